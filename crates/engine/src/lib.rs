@@ -1,1 +1,9 @@
+//! Myriad's engine.
 
+mod error;
+mod session;
+mod types;
+
+pub use error::{Errno, Error, Result};
+pub use session::*;
+pub use types::*;

@@ -1,1 +1,54 @@
+//! The on-disk format of a Myriad volume: layouts, magic numbers, checksums, address arithmetic. No I/O, no policy.
+//!
+//! Each structure is declared once with [`on_disk!`]; compiler, printers, the check and `docs/FORMAT.md` read that
+//! declaration. All integers are little-endian. Raw structures stop at this crate's edge where they can: decoding
+//! gives a checked type or a [`Corrupt`].
 
+#![forbid(unsafe_code)]
+
+mod address;
+mod corrupt;
+mod hash;
+mod on_disk;
+
+pub mod btree;
+pub mod dir;
+pub mod extent;
+pub mod group;
+pub mod header;
+pub mod inode;
+pub mod log;
+pub mod superblock;
+pub mod xattr;
+
+pub use address::{AgBlock, AgNo, FileBlock, FsBlock, Geometry, Ino, Lsn, RegionNo, SLOT_SIZE};
+pub use corrupt::{Corrupt, Incompatible};
+pub use hash::NameHasher;
+pub use header::{BlockHeader, BlockKind};
+pub use on_disk::{Field, Layout};
+
+/// Every structure's layout, for the printer and for the test that holds `docs/FORMAT.md` to the code.
+pub const LAYOUTS: &[Layout] = &[
+    header::BlockHeader::LAYOUT,
+    superblock::Superblock::LAYOUT,
+    superblock::OrphanHeader::LAYOUT,
+    group::GroupHeader::LAYOUT,
+    group::RegionSummary::LAYOUT,
+    btree::NodeHeader::LAYOUT,
+    btree::ChildEntry::LAYOUT,
+    inode::InodeBlockHeader::LAYOUT,
+    inode::RawInode::LAYOUT,
+    inode::BodyHeader::LAYOUT,
+    inode::ChunkRecord::LAYOUT,
+    extent::RawExtent::LAYOUT,
+    dir::EntryHeader::LAYOUT,
+    dir::EntryBlockHeader::LAYOUT,
+    dir::IndexHeader::LAYOUT,
+    dir::IndexRecord::LAYOUT,
+    xattr::AttrBlockHeader::LAYOUT,
+    xattr::AttrHeader::LAYOUT,
+    log::AnchorBlock::LAYOUT,
+    log::CheckpointHeader::LAYOUT,
+    log::RecordHeader::LAYOUT,
+    log::PendingFree::LAYOUT,
+];

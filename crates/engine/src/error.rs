@@ -1,0 +1,76 @@
+//! Errors: the caller's, the device's, the volume's. Our own mistakes are assertions, never an `Error`.
+
+use myriad_format::superblock::SuperblockError;
+use myriad_format::{Corrupt, Incompatible};
+use std::io;
+
+pub use rustix::io::Errno;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller asked for something POSIX says to refuse.
+    #[error("{0}")]
+    Refused(Errno),
+    /// The device failed a request.
+    #[error("device {op} at byte {offset}: {source}")]
+    Io { op: &'static str, offset: u64, source: io::Error },
+    /// The volume holds something no correct engine writes.
+    #[error("{0}; run myriad fsck")]
+    Corrupt(#[from] Corrupt),
+    /// The volume is sound but needs what this build lacks.
+    #[error("{0}")]
+    Incompatible(#[from] Incompatible),
+    /// The image is not a Myriad volume.
+    #[error("not a Myriad volume")]
+    Foreign,
+    /// An option that cannot be honoured: which, and why.
+    #[error("option {option}: {reason}")]
+    Option { option: &'static str, reason: String },
+    /// Somebody else has the volume open.
+    #[error("{0}")]
+    InUse(String),
+    /// An earlier metadata write or sync failed; all changes are refused until the next mount.
+    #[error("the volume was shut down after an earlier device error; reads go on, changes are refused until it is opened again")]
+    Shutdown,
+    /// Long work was cancelled by its caller.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Error {
+    /// The errno a system call would return.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Refused(errno) => *errno,
+            Self::Io { .. } | Self::Shutdown => Errno::IO,
+            Self::Corrupt(_) => Errno::UCLEAN,
+            Self::Incompatible(_) | Self::Foreign => Errno::INVAL,
+            Self::Option { .. } => Errno::INVAL,
+            Self::InUse(_) => Errno::BUSY,
+            Self::Cancelled => Errno::INTR,
+        }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::Refused(errno)
+    }
+}
+
+impl From<SuperblockError> for Error {
+    fn from(error: SuperblockError) -> Self {
+        match error {
+            SuperblockError::Foreign => Self::Foreign,
+            SuperblockError::Corrupt(corrupt) => Self::Corrupt(corrupt),
+            SuperblockError::Incompatible(incompatible) => Self::Incompatible(incompatible),
+        }
+    }
+}
+
+/// Shorthand for a refusal.
+pub(crate) fn refuse<T>(errno: Errno) -> Result<T> {
+    Err(Error::Refused(errno))
+}

@@ -1,0 +1,381 @@
+//! Plain data in and out of the API.
+
+use crate::error::{Error, Errno, Result};
+use myriad_format::dir::NAME_MAX;
+
+/// Who asks. Operations check permissions for these credentials as POSIX says; user 0 passes all checks but execute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cred {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Bits removed from the mode of new files (unless a default ACL decides).
+    pub umask: u16,
+}
+
+impl Cred {
+    /// User 0, umask 022.
+    pub fn root() -> Self {
+        Self { uid: 0, gid: 0, groups: Vec::new(), umask: 0o022 }
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// A time in nanoseconds since 1970, negative before.
+pub type Time = i64;
+
+/// An inode as a caller holds it. Opaque: its number is what `stat` reports, but only a `Node` that came from a lookup is
+/// promised to mean the same file. A stale one (file gone, slot reused) answers ESTALE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    pub(crate) ino: u64,
+    pub(crate) generation: u32,
+}
+
+impl Node {
+    /// The inode number, as in `Stat::ino`.
+    pub fn ino(self) -> u64 {
+        self.ino
+    }
+}
+
+/// File types, as in `mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileType {
+    Fifo = 1,
+    CharDevice = 2,
+    Directory = 4,
+    BlockDevice = 6,
+    File = 8,
+    Symlink = 10,
+    Socket = 12,
+}
+
+impl FileType {
+    /// From `mode` (type and permission bits).
+    pub fn from_mode(mode: u16) -> Option<Self> {
+        Self::from_code((mode >> 12) as u8)
+    }
+
+    /// From a directory entry's type code, `mode >> 12`.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Fifo,
+            2 => Self::CharDevice,
+            4 => Self::Directory,
+            6 => Self::BlockDevice,
+            8 => Self::File,
+            10 => Self::Symlink,
+            12 => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The type bits of `mode`.
+    pub fn mode_bits(self) -> u16 {
+        u16::from(self as u8) << 12
+    }
+}
+
+/// Attributes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub ino: u64,
+    pub generation: u32,
+    /// Type and permission bits.
+    pub mode: u16,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Device number of a device node, as in `makedev(3)`'s 64-bit form.
+    pub rdev: u64,
+    /// Bytes; for a directory, bytes of its live entries.
+    pub size: u64,
+    /// Units of 512 bytes, as in stat(2).
+    pub blocks: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    /// Time of creation.
+    pub btime: Time,
+    /// `flag::IMMUTABLE`, `APPEND`, `NODUMP`, `NOATIME` of `myriad_format::inode`.
+    pub flags: u32,
+}
+
+impl Stat {
+    pub fn file_type(&self) -> FileType {
+        FileType::from_mode(self.mode).expect("stat comes from a checked inode")
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == FileType::Directory
+    }
+
+    pub fn node(&self) -> Node {
+        Node { ino: self.ino, generation: self.generation }
+    }
+}
+
+/// A directory entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    pub name: Vec<u8>,
+    pub ino: u64,
+    pub file_type: FileType,
+    /// Where to go on after this entry: stays valid whatever is made or removed in the directory.
+    pub cookie: u64,
+}
+
+/// Attributes to change; `None` leaves one as it is. `ctime` always becomes now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits only (07777).
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    /// New size of a regular file.
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    /// User-settable inode flags (see `Stat::flags`).
+    pub flags: Option<u32>,
+}
+
+/// A time to set: the distinction matters for permission (owner or root may set any, a writer may set now).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    Now,
+    At(Time),
+}
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    pub read: bool,
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    pub truncate: bool,
+    /// Make the file if it is missing.
+    pub create: bool,
+    /// With `create`: fail if it exists.
+    pub exclusive: bool,
+    /// Fail with ELOOP if the last component is a symbolic link.
+    pub no_follow: bool,
+    /// Each write returns only when durable: data and size (O_DSYNC), or all of the inode (O_SYNC).
+    pub sync: bool,
+    /// Permission bits of a new file, before umask or default ACL.
+    pub mode: u16,
+}
+
+/// What rename may do with its target (renameat2(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replace an existing target.
+    #[default]
+    Replace,
+    /// Fail with EEXIST if the target exists.
+    NoReplace,
+    /// Exchange source and target.
+    Exchange,
+}
+
+/// What allocate does (fallocate(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Allocate, and extend the size if the range ends past it.
+    Extend,
+    /// Allocate; the size stays.
+    KeepSize,
+    /// Give the blocks back; the range reads as zero and the size stays.
+    Punch,
+    /// The range reads as zero and stays allocated; size extended if `Zero { keep_size: false }` ends past it.
+    Zero { keep_size: bool },
+}
+
+/// How setxattr treats an existing attribute (setxattr(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    #[default]
+    Set,
+    /// Fail with EEXIST if it exists.
+    Create,
+    /// Fail with ENODATA if it does not.
+    Replace,
+}
+
+/// Totals of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    pub block_size: u32,
+    pub blocks: u64,
+    /// Not allocated and not reserved by delayed allocation.
+    pub free_blocks: u64,
+    /// Inodes in use.
+    pub inodes_used: u64,
+    /// Inodes that free space has room for.
+    pub inodes_free: u64,
+    pub directories: u64,
+    pub name_max: u32,
+}
+
+/// Order of writes (seam "order").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// No promise after a crash but that repair can make the volume consistent.
+    None,
+    /// Write-ahead log, delayed: after a crash names are those after a prefix of the operations.
+    Log,
+}
+
+/// Placement of directories (seam "placement").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirPref {
+    /// Region with the fewest directories among those with at least average free space.
+    Old,
+    /// Near the parent (Orlov).
+    New,
+}
+
+/// When file blocks are chosen (seam "block allocation").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    AtWrite,
+    Delayed,
+}
+
+/// Options of one opening of a volume.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub read_only: bool,
+    /// `None`: the volume's last order.
+    pub order: Option<Order>,
+    pub dirpref: DirPref,
+    pub allocation: Allocation,
+    /// Whether the name cache is used.
+    pub name_cache: bool,
+    /// Memory for cached blocks, in bytes. Default: a quarter of the machine's memory, at most 4 GiB.
+    pub cache_size: u64,
+    /// Longest time a change stays in memory only, in milliseconds; 0: until a sync or until memory or log ask for it.
+    pub commit_interval_ms: u64,
+    /// Give freed blocks back to the host by hole punching.
+    pub discard: bool,
+    /// Update access times: `false` is noatime, `true` is relatime.
+    pub atime: bool,
+    /// Path of the device that holds the log, for a volume made with one.
+    pub log_device: Option<std::path::PathBuf>,
+    /// Seed of placement decisions that are random by design; `None`: from the system.
+    pub seed: Option<u64>,
+    /// Whether a thread of its own makes checkpoints. Without it they happen inside the operations that need them, so
+    /// that a run on one thread is deterministic.
+    pub background: bool,
+    /// Where times come from.
+    pub clock: Clock,
+}
+
+/// Where times come from.
+#[derive(Clone, Debug, Default)]
+pub enum Clock {
+    /// The system's coarse clock (a few milliseconds of resolution).
+    #[default]
+    System,
+    /// A clock that a test moves: nanoseconds since 1970.
+    Manual(std::sync::Arc<std::sync::atomic::AtomicI64>),
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            order: None,
+            dirpref: DirPref::New,
+            allocation: Allocation::Delayed,
+            name_cache: true,
+            cache_size: default_cache_size(),
+            commit_interval_ms: 5000,
+            discard: false,
+            atime: false,
+            log_device: None,
+            seed: None,
+            background: true,
+            clock: Clock::System,
+        }
+    }
+}
+
+/// A quarter of the machine's memory, at most 4 GiB.
+pub fn default_cache_size() -> u64 {
+    let info = rustix::system::sysinfo();
+    let total = info.totalram as u64 * u64::from(info.mem_unit);
+    (total / 4).clamp(16 << 20, 4 << 30)
+}
+
+/// Options of mkfs. `Default` is the `myriad` profile.
+#[derive(Clone, Debug)]
+pub struct MkfsOptions {
+    /// Bytes, a power of two from 512 to 65536.
+    pub block_size: u32,
+    /// Bytes of an allocation group, a power of two; `None`: by the volume's size, at most 1 GiB.
+    pub ag_size: Option<u64>,
+    /// Bytes of a placement region, a power of two.
+    pub region_size: u64,
+    /// Bytes of the log; 0: no log (then only `Order::None`); `None`: by the volume's size.
+    pub log_size: Option<u64>,
+    /// Keep the log on this device instead.
+    pub log_device: Option<std::path::PathBuf>,
+    /// Up to 63 bytes.
+    pub label: String,
+    /// Order that a mount uses unless told otherwise.
+    pub order: Order,
+    /// Volume UUID and hash key; `None`: random. Tests fix them.
+    pub seed: Option<u64>,
+    /// Owner and mode of the root directory.
+    pub root_uid: u32,
+    pub root_gid: u32,
+    pub root_mode: u16,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> Self {
+        Self {
+            block_size: 4096,
+            ag_size: None,
+            region_size: 32 << 20,
+            log_size: None,
+            log_device: None,
+            label: String::new(),
+            order: Order::Log,
+            seed: None,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o755,
+        }
+    }
+}
+
+/// Checks one path component: 1 to 255 bytes, no slash, no NUL, not "." or "..".
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::Refused(Errno::NOENT));
+    }
+    if name.len() > NAME_MAX {
+        return Err(Error::Refused(Errno::NAMETOOLONG));
+    }
+    if name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::Refused(Errno::INVAL));
+    }
+    Ok(())
+}

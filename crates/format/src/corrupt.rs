@@ -1,0 +1,79 @@
+//! What can be wrong with a volume, as values.
+
+use crate::{AgNo, FileBlock, FsBlock, Ino, Lsn};
+
+/// The volume holds something no correct engine writes. Each kind is raised in one place and has a permanent number,
+/// shared with the check's table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Corrupt {
+    #[error("{block:?}: expected {expected}, found magic {found:#010x}")]
+    BlockKind { block: FsBlock, expected: &'static str, found: u32 },
+    #[error("{block:?}: checksum {stored:#010x} stored, {computed:#010x} computed")]
+    BlockCrc { block: FsBlock, stored: u32, computed: u32 },
+    #[error("{block:?}: belongs to another volume")]
+    BlockVolume { block: FsBlock },
+    #[error("{block:?}: says it is block {stored}")]
+    BlockAddress { block: FsBlock, stored: u64 },
+    #[error("{block:?}: belongs to {stored}, expected {expected}")]
+    BlockOwner { block: FsBlock, stored: u64, expected: u64 },
+    #[error("superblock: {field} cannot be {value}")]
+    Superblock { field: &'static str, value: u64 },
+    #[error("{ag:?}: group header: {field} cannot be {value}")]
+    Group { ag: AgNo, field: &'static str, value: u64 },
+    #[error("{block:?}: tree node: {field} cannot be {value}")]
+    TreeNode { block: FsBlock, field: &'static str, value: u64 },
+    #[error("{ino:?}: {field} cannot be {value:#x}")]
+    Inode { ino: Ino, field: &'static str, value: u64 },
+    #[error("{ino:?}: there is no such inode, though a directory or list names it")]
+    NoInode { ino: Ino },
+    #[error("{ino:?}: extent {word0:#018x} {word1:#018x} is impossible")]
+    Extent { ino: Ino, word0: u64, word1: u64 },
+    #[error("directory {ino:?}: {block:?}: entry at byte {offset}: {field} cannot be {value}")]
+    DirEntry { ino: Ino, block: FileBlock, offset: u32, field: &'static str, value: u64 },
+    #[error("directory {ino:?}: index {block:?}: {field} cannot be {value}")]
+    DirIndex { ino: Ino, block: FsBlock, field: &'static str, value: u64 },
+    #[error("{ino:?}: extended attributes: {field} cannot be {value}")]
+    Attributes { ino: Ino, field: &'static str, value: u64 },
+    #[error("orphan list {block:?}: {field} cannot be {value}")]
+    Orphans { block: FsBlock, field: &'static str, value: u64 },
+    #[error("log at {lsn:?}: {field} cannot be {value}")]
+    Log { lsn: Lsn, field: &'static str, value: u64 },
+    #[error("{ag:?}: block {start} length {length} is freed but was free already")]
+    DoubleFree { ag: AgNo, start: u32, length: u32 },
+}
+
+impl Corrupt {
+    /// Permanent number of the kind of damage.
+    pub fn number(&self) -> u32 {
+        match self {
+            Self::BlockKind { .. } => 1,
+            Self::BlockCrc { .. } => 2,
+            Self::BlockVolume { .. } => 3,
+            Self::BlockAddress { .. } => 4,
+            Self::BlockOwner { .. } => 5,
+            Self::Superblock { .. } => 6,
+            Self::Group { .. } => 7,
+            Self::TreeNode { .. } => 8,
+            Self::Inode { .. } => 9,
+            Self::NoInode { .. } => 10,
+            Self::Extent { .. } => 11,
+            Self::DirEntry { .. } => 12,
+            Self::DirIndex { .. } => 13,
+            Self::Attributes { .. } => 14,
+            Self::Orphans { .. } => 15,
+            Self::Log { .. } => 16,
+            Self::DoubleFree { .. } => 17,
+        }
+    }
+}
+
+/// The volume is sound but needs what this build lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Incompatible {
+    #[error("format version {found}; this build knows version {known}")]
+    Version { found: u32, known: u32 },
+    #[error("incompatible features {bits:#x} are unknown to this build")]
+    Features { bits: u64 },
+    #[error("the {seam} choice {code} of this volume is not built into this version")]
+    Seam { seam: &'static str, code: u8 },
+}

@@ -1,0 +1,86 @@
+//! Extents: runs of file blocks on runs of volume blocks.
+
+use crate::on_disk::on_disk;
+use crate::{Corrupt, FileBlock, FsBlock, Geometry, Ino};
+use zerocopy::little_endian::U64;
+
+on_disk! {
+    /// One extent. Word 0: file block (high 48 bits), high 16 bits of the start. Word 1: low 32 bits of the start, then
+    /// length (24 bits, in blocks), then flags (8 bits).
+    pub struct RawExtent: 16 {
+        0 => word0: U64,
+        8 => word1: U64,
+    }
+}
+
+/// Allocated but reads as zero.
+pub const UNWRITTEN: u8 = 1;
+/// Longest extent, in blocks.
+pub const LENGTH_MAX: u32 = (1 << 24) - 1;
+/// File blocks an extent can address.
+pub const FILE_BLOCK_MAX: u64 = (1 << 48) - 1;
+
+/// A decoded extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub file_block: FileBlock,
+    pub start: FsBlock,
+    /// In blocks, at least 1.
+    pub length: u32,
+    pub unwritten: bool,
+}
+
+impl Extent {
+    pub fn encode(&self) -> RawExtent {
+        let flags = if self.unwritten { UNWRITTEN } else { 0 };
+        RawExtent {
+            word0: U64::new(self.file_block.0 << 16 | self.start.0 >> 32),
+            word1: U64::new((self.start.0 & 0xffff_ffff) << 32 | u64::from(self.length) << 8 | u64::from(flags)),
+        }
+    }
+
+    /// Decodes an extent of `ino`; one that points outside a group's data or has unknown flags is damage.
+    pub fn decode(raw: &RawExtent, geometry: &Geometry, ino: Ino) -> Result<Self, Corrupt> {
+        let (word0, word1) = (raw.word0.get(), raw.word1.get());
+        let extent = Self {
+            file_block: FileBlock(word0 >> 16),
+            start: FsBlock((word0 & 0xffff) << 32 | word1 >> 32),
+            length: (word1 >> 8) as u32 & LENGTH_MAX,
+            unwritten: word1 as u8 & UNWRITTEN != 0,
+        };
+        let sound = word1 as u8 & !UNWRITTEN == 0
+            && geometry.is_data_range(extent.start, u64::from(extent.length))
+            && extent.file_block.0 + u64::from(extent.length) <= FILE_BLOCK_MAX + 1;
+        if !sound {
+            return Err(Corrupt::Extent { ino, word0, word1 });
+        }
+        Ok(extent)
+    }
+
+    /// First file block after the extent.
+    pub fn end(&self) -> FileBlock {
+        FileBlock(self.file_block.0 + u64::from(self.length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packs_into_two_words() {
+        let geometry =
+            Geometry { block_bits: 12, ag_bits: 20, region_bits: 15, ag_count: 1 << 20, block_count: 1 << 40, chunk_blocks: 8 };
+        let extent = Extent {
+            file_block: FileBlock((1 << 47) + 5),
+            start: FsBlock((1 << 39) + 1234),
+            length: 77,
+            unwritten: true,
+        };
+        let raw = extent.encode();
+        assert_eq!(Extent::decode(&raw, &geometry, Ino(1)), Ok(extent));
+        let mut bad = raw;
+        bad.word1 = U64::new(raw.word1.get() | 0x80);
+        assert!(Extent::decode(&bad, &geometry, Ino(1)).is_err());
+    }
+}

@@ -1,0 +1,163 @@
+//! The header at the start of every metadata block: what it is, whose, where, as of when, and whether it is intact.
+
+use crate::on_disk::on_disk;
+use crate::{Corrupt, FsBlock};
+use zerocopy::little_endian::{U32, U64};
+
+on_disk! {
+    /// Start of every metadata block.
+    pub struct BlockHeader: 48 {
+        /// Kind of block, see `BlockKind`.
+        0 => magic: U32,
+        /// CRC32C of the whole block (the superblock: of its first 512 bytes) with this field taken as zero.
+        4 => crc: U32,
+        /// The volume's UUID: a block left over from an earlier mkfs is never believed.
+        8 => volume: [u8; 16],
+        /// Inode number of the file or directory, or number of the allocation group, that the block belongs to.
+        24 => owner: U64,
+        /// The block's own address: a misdirected write is found.
+        32 => address: U64,
+        /// Log position of the checkpoint whose changes the block held when written home; 0 without a log.
+        40 => lsn: U64,
+    }
+}
+
+/// What a metadata block holds; the value is the magic number (four ASCII letters).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum BlockKind {
+    Superblock = u32::from_le_bytes(*b"MYSB"),
+    Group = u32::from_le_bytes(*b"MYAG"),
+    FreeByStart = u32::from_le_bytes(*b"MYFS"),
+    FreeByLength = u32::from_le_bytes(*b"MYFL"),
+    InodeTree = u32::from_le_bytes(*b"MYIT"),
+    Inode = u32::from_le_bytes(*b"MYIB"),
+    ExtentTree = u32::from_le_bytes(*b"MYEX"),
+    DirEntries = u32::from_le_bytes(*b"MYDE"),
+    DirIndex = u32::from_le_bytes(*b"MYDI"),
+    Attributes = u32::from_le_bytes(*b"MYAT"),
+    Orphans = u32::from_le_bytes(*b"MYOR"),
+}
+
+impl BlockKind {
+    pub const ALL: [Self; 11] = [
+        Self::Superblock,
+        Self::Group,
+        Self::FreeByStart,
+        Self::FreeByLength,
+        Self::InodeTree,
+        Self::Inode,
+        Self::ExtentTree,
+        Self::DirEntries,
+        Self::DirIndex,
+        Self::Attributes,
+        Self::Orphans,
+    ];
+
+    pub fn magic(self) -> u32 {
+        self as u32
+    }
+
+    pub fn from_magic(magic: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.magic() == magic)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Superblock => "superblock",
+            Self::Group => "group header",
+            Self::FreeByStart => "free-space tree by start",
+            Self::FreeByLength => "free-space tree by length",
+            Self::InodeTree => "inode tree",
+            Self::Inode => "inode block",
+            Self::ExtentTree => "extent tree",
+            Self::DirEntries => "directory entries",
+            Self::DirIndex => "directory index",
+            Self::Attributes => "extended attributes",
+            Self::Orphans => "orphan list",
+        }
+    }
+
+    /// Bytes of a block of this kind that its checksum covers.
+    pub fn checked_len(self, block_size: usize) -> usize {
+        if self == Self::Superblock { crate::superblock::Superblock::SIZE } else { block_size }
+    }
+}
+
+/// CRC32C of `bytes`, a whole metadata block, with its checksum field taken as zero.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&bytes[..4]);
+    let crc = crc32c::crc32c_append(crc, &[0; 4]);
+    crc32c::crc32c_append(crc, &bytes[8..])
+}
+
+/// Starts a metadata block: header filled in, the rest zero. The checksum comes with [`seal`], at the write.
+pub fn init(block: &mut [u8], kind: BlockKind, volume: [u8; 16], owner: u64, address: FsBlock) {
+    block.fill(0);
+    let header = BlockHeader::read_mut(block);
+    header.magic = U32::new(kind.magic());
+    header.volume = volume;
+    header.owner = U64::new(owner);
+    header.address = U64::new(address.0);
+}
+
+/// Sets LSN and checksum: the last step before a metadata block is written.
+pub fn seal(block: &mut [u8], lsn: u64) {
+    let kind = BlockKind::from_magic(BlockHeader::read(block).magic.get());
+    let len = kind.map_or(block.len(), |kind| kind.checked_len(block.len()));
+    BlockHeader::read_mut(block).lsn = U64::new(lsn);
+    let crc = checksum(&block[..len]);
+    BlockHeader::read_mut(block).crc = U32::new(crc);
+}
+
+/// Verifies a block just read: kind, checksum, volume and address. The owner is the caller's to compare.
+pub fn verify(block: &[u8], kind: BlockKind, volume: &[u8; 16], address: FsBlock) -> Result<(), Corrupt> {
+    let header = BlockHeader::read(block);
+    if header.magic.get() != kind.magic() {
+        return Err(Corrupt::BlockKind { block: address, expected: kind.name(), found: header.magic.get() });
+    }
+    let computed = checksum(&block[..kind.checked_len(block.len())]);
+    if header.crc.get() != computed {
+        return Err(Corrupt::BlockCrc { block: address, stored: header.crc.get(), computed });
+    }
+    if header.volume != *volume {
+        return Err(Corrupt::BlockVolume { block: address });
+    }
+    if header.address.get() != address.0 {
+        return Err(Corrupt::BlockAddress { block: address, stored: header.address.get() });
+    }
+    Ok(())
+}
+
+/// Compares the owner of a verified block.
+pub fn verify_owner(block: &[u8], address: FsBlock, owner: u64) -> Result<(), Corrupt> {
+    let stored = BlockHeader::read(block).owner.get();
+    if stored != owner {
+        return Err(Corrupt::BlockOwner { block: address, stored, expected: owner });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_damage_is_found() {
+        let volume = [7; 16];
+        let mut block = vec![0; 4096];
+        init(&mut block, BlockKind::Group, volume, 3, FsBlock(9));
+        seal(&mut block, 5);
+        let check = |block: &[u8], at| verify(block, BlockKind::Group, &volume, FsBlock(at));
+        assert_eq!(check(&block, 9), Ok(()));
+        assert!(matches!(check(&block, 10), Err(Corrupt::BlockAddress { .. })));
+        assert!(matches!(verify(&block, BlockKind::Inode, &volume, FsBlock(9)), Err(Corrupt::BlockKind { .. })));
+        assert!(matches!(verify(&block, BlockKind::Group, &[8; 16], FsBlock(9)), Err(Corrupt::BlockVolume { .. })));
+        assert!(matches!(verify_owner(&block, FsBlock(9), 4), Err(Corrupt::BlockOwner { .. })));
+        for at in [0, 4, 40, 47, 48, 4095] {
+            let mut torn = block.clone();
+            torn[at] ^= 1;
+            assert!(check(&torn, 9).is_err(), "byte {at}");
+        }
+    }
+}

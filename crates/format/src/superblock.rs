@@ -1,0 +1,265 @@
+//! The superblock: the first 512 bytes of the volume, copied to the start of some groups.
+
+use crate::on_disk::on_disk;
+use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address};
+use crate::{BlockKind, header};
+use zerocopy::little_endian::{I64, U32, U64};
+
+/// Version of the format this build writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+on_disk! {
+    /// Block 0 of the volume. Its checksum covers its 512 bytes only, so that it can be read before the block size is
+    /// known. Copies stand in block 0 of groups 1 and the powers of 3, 5 and 7; a copy's `address` is its own.
+    pub struct Superblock: 512 {
+        0 => header: crate::header::BlockHeader,
+        48 => version: U32,
+        /// log2 of the block size, 9 to 16.
+        52 => block_bits: u8,
+        /// Choices at the mkfs seams; codes in the constants of `seam`.
+        53 => space: u8,
+        54 => inodes: u8,
+        55 => map: u8,
+        56 => directory: u8,
+        57 => lookup: u8,
+        /// Orders of writes the volume has room for: bit 0 none, 1 sync, 2 softdep, 3 log.
+        58 => orders: u8,
+        59 => volume_kind: u8,
+        /// Blocks per allocation group; a power of two.
+        60 => ag_blocks: U32,
+        /// Unknown compatible features may be ignored.
+        64 => features_compatible: U64,
+        /// Unknown read-only compatible features: open read-only.
+        72 => features_read_only: U64,
+        /// Unknown incompatible features: refuse to open.
+        80 => features_incompatible: U64,
+        88 => block_count: U64,
+        96 => ag_count: U32,
+        /// Blocks per placement region; a power of two, at most `ag_blocks`.
+        100 => region_blocks: U32,
+        /// Groups from this one on have never been used and hold nothing, not even a header.
+        104 => ag_high_water: U32,
+        /// 0 clean, 1 in use, 2 sealed.
+        108 => state: U32,
+        /// Secret key of the name hash.
+        112 => hash_key: [u8; 16],
+        /// First block of the log on its device; 0 blocks long when the volume has none.
+        128 => log_start: U64,
+        136 => log_blocks: U64,
+        /// UUID of the log's own device; zero when the log lies in this volume.
+        144 => log_device: [u8; 16],
+        160 => root_ino: U64,
+        /// First block of the orphan list, 0 for none.
+        168 => orphan_root: U64,
+        /// Free blocks of all groups, those above the high-water mark included.
+        176 => free_blocks: U64,
+        184 => inodes_used: U64,
+        192 => directories: U64,
+        /// Order in force when the volume was last written: bit number as in `orders`.
+        200 => last_order: U32,
+        /// Inode blocks in a new chunk, 1 to 64.
+        204 => chunk_blocks: U32,
+        /// Mount record of the last writer: machine id, boot id, process, random number, time (ns since 1970).
+        208 => mount_machine: [u8; 16],
+        224 => mount_boot: [u8; 16],
+        240 => mount_pid: U32,
+        244 => device_count: U32,
+        248 => mount_nonce: U64,
+        256 => mount_time: I64,
+        264 => made_time: I64,
+        /// UTF-8, padded with zeros.
+        272 => label: [u8; 64],
+        /// Internal inodes of later features: substitutions and reachability sets of direct lookup, quota. 0: none.
+        336 => substitutions_ino: U64,
+        344 => reachability_ino: U64,
+        352 => quota_ino: U64,
+        /// First block of the volume manager's device table, 0 for none.
+        360 => device_table: U64,
+        368 => reserved: [u8; 144],
+    }
+}
+
+on_disk! {
+    /// A block of the orphan list: inodes without a name that were still open when the checkpoint was made, to be freed
+    /// at the next mount. Inode numbers (8 bytes each) follow the header.
+    pub struct OrphanHeader: 64 {
+        0 => header: crate::header::BlockHeader,
+        48 => count: U32,
+        52 => reserved: U32,
+        /// Next block of the list, 0 for none.
+        56 => next: U64,
+    }
+}
+
+/// Codes of the choices fixed at mkfs, and of the volume's state.
+pub mod seam {
+    pub const SPACE_BITMAP: u8 = 1;
+    pub const SPACE_BTREE: u8 = 2;
+    pub const INODES_STATIC: u8 = 1;
+    pub const INODES_DYNAMIC: u8 = 2;
+    pub const INODES_BUCKET: u8 = 3;
+    pub const MAP_BLOCKMAP: u8 = 1;
+    pub const MAP_EXTENTS: u8 = 2;
+    pub const DIRECTORY_LINEAR: u8 = 1;
+    pub const DIRECTORY_SLOTS: u8 = 2;
+    pub const DIRECTORY_BTREE: u8 = 3;
+    pub const DIRECTORY_INDEXED: u8 = 4;
+    pub const DIRECTORY_APPEND: u8 = 5;
+    pub const LOOKUP_WALK: u8 = 1;
+    pub const LOOKUP_DIRECT: u8 = 2;
+    pub const VOLUME_SINGLE: u8 = 1;
+    pub const VOLUME_CONCATENATED: u8 = 2;
+    pub const VOLUME_STRIPED: u8 = 3;
+    pub const VOLUME_MIRRORED: u8 = 4;
+    pub const ORDER_NONE: u8 = 0;
+    pub const ORDER_SYNC: u8 = 1;
+    pub const ORDER_SOFTDEP: u8 = 2;
+    pub const ORDER_LOG: u8 = 3;
+    pub const STATE_CLEAN: u32 = 0;
+    pub const STATE_IN_USE: u32 = 1;
+    pub const STATE_SEALED: u32 = 2;
+}
+
+/// Feature bits. Numbers are never reused.
+pub mod feature {
+    /// Read-only compatible: some file has extended attributes (without it, a mount may answer "none" unasked).
+    pub const COMPATIBLE_XATTR: u64 = 1 << 0;
+    /// Compatible: some file has a POSIX ACL.
+    pub const COMPATIBLE_ACL: u64 = 1 << 1;
+    pub const COMPATIBLE_KNOWN: u64 = COMPATIBLE_XATTR | COMPATIBLE_ACL;
+    pub const READ_ONLY_KNOWN: u64 = 0;
+    pub const INCOMPATIBLE_KNOWN: u64 = 0;
+}
+
+/// Smallest volume, in blocks: fixed blocks, a log and some room.
+pub const BLOCK_COUNT_MIN: u64 = 128;
+
+impl Superblock {
+    /// Decodes the first 512 bytes of a device, or of a copy expected at `address`.
+    pub fn decode(bytes: &[u8], address: FsBlock) -> Result<Self, SuperblockError> {
+        let raw = Self::read(bytes);
+        if raw.header.magic.get() != BlockKind::Superblock.magic() {
+            return Err(SuperblockError::Foreign);
+        }
+        header::verify(&bytes[..Self::SIZE], BlockKind::Superblock, &raw.header.volume, address)?;
+        raw.check()?;
+        Ok(*raw)
+    }
+
+    fn check(&self) -> Result<(), SuperblockError> {
+        if self.version.get() != FORMAT_VERSION {
+            return Err(Incompatible::Version { found: self.version.get(), known: FORMAT_VERSION }.into());
+        }
+        let unknown = self.features_incompatible.get() & !feature::INCOMPATIBLE_KNOWN;
+        if unknown != 0 {
+            return Err(Incompatible::Features { bits: unknown }.into());
+        }
+        for (name, value, known) in [
+            ("space", self.space, seam::SPACE_BTREE),
+            ("inodes", self.inodes, seam::INODES_DYNAMIC),
+            ("map", self.map, seam::MAP_EXTENTS),
+            ("directory", self.directory, seam::DIRECTORY_INDEXED),
+            ("lookup", self.lookup, seam::LOOKUP_WALK),
+            ("volume", self.volume_kind, seam::VOLUME_SINGLE),
+        ] {
+            if value != known {
+                return Err(Incompatible::Seam { seam: name, code: value }.into());
+            }
+        }
+        let bad = |field, value| Err(Corrupt::Superblock { field, value }.into());
+        let bits = u32::from(self.block_bits);
+        if !(address::BLOCK_BITS_MIN..=address::BLOCK_BITS_MAX).contains(&bits) {
+            return bad("block_bits", u64::from(bits));
+        }
+        let (ag, region) = (self.ag_blocks.get(), self.region_blocks.get());
+        if !ag.is_power_of_two() || ag < 64 {
+            return bad("ag_blocks", u64::from(ag));
+        }
+        if !region.is_power_of_two() || region > ag || ag / region > address::REGIONS_PER_AG_MAX {
+            return bad("region_blocks", u64::from(region));
+        }
+        let blocks = self.block_count.get();
+        // An inode number is a block and a slot; both must fit 63 bits, and an extent's start 48.
+        if !(BLOCK_COUNT_MIN..1 << 47).contains(&blocks) {
+            return bad("block_count", blocks);
+        }
+        if blocks.div_ceil(u64::from(ag)) != u64::from(self.ag_count.get()) {
+            return bad("ag_count", u64::from(self.ag_count.get()));
+        }
+        if self.ag_high_water.get() > self.ag_count.get() || self.ag_high_water.get() == 0 {
+            return bad("ag_high_water", u64::from(self.ag_high_water.get()));
+        }
+        if !(1..=64).contains(&self.chunk_blocks.get()) {
+            return bad("chunk_blocks", u64::from(self.chunk_blocks.get()));
+        }
+        if self.state.get() > seam::STATE_SEALED {
+            return bad("state", u64::from(self.state.get()));
+        }
+        if self.log_device == [0; 16] && self.log_blocks.get() != 0 {
+            let inside = self.log_start.get() > 0
+                && self.log_start.get().checked_add(self.log_blocks.get()).is_some_and(|end| end <= blocks.min(u64::from(ag)));
+            if !inside {
+                return bad("log_start", self.log_start.get());
+            }
+        }
+        if self.geometry().locate(crate::Ino(self.root_ino.get())).is_none() {
+            return bad("root_ino", self.root_ino.get());
+        }
+        Ok(())
+    }
+
+    /// Valid after [`Superblock::decode`], which checked every field it uses.
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            block_bits: u32::from(self.block_bits),
+            ag_bits: self.ag_blocks.get().trailing_zeros(),
+            region_bits: self.region_blocks.get().trailing_zeros(),
+            ag_count: self.ag_count.get(),
+            block_count: self.block_count.get(),
+            chunk_blocks: self.chunk_blocks.get(),
+        }
+    }
+
+    pub fn volume(&self) -> [u8; 16] {
+        self.header.volume
+    }
+}
+
+/// Whether group `ag` holds a copy of the superblock: 0 (the original), 1, and the powers of 3, 5 and 7.
+pub fn has_copy(ag: AgNo) -> bool {
+    let is_power = |base: u32| {
+        let mut n = ag.0;
+        while n > 1 && n % base == 0 {
+            n /= base;
+        }
+        n == 1
+    };
+    ag.0 <= 1 || is_power(3) || is_power(5) || is_power(7)
+}
+
+/// Why a superblock was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SuperblockError {
+    #[error("not a Myriad volume")]
+    Foreign,
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    #[error(transparent)]
+    Incompatible(#[from] Incompatible),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_few() {
+        let with: Vec<u32> = (0..30).filter(|&ag| has_copy(AgNo(ag))).collect();
+        assert_eq!(with, [0, 1, 3, 5, 7, 9, 25, 27]);
+    }
+
+    #[test]
+    fn foreign_bytes_are_called_foreign() {
+        assert_eq!(Superblock::decode(&[0; 512], FsBlock(0)), Err(SuperblockError::Foreign));
+    }
+}
