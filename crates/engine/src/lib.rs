@@ -1,5 +1,6 @@
 //! Myriad's engine.
 
+mod edit;
 mod error;
 mod session;
 mod types;

@@ -1,0 +1,91 @@
+//! Changing a metadata block while noting which of its granules changed, and the seam through which structures above
+//! the cache (trees, space, extents) reach blocks.
+
+use crate::error::Result;
+use myriad_format::{BlockKind, FsBlock};
+
+/// A metadata block open for change. Every change marks the granules it touches (1/64 of the block, at least 8 bytes):
+/// they are what the log copies.
+pub struct BlockEdit<'a> {
+    bytes: &'a mut [u8],
+    mask: &'a mut u64,
+    granule_bits: u32,
+}
+
+impl<'a> BlockEdit<'a> {
+    /// `mask` gains a bit for every granule changed.
+    pub fn new(bytes: &'a mut [u8], mask: &'a mut u64) -> Self {
+        let granule_bits = (bytes.len() / 64).max(8).trailing_zeros();
+        Self { bytes, mask, granule_bits }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// The bytes `offset..offset + len`, for change; all their granules are marked.
+    pub fn range_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        self.mark(offset, len);
+        &mut self.bytes[offset..offset + len]
+    }
+
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        self.range_mut(offset, bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Moves `len` bytes inside the block, as `memmove`; the target's granules are marked.
+    pub fn copy_within(&mut self, source: usize, target: usize, len: usize) {
+        self.mark(target, len);
+        self.bytes.copy_within(source..source + len, target);
+    }
+
+    fn mark(&mut self, offset: usize, len: usize) {
+        debug_assert!(offset + len <= self.bytes.len());
+        if len == 0 {
+            return;
+        }
+        let first = offset >> self.granule_bits;
+        let last = (offset + len - 1) >> self.granule_bits;
+        *self.mask |= (u64::MAX << first) & (u64::MAX >> (63 - last));
+    }
+}
+
+/// Metadata blocks by address. The engine's transactions implement it over the cache; tests over a plain map.
+pub trait BlockStore {
+    fn block_size(&self) -> usize;
+    /// Reads a block of the given kind; one of another kind, or one that fails its checks, is an error.
+    fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R>;
+    /// Changes a block of the given kind.
+    fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
+    /// Starts a new block, header filled in and the rest zero, whatever it held before.
+    fn init<R>(&mut self, block: FsBlock, kind: BlockKind, owner: u64, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
+    /// Forgets a block that was metadata and is being freed: it is not written again, and replay will not touch it.
+    fn forget(&mut self, block: FsBlock);
+}
+
+/// Where a tree's nodes come from and go to.
+pub trait NodeSource<S: BlockStore> {
+    /// A block for a new node; not yet initialised.
+    fn allocate(&mut self, store: &mut S) -> Result<FsBlock>;
+    fn free(&mut self, store: &mut S, block: FsBlock) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_the_granules_it_touches() {
+        let mut bytes = vec![0; 4096];
+        let mut mask = 0;
+        let mut edit = BlockEdit::new(&mut bytes, &mut mask);
+        edit.put(63, &[1, 2]);
+        edit.put(4095, &[3]);
+        edit.copy_within(0, 640, 64);
+        assert_eq!(mask, 0b11 | 1 << 63 | 1 << 10);
+        let mut small = vec![0; 512];
+        let mut mask = 0;
+        BlockEdit::new(&mut small, &mut mask).put(8, &[1; 8]);
+        assert_eq!(mask, 0b10);
+    }
+}
