@@ -1,8 +1,10 @@
 //! Transfers: the pieces in which requests travel to the host, and what to do with each answer.
 //!
-//!     request --split at 1 MiB--> transfer --start--> (bounce?) --attempt--> answer --complete--> done
-//!                                               ^                                 |
-//!                                               `- short, EINTR, or direct I/O refused
+//! ```text
+//! request --split at 1 MiB--> transfer --start--> (bounce?) --attempt--> answer --complete--> done
+//!                                           ^                                 |
+//!                                           `- short, EINTR, or direct I/O refused
+//! ```
 //!
 //! The engines differ only in who makes the attempts: the caller (`run`), `pool`, or the kernel (`uring`).
 
@@ -59,7 +61,7 @@ impl Target {
     }
 
     fn wants_bounce(&self, part: &[u8]) -> bool {
-        !part.as_ptr().addr().is_multiple_of(self.memory_alignment) || !part.len().is_multiple_of(self.alignment)
+        part.as_ptr().addr() % self.memory_alignment != 0 || part.len() % self.alignment != 0
     }
 }
 
@@ -316,4 +318,74 @@ pub(crate) fn split_writes<'a>(target: &Target, writes: &[WriteRequest<'a>]) -> 
         }
     }
     transfers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No I/O is done: the tests play the kernel.
+    fn target(direct: bool) -> Target {
+        Target::new(tempfile::tempfile().unwrap(), 0, 512, 1, direct)
+    }
+
+    fn remaining(transfer: &mut Transfer<'_>, target: &Target) -> (u64, usize) {
+        let len = match transfer.attempt(target) {
+            Attempt::Read { len, .. } | Attempt::Write { len, .. } => len,
+            Attempt::Gather { .. } => match &transfer.data {
+                Data::Gather(parts, first) => parts[*first..].iter().map(|part| part.len()).sum(),
+                _ => unreachable!(),
+            },
+        };
+        (transfer.position(), len)
+    }
+
+    #[test]
+    fn short_answers_go_on_where_they_ended() {
+        let bytes = AlignedBuf::from_slice(&[1; 8192]);
+        // Under direct I/O from the last sector boundary, else from the byte.
+        for (direct, resumed) in [(true, 4608), (false, 5000)] {
+            let target = target(direct);
+            let parts: [&[u8]; 3] = [&bytes[..1024], &bytes[1024..4096], &bytes[4096..]];
+            let whole: [&[u8]; 1] = [&bytes];
+            for parts in [&parts[..], &whole[..]] {
+                let mut transfers = split_writes(&target, &[WriteRequest { offset: 512, parts }]);
+                let [transfer] = &mut transfers[..] else { panic!() };
+                assert_eq!(remaining(transfer, &target), (512, 8192));
+                assert!(!transfer.complete(&target, Ok(5000)).unwrap());
+                assert_eq!(remaining(transfer, &target), (512 + resumed, 8192 - resumed as usize));
+                assert!(!transfer.complete(&target, Err(Errno::INTR.into())).unwrap());
+                assert_eq!(remaining(transfer, &target), (512 + resumed, 8192 - resumed as usize));
+                assert!(transfer.complete(&target, Ok(8192 - resumed as usize)).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn no_progress_is_an_error() {
+        let target = target(true);
+        let mut buf = AlignedBuf::zeroed(4096);
+        let mut reads = [ReadRequest { offset: 0, buf: &mut buf }];
+        let mut transfers = split_reads(&target, &mut reads);
+        transfers[0].attempt(&target);
+        let error = transfers[0].complete(&target, Ok(511)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let error = transfers[0].complete(&target, Err(Errno::IO.into())).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+    }
+
+    #[test]
+    fn a_bounced_read_reaches_its_buffer_when_whole() {
+        let mut target = target(true);
+        target.memory_alignment = 512;
+        let mut buf = AlignedBuf::zeroed(1025);
+        let mut reads = [ReadRequest { offset: 0, buf: &mut buf[1..] }];
+        let mut transfers = split_reads(&target, &mut reads);
+        transfers[0].attempt(&target);
+        transfers[0].bounce.as_mut().unwrap().fill(7);
+        assert!(!transfers[0].complete(&target, Ok(512)).unwrap());
+        assert!(transfers[0].complete(&target, Ok(512)).unwrap());
+        drop(transfers);
+        assert_eq!((buf[0], &buf[1..]), (0, &[7; 1024][..]));
+    }
 }

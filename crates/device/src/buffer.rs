@@ -17,6 +17,12 @@ use parking_lot::Mutex;
 /// Alignment in bytes of every [`AlignedBuf`]. No host asks direct I/O for more than a page.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
+/// Only for the address of an empty buffer.
+#[repr(align(4096))]
+struct Page;
+
+const _: () = assert!(align_of::<Page>() == BUFFER_ALIGNMENT);
+
 /// An owned byte buffer that starts on a page boundary.
 ///
 /// Like a `Vec<u8>` it aborts when memory runs out; unlike one it never grows.
@@ -38,8 +44,7 @@ impl AlignedBuf {
     /// When `len` rounded up to a page exceeds `isize::MAX`, as `Vec::with_capacity` does.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            let pointer = NonNull::without_provenance(Self::ALIGNMENT_NONZERO);
-            return Self { pointer, len: 0, capacity: 0 };
+            return Self { pointer: NonNull::<Page>::dangling().cast(), len: 0, capacity: 0 };
         }
         let capacity = len.next_multiple_of(BUFFER_ALIGNMENT);
         let layout = Self::layout(capacity);
@@ -72,8 +77,6 @@ impl AlignedBuf {
         }
         fits
     }
-
-    const ALIGNMENT_NONZERO: std::num::NonZero<usize> = std::num::NonZero::new(BUFFER_ALIGNMENT).unwrap();
 
     fn layout(capacity: usize) -> Layout {
         Layout::from_size_align(capacity, BUFFER_ALIGNMENT).expect("buffer size fits in isize")

@@ -1,8 +1,10 @@
 //! The images a power cut can leave behind, from a base image and a trace of what was done to it.
 //!
-//!     point            0        1       2        3       4        5
-//!     trace              write    write    flush    write   write
-//!     at point 5       |----- durable, all of it -----|-- unflushed: any subset, one of them torn --|
+//! ```text
+//! point            0        1       2        3       4        5
+//! trace              write    write    flush    write   write
+//! at point 5       |----- durable, all of it -----|-- unflushed: any subset, one of them torn --|
+//! ```
 //!
 //! Point p is a crash after the first p events: what had returned before the last flush is there, of what came after
 //! it anything may be. A discard is unflushed work like a write: its range holds zeros or the old bytes.

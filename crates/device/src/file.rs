@@ -207,7 +207,7 @@ impl FileDevice {
             is_block_device,
             rings,
             pool: OnceLock::new(),
-            owner_pid: current_pid(),
+            owner_pid: std::process::id(),
             // Whatever a killed predecessor left in the disk's cache counts as returned and not flushed.
             returned: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
@@ -251,7 +251,7 @@ impl FileDevice {
     /// Fails with [`ForkedChild`] in a process other than the one that opened the device.
     pub fn check_owner(&self) -> Result<(), ForkedChild> {
         // One short system call, against at least one long one for the request.
-        let pid = current_pid();
+        let pid = std::process::id();
         if pid == self.owner_pid { Ok(()) } else { Err(ForkedChild { owner_pid: self.owner_pid, pid }) }
     }
 
@@ -454,10 +454,6 @@ impl BlockDevice for FileDevice {
     }
 }
 
-fn current_pid() -> u32 {
-    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
-}
-
 fn refuse_after(flush_failed: bool) -> io::Result<()> {
     if flush_failed {
         return Err(io::Error::other("an earlier flush failed, and what it should have kept may be lost"));
@@ -512,7 +508,7 @@ fn settle_rules(path: &Path, file: &File, is_block_device: bool, options: &FileO
         1
     };
     let buffered = Rules { alignment: sector_size, memory_alignment: 1, direct: false };
-    if !options.offset.is_multiple_of(sector_size as u64) {
+    if options.offset % sector_size as u64 != 0 {
         let reason = format!("offset {} is not a multiple of the sector size, {sector_size}", options.offset);
         return Err(OpenError::unsuitable(path, reason));
     }
@@ -541,7 +537,7 @@ fn try_direct(file: &File, sector_size: usize, offset: u64) -> io::Result<Option
     }
     let finest = told_alignment.max(sector_size).max(ALIGNMENT_MIN);
     let usable = |alignment: &usize| {
-        *alignment >= finest && alignment.is_power_of_two() && offset.is_multiple_of(*alignment as u64)
+        *alignment >= finest && alignment.is_power_of_two() && offset % *alignment as u64 == 0
     };
     for alignment in [finest, ALIGNMENT_SAFE].into_iter().filter(usable) {
         let mut probe = AlignedBuf::zeroed(alignment);

@@ -1,10 +1,12 @@
 //! Block devices: the one seam between Myriad and whatever stores its bytes.
 //!
-//!     FileDevice       an image file or a block device, by direct I/O where the host allows it
-//!     MemoryDevice     sparse memory; copies of an image share what they have in common
-//!     OverlayDevice    changes in memory over a base that is never written
-//!     RecordingDevice  any device, and the exact sequence of what was done to it
-//!     FaultDevice      any device, failing where a test says so
+//! ```text
+//! FileDevice       an image file or a block device, by direct I/O where the host allows it
+//! MemoryDevice     sparse memory; copies of an image share what they have in common
+//! OverlayDevice    changes in memory over a base that is never written
+//! RecordingDevice  any device, and the exact sequence of what was done to it
+//! FaultDevice      any device, failing where a test says so
+//! ```
 //!
 //! [`CrashImages`] turns a recorded trace into the images that a power cut could have left behind.
 //!

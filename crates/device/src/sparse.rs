@@ -1,6 +1,8 @@
 //! Sparse bytes, shared copy-on-write: what the memory and overlay devices are made of.
 //!
-//!     Sparse -> 64 shards -> Arc<map: chunk number -> Arc<chunk>, or "zeros">
+//! ```text
+//! Sparse -> 64 shards -> Arc<map: chunk number -> Arc<chunk>, or "zeros">
+//! ```
 //!
 //! A copy shares all shards and costs 64 reference counts, whatever the image holds. The first change to a shard
 //! copies its map (pointers only), the first change to a chunk copies its 4 KiB. So the cost of a state made from

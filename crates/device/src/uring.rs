@@ -1,8 +1,10 @@
 //! Batches through io_uring: many transfers in flight from one thread.
 //!
-//!     transfer: waiting -> queued (in the ring) -> in the kernel -> completed -+-> done
-//!                  ^                                                           |
-//!                  `---------------------- short, interrupted ----------------'
+//! ```text
+//! transfer: waiting -> queued (in the ring) -> in the kernel -> completed -+-> done
+//!              ^                                                           |
+//!              `---------------------- short, interrupted ----------------'
+//! ```
 //!
 //! Invariants
 //!   1. A batch owns its ring while it runs, and leaves it empty: nothing queued, nothing in the kernel.

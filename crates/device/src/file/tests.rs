@@ -4,12 +4,17 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use tempfile::TempDir;
 
 use super::*;
 use crate::{Holder, MemoryDevice};
 
 const MIB: u64 = 1 << 20;
+
+/// A child shares the locks of all tests from its fork until it ends or executes another program. So a test that
+/// forks holds this for writing, and one that expects a lock to be free again holds it for reading.
+static FORKING: RwLock<()> = RwLock::new(());
 
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
@@ -346,6 +351,7 @@ fn an_offset_moves_the_device() {
 
 #[test]
 fn create_spares_what_exists_or_is_in_use() {
+    let _no_fork = FORKING.read();
     let folder = folder();
     let path = folder.path().join("image");
     let exclusive = FileOptions { exclusive: true, ..Default::default() };
@@ -355,7 +361,7 @@ fn create_spares_what_exists_or_is_in_use() {
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AlreadyExists);
     let error = FileDevice::create(&path, 2 * MIB, &FileOptions::default()).err().unwrap();
     assert!(matches!(error, OpenError::InUse(_)), "{error}");
-    assert_eq!((path.metadata().unwrap().len(), read(&device, 0, 1)[..0].len()), (MIB, 0));
+    assert_eq!((path.metadata().unwrap().len(), read(&device, 0, 4096)), (MIB, vec![9; 4096]));
     drop(device);
     let device = FileDevice::create(&path, 2 * MIB, &FileOptions::default()).unwrap();
     assert_eq!((device.size(), read(&device, 0, 4096)), (2 * MIB, vec![0; 4096]));
@@ -364,6 +370,7 @@ fn create_spares_what_exists_or_is_in_use() {
 
 #[test]
 fn one_writer_or_many_readers() {
+    let _no_fork = FORKING.read();
     let folder = folder();
     let path = folder.path().join("image");
     let writer = FileDevice::create(&path, MIB, &FileOptions::default()).unwrap();
@@ -422,6 +429,7 @@ fn helper_that_holds_a_lock() {
 
 #[test]
 fn the_holder_in_another_process_is_named_and_its_death_releases() {
+    let _fork = FORKING.write();
     let folder = folder();
     let path = folder.path().join("image");
     let device = FileDevice::create(&path, MIB, &FileOptions::default()).unwrap();
@@ -455,6 +463,7 @@ fn the_holder_in_another_process_is_named_and_its_death_releases() {
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_is_refused_and_may_drop_the_device() {
+    let _fork = FORKING.write();
     in_every_mode(MIB, |device| {
         // The pool's threads and a ring exist before the fork.
         let mut buffers = vec![AlignedBuf::zeroed(4096); 8];
@@ -502,6 +511,7 @@ fn the_backend_can_be_chosen() {
 /// A loop device over an image: only where the tests run as root on a host with loop devices.
 #[test]
 fn block_devices() {
+    let _fork = FORKING.write();
     let folder = folder();
     let image = folder.path().join("image");
     File::create(&image).unwrap().set_len(4 * MIB).unwrap();
