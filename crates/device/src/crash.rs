@@ -261,8 +261,7 @@ mod tests {
     #[test]
     fn every_prefix() {
         let images = sample();
-        let expected =
-            ["abcdefgh", "Abcdefgh", "ABcdefgh", "ABcdefgh", "A1234fgh", "A1-34fgh", "A1-34fGH", "A1-34fGH"];
+        let expected = ["abcdefgh", "Abcdefgh", "ABcdefgh", "ABcdefgh", "A1234fgh", "A1-34fgh", "A1-34fGH", "A1-34fGH"];
         assert_eq!(images.point_max() + 1, expected.len());
         let mut cursor = images.cursor();
         for (point, expected) in expected.into_iter().enumerate() {
@@ -357,9 +356,8 @@ mod tests {
     /// Making a state must not cost what the trace has touched so far, or long traces become quadratic.
     #[test]
     fn images_are_cheap() {
-        let trace: Vec<Event> = (0..20_000_u64)
-            .map(|index| Event::Write { offset: index * 4096, bytes: vec![1; 4096].into() })
-            .collect();
+        let trace: Vec<Event> =
+            (0..20_000_u64).map(|index| Event::Write { offset: index * 4096, bytes: vec![1; 4096].into() }).collect();
         let images = CrashImages::new(Arc::new(MemoryDevice::new(1 << 30)), trace);
         let mut cursor = images.cursor();
         let mut checked = 0;

@@ -213,8 +213,7 @@ mod tests {
 
         device.fail(FaultOp::Read, 2, FaultSpan::Once, EIO);
         let (mut first, mut second) = ([0; 2], [0; 2]);
-        let mut reads =
-            [ReadRequest { offset: 0, buf: &mut first }, ReadRequest { offset: 2, buf: &mut second }];
+        let mut reads = [ReadRequest { offset: 0, buf: &mut first }, ReadRequest { offset: 2, buf: &mut second }];
         assert_eq!(errno(device.read_many(&mut reads)), Some(EIO));
         assert_eq!((first, second), (*b"xx", [0; 2]));
     }

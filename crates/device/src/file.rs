@@ -435,9 +435,7 @@ impl BlockDevice for FileDevice {
                 crate::discard::discard_device(&self.target.file, position, end - start)
             } else {
                 let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::io::retry_on_intr(|| {
-                    rustix::fs::fallocate(&self.target.file, punch, position, end - start)
-                })
+                rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.target.file, punch, position, end - start))
             };
             self.note_change();
             match result {
@@ -536,9 +534,8 @@ fn try_direct(file: &File, sector_size: usize, offset: u64) -> io::Result<Option
         Err(error) => return Err(error.into()),
     }
     let finest = told_alignment.max(sector_size).max(ALIGNMENT_MIN);
-    let usable = |alignment: &usize| {
-        *alignment >= finest && alignment.is_power_of_two() && offset % *alignment as u64 == 0
-    };
+    let usable =
+        |alignment: &usize| *alignment >= finest && alignment.is_power_of_two() && offset % *alignment as u64 == 0;
     for alignment in [finest, ALIGNMENT_SAFE].into_iter().filter(usable) {
         let mut probe = AlignedBuf::zeroed(alignment);
         match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut probe[..], offset)) {

@@ -136,7 +136,9 @@ mod tests {
         overlay.discard(700, 2000).unwrap();
         assert!(overlay.write(1, &[0; 512]).is_err());
         assert!(overlay.write(512 * 9, &[0; 512]).is_err());
-        let sectors: Vec<u8> = read(&overlay, 0, 512 * 9).chunks(512).map(|sector| sector[0]).collect();
+        let image = read(&overlay, 0, 512 * 9);
+        assert!(image.chunks(512).all(|sector| sector.iter().all(|&byte| byte == sector[0])));
+        let sectors: Vec<u8> = image.chunks(512).map(|sector| sector[0]).collect();
         assert_eq!(sectors, [1, 2, 0, 0, 0, 1, 1, 1, 2]);
     }
 }

@@ -92,9 +92,7 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
         let mut trace = self.trace.lock();
         self.inner.write_many(writes)?;
         trace.extend(
-            writes
-                .iter()
-                .map(|request| Event::Write { offset: request.offset, bytes: request.parts.concat().into() }),
+            writes.iter().map(|request| Event::Write { offset: request.offset, bytes: request.parts.concat().into() }),
         );
         Ok(())
     }
@@ -132,10 +130,9 @@ mod tests {
         let write = |offset, bytes: &[u8]| Event::Write { offset, bytes: bytes.into() };
         device.write(1, b"a").unwrap();
         device.flush().unwrap();
-        device.write_many(&[
-            WriteRequest { offset: 2, parts: &[b"b", b"cd"] },
-            WriteRequest { offset: 9, parts: &[] },
-        ]).unwrap();
+        device
+            .write_many(&[WriteRequest { offset: 2, parts: &[b"b", b"cd"] }, WriteRequest { offset: 9, parts: &[] }])
+            .unwrap();
         assert!(device.write(100, b"x").is_err());
         device.read(0, &mut [0; 10]).unwrap();
         let early = [write(1, b"a"), Event::Flush, write(2, b"bcd"), write(9, b"")];

@@ -207,12 +207,8 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
         }
         let position = offset + start as u64;
         let within = (position % CHUNK_SIZE as u64) as usize;
-        let piece = Piece {
-            chunk: position / CHUNK_SIZE as u64,
-            within,
-            start,
-            len: (CHUNK_SIZE - within).min(len - start),
-        };
+        let piece =
+            Piece { chunk: position / CHUNK_SIZE as u64, within, start, len: (CHUNK_SIZE - within).min(len - start) };
         start += piece.len;
         Some(piece)
     })
