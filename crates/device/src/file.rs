@@ -6,8 +6,9 @@
 //!
 //! Durability. `returned` counts changes that have returned, `flushed` is its value at the start of the last flush
 //! that succeeded. When the two are equal at the start of a durable write, everything that returned before it is
-//! durable already, so the write needs only be durable itself: one RWF_DSYNC write, which a disk with FUA serves without
-//! emptying its cache. This is the commit record after a flush of the log body. In all other cases: write, then flush.
+//! durable already, so the write needs only be durable itself: one RWF_DSYNC write, which a disk with FUA serves
+//! without emptying its cache. This is the commit record after a flush of the log body. In all other cases: write,
+//! then flush.
 //!
 //! A failed flush is final. The kernel tells of lost pages once, drops them, and answers the next flush with success;
 //! so the device remembers, and refuses all later ones. Flushes take turns for the same reason: of two at once, only
@@ -524,7 +525,8 @@ fn settle_rules(path: &Path, file: &File, is_block_device: bool, options: &FileO
 }
 
 /// Puts the file into direct mode with the finest alignment that a read proves to work; `None`, and ordinary mode, if
-/// there is none.
+/// there is none. Where statx tells nothing (before Linux 6.1) a read of a hole can prove too much; then the first I/O
+/// that is refused ends direct mode.
 fn try_direct(file: &File, sector_size: usize, offset: u64) -> io::Result<Option<Rules>> {
     let Some((told_alignment, told_memory_alignment)) = told_direct_rules(file) else { return Ok(None) };
     let ordinary = rustix::fs::fcntl_getfl(file)?;
