@@ -10,9 +10,11 @@
 //!                that may not be durable), *durable* (in an anchor that is). durable <= written <= promised <= last
 //!   home         a block's own place on the volume
 //!
+//! ```text
 //!     Checkpoint --seal--> Sealed --write_body--> (caller flushes) --write_commit--> durable: head, space and tail move
 //!                            `----------------- write_all --------------------------^
 //!     any error of the device: poisoned; every later call fails, only a new `open` knows what is on the disk
+//! ```
 //!
 //! Invariants
 //!   1. Checkpoints are written one at a time: none is sealed at LSN `h` and written before the one ending at `h` has

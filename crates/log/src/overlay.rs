@@ -14,6 +14,7 @@ use crate::place::granule;
 use crate::recover::Record;
 use myriad_format::{FsBlock, Lsn};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 /// Sizes of pieces: 1, 2, ... 64 granules.
 const PIECE_SIZES: usize = 7;
@@ -145,6 +146,12 @@ impl Overlay {
         true
     }
 
+    /// Bytes the granules take.
+    #[cfg(test)]
+    pub(crate) fn arena_len(&self) -> usize {
+        self.arena.len()
+    }
+
     /// Starts the next checkpoint: records inserted from here on are its.
     pub(crate) fn begin(&mut self, lsn: Lsn) {
         assert!(self.epochs.last().is_none_or(|epoch| epoch.lsn < lsn));
@@ -160,7 +167,8 @@ impl Overlay {
             self.reserve(batch.len());
             let mut touched = 0;
             for record in batch {
-                touched |= self.slots[self.first_slot(record.block)].mask;
+                let slot = self.slots[self.first_slot(record.block)];
+                touched |= self.arena.get((slot.piece as usize + rank(slot.mask, record.mask & record.mask.wrapping_neg())) * self.granule).copied().unwrap_or(0);
             }
             std::hint::black_box(touched);
             for record in batch {
@@ -196,27 +204,35 @@ impl Overlay {
         (self.slots[index].mask, self.slots[index].piece) = (union, piece);
     }
 
-    /// Fills `piece` with the granules of `old` and, over them, those of a record. In place this works from the highest
-    /// bit down: a granule only ever moves up, to where all that has not moved yet lies below.
+    /// Fills `piece` with the granules of `old` and, over them, those of a record. Works from the highest bit down, so
+    /// that in place a granule only ever moves up, to where all that has not moved yet lies below. What lies between
+    /// two granules of the record moves in one copy.
     fn merge(&mut self, old: Slot, piece: u32, mask: u64, granules: &[u8]) {
         let size = self.granule;
         let (source, target) = (old.piece as usize * size, piece as usize * size);
-        let mut rest = old.mask | mask;
-        if rest == old.mask && piece == old.piece {
-            // Nothing moves: only the record's granules are touched.
-            rest = mask;
-        }
         let union = old.mask | mask;
+        let (mut old_end, mut union_end) = (old.mask.count_ones() as usize, union.count_ones() as usize);
+        let mut granules_end = granules.len();
+        let mut rest = mask;
         while rest != 0 {
             let bit = 1 << (63 - rest.leading_zeros());
-            let to = target + rank(union, bit) * size;
-            if mask & bit != 0 {
-                self.arena[to..][..size].copy_from_slice(&granules[rank(mask, bit) * size..][..size]);
-            } else {
-                let from = source + rank(old.mask, bit) * size;
-                self.arena.copy_within(from..from + size, to);
-            }
+            let (from, to) = (rank(old.mask, bit), rank(union, bit));
+            let above = from + usize::from(old.mask & bit != 0);
+            self.move_granules(source, target, above..old_end, to + 1);
+            debug_assert!(old_end - above == union_end - (to + 1));
+            granules_end -= size;
+            self.arena[target + to * size..][..size].copy_from_slice(&granules[granules_end..][..size]);
+            (old_end, union_end) = (from, to);
             rest &= !bit;
+        }
+        self.move_granules(source, target, 0..old_end, 0);
+    }
+
+    /// Moves granules `range` of the piece at byte `source` to place `to` of the piece at byte `target`.
+    fn move_granules(&mut self, source: usize, target: usize, range: Range<usize>, to: usize) {
+        let (from, to) = (source + range.start * self.granule, target + to * self.granule);
+        if from != to && !range.is_empty() {
+            self.arena.copy_within(from..from + range.len() * self.granule, to);
         }
     }
 
