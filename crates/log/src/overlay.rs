@@ -1,28 +1,23 @@
 //! Overlay: what the log knows of each block, granule by granule, until the block has gone home.
 //!
-//! A table of open addressing, one slot a block, and an arena for the granules. A block's granules lie together, in the
-//! order of their bits, in a piece of the smallest power of two that holds them; a piece that is outgrown goes to its
-//! size's free list. So the arena is at most four times the granules, whatever a hostile log does to it.
+//! Built in two steps. The scan only lists the changes, 16 bytes for each record and revoke. Then the list is sorted
+//! by block and each block's granules are copied out of the log, the newest of each, into an arena without gaps. A hash
+//! table filled record by record was tried: it waits for one miss in the table and one in the arena per record, and took
+//! three times as long at two million records; it also needs a secret seed, or an image could make its blocks collide.
 //!
 //! Invariants
-//!   1. A slot is taken if and only if its mask is not zero; a taken slot is reachable from its block's first slot
-//!      without crossing a free one.
-//!   2. The piece of a slot holds `mask.count_ones().next_power_of_two()` granules.
-//!   3. `epochs[e].blocks` is the number of slots whose epoch is `e`, and it is 0 for all `e < oldest`.
+//!   1. `entries` ascend by block; an entry with an empty mask has been removed.
+//!   2. An entry's granules lie together in the arena, in the order of their bits.
+//!   3. `epochs[e].blocks` is the number of entries left whose epoch is `e`; it is 0 for all `e < oldest`, and not 0
+//!      for `e == oldest` unless the overlay is empty.
 
 use crate::place::granule;
-use crate::recover::Record;
+use myriad_format::log::RecordHeader;
 use myriad_format::{FsBlock, Lsn};
-use std::hash::{BuildHasher, RandomState};
-use std::ops::Range;
 
-/// Sizes of pieces: 1, 2, ... 64 granules.
-const PIECE_SIZES: usize = 7;
-/// Slots of the first table.
-const SLOTS_MIN: usize = 1024;
-/// Records whose slots are touched before the first of them is worked on, so that their cache misses overlap: ten to
-/// fifteen misses fit in flight (ENGINE.md, 1), and what the later ones of a batch wait for is there by then.
-const TOUCH_BATCH: usize = 32;
+/// Records touched ahead of the one being copied, so that their cache misses overlap (ENGINE.md, 1: ten to fifteen fit
+/// in flight).
+const TOUCH_AHEAD: usize = 32;
 
 /// What [`Overlay::apply`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +28,24 @@ pub struct Applied {
     pub lsn: Lsn,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Slot {
+/// Blocks and their changed granules.
+#[derive(Default)]
+pub struct Overlay {
+    granule: usize,
+    entries: Vec<Entry>,
+    /// Entries not removed.
+    len: usize,
+    arena: Vec<u8>,
+    epochs: Vec<Epoch>,
+    oldest: usize,
+}
+
+struct Entry {
     block: u64,
     mask: u64,
-    /// First granule of the piece, counted in granules from the arena's start.
+    /// Place in the arena, in granules. 32 bits do: there are no more granules than the largest log holds.
     piece: u32,
-    /// The checkpoint that first logged the block since it was last revoked.
+    /// The first checkpoint that logged the block since it was last revoked.
     epoch: u32,
 }
 
@@ -49,45 +55,18 @@ struct Epoch {
     blocks: u32,
 }
 
-/// Blocks and their changed granules. See the module's header.
-pub struct Overlay {
-    granule: usize,
-    slots: Vec<Slot>,
-    len: usize,
-    /// Block numbers come from the disk; with a known hash an image could make every one collide and the mount
-    /// take for ever. The seed changes the table's order only, and no method shows that.
-    seed: u64,
-    arena: Vec<u8>,
-    free: [Vec<u32>; PIECE_SIZES],
-    epochs: Vec<Epoch>,
-    oldest: usize,
-}
-
 impl Overlay {
-    pub(crate) fn new(block_size: usize) -> Self {
-        Self {
-            granule: granule(block_size),
-            slots: Vec::new(),
-            len: 0,
-            seed: RandomState::new().hash_one(0u64),
-            arena: Vec::new(),
-            free: Default::default(),
-            epochs: Vec::new(),
-            oldest: 0,
-        }
-    }
-
     /// Copies the block's granules over `bytes`, the block as read from home. The caller recomputes its checksum.
     pub fn apply(&self, block: FsBlock, bytes: &mut [u8]) -> Option<Applied> {
+        let entry = &self.entries[self.find(block)?];
         assert!(bytes.len() == self.granule * 64);
-        let slot = self.slots[self.find(block)?];
-        let mut source = slot.piece as usize * self.granule;
-        for_each_run(slot.mask, |bit, run| {
+        let mut source = entry.piece as usize * self.granule;
+        for_each_run(entry.mask, |bit, run| {
             let size = run * self.granule;
             bytes[bit * self.granule..][..size].copy_from_slice(&self.arena[source..][..size]);
             source += size;
         });
-        Some(Applied { mask: slot.mask, lsn: self.epochs[slot.epoch as usize].lsn })
+        Some(Applied { mask: entry.mask, lsn: self.epochs[entry.epoch as usize].lsn })
     }
 
     pub fn contains(&self, block: FsBlock) -> bool {
@@ -104,12 +83,15 @@ impl Overlay {
     }
 
     /// Every block, with the LSN [`Overlay::apply`] gives; ascending, the order to write them home in.
-    pub fn blocks(&self) -> impl ExactSizeIterator<Item = (FsBlock, Lsn)> + use<> {
-        let taken = self.slots.iter().filter(|slot| slot.mask != 0);
-        let mut all: Vec<_> =
-            taken.map(|slot| (FsBlock(slot.block), self.epochs[slot.epoch as usize].lsn)).collect();
-        all.sort_unstable();
-        all.into_iter()
+    pub fn blocks(&self) -> impl Iterator<Item = (FsBlock, Lsn)> {
+        let left = self.entries.iter().filter(|entry| entry.mask != 0);
+        left.map(|entry| (FsBlock(entry.block), self.epochs[entry.epoch as usize].lsn))
+    }
+
+    /// The first block from `block` on: for a writer that takes a few at a time and removes them.
+    pub fn next_from(&self, block: FsBlock) -> Option<FsBlock> {
+        let from = self.entries.partition_point(|entry| entry.block < block.0);
+        self.entries[from..].iter().find(|entry| entry.mask != 0).map(|entry| FsBlock(entry.block))
     }
 
     /// LSN of the oldest checkpoint with a granule in here: the tail must not pass it.
@@ -117,33 +99,29 @@ impl Overlay {
         (self.len > 0).then(|| self.epochs[self.oldest].lsn)
     }
 
-    /// Drops a block: it has gone home, or was freed. Whether it was there.
+    /// Drops a block: it has gone home, or was freed. Whether it was there. Memory comes back with the last one.
     pub fn remove(&mut self, block: FsBlock) -> bool {
-        let Some(mut hole) = self.find(block) else { return false };
-        let slot = self.slots[hole];
-        self.free[piece_size(slot.mask)].push(slot.piece);
+        let Some(index) = self.find(block) else { return false };
+        self.entries[index].mask = 0;
+        self.epochs[self.entries[index].epoch as usize].blocks -= 1;
         self.len -= 1;
-        self.epochs[slot.epoch as usize].blocks -= 1;
-        while self.oldest + 1 < self.epochs.len() && self.epochs[self.oldest].blocks == 0 {
-            self.oldest += 1;
-        }
-        // Closes the hole by moving up what may move: a slot whose first choice lies cyclically in (hole, next] stays.
-        let last = self.slots.len() - 1;
-        let mut next = (hole + 1) & last;
-        while self.slots[next].mask != 0 {
-            let first = self.first_slot(self.slots[next].block);
-            if next.wrapping_sub(first) & last >= next.wrapping_sub(hole) & last {
-                self.slots[hole] = self.slots[next];
-                hole = next;
-            }
-            next = (next + 1) & last;
-        }
-        self.slots[hole] = Slot::default();
         if self.len == 0 {
-            // Everything is home: give the memory back.
-            (self.slots, self.arena, self.free) = Default::default();
+            *self = Self { granule: self.granule, ..Self::default() };
+        } else {
+            self.settle();
         }
         true
+    }
+
+    fn settle(&mut self) {
+        while self.len > 0 && self.epochs[self.oldest].blocks == 0 {
+            self.oldest += 1;
+        }
+    }
+
+    fn find(&self, block: FsBlock) -> Option<usize> {
+        let index = self.entries.binary_search_by_key(&block.0, |entry| entry.block).ok()?;
+        (self.entries[index].mask != 0).then_some(index)
     }
 
     /// Bytes the granules take.
@@ -151,141 +129,116 @@ impl Overlay {
     pub(crate) fn arena_len(&self) -> usize {
         self.arena.len()
     }
+}
 
-    /// Starts the next checkpoint: records inserted from here on are its.
-    pub(crate) fn begin(&mut self, lsn: Lsn) {
+/// The changes a scan finds, in order.
+#[derive(Default)]
+pub(crate) struct Changes {
+    list: Vec<Change>,
+    epochs: Vec<Epoch>,
+}
+
+struct Change {
+    block: u64,
+    /// Where the record's header lies in the scanned bytes, in words of 8; or `REVOKE`.
+    word: u32,
+    epoch: u32,
+}
+
+/// No record lies there: the largest ring has 2^29 words.
+const REVOKE: u32 = u32::MAX;
+
+impl Changes {
+    /// Starts the next checkpoint: what follows is its.
+    pub fn begin(&mut self, lsn: Lsn) {
         assert!(self.epochs.last().is_none_or(|epoch| epoch.lsn < lsn));
         self.epochs.push(Epoch { lsn, blocks: 0 });
-        if self.len == 0 {
-            self.oldest = self.epochs.len() - 1;
-        }
     }
 
-    /// Applies the records of a checkpoint in order; `body` holds their granules.
-    pub(crate) fn insert_all(&mut self, records: &[Record], body: &[u8]) {
-        for batch in records.chunks(TOUCH_BATCH) {
-            self.reserve(batch.len());
-            let mut touched = 0;
-            for record in batch {
-                let slot = self.slots[self.first_slot(record.block)];
-                touched |= self.arena.get((slot.piece as usize + rank(slot.mask, record.mask & record.mask.wrapping_neg())) * self.granule).copied().unwrap_or(0);
+    /// A record, verified, whose header lies at byte `at` of the scanned bytes.
+    pub fn record(&mut self, block: u64, at: usize) {
+        // Headers, granules and units all are multiples of 8 bytes.
+        assert!(at % 8 == 0 && at / 8 < REVOKE as usize);
+        self.list.push(Change { block, word: (at / 8) as u32, epoch: self.epoch() });
+    }
+
+    pub fn revoke(&mut self, block: u64) {
+        self.list.push(Change { block, word: REVOKE, epoch: self.epoch() });
+    }
+
+    fn epoch(&self) -> u32 {
+        // At most one for each unit of the ring.
+        (self.epochs.len() - 1) as u32
+    }
+
+    /// The overlay of all changes; `log` is what was scanned.
+    pub fn into_overlay(mut self, block_size: usize, log: &[u8]) -> Overlay {
+        // Stable: a block's changes stay in the order of the log.
+        self.list.sort_by_key(|change| change.block);
+        let mut overlay = Overlay { granule: granule(block_size), epochs: self.epochs, ..Overlay::default() };
+        let mut touched = 0;
+        let mut done = 0;
+        for changes in self.list.chunk_by(|one, other| one.block == other.block) {
+            if touched < done + changes.len() {
+                touch(&self.list[touched.max(done)..], log);
+                touched = touched.max(done) + TOUCH_AHEAD;
             }
-            std::hint::black_box(touched);
-            for record in batch {
-                let size = record.mask.count_ones() as usize * self.granule;
-                self.insert(record.block, record.mask, &body[record.at..][..size]);
+            done += changes.len();
+            let revoke = changes.iter().rposition(|change| change.word == REVOKE);
+            let valid = &changes[revoke.map_or(0, |index| index + 1)..];
+            if !valid.is_empty() {
+                overlay.push(valid, log);
             }
         }
-    }
-
-    fn insert(&mut self, block: u64, mask: u64, granules: &[u8]) {
-        let last = self.slots.len() - 1;
-        let mut index = self.first_slot(block);
-        while self.slots[index].mask != 0 && self.slots[index].block != block {
-            index = (index + 1) & last;
-        }
-        let old = self.slots[index];
-        if old.mask == 0 {
-            let piece = self.take_piece(piece_size(mask));
-            self.arena[piece as usize * self.granule..][..granules.len()].copy_from_slice(granules);
-            let epoch = self.epochs.len() - 1;
-            self.epochs[epoch].blocks += 1;
-            self.slots[index] = Slot { block, mask, piece, epoch: epoch as u32 };
-            self.len += 1;
-            return;
-        }
-        let union = old.mask | mask;
-        let grows = piece_size(union) != piece_size(old.mask);
-        let piece = if grows { self.take_piece(piece_size(union)) } else { old.piece };
-        self.merge(old, piece, mask, granules);
-        if grows {
-            self.free[piece_size(old.mask)].push(old.piece);
-        }
-        (self.slots[index].mask, self.slots[index].piece) = (union, piece);
-    }
-
-    /// Fills `piece` with the granules of `old` and, over them, those of a record. Works from the highest bit down, so
-    /// that in place a granule only ever moves up, to where all that has not moved yet lies below. What lies between
-    /// two granules of the record moves in one copy.
-    fn merge(&mut self, old: Slot, piece: u32, mask: u64, granules: &[u8]) {
-        let size = self.granule;
-        let (source, target) = (old.piece as usize * size, piece as usize * size);
-        let union = old.mask | mask;
-        let (mut old_end, mut union_end) = (old.mask.count_ones() as usize, union.count_ones() as usize);
-        let mut granules_end = granules.len();
-        let mut rest = mask;
-        while rest != 0 {
-            let bit = 1 << (63 - rest.leading_zeros());
-            let (from, to) = (rank(old.mask, bit), rank(union, bit));
-            let above = from + usize::from(old.mask & bit != 0);
-            self.move_granules(source, target, above..old_end, to + 1);
-            debug_assert!(old_end - above == union_end - (to + 1));
-            granules_end -= size;
-            self.arena[target + to * size..][..size].copy_from_slice(&granules[granules_end..][..size]);
-            (old_end, union_end) = (from, to);
-            rest &= !bit;
-        }
-        self.move_granules(source, target, 0..old_end, 0);
-    }
-
-    /// Moves granules `range` of the piece at byte `source` to place `to` of the piece at byte `target`.
-    fn move_granules(&mut self, source: usize, target: usize, range: Range<usize>, to: usize) {
-        let (from, to) = (source + range.start * self.granule, target + to * self.granule);
-        if from != to && !range.is_empty() {
-            self.arena.copy_within(from..from + range.len() * self.granule, to);
-        }
-    }
-
-    fn take_piece(&mut self, size: usize) -> u32 {
-        self.free[size].pop().unwrap_or_else(|| {
-            let piece = self.arena.len() / self.granule;
-            self.arena.resize(self.arena.len() + (self.granule << size), 0);
-            // `RING_BYTES_MAX` bounds the granules a log can hold.
-            u32::try_from(piece).expect("the arena of the largest log has fewer than 2^32 granules")
-        })
-    }
-
-    fn first_slot(&self, block: u64) -> usize {
-        // A folded multiplication with a secret: each half depends on every bit of the block.
-        let product = u128::from(block ^ self.seed) * u128::from(self.seed | 1 | 1 << 63);
-        ((product >> 64) as u64 ^ product as u64) as usize & (self.slots.len() - 1)
-    }
-
-    fn find(&self, block: FsBlock) -> Option<usize> {
-        if self.len == 0 {
-            return None;
-        }
-        let mut index = self.first_slot(block.0);
-        while self.slots[index].mask != 0 {
-            if self.slots[index].block == block.0 {
-                return Some(index);
-            }
-            index = (index + 1) & (self.slots.len() - 1);
-        }
-        None
-    }
-
-    /// Makes room for `more` blocks; the table stays at most two thirds full.
-    fn reserve(&mut self, more: usize) {
-        let needed = (self.len + more) * 3 / 2;
-        if needed < self.slots.len() {
-            return;
-        }
-        let size = (needed + 1).next_power_of_two().max(SLOTS_MIN);
-        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); size]);
-        for slot in old.into_iter().filter(|slot| slot.mask != 0) {
-            let mut index = self.first_slot(slot.block);
-            while self.slots[index].mask != 0 {
-                index = (index + 1) & (size - 1);
-            }
-            self.slots[index] = slot;
-        }
+        overlay.settle();
+        overlay
     }
 }
 
-/// log2 of the granules in the piece for `mask`.
-fn piece_size(mask: u64) -> usize {
-    mask.count_ones().next_power_of_two().trailing_zeros() as usize
+/// Reads a byte of each of the next records.
+fn touch(changes: &[Change], log: &[u8]) {
+    let bytes = changes.iter().take(TOUCH_AHEAD).filter_map(|change| log.get(change.word as usize * 8 + 16));
+    std::hint::black_box(bytes.fold(0, |sum, byte| sum | byte));
+}
+
+impl Overlay {
+    /// Adds a block: its records in the order of the log.
+    fn push(&mut self, changes: &[Change], log: &[u8]) {
+        let size = self.granule;
+        let record = |change: &Change| {
+            let bytes = &log[change.word as usize * 8..];
+            (RecordHeader::read(bytes).mask.get(), &bytes[RecordHeader::SIZE..])
+        };
+        let union = changes.iter().fold(0, |union, change| union | record(change).0);
+        let start = self.arena.len();
+        let mut missing = union;
+        for change in changes.iter().rev() {
+            let (mask, granules) = record(change);
+            if missing == union && mask == union {
+                // The newest record has it all, as when there is only one: a single copy.
+                self.arena.extend_from_slice(&granules[..union.count_ones() as usize * size]);
+                break;
+            }
+            if missing == union {
+                self.arena.resize(start + union.count_ones() as usize * size, 0);
+            }
+            let mut take = mask & missing;
+            missing &= !mask;
+            while take != 0 {
+                let bit = take & take.wrapping_neg();
+                let (from, to) = (rank(mask, bit) * size, start + rank(union, bit) * size);
+                self.arena[to..to + size].copy_from_slice(&granules[from..from + size]);
+                take ^= bit;
+            }
+            if missing == 0 {
+                break;
+            }
+        }
+        let epoch = changes[0].epoch;
+        self.epochs[epoch as usize].blocks += 1;
+        self.len += 1;
+        self.entries.push(Entry { block: changes[0].block, mask: union, piece: (start / size) as u32, epoch });
+    }
 }
 
 /// How many bits of `mask` lie below `bit`.
