@@ -3,10 +3,11 @@
 //! The log as read stays in memory, and the overlay is a list of its records, 16 bytes each, sorted by block. A block's
 //! newest granules are put together when the block is asked for, once in most mounts.
 //!
-//! Roads not taken, measured at two million records of one granule (153 MiB, 0.22 s of reading, checksums and sorting):
-//! a hash table with an arena filled record by record took another 0.4 s, waiting for memory twice a record, and needs a
-//! secret seed, or an image could make its blocks collide; copying the newest granules into an arena after the sort took
-//! another 0.2 s, mostly page faults of the arena. Both hold log and arena at once while they load.
+//! Roads not taken, measured at two million records of one granule (153 MiB; this way takes 0.22 s, most of it for
+//! reading, checksums and the sort): a hash table with an arena filled record by record took another 0.2 to 0.3 s,
+//! waiting for memory twice a record, and needs a secret seed, or an image could make its blocks collide; copying the
+//! newest granules into an arena after the sort took another 0.2 s, mostly page faults. Memory here is the live part of
+//! the log; there it was arena and log at once in the second case, and an arena with gaps in the first.
 //!
 //! Invariants
 //!   1. `changes` ascend by block; changes of one block are in the order of the log.

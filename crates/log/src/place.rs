@@ -80,7 +80,8 @@ impl LogPlace {
         if unit % alignment != 0 {
             return refuse("device alignment", alignment);
         }
-        if self.start % alignment != 0 || self.start.checked_add(self.length).is_none_or(|end| end > self.device.size()) {
+        let end = self.start.checked_add(self.length);
+        if self.start % alignment != 0 || end.is_none_or(|end| end > self.device.size()) {
             return refuse("start", self.start);
         }
         let units = self.length / unit;
