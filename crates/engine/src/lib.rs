@@ -1,5 +1,7 @@
 //! Myriad's engine.
 
+#[allow(dead_code, reason = "used by the space and extent modules, then by the engine")]
+mod btree;
 mod edit;
 mod error;
 mod session;
