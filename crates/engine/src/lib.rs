@@ -5,6 +5,8 @@ mod btree;
 mod edit;
 mod error;
 mod session;
+#[allow(dead_code, reason = "used by the engine once it stands on it")]
+mod space;
 mod types;
 
 pub use error::{Errno, Error, Result};

@@ -28,6 +28,11 @@ impl TestStore {
         self.committed = self.blocks.keys().copied().collect();
     }
 
+    /// Whether the committed state uses the block as metadata, so that nothing may overwrite it in place.
+    pub fn is_committed(&self, block: FsBlock) -> bool {
+        self.committed.contains(&block)
+    }
+
     fn start<R>(
         &mut self,
         block: FsBlock,
