@@ -202,8 +202,9 @@ fn check(block_bits: u32, blocks: u32, largest: u64, seed: u64, steps: u64) {
             fixture.audit();
         }
     }
-    assert!(refused > 10 && exact > 3, "{refused} refused, {exact} exact");
-    assert!(levels > 0 || blocks < 500 || block_bits > 9, "no tree grew");
+    let tiny = blocks < 500;
+    assert!(refused > 10 && (exact > 10 || tiny), "{refused} refused, {exact} exact");
+    assert!(levels > 0 || tiny || block_bits > 9, "no tree grew");
     fixture.empty();
     assert_eq!(fixture.space.free_blocks(), fixture.initially_free);
 }
