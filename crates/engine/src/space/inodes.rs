@@ -83,7 +83,11 @@ impl AgSpace {
             }
             self.hints.blocks[region] = 0;
         }
-        let mut chunk = self.chunk_near(store, near)?;
+        // The chunk filled last goes on, wherever it lies: among many full ones the search near `near` would miss it.
+        let mut chunk = if hint.0 != 0 { self.chunk_of(store, hint)?.filter(has_room) } else { None };
+        if chunk.is_none() {
+            chunk = self.chunk_near(store, near)?;
+        }
         if chunk.is_none() && grow {
             chunk = self.add_chunk(store, near)?;
         }
@@ -354,11 +358,16 @@ impl AgSpace {
         })
     }
 
-    /// Writes a block's two bits in its chunk's record.
-    fn mark_block<S: BlockStore>(&mut self, store: &mut S, block: AgBlock, free: bool, used: bool) -> Result<()> {
+    /// The chunk that an initialised inode block belongs to.
+    fn chunk_of<S: BlockStore>(&self, store: &mut S, block: AgBlock) -> Result<Option<ChunkRecord>> {
         let record = self.inode_tree.floor(store, u64::from(block.0))?;
         let chunk = record.map(|record| self.decode_chunk(&record)).transpose()?;
-        let chunk = chunk.filter(|chunk| chunk.start.get() + u64::from(chunk.initialised) > u64::from(block.0));
+        Ok(chunk.filter(|chunk| chunk.start.get() + u64::from(chunk.initialised) > u64::from(block.0)))
+    }
+
+    /// Writes a block's two bits in its chunk's record.
+    fn mark_block<S: BlockStore>(&mut self, store: &mut S, block: AgBlock, free: bool, used: bool) -> Result<()> {
+        let chunk = self.chunk_of(store, block)?;
         let Some(mut chunk) = chunk else { return self.expect_chunk(false, block) };
         let bit = 1 << (u64::from(block.0) - chunk.start.get());
         let set = |mask: u64, on: bool| if on { mask | bit } else { mask & !bit };

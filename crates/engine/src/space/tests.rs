@@ -417,6 +417,16 @@ fn inodes_made_in_order_lie_in_order() {
     assert_eq!(block.0, 12_000);
 }
 
+/// Chunks were once begun anew for every block when more than ten full ones lay around the parent.
+#[test]
+fn chunks_are_filled_before_new_ones_are_made() {
+    let mut fixture = Fixture::new(12, 14, 10, 16_384, &[]);
+    for _ in 0..31 * 8 * 40 {
+        fixture.space.allocate_inode(&mut fixture.store, AgBlock(3500), true).unwrap().unwrap();
+    }
+    assert_eq!(fixture.space.inode_blocks(), 8 * 40);
+}
+
 #[test]
 fn slots_freed_twice_are_damage() {
     let mut fixture = Fixture::new(12, 14, 10, 16_384, &[]);
