@@ -290,6 +290,46 @@ fn damage_is_reported_by_node() {
     assert!(tree.get(&mut store, 0).unwrap().is_some(), "sound again");
 }
 
+/// An inner node whose first child went takes keys below its new first entry's; joined to the right of another, that
+/// entry's own key would be too large a separator.
+#[test]
+fn first_entries_get_their_separator_when_nodes_join() {
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        let (mut store, mut source) = fixture(9);
+        let mut tree = Tree::create(EXTENTS, 9, &mut store, &mut source).unwrap();
+        let mut keys: std::collections::BTreeSet<u64> = (0..4000).map(|key| key * 10).collect();
+        for &key in &keys {
+            tree.insert(&mut store, &mut source, &record(EXTENTS, key, 0)).unwrap();
+        }
+        assert!(tree.level >= 2);
+        for _ in 0..150 {
+            // Empties a leaf, and puts a record where it began.
+            let mut first = false;
+            let leaf = tree
+                .descend(&mut store, rng.below(40_000), |level, step| first |= level == 1 && step.index == 0)
+                .unwrap();
+            let high = leaf.high.unwrap_or(u64::MAX);
+            if !first {
+                continue;
+            }
+            for key in keys.range(leaf.low..high).copied().collect::<Vec<_>>() {
+                assert!(tree.remove(&mut store, &mut source, key).unwrap() && keys.remove(&key));
+            }
+            tree.insert(&mut store, &mut source, &record(EXTENTS, leaf.low, 0)).unwrap();
+            keys.insert(leaf.low);
+        }
+        while !keys.is_empty() {
+            let from = rng.below(40_000);
+            for key in keys.range(from..).take(20).copied().collect::<Vec<_>>() {
+                assert!(tree.remove(&mut store, &mut source, key).unwrap() && keys.remove(&key));
+            }
+            let (_, records) = audit(&tree, &mut store);
+            assert!(records.iter().map(|record| key_of(EXTENTS, record)).eq(keys.iter().copied()));
+        }
+    }
+}
+
 #[test]
 fn separators_are_as_round_as_they_can_be() {
     assert_eq!(roundest(5 << 32 | 77, 6 << 32 | 3), 6 << 32);
