@@ -119,13 +119,16 @@ impl Volume {
         let counters = Arc::new(Counters::new());
         let log_is_external = superblock.log_device != [0; 16];
         let mut pending = Vec::new();
-        let mut overlay = myriad_log::Overlay::empty(geometry.block_size());
+        let mut overlay = myriad_log::Overlay::default();
         let mut opened = None;
         let mut recovered = false;
         if let Some(place) = log {
             let (log, found) = Log::open(place).map_err(log_open_error)?;
-            recovered = found.checkpoints > 0 && !found.overlay.is_empty();
-            overlay = found.overlay;
+            // A volume closed cleanly has everything home; its log still shows the last checkpoint.
+            if superblock.state.get() == seam::STATE_IN_USE {
+                recovered = found.checkpoints > 0;
+                overlay = found.overlay;
+            }
             pending = found.pending;
             opened = Some(log);
         }
@@ -381,6 +384,23 @@ impl Volume {
     /// What a checkpoint writes itself, behind the closed gate: totals and the orphan list.
     pub fn prepare_capture(&self, txn: &mut Txn<'_>) -> Result<()> {
         self.write_orphans(txn)?;
+        // Blocks that the groups' trees let go are neither free nor used until they are in limbo.
+        for group in &self.groups[..self.high_water() as usize] {
+            let released = match group.lock().as_mut() {
+                Some(space) => {
+                    let before = space.free_blocks();
+                    let released = space.take_released(txn)?;
+                    self.totals
+                        .free_blocks
+                        .fetch_add(i64::from(space.free_blocks()) - i64::from(before), Ordering::Relaxed);
+                    released
+                }
+                None => continue,
+            };
+            for block in released {
+                txn.block_free(block, 1);
+            }
+        }
         let free = self.totals.free_blocks.load(Ordering::Relaxed) as u64;
         let inodes = self.totals.inodes_used.load(Ordering::Relaxed) as u64;
         let directories = self.totals.directories.load(Ordering::Relaxed) as u64;
@@ -550,11 +570,6 @@ impl Volume {
             if after != before {
                 total.fetch_add(after - before, Ordering::Relaxed);
             }
-        }
-        let released = space.take_released();
-        drop(group);
-        for block in released {
-            txn.block_free(block, 1);
         }
         result
     }

@@ -60,7 +60,7 @@ fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<FsBlo
     let first = look.read(root, BlockKind::DirIndex, |bytes| {
         let header = header_of(bytes, dir, root)?;
         if header.level == 0 {
-            return Ok((0, 0, root.0));
+            return Ok::<_, Error>((0, 0, root.0));
         }
         // One level: the pointer can be had without looking at the root again.
         Ok((header.level, header.depth, root_pointer(bytes, bits, header.level, tag & mask(header.depth))))

@@ -203,7 +203,7 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
     let mut source = BlockSource::new(volume.block_of(ino));
     for (i, part) in target.chunks(block_size).enumerate() {
         let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
-        let frame = volume.take_private().ok_or(Errno::NOMEM)?;
+        let frame = volume.cache.take_private().ok_or(Errno::NOMEM)?;
         {
             let mut bytes = volume.cache.arena.write(frame);
             bytes.fill(0);

@@ -177,7 +177,7 @@ impl<'a> Txn<'a> {
         self.changed = true;
         let volume = self.volume();
         volume.epoch.freed.lock().limbo.push((start, length));
-        volume.totals.free_blocks.fetch_add(u64::from(length), Ordering::Relaxed);
+        volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
         volume.counters.add(Count::blocks_freed, u64::from(length));
     }
 
@@ -213,10 +213,6 @@ impl<'a> Txn<'a> {
 }
 
 impl BlockStore for Txn<'_> {
-    fn block_size(&self) -> usize {
-        self.volume().cache.block_size()
-    }
-
     fn geometry(&self) -> Geometry {
         self.volume().geometry
     }
@@ -271,10 +267,6 @@ impl BlockStore for Txn<'_> {
 
 /// Structures that are only looked at go through the same seam; to change through it is our mistake.
 impl BlockStore for &Look<'_> {
-    fn block_size(&self) -> usize {
-        self.volume.cache.block_size()
-    }
-
     fn geometry(&self) -> Geometry {
         self.volume.geometry
     }
