@@ -47,7 +47,8 @@ pub struct Du {
 impl Command for Du {
     const NAME: &'static str = "du";
     const ABOUT: &'static str = "Show how much space trees take";
-    const DETAILS: &'static str = "A file with several names counts once. Space that inodes themselves take is not counted.";
+    const DETAILS: &'static str =
+        "A file with several names counts once. Space that inodes themselves take is not counted.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad du -sh vol.img", "shows what all files take together"),
         ("myriad du -a --apparent-size vol.img:/srv", "shows the size of every file and directory"),
@@ -79,7 +80,14 @@ struct Sum {
 
 impl Du {
     /// Walks a tree with one sum for each directory above the current file: memory for depth, not for size.
-    fn measure(&self, context: &Context, volume: &Volume, place: &Place, progress: &Progress, seen: &mut HashSet<u64>) -> Result<()> {
+    fn measure(
+        &self,
+        context: &Context,
+        volume: &Volume,
+        place: &Place,
+        progress: &Progress,
+        seen: &mut HashSet<u64>,
+    ) -> Result<()> {
         let mut above: Vec<Sum> = Vec::new();
         let mut count = 0;
         for entry in volume.session().walk(&place.path).at(place)? {

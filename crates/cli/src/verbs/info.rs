@@ -31,16 +31,19 @@ pub struct Info {
 impl Command for Info {
     const NAME: &'static str = "info";
     const ABOUT: &'static str = "Show what a volume is: identity, features, geometry, state, usage, log";
-    const DETAILS: &'static str = "Nothing is written. A volume that somebody has open for changes is refused, naming them.";
-    const EXAMPLES: &'static [Example] = &[
-        ("myriad info vol.img", "shows a volume"),
-        ("myriad info --json vol.img | jq -r .uuid", "prints its UUID"),
-    ];
+    const DETAILS: &'static str =
+        "Nothing is written. A volume that somebody has open for changes is refused, naming them.";
+    const EXAMPLES: &'static [Example] =
+        &[("myriad info vol.img", "shows a volume"), ("myriad info --json vol.img | jq -r .uuid", "prints its UUID")];
 
     fn run(self, context: &Context) -> Result<Status> {
         let facts = Facts::read(&self.image, &self.open)?;
         let mut out = context.out();
-        if self.json { out.json(&facts.json())? } else { facts.print(&mut out)? }
+        if self.json {
+            out.json(&facts.json())?
+        } else {
+            facts.print(&mut out)?
+        }
         Ok(context.status())
     }
 }
@@ -118,22 +121,28 @@ impl Facts {
             ("space", of(raw.space, &[(seam::SPACE_BITMAP, "bitmap"), (seam::SPACE_BTREE, "btree")])),
             (
                 "inodes",
-                of(raw.inodes, &[
-                    (seam::INODES_STATIC, "static"),
-                    (seam::INODES_DYNAMIC, "dynamic"),
-                    (seam::INODES_BUCKET, "bucket"),
-                ]),
+                of(
+                    raw.inodes,
+                    &[
+                        (seam::INODES_STATIC, "static"),
+                        (seam::INODES_DYNAMIC, "dynamic"),
+                        (seam::INODES_BUCKET, "bucket"),
+                    ],
+                ),
             ),
             ("map", of(raw.map, &[(seam::MAP_BLOCKMAP, "blockmap"), (seam::MAP_EXTENTS, "extents")])),
             (
                 "directory",
-                of(raw.directory, &[
-                    (seam::DIRECTORY_LINEAR, "linear"),
-                    (seam::DIRECTORY_SLOTS, "slots"),
-                    (seam::DIRECTORY_BTREE, "btree"),
-                    (seam::DIRECTORY_INDEXED, "indexed"),
-                    (seam::DIRECTORY_APPEND, "append"),
-                ]),
+                of(
+                    raw.directory,
+                    &[
+                        (seam::DIRECTORY_LINEAR, "linear"),
+                        (seam::DIRECTORY_SLOTS, "slots"),
+                        (seam::DIRECTORY_BTREE, "btree"),
+                        (seam::DIRECTORY_INDEXED, "indexed"),
+                        (seam::DIRECTORY_APPEND, "append"),
+                    ],
+                ),
             ),
             ("lookup", of(raw.lookup, &[(seam::LOOKUP_WALK, "walk"), (seam::LOOKUP_DIRECT, "direct")])),
         ]
@@ -196,23 +205,50 @@ impl Facts {
         };
         let features = self.features();
         let used = usage.blocks - usage.free_blocks;
-        table::facts(out, &[
-            ("Volume", uuid(&volume.uuid)),
-            ("Label", if volume.label.is_empty() { "none".into() } else { crate::show::name::Shown(volume.label.as_bytes()).to_string() }),
-            ("Made", time::full(volume.made)),
-            ("State", state),
-            ("Last writer", writer),
-            ("Format", format!("version {}", raw.version.get())),
-            ("Features", if features.is_empty() { "none".into() } else { features.join(", ") }),
-            ("Choices", self.seams().map(|(name, choice)| format!("{name} {choice}")).join(", ")),
-            ("Size", size::exact(self.bytes(volume.block_count))),
-            ("Blocks", format!("{} of {} bytes", volume.block_count, volume.block_size)),
-            ("Groups", format!("{} of {}, {} used so far", volume.ag_count, size::human(volume.ag_size), raw.ag_high_water.get())),
-            ("Regions", format!("of {}", size::human(volume.region_size))),
-            ("Log", log),
-            ("Order", self.order().into()),
-            ("Space used", format!("{}, free {}", size::human(self.bytes(used)), size::human(self.bytes(usage.free_blocks)))),
-            ("Inodes", format!("{} used ({} directories), room for {}", usage.inodes_used, usage.directories, usage.inodes_free)),
-        ])
+        table::facts(
+            out,
+            &[
+                ("Volume", uuid(&volume.uuid)),
+                (
+                    "Label",
+                    if volume.label.is_empty() {
+                        "none".into()
+                    } else {
+                        crate::show::name::Shown(volume.label.as_bytes()).to_string()
+                    },
+                ),
+                ("Made", time::full(volume.made)),
+                ("State", state),
+                ("Last writer", writer),
+                ("Format", format!("version {}", raw.version.get())),
+                ("Features", if features.is_empty() { "none".into() } else { features.join(", ") }),
+                ("Choices", self.seams().map(|(name, choice)| format!("{name} {choice}")).join(", ")),
+                ("Size", size::exact(self.bytes(volume.block_count))),
+                ("Blocks", format!("{} of {} bytes", volume.block_count, volume.block_size)),
+                (
+                    "Groups",
+                    format!(
+                        "{} of {}, {} used so far",
+                        volume.ag_count,
+                        size::human(volume.ag_size),
+                        raw.ag_high_water.get()
+                    ),
+                ),
+                ("Regions", format!("of {}", size::human(volume.region_size))),
+                ("Log", log),
+                ("Order", self.order().into()),
+                (
+                    "Space used",
+                    format!("{}, free {}", size::human(self.bytes(used)), size::human(self.bytes(usage.free_blocks))),
+                ),
+                (
+                    "Inodes",
+                    format!(
+                        "{} used ({} directories), room for {}",
+                        usage.inodes_used, usage.directories, usage.inodes_free
+                    ),
+                ),
+            ],
+        )
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Map;
 use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::rc::Rc;
-use uutils_term_grid::{Direction, Filling, Grid, GridOptions};
+use term_grid::{Direction, Filling, Grid, GridOptions};
 
 /// Files asked for at once: enough for lookups to overlap their waits.
 const BATCH: usize = 256;
@@ -86,7 +86,8 @@ impl Command for Ls {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let mut listing = Listing { context, owners: Owners::numeric(self.numeric), now: time::now(), ls: &self, shown: 0 };
+        let mut listing =
+            Listing { context, owners: Owners::numeric(self.numeric), now: time::now(), ls: &self, shown: 0 };
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
             // As ls does: first the files, together; then each directory under its name.
             let mut directories = Vec::new();
@@ -256,7 +257,8 @@ impl Listing<'_> {
             return Ok(());
         }
         let cells = items.iter().map(|item| self.cell(item)).collect();
-        let width = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).map_or(80, |size| usize::from(size.ws_col).max(1));
+        let width =
+            rustix::termios::tcgetwinsize(rustix::stdio::stdout()).map_or(80, |size| usize::from(size.ws_col).max(1));
         let options = GridOptions { filling: Filling::Spaces(2), direction: Direction::TopToBottom, width };
         Ok(write!(out, "{}", Grid::new(cells, options))?)
     }
@@ -289,7 +291,9 @@ impl Listing<'_> {
                         write!(out, " -> ")?;
                         out.name(&target)?;
                     }
-                    Err(error) => self.context.report(&anyhow::anyhow!("{}:{}: {error}", volume.name(), Shown(&item.path))),
+                    Err(error) => {
+                        self.context.report(&anyhow::anyhow!("{}:{}: {error}", volume.name(), Shown(&item.path)))
+                    }
                 }
             }
             writeln!(out)?;

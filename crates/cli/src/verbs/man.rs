@@ -65,7 +65,8 @@ fn verb_page(verb: &Verb) -> Result<Vec<u8>> {
     let name = format!("myriad-{}", verb.name);
     let usage = format!("myriad {}", verb.name);
     // The examples have a section of their own.
-    let page = Page::new(verb.parser().after_long_help("").name(name).bin_name(usage).version(env!("CARGO_PKG_VERSION")));
+    let page =
+        Page::new(verb.parser().after_long_help("").name(name).bin_name(usage).version(env!("CARGO_PKG_VERSION")));
     let mut bytes = Vec::new();
     page.render(&mut bytes)?;
     exit_status(&mut bytes, verb.exit)?;

@@ -41,7 +41,9 @@ impl Command for Mv {
         for source in sources {
             if source.image != target.image && source.image.canonicalize().ok() != target.image.canonicalize().ok() {
                 let what = format!("not on the same volume as {target}");
-                return Err(Failure::usage(source, what, "copy it with myriad cp, then remove it with myriad rm").into());
+                return Err(
+                    Failure::usage(source, what, "copy it with myriad cp, then remove it with myriad rm").into()
+                );
             }
         }
         Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
@@ -49,7 +51,12 @@ impl Command for Mv {
             let is_dir = volume.session().stat(&target.path).is_ok_and(|stat| stat.is_dir());
             let into = is_dir && !self.no_target_directory && !self.exchange;
             if sources.len() > 1 && !into {
-                return Err(Failure::usage(target, "not a directory", "several files can be moved to a directory only").into());
+                return Err(Failure::usage(
+                    target,
+                    "not a directory",
+                    "several files can be moved to a directory only",
+                )
+                .into());
             }
             for source in sources {
                 context.check()?;

@@ -53,7 +53,8 @@ impl Command for Stats {
             let mut object = Map::new();
             put(&mut object, "image", self.image.as_os_str().as_bytes());
             put_statfs(&mut object, &statfs);
-            let by_type = tally.counts.iter().map(|(kind, count)| (mode::name(*kind).replace(' ', "_"), Value::from(*count)));
+            let by_type =
+                tally.counts.iter().map(|(kind, count)| (mode::name(*kind).replace(' ', "_"), Value::from(*count)));
             object.insert("by_type".into(), Map::from_iter(by_type).into());
             for (key, value) in [
                 ("content", tally.content),
@@ -71,8 +72,12 @@ impl Command for Stats {
             out.json(&object.into())?;
             return Ok(context.status());
         }
-        let mut facts: Vec<(&str, String)> =
-            tally.counts.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| (mode::name(*kind), count.to_string())).collect();
+        let mut facts: Vec<(&str, String)> = tally
+            .counts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(kind, count)| (mode::name(*kind), count.to_string()))
+            .collect();
         facts.extend([
             ("content", size::exact(tally.content)),
             ("allocated to files", size::exact(tally.allocated)),

@@ -3,8 +3,8 @@
 use crate::failure::{At, Failure, host_error, image_name};
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, OpenError};
-use myriad_format::superblock::{Superblock, SuperblockError};
 use myriad_format::FsBlock;
+use myriad_format::superblock::{Superblock, SuperblockError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +34,9 @@ fn explain_open(error: OpenError, place: &str) -> anyhow::Error {
             let what = text.strip_prefix(&format!("{}: ", in_use.path.display())).unwrap_or(&text).to_owned();
             Failure::new(place, what, next).into()
         }
-        OpenError::Unsuitable { reason, .. } => Failure::new(place, reason, "give an image file or a block device").into(),
+        OpenError::Unsuitable { reason, .. } => {
+            Failure::new(place, reason, "give an image file or a block device").into()
+        }
         OpenError::Io { source, .. } => Err::<(), _>(source).at(place).expect_err("made from an error"),
     }
 }
@@ -58,12 +60,17 @@ pub fn superblock(device: &dyn BlockDevice, place: &str) -> Result<Superblock> {
     if device.size() < Superblock::SIZE as u64 {
         return Err(foreign("too short to be a Myriad volume").into());
     }
-    let bytes = read_at(device, 0, Superblock::SIZE)
-        .map_err(|error| Failure::new(place, format!("cannot read the superblock: {}", host_error(&error)), "see the host's log"))?;
+    let bytes = read_at(device, 0, Superblock::SIZE).map_err(|error| {
+        Failure::new(place, format!("cannot read the superblock: {}", host_error(&error)), "see the host's log")
+    })?;
     let superblock = Superblock::decode(&bytes, FsBlock(0)).map_err(|error| match error {
         SuperblockError::Foreign => foreign("not a Myriad volume"),
-        SuperblockError::Corrupt(corrupt) => Failure::new(place, corrupt.to_string(), "run myriad fsck, which knows the copies"),
-        SuperblockError::Incompatible(incompatible) => Failure::new(place, incompatible.to_string(), "use a newer myriad"),
+        SuperblockError::Corrupt(corrupt) => {
+            Failure::new(place, corrupt.to_string(), "run myriad fsck, which knows the copies")
+        }
+        SuperblockError::Incompatible(incompatible) => {
+            Failure::new(place, incompatible.to_string(), "use a newer myriad")
+        }
     })?;
     let expected = superblock.geometry().block_count.saturating_mul(superblock.geometry().block_size() as u64);
     if device.size() < expected {
@@ -74,7 +81,12 @@ pub fn superblock(device: &dyn BlockDevice, place: &str) -> Result<Superblock> {
 }
 
 /// The log's changes that a mount would lay over the blocks, with what the log holds.
-pub fn log(device: &Arc<FileDevice>, log: Option<Arc<FileDevice>>, superblock: &Superblock, place: &str) -> Result<Option<myriad_log::Recovered>> {
+pub fn log(
+    device: &Arc<FileDevice>,
+    log: Option<Arc<FileDevice>>,
+    superblock: &Superblock,
+    place: &str,
+) -> Result<Option<myriad_log::Recovered>> {
     if superblock.log_blocks.get() == 0 {
         return Ok(None);
     }
@@ -94,6 +106,7 @@ pub fn log(device: &Arc<FileDevice>, log: Option<Arc<FileDevice>>, superblock: &
         block_size,
         volume: superblock.volume(),
     };
-    let recovered = myriad_log::recover(&log_place).map_err(|error| Failure::new(place, error.to_string(), "run myriad fsck"))?;
+    let recovered =
+        myriad_log::recover(&log_place).map_err(|error| Failure::new(place, error.to_string(), "run myriad fsck"))?;
     Ok(Some(recovered))
 }

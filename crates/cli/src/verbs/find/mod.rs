@@ -84,7 +84,9 @@ impl Command for Find {
         let tests = Tests::new(&self);
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
             for place in &self.places {
-                context.tolerate(volumes.get(&place.image).and_then(|volume| self.search(context, &volume, place, &tests)))?;
+                context.tolerate(
+                    volumes.get(&place.image).and_then(|volume| self.search(context, &volume, place, &tests)),
+                )?;
             }
             Ok(())
         })?;
@@ -112,7 +114,8 @@ impl Find {
                     continue;
                 }
             };
-            let depth = if entry.path.is_empty() { 0 } else { 1 + entry.path.iter().filter(|&&byte| byte == b'/').count() };
+            let depth =
+                if entry.path.is_empty() { 0 } else { 1 + entry.path.iter().filter(|&&byte| byte == b'/').count() };
             self.consider(context, volume, place, &entry, depth, tests)?;
         }
         Ok(())
@@ -143,7 +146,15 @@ impl Find {
     }
 
     /// Prints an entry if it passes.
-    fn consider(&self, context: &Context, volume: &Volume, place: &Place, entry: &WalkEntry, depth: usize, tests: &Tests) -> Result<()> {
+    fn consider(
+        &self,
+        context: &Context,
+        volume: &Volume,
+        place: &Place,
+        entry: &WalkEntry,
+        depth: usize,
+        tests: &Tests,
+    ) -> Result<()> {
         if self.mindepth.is_some_and(|min| depth < min) {
             return Ok(());
         }

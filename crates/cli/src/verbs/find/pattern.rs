@@ -71,7 +71,9 @@ impl Pattern {
                 at += 2;
             }
             let within = |byte: u8| (low..=high).contains(&byte);
-            if within(byte) || self.ignore_case && (within(byte.to_ascii_lowercase()) || within(byte.to_ascii_uppercase())) {
+            if within(byte)
+                || self.ignore_case && (within(byte.to_ascii_lowercase()) || within(byte.to_ascii_uppercase()))
+            {
                 return true;
             }
         }
@@ -134,7 +136,10 @@ mod tests {
         }
         let any_case = Pattern { bytes: b"re[A-D]me*".to_vec(), ignore_case: true };
         assert!(any_case.matches(b"README.md"));
-        assert!(Pattern { bytes: b"a?b".to_vec(), ignore_case: false }.matches(b"a\xffb"), "a lone byte is one character");
+        assert!(
+            Pattern { bytes: b"a?b".to_vec(), ignore_case: false }.matches(b"a\xffb"),
+            "a lone byte is one character"
+        );
     }
 
     #[test]

@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn bounds_are_read_and_held() {
-        let size = |text: &str, bytes: u64| SizeTest::parse(text).map(|test| test.bound.holds(bytes.div_ceil(test.unit)));
+        let size =
+            |text: &str, bytes: u64| SizeTest::parse(text).map(|test| test.bound.holds(bytes.div_ceil(test.unit)));
         assert_eq!(size("+1M", (1 << 20) + 1), Ok(true));
         assert_eq!(size("+1M", 1 << 20), Ok(false));
         assert_eq!(size("1k", 5), Ok(true), "sizes are rounded up");
@@ -132,7 +133,9 @@ mod tests {
             assert!(SizeTest::parse(text).is_err(), "{text}");
         }
         let day = 86_400_000_000_000;
-        for (text, age_days, holds) in [("1", 1, true), ("+1", 1, false), ("+1", 2, true), ("-1", 0, true), ("0", -5, true)] {
+        for (text, age_days, holds) in
+            [("1", 1, true), ("+1", 1, false), ("+1", 2, true), ("-1", 0, true), ("0", -5, true)]
+        {
             assert_eq!(Age::days(text).unwrap().holds(0, age_days * day), holds, "{text} {age_days}");
         }
     }

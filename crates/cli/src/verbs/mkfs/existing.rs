@@ -42,7 +42,9 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
 pub enum Existing {
     Missing,
     /// Nothing, or nothing but zeros.
-    Blank { size: u64 },
+    Blank {
+        size: u64,
+    },
     Holds(String),
 }
 
@@ -78,7 +80,8 @@ fn signature(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(&BlockKind::Superblock.magic().to_le_bytes()) {
         return Some("a Myriad volume");
     }
-    let is_there = |(offset, bytes, _): &&(usize, &[u8], &str)| head.get(*offset..).is_some_and(|rest| rest.starts_with(bytes));
+    let is_there =
+        |(offset, bytes, _): &&(usize, &[u8], &str)| head.get(*offset..).is_some_and(|rest| rest.starts_with(bytes));
     SIGNATURES.iter().find(is_there).map(|(_, _, what)| *what)
 }
 

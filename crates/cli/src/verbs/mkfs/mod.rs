@@ -71,13 +71,24 @@ impl Command for Mkfs {
     fn run(self, context: &Context) -> Result<Status> {
         let name = image_name(&self.image);
         let existing = Existing::look(context, &self.image)?;
-        let log = self.log_device.as_deref().map(|log| Existing::look(context, log).map(|found| (image_name(log), found)));
+        let log =
+            self.log_device.as_deref().map(|log| Existing::look(context, log).map(|found| (image_name(log), found)));
         match &existing {
             Existing::Missing if self.size.is_none() => {
-                return Err(Failure::usage(name, "does not exist yet", "say how large to make it with --size, as in --size 1G").into());
+                return Err(Failure::usage(
+                    name,
+                    "does not exist yet",
+                    "say how large to make it with --size, as in --size 1G",
+                )
+                .into());
             }
             Existing::Blank { size: 0 } if self.size.is_none() => {
-                return Err(Failure::usage(name, "an empty file", "say how large to make it with --size, as in --size 1G").into());
+                return Err(Failure::usage(
+                    name,
+                    "an empty file",
+                    "say how large to make it with --size, as in --size 1G",
+                )
+                .into());
             }
             _ => self.refuse_to_overwrite(&name, &existing)?,
         }
@@ -138,5 +149,9 @@ fn block_size(text: &str) -> Result<u32, String> {
 }
 
 fn label(text: &str) -> Result<String, String> {
-    if text.len() > 63 { Err(format!("a label has at most 63 bytes, this one {}", text.len())) } else { Ok(text.into()) }
+    if text.len() > 63 {
+        Err(format!("a label has at most 63 bytes, this one {}", text.len()))
+    } else {
+        Ok(text.into())
+    }
 }
