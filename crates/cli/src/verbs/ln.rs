@@ -64,9 +64,7 @@ impl Ln {
     fn source(&self) -> Result<Place> {
         let source = Place::parse(&self.target)
             .map_err(|error| Failure::usage("", error.to_string(), "with -s the target may be any text"))?;
-        let same =
-            |a: &Place, b: &Place| a.image == b.image || a.image.canonicalize().ok() == b.image.canonicalize().ok();
-        if !same(&source, &self.link) {
+        if !source.is_in_image_of(&self.link) {
             let what = format!("not on the same volume as {}", self.link);
             return Err(Failure::usage(&source, what, "use ln -s, or copy it with myriad cp").into());
         }

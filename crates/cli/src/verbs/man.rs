@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// Pages under the names that mount(8)'s family calls, and the page that they are.
 const ALIASES: [(&str, &str); 2] = [("mkfs.myriad.8", "man1/myriad-mkfs.1"), ("fsck.myriad.8", "man1/myriad-fsck.1")];
 
+/// What stands at the foot of a page.
+const SOURCE: &str = concat!("myriad ", env!("CARGO_PKG_VERSION"));
+
 const JSON: &str = "With --json, verbs print one object, or one object a line where there may be many. Names are strings. One that is \
     not UTF-8 appears with replacement characters, and beside it a field with _hex after its name holds its exact bytes in \
     hexadecimal. Sizes are bytes, times nanoseconds since 1970.";
@@ -50,7 +53,7 @@ impl Man {
 
 fn main_page() -> Result<Vec<u8>> {
     let parser = verb::parser().after_long_help("");
-    let page = Page::new(parser);
+    let page = Page::new(parser).source(SOURCE);
     let mut bytes = Vec::new();
     page.render(&mut bytes)?;
     section(&mut bytes, "JSON", |roff| {
@@ -65,8 +68,7 @@ fn verb_page(verb: &Verb) -> Result<Vec<u8>> {
     let name = format!("myriad-{}", verb.name);
     let usage = format!("myriad {}", verb.name);
     // The examples have a section of their own.
-    let page =
-        Page::new(verb.parser().after_long_help("").name(name).bin_name(usage).version(env!("CARGO_PKG_VERSION")));
+    let page = Page::new(verb.parser().after_long_help("").name(name).bin_name(usage)).source(SOURCE);
     let mut bytes = Vec::new();
     page.render(&mut bytes)?;
     exit_status(&mut bytes, verb.exit)?;

@@ -35,7 +35,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<df::Df>(),
     Verb::of::<stat::Stat>(),
     Verb::of::<stats::Stats>(),
-        Verb::of::<fsck::Fsck>(),
+    Verb::of::<fsck::Fsck>(),
     Verb::of::<debug::Debug>(),
     Verb::of::<completions::Completions>(),
     Verb::of::<man::Man>(),

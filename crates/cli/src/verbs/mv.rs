@@ -39,7 +39,7 @@ impl Command for Mv {
     fn run(self, context: &Context) -> Result<Status> {
         let (target, sources) = self.places.split_last().expect("the parser asks for two");
         for source in sources {
-            if source.image != target.image && source.image.canonicalize().ok() != target.image.canonicalize().ok() {
+            if !source.is_in_image_of(target) {
                 let what = format!("not on the same volume as {target}");
                 return Err(
                     Failure::usage(source, what, "copy it with myriad cp, then remove it with myriad rm").into()

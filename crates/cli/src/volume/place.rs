@@ -46,6 +46,12 @@ impl Place {
         Ok(place)
     }
 
+    /// Whether both lie in one image, by whichever of its paths.
+    pub fn is_in_image_of(&self, other: &Self) -> bool {
+        let canonical = |place: &Self| place.image.canonicalize().ok();
+        self.image == other.image || canonical(self).is_some_and(|image| canonical(other) == Some(image))
+    }
+
     /// The file `name` in this directory.
     pub fn below(&self, name: &[u8]) -> Self {
         Self { image: self.image.clone(), path: crate::show::name::join(&self.path, name) }

@@ -17,7 +17,11 @@ pub fn show(context: &Context, volume: &RawVolume, json: bool) -> Result<()> {
     let length = volume.superblock.log_blocks.get() * block_size as u64;
     let mut out = context.out();
     if length == 0 {
-        if json { out.json(&json!({ "length": 0 }))? } else { writeln!(out, "the volume has no log")? }
+        if json {
+            out.json(&json!({ "length": 0 }))?
+        } else {
+            writeln!(out, "the volume has no log")?
+        }
         return Ok(());
     }
     let device = volume.log_device.as_ref().unwrap_or(&volume.device);

@@ -8,6 +8,7 @@ use crate::show::mode;
 use crate::show::name::{Shown, put};
 use crate::volume::OpenArgs;
 use anyhow::Result;
+use myriad_device::FileDevice;
 use myriad_engine::{Cred, Fs, MountOptions};
 use myriad_format::{FsBlock, Ino};
 use serde_json::{Map, Value, json};
@@ -22,9 +23,22 @@ pub fn show(context: &Context, volume: RawVolume, path: &OsStr, open: &OpenArgs,
     let log = volume.log_device.clone().map(|log| log as Arc<_>);
     let options = MountOptions { read_only: true, background: false, ..open.mount_options() };
     let fs = Fs::open_device(Arc::clone(&trace) as Arc<_>, log, options).at(name)?;
-    let session = fs.session(Cred::root());
     fs.drop_caches().at(name)?;
     trace.take();
+    follow(context, &volume, &fs, &trace, path, json)?;
+    fs.close().at(name)
+}
+
+fn follow(
+    context: &Context,
+    volume: &RawVolume,
+    fs: &Fs,
+    trace: &Trace<Arc<FileDevice>>,
+    path: &OsStr,
+    json: bool,
+) -> Result<()> {
+    let name = &volume.name;
+    let session = fs.session(Cred::root());
     let mut total = 0;
     for prefix in prefixes(path.as_bytes()) {
         let result = session.lstat(prefix);
@@ -58,8 +72,7 @@ pub fn show(context: &Context, volume: RawVolume, path: &OsStr, open: &OpenArgs,
     if !json {
         writeln!(context.out(), "{total} blocks read")?;
     }
-    drop(session);
-    fs.close().at(name)
+    Ok(())
 }
 
 fn kind_name(read: Read) -> &'static str {
