@@ -1,28 +1,24 @@
 //! Overlay: what the log knows of each block, granule by granule, until the block has gone home.
 //!
-//! A table of open addressing, one slot a block, and an arena for the granules. A block's granules lie together, in the
-//! order of their bits, in a piece of the smallest power of two that holds them; a piece that is outgrown goes to its
-//! size's free list. So the arena is at most four times the granules, whatever a hostile log does to it.
+//! The log as read stays in memory, and the overlay is a list of its records, 16 bytes each, sorted by block. A block's
+//! newest granules are put together when the block is asked for, once in most mounts.
+//!
+//! Roads not taken, measured at two million records of one granule (153 MiB; this way takes 0.22 s, most of it for
+//! reading, checksums and the sort): a hash table with an arena filled record by record took another 0.2 to 0.3 s,
+//! waiting for memory twice a record, and needs a secret seed, or an image could make its blocks collide; copying the
+//! newest granules into an arena after the sort took another 0.2 s, mostly page faults. Memory here is the live part of
+//! the log; there it was arena and log at once in the second case, and an arena with gaps in the first.
 //!
 //! Invariants
-//!   1. A slot is taken if and only if its mask is not zero; a taken slot is reachable from its block's first slot
-//!      without crossing a free one.
-//!   2. The piece of a slot holds `mask.count_ones().next_power_of_two()` granules.
-//!   3. `epochs[e].blocks` is the number of slots whose epoch is `e`, and it is 0 for all `e < oldest`.
+//!   1. `changes` ascend by block; changes of one block are in the order of the log.
+//!   2. A block's records count from behind its last revoke on. A block is in the overlay if there are any: if its last
+//!      change is a record.
+//!   3. `epochs[e].blocks` is the number of blocks whose first record that counts is of epoch `e`; it is 0 for all
+//!      `e < oldest`, and not 0 for `e == oldest` unless the overlay is empty.
 
 use crate::place::granule;
-use crate::recover::Record;
+use myriad_format::log::RecordHeader;
 use myriad_format::{FsBlock, Lsn};
-use std::hash::{BuildHasher, RandomState};
-use std::ops::Range;
-
-/// Sizes of pieces: 1, 2, ... 64 granules.
-const PIECE_SIZES: usize = 7;
-/// Slots of the first table.
-const SLOTS_MIN: usize = 1024;
-/// Records whose slots are touched before the first of them is worked on, so that their cache misses overlap: ten to
-/// fifteen misses fit in flight (ENGINE.md, 1), and what the later ones of a batch wait for is there by then.
-const TOUCH_BATCH: usize = 32;
 
 /// What [`Overlay::apply`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +29,29 @@ pub struct Applied {
     pub lsn: Lsn,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Slot {
+/// Blocks and their changed granules.
+#[derive(Default)]
+pub struct Overlay {
+    granule: usize,
+    /// The log as read.
+    log: Vec<u8>,
+    changes: Vec<Change>,
+    epochs: Vec<Epoch>,
+    oldest: usize,
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Change {
     block: u64,
-    mask: u64,
-    /// First granule of the piece, counted in granules from the arena's start.
-    piece: u32,
-    /// The checkpoint that first logged the block since it was last revoked.
+    /// Where the record's header lies in the log as read, in words of 8 bytes; or `REVOKE`.
+    word: u32,
+    /// Index of the checkpoint.
     epoch: u32,
 }
+
+/// No record lies there: the largest ring has 2^29 words.
+const REVOKE: u32 = u32::MAX;
 
 /// A checkpoint that was replayed.
 struct Epoch {
@@ -49,49 +59,33 @@ struct Epoch {
     blocks: u32,
 }
 
-/// Blocks and their changed granules. See the module's header.
-pub struct Overlay {
-    granule: usize,
-    slots: Vec<Slot>,
-    len: usize,
-    /// Block numbers come from the disk; with a known hash an image could make every one collide and the mount
-    /// take for ever. The seed changes the table's order only, and no method shows that.
-    seed: u64,
-    arena: Vec<u8>,
-    free: [Vec<u32>; PIECE_SIZES],
-    epochs: Vec<Epoch>,
-    oldest: usize,
-}
-
 impl Overlay {
-    pub(crate) fn new(block_size: usize) -> Self {
-        Self {
-            granule: granule(block_size),
-            slots: Vec::new(),
-            len: 0,
-            seed: RandomState::new().hash_one(0u64),
-            arena: Vec::new(),
-            free: Default::default(),
-            epochs: Vec::new(),
-            oldest: 0,
-        }
-    }
-
     /// Copies the block's granules over `bytes`, the block as read from home. The caller recomputes its checksum.
     pub fn apply(&self, block: FsBlock, bytes: &mut [u8]) -> Option<Applied> {
-        assert!(bytes.len() == self.granule * 64);
-        let slot = self.slots[self.find(block)?];
-        let mut source = slot.piece as usize * self.granule;
-        for_each_run(slot.mask, |bit, run| {
-            let size = run * self.granule;
-            bytes[bit * self.granule..][..size].copy_from_slice(&self.arena[source..][..size]);
-            source += size;
-        });
-        Some(Applied { mask: slot.mask, lsn: self.epochs[slot.epoch as usize].lsn })
+        let records = counting(self.changes_of(block));
+        let first = records.first()?;
+        let size = self.granule;
+        assert!(bytes.len() == size * 64);
+        let mut done = 0;
+        // The newest first, so that a block changed by every checkpoint costs no more than the granules it has.
+        for change in records.iter().rev() {
+            let record = &self.log[change.word as usize * 8..];
+            let (header, granules) = (RecordHeader::read(record), &record[RecordHeader::SIZE..]);
+            let mask = header.mask.get();
+            for_each_run(mask & !done, |bit, run| {
+                let from = rank(mask, bit) * size;
+                bytes[bit * size..][..run * size].copy_from_slice(&granules[from..][..run * size]);
+            });
+            done |= mask;
+            if done == !0 {
+                break;
+            }
+        }
+        Some(Applied { mask: done, lsn: self.lsn_of(first) })
     }
 
     pub fn contains(&self, block: FsBlock) -> bool {
-        self.find(block).is_some()
+        !counting(self.changes_of(block)).is_empty()
     }
 
     /// Blocks in it.
@@ -104,12 +98,15 @@ impl Overlay {
     }
 
     /// Every block, with the LSN [`Overlay::apply`] gives; ascending, the order to write them home in.
-    pub fn blocks(&self) -> impl ExactSizeIterator<Item = (FsBlock, Lsn)> + use<> {
-        let taken = self.slots.iter().filter(|slot| slot.mask != 0);
-        let mut all: Vec<_> =
-            taken.map(|slot| (FsBlock(slot.block), self.epochs[slot.epoch as usize].lsn)).collect();
-        all.sort_unstable();
-        all.into_iter()
+    pub fn blocks(&self) -> impl Iterator<Item = (FsBlock, Lsn)> {
+        self.blocks_from(FsBlock(0))
+    }
+
+    /// The blocks from `block` on: for a writer that takes a few at a time and removes them.
+    pub fn blocks_from(&self, block: FsBlock) -> impl Iterator<Item = (FsBlock, Lsn)> {
+        let start = self.changes.partition_point(|change| change.block < block.0);
+        let blocks = self.changes[start..].chunk_by(|one, other| one.block == other.block);
+        blocks.filter_map(|changes| counting(changes).first().map(|first| (FsBlock(first.block), self.lsn_of(first))))
     }
 
     /// LSN of the oldest checkpoint with a granule in here: the tail must not pass it.
@@ -117,180 +114,98 @@ impl Overlay {
         (self.len > 0).then(|| self.epochs[self.oldest].lsn)
     }
 
-    /// Drops a block: it has gone home, or was freed. Whether it was there.
+    /// Drops a block: it has gone home, or was freed. Whether it was there. Memory comes back with the last one.
     pub fn remove(&mut self, block: FsBlock) -> bool {
-        let Some(mut hole) = self.find(block) else { return false };
-        let slot = self.slots[hole];
-        self.free[piece_size(slot.mask)].push(slot.piece);
+        let Some(first) = counting(self.changes_of(block)).first() else { return false };
+        let epoch = first.epoch as usize;
+        // A revoke in the last record's place hides all before it.
+        let end = self.changes.partition_point(|change| change.block <= block.0);
+        self.changes[end - 1].word = REVOKE;
+        self.epochs[epoch].blocks -= 1;
         self.len -= 1;
-        self.epochs[slot.epoch as usize].blocks -= 1;
-        while self.oldest + 1 < self.epochs.len() && self.epochs[self.oldest].blocks == 0 {
-            self.oldest += 1;
-        }
-        // Closes the hole by moving up what may move: a slot whose first choice lies cyclically in (hole, next] stays.
-        let last = self.slots.len() - 1;
-        let mut next = (hole + 1) & last;
-        while self.slots[next].mask != 0 {
-            let first = self.first_slot(self.slots[next].block);
-            if next.wrapping_sub(first) & last >= next.wrapping_sub(hole) & last {
-                self.slots[hole] = self.slots[next];
-                hole = next;
-            }
-            next = (next + 1) & last;
-        }
-        self.slots[hole] = Slot::default();
         if self.len == 0 {
-            // Everything is home: give the memory back.
-            (self.slots, self.arena, self.free) = Default::default();
+            *self = Self { granule: self.granule, ..Self::default() };
         }
+        self.settle();
         true
     }
 
-    /// Bytes the granules take.
-    #[cfg(test)]
-    pub(crate) fn arena_len(&self) -> usize {
-        self.arena.len()
+    fn lsn_of(&self, change: &Change) -> Lsn {
+        self.epochs[change.epoch as usize].lsn
     }
 
-    /// Starts the next checkpoint: records inserted from here on are its.
-    pub(crate) fn begin(&mut self, lsn: Lsn) {
+    fn changes_of(&self, block: FsBlock) -> &[Change] {
+        let from = &self.changes[self.changes.partition_point(|change| change.block < block.0)..];
+        &from[..from.partition_point(|change| change.block == block.0)]
+    }
+
+    fn settle(&mut self) {
+        while self.len > 0 && self.epochs[self.oldest].blocks == 0 {
+            self.oldest += 1;
+        }
+    }
+}
+
+/// Of one block's changes the records that count (invariant 2).
+fn counting(changes: &[Change]) -> &[Change] {
+    let revoke = changes.iter().rposition(|change| change.word == REVOKE);
+    &changes[revoke.map_or(0, |index| index + 1)..]
+}
+
+/// The changes a scan finds, in the order of the log.
+#[derive(Default)]
+pub(crate) struct Changes {
+    list: Vec<Change>,
+    epochs: Vec<Epoch>,
+}
+
+impl Changes {
+    /// Starts the next checkpoint: what follows is its.
+    pub fn begin(&mut self, lsn: Lsn) {
         assert!(self.epochs.last().is_none_or(|epoch| epoch.lsn < lsn));
         self.epochs.push(Epoch { lsn, blocks: 0 });
-        if self.len == 0 {
-            self.oldest = self.epochs.len() - 1;
-        }
     }
 
-    /// Applies the records of a checkpoint in order; `body` holds their granules.
-    pub(crate) fn insert_all(&mut self, records: &[Record], body: &[u8]) {
-        for batch in records.chunks(TOUCH_BATCH) {
-            self.reserve(batch.len());
-            let mut touched = 0;
-            for record in batch {
-                let slot = self.slots[self.first_slot(record.block)];
-                touched |= self.arena.get((slot.piece as usize + rank(slot.mask, record.mask & record.mask.wrapping_neg())) * self.granule).copied().unwrap_or(0);
+    /// A record, verified, whose header lies at byte `at` of the log as read.
+    pub fn record(&mut self, block: u64, at: usize) {
+        // Headers, granules and units are multiples of 8 bytes.
+        assert!(at % 8 == 0 && at / 8 < REVOKE as usize);
+        self.push(block, (at / 8) as u32);
+    }
+
+    pub fn revoke(&mut self, block: u64) {
+        self.push(block, REVOKE);
+    }
+
+    fn push(&mut self, block: u64, word: u32) {
+        // A checkpoint takes a unit, so the largest ring has 2^20 of them.
+        let epoch = (self.epochs.len() - 1) as u32;
+        self.list.push(Change { block, word, epoch });
+    }
+
+    /// The overlay of all changes to blocks of `block_size`; `log` is the log as read.
+    pub fn into_overlay(self, block_size: usize, log: Vec<u8>) -> Overlay {
+        let (mut changes, mut epochs, mut len) = (self.list, self.epochs, 0);
+        // Stable, for invariant 1; and it makes use of what the log has in order already.
+        changes.sort_by_key(|change| change.block);
+        for block in changes.chunk_by(|one, other| one.block == other.block) {
+            if let Some(first) = counting(block).first() {
+                epochs[first.epoch as usize].blocks += 1;
+                len += 1;
             }
-            std::hint::black_box(touched);
-            for record in batch {
-                let size = record.mask.count_ones() as usize * self.granule;
-                self.insert(record.block, record.mask, &body[record.at..][..size]);
-            }
         }
-    }
-
-    fn insert(&mut self, block: u64, mask: u64, granules: &[u8]) {
-        let last = self.slots.len() - 1;
-        let mut index = self.first_slot(block);
-        while self.slots[index].mask != 0 && self.slots[index].block != block {
-            index = (index + 1) & last;
+        let mut overlay = Overlay { granule: granule(block_size), ..Overlay::default() };
+        if len > 0 {
+            overlay = Overlay { log, changes, epochs, len, ..overlay };
         }
-        let old = self.slots[index];
-        if old.mask == 0 {
-            let piece = self.take_piece(piece_size(mask));
-            self.arena[piece as usize * self.granule..][..granules.len()].copy_from_slice(granules);
-            let epoch = self.epochs.len() - 1;
-            self.epochs[epoch].blocks += 1;
-            self.slots[index] = Slot { block, mask, piece, epoch: epoch as u32 };
-            self.len += 1;
-            return;
-        }
-        let union = old.mask | mask;
-        let grows = piece_size(union) != piece_size(old.mask);
-        let piece = if grows { self.take_piece(piece_size(union)) } else { old.piece };
-        self.merge(old, piece, mask, granules);
-        if grows {
-            self.free[piece_size(old.mask)].push(old.piece);
-        }
-        (self.slots[index].mask, self.slots[index].piece) = (union, piece);
-    }
-
-    /// Fills `piece` with the granules of `old` and, over them, those of a record. Works from the highest bit down, so
-    /// that in place a granule only ever moves up, to where all that has not moved yet lies below. What lies between
-    /// two granules of the record moves in one copy.
-    fn merge(&mut self, old: Slot, piece: u32, mask: u64, granules: &[u8]) {
-        let size = self.granule;
-        let (source, target) = (old.piece as usize * size, piece as usize * size);
-        let union = old.mask | mask;
-        let (mut old_end, mut union_end) = (old.mask.count_ones() as usize, union.count_ones() as usize);
-        let mut granules_end = granules.len();
-        let mut rest = mask;
-        while rest != 0 {
-            let bit = 1 << (63 - rest.leading_zeros());
-            let (from, to) = (rank(old.mask, bit), rank(union, bit));
-            let above = from + usize::from(old.mask & bit != 0);
-            self.move_granules(source, target, above..old_end, to + 1);
-            debug_assert!(old_end - above == union_end - (to + 1));
-            granules_end -= size;
-            self.arena[target + to * size..][..size].copy_from_slice(&granules[granules_end..][..size]);
-            (old_end, union_end) = (from, to);
-            rest &= !bit;
-        }
-        self.move_granules(source, target, 0..old_end, 0);
-    }
-
-    /// Moves granules `range` of the piece at byte `source` to place `to` of the piece at byte `target`.
-    fn move_granules(&mut self, source: usize, target: usize, range: Range<usize>, to: usize) {
-        let (from, to) = (source + range.start * self.granule, target + to * self.granule);
-        if from != to && !range.is_empty() {
-            self.arena.copy_within(from..from + range.len() * self.granule, to);
-        }
-    }
-
-    fn take_piece(&mut self, size: usize) -> u32 {
-        self.free[size].pop().unwrap_or_else(|| {
-            let piece = self.arena.len() / self.granule;
-            self.arena.resize(self.arena.len() + (self.granule << size), 0);
-            // `RING_BYTES_MAX` bounds the granules a log can hold.
-            u32::try_from(piece).expect("the arena of the largest log has fewer than 2^32 granules")
-        })
-    }
-
-    fn first_slot(&self, block: u64) -> usize {
-        // A folded multiplication with a secret: each half depends on every bit of the block.
-        let product = u128::from(block ^ self.seed) * u128::from(self.seed | 1 | 1 << 63);
-        ((product >> 64) as u64 ^ product as u64) as usize & (self.slots.len() - 1)
-    }
-
-    fn find(&self, block: FsBlock) -> Option<usize> {
-        if self.len == 0 {
-            return None;
-        }
-        let mut index = self.first_slot(block.0);
-        while self.slots[index].mask != 0 {
-            if self.slots[index].block == block.0 {
-                return Some(index);
-            }
-            index = (index + 1) & (self.slots.len() - 1);
-        }
-        None
-    }
-
-    /// Makes room for `more` blocks; the table stays at most two thirds full.
-    fn reserve(&mut self, more: usize) {
-        let needed = (self.len + more) * 3 / 2;
-        if needed < self.slots.len() {
-            return;
-        }
-        let size = (needed + 1).next_power_of_two().max(SLOTS_MIN);
-        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); size]);
-        for slot in old.into_iter().filter(|slot| slot.mask != 0) {
-            let mut index = self.first_slot(slot.block);
-            while self.slots[index].mask != 0 {
-                index = (index + 1) & (size - 1);
-            }
-            self.slots[index] = slot;
-        }
+        overlay.settle();
+        overlay
     }
 }
 
-/// log2 of the granules in the piece for `mask`.
-fn piece_size(mask: u64) -> usize {
-    mask.count_ones().next_power_of_two().trailing_zeros() as usize
-}
-
-/// How many bits of `mask` lie below `bit`.
-fn rank(mask: u64, bit: u64) -> usize {
-    (mask & (bit - 1)).count_ones() as usize
+/// How many bits of `mask` lie below bit number `bit`.
+fn rank(mask: u64, bit: usize) -> usize {
+    (mask & ((1 << bit) - 1)).count_ones() as usize
 }
 
 /// Calls `run(first bit, bits)` for each run of ones, lowest first.

@@ -2,7 +2,7 @@
 
 use crate::anchor::Anchor;
 use crate::checkpoint::{Link, padded};
-use crate::overlay::Overlay;
+use crate::overlay::{Changes, Overlay};
 use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
 use myriad_device::ReadRequest;
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, RecordHeader};
@@ -52,10 +52,9 @@ impl Scan {
         let ring = place.ring()?;
         let anchor = Anchor::read(place, &ring)?;
         let mut reader = Reader::new(place, ring, anchor.tail);
-        let mut overlay = Overlay::new(place.block_size);
+        let mut changes = Changes::default();
         let mut pending = Vec::new();
         let mut starts = VecDeque::new();
-        let mut records = Vec::new();
         let mut time = None;
         // The chain starts with the first header found.
         let mut link: Option<Link> = None;
@@ -83,17 +82,18 @@ impl Scan {
                 return Err(impossible(head, "sequence", header.sequence.get()));
             }
             let size = padded(body_len, ring.unit);
-            let body = &reader.get(head, size)?[CheckpointHeader::SIZE..][..body_len as usize];
+            let body_at = (head.0 - anchor.tail.0) as usize + CheckpointHeader::SIZE;
+            reader.get(head, size)?;
             let next = Link {
                 lsn: Lsn(head.0 + size),
                 sequence: header.sequence.get() + 1,
                 previous_crc: header.crc.get(),
             };
-            let body_crc = crc32c::crc32c(body);
+            let body_crc = crc32c::crc32c(&reader.bytes[body_at..][..body_len as usize]);
             if body_crc != header.body_crc.get() {
                 if next.lsn.0 < reader.end.0 {
-                    let unit = reader.get_apart(next.lsn)?;
-                    if matches!(Header::decode(place, &unit), Header::Valid(h) if expected(&h, next.lsn, Some(next))) {
+                    let unit = reader.get(next.lsn, ring.unit)?;
+                    if matches!(Header::decode(place, unit), Header::Valid(h) if expected(&h, next.lsn, Some(next))) {
                         return Err(impossible(head, "checksum of a committed body", body_crc.into()));
                     }
                 }
@@ -103,20 +103,20 @@ impl Scan {
                 torn_attempt = true;
                 break;
             }
-            let body = Body::parse(&header, body, ring.granule, head, &mut records)?;
-            body.pending(head, &mut pending)?;
-            overlay.begin(head);
-            overlay.insert_all(&records, body.bytes);
-            for block in body.revokes() {
-                overlay.remove(block);
-            }
+            changes.begin(head);
+            let body = &reader.bytes[..body_at + body_len as usize];
+            parse(&header, body, body_at, ring.granule, &mut changes, &mut pending)?;
             time = Some(header.time.get());
             starts.push_back(head);
             link = Some(next);
             head = next.lsn;
         }
+        let mut bytes = reader.bytes;
+        // What was read ahead of the head, and maybe of a checkpoint that does not count.
+        bytes.truncate((head.0 - anchor.tail.0) as usize);
+        bytes.shrink_to_fit();
         let recovered = Recovered {
-            overlay,
+            overlay: changes.into_overlay(place.block_size, bytes),
             pending,
             checkpoints: starts.len() as u64,
             bytes: head.0 - anchor.tail.0,
@@ -186,77 +186,53 @@ fn expected(header: &CheckpointHeader, lsn: Lsn, link: Option<Link>) -> bool {
         })
 }
 
-/// A record of a body: granules at byte `at`.
-#[derive(Clone, Copy)]
-pub(crate) struct Record {
-    pub block: u64,
-    pub mask: u64,
-    pub at: usize,
-}
-
-/// A body whose structure has been verified.
-struct Body<'a> {
-    bytes: &'a [u8],
-    revokes: &'a [u8],
-    pendings: &'a [u8],
-}
-
-impl<'a> Body<'a> {
-    /// Finds the records, and verifies that the counts and the length agree. The checksums were right, so anything
-    /// wrong here was written by no correct engine.
-    fn parse(
-        header: &CheckpointHeader,
-        bytes: &'a [u8],
-        granule: usize,
-        lsn: Lsn,
-        records: &mut Vec<Record>,
-    ) -> Result<Self, LogError> {
-        records.clear();
-        let mut at = 0;
-        for index in 0..header.record_count.get() {
-            let Some(raw) = bytes[at..].get(..RecordHeader::SIZE) else {
-                return Err(impossible(lsn, "record count (the body ends first)", u64::from(index) + 1));
-            };
-            let raw = RecordHeader::read(raw);
-            let (block, mask) = (raw.block.get(), raw.mask.get());
-            if mask == 0 {
-                return Err(impossible(lsn, "record without granules; its block", block));
-            }
-            at += RecordHeader::SIZE;
-            let len = mask.count_ones() as usize * granule;
-            if bytes.len() - at < len {
-                return Err(impossible(lsn, "record mask (the body ends first)", mask));
-            }
-            records.push(Record { block, mask, at });
-            at += len;
+/// Verifies a body, from `at` to the end of `bytes`, and lists its changes and pending frees. The checksums were right,
+/// so anything wrong here was written by no correct engine.
+fn parse(
+    header: &CheckpointHeader,
+    bytes: &[u8],
+    mut at: usize,
+    granule: usize,
+    changes: &mut Changes,
+    pending: &mut Vec<(FsBlock, u32)>,
+) -> Result<(), LogError> {
+    let lsn = Lsn(header.lsn.get());
+    for index in 0..header.record_count.get() {
+        let Some(raw) = bytes[at..].get(..RecordHeader::SIZE) else {
+            return Err(impossible(lsn, "record count (the body ends first)", u64::from(index) + 1));
+        };
+        let raw = RecordHeader::read(raw);
+        let (block, mask) = (raw.block.get(), raw.mask.get());
+        if mask == 0 {
+            return Err(impossible(lsn, "record without granules; its block", block));
         }
-        // Counts have 32 bits, so neither the products nor the sum can overflow.
-        let revoke_len = u64::from(header.revoke_count.get()) * size_of::<u64>() as u64;
-        let pending_len = u64::from(header.pending_count.get()) * PendingFree::SIZE as u64;
-        if revoke_len + pending_len != (bytes.len() - at) as u64 {
-            return Err(impossible(lsn, "revokes and pending frees; their bytes", revoke_len + pending_len));
+        let len = RecordHeader::SIZE + mask.count_ones() as usize * granule;
+        if bytes.len() - at < len {
+            return Err(impossible(lsn, "record mask (the body ends first)", mask));
         }
-        let (revokes, pendings) = bytes[at..].split_at(revoke_len as usize);
-        Ok(Self { bytes, revokes, pendings })
+        changes.record(block, at);
+        at += len;
     }
-
-    fn revokes(&self) -> impl Iterator<Item = FsBlock> {
-        let numbers = self.revokes.chunks_exact(size_of::<u64>());
-        numbers.map(|bytes| FsBlock(u64::from_le_bytes(bytes.try_into().expect("chunks of 8 bytes"))))
+    // Counts have 32 bits, so neither the products nor the sum can overflow.
+    let revoke_len = u64::from(header.revoke_count.get()) * size_of::<u64>() as u64;
+    let pending_len = u64::from(header.pending_count.get()) * PendingFree::SIZE as u64;
+    if revoke_len + pending_len != (bytes.len() - at) as u64 {
+        return Err(impossible(lsn, "revokes and pending frees; their bytes", revoke_len + pending_len));
     }
-
-    /// Replaces `pending` by this body's: only the last checkpoint's count.
-    fn pending(&self, lsn: Lsn, pending: &mut Vec<(FsBlock, u32)>) -> Result<(), LogError> {
-        pending.clear();
-        for raw in self.pendings.chunks_exact(PendingFree::SIZE).map(PendingFree::read) {
-            let (start, length) = (raw.start.get(), raw.length.get());
-            if length == 0 || start.checked_add(u64::from(length)).is_none() {
-                return Err(impossible(lsn, "pending free; its start", start));
-            }
-            pending.push((FsBlock(start), length));
+    let (revokes, pendings) = bytes[at..].split_at(revoke_len as usize);
+    for number in revokes.chunks_exact(size_of::<u64>()) {
+        changes.revoke(u64::from_le_bytes(number.try_into().expect("chunks of 8 bytes")));
+    }
+    // Only the last checkpoint's count.
+    pending.clear();
+    for raw in pendings.chunks_exact(PendingFree::SIZE).map(PendingFree::read) {
+        let (start, length) = (raw.start.get(), raw.length.get());
+        if length == 0 || start.checked_add(u64::from(length)).is_none() {
+            return Err(impossible(lsn, "pending free; its start", start));
         }
-        Ok(())
+        pending.push((FsBlock(start), length));
     }
+    Ok(())
 }
 
 /// Largest single read request.
@@ -265,57 +241,44 @@ const REQUEST_BYTES: usize = 1 << 20;
 /// bytes in flight.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 
-/// Reads the ring forwards through one growing window.
+/// Reads the ring from the tail on and keeps what it has read, at most one lap, for the overlay.
 struct Reader<'a> {
     place: &'a LogPlace,
     ring: Ring,
-    /// LSN of the first byte of `buffer`.
-    base: Lsn,
-    /// Bytes of `buffer` that have been read.
-    len: usize,
-    buffer: Vec<u8>,
-    window: u64,
+    tail: Lsn,
     /// One lap from the tail: nothing is read beyond.
     end: Lsn,
+    /// The bytes from `tail` on.
+    bytes: Vec<u8>,
+    window: u64,
 }
 
 impl<'a> Reader<'a> {
     fn new(place: &'a LogPlace, ring: Ring, tail: Lsn) -> Self {
         let end = Lsn(tail.0 + ring.capacity);
-        Self { place, ring, base: tail, len: 0, buffer: Vec::new(), window: REQUEST_BYTES as u64, end }
+        Self { place, ring, tail, end, bytes: Vec::new(), window: REQUEST_BYTES as u64 }
     }
 
-    /// `size` bytes from `lsn`, both in whole units, not beyond `end`. `lsn` never goes back.
+    /// `size` bytes from `lsn`, both in whole units, not beyond `end`.
     fn get(&mut self, lsn: Lsn, size: u64) -> Result<&[u8], LogError> {
-        assert!(lsn >= self.base && lsn.0 + size <= self.end.0);
-        let skip = (lsn.0 - self.base.0) as usize;
-        if skip + size as usize > self.len {
-            let kept = self.len.saturating_sub(skip);
-            self.buffer.copy_within(self.len - kept..self.len, 0);
-            (self.base, self.len) = (lsn, kept);
-            let target = size.max(self.window.min(self.end.0 - lsn.0));
+        assert!(lsn >= self.tail && lsn.0 + size <= self.end.0);
+        let from = (lsn.0 - self.tail.0) as usize;
+        let missing = (from as u64 + size).saturating_sub(self.bytes.len() as u64);
+        if missing > 0 {
+            let size = missing.max(self.window).min(self.ring.capacity - self.bytes.len() as u64);
             self.window = (self.window * 2).min(WINDOW_BYTES_MAX);
-            self.fill(target as usize)?;
+            self.fill(size as usize)?;
         }
-        let skip = (lsn.0 - self.base.0) as usize;
-        Ok(&self.buffer[skip..][..size as usize])
+        Ok(&self.bytes[from..][..size as usize])
     }
 
-    /// One unit at `lsn`, past the window.
-    fn get_apart(&self, lsn: Lsn) -> Result<Vec<u8>, LogError> {
-        let mut unit = vec![0; self.ring.unit as usize];
-        self.place.read(self.ring.offset(lsn), &mut unit)?;
-        Ok(unit)
-    }
-
-    /// Reads on until `target` bytes from `base` are there.
-    fn fill(&mut self, target: usize) -> Result<(), LogError> {
-        if self.buffer.len() < target {
-            self.buffer.resize(target, 0);
-        }
-        let mut lsn = Lsn(self.base.0 + self.len as u64);
+    /// Reads `size` more bytes.
+    fn fill(&mut self, size: usize) -> Result<(), LogError> {
+        let len = self.bytes.len();
+        let mut lsn = Lsn(self.tail.0 + len as u64);
         let first = self.ring.offset(lsn);
-        let mut rest = &mut self.buffer[self.len..target];
+        self.bytes.resize(len + size, 0);
+        let mut rest = &mut self.bytes[len..];
         let mut requests = Vec::new();
         while !rest.is_empty() {
             let size = self.ring.before_wrap(lsn, rest.len().min(REQUEST_BYTES) as u64);
@@ -324,8 +287,6 @@ impl<'a> Reader<'a> {
             (rest, lsn) = (after, Lsn(lsn.0 + size));
         }
         let read = self.place.device.read_many(&mut requests);
-        read.map_err(|source| LogError::Io { op: "read", offset: first, source })?;
-        self.len = target;
-        Ok(())
+        read.map_err(|source| LogError::Io { op: "read", offset: first, source })
     }
 }
