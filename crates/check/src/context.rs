@@ -231,33 +231,50 @@ impl Context<'_> {
         true
     }
 
-    /// Takes the block of a tree node: any data block, or the tree's own fixed block.
-    pub fn claim_node(&self, block: FsBlock, kind: BlockKind, place: Place) -> bool {
-        let fixed = match kind {
-            BlockKind::FreeByStart => group::FIRST_BY_START_BLOCK,
-            BlockKind::FreeByLength => group::FIRST_BY_LENGTH_BLOCK,
-            BlockKind::InodeTree => group::FIRST_INODE_TREE_BLOCK,
-            _ => return self.claim(block, 1, place, kind.name()),
-        };
-        if block.0 >= self.geometry.block_count || self.geometry.ag_block_of(block) != AgBlock(fixed) {
+    /// Takes the block of a tree node. A group's trees stay in their group, where they may also use the fixed blocks made
+    /// for trees: each of those is a node of some tree of the group or in its reserve.
+    pub fn claim_node(&self, block: FsBlock, kind: BlockKind, owner: u64, place: Place) -> bool {
+        if kind == BlockKind::ExtentTree {
             return self.claim(block, 1, place, kind.name());
+        }
+        if block.0 >= self.geometry.block_count || u64::from(self.geometry.ag_of(block).0) != owner {
+            self.report(number::BLOCK_VIRGIN, place, format!("{}: block {block} lies outside the group", kind.name()));
+            return false;
+        }
+        self.claim_in_group(block, place, kind.name())
+    }
+
+    /// Takes a block of a group for its trees or its reserve.
+    pub fn claim_in_group(&self, block: FsBlock, place: Place, what: &str) -> bool {
+        if !is_tree_block(self.geometry.ag_block_of(block)) {
+            return self.claim(block, 1, place, what);
         }
         let new = self.fixed.lock().unwrap_or_else(PoisonError::into_inner).insert(block);
         if !new {
-            self.report(number::BLOCK_TWICE, place, format!("{}: block {block} is used twice", kind.name()));
+            self.report(number::BLOCK_TWICE, place, format!("{what}: block {block} has another owner already"));
         }
         new
     }
 
+    /// Whether a fixed block was taken by a tree or the reserve.
+    pub fn is_fixed_taken(&self, block: FsBlock) -> bool {
+        self.fixed.lock().unwrap_or_else(PoisonError::into_inner).contains(&block)
+    }
+
     /// First record of a tree: `root` relative to group `ag`, `None` (reported) if that is impossible.
     pub fn group_block(&self, ag: AgNo, field: &'static str, root: u32) -> Option<FsBlock> {
-        if root == 0 || root >= self.geometry.blocks_in(ag) {
+        if root <= group::HEADER_BLOCK || root >= self.geometry.blocks_in(ag) {
             let corrupt = myriad_format::Corrupt::Group { ag, field, value: u64::from(root) };
             self.report(corrupt.number(), Place::Group(ag), corrupt.to_string());
             return None;
         }
         Some(self.geometry.fs_block(ag, AgBlock(root)))
     }
+}
+
+/// The fixed blocks that begin the group's trees.
+pub(crate) fn is_tree_block(block: AgBlock) -> bool {
+    (group::FIRST_BY_START_BLOCK..group::FIXED_BLOCKS).contains(&block.0)
 }
 
 /// Runs `work(index)` for `0..count` on `threads` threads; `work` answers `false` to stop them all.

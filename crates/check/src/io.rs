@@ -1,8 +1,8 @@
 //! Reads and writes of whole blocks, whatever the device's alignment, with the log laid over what is read.
 
-use crate::replay::Overlay;
 use myriad_device::BlockDevice;
 use myriad_format::{BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, header};
+use myriad_log::Overlay;
 use std::io;
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ impl From<Corrupt> for Damage {
 /// A volume's blocks as a mount would see them.
 pub(crate) struct Reader {
     device: Arc<dyn BlockDevice>,
-    overlay: Option<Box<dyn Overlay>>,
+    overlay: Option<Overlay>,
     pub geometry: Geometry,
     pub volume: [u8; 16],
 }
 
 impl Reader {
-    pub fn new(device: Arc<dyn BlockDevice>, overlay: Option<Box<dyn Overlay>>, geometry: Geometry, volume: [u8; 16]) -> Self {
+    pub fn new(device: Arc<dyn BlockDevice>, overlay: Option<Overlay>, geometry: Geometry, volume: [u8; 16]) -> Self {
         Self { device, overlay, geometry, volume }
     }
 
@@ -61,7 +61,7 @@ impl Reader {
     }
 
     pub fn lay_over(&self, block: FsBlock, buf: &mut [u8]) -> bool {
-        self.overlay.as_ref().is_some_and(|overlay| overlay.apply(block, buf))
+        self.overlay.as_ref().is_some_and(|overlay| overlay.apply(block, buf).is_some())
     }
 
     /// Reads a metadata block and verifies its header.

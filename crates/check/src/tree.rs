@@ -62,8 +62,13 @@ impl Walk<'_> {
             self.visitor.damage(bad("level", u64::from(header.level.get())));
             return;
         }
-        // Only a root leaf may be empty.
-        if count > max || (count == 0 && !(is_root && level == 0)) {
+        // Only a root leaf may be empty, and an inner root chooses between at least two children.
+        let min = match (is_root, level) {
+            (true, 0) => 0,
+            (true, _) => 2,
+            (false, _) => 1,
+        };
+        if !(min..=max).contains(&count) {
             self.visitor.damage(bad("count", count as u64));
             return;
         }
@@ -133,7 +138,7 @@ struct Checking<'a, 'b> {
 impl Visitor for Checking<'_, '_> {
     fn node(&mut self, block: FsBlock) -> bool {
         self.result.nodes += 1;
-        let taken = self.context.claim_node(block, self.tree.kind.block, self.place);
+        let taken = self.context.claim_node(block, self.tree.kind.block, self.tree.owner, self.place);
         self.result.sound &= taken;
         taken
     }
