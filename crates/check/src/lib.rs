@@ -1,13 +1,15 @@
 //! Check and repair of a volume: the second opinion. It shares format, device and log replay with the engine, nothing
 //! else; what it believes about a volume is what `docs/FORMAT.md` says.
 //!
-//!     open       superblock or a copy of it, log scanned into an overlay
-//!     inodes     group headers, inode trees, inode blocks, file maps, attributes   (groups in parallel)
-//!     names      directories: entries, list of blocks with room, index             (directories in parallel)
-//!     links      orphan list, link counts, identities, every directory below the root
-//!     space      free-space trees, reserve, header counts, leaks                   (groups in parallel)
-//!     totals     superblock
-//!     repair     salvage, then everything derivable written anew (see `repair`), then all of the above again
+//! ```text
+//! open       superblock or a copy of it, log scanned into an overlay
+//! inodes     group headers, inode trees, inode blocks, file maps, attributes   (groups in parallel)
+//! names      directories: entries, list of blocks with room, index             (directories in parallel)
+//! links      orphan list, link counts, identities, every directory below the root
+//! space      free-space trees, reserve, header counts, leaks                   (groups in parallel)
+//! totals     superblock
+//! repair     salvage, then everything derivable written anew (see `repair`), then all of the above again
+//! ```
 //!
 //! Invariants
 //!   1. Nothing is written unless `Options::repair`.

@@ -191,7 +191,8 @@ impl Index {
         }
         let mut buf = context.reader.new_buffer();
         let mut in_entries: Vec<(u32, u32, u64)> = Vec::new();
-        for_each_entry_block(context, ino, extents, &mut buf, |file_block, bytes| {
+        let made = self.root.map_or(0, |root| u64::from(root.entry_blocks));
+        for_each_entry_block(context, ino, extents, made, &mut buf, |file_block, bytes| {
             for entry in parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
                 let position = position(file_block, entry.offset, context.reader.block_size());
                 in_entries.push((entry.tag, position as u32, entry.ino.0));
@@ -305,11 +306,12 @@ pub(crate) fn for_each_entry_block(
     context: &Context<'_>,
     ino: Ino,
     extents: &[Extent],
+    made: u64,
     buf: &mut [u8],
     mut each: impl FnMut(FileBlock, &[u8]),
 ) {
     for extent in extents.iter().filter(|extent| !extent.unwritten) {
-        for offset in 0..u64::from(extent.length) {
+        for offset in (0..u64::from(extent.length)).take_while(|offset| extent.file_block.0 + offset < made) {
             if context.reader.read(extent.start.offset_by(offset), BlockKind::DirEntries, ino.0, buf).is_ok() {
                 let tail = EntryBlockHeader::read(buf).tail.get() as usize;
                 if (ENTRIES_OFFSET..=buf.len()).contains(&tail) {

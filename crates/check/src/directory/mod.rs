@@ -104,22 +104,23 @@ impl Names<'_> {
         }
     }
 
-    /// Entry blocks and the list of those with room.
+    /// Entry blocks and the list of those with room. Blocks mapped past those made hold nothing yet.
     fn check_blocks(&self, ino: Ino, raw: &RawInode, extents: &[Extent], index: Option<&Index>, sums: &mut Sums) {
         let context = self.context;
         let place = Place::Inode(ino);
         let block_size = context.reader.block_size();
         let mut buf = context.reader.new_buffer();
-        let mut with_room: HashMap<u32, (u32, u32)> = HashMap::new();
+        let mut with_room: HashMap<u32, u32> = HashMap::new();
         let end = extents.last().map_or(0, |extent| extent.end().0);
-        let made = index.and_then(|index| index.root.as_ref()).map_or(1, |root| u64::from(root.entry_blocks));
+        let made = index.map_or(1, |index| index.root.map_or(0, |root| u64::from(root.entry_blocks)));
         // A position has 32 bits.
         let most = (1_u64 << 35) / block_size as u64;
-        if end > made || made > most {
-            context.report(number::INDEX_SHAPE, place, format!("entry blocks up to {end}, of {made} ever made"));
+        if made > most {
+            context.report(number::INDEX_SHAPE, place, format!("the index says that {made} entry blocks were made"));
         }
-        if index.is_none() && end != 1 && raw.fork_code() == fork::DIRECTORY {
-            context.report(number::INDEX_SHAPE, place, format!("{end} entry blocks without an index"));
+        let made = made.min(most);
+        if index.is_none() && end == 0 {
+            context.report(number::INDEX_SHAPE, place, "has neither an entry block nor an index");
         }
         for extent in extents {
             if extent.unwritten {
@@ -128,7 +129,7 @@ impl Names<'_> {
             }
             for offset in 0..u64::from(extent.length) {
                 let file_block = FileBlock(extent.file_block.0 + offset);
-                if file_block.0 >= most {
+                if file_block.0 >= made {
                     break;
                 }
                 let block = extent.start.offset_by(offset);
@@ -152,9 +153,8 @@ impl Names<'_> {
                     let message = format!("entry block {file_block}: {live} bytes are live, its header says {}", header.live);
                     context.report(number::ENTRY_BLOCK, place, message);
                 }
-                let (next, previous) = (header.next_room.get(), header.prev_room.get());
-                if (next, previous) != (0, 0) {
-                    with_room.insert(file_block.0 as u32, (next, previous));
+                if index.is_some() && header.next_room.get() != 0 {
+                    with_room.insert(file_block.0 as u32, header.next_room.get());
                 }
                 if context.cancelled.load(Relaxed) {
                     return;
@@ -268,20 +268,15 @@ pub(crate) fn find_block(extents: &[Extent], file_block: u64) -> Option<FsBlock>
     (offset < u64::from(extent.length)).then(|| extent.start.offset_by(offset))
 }
 
-/// Follows the list of blocks with room from its head; `blocks` are those that say they are on it, with their
-/// neighbours.
-fn check_room(head: u32, mut blocks: HashMap<u32, (u32, u32)>) -> Result<(), String> {
-    let (mut at, mut previous) = (head, LIST_END);
+/// Follows the list of blocks with room from its head; `blocks` are those that say they are on it, and what is next.
+fn check_room(head: u32, mut blocks: HashMap<u32, u32>) -> Result<(), String> {
+    let mut at = head;
     while at != LIST_END {
         // A block leaves the map when it is met, so a circle ends here.
-        let found = at.checked_sub(1).and_then(|block| blocks.remove(&block));
-        let Some((next, says_previous)) = found else {
+        let Some(next) = at.checked_sub(1).and_then(|block| blocks.remove(&block)) else {
             return Err(format!("the list of blocks with room leads to {at}, which is not on it or was met before"));
         };
-        if says_previous != previous || next == 0 {
-            return Err(format!("entry block {} of the list of blocks with room has neighbours {says_previous} and {next}", at - 1));
-        }
-        (previous, at) = (at, next);
+        at = next;
     }
     match blocks.keys().min() {
         None => Ok(()),
