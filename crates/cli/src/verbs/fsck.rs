@@ -96,7 +96,7 @@ impl Command for Fsck {
 
     fn run(self, context: &Context) -> Result<Status> {
         let name = image_name(&self.image);
-        let may_ask = !self.no && io::stdin().is_terminal() && io::stderr().is_terminal();
+        let may_ask = !self.no && !self.json && io::stdin().is_terminal() && io::stderr().is_terminal();
         let is_repair = self.yes || self.preen;
         let access = if is_repair || may_ask { Access::ReadWrite } else { Access::ReadOnly };
         let volume = device::open(&self.image, access)?;
@@ -109,6 +109,7 @@ impl Command for Fsck {
         let is_asked = !is_repair && may_ask && report.finding_count > 0;
         if is_asked {
             self.print_findings(&mut context.out(), &report)?;
+            context.out().finish()?;
             if ask(&format!("{name}: {} findings. Repair?", report.finding_count))? {
                 report = self.check(context, &volume, log.as_ref(), true)?;
             }

@@ -5,6 +5,7 @@ use crate::failure::{At, image_name};
 use crate::verb::{self, Command, Example, Status, Verb};
 use crate::verbs::VERBS;
 use anyhow::Result;
+use clap::builder::Resettable;
 use clap_mangen::Man as Page;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ impl Man {
 }
 
 fn main_page() -> Result<Vec<u8>> {
-    let parser = verb::parser().after_long_help("");
+    let parser = verb::parser().after_long_help(Resettable::Reset);
     let page = Page::new(parser).source(SOURCE);
     let mut bytes = Vec::new();
     page.render(&mut bytes)?;
@@ -68,7 +69,7 @@ fn verb_page(verb: &Verb) -> Result<Vec<u8>> {
     let name = format!("myriad-{}", verb.name);
     let usage = format!("myriad {}", verb.name);
     // The examples have a section of their own.
-    let page = Page::new(verb.parser().after_long_help("").name(name).bin_name(usage)).source(SOURCE);
+    let page = Page::new(verb.parser().after_long_help(Resettable::Reset).name(name).bin_name(usage)).source(SOURCE);
     let mut bytes = Vec::new();
     page.render(&mut bytes)?;
     exit_status(&mut bytes, verb.exit)?;

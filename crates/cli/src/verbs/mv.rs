@@ -6,7 +6,7 @@ use crate::show::name;
 use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, ChangeArgs, Place, Volume, Volumes};
 use anyhow::Result;
-use myriad_engine::RenameMode;
+use myriad_engine::{Errno, Error, RenameMode};
 
 #[derive(clap::Args)]
 pub struct Mv {
@@ -82,6 +82,12 @@ impl Mv {
             (_, true) => RenameMode::Exchange,
             _ => RenameMode::Replace,
         };
-        volume.session().rename(&source.path, &target.path, mode).at(format_args!("{source} to {target}"))
+        let names = format!("{source} to {target}");
+        match volume.session().rename(&source.path, &target.path, mode) {
+            Err(Error::Refused(Errno::INVAL)) => {
+                Err(Failure::new(names, "a directory cannot be moved into itself", "choose another target").into())
+            }
+            result => result.at(names),
+        }
     }
 }
