@@ -28,10 +28,10 @@ pub fn show(context: &Context, volume: &RawVolume, json: bool) -> Result<()> {
     let mut anchors = Vec::new();
     for slot in 0..ANCHOR_UNITS {
         let offset = start + slot * unit(block_size) as u64;
-        let title = format!("anchor {slot}, byte {offset} of the device");
+        let title = format!("anchor {slot}");
         let part = match device::read_at(&**device, offset, AnchorBlock::SIZE) {
-            Ok(bytes) => Part::read(&AnchorBlock::LAYOUT, &bytes, 0, title),
-            Err(error) => Some(Part::note(title, 0).with("problem", host_error(&error))),
+            Ok(bytes) => Part::read(&AnchorBlock::LAYOUT, &bytes, 0, title).map(|part| part.at(offset as usize)),
+            Err(error) => Some(Part::note(title, offset as usize).with("problem", host_error(&error))),
         };
         anchors.extend(part);
     }

@@ -144,7 +144,9 @@ impl RawVolume {
     fn open(image: &std::path::Path, open: &OpenArgs) -> Result<Self> {
         let name = image_name(image);
         let device = device::open(image, Access::ReadOnly)?;
-        let superblock = device::superblock(&*device, &name)?;
+        // A copy serves where the original is damaged: seeing what is left is what this verb is for.
+        let superblock =
+            device::superblock(&*device, &name).or_else(|error| superblock::first_copy(&*device).ok_or(error))?;
         let log_device = open.log_device.as_deref().map(|log| device::open(log, Access::ReadOnly)).transpose()?;
         let log = device::log(&device, log_device.clone(), &superblock, &name);
         Ok(Self { name, device, log_device, geometry: superblock.geometry(), superblock, log })

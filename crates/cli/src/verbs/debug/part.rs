@@ -38,6 +38,11 @@ impl Part {
         Self { title: title.into(), offset, fields: Vec::new() }
     }
 
+    /// The same at another offset: that of the structure on its device, where it lies in no block.
+    pub fn at(self, offset: usize) -> Self {
+        Self { offset, ..self }
+    }
+
     /// Adds a value that was worked out.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.fields.push(Field { offset: None, name: name.into(), value: value.into(), meaning: String::new() });
@@ -97,6 +102,7 @@ fn decode(name: &str, type_name: &str, bytes: &[u8]) -> (Value, String) {
                 bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
             (numbers.into(), String::new())
         }
+        _ if bytes.iter().all(|&byte| byte == 0) => ("zero".into(), String::new()),
         _ => (hex(bytes).into(), String::new()),
     }
 }
@@ -104,8 +110,8 @@ fn decode(name: &str, type_name: &str, bytes: &[u8]) -> (Value, String) {
 fn meaning(name: &str, number: u64, bytes: &[u8]) -> String {
     match name {
         "magic" => {
-            let kind = BlockKind::from_magic(number as u32).map_or("unknown", BlockKind::name);
-            format!("{}: {kind}", Shown(bytes))
+            let kind = BlockKind::from_magic(number as u32).map_or(String::new(), |kind| format!(": {}", kind.name()));
+            format!("{}{kind}", Shown(bytes))
         }
         "mode" => format!("{number:07o}"),
         "crc" | "body_crc" | "previous_crc" | "tag" | "flags" | "name_hash" | "mask" | "free_mask" | "used_mask"

@@ -63,7 +63,7 @@ pub fn show(context: &Context, device: &dyn BlockDevice, name: &str, json: bool)
 }
 
 /// The copy in group 1, whatever the size of a group is: a power of two, so there are few places to look at.
-fn first_copy(device: &dyn BlockDevice) -> Option<Superblock> {
+pub fn first_copy(device: &dyn BlockDevice) -> Option<Superblock> {
     (15..48).map(|bits| 1_u64 << bits).take_while(|&offset| offset < device.size()).find_map(|offset| {
         let bytes = read_at(device, offset, Superblock::SIZE).ok()?;
         let header = BlockHeader::read(&bytes);
