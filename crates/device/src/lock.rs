@@ -1,0 +1,152 @@
+//! Who may open a volume at the same time: one writer, or any number of readers.
+//!
+//! Open-file-description locks, because they belong to the open file and not to the process: two opens in one process
+//! exclude each other, closing some other descriptor of the file releases nothing, and a killed holder leaves nothing
+//! behind. A forked child shares its parent's lock; `ForkedChild` keeps it from using the device.
+//!
+//! Such a lock has no owner that the kernel would tell. So on a conflict the holder is looked for among all processes'
+//! descriptors: slow, a few milliseconds, and only ever done to explain a refusal.
+
+#![allow(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Holder, InUse, OpenError};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    Shared,
+    Exclusive,
+    Unlocked,
+}
+
+/// Bytes of the file that a lock covers, so that volumes side by side in one file do not exclude each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockRange {
+    pub start: u64,
+    /// Zero reaches to the end of the file, however long it becomes.
+    pub length: u64,
+}
+
+impl LockRange {
+    fn overlaps(self, start: u64, last: u64) -> bool {
+        let own_last = match self.length {
+            0 => u64::MAX,
+            length => self.start.saturating_add(length - 1),
+        };
+        self.start <= last && start <= own_last
+    }
+}
+
+/// Takes, changes or gives up this open file's lock, without waiting.
+pub(crate) fn set_lock(file: &File, path: &Path, range: LockRange, kind: LockKind) -> Result<(), OpenError> {
+    let lock_type = match kind {
+        LockKind::Shared => libc::F_RDLCK,
+        LockKind::Exclusive => libc::F_WRLCK,
+        LockKind::Unlocked => libc::F_UNLCK,
+    };
+    let (Ok(start), Ok(length)) = (i64::try_from(range.start), i64::try_from(range.length)) else {
+        return Err(OpenError::unsuitable(path, "the volume lies beyond what a file can hold"));
+    };
+    let request = libc::flock {
+        l_type: lock_type as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: length,
+        // The kernel insists on zero for this kind of lock.
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open, and the command reads one `flock` through the pointer.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
+    if answer == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => {
+            let holder = find_lock_holder(file, range, kind);
+            Err(InUse { path: path.to_owned(), holder }.into())
+        }
+        _ => Err(OpenError::io(path, "lock", error)),
+    }
+}
+
+/// Looks for a process with a lock on the same file that conflicts.
+fn find_lock_holder(file: &File, range: LockRange, wanted: LockKind) -> Option<Holder> {
+    let own = file.metadata().ok()?;
+    let own_process = std::process::id();
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // Unreadable means gone, or another user's.
+        let Ok(descriptors) = fs::read_dir(process.path().join("fdinfo")) else { continue };
+        for descriptor in descriptors.flatten() {
+            let name = descriptor.file_name();
+            if pid == own_process && name.to_str() == Some(&file.as_raw_fd().to_string()) {
+                continue;
+            }
+            let Ok(info) = fs::read_to_string(descriptor.path()) else { continue };
+            if !info.lines().any(|line| conflicts(line, own.ino(), range, wanted)) {
+                continue;
+            }
+            // Only now: a look at every file that is open anywhere could hang on a dead server.
+            let Ok(other) = fs::metadata(process.path().join("fd").join(&name)) else { continue };
+            if (other.dev(), other.ino()) == (own.dev(), own.ino()) {
+                let command = fs::read_to_string(process.path().join("comm")).ok();
+                return Some(Holder::Process { pid, command: command.map(|name| name.trim_end().to_owned()) });
+            }
+        }
+    }
+    None
+}
+
+/// Whether a line of `fdinfo` is a record lock on inode number `ino` that is in the way of ours, such as
+/// `lock: 1: OFDLCK  ADVISORY  WRITE -1 fe:00:1234 0 EOF`.
+fn conflicts(line: &str, ino: u64, range: LockRange, wanted: LockKind) -> bool {
+    let Some(lock) = line.strip_prefix("lock:") else { return false };
+    let fields: Vec<&str> = lock.split_whitespace().collect();
+    let [_, "OFDLCK" | "POSIX", _, mode, _, inode, start, last] = fields[..] else { return false };
+    let (Ok(start), Ok(last)) = (start.parse(), if last == "EOF" { Ok(u64::MAX) } else { last.parse() }) else {
+        return false;
+    };
+    let same_ino = inode.rsplit(':').next().and_then(|number| number.parse().ok()) == Some(ino);
+    same_ino && (wanted == LockKind::Exclusive || mode == "WRITE") && range.overlaps(start, last)
+}
+
+/// Where the kernel has a block device mounted, for a device that is busy.
+pub(crate) fn find_mount(device: u64) -> Option<Holder> {
+    let numbers = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    table.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let found = fields.next()? == numbers;
+        let at = fields.nth(1)?;
+        found.then(|| Holder::Mount { at: PathBuf::from(at) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_lines_are_read_as_the_kernel_writes_them() {
+        let check = |line, start, length, wanted| conflicts(line, 1234, LockRange { start, length }, wanted);
+        let write = "lock:\t1: OFDLCK  ADVISORY  WRITE -1 fe:00:1234 0 EOF";
+        assert!(check(write, 0, 0, LockKind::Shared));
+        assert!(check(write, 1 << 40, 1, LockKind::Exclusive));
+        let read = "lock:\t1: POSIX  ADVISORY  READ 77 fe:00:1234 1000 1999";
+        assert!(!check(read, 0, 0, LockKind::Shared));
+        assert!(check(read, 0, 0, LockKind::Exclusive));
+        assert!(check(read, 1999, 1, LockKind::Exclusive));
+        assert!(!check(read, 0, 1000, LockKind::Exclusive));
+        assert!(!check(read, 2000, 0, LockKind::Exclusive));
+        assert!(!conflicts(write, 1235, LockRange { start: 0, length: 0 }, LockKind::Exclusive));
+        for other in ["", "pos:\t0", "lock:", "lock:\t1: FLOCK  ADVISORY  WRITE 77 fe:00:1234 0 EOF"] {
+            assert!(!check(other, 0, 0, LockKind::Exclusive));
+        }
+    }
+}

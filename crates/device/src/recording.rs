@@ -1,0 +1,150 @@
+//! Records the exact sequence of what was done to a device, for crash tests.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::{BlockDevice, DeviceCounters, ReadRequest, WriteRequest};
+
+/// One thing done to a device. Offsets and lengths are bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Write {
+        offset: u64,
+        bytes: Arc<[u8]>,
+    },
+    /// All events before it are durable.
+    Flush,
+    Discard {
+        offset: u64,
+        length: u64,
+    },
+}
+
+/// Wraps a device and records every write, flush and discard that it served.
+///
+/// Changes are served one at a time: with the order of overlapping writes left to chance, the trace could not be
+/// exact. A request of a batch is an event of its own; a durable write is a write, then a flush. Requests that fail
+/// are not recorded.
+pub struct RecordingDevice<D> {
+    inner: D,
+    trace: Mutex<Vec<Event>>,
+}
+
+impl<D: BlockDevice> RecordingDevice<D> {
+    /// Records from here on; what `inner` holds now is the base of the trace.
+    pub fn new(inner: D) -> Self {
+        Self { inner, trace: Mutex::new(Vec::new()) }
+    }
+
+    /// The device below.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// The device below, and the trace.
+    pub fn into_parts(self) -> (D, Vec<Event>) {
+        (self.inner, self.trace.into_inner())
+    }
+
+    /// Events since the start or the last [`RecordingDevice::take`]; the recording starts again from nothing.
+    pub fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut self.trace.lock())
+    }
+
+    /// A copy of the events so far; bytes are shared, not copied.
+    pub fn snapshot(&self) -> Vec<Event> {
+        self.trace.lock().clone()
+    }
+
+    /// Events so far: after an operation has returned, a crash at this point or later must not lose it.
+    pub fn event_count(&self) -> usize {
+        self.trace.lock().len()
+    }
+
+    fn record<const N: usize>(&self, serve: impl FnOnce(&D) -> io::Result<()>, events: [Event; N]) -> io::Result<()> {
+        let mut trace = self.trace.lock();
+        serve(&self.inner)?;
+        trace.extend(events);
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.record(|inner| inner.write(offset, buf), [Event::Write { offset, bytes: buf.into() }])
+    }
+
+    fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
+        let mut trace = self.trace.lock();
+        self.inner.write_many(writes)?;
+        trace.extend(
+            writes.iter().map(|request| Event::Write { offset: request.offset, bytes: request.parts.concat().into() }),
+        );
+        Ok(())
+    }
+
+    fn read_many(&self, reads: &mut [ReadRequest<'_>]) -> io::Result<()> {
+        self.inner.read_many(reads)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.record(D::flush, [Event::Flush])
+    }
+
+    fn write_durable(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        let write = Event::Write { offset, bytes: buf.into() };
+        self.record(|inner| inner.write_durable(offset, buf), [write, Event::Flush])
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.record(|inner| inner.discard(offset, length), [Event::Discard { offset, length }])
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+
+    #[test]
+    fn the_trace_is_what_was_done() {
+        let device = RecordingDevice::new(MemoryDevice::new(100));
+        let write = |offset, bytes: &[u8]| Event::Write { offset, bytes: bytes.into() };
+        device.write(1, b"a").unwrap();
+        device.flush().unwrap();
+        device
+            .write_many(&[WriteRequest { offset: 2, parts: &[b"b", b"cd"] }, WriteRequest { offset: 9, parts: &[] }])
+            .unwrap();
+        assert!(device.write(100, b"x").is_err());
+        device.read(0, &mut [0; 10]).unwrap();
+        let early = [write(1, b"a"), Event::Flush, write(2, b"bcd"), write(9, b"")];
+        assert_eq!(device.snapshot(), early);
+        assert_eq!(device.take(), early);
+        device.write_durable(7, b"e").unwrap();
+        device.discard(0, 5).unwrap();
+        assert_eq!(device.event_count(), 3);
+        let (inner, trace) = device.into_parts();
+        assert_eq!(trace, [write(7, b"e"), Event::Flush, Event::Discard { offset: 0, length: 5 }]);
+        let mut buf = [0; 8];
+        inner.read(0, &mut buf).unwrap();
+        assert_eq!(buf, *b"\0\0\0\0\0\0\0e");
+    }
+}
