@@ -26,7 +26,8 @@ pub type Acl = Vec<AclEntry>;
 const VERSION: u32 = 2;
 const NO_ID: u32 = u32::MAX;
 
-/// Parses the value of `system.posix_acl_*`. `None`: an empty list, which stands for removal.
+/// Parses the value of `system.posix_acl_*`. `None`: an empty list, which stands for removal. Whether the entries
+/// make a list is [`is_valid`]'s question, asked later.
 pub fn parse(value: &[u8]) -> Result<Option<Acl>, Errno> {
     if value.is_empty() {
         return Ok(None);
@@ -56,14 +57,11 @@ pub fn parse(value: &[u8]) -> Result<Option<Acl>, Errno> {
         }
         acl.push(AclEntry { tag, perm: u16::from_le_bytes([raw[2], raw[3]]), id: if named { id } else { NO_ID } });
     }
-    if acl.is_empty() {
-        return Ok(None);
-    }
-    if is_valid(&acl) { Ok(Some(acl)) } else { Err(Errno::INVAL) }
+    Ok((!acl.is_empty()).then_some(acl))
 }
 
 /// One owner, one group, one other, in the order of the tags; a mask when there are named entries.
-fn is_valid(acl: &[AclEntry]) -> bool {
+pub fn is_valid(acl: &[AclEntry]) -> bool {
     let count = |tag| acl.iter().filter(|entry| entry.tag == tag).count();
     let named = count(Tag::User) + count(Tag::Group) > 0;
     acl.is_sorted_by_key(|entry| entry.tag)
@@ -153,7 +151,8 @@ mod tests {
             ("u:7 g:5 m:1 m:1 o:0", false),
             ("u:7 g:5 m:1 o:0", true),
         ] {
-            assert_eq!(parse(&encode(&acl(text))).is_ok(), expected, "{text}");
+            let parsed = parse(&encode(&acl(text))).unwrap().unwrap();
+            assert_eq!(is_valid(&parsed), expected, "{text}");
         }
         assert_eq!(parse(&[2, 0, 0, 0]), Ok(None));
         assert_eq!(parse(&[2, 0, 0]), Err(Errno::INVAL));

@@ -230,6 +230,9 @@ impl Model {
         if !is_owner(cred, inode) {
             return Err(Errno::PERM);
         }
+        if acl.as_ref().is_some_and(|acl| !acl::is_valid(acl)) {
+            return Err(Errno::INVAL);
+        }
         if is_default {
             let changes = acl.is_some() || inode.default_acl.is_some();
             self.inode_mut(ino).default_acl = acl;

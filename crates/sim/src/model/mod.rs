@@ -204,6 +204,12 @@ impl Model {
         self.resolve(&Cred::root(), path, true).ok()
     }
 
+    /// The symbolic link that `path` names.
+    pub fn find_link(&self, path: &[u8]) -> Option<Ino> {
+        let ino = self.resolve(&Cred::root(), path, false).ok()?;
+        (self.inode(ino).kind == Kind::Symlink).then_some(ino)
+    }
+
     pub fn stat(&self, ino: Ino) -> Stat {
         let inode = self.inode(ino);
         Stat {

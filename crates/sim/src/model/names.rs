@@ -155,9 +155,6 @@ impl Model {
     pub(super) fn link(&mut self, cred: &Cred, source: &[u8], target: &[u8]) -> Answer {
         let ino = self.resolve(cred, source, false)?;
         let (dir, name) = self.place_for(cred, target, false)?;
-        if self.protected_hardlinks && !self.is_safe_source(cred, ino) {
-            return Err(Errno::PERM);
-        }
         self.add_link(cred, ino, dir, name)
     }
 
@@ -169,6 +166,9 @@ impl Model {
     }
 
     pub(super) fn add_link(&mut self, cred: &Cred, ino: Ino, dir: Ino, name: Vec<u8>) -> Answer {
+        if self.protected_hardlinks && !self.is_safe_source(cred, ino) {
+            return Err(Errno::PERM);
+        }
         self.may_create(cred, dir)?;
         let inode = self.inode(ino);
         if inode.flags & (flag::APPEND | flag::IMMUTABLE) != 0 || inode.is_dir() {
