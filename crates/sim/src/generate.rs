@@ -167,7 +167,8 @@ impl Generator {
             19..22 if self.profile.special => {
                 let kind = *self.rng.pick(&[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice, Kind::File]);
                 let path = self.new_path(model);
-                Op::Mknod { path, kind, mode: self.mode(), rdev: 0x103 + self.rng.below(200) * 0x100 }
+                // Major 120 is for local use and belongs to no driver, should a host ever open one.
+                Op::Mknod { path, kind, mode: self.mode(), rdev: 0x7800 + self.rng.below(256) }
             }
             19..27 => Op::Symlink { target: self.target(model), path: self.new_path(model) },
             27..34 => Op::Link { source: self.path(model), target: self.new_path(model) },

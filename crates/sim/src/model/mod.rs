@@ -204,9 +204,14 @@ impl Model {
         self.resolve(&Cred::root(), path, true).ok()
     }
 
+    /// Resolves for the super-user; a final link is itself.
+    pub fn find_exact(&self, path: &[u8]) -> Option<Ino> {
+        self.resolve(&Cred::root(), path, false).ok()
+    }
+
     /// The symbolic link that `path` names.
     pub fn find_link(&self, path: &[u8]) -> Option<Ino> {
-        let ino = self.resolve(&Cred::root(), path, false).ok()?;
+        let ino = self.find_exact(path)?;
         (self.inode(ino).kind == Kind::Symlink).then_some(ino)
     }
 
