@@ -35,9 +35,10 @@ on_disk! {
         48 => tail: U32,
         /// Bytes of live entries.
         52 => live: U32,
-        /// List of blocks with room: 0 not on it, `LIST_END` last or first, else file block + 1 of the neighbour.
+        /// List of blocks with room, in a directory with an index: 0 not on it, `LIST_END` the last, else file block + 1
+        /// of the next.
         56 => next_room: U32,
-        60 => prev_room: U32,
+        60 => reserved: U32,
     }
 }
 
@@ -49,9 +50,9 @@ on_disk! {
         /// Root: hash bits in use. Leaf: hash bits that all its records share.
         49 => depth: u8,
         50 => reserved: U16,
-        /// Root only: head of the list of entry blocks with room (coding of `next_room`; `LIST_END` when empty).
+        /// Root only: head of the list of entry blocks with room (file block + 1; `LIST_END` when empty).
         52 => room_head: U32,
-        /// Root only: entry blocks ever made, holes included; the next one's file block.
+        /// Root only: entry blocks made. Blocks mapped past them hold nothing yet.
         56 => entry_blocks: U32,
         60 => reserved2: U32,
     }
