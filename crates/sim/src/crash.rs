@@ -105,6 +105,16 @@ impl History {
 
     /// Runs the step on the model; `point` is the length of the trace after the volume had answered.
     pub fn apply(&mut self, step: &Step, point: usize) -> Answer {
+        self.apply_promised(step, point, true)
+    }
+
+    /// As [`History::apply`], for a step that the volume failed for its device's sake: it may be in effect or not, and
+    /// nothing was promised.
+    pub fn apply_failed(&mut self, step: &Step, point: usize) {
+        let _ = self.apply_promised(step, point, false);
+    }
+
+    fn apply_promised(&mut self, step: &Step, point: usize, promised: bool) -> Answer {
         let index = self.digests.len();
         let replaced = self.replaces(step);
         let touched = self.touched(step);
@@ -139,7 +149,9 @@ impl History {
         if let Some(ino) = replaced {
             self.files.entry(ino).or_default().forced.push(index);
         }
-        self.sync(step, index, &answer);
+        if promised {
+            self.sync(step, index, &answer);
+        }
         answer
     }
 
@@ -200,7 +212,7 @@ impl History {
     }
 
     /// Operations answered when the trace had `point` events; a crash there may also show the next one.
-    fn answered(&self, point: usize) -> usize {
+    pub fn answered(&self, point: usize) -> usize {
         self.ends.partition_point(|&end| end <= point) - 1
     }
 
