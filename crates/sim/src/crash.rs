@@ -133,9 +133,7 @@ impl History {
         if let Op::Write { tag, .. } = step.op {
             self.tag_max = self.tag_max.max(tag);
         }
-        if answer.is_err() {
-            return answer;
-        }
+        answer.as_ref().map_err(|errno| *errno)?;
         if let Some(ino) = touched.filter(|ino| self.model.contains(*ino)) {
             self.add_version(ino, index);
             let size = self.model.inode(ino).size();

@@ -13,6 +13,7 @@ use myriad_sim::op::*;
 use myriad_sim::pattern;
 use myriad_sim::rng::Rng;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -516,11 +517,12 @@ fn add_tree(session: &Session, node: engine::Node, path: Vec<u8>, found: &mut Co
     let target = (stat.kind == Kind::Symlink).then(|| session.readlink_node(node)).transpose()?;
     let mut digest = None;
     if stat.kind == Kind::File {
-        if !found.1.contains_key(&stat.ino) {
-            found.1.insert(stat.ino, read_content(session, node, stat.size)?);
-        }
+        let content = match found.1.entry(stat.ino) {
+            Vacant(first) => first.insert(read_content(session, node, stat.size)?),
+            Occupied(again) => again.into_mut(),
+        };
         let mut sum = ContentDigest::default();
-        found.1[&stat.ino].chunks().for_each(|(offset, bytes)| sum.add(offset, bytes));
+        content.chunks().for_each(|(offset, bytes)| sum.add(offset, bytes));
         digest = Some(sum.finish());
     }
     let is_dir = stat.kind == Kind::Directory;

@@ -30,7 +30,7 @@ impl Model {
     fn open_node(&mut self, cred: &Cred, path: &[u8], how: &OpenHow) -> Result<(Ino, bool), Errno> {
         let mut walk = Walk::new(self, cred);
         let mut parent = walk.parent(ROOT, path)?;
-        let mut follow = !how.no_follow && !(how.create && how.exclusive);
+        let mut follow = !(how.no_follow || how.create && how.exclusive);
         let mut must_be_dir = false;
         let found = loop {
             let Last::Name(name) = &parent.last else {
