@@ -526,7 +526,7 @@ fn check(test: &str, base: &str, fine_times: bool, runs: u64, count: usize) {
     }
     let first = rng::seed_or(1);
     for seed in first..first + runs {
-        let profile = Profile { burst_every: 400, burst_max: 200, huge: false, ..Profile::default() };
+        let profile = Profile { burst_every: 2000, burst_max: 200, huge: false, ..Profile::default() };
         let mut generator = Generator::new(seed, profile);
         let mut model = Model::new(0);
         model.protected_hardlinks = true;
@@ -551,12 +551,12 @@ fn check(test: &str, base: &str, fine_times: bool, runs: u64, count: usize) {
 
 #[test]
 fn on_disk() {
-    let (runs, count) = if rng::is_long() { (40, 5000) } else { (6, 1500) };
+    let (runs, count) = if rng::is_long() { (60, 5000) } else { (20, 1500) };
     check("on_disk", "/tmp", true, runs, count);
 }
 
 #[test]
 fn on_tmpfs() {
-    let (runs, count) = if rng::is_long() { (40, 5000) } else { (6, 1500) };
+    let (runs, count) = if rng::is_long() { (60, 5000) } else { (20, 1500) };
     check("on_tmpfs", "/dev/shm", false, runs, count);
 }

@@ -64,10 +64,6 @@ impl Model {
                 let mut mode = inode.mode;
                 if !inode.is_dir() {
                     mode = without_set_id(cred, inode);
-                    // The bits change with the owner, so chmod's own rule about the group holds as well.
-                    if mode != inode.mode && !may_keep_sgid(cred, gid.unwrap_or(inode.gid)) {
-                        mode &= !SETGID;
-                    }
                 }
                 let inode = self.inode_mut(ino);
                 inode.mode = mode;

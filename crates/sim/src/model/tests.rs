@@ -542,6 +542,11 @@ fn access_lists() {
          a chmod f 670 = ok
          b access f 4 = ok
          b access f 2 = EACCES
+         # Linux asks the list only if the mode's group bits are not all clear; then it is other's turn.
+         a acl f u:6 u1001:4 g:4 m:0 o:4 = ok
+         b access f 4 = ok
+         a acl f u:6 u1001:4 g:4 m:2 o:4 = ok
+         b access f 4 = EACCES
          a acl f u:6 g:4 o:4 = ok
          a stat f = File 644 1 1000 1000 0
          a xls f = 
