@@ -572,6 +572,7 @@ impl Session {
     }
 
     pub fn symlink(&self, target: &[u8], path: &(impl AsPath + ?Sized)) -> Result<Node> {
+        check_target(target)?;
         let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
         let new = NewFile { mode: S_IFLNK | 0o777, rdev: 0, target };
         Ok(self.ops().make(place.parent, &place.name, &new)?.node())
@@ -736,13 +737,16 @@ impl Session {
     pub fn open_tmpfile(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<File> {
         let node = self.resolve_node(path.as_path_bytes(), true)?;
         let made = self.ops().make_tmpfile(Ino(node.ino), mode)?;
-        self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })
+        let file = self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })?;
+        file.file.linkable.store(true, Ordering::Release);
+        Ok(file)
     }
 
     /// Names an unnamed file, or gives a named one a further name.
     pub fn link_file(&self, file: &File, path: &(impl AsPath + ?Sized)) -> Result<()> {
         let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
-        self.ops().link(file.node(), place.parent, &place.name, true).map(|_| ())
+        let linkable = file.file.linkable.load(Ordering::Acquire);
+        self.ops().link(file.node(), place.parent, &place.name, linkable).map(|_| ())
     }
 
     /// Entries of a directory, without "." and "..".
@@ -876,6 +880,7 @@ impl Session {
     }
 
     pub fn symlink_at(&self, target: &[u8], parent: Node, name: &[u8]) -> Result<Stat> {
+        check_target(target)?;
         self.check_node(parent)?;
         self.ops().make(Ino(parent.ino), name, &NewFile { mode: S_IFLNK | 0o777, rdev: 0, target })
     }
@@ -1016,6 +1021,15 @@ impl From<Target> for Place<'_> {
             must_be_dir: target.must_be_dir,
             ends_in_dot: target.ends_in_dot,
         }
+    }
+}
+
+/// A link's target must be a path: ENOENT if it is empty, ENAMETOOLONG from 4096 bytes on.
+fn check_target(target: &[u8]) -> Result<()> {
+    match target.len() {
+        0 => Err(Errno::NOENT.into()),
+        1..4096 => Ok(()),
+        _ => Err(Errno::NAMETOOLONG.into()),
     }
 }
 

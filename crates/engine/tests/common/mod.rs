@@ -62,16 +62,17 @@ impl Setup {
             log_size: self.log_size,
             order: self.order,
             seed: Some(7),
+            clock: engine::Clock::Manual(self.time.clone()),
             ..MkfsOptions::default()
         }
     }
 
     /// A fresh volume.
     pub fn format(&self) -> MemoryDevice {
-        let device = MemoryDevice::new(self.size);
+        let device = Arc::new(MemoryDevice::new(self.size));
         self.time.store(0, Ordering::Relaxed);
-        Fs::format_device(&device, None, &self.mkfs_options()).expect("mkfs on memory");
-        device
+        Fs::format_device(device.clone(), None, &self.mkfs_options()).expect("mkfs on memory");
+        Arc::into_inner(device).expect("mkfs lets go of the device")
     }
 
     pub fn open(&self, device: Arc<dyn BlockDevice>) -> engine::Result<Fs> {
