@@ -59,7 +59,7 @@ pub struct Builder {
     /// Blocks freed and not yet in the trees.
     pub pending: Vec<(FsBlock, u32)>,
     /// Most records of an index leaf.
-    leaf_limit: usize,
+    pub leaf_limit: usize,
     pub root: Ino,
     features: u64,
     /// Where the next data block is sought, by group.
@@ -131,7 +131,7 @@ impl Builder {
         let need = 1 + body_slots;
         let fits = |taken: u32| taken + need <= slots;
         let mut found = None;
-        for (start, taken) in self.chunks.entry(ag).or_default().iter_mut() {
+        for (start, taken) in self.chunks.entry(ag).or_default().iter_mut().rev().take(4) {
             if let Some(at) = taken.iter().position(|&taken| fits(taken)) {
                 found = Some((*start + at as u64, taken[at]));
                 taken[at] += need;
