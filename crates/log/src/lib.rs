@@ -11,8 +11,8 @@
 //!   home         a block's own place on the volume
 //!
 //! ```text
-//!     Checkpoint --seal--> Sealed --write_body--> (caller flushes) --write_commit--> durable: head, space and tail move
-//!                            `----------------- write_all --------------------------^
+//!     Checkpoint --seal--> Sealed --write_body--> (caller flushes) --write_commit--> durable: head and tail move
+//!                            `----------------- write_all -------------------------^
 //!     any error of the device: poisoned; every later call fails, only a new `open` knows what is on the disk
 //! ```
 //!

@@ -1,23 +1,24 @@
 //! Overlay: what the log knows of each block, granule by granule, until the block has gone home.
 //!
-//! Built in two steps. The scan only lists the changes, 16 bytes for each record and revoke. Then the list is sorted
-//! by block and each block's granules are copied out of the log, the newest of each, into an arena without gaps. A hash
-//! table filled record by record was tried: it waits for one miss in the table and one in the arena per record, and took
-//! three times as long at two million records; it also needs a secret seed, or an image could make its blocks collide.
+//! The log as read stays in memory, and the overlay is a list of its records, 16 bytes each, sorted by block. A block's
+//! newest granules are put together when the block is asked for, once in most mounts.
+//!
+//! Roads not taken, measured at two million records of one granule (153 MiB; this way takes 0.22 s, most of it for
+//! reading, checksums and the sort): a hash table with an arena filled record by record took another 0.2 to 0.3 s,
+//! waiting for memory twice a record, and needs a secret seed, or an image could make its blocks collide; copying the
+//! newest granules into an arena after the sort took another 0.2 s, mostly page faults. Memory here is the live part of
+//! the log; there it was arena and log at once in the second case, and an arena with gaps in the first.
 //!
 //! Invariants
-//!   1. `entries` ascend by block; an entry with an empty mask has been removed.
-//!   2. An entry's granules lie together in the arena, in the order of their bits.
-//!   3. `epochs[e].blocks` is the number of entries left whose epoch is `e`; it is 0 for all `e < oldest`, and not 0
-//!      for `e == oldest` unless the overlay is empty.
+//!   1. `changes` ascend by block; changes of one block are in the order of the log.
+//!   2. A block's records count from behind its last revoke on. A block is in the overlay if there are any: if its last
+//!      change is a record.
+//!   3. `epochs[e].blocks` is the number of blocks whose first record that counts is of epoch `e`; it is 0 for all
+//!      `e < oldest`, and not 0 for `e == oldest` unless the overlay is empty.
 
 use crate::place::granule;
 use myriad_format::log::RecordHeader;
 use myriad_format::{FsBlock, Lsn};
-
-/// Records touched ahead of the one being copied, so that their cache misses overlap (ENGINE.md, 1: ten to fifteen fit
-/// in flight).
-const TOUCH_AHEAD: usize = 32;
 
 /// What [`Overlay::apply`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,22 +33,25 @@ pub struct Applied {
 #[derive(Default)]
 pub struct Overlay {
     granule: usize,
-    entries: Vec<Entry>,
-    /// Entries not removed.
-    len: usize,
-    arena: Vec<u8>,
+    /// The log as read.
+    log: Vec<u8>,
+    changes: Vec<Change>,
     epochs: Vec<Epoch>,
     oldest: usize,
+    len: usize,
 }
 
-struct Entry {
+#[derive(Clone, Copy)]
+struct Change {
     block: u64,
-    mask: u64,
-    /// Place in the arena, in granules. 32 bits do: there are no more granules than the largest log holds.
-    piece: u32,
-    /// The first checkpoint that logged the block since it was last revoked.
+    /// Where the record's header lies in the log as read, in words of 8 bytes; or `REVOKE`.
+    word: u32,
+    /// Index of the checkpoint.
     epoch: u32,
 }
+
+/// No record lies there: the largest ring has 2^29 words.
+const REVOKE: u32 = u32::MAX;
 
 /// A checkpoint that was replayed.
 struct Epoch {
@@ -58,19 +62,30 @@ struct Epoch {
 impl Overlay {
     /// Copies the block's granules over `bytes`, the block as read from home. The caller recomputes its checksum.
     pub fn apply(&self, block: FsBlock, bytes: &mut [u8]) -> Option<Applied> {
-        let entry = &self.entries[self.find(block)?];
-        assert!(bytes.len() == self.granule * 64);
-        let mut source = entry.piece as usize * self.granule;
-        for_each_run(entry.mask, |bit, run| {
-            let size = run * self.granule;
-            bytes[bit * self.granule..][..size].copy_from_slice(&self.arena[source..][..size]);
-            source += size;
-        });
-        Some(Applied { mask: entry.mask, lsn: self.epochs[entry.epoch as usize].lsn })
+        let records = counting(self.changes_of(block));
+        let first = records.first()?;
+        let size = self.granule;
+        assert!(bytes.len() == size * 64);
+        let mut done = 0;
+        // The newest first, so that a block changed by every checkpoint costs no more than the granules it has.
+        for change in records.iter().rev() {
+            let record = &self.log[change.word as usize * 8..];
+            let (header, granules) = (RecordHeader::read(record), &record[RecordHeader::SIZE..]);
+            let mask = header.mask.get();
+            for_each_run(mask & !done, |bit, run| {
+                let from = rank(mask, bit) * size;
+                bytes[bit * size..][..run * size].copy_from_slice(&granules[from..][..run * size]);
+            });
+            done |= mask;
+            if done == !0 {
+                break;
+            }
+        }
+        Some(Applied { mask: done, lsn: self.lsn_of(first) })
     }
 
     pub fn contains(&self, block: FsBlock) -> bool {
-        self.find(block).is_some()
+        !counting(self.changes_of(block)).is_empty()
     }
 
     /// Blocks in it.
@@ -84,14 +99,14 @@ impl Overlay {
 
     /// Every block, with the LSN [`Overlay::apply`] gives; ascending, the order to write them home in.
     pub fn blocks(&self) -> impl Iterator<Item = (FsBlock, Lsn)> {
-        let left = self.entries.iter().filter(|entry| entry.mask != 0);
-        left.map(|entry| (FsBlock(entry.block), self.epochs[entry.epoch as usize].lsn))
+        self.blocks_from(FsBlock(0))
     }
 
-    /// The first block from `block` on: for a writer that takes a few at a time and removes them.
-    pub fn next_from(&self, block: FsBlock) -> Option<FsBlock> {
-        let from = self.entries.partition_point(|entry| entry.block < block.0);
-        self.entries[from..].iter().find(|entry| entry.mask != 0).map(|entry| FsBlock(entry.block))
+    /// The blocks from `block` on: for a writer that takes a few at a time and removes them.
+    pub fn blocks_from(&self, block: FsBlock) -> impl Iterator<Item = (FsBlock, Lsn)> {
+        let start = self.changes.partition_point(|change| change.block < block.0);
+        let blocks = self.changes[start..].chunk_by(|one, other| one.block == other.block);
+        blocks.filter_map(|changes| counting(changes).first().map(|first| (FsBlock(first.block), self.lsn_of(first))))
     }
 
     /// LSN of the oldest checkpoint with a granule in here: the tail must not pass it.
@@ -101,16 +116,27 @@ impl Overlay {
 
     /// Drops a block: it has gone home, or was freed. Whether it was there. Memory comes back with the last one.
     pub fn remove(&mut self, block: FsBlock) -> bool {
-        let Some(index) = self.find(block) else { return false };
-        self.entries[index].mask = 0;
-        self.epochs[self.entries[index].epoch as usize].blocks -= 1;
+        let Some(first) = counting(self.changes_of(block)).first() else { return false };
+        let epoch = first.epoch as usize;
+        // A revoke in the last record's place hides all before it.
+        let end = self.changes.partition_point(|change| change.block <= block.0);
+        self.changes[end - 1].word = REVOKE;
+        self.epochs[epoch].blocks -= 1;
         self.len -= 1;
         if self.len == 0 {
             *self = Self { granule: self.granule, ..Self::default() };
-        } else {
-            self.settle();
         }
+        self.settle();
         true
+    }
+
+    fn lsn_of(&self, change: &Change) -> Lsn {
+        self.epochs[change.epoch as usize].lsn
+    }
+
+    fn changes_of(&self, block: FsBlock) -> &[Change] {
+        let from = &self.changes[self.changes.partition_point(|change| change.block < block.0)..];
+        &from[..from.partition_point(|change| change.block == block.0)]
     }
 
     fn settle(&mut self) {
@@ -118,35 +144,20 @@ impl Overlay {
             self.oldest += 1;
         }
     }
-
-    fn find(&self, block: FsBlock) -> Option<usize> {
-        let index = self.entries.binary_search_by_key(&block.0, |entry| entry.block).ok()?;
-        (self.entries[index].mask != 0).then_some(index)
-    }
-
-    /// Bytes the granules take.
-    #[cfg(test)]
-    pub(crate) fn arena_len(&self) -> usize {
-        self.arena.len()
-    }
 }
 
-/// The changes a scan finds, in order.
+/// Of one block's changes the records that count (invariant 2).
+fn counting(changes: &[Change]) -> &[Change] {
+    let revoke = changes.iter().rposition(|change| change.word == REVOKE);
+    &changes[revoke.map_or(0, |index| index + 1)..]
+}
+
+/// The changes a scan finds, in the order of the log.
 #[derive(Default)]
 pub(crate) struct Changes {
     list: Vec<Change>,
     epochs: Vec<Epoch>,
 }
-
-struct Change {
-    block: u64,
-    /// Where the record's header lies in the scanned bytes, in words of 8; or `REVOKE`.
-    word: u32,
-    epoch: u32,
-}
-
-/// No record lies there: the largest ring has 2^29 words.
-const REVOKE: u32 = u32::MAX;
 
 impl Changes {
     /// Starts the next checkpoint: what follows is its.
@@ -155,95 +166,46 @@ impl Changes {
         self.epochs.push(Epoch { lsn, blocks: 0 });
     }
 
-    /// A record, verified, whose header lies at byte `at` of the scanned bytes.
+    /// A record, verified, whose header lies at byte `at` of the log as read.
     pub fn record(&mut self, block: u64, at: usize) {
-        // Headers, granules and units all are multiples of 8 bytes.
+        // Headers, granules and units are multiples of 8 bytes.
         assert!(at % 8 == 0 && at / 8 < REVOKE as usize);
-        self.list.push(Change { block, word: (at / 8) as u32, epoch: self.epoch() });
+        self.push(block, (at / 8) as u32);
     }
 
     pub fn revoke(&mut self, block: u64) {
-        self.list.push(Change { block, word: REVOKE, epoch: self.epoch() });
+        self.push(block, REVOKE);
     }
 
-    fn epoch(&self) -> u32 {
-        // At most one for each unit of the ring.
-        (self.epochs.len() - 1) as u32
+    fn push(&mut self, block: u64, word: u32) {
+        // A checkpoint takes a unit, so the largest ring has 2^20 of them.
+        let epoch = (self.epochs.len() - 1) as u32;
+        self.list.push(Change { block, word, epoch });
     }
 
-    /// The overlay of all changes; `log` is what was scanned.
-    pub fn into_overlay(mut self, block_size: usize, log: &[u8]) -> Overlay {
-        // Stable: a block's changes stay in the order of the log.
-        self.list.sort_by_key(|change| change.block);
-        let mut overlay = Overlay { granule: granule(block_size), epochs: self.epochs, ..Overlay::default() };
-        let mut touched = 0;
-        let mut done = 0;
-        for changes in self.list.chunk_by(|one, other| one.block == other.block) {
-            if touched < done + changes.len() {
-                touch(&self.list[touched.max(done)..], log);
-                touched = touched.max(done) + TOUCH_AHEAD;
+    /// The overlay of all changes to blocks of `block_size`; `log` is the log as read.
+    pub fn into_overlay(self, block_size: usize, log: Vec<u8>) -> Overlay {
+        let (mut changes, mut epochs, mut len) = (self.list, self.epochs, 0);
+        // Stable, for invariant 1; and it makes use of what the log has in order already.
+        changes.sort_by_key(|change| change.block);
+        for block in changes.chunk_by(|one, other| one.block == other.block) {
+            if let Some(first) = counting(block).first() {
+                epochs[first.epoch as usize].blocks += 1;
+                len += 1;
             }
-            done += changes.len();
-            let revoke = changes.iter().rposition(|change| change.word == REVOKE);
-            let valid = &changes[revoke.map_or(0, |index| index + 1)..];
-            if !valid.is_empty() {
-                overlay.push(valid, log);
-            }
+        }
+        let mut overlay = Overlay { granule: granule(block_size), ..Overlay::default() };
+        if len > 0 {
+            overlay = Overlay { log, changes, epochs, len, ..overlay };
         }
         overlay.settle();
         overlay
     }
 }
 
-/// Reads a byte of each of the next records.
-fn touch(changes: &[Change], log: &[u8]) {
-    let bytes = changes.iter().take(TOUCH_AHEAD).filter_map(|change| log.get(change.word as usize * 8 + 16));
-    std::hint::black_box(bytes.fold(0, |sum, byte| sum | byte));
-}
-
-impl Overlay {
-    /// Adds a block: its records in the order of the log.
-    fn push(&mut self, changes: &[Change], log: &[u8]) {
-        let size = self.granule;
-        let record = |change: &Change| {
-            let bytes = &log[change.word as usize * 8..];
-            (RecordHeader::read(bytes).mask.get(), &bytes[RecordHeader::SIZE..])
-        };
-        let union = changes.iter().fold(0, |union, change| union | record(change).0);
-        let start = self.arena.len();
-        let mut missing = union;
-        for change in changes.iter().rev() {
-            let (mask, granules) = record(change);
-            if missing == union && mask == union {
-                // The newest record has it all, as when there is only one: a single copy.
-                self.arena.extend_from_slice(&granules[..union.count_ones() as usize * size]);
-                break;
-            }
-            if missing == union {
-                self.arena.resize(start + union.count_ones() as usize * size, 0);
-            }
-            let mut take = mask & missing;
-            missing &= !mask;
-            while take != 0 {
-                let bit = take & take.wrapping_neg();
-                let (from, to) = (rank(mask, bit) * size, start + rank(union, bit) * size);
-                self.arena[to..to + size].copy_from_slice(&granules[from..from + size]);
-                take ^= bit;
-            }
-            if missing == 0 {
-                break;
-            }
-        }
-        let epoch = changes[0].epoch;
-        self.epochs[epoch as usize].blocks += 1;
-        self.len += 1;
-        self.entries.push(Entry { block: changes[0].block, mask: union, piece: (start / size) as u32, epoch });
-    }
-}
-
-/// How many bits of `mask` lie below `bit`.
-fn rank(mask: u64, bit: u64) -> usize {
-    (mask & (bit - 1)).count_ones() as usize
+/// How many bits of `mask` lie below bit number `bit`.
+fn rank(mask: u64, bit: usize) -> usize {
+    (mask & ((1 << bit) - 1)).count_ones() as usize
 }
 
 /// Calls `run(first bit, bits)` for each run of ones, lowest first.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// Fewest units in a ring: two checkpoints of one unit each, and as much again to let the tail lag behind.
 pub const RING_UNITS_MIN: u64 = 4;
-/// Largest ring: far more than half a second reads, which is what a log should hold. A scan keeps one lap in memory,
-/// and the overlay counts its words and granules in 32 bits.
+/// Largest ring: far more than half a second reads, which is what a log should hold. The overlay keeps one lap in
+/// memory at most, and counts its words in 32 bits.
 pub const RING_BYTES_MAX: u64 = 4 << 30;
 /// No LSN or sequence read from the disk may exceed this: a volume that writes 100 GB/s gets there in a year and a
 /// half, and sums with it cannot overflow.
@@ -80,7 +80,8 @@ impl LogPlace {
         if unit % alignment != 0 {
             return refuse("device alignment", alignment);
         }
-        if self.start % alignment != 0 || self.start.checked_add(self.length).is_none_or(|end| end > self.device.size()) {
+        let end = self.start.checked_add(self.length);
+        if self.start % alignment != 0 || end.is_none_or(|end| end > self.device.size()) {
             return refuse("start", self.start);
         }
         let units = self.length / unit;

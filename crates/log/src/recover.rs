@@ -111,8 +111,12 @@ impl Scan {
             link = Some(next);
             head = next.lsn;
         }
+        let mut bytes = reader.bytes;
+        // What was read ahead of the head, and maybe of a checkpoint that does not count.
+        bytes.truncate((head.0 - anchor.tail.0) as usize);
+        bytes.shrink_to_fit();
         let recovered = Recovered {
-            overlay: changes.into_overlay(place.block_size, &reader.bytes),
+            overlay: changes.into_overlay(place.block_size, bytes),
             pending,
             checkpoints: starts.len() as u64,
             bytes: head.0 - anchor.tail.0,
@@ -237,7 +241,7 @@ const REQUEST_BYTES: usize = 1 << 20;
 /// bytes in flight.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 
-/// Reads the ring from the tail on and keeps what it has read: at most one lap.
+/// Reads the ring from the tail on and keeps what it has read, at most one lap, for the overlay.
 struct Reader<'a> {
     place: &'a LogPlace,
     ring: Ring,
