@@ -54,9 +54,10 @@ pub(crate) fn replay(
             }
             replay.overlay = Some(recovered.overlay);
         }
-        Err(error @ (LogError::Corrupt(_) | LogError::Place { .. })) => replay.findings.push(finding(error.to_string())),
+        Err(LogError::Corrupt(corrupt)) => replay.findings.push(finding(corrupt.to_string())),
         Err(LogError::Io { op, offset, source }) => return Err(CheckError::Io { op, offset, source }),
-        Err(error) => replay.findings.push(finding(error.to_string())),
+        // Not the log's contents but its place or the device's alignment: nothing that emptying it would put right.
+        Err(error) => return Err(CheckError::Log(error.to_string())),
     }
     replay.place = Some(place);
     Ok(replay)

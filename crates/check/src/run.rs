@@ -64,6 +64,9 @@ pub enum CheckError {
     Incompatible(#[from] myriad_format::Incompatible),
     #[error("the volume keeps its log on another device: name it")]
     NoLogDevice,
+    /// The log is not where the superblock says, or cannot be read through this device.
+    #[error("{0}")]
+    Log(String),
     #[error("device {op} at byte {offset}: {source}")]
     Io { op: &'static str, offset: u64, source: io::Error },
     /// Repair found no way to go on; what it has written so far does no harm.

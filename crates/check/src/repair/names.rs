@@ -351,8 +351,12 @@ impl Repair {
                 tops.push(first);
             }
             for top in tops {
-                let no_links = self.item(top).is_some_and(|item| item.state & state::NO_LINKS != 0);
-                if no_links {
+                let now = self.item(top).map_or(state::GONE, |item| item.state);
+                if now & (state::NAMED | state::GONE) != 0 {
+                    // A torn entry block of a top before it turned out to name it.
+                    continue;
+                }
+                if now & state::NO_LINKS != 0 {
                     self.free_inode(top)?;
                     continue;
                 }
