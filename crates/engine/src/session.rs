@@ -628,25 +628,23 @@ impl Session {
         target: &(impl AsPath + ?Sized),
         mode: RenameMode,
     ) -> Result<()> {
-        let from = self.old_name(source.as_path_bytes(), Errno::BUSY, Errno::BUSY)?;
-        let to = {
-            let place = self.old_name(target.as_path_bytes(), Errno::BUSY, Errno::BUSY);
-            match place {
-                Err(Error::Refused(Errno::BUSY)) if mode == RenameMode::NoReplace => return Err(Errno::EXIST.into()),
-                other => other?,
-            }
-        };
-        if from.must_be_dir || to.must_be_dir {
-            // "name/" must be a directory; so must what takes that name.
-            let stat = self.ops().lookup(from.parent, &from.name)?;
-            if !stat.is_dir() && (from.must_be_dir || mode != RenameMode::Exchange) {
-                return Err(Errno::NOTDIR.into());
-            }
-            if mode == RenameMode::Exchange && to.must_be_dir && !self.ops().lookup(to.parent, &to.name)?.is_dir() {
-                return Err(Errno::NOTDIR.into());
-            }
+        let (source, target) = (source.as_path_bytes(), target.as_path_bytes());
+        if source.is_empty() || target.is_empty() {
+            return Err(Errno::NOENT.into());
         }
-        self.ops().rename((from.parent, &from.name), (to.parent, &to.name), mode)
+        // Both directories are found before either name is judged.
+        let (from, to) = {
+            let look = self.volume().look();
+            (self.target(&look, source)?, self.target(&look, target)?)
+        };
+        if from.name.is_empty() {
+            return Err(Errno::BUSY.into());
+        }
+        if to.name.is_empty() {
+            return Err(if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY }.into());
+        }
+        let slashes = (from.must_be_dir, to.must_be_dir);
+        self.ops().rename((from.parent, &from.name), (to.parent, &to.name), mode, slashes)
     }
 
     /// Changes attributes, all or none. Follows a final symbolic link; [`Session::set_attr_node`] does not.
@@ -683,6 +681,8 @@ impl Session {
             return self.open_node(node, options);
         }
         if path.last() == Some(&b'/') {
+            let look = self.volume().look();
+            self.target(&look, path)?;
             return Err(Errno::ISDIR.into());
         }
         // A file may appear or vanish between looking and making: go round until one of the two has worked.
@@ -862,7 +862,7 @@ impl Session {
                 perm::check_truncate(&self.cred, &guarded.subject())?;
                 self.handle(Ino(node.ino), raw.generation.get(), OpenOptions { write: true, ..OpenOptions::default() })
             };
-            file.truncate(size)?;
+            file::truncate(self.volume(), &self.cred, &file.file, size, false)?;
         }
         let rest = SetAttr { size: None, ..attr };
         if rest == SetAttr::default() && attr.size.is_some() { self.stat_node(node) } else { self.ops().set_attr(node, &rest) }
@@ -910,7 +910,7 @@ impl Session {
     ) -> Result<()> {
         self.check_node(source)?;
         self.check_node(target)?;
-        self.ops().rename((Ino(source.ino), name), (Ino(target.ino), new_name), mode)
+        self.ops().rename((Ino(source.ino), name), (Ino(target.ino), new_name), mode, (false, false))
     }
 
     pub fn readlink_node(&self, node: Node) -> Result<Vec<u8>> {
@@ -939,7 +939,7 @@ impl Session {
             self.handle(Ino(node.ino), raw.generation.get(), options)
         };
         if options.truncate {
-            file.truncate(0)?;
+            file::truncate(self.volume(), &self.cred, &file.file, 0, true)?;
         }
         Ok(file)
     }
@@ -1105,12 +1105,12 @@ impl File {
 
     /// Sets the size: what is cut off is gone, what is added reads as zero.
     pub fn truncate(&self, size: u64) -> Result<()> {
-        if !self.options.write && !self.options.append && !self.options.truncate {
+        if !self.options.write && !self.options.append {
             return Err(Errno::INVAL.into());
         }
         self.session.fs.inner.check_process()?;
         self.check_append_only()?;
-        file::truncate(self.volume(), &self.session.cred, &self.file, size)
+        file::truncate(self.volume(), &self.session.cred, &self.file, size, true)
     }
 
     fn check_append_only(&self) -> Result<()> {

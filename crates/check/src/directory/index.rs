@@ -82,6 +82,13 @@ impl Index {
         }
         let header = IndexHeader::read(&buf);
         let (level, depth) = (header.level, header.depth);
+        if level == 0 && depth == 0 {
+            // A single leaf needs no node above it.
+            index.root =
+                Some(Root { depth, room_head: header.room_head.get(), entry_blocks: header.entry_blocks.get() });
+            index.leaves.push((0, root));
+            return index;
+        }
         if depth > DEPTH_MAX || level != root_level(depth, context.geometry.block_bits) {
             context.report(number::INDEX_SHAPE, place, format!("the index root has level {level} and depth {depth}"));
             return index;

@@ -86,6 +86,9 @@ impl Ops<'_> {
                 None => attr_list::remove(ino, &mut list, name),
             };
             match removed {
+                // Removing an ACL that is not there succeeds and changes nothing; setting one that the mode says as
+                // well may still have changed the mode.
+                Err(Error::Refused(Errno::NODATA)) if is_acl && op == XattrOp::Remove => return Ok(()),
                 Err(Error::Refused(Errno::NODATA)) if is_acl => {}
                 other => other?,
             }
