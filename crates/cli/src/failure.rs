@@ -1,0 +1,210 @@
+//! Errors as the user reads them: `PLACE: what; next step`, and the kind that decides the exit code.
+
+use crate::interrupt::Interrupted;
+use crate::show::name::Shown;
+use myriad_engine::{Errno, Error};
+use std::fmt::{self, Display};
+use std::io;
+use std::path::Path;
+
+/// What an error means for the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Error,
+    /// The command line asks for what makes no sense.
+    Usage,
+    /// By this signal.
+    Interrupted(u8),
+    /// The reader of standard output went away.
+    Pipe,
+}
+
+/// An error with all that the message needs. Where there is no useful next step, `next` is empty.
+#[derive(Debug)]
+pub struct Failure {
+    kind: Kind,
+    place: String,
+    what: String,
+    next: String,
+}
+
+impl Failure {
+    /// Something at `place` that cannot be done.
+    pub fn new(place: impl Display, what: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { kind: Kind::Error, place: place.to_string(), what: what.into(), next: next.into() }
+    }
+
+    /// A command line that makes no sense.
+    pub fn usage(place: impl Display, what: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { kind: Kind::Usage, ..Self::new(place, what, next) }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.what)?;
+        if !self.next.is_empty() {
+            write!(f, "; {}", self.next)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The exit kind of any error on its way out of `main`.
+pub fn kind(error: &anyhow::Error) -> Kind {
+    for cause in error.chain() {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            return failure.kind;
+        }
+        if let Some(Interrupted(signal)) = cause.downcast_ref() {
+            return Kind::Interrupted(*signal);
+        }
+        if cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            return Kind::Pipe;
+        }
+    }
+    Kind::Error
+}
+
+/// Says where an error happened, in the words of this module.
+pub trait At<T> {
+    fn at(self, place: impl Display) -> anyhow::Result<T>;
+}
+
+impl<T> At<T> for myriad_engine::Result<T> {
+    fn at(self, place: impl Display) -> anyhow::Result<T> {
+        self.map_err(|error| explain(error, place.to_string()))
+    }
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, place: impl Display) -> anyhow::Result<T> {
+        self.map_err(|error| Failure::new(place, host_error(&error), host_next(&error)).into())
+    }
+}
+
+fn explain(error: Error, place: String) -> anyhow::Error {
+    let (what, next) = match &error {
+        Error::Cancelled => return Interrupted::latest().into(),
+        Error::Refused(errno) => (errno_text(*errno), errno_next(*errno)),
+        Error::Io { source, .. } if is_refusal(source) => (host_error(source), host_next(source)),
+        Error::Io { op, offset, source } => (
+            format!("device {op} at byte {offset}: {}", host_error(source)),
+            "the device is failing or full: see the host's log, and copy the image while it can be read",
+        ),
+        Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
+        Error::Incompatible(incompatible) => (incompatible.to_string(), "use a newer myriad"),
+        Error::Foreign => ("not a Myriad volume".into(), "check the name, or make a volume with myriad mkfs"),
+        Error::Option { option, reason } => {
+            return Failure { kind: Kind::Usage, place, what: option_text(option, reason), next: String::new() }.into();
+        }
+        Error::InUse(holder) => (in_use_text(holder, &place), "wait until it is done with the volume, or unmount it"),
+        Error::Shutdown => (error.to_string(), "see the host's log for the device's error"),
+    };
+    Failure::new(place, what, next).into()
+}
+
+/// The engine names an option as its field; here it is the option of the command line.
+fn option_text(option: &str, reason: &str) -> String {
+    format!("option --{}: {reason}", option.replace('_', "-"))
+}
+
+/// Who says so may have named the image already.
+fn in_use_text(text: &str, place: &str) -> String {
+    text.strip_prefix(place).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(text).to_owned()
+}
+
+/// The host would not let us at the image: not a fault of the device.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::*;
+    matches!(
+        error.kind(),
+        NotFound | PermissionDenied | ReadOnlyFilesystem | IsADirectory | NotADirectory | AlreadyExists | StorageFull
+    )
+}
+
+/// The host's words without its number.
+pub fn host_error(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+fn host_next(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "check the name; myriad mkfs makes a volume",
+        io::ErrorKind::PermissionDenied => "this needs permission to read the image, and to write it for changes",
+        io::ErrorKind::ReadOnlyFilesystem => "the image lies on a read-only file system: copy it to change it",
+        io::ErrorKind::StorageFull => "the host's file system is full: make room there",
+        _ => "",
+    }
+}
+
+pub fn errno_text(errno: Errno) -> String {
+    host_error(&io::Error::from_raw_os_error(errno.raw_os_error()))
+}
+
+fn errno_next(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT => "myriad ls shows what is there",
+        Errno::EXIST => "choose another name, or remove what is there",
+        Errno::NOTDIR => "a name before the last is not a directory",
+        Errno::ISDIR => "name a file",
+        Errno::NOTEMPTY => "myriad rm -r removes a directory and all below it",
+        Errno::NOSPC => "the volume is full: remove files, or copy it to a larger one",
+        Errno::ROFS => "the volume is sealed or was opened read-only",
+        Errno::NAMETOOLONG => "a name has at most 255 bytes",
+        Errno::LOOP => "more than 40 symbolic links, or links that lead in a circle",
+        Errno::PERM => "the file is immutable or append-only, or of a kind for which this is not allowed",
+        _ => "",
+    }
+}
+
+/// A path of the host as a message shows it.
+pub fn image_name(image: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    Shown(image.as_os_str().as_bytes()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_place_what_and_next_step() {
+        let full: myriad_engine::Result<()> = Err(Error::Refused(Errno::NOSPC));
+        let error = full.at("a.img:/x").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a.img:/x: No space left on device; the volume is full: remove files, or copy it to a larger one"
+        );
+        assert_eq!(kind(&error), Kind::Error);
+    }
+
+    #[test]
+    fn kinds_are_found_below_context() {
+        let pipe = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe)).context("writing");
+        assert_eq!(kind(&pipe), Kind::Pipe);
+        assert_eq!(kind(&Interrupted(15).into()), Kind::Interrupted(15));
+        let option: myriad_engine::Result<()> =
+            Err(Error::Option { option: "block_size", reason: "3 is no power of two".into() });
+        let error = option.at("a.img").unwrap_err();
+        assert_eq!(
+            (kind(&error), error.to_string().as_str()),
+            (Kind::Usage, "a.img: option --block-size: 3 is no power of two")
+        );
+    }
+
+    #[test]
+    fn the_holder_is_named_once() {
+        let in_use: myriad_engine::Result<()> = Err(Error::InUse("a.img: in use by process 7 (myriad)".into()));
+        assert!(in_use.at("a.img").unwrap_err().to_string().starts_with("a.img: in use by process 7 (myriad); "));
+    }
+}

@@ -1,0 +1,9 @@
+//! Names, sizes, times, owners and attributes: as people and as programs read them.
+
+pub mod mode;
+pub mod name;
+pub mod owner;
+pub mod size;
+pub mod stat;
+pub mod table;
+pub mod time;

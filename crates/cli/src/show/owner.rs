@@ -1,0 +1,72 @@
+//! Names of users and groups, asked of the host once each.
+
+use nix::unistd::{Gid, Group, Uid, User};
+use std::collections::HashMap;
+
+#[derive(Default)]
+pub struct Owners {
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+    /// Show numbers only.
+    numeric: bool,
+}
+
+impl Owners {
+    pub fn numeric(numeric: bool) -> Self {
+        Self { numeric, ..Self::default() }
+    }
+
+    /// Name of a user, or the number if the host knows none.
+    pub fn user(&mut self, uid: u32) -> &str {
+        let numeric = self.numeric;
+        self.users.entry(uid).or_insert_with(|| {
+            let user = if numeric { None } else { User::from_uid(Uid::from_raw(uid)).ok().flatten() };
+            user.map_or_else(|| uid.to_string(), |user| user.name)
+        })
+    }
+
+    /// Name of a group, or the number if the host knows none.
+    pub fn group(&mut self, gid: u32) -> &str {
+        let numeric = self.numeric;
+        self.groups.entry(gid).or_insert_with(|| {
+            let group = if numeric { None } else { Group::from_gid(Gid::from_raw(gid)).ok().flatten() };
+            group.map_or_else(|| gid.to_string(), |group| group.name)
+        })
+    }
+}
+
+/// `USER[:GROUP]` by name or number, as chown(1) takes it. Without a group: the user's own, or the user's number.
+pub fn parse(text: &str) -> Result<(u32, u32), String> {
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let known = User::from_name(user).ok().flatten();
+    let uid = match (&known, user.parse()) {
+        (Some(known), _) => known.uid.as_raw(),
+        (None, Ok(uid)) => uid,
+        (None, Err(_)) => return Err(format!("this host knows no user `{user}`; give the number")),
+    };
+    let gid = match group {
+        None => {
+            let by_uid = known.or_else(|| User::from_uid(Uid::from_raw(uid)).ok().flatten());
+            by_uid.map_or(uid, |user| user.gid.as_raw())
+        }
+        Some(group) => match (Group::from_name(group).ok().flatten(), group.parse()) {
+            (Some(known), _) => known.gid.as_raw(),
+            (None, Ok(gid)) => gid,
+            (None, Err(_)) => return Err(format!("this host knows no group `{group}`; give the number")),
+        },
+    };
+    Ok((uid, gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_names_or_numbers() {
+        assert_eq!(parse("0:0"), Ok((0, 0)));
+        assert_eq!(parse("root"), Ok((0, 0)));
+        assert_eq!(parse("4000000:17"), Ok((4_000_000, 17)));
+        assert!(parse("no-such-user-here").is_err() && parse("0:no-such-group-here").is_err());
+    }
+}

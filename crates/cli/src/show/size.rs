@@ -1,0 +1,114 @@
+//! Sizes as people write them (`64M`) and read them (`1.5G`).
+
+const UNITS: &[u8] = b"KMGTPE";
+
+/// `4096`, `64K`, `64KiB`, `1.5G`: powers of 1024; `64KB`: powers of 1000, as dd(1) and its family count.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, suffix) = trimmed.split_at(digits);
+    let usage = || format!("`{text}` is not a size; write a number and K, M, G, T, P or E, as in 64M or 1.5G");
+    let multiplier = multiplier(suffix.trim_start()).ok_or_else(usage)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    // Nine digits are finer than any unit needs, and fit the arithmetic.
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') || (number.contains('.') && fraction.is_empty())
+    {
+        return Err(usage());
+    }
+    let too_large = || format!("`{text}` is more than 16E, the largest number of bytes that can be told");
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let scaled =
+        u128::from(fraction.parse::<u64>().unwrap_or(0)) * u128::from(multiplier) / 10_u128.pow(fraction.len() as u32);
+    whole.checked_mul(multiplier).and_then(|bytes| bytes.checked_add(scaled as u64)).ok_or_else(too_large)
+}
+
+fn multiplier(suffix: &str) -> Option<u64> {
+    let upper = suffix.to_ascii_uppercase();
+    let (base, unit) = match upper.as_bytes() {
+        [] | [b'B'] => return Some(1),
+        [unit] | [unit, b'I', b'B'] | [unit, b'I'] => (1024_u64, unit),
+        [unit, b'B'] => (1000, unit),
+        _ => return None,
+    };
+    let power = UNITS.iter().position(|known| known == unit)? as u32 + 1;
+    Some(base.pow(power))
+}
+
+/// A size in at most four characters, rounded up as `ls -h` and `du -h` round: never less than there is.
+pub fn human(bytes: u64) -> String {
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    let mut unit = 1_u64;
+    let mut power = 0;
+    while bytes.div_ceil(unit) >= 1024 && power < UNITS.len() {
+        unit = unit.checked_mul(1024).expect("six powers of 1024 fit 64 bits");
+        power += 1;
+    }
+    let letter = char::from(UNITS[power - 1]);
+    let tenths = (u128::from(bytes) * 10).div_ceil(u128::from(unit));
+    if tenths < 100 {
+        format!("{}.{}{letter}", tenths / 10, tenths % 10)
+    } else {
+        format!("{}{letter}", bytes.div_ceil(unit))
+    }
+}
+
+/// A size exactly, with the human one beside it where that is shorter.
+pub fn exact(bytes: u64) -> String {
+    if bytes < 1024 { format!("{bytes} bytes") } else { format!("{} ({bytes} bytes)", human(bytes)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let cases = [
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("64k", Some(64 << 10)),
+            ("64M", Some(64 << 20)),
+            ("1G", Some(1 << 30)),
+            ("16T", Some(16 << 40)),
+            ("2GiB", Some(2 << 30)),
+            ("2GB", Some(2_000_000_000)),
+            ("1.5K", Some(1536)),
+            ("10 M", Some(10 << 20)),
+            ("512B", Some(512)),
+            ("15E", Some(15 << 60)),
+            ("16E", None),
+            ("99999999999999999999", None),
+            ("", None),
+            ("M", None),
+            ("-1", None),
+            ("1X", None),
+            ("1.", None),
+            ("1.2.3", None),
+            (".5G", None),
+            ("1MM", None),
+            ("0x10", None),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(parse(text).ok(), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_short_and_never_too_small() {
+        let cases = [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10 << 10, "10K"),
+            ((10 << 10) + 1, "11K"),
+            ((1 << 20) - 1, "1.0M"),
+            (u64::MAX, "16E"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(human(bytes), text, "{bytes}");
+        }
+    }
+}

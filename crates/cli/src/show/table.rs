@@ -1,0 +1,29 @@
+//! Tables on standard output: facts in two columns, and columns of numbers.
+
+use crate::output::Output;
+use comfy_table::{CellAlignment, Table, presets};
+use std::io::{self, Write};
+
+/// `name:  value` lines, the values in one column.
+pub fn facts(out: &mut Output, facts: &[(&str, String)]) -> io::Result<()> {
+    let width = facts.iter().map(|(name, _)| name.len() + 1).max().unwrap_or(0);
+    for (name, value) in facts {
+        writeln!(out, "{:width$}  {value}", format!("{name}:"))?;
+    }
+    Ok(())
+}
+
+/// Rows under a heading; the first `left` columns are text, the others numbers.
+pub fn columns(out: &mut Output, heading: &[&str], left: usize, rows: Vec<Vec<String>>) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(heading.to_vec()).add_rows(rows);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let start = if index == 0 { 0 } else { 1 };
+        column.set_padding((start, 1));
+        column.set_cell_alignment(if index < left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

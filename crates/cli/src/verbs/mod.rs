@@ -1,0 +1,43 @@
+//! The verbs, one file each, and the table of them all.
+
+use crate::verb::Verb;
+
+pub mod cat;
+pub mod completions;
+pub mod debug;
+pub mod df;
+pub mod du;
+pub mod find;
+pub mod fsck;
+pub mod info;
+pub mod ln;
+pub mod ls;
+pub mod man;
+pub mod mkdir;
+pub mod mkfs;
+pub mod mv;
+pub mod rm;
+pub mod stat;
+pub mod stats;
+
+/// Every verb, in the order in which help shows them. A verb that is written elsewhere (`transfer`: cp,
+/// import, export; bench, verify) is a type that implements `verb::Command`, and one more line here.
+pub const VERBS: &[Verb] = &[
+    Verb::of::<mkfs::Mkfs>(),
+    Verb::of::<info::Info>(),
+    Verb::of::<ls::Ls>(),
+    Verb::of::<cat::Cat>(),
+    Verb::of::<mv::Mv>(),
+    Verb::of::<rm::Rm>(),
+    Verb::of::<mkdir::Mkdir>(),
+    Verb::of::<ln::Ln>(),
+    Verb::of::<find::Find>(),
+    Verb::of::<du::Du>(),
+    Verb::of::<df::Df>(),
+    Verb::of::<stat::Stat>(),
+    Verb::of::<stats::Stats>(),
+    Verb::of::<fsck::Fsck>(),
+    Verb::of::<debug::Debug>(),
+    Verb::of::<completions::Completions>(),
+    Verb::of::<man::Man>(),
+];

@@ -1,0 +1,73 @@
+//! Options that every verb has which opens a volume, and places as arguments.
+
+use super::Place;
+use crate::show::size;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+use myriad_engine::{MountOptions, Order};
+use std::path::PathBuf;
+
+/// Options of verbs that read a volume.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Opening the volume")]
+pub struct OpenArgs {
+    /// Memory for cached blocks; without it a quarter of the machine's, at most 4G
+    #[arg(long = "cachesize", value_name = "SIZE", value_parser = size::parse)]
+    pub cache_size: Option<u64>,
+    /// Device that holds the log, for a volume made with one
+    #[arg(long, value_name = "DEVICE")]
+    pub log_device: Option<PathBuf>,
+}
+
+/// Options of verbs that change a volume.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ChangeArgs {
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Order of writes; without it the one the volume was last opened with
+    #[arg(long, value_enum, value_name = "ORDER", help_heading = "Opening the volume")]
+    pub order: Option<OrderName>,
+}
+
+/// `myriad_engine::Order` by name.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderName {
+    /// No promise after a crash but that repair can make the volume consistent
+    None,
+    /// Write-ahead log: after a crash the names are as after some prefix of the operations
+    Log,
+}
+
+impl From<OrderName> for Order {
+    fn from(name: OrderName) -> Self {
+        match name {
+            OrderName::None => Self::None,
+            OrderName::Log => Self::Log,
+        }
+    }
+}
+
+impl OpenArgs {
+    pub fn mount_options(&self) -> MountOptions {
+        let mut options = MountOptions { log_device: self.log_device.clone(), ..MountOptions::default() };
+        if let Some(size) = self.cache_size {
+            options.cache_size = size;
+        }
+        options
+    }
+}
+
+impl ChangeArgs {
+    pub fn mount_options(&self) -> MountOptions {
+        MountOptions { order: self.order.map(Order::from), ..self.open.mount_options() }
+    }
+}
+
+/// Parser of an argument `IMAGE:/path`.
+pub fn place() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().try_map(|argument| Place::parse(&argument)))
+}
+
+/// Parser of an argument `IMAGE[:/path]`.
+pub fn place_or_root() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().try_map(|argument| Place::parse_or_root(&argument)))
+}

@@ -1,0 +1,134 @@
+//! `IMAGE:/path`: a path inside a volume, as scp writes places.
+
+use crate::failure::image_name;
+use crate::show::name::Shown;
+use std::ffi::OsStr;
+use std::fmt::{self, Display};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A file in a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub image: PathBuf,
+    /// Starts with a slash.
+    pub path: Vec<u8>,
+}
+
+impl Place {
+    /// Splits `IMAGE:/path` at the last `:/` that follows the name of an existing file, so that both the image's path
+    /// and the one inside may contain `:/`. If no such file exists, at the last `:/`.
+    pub fn parse(argument: &OsStr) -> Result<Self, PlaceError> {
+        Self::split(argument, |image| image.exists())
+    }
+
+    /// As `parse`, but an image alone means its root.
+    pub fn parse_or_root(argument: &OsStr) -> Result<Self, PlaceError> {
+        match Self::parse(argument) {
+            Err(PlaceError::NoPath { image, .. }) if !argument.as_bytes().ends_with(b":") => {
+                Ok(Self { image, path: b"/".to_vec() })
+            }
+            other => other,
+        }
+    }
+
+    fn split(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Self, PlaceError> {
+        let bytes = argument.as_bytes();
+        let at = |index: usize| Self { image: image(&bytes[..index]), path: bytes[index + 1..].to_vec() };
+        let colons = || (0..bytes.len()).rev().filter(|&index| bytes[index..].starts_with(b":/"));
+        let Some(last) = colons().next() else {
+            return Err(PlaceError::NoPath { image: image(bytes), shown: Shown(bytes).to_string() });
+        };
+        let place = colons().map(at).find(|place| exists(&place.image)).unwrap_or_else(|| at(last));
+        if place.image.as_os_str().is_empty() {
+            return Err(PlaceError::NoImage { shown: Shown(bytes).to_string() });
+        }
+        Ok(place)
+    }
+
+    /// Whether both lie in one image, by whichever of its paths.
+    pub fn is_in_image_of(&self, other: &Self) -> bool {
+        let canonical = |place: &Self| place.image.canonicalize().ok();
+        self.image == other.image || canonical(self).is_some_and(|image| canonical(other) == Some(image))
+    }
+
+    /// The file `name` in this directory.
+    pub fn below(&self, name: &[u8]) -> Self {
+        Self { image: self.image.clone(), path: crate::show::name::join(&self.path, name) }
+    }
+
+    /// Whether the path has no component but `.` and `..`.
+    pub fn is_root(&self) -> bool {
+        self.path.split(|&byte| byte == b'/').all(|name| matches!(name, b"" | b"." | b".."))
+    }
+}
+
+fn image(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", image_name(&self.image), Shown(&self.path))
+    }
+}
+
+/// Why an argument names no place in a volume.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    #[error("`{shown}` names no path in a volume; write IMAGE:/path")]
+    NoPath { image: PathBuf, shown: String },
+    #[error("`{shown}` names no image; write IMAGE:/path")]
+    NoImage { shown: String },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_split_at_the_last_colon_slash_that_makes_sense() {
+        /// Argument; files that exist; image and path, or none.
+        type Case = (&'static str, &'static [&'static str], Option<(&'static str, &'static str)>);
+        let cases: &[Case] = &[
+            ("a.img:/x/y", &[], Some(("a.img", "/x/y"))),
+            ("a.img:/", &[], Some(("a.img", "/"))),
+            ("c:d/a.img:/x", &[], Some(("c:d/a.img", "/x"))),
+            ("c:/d/a.img:/x", &["c:/d/a.img"], Some(("c:/d/a.img", "/x"))),
+            ("a.img:/b:/c", &["a.img"], Some(("a.img", "/b:/c"))),
+            ("a.img:/b:/c", &["a.img", "a.img:/b"], Some(("a.img:/b", "/c"))),
+            ("a.img:/b:/c", &[], Some(("a.img:/b", "/c"))),
+            ("a.img:/x:y", &[], Some(("a.img", "/x:y"))),
+            ("a.img://x", &[], Some(("a.img", "//x"))),
+            ("a.img", &[], None),
+            ("a.img:", &[], None),
+            ("a.img:x", &[], None),
+            ("/x", &[], None),
+            (":/x", &[], None),
+            ("", &[], None),
+        ];
+        for (argument, files, expected) in cases {
+            let place =
+                Place::split(OsStr::new(argument), |image| files.iter().any(|file| Path::new(file) == image)).ok();
+            let expected = expected.map(|(image, path)| Place { image: image.into(), path: path.into() });
+            assert_eq!(place, expected, "{argument} with {files:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_path_are_kept() {
+        let argument = OsStr::from_bytes(b"a.img:/caf\xe9\n");
+        let place = Place::split(argument, |_| false).unwrap();
+        assert_eq!(place.path, b"/caf\xe9\n");
+        assert_eq!(place.to_string(), "a.img:$'/caf\\351\\n'");
+    }
+
+    #[test]
+    fn an_image_alone_is_its_root_where_that_is_meant() {
+        assert_eq!(Place::parse_or_root(OsStr::new("a.img")).unwrap().path, b"/");
+        assert!(Place::parse_or_root(OsStr::new("a.img:")).is_err());
+        for (path, is_root) in [("/", true), ("/..", true), ("/./", true), ("/a/..", false), ("/a", false)] {
+            assert_eq!(Place { image: "a".into(), path: path.into() }.is_root(), is_root, "{path}");
+        }
+    }
+}
