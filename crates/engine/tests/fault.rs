@@ -173,14 +173,14 @@ fn the_device_fails_for_good() {
 #[test]
 fn mkfs_fails_cleanly() {
     let setup = Setup::new(4096, 16 << 20);
-    let device = FaultDevice::new(MemoryDevice::new(setup.size));
-    Fs::format_device(&device, None, &setup.mkfs_options()).unwrap();
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(setup.size)));
+    Fs::format_device(device.clone(), None, &setup.mkfs_options()).unwrap();
     let seen = [FaultOp::Write, FaultOp::Flush].map(|op| (op, device.seen(op)));
     for (op, seen) in seen {
         for nth in 1..=seen {
-            let device = FaultDevice::new(MemoryDevice::new(setup.size));
+            let device = Arc::new(FaultDevice::new(MemoryDevice::new(setup.size)));
             device.fail(op, nth, FaultSpan::Once, EIO);
-            let made = Fs::format_device(&device, None, &setup.mkfs_options());
+            let made = Fs::format_device(device.clone(), None, &setup.mkfs_options());
             assert!(matches!(made, Err(Error::Io { .. })), "{op:?} {nth}: {made:?}");
         }
     }

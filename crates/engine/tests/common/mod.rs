@@ -68,10 +68,10 @@ impl Setup {
 
     /// A fresh volume.
     pub fn format(&self) -> MemoryDevice {
-        let device = MemoryDevice::new(self.size);
+        let device = Arc::new(MemoryDevice::new(self.size));
         self.time.store(0, Ordering::Relaxed);
-        Fs::format_device(&device, None, &self.mkfs_options()).expect("mkfs on memory");
-        device
+        Fs::format_device(device.clone(), None, &self.mkfs_options()).expect("mkfs on memory");
+        device.clone_image()
     }
 
     pub fn open(&self, device: Arc<dyn BlockDevice>) -> engine::Result<Fs> {
