@@ -8,6 +8,7 @@ use myriad_engine as engine;
 use myriad_engine::{Clock, Error, File, Fs, MkfsOptions, MountOptions, Order, Session};
 use myriad_sim::compare::{ContentDigest, TreeEntry, join};
 use myriad_sim::errno::Errno;
+use myriad_sim::model::Model;
 use myriad_sim::model::content::Content;
 use myriad_sim::op::*;
 use myriad_sim::pattern;
@@ -206,6 +207,11 @@ impl Engine {
 
     pub fn fs(&self) -> &Fs {
         self.fs.as_ref().expect("the volume is open")
+    }
+
+    /// A model of the volume as mkfs left it: it has the root's times, which come from the system's clock.
+    pub fn fresh_model(&self) -> engine::Result<Model> {
+        Ok(Model::new(self.root().stat("/")?.btime))
     }
 
     pub fn root(&self) -> Session {
