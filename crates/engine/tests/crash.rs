@@ -56,8 +56,8 @@ fn record(setup: &Setup, steps: &[Step]) -> Result<Run, String> {
     let device = Arc::new(RecordingDevice::new(setup.format()));
     let base: MemoryDevice = device.inner().clone_image();
     let mut engine = Engine::open(setup, device.clone(), Way::Path).map_err(|error| error.to_string())?;
-    let mut history = History::new(Model::new(0), 0);
-    let mut differ = Differ::new(Rules::ALL);
+    let mut history = History::new(engine.fresh_model().map_err(|error| error.to_string())?, 0);
+    let mut differ = Differ::new(Rules::from_env());
     for (index, step) in steps.iter().enumerate() {
         let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
         let got = engine.run(step, history.model().next_clock()).map_err(|error| at(error.to_string()))?;

@@ -8,6 +8,7 @@ use myriad_engine as engine;
 use myriad_engine::{Clock, Error, File, Fs, MkfsOptions, MountOptions, Order, Session};
 use myriad_sim::compare::{ContentDigest, TreeEntry, join};
 use myriad_sim::errno::Errno;
+use myriad_sim::model::Model;
 use myriad_sim::model::content::Content;
 use myriad_sim::op::*;
 use myriad_sim::pattern;
@@ -72,7 +73,7 @@ impl Setup {
         let device = Arc::new(MemoryDevice::new(self.size));
         self.time.store(0, Ordering::Relaxed);
         Fs::format_device(device.clone(), None, &self.mkfs_options()).expect("mkfs on memory");
-        Arc::into_inner(device).expect("mkfs lets go of the device")
+        device.clone_image()
     }
 
     pub fn open(&self, device: Arc<dyn BlockDevice>) -> engine::Result<Fs> {
@@ -207,6 +208,11 @@ impl Engine {
 
     pub fn fs(&self) -> &Fs {
         self.fs.as_ref().expect("the volume is open")
+    }
+
+    /// A model of the volume as mkfs left it: it has the root's times, which come from the system's clock.
+    pub fn fresh_model(&self) -> engine::Result<Model> {
+        Ok(Model::new(self.root().stat("/")?.btime))
     }
 
     pub fn root(&self) -> Session {
