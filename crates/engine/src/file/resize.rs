@@ -295,7 +295,7 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
         if is_data != hole {
             return Ok(offset.max(block * block_size));
         }
-        block = until.max(block + 1);
+        block = until;
     }
     if hole { Ok(data.size) } else { Err(Errno::NXIO.into()) }
 }

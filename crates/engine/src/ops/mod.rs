@@ -68,6 +68,9 @@ impl<'a> Ops<'a> {
             return Err(Errno::NOTDIR.into());
         }
         namei::check_access(look, self.cred, dir, &raw, perm::EXECUTE)?;
+        if name.bytes.len() > myriad_format::dir::NAME_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
         let hit = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
         let child = inode::read(look, hit.ino)?;
         Ok(self.stat_of(hit.ino, &child))
