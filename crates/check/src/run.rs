@@ -102,7 +102,7 @@ pub(crate) fn look(
 ) -> Result<Outcome, CheckError> {
     let (on_disk, damage) = superblock::find(&**device)?;
     let geometry = on_disk.geometry();
-    let replay = replay(device, log_device, &on_disk, &geometry)?;
+    let replay = replay(device, log_device, &on_disk, damage.is_some())?;
     let log_blocks = replay.overlay.as_ref().map_or(0, |overlay| overlay.len() as u64);
     let reader = Reader::new(device.clone(), replay.overlay, geometry, on_disk.volume());
     let (superblock, overlaid) = overlaid_superblock(&reader, &on_disk, damage.is_some());

@@ -6,6 +6,7 @@ use common::{Builder, Image, SHAPE, SMALL, Sample, Shape, VOLUME, sample, sample
 use myriad_check::{Options, Progress, Report, check, number};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, RecordHeader, unit};
+use myriad_format::superblock::seam::STATE_IN_USE;
 use myriad_format::{FsBlock, log::ANCHOR_UNITS};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -31,6 +32,9 @@ fn more(b: &mut Builder) {
 
 /// Writes one checkpoint by hand: the granules in which `new` differs from `old`, and pending frees.
 fn write_checkpoint(old: &Image, new: &Image, pending: &[(FsBlock, u32)]) {
+    for image in [old, new] {
+        image.change_superblock(|sb| sb.state.set(STATE_IN_USE));
+    }
     let mut body = Vec::new();
     let mut records = 0;
     let granule = old.geometry.granule_size();
@@ -94,6 +98,10 @@ fn the_log_is_part_of_the_volume() {
         assert_eq!(report.finding_count, 0, "{}", text(&report.findings));
         assert_eq!(report.totals.inodes, untouched.totals.inodes + 43);
         assert!(report.totals.log_blocks > 10);
+        // Closed cleanly, the same log would not be replayed.
+        let closed = Image { device: Arc::new(old.image.device.clone_image()), ..old.image };
+        closed.change_superblock(|sb| sb.state.set(0));
+        assert_eq!(run(&closed, false).totals.log_blocks, 0);
 
         // Damage below the log: repair replays first, and nothing is replayed over what it wrote.
         old.image.change_inode(old.hard, |raw| raw.nlink.set(1));

@@ -369,6 +369,13 @@ const CASES: &[Case] = &[
     } },
     Case { name: "index without its first pointer", expected: n::INDEX_SHAPE, damage: |s| s.image.change(index_root(s, s.big), |bytes| bytes[64..70].fill(0)) },
     Case { name: "entry blocks said to be fewer", expected: n::INDEX_STALE, damage: |s| s.image.change(index_root(s, s.big), |bytes| IndexHeader::read_mut(bytes).entry_blocks.set(1)) },
+    Case { name: "entry blocks said to be none", expected: n::INDEX_SHAPE, damage: |s| s.image.change(index_root(s, s.big), |bytes| IndexHeader::read_mut(bytes).entry_blocks.set(0)) },
+    Case { name: "entry blocks said to be more", expected: n::INDEX_SHAPE, damage: |s| s.image.change(index_root(s, s.big), |bytes| IndexHeader::read_mut(bytes).entry_blocks.set(100_000)) },
+    Case { name: "hole among the entry blocks", expected: n::INDEX_SHAPE, damage: |s| change_node(s, BlockKind::ExtentTree, s.big.0, |head, body| {
+        let count = usize::from(head.count.get());
+        body.copy_within(32..count * 16, 16);
+        head.count.set(head.count.get() - 1);
+    }) },
     // Attributes.
     Case { name: "attribute list cut", expected: n::ATTRIBUTES, damage: |s| {
         let (block, _) = s.image.geometry.locate(s.attributes).unwrap();

@@ -100,6 +100,20 @@ pub(super) fn write_index(
     split(records, 0..records.len(), 0, 0, fill(lines * LINE_RECORDS), lines * LINE_RECORDS, &mut leaves)?;
     let depth = leaves.iter().map(|leaf| leaf.1).max().unwrap_or(0);
 
+    if depth == 0 {
+        // One leaf is its own root.
+        let root = take()?;
+        let mut leaf = reader.new_buffer();
+        header::init(&mut leaf, BlockKind::DirIndex, reader.volume, owner, root);
+        for record in records.iter() {
+            place(&mut leaf, lines, record);
+        }
+        let head = IndexHeader::read_mut(&mut leaf);
+        head.room_head.set(room_head);
+        head.entry_blocks.set(entry_blocks);
+        write(reader, root, &mut leaf)?;
+        return Ok((root, 1));
+    }
     let root = take()?;
     let bits = node_bits(reader.geometry.block_bits);
     let top = root_level(depth, reader.geometry.block_bits);

@@ -438,8 +438,8 @@ impl Builder {
         self.node(ino).body_slots = 0;
         let mut total_blocks = 0;
         let index_root = if blocks.len() == 1 { FsBlock(0) } else { self.take(ag, 1) };
-        // Blocks without a live entry become holes; runs of the others become extents of at most two blocks.
-        let kept: Vec<usize> = (0..blocks.len()).filter(|&block| blocks[block].1 > 0).collect();
+        // Runs of entry blocks become extents of at most two.
+        let kept: Vec<usize> = (0..blocks.len()).collect();
         let with_room: Vec<usize> =
             if blocks.len() == 1 { Vec::new() } else { kept.iter().copied().filter(|block| block % 2 == 0).collect() };
         let mut extents: Vec<Extent> = Vec::new();
