@@ -1,7 +1,7 @@
 //! Power is lost after every write, and in any order that the device allows; the volume is opened, and the oracle of
 //! `sim::crash` judges what is there. Then the checker, and for a sample the recovery is interrupted as well.
 //!
-//! `MYRIAD_SEED` replays a run, `MYRIAD_CRASH` one state of it, `MYRIAD_LONG=1` makes many more.
+//! `MYRIAD_SEED` replays a run; `MYRIAD_LONG=1` makes many more.
 
 mod common;
 
