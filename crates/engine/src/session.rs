@@ -682,8 +682,9 @@ impl Session {
         }
         if path.last() == Some(&b'/') {
             let look = self.volume().look();
-            self.target(&look, path)?;
-            return Err(Errno::ISDIR.into());
+            let place = self.target(&look, path)?;
+            let exists = place.name.is_empty() && options.exclusive;
+            return Err(if exists { Errno::EXIST } else { Errno::ISDIR }.into());
         }
         // A file may appear or vanish between looking and making: go round until one of the two has worked.
         for _ in 0..100 {
@@ -862,7 +863,7 @@ impl Session {
                 perm::check_truncate(&self.cred, &guarded.subject())?;
                 self.handle(Ino(node.ino), raw.generation.get(), OpenOptions { write: true, ..OpenOptions::default() })
             };
-            file::truncate(self.volume(), &self.cred, &file.file, size, false)?;
+            file::truncate(self.volume(), &self.cred, &file.file, size)?;
         }
         let rest = SetAttr { size: None, ..attr };
         if rest == SetAttr::default() && attr.size.is_some() { self.stat_node(node) } else { self.ops().set_attr(node, &rest) }
@@ -939,7 +940,7 @@ impl Session {
             self.handle(Ino(node.ino), raw.generation.get(), options)
         };
         if options.truncate {
-            file::truncate(self.volume(), &self.cred, &file.file, 0, true)?;
+            file::truncate(self.volume(), &self.cred, &file.file, 0)?;
         }
         Ok(file)
     }
@@ -1110,7 +1111,7 @@ impl File {
         }
         self.session.fs.inner.check_process()?;
         self.check_append_only()?;
-        file::truncate(self.volume(), &self.session.cred, &self.file, size, true)
+        file::truncate(self.volume(), &self.session.cred, &self.file, size)
     }
 
     fn check_append_only(&self) -> Result<()> {

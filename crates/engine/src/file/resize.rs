@@ -24,9 +24,9 @@ fn node(file: &OpenFile) -> Node {
     Node { ino: file.ino.0, generation: file.generation }
 }
 
-/// Sets the size of a file. What is cut off is gone; what is added reads as zero. `by_handle`: the modification time
-/// changes even if the size does not, as ftruncate(2) has it and truncate(2) has not.
-pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size: u64, by_handle: bool) -> Result<()> {
+/// Sets the size of a file. What is cut off is gone; what is added reads as zero. The times change even if the size does
+/// not.
+pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size: u64) -> Result<()> {
     volume.check_running()?;
     if volume.options.read_only {
         return Err(Errno::ROFS.into());
@@ -38,10 +38,6 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
     delalloc::drop_set_id(volume, cred, file)?;
     let mut data = file.data.write();
     load(volume, file, &mut data)?;
-    if size == data.size && !by_handle {
-        drop(data);
-        return touch_ctime(volume, file);
-    }
     if size >= data.size {
         // Growing is a change of the size only; the next flush carries it.
         data.size = size;
@@ -96,18 +92,6 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
         })?;
     }
     Ok(())
-}
-
-/// A truncation that changes nothing is still a change of the inode.
-fn touch_ctime(volume: &Volume, file: &OpenFile) -> Result<()> {
-    transact(volume, 0, |txn| {
-        let _lock = volume.lock_exclusive(file.ino);
-        let mut raw = inode::read_node(&txn.look, node(file))?;
-        let now = volume.now();
-        raw.ctime = I64::new(now);
-        volume.files.set_ctime(file.ino, now);
-        inode::write(txn, file.ino, &raw)
-    })
 }
 
 /// Whether the file has so few extents that one transaction can free them with the flush of what follows.

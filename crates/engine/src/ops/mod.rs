@@ -143,6 +143,7 @@ impl<'a> Ops<'a> {
         let volume = self.volume;
         let lock = volume.lock_exclusive(dir);
         let (raw, guarded) = self.directory(&txn.look, dir)?;
+        crate::types::check_name(name.bytes)?;
         let mut hit = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
         if let Some(further) = volume.lock_further(dir, hit.ino) {
             let mut locks = vec![lock];

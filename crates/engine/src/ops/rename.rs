@@ -32,7 +32,6 @@ impl Ops<'_> {
         mode: RenameMode,
         slashes: (bool, bool),
     ) -> Result<()> {
-        check_name(from.1)?;
         self.volume.counters.bump(Count::renames);
         let source = End { dir: from.0, name: self.name(from.1) };
         let target = End { dir: to.0, name: self.name(to.1) };
@@ -86,6 +85,7 @@ impl Ops<'_> {
             let _locks = volume.lock_many(&inos);
             let (source_dir, source_guard) = self.directory(&txn.look, source.dir)?;
             let (target_dir, target_guard) = self.directory(&txn.look, target.dir)?;
+            check_name(source.name.bytes)?;
             let source_hit = dir::search(&txn.look, source.dir, &source_dir, source.name)?.hit.ok_or(Errno::NOENT)?;
             check_name(target.name.bytes)?;
             let search = dir::search(&txn.look, target.dir, &target_dir, target.name)?;

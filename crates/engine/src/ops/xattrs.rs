@@ -93,9 +93,8 @@ impl Ops<'_> {
                 None => attr_list::remove(ino, &mut list, name),
             };
             match removed {
-                // Removing an ACL that is not there succeeds and changes nothing; setting one that the mode says as
-                // well may still have changed the mode.
-                Err(Error::Refused(Errno::NODATA)) if is_acl && op == XattrOp::Remove => return Ok(()),
+                // Removing an ACL that is not there succeeds; where none can be, it does not even touch the inode.
+                Err(Error::Refused(Errno::NODATA)) if name == DEFAULT_ACL && !raw.is_dir() => return Ok(()),
                 Err(Error::Refused(Errno::NODATA)) if is_acl => {}
                 other => other?,
             }

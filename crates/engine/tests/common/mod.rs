@@ -403,7 +403,12 @@ impl Engine {
             }
             Op::Rename { source, target, how } => {
                 let ((from, source), (to, target)) = (split(source)?, split(target)?);
-                none(session.rename_at(parent!(from), &source, parent!(to), &target, rename_mode(*how)))
+                let from = parent!(from);
+                // As the kernel walks: the source's directory must be searchable before the target's is looked for.
+                if let Err(error) = session.access_node(from, 1) {
+                    return Some(Err(error));
+                }
+                none(session.rename_at(from, &source, parent!(to), &target, rename_mode(*how)))
             }
             Op::Stat { path, follow: true } => {
                 session.stat_node(parent!(self.at(path))).map(|stat| Value::Stat(stat_of(&stat)))
