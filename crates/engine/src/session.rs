@@ -1122,6 +1122,9 @@ impl File {
 
     /// Allocates, or gives back, the blocks of a range of bytes.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Errno::INVAL.into());
+        }
         self.check_data(true)?;
         if matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. }) {
             self.check_append_only()?;

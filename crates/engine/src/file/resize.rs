@@ -127,9 +127,6 @@ pub(crate) fn allocate(
     if volume.options.read_only {
         return Err(Errno::ROFS.into());
     }
-    if length == 0 {
-        return Err(Errno::INVAL.into());
-    }
     let end = range_end(offset, length)?;
     delalloc::drop_set_id(volume, cred, file)?;
     // The map must be the inode's, with nothing pending over it.
