@@ -133,6 +133,7 @@ impl Checkpointer {
         self.make_log_room(volume)?;
         self.release(volume)?;
         volume.release_empty_chunks()?;
+        crate::file::flush_emptied(volume)?;
 
         // Close the epoch.
         let closed = volume.cache.gate.close();
@@ -399,15 +400,19 @@ impl Checkpointer {
     fn move_tail(&mut self, volume: &Volume) {
         let cache = &volume.cache;
         let log = self.log.as_mut().expect("order log has a log");
-        let mut tail = log.head().0.min(self.needed_lsn).min(volume.epoch.freed.lock().needed_lsn);
+        // Nothing leaves the overlay or is forgotten unseen: what a forgotten block needs is noted under this lock, and
+        // a block taken from the overlay is on the list of recovered frames before the overlay's lock is free again.
+        let freed = volume.epoch.freed.lock();
+        let mut tail = log.head().0.min(self.needed_lsn).min(freed.needed_lsn);
+        if let Some(lsn) = cache.overlay.read().oldest() {
+            tail = tail.min(lsn.0);
+        }
+        self.away.append(&mut cache.take_recovered());
         for &index in &self.away {
             let header = cache.arena.header(index);
             if header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.load(Ordering::Relaxed) != 0 {
                 tail = tail.min(header.first_lsn.load(Ordering::Relaxed));
             }
-        }
-        if let Some(lsn) = cache.overlay.read().oldest() {
-            tail = tail.min(lsn.0);
         }
         log.set_tail(Lsn(tail));
     }
@@ -417,6 +422,7 @@ impl Checkpointer {
         volume.counters.bump(Count::checkpoints);
         self.release(volume)?;
         volume.release_empty_chunks()?;
+        crate::file::flush_emptied(volume)?;
         let closed = volume.cache.gate.close();
         let mut txn = Txn::behind(volume, &closed);
         let prepared = volume.prepare_capture(&mut txn);

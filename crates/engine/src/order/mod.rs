@@ -195,15 +195,16 @@ impl<'a> Txn<'a> {
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
         let volume = self.volume();
-        let frame = volume.cache.create(block, kind)?;
-        let mut bytes = frame.write();
-        header::init(&mut bytes, kind, volume.cache.volume, owner, block);
-        let mut mask = u64::MAX;
         if logged {
             // It may have been forgotten in this very epoch. Its whole content is logged, so nothing older can shine
             // through, and a revoke would drop the new record with the old ones.
             volume.epoch.freed.lock().revokes.retain(|&revoked| revoked != block);
-        } else {
+        }
+        let frame = volume.cache.create(block, kind)?;
+        let mut bytes = frame.write();
+        header::init(&mut bytes, kind, volume.cache.volume, owner, block);
+        let mut mask = u64::MAX;
+        if !logged {
             volume.cache.arena.header(frame.index).flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
@@ -256,8 +257,10 @@ impl BlockStore for Txn<'_> {
     fn forget(&mut self, block: FsBlock) {
         self.changed = true;
         let volume = self.volume();
-        let needed = volume.cache.kill(block);
+        // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
+        // changes either in its frame or in `needed_lsn`.
         let mut freed = volume.epoch.freed.lock();
+        let needed = volume.cache.kill(block);
         freed.revokes.push(block);
         if let Some(lsn) = needed {
             freed.needed_lsn = freed.needed_lsn.min(lsn);
