@@ -177,6 +177,7 @@ impl<'a> Txn<'a> {
         self.changed = true;
         let volume = self.volume();
         volume.epoch.freed.lock().limbo.push((start, length));
+        self.log_bytes += 16;
         volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
         volume.counters.add(Count::blocks_freed, u64::from(length));
     }
@@ -256,6 +257,7 @@ impl BlockStore for Txn<'_> {
 
     fn forget(&mut self, block: FsBlock) {
         self.changed = true;
+        self.log_bytes += 8;
         let volume = self.volume();
         // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
         // changes either in its frame or in `needed_lsn`.
@@ -305,6 +307,8 @@ impl Drop for Txn<'_> {
         }
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
+        }
+        if self.log_bytes > 0 {
             volume.epoch.log_bytes.fetch_add(self.log_bytes, Ordering::Relaxed);
         }
         SPARE.set(std::mem::take(&mut self.dirty));
