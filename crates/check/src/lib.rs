@@ -1,1 +1,45 @@
+//! Check and repair of a volume: the second opinion. It shares format, device and log replay with the engine, nothing
+//! else; what it believes about a volume is what `docs/FORMAT.md` says.
+//!
+//! ```text
+//! open       superblock or a copy of it, log scanned into an overlay
+//! inodes     group headers, inode trees, inode blocks, file maps, attributes   (groups in parallel)
+//! names      directories: entries, list of blocks with room, index             (directories in parallel)
+//! links      orphan list, link counts, identities, every directory below the root
+//! space      free-space trees, reserve, header counts, leaks                   (groups in parallel)
+//! totals     superblock
+//! repair     salvage, then everything derivable written anew (see `repair`), then all of the above again
+//! ```
+//!
+//! Invariants
+//!   1. Nothing is written unless `Options::repair`.
+//!   2. Bytes from the device never reach an assertion, an index or unchecked arithmetic before they were checked. Each
+//!      metadata block is followed once: the second owner of a block is a finding, not a descent.
+//!   3. Memory: a bit a block in use (in pages, so that a sparse giant costs nothing), 9 bytes an inode slot, 17 a
+//!      directory, a list of blocks with room of one directory. Findings are capped.
+//!
+//! Not here: exit codes and printing (the command line), policy of any kind.
 
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod blocks;
+mod context;
+mod directory;
+mod extents;
+mod findings;
+mod inodes;
+mod io;
+mod links;
+mod orphans;
+mod replay;
+mod report;
+mod run;
+mod slots;
+mod space;
+mod superblock;
+mod tree;
+
+pub use findings::{KINDS, Kind, kind, number};
+pub use report::{Finding, Place, Report, Totals};
+pub use run::{CheckError, Options, Progress, check};

@@ -196,7 +196,10 @@ mod tests {
         let option: myriad_engine::Result<()> =
             Err(Error::Option { option: "block_size", reason: "3 is no power of two".into() });
         let error = option.at("a.img").unwrap_err();
-        assert_eq!((kind(&error), error.to_string().as_str()), (Kind::Usage, "a.img: option --block-size: 3 is no power of two"));
+        assert_eq!(
+            (kind(&error), error.to_string().as_str()),
+            (Kind::Usage, "a.img: option --block-size: 3 is no power of two")
+        );
     }
 
     #[test]

@@ -107,6 +107,7 @@ pub fn parser() -> clap::Command {
         .long("quiet")
         .short('q')
         .global(true)
+        .display_order(900)
         .action(ArgAction::SetTrue)
         .help("Say nothing but errors and what was asked for");
     clap::Command::new("myriad")

@@ -1,7 +1,9 @@
 //! Myriad's engine.
 
+mod attr_list;
 mod edit;
 mod error;
+mod perm;
 mod session;
 mod types;
 

@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn paths_join_and_split() {
-        for (directory, name, joined) in [("/", "a", "/a"), ("/a", "b", "/a/b"), ("/a/", "b", "/a/b"), ("/a", "", "/a")] {
+        for (directory, name, joined) in [("/", "a", "/a"), ("/a", "b", "/a/b"), ("/a/", "b", "/a/b"), ("/a", "", "/a")]
+        {
             assert_eq!(join(directory.as_bytes(), name.as_bytes()), joined.as_bytes());
         }
         for (path, name) in [("/a/b", Some("b")), ("/a/b//", Some("b")), ("/", None), ("/a/..", None)] {

@@ -11,12 +11,14 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let multiplier = multiplier(suffix.trim_start()).ok_or_else(usage)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     // Nine digits are finer than any unit needs, and fit the arithmetic.
-    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') || (number.contains('.') && fraction.is_empty())
+    {
         return Err(usage());
     }
     let too_large = || format!("`{text}` is more than 16E, the largest number of bytes that can be told");
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
-    let scaled = u128::from(fraction.parse::<u64>().unwrap_or(0)) * u128::from(multiplier) / 10_u128.pow(fraction.len() as u32);
+    let scaled =
+        u128::from(fraction.parse::<u64>().unwrap_or(0)) * u128::from(multiplier) / 10_u128.pow(fraction.len() as u32);
     whole.checked_mul(multiplier).and_then(|bytes| bytes.checked_add(scaled as u64)).ok_or_else(too_large)
 }
 
@@ -45,7 +47,11 @@ pub fn human(bytes: u64) -> String {
     }
     let letter = char::from(UNITS[power - 1]);
     let tenths = (u128::from(bytes) * 10).div_ceil(u128::from(unit));
-    if tenths < 100 { format!("{}.{}{letter}", tenths / 10, tenths % 10) } else { format!("{}{letter}", bytes.div_ceil(unit)) }
+    if tenths < 100 {
+        format!("{}.{}{letter}", tenths / 10, tenths % 10)
+    } else {
+        format!("{}{letter}", bytes.div_ceil(unit))
+    }
 }
 
 /// A size exactly, with the human one beside it where that is shorter.

@@ -23,7 +23,8 @@ pub struct Cat {
 impl Command for Cat {
     const NAME: &'static str = "cat";
     const ABOUT: &'static str = "Write files to standard output";
-    const DETAILS: &'static str = "Symbolic links are followed. The bytes are written exactly as they are, to a terminal too.";
+    const DETAILS: &'static str =
+        "Symbolic links are followed. The bytes are written exactly as they are, to a terminal too.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad cat vol.img:/etc/motd", "shows a file"),
         ("myriad cat vol.img:/log/1 vol.img:/log/2 | gzip > log.gz", "joins two files"),

@@ -26,7 +26,8 @@ pub struct Ln {
 impl Command for Ln {
     const NAME: &'static str = "ln";
     const ABOUT: &'static str = "Give a file another name, or make a symbolic link";
-    const DETAILS: &'static str = "An existing file is never replaced. A symbolic link given as target is linked itself.";
+    const DETAILS: &'static str =
+        "An existing file is never replaced. A symbolic link given as target is linked itself.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad ln vol.img:/a vol.img:/b", "makes /b another name of the file /a"),
         ("myriad ln -s ../lib vol.img:/usr/lib", "makes a symbolic link that leads to ../lib"),
@@ -63,8 +64,7 @@ impl Ln {
     fn source(&self) -> Result<Place> {
         let source = Place::parse(&self.target)
             .map_err(|error| Failure::usage("", error.to_string(), "with -s the target may be any text"))?;
-        let same = |a: &Place, b: &Place| a.image == b.image || a.image.canonicalize().ok() == b.image.canonicalize().ok();
-        if !same(&source, &self.link) {
+        if !source.is_in_image_of(&self.link) {
             let what = format!("not on the same volume as {}", self.link);
             return Err(Failure::usage(&source, what, "use ln -s, or copy it with myriad cp").into());
         }

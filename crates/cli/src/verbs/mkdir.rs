@@ -58,11 +58,12 @@ impl Mkdir {
     }
 
     fn make_all(&self, volume: &Volume, place: &Place) -> Result<()> {
-        let ends = place.path.iter().enumerate().skip(1).filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
-        for end in ends.chain([place.path.len()]) {
+        let length = place.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        // The root itself is always there: `length` is 0, and nothing is to be done.
+        let is_end = |end: &usize| *end == length || place.path[*end] == b'/' && place.path[*end - 1] != b'/';
+        for end in (1..=length).filter(is_end) {
             let path = &place.path[..end];
-            let is_last = end == place.path.len();
-            match self.make_one(volume, path, is_last) {
+            match self.make_one(volume, path, end == length) {
                 Err(Error::Refused(Errno::EXIST)) if volume.session().stat(path).is_ok_and(|stat| stat.is_dir()) => (),
                 result => result.at(Place { path: path.to_vec(), ..place.clone() })?,
             }

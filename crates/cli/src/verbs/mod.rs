@@ -20,7 +20,8 @@ pub mod rm;
 pub mod stat;
 pub mod stats;
 
-/// Every verb, in the order in which help shows them. A verb that is written elsewhere is one more line here.
+/// Every verb, in the order in which help shows them. A verb that is written elsewhere (`transfer`: cp,
+/// import, export; bench, verify) is a type that implements `verb::Command`, and one more line here.
 pub const VERBS: &[Verb] = &[
     Verb::of::<mkfs::Mkfs>(),
     Verb::of::<info::Info>(),

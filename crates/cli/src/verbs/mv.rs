@@ -6,7 +6,7 @@ use crate::show::name;
 use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, ChangeArgs, Place, Volume, Volumes};
 use anyhow::Result;
-use myriad_engine::RenameMode;
+use myriad_engine::{Errno, Error, RenameMode};
 
 #[derive(clap::Args)]
 pub struct Mv {
@@ -39,9 +39,11 @@ impl Command for Mv {
     fn run(self, context: &Context) -> Result<Status> {
         let (target, sources) = self.places.split_last().expect("the parser asks for two");
         for source in sources {
-            if source.image != target.image && source.image.canonicalize().ok() != target.image.canonicalize().ok() {
+            if !source.is_in_image_of(target) {
                 let what = format!("not on the same volume as {target}");
-                return Err(Failure::usage(source, what, "copy it with myriad cp, then remove it with myriad rm").into());
+                return Err(
+                    Failure::usage(source, what, "copy it with myriad cp, then remove it with myriad rm").into()
+                );
             }
         }
         Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
@@ -49,7 +51,12 @@ impl Command for Mv {
             let is_dir = volume.session().stat(&target.path).is_ok_and(|stat| stat.is_dir());
             let into = is_dir && !self.no_target_directory && !self.exchange;
             if sources.len() > 1 && !into {
-                return Err(Failure::usage(target, "not a directory", "several files can be moved to a directory only").into());
+                return Err(Failure::usage(
+                    target,
+                    "not a directory",
+                    "several files can be moved to a directory only",
+                )
+                .into());
             }
             for source in sources {
                 context.check()?;
@@ -75,6 +82,12 @@ impl Mv {
             (_, true) => RenameMode::Exchange,
             _ => RenameMode::Replace,
         };
-        volume.session().rename(&source.path, &target.path, mode).at(format_args!("{source} to {target}"))
+        let names = format!("{source} to {target}");
+        match volume.session().rename(&source.path, &target.path, mode) {
+            Err(Error::Refused(Errno::INVAL)) => {
+                Err(Failure::new(names, "a directory cannot be moved into itself", "choose another target").into())
+            }
+            result => result.at(names),
+        }
     }
 }

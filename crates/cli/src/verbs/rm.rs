@@ -39,7 +39,9 @@ impl Command for Rm {
             let mut removed = 0;
             for file in &self.files {
                 context.check()?;
-                let result = volumes.get(&file.image).and_then(|volume| self.remove(context, &volume, file, &progress, &mut removed));
+                let result = volumes
+                    .get(&file.image)
+                    .and_then(|volume| self.remove(context, &volume, file, &progress, &mut removed));
                 context.tolerate(result)?;
             }
             Ok(())
@@ -49,7 +51,14 @@ impl Command for Rm {
 }
 
 impl Rm {
-    fn remove(&self, context: &Context, volume: &Volume, place: &Place, progress: &Progress, removed: &mut u64) -> Result<()> {
+    fn remove(
+        &self,
+        context: &Context,
+        volume: &Volume,
+        place: &Place,
+        progress: &Progress,
+        removed: &mut u64,
+    ) -> Result<()> {
         if place.is_root() {
             return Err(Failure::new(place, "the root of the volume cannot be removed", "name what is below it").into());
         }

@@ -66,7 +66,8 @@ impl Stat {
         if let Some(target) = target {
             put(&mut object, "target", &target);
         }
-        let attributes = attributes.iter().map(|name| String::from_utf8_lossy(name).into_owned().into()).collect::<Vec<Value>>();
+        let attributes =
+            attributes.iter().map(|name| String::from_utf8_lossy(name).into_owned().into()).collect::<Vec<Value>>();
         object.insert("xattrs".into(), attributes.into());
         Ok(out.json(&object.into())?)
     }
@@ -93,9 +94,18 @@ fn human(
         write!(out, "  Device type: {major},{minor}")?;
     }
     let permissions = mode::string(file_type, stat.mode);
-    writeln!(out, "\nAccess: ({:04o}/{permissions})  Uid: ({}/{})  Gid: ({}/{})",
-        stat.mode & 0o7777, stat.uid, owners.user(stat.uid), stat.gid, owners.group(stat.gid))?;
-    for (label, at) in [("Access", stat.atime), ("Modify", stat.mtime), ("Change", stat.ctime), (" Birth", stat.btime)] {
+    let user = owners.user(stat.uid).to_owned();
+    writeln!(
+        out,
+        "\nAccess: ({:04o}/{permissions})  Uid: ({}/{})  Gid: ({}/{})",
+        stat.mode & 0o7777,
+        stat.uid,
+        user,
+        stat.gid,
+        owners.group(stat.gid)
+    )?;
+    for (label, at) in [("Access", stat.atime), ("Modify", stat.mtime), ("Change", stat.ctime), (" Birth", stat.btime)]
+    {
         writeln!(out, "{label}: {}", time::full(at))?;
     }
     if !attributes.is_empty() {

@@ -67,7 +67,10 @@ impl Volume {
     /// Makes everything durable and closes the volume.
     pub fn close(self) -> Result<()> {
         let name = self.name();
-        drop(self.session);
+        {
+            // It holds the volume open.
+            let _session = self.session;
+        }
         self.fs.close().at(name)
     }
 }

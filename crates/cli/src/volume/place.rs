@@ -46,6 +46,12 @@ impl Place {
         Ok(place)
     }
 
+    /// Whether both lie in one image, by whichever of its paths.
+    pub fn is_in_image_of(&self, other: &Self) -> bool {
+        let canonical = |place: &Self| place.image.canonicalize().ok();
+        self.image == other.image || canonical(self).is_some_and(|image| canonical(other) == Some(image))
+    }
+
     /// The file `name` in this directory.
     pub fn below(&self, name: &[u8]) -> Self {
         Self { image: self.image.clone(), path: crate::show::name::join(&self.path, name) }
@@ -82,8 +88,9 @@ mod tests {
 
     #[test]
     fn places_split_at_the_last_colon_slash_that_makes_sense() {
-        // Argument; files that exist; image and path, or none.
-        let cases: &[(&str, &[&str], Option<(&str, &str)>)] = &[
+        /// Argument; files that exist; image and path, or none.
+        type Case = (&'static str, &'static [&'static str], Option<(&'static str, &'static str)>);
+        let cases: &[Case] = &[
             ("a.img:/x/y", &[], Some(("a.img", "/x/y"))),
             ("a.img:/", &[], Some(("a.img", "/"))),
             ("c:d/a.img:/x", &[], Some(("c:d/a.img", "/x"))),
@@ -101,7 +108,8 @@ mod tests {
             ("", &[], None),
         ];
         for (argument, files, expected) in cases {
-            let place = Place::split(OsStr::new(argument), |image| files.iter().any(|file| Path::new(file) == image)).ok();
+            let place =
+                Place::split(OsStr::new(argument), |image| files.iter().any(|file| Path::new(file) == image)).ok();
             let expected = expected.map(|(image, path)| Place { image: image.into(), path: path.into() });
             assert_eq!(place, expected, "{argument} with {files:?}");
         }

@@ -1,0 +1,77 @@
+//! Packed directory entries, as in an entry block or an inode's body.
+
+use myriad_format::Ino;
+use myriad_format::dir::{EntryHeader, entry_size};
+
+/// An entry; free when `ino` is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    /// Bytes from the start of the entries.
+    pub offset: u32,
+    pub length: u16,
+    pub ino: Ino,
+    pub name: &'a [u8],
+    pub file_type: u8,
+    pub tag: u32,
+}
+
+/// What is impossible about an entry, and where. Nothing after it can be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BadEntry {
+    pub offset: u32,
+    pub field: &'static str,
+    pub value: u64,
+}
+
+/// Iterates over packed entries; ends after the first bad one.
+pub(crate) fn parse(bytes: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, BadEntry>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if at >= bytes.len() {
+            return None;
+        }
+        let result = entry_at(bytes, at);
+        at = result.as_ref().map_or(bytes.len(), |entry| at + usize::from(entry.length));
+        Some(result)
+    })
+}
+
+/// The entry at an offset.
+pub(crate) fn entry_at(bytes: &[u8], at: usize) -> Result<Entry<'_>, BadEntry> {
+    let bad = |field, value| Err(BadEntry { offset: at as u32, field, value });
+    let rest = &bytes[at..];
+    if rest.len() < EntryHeader::SIZE {
+        return bad("room", rest.len() as u64);
+    }
+    let header = EntryHeader::read(rest);
+    let length = usize::from(header.length.get());
+    let name_len = usize::from(header.name_len);
+    if length % 8 != 0 || length < EntryHeader::SIZE || length > rest.len() {
+        return bad("length", length as u64);
+    }
+    let ino = Ino(header.ino.get());
+    if ino.is_none() {
+        return Ok(Entry { offset: at as u32, length: length as u16, ino, name: &[], file_type: 0, tag: 0 });
+    }
+    if name_len == 0 || entry_size(name_len) > length {
+        return bad("name_len", name_len as u64);
+    }
+    let name = &rest[EntryHeader::SIZE..][..name_len];
+    if !is_name(name) {
+        return bad("name", u64::from(name[0]));
+    }
+    let (file_type, tag) = (header.file_type, header.tag.get());
+    Ok(Entry { offset: at as u32, length: length as u16, ino, name, file_type, tag })
+}
+
+/// Name of the entry at an offset, if one can be read there.
+pub(crate) fn name_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    if at >= bytes.len() {
+        return None;
+    }
+    entry_at(bytes, at).ok().map(|entry| entry.name)
+}
+
+fn is_name(name: &[u8]) -> bool {
+    name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
+}

@@ -1,0 +1,74 @@
+//! File maps: where an inode's blocks are.
+
+use crate::context::Context;
+use crate::findings::number;
+use crate::report::Place;
+use crate::tree::{Tree, check_tree};
+use myriad_format::btree;
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::inode::{RawInode, fork};
+use myriad_format::{FsBlock, Ino};
+
+/// How an inode's fork maps blocks.
+pub(crate) enum Map {
+    None,
+    Inline(Vec<RawExtent>),
+    Tree { root: FsBlock, level: u8 },
+}
+
+/// The map in a fork that `RawInode::check` accepted.
+pub(crate) fn map_of(raw: &RawInode) -> Map {
+    let word = |at: usize| u64::from_le_bytes(raw.fork[at..at + 8].try_into().expect("eight bytes"));
+    match raw.fork_code() {
+        fork::EXTENTS => {
+            Map::Inline((0..raw.inline_extent_count()).map(|index| *RawExtent::read(&raw.fork[index * 16..])).collect())
+        }
+        fork::TREE => Map::Tree { root: FsBlock(word(0)), level: raw.fork[8] },
+        // An indexed directory may have no entry block left.
+        fork::DIRECTORY if raw.fork[8..24] == [0; 16] => Map::None,
+        fork::DIRECTORY => Map::Inline(vec![*RawExtent::read(&raw.fork[8..])]),
+        fork::DIRECTORY_TREE => Map::Tree { root: FsBlock(word(8)), level: raw.fork[16] },
+        _ => Map::None,
+    }
+}
+
+/// Root block of a directory's index; `None` for a directory without.
+pub(crate) fn index_root(raw: &RawInode) -> Option<FsBlock> {
+    let root = u64::from_le_bytes(raw.fork[..8].try_into().expect("eight bytes"));
+    (matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE) && root != 0).then_some(FsBlock(root))
+}
+
+/// Claims an inode's blocks and hands its extents to `each`; how many blocks data and tree take.
+pub(crate) fn check_map(context: &Context<'_>, ino: Ino, raw: &RawInode, mut each: impl FnMut(Extent)) -> u64 {
+    let place = Place::Inode(ino);
+    let mut blocks = 0;
+    let mut end = 0;
+    let mut record = |bytes: &[u8]| match Extent::decode(RawExtent::read(bytes), &context.geometry, ino) {
+        Err(corrupt) => context.damage(place, corrupt.into()),
+        Ok(extent) if extent.file_block.0 < end => {
+            let message = format!("the extent at file block {} begins before file block {end}", extent.file_block);
+            context.report(number::EXTENT_ORDER, place, message);
+        }
+        Ok(extent) => {
+            end = extent.end().0;
+            blocks += u64::from(extent.length);
+            if context.claim(extent.start, u64::from(extent.length), place, "extent") {
+                each(extent);
+            }
+        }
+    };
+    match map_of(raw) {
+        Map::None => 0,
+        Map::Inline(extents) => {
+            for extent in extents {
+                record(zerocopy::IntoBytes::as_bytes(&extent));
+            }
+            blocks
+        }
+        Map::Tree { root, level } => {
+            let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
+            let result = check_tree(context, &tree, place, &mut record);
+            blocks + result.nodes
+        }
+    }
+}

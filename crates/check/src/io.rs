@@ -1,0 +1,132 @@
+//! Reads and writes of whole blocks, whatever the device's alignment, with the log laid over what is read.
+
+use myriad_device::BlockDevice;
+use myriad_format::{BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, header};
+use myriad_log::Overlay;
+use std::io;
+use std::sync::Arc;
+
+/// Why a block cannot be believed.
+#[derive(Debug)]
+pub(crate) enum Damage {
+    Corrupt(Corrupt),
+    Unreadable { block: FsBlock, error: io::Error },
+}
+
+impl From<Corrupt> for Damage {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Corrupt(corrupt)
+    }
+}
+
+/// A volume's blocks as a mount would see them.
+pub(crate) struct Reader {
+    device: Arc<dyn BlockDevice>,
+    overlay: Option<Overlay>,
+    pub geometry: Geometry,
+    pub volume: [u8; 16],
+}
+
+impl Reader {
+    pub fn new(device: Arc<dyn BlockDevice>, overlay: Option<Overlay>, geometry: Geometry, volume: [u8; 16]) -> Self {
+        Self { device, overlay, geometry, volume }
+    }
+
+    pub fn block_size(&self) -> usize {
+        self.geometry.block_size()
+    }
+
+    pub fn new_buffer(&self) -> Vec<u8> {
+        vec![0; self.block_size()]
+    }
+
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Reads a run of blocks as they are on the device; `buf` is whole blocks.
+    pub fn read_device(&self, block: FsBlock, buf: &mut [u8]) -> Result<(), Damage> {
+        let unreadable = |error| Damage::Unreadable { block, error };
+        let end = block.0.checked_add((buf.len() / self.block_size()) as u64);
+        if end.is_none_or(|end| end > self.geometry.block_count) {
+            return Err(unreadable(io::Error::new(io::ErrorKind::InvalidInput, "outside the volume")));
+        }
+        read_at(&*self.device, block.0 << self.geometry.block_bits, buf).map_err(unreadable)
+    }
+
+    /// Reads one block and lays the log over it. `true`: the log changed it, so its checksum means nothing.
+    pub fn read_raw(&self, block: FsBlock, buf: &mut [u8]) -> Result<bool, Damage> {
+        self.read_device(block, buf)?;
+        Ok(self.lay_over(block, buf))
+    }
+
+    pub fn lay_over(&self, block: FsBlock, buf: &mut [u8]) -> bool {
+        self.overlay.as_ref().is_some_and(|overlay| overlay.apply(block, buf).is_some())
+    }
+
+    /// Reads a metadata block and verifies its header.
+    pub fn read(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8]) -> Result<(), Damage> {
+        let overlaid = self.read_raw(block, buf)?;
+        self.verify(block, kind, owner, buf, overlaid)
+    }
+
+    pub fn verify(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8], overlaid: bool) -> Result<(), Damage> {
+        if overlaid {
+            // The checksum is for the block before the log's granules; everything else must hold already.
+            let lsn = BlockHeader::read(buf).lsn.get();
+            header::seal(buf, lsn);
+        }
+        header::verify(buf, kind, &self.volume, block)?;
+        header::verify_owner(buf, block, owner)?;
+        Ok(())
+    }
+
+    /// Seals and writes a metadata block.
+    pub fn write(&self, block: FsBlock, buf: &mut [u8]) -> io::Result<()> {
+        let lsn = BlockHeader::read(buf).lsn.get();
+        header::seal(buf, lsn);
+        self.write_raw(block, buf)
+    }
+
+    pub fn write_raw(&self, block: FsBlock, buf: &[u8]) -> io::Result<()> {
+        assert!(block.0 < self.geometry.block_count, "repair writes inside the volume only");
+        write_at(&*self.device, block.0 << self.geometry.block_bits, buf)
+    }
+}
+
+/// Reads bytes at any offset, through a larger aligned buffer where the device asks for it.
+pub(crate) fn read_at(device: &dyn BlockDevice, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    let (start, len) = aligned(device, offset, buf.len())?;
+    if start == offset && len == buf.len() {
+        return device.read(offset, buf);
+    }
+    let mut wide = vec![0; len];
+    device.read(start, &mut wide)?;
+    let at = (offset - start) as usize;
+    buf.copy_from_slice(&wide[at..at + buf.len()]);
+    Ok(())
+}
+
+/// Writes bytes at any offset; what the device's alignment adds is read first and written back.
+pub(crate) fn write_at(device: &dyn BlockDevice, offset: u64, buf: &[u8]) -> io::Result<()> {
+    let (start, len) = aligned(device, offset, buf.len())?;
+    if start == offset && len == buf.len() {
+        return device.write(offset, buf);
+    }
+    let mut wide = vec![0; len];
+    device.read(start, &mut wide)?;
+    let at = (offset - start) as usize;
+    wide[at..at + buf.len()].copy_from_slice(buf);
+    device.write(start, &wide)
+}
+
+/// The smallest aligned range around a range, if it lies on the device.
+fn aligned(device: &dyn BlockDevice, offset: u64, len: usize) -> io::Result<(u64, usize)> {
+    let unit = device.alignment().max(1) as u64;
+    let start = offset / unit * unit;
+    let end = offset.checked_add(len as u64).and_then(|end| end.checked_next_multiple_of(unit));
+    match end {
+        Some(end) if end <= device.size() => Ok((start, (end - start) as usize)),
+        _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "past the end of the device")),
+    }
+}

@@ -1,0 +1,104 @@
+//! Pass "links": what the names add up to. Link counts, identities, orphans, and every directory below the root.
+
+use crate::context::{Context, SlotRef, SlotTable, slot_bit};
+use crate::directory::Directories;
+use crate::findings::number;
+use crate::report::Place;
+use crate::slots::inode_at;
+use myriad_format::inode::RawInode;
+use myriad_format::Ino;
+
+pub(crate) fn check_links(context: &Context<'_>, slots: &SlotTable, directories: &Directories) {
+    let root = Ino(context.superblock.root_ino.get());
+    for (ino, slot) in slots.iter(&context.geometry) {
+        check_slot(context, directories, root, ino, slot);
+    }
+    check_tree(context, slots, directories, root);
+}
+
+fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: Ino, slot: SlotRef<'_>) {
+    let place = Place::Inode(ino);
+    let state = slot.state();
+    let left = slot.links_left();
+    if state & slot_bit::NO_LINKS != 0 && state & slot_bit::ORPHAN == 0 && left == 0 {
+        context.report(number::NAMELESS, place, "has no links and is not in the list of orphans");
+        return;
+    }
+    let directory = directories.index(ino);
+    let is_named = directory.map(|index| ino == root || !directories.parent(index).is_none());
+    if left != 0 {
+        let nlink = raw_of(context, ino).map_or(0, |raw| raw.nlink.get());
+        let found = nlink.wrapping_sub(left);
+        if is_named.unwrap_or(found != 0) || nlink == 0 {
+            context.report(number::NLINK, place, format!("says {nlink} links, {found} were found"));
+        } else {
+            context.report(number::UNREFERENCED, place, format!("says {nlink} links, nothing names it"));
+            return;
+        }
+    }
+    if is_named == Some(false) && state & slot_bit::NO_LINKS == 0 {
+        context.report(number::UNREFERENCED, place, "is a directory that nothing names");
+        return;
+    }
+    // A file that had several names may have kept the identity of one that is gone. A directory never had another name.
+    if is_named == Some(true) {
+        let sound = if ino == root {
+            raw_of(context, ino).is_some_and(|raw| {
+                (raw.parent.get(), raw.name_hash.get(), raw.entry_position.get()) == (root.0, 0, 0)
+            })
+        } else {
+            state & slot_bit::IDENTITY != 0
+        };
+        if !sound {
+            context.report(number::IDENTITY, place, "its parent, name hash or position do not describe its entry");
+        }
+    }
+}
+
+/// Every named directory must lead to the root by the directories that name it.
+fn check_tree(context: &Context<'_>, slots: &SlotTable, directories: &Directories, root: Ino) {
+    const UNKNOWN: u8 = 0;
+    const CONNECTED: u8 = 1;
+    const PENDING: u8 = 2;
+    const LOST: u8 = 3;
+    let Some(root_index) = directories.index(root) else {
+        let what = if slots.find(&context.geometry, root).is_some() { "is no directory" } else { "does not exist" };
+        context.report(number::ROOT, Place::Inode(root), format!("the root {what}"));
+        return;
+    };
+    let mut states = vec![UNKNOWN; directories.inos.len()];
+    states[root_index] = CONNECTED;
+    let mut path = Vec::new();
+    for index in 0..states.len() {
+        let mut at = index;
+        let end = loop {
+            match states[at] {
+                UNKNOWN => {
+                    states[at] = PENDING;
+                    path.push(at);
+                    let parent = directories.parent(at);
+                    // Nothing names it: reported as unreferenced, or an orphan; what lies below is lost with it.
+                    let Some(next) = (!parent.is_none()).then(|| directories.index(parent)).flatten() else { break LOST };
+                    at = next;
+                }
+                CONNECTED => break CONNECTED,
+                LOST => break LOST,
+                _ => {
+                    let ino = directories.inos[at];
+                    context.report(number::DISCONNECTED, Place::Inode(ino), "lies on a circle of directories");
+                    break LOST;
+                }
+            }
+        };
+        for at in path.drain(..) {
+            states[at] = end;
+        }
+    }
+}
+
+fn raw_of(context: &Context<'_>, ino: Ino) -> Option<RawInode> {
+    let (block, slot) = context.geometry.locate(ino)?;
+    let mut buf = context.reader.new_buffer();
+    context.reader.read_raw(block, &mut buf).ok()?;
+    Some(*inode_at(&buf, slot))
+}

@@ -1,0 +1,67 @@
+//! The log as a mount would find it: granules to lay over blocks, and frees that are in no tree yet.
+
+use crate::findings::number;
+use crate::report::{Finding, Place};
+use crate::run::CheckError;
+use myriad_device::BlockDevice;
+use myriad_format::superblock::Superblock;
+use myriad_format::{FsBlock, Geometry, Lsn};
+use myriad_log::{LogError, LogPlace, Overlay};
+use std::sync::Arc;
+
+/// What replay yields.
+pub(crate) struct Replay {
+    /// `None`: the volume has no log.
+    pub place: Option<LogPlace>,
+    pub overlay: Option<Overlay>,
+    /// Blocks freed by the last checkpoint and not yet in the trees.
+    pub pending: Vec<(FsBlock, u32)>,
+    /// LSN beyond all that the log holds.
+    pub head: Lsn,
+    /// What is wrong with the log.
+    pub findings: Vec<Finding>,
+}
+
+/// Reads the log and changes nothing.
+pub(crate) fn replay(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+    superblock: &Superblock,
+    geometry: &Geometry,
+) -> Result<Replay, CheckError> {
+    let mut replay = Replay { place: None, overlay: None, pending: Vec::new(), head: Lsn(0), findings: Vec::new() };
+    if superblock.log_blocks.get() == 0 {
+        return Ok(replay);
+    }
+    let device = if superblock.log_device == [0; 16] {
+        device
+    } else {
+        log_device.ok_or(CheckError::NoLogDevice)?
+    };
+    let bytes = |blocks: u64| blocks.checked_mul(geometry.block_size() as u64);
+    let (Some(start), Some(length)) = (bytes(superblock.log_start.get()), bytes(superblock.log_blocks.get())) else {
+        return Err(CheckError::Superblock("the place of the log is impossible".to_owned()));
+    };
+    let place =
+        LogPlace { device: device.clone(), start, length, block_size: geometry.block_size(), volume: superblock.volume() };
+    match myriad_log::recover(&place) {
+        Ok(recovered) => {
+            replay.head = recovered.head;
+            replay.pending = recovered.pending;
+            let outside = recovered.overlay.blocks().filter(|(block, _)| block.0 >= geometry.block_count).count();
+            if outside > 0 {
+                replay.findings.push(finding(format!("{outside} blocks of the log lie outside the volume")));
+            }
+            replay.overlay = Some(recovered.overlay);
+        }
+        Err(error @ (LogError::Corrupt(_) | LogError::Place { .. })) => replay.findings.push(finding(error.to_string())),
+        Err(LogError::Io { op, offset, source }) => return Err(CheckError::Io { op, offset, source }),
+        Err(error) => replay.findings.push(finding(error.to_string())),
+    }
+    replay.place = Some(place);
+    Ok(replay)
+}
+
+fn finding(message: String) -> Finding {
+    Finding { number: number::LOG, place: Place::Log, message }
+}

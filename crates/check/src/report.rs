@@ -1,0 +1,160 @@
+//! What a check hands back.
+
+use crate::findings::{Kind, kind};
+use myriad_format::{AgNo, FsBlock, Ino};
+use std::fmt::{self, Write as _};
+
+/// Where a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    Volume,
+    Log,
+    Group(AgNo),
+    Block(FsBlock),
+    Inode(Ino),
+    /// An entry of a directory, by its position (the readdir cookie).
+    Entry { directory: Ino, position: u64 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume => f.write_str("volume"),
+            Self::Log => f.write_str("log"),
+            Self::Group(ag) => write!(f, "group {ag}"),
+            Self::Block(block) => write!(f, "block {block}"),
+            Self::Inode(ino) => write!(f, "inode {ino}"),
+            Self::Entry { directory, position } => write!(f, "directory {directory} entry {position}"),
+        }
+    }
+}
+
+/// One thing wrong with the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Number of the kind, see [`crate::KINDS`].
+    pub number: u32,
+    pub place: Place,
+    /// What is there and what should be.
+    pub message: String,
+}
+
+impl Finding {
+    pub fn kind(&self) -> &'static Kind {
+        kind(self.number).expect("findings are raised with the table's constants")
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} [{} {}]", self.place, self.message, self.kind().name, self.number)
+    }
+}
+
+/// What was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub blocks: u64,
+    pub free_blocks: u64,
+    pub inodes: u64,
+    pub directories: u64,
+    pub entries: u64,
+    pub orphans: u64,
+    /// Blocks that the log still overlays.
+    pub log_blocks: u64,
+}
+
+/// Result of a check.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What was found, at most `Options::findings_max`.
+    pub findings: Vec<Finding>,
+    /// How many there were, those not kept included.
+    pub finding_count: u64,
+    /// Whether repair wrote to the volume.
+    pub repaired: bool,
+    /// What repair did, a sentence each: what was moved to lost+found, dropped, made anew.
+    pub actions: Vec<String>,
+    /// What a second look found after repair: empty unless something cannot be repaired.
+    pub remaining: Vec<Finding>,
+    pub remaining_count: u64,
+    pub totals: Totals,
+}
+
+impl Report {
+    /// Whether the volume is sound now.
+    pub fn is_sound(&self) -> bool {
+        if self.repaired { self.remaining_count == 0 } else { self.finding_count == 0 }
+    }
+
+    /// The report as one JSON object. Written by hand: five shapes of fields do not carry a dependency.
+    pub fn to_json(&self) -> String {
+        let mut out = String::from("{");
+        let _ = write!(out, "\"sound\":{},\"repaired\":{},", self.is_sound(), self.repaired);
+        let _ = write!(out, "\"finding_count\":{},\"findings\":", self.finding_count);
+        json_findings(&mut out, &self.findings);
+        let _ = write!(out, ",\"remaining_count\":{},\"remaining\":", self.remaining_count);
+        json_findings(&mut out, &self.remaining);
+        out.push_str(",\"actions\":[");
+        for (index, action) in self.actions.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            json_string(&mut out, action);
+        }
+        let Totals { blocks, free_blocks, inodes, directories, entries, orphans, log_blocks } = self.totals;
+        let _ = write!(
+            out,
+            "],\"totals\":{{\"blocks\":{blocks},\"free_blocks\":{free_blocks},\"inodes\":{inodes},\"directories\":{directories},\
+             \"entries\":{entries},\"orphans\":{orphans},\"log_blocks\":{log_blocks}}}}}"
+        );
+        out
+    }
+}
+
+fn json_findings(out: &mut String, findings: &[Finding]) {
+    out.push('[');
+    for (index, finding) in findings.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        let kind = finding.kind();
+        let _ = write!(out, "{{\"number\":{},\"name\":\"{}\",\"can_repair\":{},", kind.number, kind.name, kind.can_repair);
+        out.push_str("\"place\":");
+        json_string(out, &finding.place.to_string());
+        out.push_str(",\"message\":");
+        json_string(out, &finding.message);
+        out.push('}');
+    }
+    out.push(']');
+}
+
+fn json_string(out: &mut String, text: &str) {
+    out.push('"');
+    for char in text.chars() {
+        match char {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            control if (control as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", control as u32);
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_escapes() {
+        let finding = Finding { number: 12, place: Place::Inode(Ino(7)), message: "a\"b\\\n".to_owned() };
+        let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
+        let json = report.to_json();
+        assert!(json.starts_with("{\"sound\":false,\"repaired\":false,\"finding_count\":1,\"findings\":[{\"number\":12,"));
+        assert!(json.contains(r#""message":"a\"b\\\u000a""#), "{json}");
+        assert!(json.ends_with("\"log_blocks\":0}}"));
+    }
+}

@@ -1,0 +1,350 @@
+//! One check from end to end.
+
+use crate::blocks::Blocks;
+use crate::context::{Context, Sink, SlotTable, in_parallel};
+use crate::directory::{Directories, Names};
+use crate::findings::number;
+use crate::inodes::{self, GroupFacts};
+use crate::io::Reader;
+use crate::links::check_links;
+use crate::orphans::check_orphans;
+use crate::replay::replay;
+use crate::report::{Finding, Place, Report, Totals};
+use crate::slots::{body_parts, classify, inode_at};
+use crate::{space, superblock};
+use myriad_device::BlockDevice;
+use myriad_format::group::FIXED_BLOCKS;
+use myriad_format::inode::InodeBlockHeader;
+use myriad_format::superblock::{Superblock, feature, has_copy};
+use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, NameHasher};
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    pub phase: &'static str,
+    /// From 0 to 1, over all phases.
+    pub fraction: f64,
+}
+
+/// Options of a check.
+#[derive(Clone)]
+pub struct Options<'a> {
+    /// Put right what can be put right. Without it nothing is written.
+    pub repair: bool,
+    pub threads: usize,
+    /// Findings kept in the report; the rest are counted.
+    pub findings_max: usize,
+    /// Called now and then, from any thread; `false` cancels. Repair cannot be cancelled once it writes.
+    pub progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
+    /// Time for what repair makes, in nanoseconds since 1970.
+    pub now: i64,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        Self { repair: false, threads, findings_max: 1000, progress: None, now: 0 }
+    }
+}
+
+/// Why a volume could not be checked at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    #[error("not a Myriad volume")]
+    Foreign,
+    /// Neither the superblock nor a copy of it can be believed.
+    #[error("superblock: {0}")]
+    Superblock(String),
+    #[error(transparent)]
+    Incompatible(#[from] myriad_format::Incompatible),
+    #[error("the volume keeps its log on another device: name it")]
+    NoLogDevice,
+    #[error("device {op} at byte {offset}: {source}")]
+    Io { op: &'static str, offset: u64, source: io::Error },
+    /// Repair found no way to go on; what it has written so far does no harm.
+    #[error("cannot repair: {0}")]
+    Repair(String),
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Checks a volume, and repairs it if asked to and needed.
+pub fn check(
+    device: Arc<dyn BlockDevice>,
+    log_device: Option<Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
+) -> Result<Report, CheckError> {
+    let outcome = look(&device, log_device.as_ref(), options)?;
+    Ok(outcome.report)
+}
+
+/// What a look at the volume gave.
+pub(crate) struct Outcome {
+    pub report: Report,
+    pub superblock: Superblock,
+}
+
+/// Looks and changes nothing.
+pub(crate) fn look(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
+) -> Result<Outcome, CheckError> {
+    let (on_disk, damage) = superblock::find(&**device)?;
+    let geometry = on_disk.geometry();
+    let replay = replay(device, log_device, &on_disk, &geometry)?;
+    let log_blocks = replay.overlay.as_ref().map_or(0, |overlay| overlay.len() as u64);
+    let reader = Reader::new(device.clone(), replay.overlay, geometry, on_disk.volume());
+    let (superblock, overlaid) = overlaid_superblock(&reader, &on_disk, damage.is_some());
+    let mut ag_used = superblock.ag_high_water.get();
+    if damage.is_some() {
+        // A copy's high-water mark may be old.
+        ag_used = probe_groups(&reader, ag_used);
+    }
+    let context = Context {
+        reader,
+        hasher: NameHasher::new(superblock.hash_key),
+        superblock,
+        geometry,
+        ag_used,
+        blocks: Blocks::new(),
+        fixed: Mutex::new(HashSet::new()),
+        sink: Sink::new(options.findings_max),
+        threads: options.threads.max(1),
+        progress: options.progress,
+        cancelled: AtomicBool::new(false),
+        has_xattr: AtomicBool::new(false),
+        has_acl: AtomicBool::new(false),
+        entries: AtomicU64::new(0),
+    };
+    for Finding { number, place, message } in replay.findings {
+        context.report(number, place, message);
+    }
+    if let Some(damage) = &damage {
+        context.report(number::SUPERBLOCK, Place::Volume, format!("{damage}; a copy was used"));
+    }
+    if let Err(why) = overlaid {
+        context.report(number::SUPERBLOCK, Place::Volume, format!("after replay of the log: {why}"));
+    }
+    let mut totals = passes(&context, &replay.pending, damage.is_some())?;
+    totals.log_blocks = log_blocks;
+    let superblock = context.superblock;
+    let (findings, finding_count) = context.sink.take();
+    Ok(Outcome { report: Report { findings, finding_count, totals, ..Report::default() }, superblock })
+}
+
+/// The superblock as replay leaves it. Unless a copy stands in for it, the log may hold its newest counts.
+fn overlaid_superblock(reader: &Reader, on_disk: &Superblock, is_copy: bool) -> (Superblock, Result<(), String>) {
+    let mut buf = reader.new_buffer();
+    if is_copy || !reader.read_raw(FsBlock(0), &mut buf).unwrap_or(false) {
+        return (*on_disk, Ok(()));
+    }
+    myriad_format::header::seal(&mut buf, 0);
+    match Superblock::decode(&buf, FsBlock(0)) {
+        Ok(superblock) if superblock::describes_same(on_disk, &superblock) && superblock.geometry() == on_disk.geometry() => {
+            (superblock, Ok(()))
+        }
+        Ok(_) => (*on_disk, Err("it describes another volume".to_owned())),
+        Err(error) => (*on_disk, Err(error.to_string())),
+    }
+}
+
+/// Groups in use: at least `from`, and as many more as have a sound header.
+pub(crate) fn probe_groups(reader: &Reader, from: u32) -> u32 {
+    let mut buf = reader.new_buffer();
+    let mut used = from;
+    while used < reader.geometry.ag_count {
+        let block = reader.geometry.fs_block(AgNo(used), AgBlock(myriad_format::group::HEADER_BLOCK));
+        if reader.read(block, myriad_format::BlockKind::Group, u64::from(used), &mut buf).is_err() {
+            break;
+        }
+        used += 1;
+    }
+    used
+}
+
+fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> Result<Totals, CheckError> {
+    let superblock = &context.superblock;
+    let geometry = &context.geometry;
+    if superblock.log_device == [0; 16] && superblock.log_blocks.get() > 0 {
+        context.claim(FsBlock(superblock.log_start.get()), superblock.log_blocks.get(), Place::Log, "log");
+    }
+    let mut pending_blocks = 0;
+    for &(start, length) in pending {
+        if context.claim(start, u64::from(length), Place::Log, "pending free") {
+            pending_blocks += u64::from(length);
+        }
+    }
+
+    // Only groups with a sound header are remembered: a giant of empty groups costs time, not memory.
+    let ag_used = context.ag_used;
+    let facts: Mutex<BTreeMap<u32, GroupFacts>> = Mutex::new(BTreeMap::new());
+    let done = AtomicU64::new(0);
+    in_parallel(context.threads, u64::from(ag_used), |ag| {
+        let group = inodes::check_group(context, AgNo(ag as u32));
+        if group.header.is_some() {
+            facts.lock().unwrap_or_else(PoisonError::into_inner).insert(ag as u32, group);
+        }
+        let done = done.fetch_add(1, Relaxed) + 1;
+        context.tick("inodes", done, u64::from(ag_used), 0.0, 0.5)
+    });
+    if context.cancelled.load(Relaxed) {
+        return Err(CheckError::Cancelled);
+    }
+    let mut facts = facts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut slots = SlotTable::new(geometry);
+    let mut inos = Vec::new();
+    for group in facts.values_mut() {
+        for (block, infos) in std::mem::take(&mut group.runs) {
+            slots.push(block, &infos);
+        }
+        inos.extend_from_slice(&group.directory_inos);
+    }
+    let directories = Directories::new(inos);
+
+    let orphans = check_orphans(context, &slots);
+    let names = Names { context, slots: &slots, directories: &directories };
+    check_names(&names);
+    if context.cancelled.load(Relaxed) {
+        return Err(CheckError::Cancelled);
+    }
+    check_links(context, &slots, &directories);
+
+    let free = AtomicU64::new(pending_blocks);
+    let done = AtomicU64::new(0);
+    let groups: Vec<(AgNo, &GroupFacts)> = facts.iter().map(|(&ag, facts)| (AgNo(ag), facts)).collect();
+    in_parallel(context.threads, groups.len() as u64, |index| {
+        let (ag, facts) = groups[index as usize];
+        free.fetch_add(space::check_group(context, ag, facts), Relaxed);
+        let done = done.fetch_add(1, Relaxed) + 1;
+        context.tick("space", done, groups.len() as u64, 0.9, 1.0)
+    });
+    if context.cancelled.load(Relaxed) {
+        return Err(CheckError::Cancelled);
+    }
+    let free_blocks = free.into_inner() + virgin_blocks(context);
+    let totals = Totals {
+        blocks: geometry.block_count,
+        free_blocks,
+        inodes: facts.values().map(|group| group.inodes_used).sum(),
+        directories: directories.inos.len() as u64,
+        entries: context.entries.load(Relaxed),
+        orphans,
+        log_blocks: 0,
+    };
+    check_volume(context, &totals, is_copy);
+    Ok(totals)
+}
+
+/// Free blocks of the groups that were never used.
+fn virgin_blocks(context: &Context<'_>) -> u64 {
+    let geometry = &context.geometry;
+    let first = u64::from(context.ag_used) << geometry.ag_bits;
+    let groups = u64::from(geometry.ag_count.saturating_sub(context.ag_used));
+    geometry.block_count.saturating_sub(first).saturating_sub(groups * u64::from(FIXED_BLOCKS))
+}
+
+fn check_names(names: &Names<'_>) {
+    /// Directories of one unit of work: enough for neighbours to share an inode block, few enough to share out.
+    const BATCH: u64 = 64;
+    let context = names.context;
+    let inos = &names.directories.inos;
+    let batches = (inos.len() as u64).div_ceil(BATCH);
+    let done = AtomicU64::new(0);
+    in_parallel(context.threads, batches, |batch| {
+        let mut buf = context.reader.new_buffer();
+        let mut loaded = FsBlock::NONE;
+        let mut bodies = Vec::new();
+        let from = (batch * BATCH) as usize;
+        for &ino in &inos[from..inos.len().min(from + BATCH as usize)] {
+            // The pass over inodes found it, so it has a block.
+            let Some((block, slot)) = context.geometry.locate(ino) else { continue };
+            if block != loaded {
+                if context.reader.read_raw(block, &mut buf).is_err() {
+                    loaded = FsBlock::NONE;
+                    continue;
+                }
+                loaded = block;
+                let mask = InodeBlockHeader::read(&buf).free_mask;
+                bodies = classify(&buf, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0).inodes;
+            }
+            let Ok(at) = bodies.binary_search_by_key(&slot, |(slot, _)| *slot) else { continue };
+            let raw = *inode_at(&buf, slot);
+            if raw.check(ino).is_err() || !raw.is_dir() {
+                continue;
+            }
+            let (data, attributes) = body_parts(&buf, &bodies[at].1);
+            names.check_directory(ino, &raw, data, attributes);
+        }
+        let done = done.fetch_add(1, Relaxed) + 1;
+        context.tick("names", done, batches, 0.5, 0.9)
+    });
+}
+
+fn check_volume(context: &Context<'_>, totals: &Totals, is_copy: bool) {
+    let superblock = &context.superblock;
+    if !is_copy {
+        for (name, stored, found) in [
+            ("free blocks", superblock.free_blocks.get(), totals.free_blocks),
+            ("inodes", superblock.inodes_used.get(), totals.inodes),
+            ("directories", superblock.directories.get(), totals.directories),
+        ] {
+            if stored != found {
+                context.report(number::VOLUME_COUNTS, Place::Volume, format!("{found} {name}, the superblock says {stored}"));
+            }
+        }
+    }
+    let features = superblock.features_compatible.get();
+    for (bit, found, name) in [
+        (feature::COMPATIBLE_XATTR, &context.has_xattr, "attributes"),
+        (feature::COMPATIBLE_ACL, &context.has_acl, "ACLs"),
+    ] {
+        if found.load(Relaxed) && features & bit == 0 {
+            context.report(number::ATTRIBUTE_FLAG, Place::Volume, format!("there are {name}, the superblock says none"));
+        }
+    }
+    if context.geometry.locate(Ino(superblock.root_ino.get())).is_none() {
+        let corrupt = Corrupt::Superblock { field: "root_ino", value: superblock.root_ino.get() };
+        context.report(number::SUPERBLOCK, Place::Volume, corrupt.to_string());
+    }
+    let mut buf = vec![0; context.reader.block_size().max(Superblock::SIZE)];
+    for ag in copies(context.geometry.ag_count).take_while(|&ag| ag < context.ag_used) {
+        let block = context.geometry.fs_block(AgNo(ag), AgBlock(0));
+        let buf = &mut buf[..context.reader.block_size()];
+        let overlaid = match context.reader.read_raw(block, buf) {
+            Ok(overlaid) => overlaid,
+            Err(damage) => {
+                context.damage(Place::Block(block), damage);
+                continue;
+            }
+        };
+        if overlaid {
+            myriad_format::header::seal(buf, 0);
+        }
+        match Superblock::decode(buf, block) {
+            Ok(copy) if superblock::describes_same(superblock, &copy) => {}
+            Ok(_) => context.report(number::SUPERBLOCK_COPY, Place::Block(block), "the copy describes another volume"),
+            Err(error) => context.report(number::SUPERBLOCK_COPY, Place::Block(block), error.to_string()),
+        }
+    }
+}
+
+/// Groups with a copy of the superblock, ascending, without a look at all the others.
+pub(crate) fn copies(ag_count: u32) -> impl Iterator<Item = u32> {
+    let mut groups = vec![1_u32];
+    for base in [3_u32, 5, 7] {
+        let mut power = base;
+        while power < ag_count {
+            groups.push(power);
+            let Some(next) = power.checked_mul(base) else { break };
+            power = next;
+        }
+    }
+    groups.sort_unstable();
+    debug_assert!(groups.iter().all(|&ag| has_copy(AgNo(ag))));
+    groups.into_iter().filter(move |&ag| ag < ag_count)
+}

@@ -1,0 +1,154 @@
+//! Walks B+ trees without trusting them. The check follows each node once (its block is claimed first) and reports what
+//! is out of order; repair follows what it can and is told what was lost.
+
+use crate::context::Context;
+use crate::io::{Damage, Reader};
+use crate::report::Place;
+use myriad_format::btree::{ChildEntry, LEVEL_MAX, NodeHeader, TreeKind};
+use myriad_format::{Corrupt, FsBlock};
+use zerocopy::little_endian::U64;
+
+/// A tree to walk.
+#[derive(Clone, Copy)]
+pub(crate) struct Tree {
+    pub kind: TreeKind,
+    pub owner: u64,
+    pub root: FsBlock,
+    pub level: u16,
+}
+
+/// What a walk hands to its caller, who decides what to do about it.
+pub(crate) trait Visitor {
+    /// A node is about to be read; `false`: do not follow it.
+    fn node(&mut self, block: FsBlock) -> bool;
+    fn record(&mut self, record: &[u8]);
+    fn damage(&mut self, damage: Damage);
+}
+
+/// Walks a tree; records come in order unless damage was reported.
+pub(crate) fn walk(reader: &Reader, tree: &Tree, visitor: &mut dyn Visitor) {
+    if tree.level > LEVEL_MAX {
+        visitor.damage(Corrupt::TreeNode { block: tree.root, field: "level", value: u64::from(tree.level) }.into());
+        return;
+    }
+    let mut walk = Walk { reader, tree, visitor, last: None };
+    walk.node(tree.root, tree.level, None, None, true);
+}
+
+struct Walk<'a> {
+    reader: &'a Reader,
+    tree: &'a Tree,
+    visitor: &'a mut dyn Visitor,
+    /// Key of the record before.
+    last: Option<u64>,
+}
+
+impl Walk<'_> {
+    /// Walks a node whose keys must lie in `low..high`. Recursion is bounded by the level, which falls by one each time.
+    fn node(&mut self, block: FsBlock, level: u16, low: Option<u64>, high: Option<u64>, is_root: bool) {
+        if !self.visitor.node(block) {
+            return;
+        }
+        let mut buf = self.reader.new_buffer();
+        if let Err(damage) = self.reader.read(block, self.tree.kind.block, self.tree.owner, &mut buf) {
+            self.visitor.damage(damage);
+            return;
+        }
+        let header = NodeHeader::read(&buf);
+        let count = usize::from(header.count.get());
+        let max = if level == 0 { self.tree.kind.leaf_max(buf.len()) } else { self.tree.kind.inner_max(buf.len()) };
+        let bad = |field, value| Damage::from(Corrupt::TreeNode { block, field, value });
+        if header.level.get() != level {
+            self.visitor.damage(bad("level", u64::from(header.level.get())));
+            return;
+        }
+        // Only a root leaf may be empty, and an inner root chooses between at least two children.
+        let min = match (is_root, level) {
+            (true, 0) => 0,
+            (true, _) => 2,
+            (false, _) => 1,
+        };
+        if !(min..=max).contains(&count) {
+            self.visitor.damage(bad("count", count as u64));
+            return;
+        }
+        let body = &buf[NodeHeader::SIZE..];
+        if level == 0 {
+            for record in body.chunks_exact(self.tree.kind.record_size).take(count) {
+                let word = u64::from_le_bytes(record[..8].try_into().expect("eight bytes"));
+                let key = word >> self.tree.kind.key_shift;
+                let in_order = self.last.is_none_or(|last| last < key);
+                if !in_order || low.is_some_and(|low| key < low) || high.is_some_and(|high| key >= high) {
+                    self.visitor.damage(bad("key", key));
+                    return;
+                }
+                self.last = Some(key);
+                self.visitor.record(record);
+            }
+            return;
+        }
+        let entries: Vec<(u64, u64)> = body
+            .chunks_exact(ChildEntry::SIZE)
+            .take(count)
+            .map(ChildEntry::read)
+            .map(|entry: &ChildEntry| (U64::get(entry.key), U64::get(entry.child)))
+            .collect();
+        drop(buf);
+        for (index, &(key, child)) in entries.iter().enumerate() {
+            let child_low = if index == 0 { low } else { Some(key) };
+            let child_high = entries.get(index + 1).map_or(high, |&(next, _)| Some(next));
+            let ordered = match (child_low, child_high) {
+                (Some(low), Some(high)) => low < high,
+                _ => true,
+            };
+            let inside = low.is_none_or(|low| child_low >= Some(low)) && high.is_none_or(|high| key < high || index == 0);
+            if !ordered || !inside {
+                self.visitor.damage(bad("key", key));
+                return;
+            }
+            if child == 0 || child >= self.reader.geometry.block_count {
+                self.visitor.damage(bad("child", child));
+                continue;
+            }
+            self.node(FsBlock(child), level - 1, child_low, child_high, false);
+        }
+    }
+}
+
+/// The check's walk: claims each node, reports damage at `place`, and says whether all was sound.
+pub(crate) fn check_tree(context: &Context<'_>, tree: &Tree, place: Place, record: &mut dyn FnMut(&[u8])) -> TreeResult {
+    let mut visitor = Checking { context, tree, place, record, result: TreeResult { nodes: 0, sound: true } };
+    walk(&context.reader, tree, &mut visitor);
+    visitor.result
+}
+
+pub(crate) struct TreeResult {
+    pub nodes: u64,
+    pub sound: bool,
+}
+
+struct Checking<'a, 'b> {
+    context: &'a Context<'b>,
+    tree: &'a Tree,
+    place: Place,
+    record: &'a mut dyn FnMut(&[u8]),
+    result: TreeResult,
+}
+
+impl Visitor for Checking<'_, '_> {
+    fn node(&mut self, block: FsBlock) -> bool {
+        self.result.nodes += 1;
+        let taken = self.context.claim_node(block, self.tree.kind.block, self.tree.owner, self.place);
+        self.result.sound &= taken;
+        taken
+    }
+
+    fn record(&mut self, record: &[u8]) {
+        (self.record)(record);
+    }
+
+    fn damage(&mut self, damage: Damage) {
+        self.result.sound = false;
+        self.context.damage(self.place, damage);
+    }
+}

@@ -1,0 +1,239 @@
+//! What a block holds, by its kind. Bytes are not believed: every count ends where the block does.
+
+use super::Block;
+use super::part::Part;
+use crate::show::name::Shown;
+use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_START, NodeHeader, TreeKind};
+use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, node_bits, pointer};
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::group::{GroupHeader, RegionSummary};
+use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};
+use myriad_format::superblock::{OrphanHeader, Superblock};
+use myriad_format::xattr::{AttrBlockHeader, AttrIter};
+use myriad_format::{BlockKind, Geometry, Ino, SLOT_SIZE};
+
+/// The block's structures, in order of their place. None for what is no metadata.
+pub fn parts(geometry: &Geometry, block: &Block) -> Vec<Part> {
+    let bytes = &block.bytes[..];
+    let Some(kind) = block.kind() else { return Vec::new() };
+    match kind {
+        BlockKind::Superblock => Vec::from_iter(Part::read(&Superblock::LAYOUT, bytes, 0, kind.name())),
+        BlockKind::Group => group(bytes),
+        BlockKind::FreeByStart | BlockKind::FreeByLength => tree(bytes, kind, &FREE_BY_START, geometry),
+        BlockKind::InodeTree => tree(bytes, kind, &myriad_format::btree::INODE_CHUNKS, geometry),
+        BlockKind::ExtentTree => tree(bytes, kind, &EXTENTS, geometry),
+        BlockKind::Inode => inodes(geometry, block),
+        BlockKind::DirEntries => entry_block(bytes),
+        BlockKind::DirIndex => index(bytes, geometry),
+        BlockKind::Attributes => attributes(bytes),
+        BlockKind::Orphans => orphans(bytes),
+    }
+}
+
+fn group(bytes: &[u8]) -> Vec<Part> {
+    let regions = GroupHeader::read(bytes).region_count.get() as usize;
+    let at = |index: usize| GroupHeader::SIZE + index * RegionSummary::SIZE;
+    let region = |index: usize| Part::read(&RegionSummary::LAYOUT, bytes, at(index), format!("region {index}"));
+    Part::read(&GroupHeader::LAYOUT, bytes, 0, "group header")
+        .into_iter()
+        .chain((0..regions).map_while(region))
+        .collect()
+}
+
+fn tree(bytes: &[u8], kind: BlockKind, tree: &TreeKind, geometry: &Geometry) -> Vec<Part> {
+    let node = NodeHeader::read(bytes);
+    let count = usize::from(node.count.get());
+    let mut parts = Vec::from_iter(Part::read(&NodeHeader::LAYOUT, bytes, 0, kind.name()));
+    if node.level.get() > 0 {
+        let at = |index: usize| NodeHeader::SIZE + index * ChildEntry::SIZE;
+        parts.extend(
+            (0..count).map_while(|index| Part::read(&ChildEntry::LAYOUT, bytes, at(index), format!("child {index}"))),
+        );
+        return parts;
+    }
+    for index in 0..count {
+        let at = NodeHeader::SIZE + index * tree.record_size;
+        let Some(record) = bytes.get(at..at + tree.record_size) else { break };
+        let title = format!("record {index}");
+        parts.push(match kind {
+            BlockKind::ExtentTree => extent(RawExtent::read(record), geometry, at, title),
+            BlockKind::InodeTree => match Part::read(&ChunkRecord::LAYOUT, bytes, at, title) {
+                Some(part) => part,
+                None => break,
+            },
+            _ => {
+                let word = u64::from_le_bytes(record.try_into().expect("records of these trees have 8 bytes"));
+                let (high, low) = (word >> 32, word & 0xffff_ffff);
+                let (start, length) = if kind == BlockKind::FreeByStart { (high, low) } else { (low, high) };
+                Part::note(title, at).with("start", start).with("length", length)
+            }
+        });
+    }
+    parts
+}
+
+/// An extent, decoded; the raw words if that is impossible.
+pub fn extent(raw: &RawExtent, geometry: &Geometry, at: usize, title: String) -> Part {
+    let part = Part::note(title, at);
+    match Extent::decode(raw, geometry, Ino::NONE) {
+        Ok(extent) => part
+            .with("file_block", extent.file_block.0)
+            .with("start", extent.start.0)
+            .with("length", extent.length)
+            .with("unwritten", extent.unwritten),
+        Err(_) => part
+            .with("word0", format!("{:#018x}", raw.word0.get()))
+            .with("word1", format!("{:#018x}", raw.word1.get()))
+            .with("problem", "impossible extent"),
+    }
+}
+
+fn inodes(geometry: &Geometry, block: &Block) -> Vec<Part> {
+    let bytes = &block.bytes[..];
+    let header = InodeBlockHeader::read(bytes);
+    let mut parts = Vec::from_iter(Part::read(&InodeBlockHeader::LAYOUT, bytes, 0, "inode block"));
+    for slot in 1..geometry.slots_per_block() as usize {
+        let is_free = header.free_mask[slot / 8] & (1 << (slot % 8)) != 0;
+        let at = slot * SLOT_SIZE;
+        if is_free {
+            continue;
+        }
+        let ino = geometry.ino(block.number, slot as u32);
+        let raw = RawInode::read(&bytes[at..]);
+        let owner = body_owner(bytes, geometry, slot);
+        parts.push(match owner {
+            Some(owner) => Part::note(format!("slot {slot}: body of slot {owner}"), at),
+            None => match raw.check(ino) {
+                Ok(()) => super::inode::part(raw, bytes, at, ino),
+                Err(problem) => {
+                    Part::note(format!("slot {slot}: no sound inode"), at).with("problem", problem.to_string())
+                }
+            },
+        });
+    }
+    parts
+}
+
+/// The slot whose inode has its body in `slot`, if one has.
+fn body_owner(bytes: &[u8], geometry: &Geometry, slot: usize) -> Option<usize> {
+    (1..geometry.slots_per_block() as usize).filter(|&other| other != slot).find(|&other| {
+        let raw = RawInode::read(&bytes[other * SLOT_SIZE..]);
+        let first = usize::from(raw.body_first.get());
+        raw.check(Ino::NONE).is_ok() && (first..first + usize::from(raw.body_slots)).contains(&slot)
+    })
+}
+
+fn entry_block(bytes: &[u8]) -> Vec<Part> {
+    let tail = (EntryBlockHeader::read(bytes).tail.get() as usize).min(bytes.len());
+    let mut parts = Vec::from_iter(Part::read(&EntryBlockHeader::LAYOUT, bytes, 0, "directory entries"));
+    parts.extend(entries(bytes, ENTRIES_OFFSET, tail));
+    parts
+}
+
+/// Directory entries from `at` to `end`.
+pub fn entries(bytes: &[u8], mut at: usize, end: usize) -> Vec<Part> {
+    let mut parts = Vec::new();
+    while at + EntryHeader::SIZE <= end {
+        let entry = EntryHeader::read(&bytes[at..]);
+        let length = usize::from(entry.length.get());
+        let name_at = at + EntryHeader::SIZE;
+        let name = bytes.get(name_at..name_at + usize::from(entry.name_len)).unwrap_or_default();
+        let title = if entry.ino.get() == 0 { "free entry".into() } else { format!("entry {}", Shown(name)) };
+        parts.extend(Part::read(&EntryHeader::LAYOUT, bytes, at, title));
+        // Entries of impossible length: where the next one starts cannot be known.
+        if length < EntryHeader::SIZE || length % 8 != 0 {
+            parts.push(Part::note("the entries after it cannot be found", at));
+            break;
+        }
+        at += length;
+    }
+    parts
+}
+
+fn index(bytes: &[u8], geometry: &Geometry) -> Vec<Part> {
+    let mut parts = Vec::from_iter(Part::read(&IndexHeader::LAYOUT, bytes, 0, "directory index"));
+    if IndexHeader::read(bytes).level > 0 {
+        let children = (0..1 << node_bits(geometry.block_bits)).map(|index| (index, pointer(bytes, index)));
+        let used = children.filter(|(_, child)| *child != 0);
+        parts.extend(
+            used.map(|(index, child)| Part::note(format!("pointer {index}"), IndexHeader::SIZE).with("child", child)),
+        );
+        return parts;
+    }
+    for (record, at) in
+        bytes[IndexHeader::SIZE..].chunks_exact(IndexRecord::SIZE).zip((IndexHeader::SIZE..).step_by(IndexRecord::SIZE))
+    {
+        if IndexRecord::read(record).ino.get() != 0 {
+            parts.extend(Part::read(&IndexRecord::LAYOUT, bytes, at, "record"));
+        }
+    }
+    parts
+}
+
+fn attributes(bytes: &[u8]) -> Vec<Part> {
+    let mut parts = Vec::from_iter(Part::read(&AttrBlockHeader::LAYOUT, bytes, 0, "extended attributes"));
+    // A list that goes on in the next block cannot be told from a damaged one here, so only whole attributes are named.
+    let length = AttrBlockHeader::read(bytes).length.get() as usize;
+    let list = bytes[AttrBlockHeader::SIZE..].get(..length).unwrap_or(&bytes[AttrBlockHeader::SIZE..]);
+    if AttrBlockHeader::read(bytes).index.get() == 0 {
+        parts.extend(attribute_parts(list, AttrBlockHeader::SIZE));
+    }
+    parts
+}
+
+/// The attributes of a packed list, up to the first that is not whole.
+pub fn attribute_parts(list: &[u8], at: usize) -> Vec<Part> {
+    AttrIter::new(list)
+        .map_while(Result::ok)
+        .map(|(name, value)| {
+            Part::note(format!("attribute {}", Shown(name)), at).with("value", Shown(value).to_string())
+        })
+        .collect()
+}
+
+fn orphans(bytes: &[u8]) -> Vec<Part> {
+    let mut parts = Vec::from_iter(Part::read(&OrphanHeader::LAYOUT, bytes, 0, "orphan list"));
+    let count = OrphanHeader::read(bytes).count.get() as usize;
+    let numbers = bytes[OrphanHeader::SIZE..].chunks_exact(8).take(count).zip((OrphanHeader::SIZE..).step_by(8));
+    parts.extend(numbers.map(|(number, at)| {
+        let ino = u64::from_le_bytes(number.try_into().expect("chunks of 8"));
+        Part::note("orphan", at).with("ino", ino)
+    }));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use myriad_format::{FsBlock, header};
+
+    /// Blocks of every kind with random contents: nothing may panic, whatever the bytes.
+    #[test]
+    fn no_bytes_make_it_panic() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        for block_bits in [9, 12, 16] {
+            let geometry = Geometry {
+                block_bits,
+                ag_bits: 12,
+                region_bits: 10,
+                ag_count: 4,
+                block_count: 1 << 14,
+                chunk_blocks: 8,
+            };
+            for kind in BlockKind::ALL {
+                for round in 0..8 {
+                    let mut bytes = vec![0; geometry.block_size()];
+                    header::init(&mut bytes, kind, [7; 16], 1, FsBlock(9));
+                    let mask = if round % 2 == 0 { 0xff } else { 3 };
+                    bytes[48..].fill_with(|| random() & mask);
+                    let block = Block { number: FsBlock(9), bytes, is_overlaid: false };
+                    assert!(!parts(&geometry, &block).is_empty(), "{kind:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `debug inode`: an inode with its fork and body.
+
+use super::RawVolume;
+use super::block::{attribute_parts, entries, extent};
+use super::part::{self, Part};
+use crate::context::Context;
+use crate::failure::{At, Failure};
+use crate::show::name::Shown;
+use anyhow::Result;
+use myriad_engine::{Cred, Fs, MountOptions};
+use myriad_format::extent::RawExtent;
+use myriad_format::inode::{BodyHeader, RawInode, fork};
+use myriad_format::{Ino, SLOT_SIZE};
+use serde_json::json;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+pub fn show(context: &Context, volume: &RawVolume, inode: &OsStr, json: bool) -> Result<()> {
+    let ino = match inode.to_str().and_then(|text| text.parse().ok()) {
+        Some(number) => Ino(number),
+        None if inode.as_bytes().starts_with(b"/") => resolve(volume, inode.as_bytes())?,
+        None => {
+            let what = format!("`{}` is no inode number and no path", Shown(inode.as_bytes()));
+            return Err(Failure::usage("", what, "write a number, or a path that begins with a slash").into());
+        }
+    };
+    let place = format!("{}: {ino:?}", volume.name);
+    let Some((number, slot)) = volume.geometry.locate(ino) else {
+        return Err(
+            Failure::new(place, "this volume can have no such inode", "myriad ls -i shows inode numbers").into()
+        );
+    };
+    let block = volume.block(number, false)?;
+    let at = slot as usize * SLOT_SIZE;
+    let raw = *RawInode::read(&block.bytes[at..]);
+    let mut parts = vec![part(&raw, &block.bytes, at, ino)];
+    match raw.check(ino) {
+        Ok(()) => {
+            parts.extend(fork_parts(volume, &raw, at));
+            parts.extend(body_parts(&raw, &block.bytes));
+        }
+        Err(problem) => parts.push(Part::note("not a sound inode in use", at).with("problem", problem.to_string())),
+    }
+    let verdict = volume.verdict(&block);
+    let mut out = context.out();
+    if json {
+        let parts: Vec<_> = parts.iter().map(Part::json).collect();
+        return Ok(
+            out.json(&json!({ "ino": ino.0, "block": number.0, "slot": slot, "verdict": verdict, "parts": parts }))?
+        );
+    }
+    writeln!(out, "{ino:?} is slot {slot} of block {number}: {verdict}")?;
+    Ok(part::print(&mut out, &parts)?)
+}
+
+/// The inode that a path leads to, by the engine.
+fn resolve(volume: &RawVolume, path: &[u8]) -> Result<Ino> {
+    let options = MountOptions { read_only: true, background: false, ..MountOptions::default() };
+    let log = volume.log_device.clone().map(|log| log as Arc<_>);
+    let fs = Fs::open_device(Arc::clone(&volume.device) as Arc<_>, log, options).at(&volume.name)?;
+    let stat = fs.session(Cred::root()).lstat(path).at(format_args!("{}:{}", volume.name, Shown(path)))?;
+    fs.close().at(&volume.name)?;
+    Ok(Ino(stat.ino))
+}
+
+/// An inode's fixed fields.
+pub fn part(raw: &RawInode, block: &[u8], at: usize, ino: Ino) -> Part {
+    let part = Part::read(&RawInode::LAYOUT, block, at, format!("{ino:?}")).expect("a slot lies inside its block");
+    part.with("blocks, decoded", raw.block_total()).with("fork, kind", fork_name(raw.fork_code()))
+}
+
+fn fork_name(code: u8) -> &'static str {
+    match code {
+        fork::NONE => "nothing, or the device number",
+        fork::EXTENTS => "extents",
+        fork::TREE => "extent tree",
+        fork::INLINE => "in the body",
+        fork::SHORT_LINK => "target of the link",
+        fork::DIRECTORY => "directory: index root and one extent",
+        fork::DIRECTORY_TREE => "directory: index root and extent tree",
+        _ => "unknown",
+    }
+}
+
+fn fork_parts(volume: &RawVolume, raw: &RawInode, at: usize) -> Vec<Part> {
+    let at = at + RawInode::SIZE - raw.fork.len();
+    let word = |index: usize| u64::from_le_bytes(raw.fork[index..index + 8].try_into().expect("8 bytes"));
+    let read = |offset: usize, title: &str| {
+        extent(RawExtent::read(&raw.fork[offset..]), &volume.geometry, at + offset, title.into())
+    };
+    match raw.fork_code() {
+        fork::EXTENTS => {
+            (0..raw.inline_extent_count()).map(|index| read(index * 16, &format!("extent {index}"))).collect()
+        }
+        fork::TREE => vec![Part::note("extent tree", at).with("root", word(0)).with("level", raw.fork[8])],
+        fork::DIRECTORY => vec![Part::note("directory index", at).with("root", word(0)), read(8, "entry blocks")],
+        fork::DIRECTORY_TREE => {
+            vec![
+                Part::note("directory", at)
+                    .with("index_root", word(0))
+                    .with("extent_root", word(8))
+                    .with("level", raw.fork[16]),
+            ]
+        }
+        fork::SHORT_LINK => {
+            let length = (raw.size.get() as usize).min(raw.fork_room());
+            vec![Part::note("link", at).with("target", Shown(&raw.fork[..length]).to_string())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn body_parts(raw: &RawInode, block: &[u8]) -> Vec<Part> {
+    let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+    let Some(body) = block.get(at..).and_then(|rest| rest.get(..usize::from(raw.body_slots) * SLOT_SIZE)) else {
+        return vec![Part::note("body outside the block", at)];
+    };
+    if body.len() < BodyHeader::SIZE {
+        return Vec::new();
+    }
+    let header = BodyHeader::read(body);
+    let data_end = BodyHeader::SIZE + usize::from(header.data_len.get());
+    let attr_end = data_end + usize::from(header.attr_len.get());
+    let mut parts = Vec::from_iter(Part::read(&BodyHeader::LAYOUT, block, at, "body"));
+    let (Some(data), Some(list)) = (body.get(BodyHeader::SIZE..data_end), body.get(data_end..attr_end)) else {
+        parts.push(Part::note("the lengths reach past the body", at));
+        return parts;
+    };
+    if raw.is_dir() {
+        parts.extend(entries(block, at + BodyHeader::SIZE, at + data_end));
+    } else if raw.fork_code() == fork::INLINE {
+        parts.push(Part::note("data", at + BodyHeader::SIZE).with("bytes", Shown(data).to_string()));
+    }
+    parts.extend(attribute_parts(list, at + data_end));
+    parts
+}

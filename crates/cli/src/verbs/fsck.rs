@@ -1,0 +1,267 @@
+//! `fsck`: check and repair, with the options and exit bits of fsck(8).
+
+use crate::context::Context;
+use crate::failure::{At, Failure, Kind, image_name};
+use crate::interrupt::Interrupted;
+use crate::output::Output;
+use crate::show::name::{Shown, needs_quotes};
+use crate::show::time;
+use crate::verb::{Command, Example, Status};
+use crate::volume::device;
+use anyhow::Result;
+use myriad_check::{CheckError, Finding, Options, Report, check};
+use myriad_device::{Access, BlockDevice, FileDevice};
+use myriad_format::superblock::{Superblock, seam};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub const NAME: &str = "fsck";
+
+/// Steps that progress is told in.
+const STEPS: f64 = 1000.0;
+
+/// Exit bits, as fsck(8) adds them up.
+const REPAIRED: u8 = 1;
+const ERRORS_LEFT: u8 = 4;
+const OPERATIONAL: u8 = 8;
+const USAGE: u8 = 16;
+const CANCELLED: u8 = 32;
+
+#[derive(clap::Args)]
+pub struct Fsck {
+    /// Change nothing: say what is wrong
+    #[arg(short = 'n', long = "no", group = "answer")]
+    no: bool,
+    /// Repair all that can be repaired without asking
+    #[arg(short = 'y', long = "yes", group = "answer")]
+    yes: bool,
+    /// As -y, for the start of the machine: a volume that was closed cleanly is not looked at
+    #[arg(short = 'p', long, visible_short_alias = 'a', group = "answer")]
+    preen: bool,
+    /// With -p: look at a volume that was closed cleanly too
+    #[arg(short, long)]
+    force: bool,
+    /// Report progress to this file descriptor, as e2fsck does; 0 or none: a bar on the terminal, which is shown in any case
+    #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true, default_missing_value = "0", allow_hyphen_values = true)]
+    progress: Option<i32>,
+    /// Device that holds the log, for a volume made with one
+    #[arg(long, value_name = "DEVICE")]
+    log_device: Option<PathBuf>,
+    /// Threads to use; without it one for each processor
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Findings to print; the others are counted
+    #[arg(long, value_name = "N", default_value = "1000")]
+    findings_max: usize,
+    /// Print the report as one JSON object
+    #[arg(long)]
+    json: bool,
+    // fsck(8) passes on what it does not know itself; these change nothing here.
+    #[arg(short = 'T', hide = true)]
+    no_title: bool,
+    #[arg(short = 'V', hide = true)]
+    verbose: bool,
+    /// Volume to check
+    image: PathBuf,
+}
+
+impl Command for Fsck {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "Check a volume, and repair it";
+    const DETAILS: &'static str = "Without -n, -y or -p it checks, and asks before it repairs if there is a terminal to ask on. Each \
+        finding is printed with its place and number. Files that lost their names go to /lost+found. A volume that is in use is \
+        refused. Called as fsck.myriad it does the same.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad fsck -n vol.img", "says what is wrong and changes nothing"),
+        ("myriad fsck -y --json vol.img > report.json", "repairs, and keeps the report"),
+        ("fsck.myriad -p /dev/sdb1", "what the machine runs at its start"),
+    ];
+    const EXIT: &'static [(u8, &'static str)] = &[
+        (0, "The volume is sound. The other codes are bits that may come together."),
+        (REPAIRED, "Errors were found and repaired."),
+        (ERRORS_LEFT, "Errors are left."),
+        (OPERATIONAL, "The check could not be made: the volume is in use, cannot be read, or is none."),
+        (USAGE, "The command line was wrong."),
+        (CANCELLED, "Interrupted; nothing was changed."),
+    ];
+    const EXIT_CODE: fn(Kind) -> u8 = |kind| match kind {
+        Kind::Error | Kind::Pipe => OPERATIONAL,
+        Kind::Usage => USAGE,
+        Kind::Interrupted(_) => CANCELLED,
+    };
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let name = image_name(&self.image);
+        let may_ask = !self.no && !self.json && io::stdin().is_terminal() && io::stderr().is_terminal();
+        let is_repair = self.yes || self.preen;
+        let access = if is_repair || may_ask { Access::ReadWrite } else { Access::ReadOnly };
+        let volume = device::open(&self.image, access)?;
+        let log = self.log_device.as_deref().map(|log| device::open(log, access)).transpose()?;
+        if self.preen && !self.force && was_closed_cleanly(&volume) {
+            context.note(&format!("{name}: closed cleanly"));
+            return Ok(Status::OK);
+        }
+        let mut report = self.check(context, &volume, log.as_ref(), is_repair)?;
+        let is_asked = !is_repair && may_ask && report.finding_count > 0;
+        if is_asked {
+            self.print_findings(&mut context.out(), &report)?;
+            context.out().finish()?;
+            if ask(&format!("{name}: {} findings. Repair?", report.finding_count))? {
+                report = self.check(context, &volume, log.as_ref(), true)?;
+            }
+        }
+        let mut out = context.out();
+        if self.json {
+            writeln!(out, "{}", report.to_json())?;
+        } else {
+            if !is_asked {
+                self.print_findings(&mut out, &report)?;
+            }
+            for action in &report.actions {
+                line(&mut out, action)?;
+            }
+            for finding in &report.remaining {
+                line(&mut out, &format!("left: {finding}"))?;
+            }
+            out.finish()?;
+            context.note(&format!("{name}: {}", summary(&report)));
+        }
+        Ok(status(&report))
+    }
+}
+
+impl Fsck {
+    fn check(
+        &self,
+        context: &Context,
+        volume: &Arc<FileDevice>,
+        log: Option<&Arc<FileDevice>>,
+        repair: bool,
+    ) -> Result<Report> {
+        let name = image_name(&self.image);
+        let bar = context.progress("checking");
+        let descriptor = self.progress_file()?.map(Mutex::new);
+        let progress = |progress: myriad_check::Progress| {
+            let step = (progress.fraction.clamp(0.0, 1.0) * STEPS) as u64;
+            bar.stage(progress.phase.to_owned());
+            bar.set_of(step, STEPS as u64);
+            if let Some(file) = &descriptor {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                // Whoever watches may leave; the check goes on.
+                let _ = writeln!(file, "1 {step} {STEPS} {name}");
+            }
+            Interrupted::received().is_none()
+        };
+        let mut options = Options {
+            repair,
+            findings_max: self.findings_max,
+            progress: Some(&progress),
+            now: time::now(),
+            ..Options::default()
+        };
+        if let Some(threads) = self.threads {
+            options.threads = threads.into();
+        }
+        let log = log.map(|log| Arc::clone(log) as Arc<dyn BlockDevice>);
+        check(Arc::clone(volume) as _, log, &options).map_err(|error| explain(error, &name))
+    }
+
+    /// The file behind the descriptor of -C. A negative one, which fsck(8) uses for its own bars, means the same.
+    fn progress_file(&self) -> Result<Option<File>> {
+        match self.progress.map(i32::unsigned_abs) {
+            None | Some(0) => Ok(None),
+            Some(descriptor) => {
+                let path = format!("/proc/self/fd/{descriptor}");
+                Ok(Some(File::options().append(true).open(&path).at(format_args!("-C {descriptor}"))?))
+            }
+        }
+    }
+
+    fn print_findings(&self, out: &mut Output, report: &Report) -> io::Result<()> {
+        for finding in &report.findings {
+            line(out, &finding.to_string())?;
+        }
+        let untold = report.finding_count - report.findings.len() as u64;
+        if untold > 0 {
+            writeln!(out, "and {untold} more findings")?;
+        }
+        Ok(())
+    }
+}
+
+/// A line with names from the volume in it, which may hold anything.
+fn line(out: &mut Output, text: &str) -> io::Result<()> {
+    if needs_quotes(text.as_bytes()) { writeln!(out, "{}", Shown(text.as_bytes())) } else { writeln!(out, "{text}") }
+}
+
+fn was_closed_cleanly(volume: &FileDevice) -> bool {
+    device::read_at(volume, 0, Superblock::SIZE)
+        .ok()
+        .and_then(|bytes| Superblock::decode(&bytes, myriad_format::FsBlock(0)).ok())
+        .is_some_and(|superblock| superblock.state.get() != seam::STATE_IN_USE)
+}
+
+fn ask(question: &str) -> Result<bool> {
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn status(report: &Report) -> Status {
+    let repaired = if report.repaired { REPAIRED } else { 0 };
+    Status(if report.is_sound() { repaired } else { repaired | ERRORS_LEFT })
+}
+
+fn summary(report: &Report) -> String {
+    let totals = &report.totals;
+    let files = format!(
+        "{} files, {} directories, {} of {} blocks free",
+        totals.inodes, totals.directories, totals.free_blocks, totals.blocks
+    );
+    match (report.finding_count, report.repaired) {
+        (0, _) => format!("sound: {files}"),
+        (found, false) => {
+            let can_repair = report.findings.iter().all(|finding: &Finding| finding.kind().can_repair);
+            let next = if can_repair {
+                "run myriad fsck -y to repair"
+            } else {
+                "copy what can be read, then run myriad fsck -y"
+            };
+            format!("{found} findings; {next}")
+        }
+        (found, true) if report.remaining_count == 0 => format!("{found} findings, all repaired: {files}"),
+        (found, true) => {
+            format!("{found} findings, {} left; copy what can be read to a new volume", report.remaining_count)
+        }
+    }
+}
+
+fn explain(error: CheckError, name: &str) -> anyhow::Error {
+    let next = match &error {
+        CheckError::Cancelled => return Interrupted::latest().into(),
+        CheckError::Foreign | CheckError::Superblock(_) => {
+            "check the name; if it is one, its superblock and all copies are lost"
+        }
+        CheckError::Incompatible(_) => "use a newer myriad",
+        CheckError::NoLogDevice => "write --log-device DEVICE",
+        CheckError::Io { .. } => "see the host's log, and copy the image while it can be read",
+        CheckError::Repair(_) => "copy what can be read to a new volume",
+    };
+    Failure::new(name, error.to_string(), next).into()
+}
+
+/// Writes `-C3`, as fsck(8) and systemd do, in the form that the parser tells from `-C IMAGE`.
+pub fn as_standard_options(arguments: Vec<OsString>) -> Vec<OsString> {
+    let standard = |argument: OsString| match argument.as_bytes().strip_prefix(b"-C") {
+        Some(digits) if digits.first().is_some_and(|&byte| byte == b'-' || byte.is_ascii_digit()) => {
+            format!("-C={}", String::from_utf8_lossy(digits)).into()
+        }
+        _ => argument,
+    };
+    arguments.into_iter().map(standard).collect()
+}

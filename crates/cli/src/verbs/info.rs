@@ -1,0 +1,254 @@
+//! `info`: what a volume is and what state it is in.
+
+use crate::context::Context;
+use crate::failure::{At, image_name};
+use crate::output::Output;
+use crate::show::name::{hex, put, uuid};
+use crate::show::{size, table, time};
+use crate::verb::{Command, Example, Status};
+use crate::verbs::df::put_statfs;
+use crate::volume::{OpenArgs, device};
+use anyhow::Result;
+use myriad_device::Access;
+use myriad_engine::{Fs, MountOptions, Order, StatFs, VolumeInfo};
+use myriad_format::superblock::{Superblock, feature, seam};
+use serde_json::{Map, Value, json};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(clap::Args)]
+pub struct Info {
+    /// Volume to look at
+    image: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+impl Command for Info {
+    const NAME: &'static str = "info";
+    const ABOUT: &'static str = "Show what a volume is: identity, features, geometry, state, usage, log";
+    const DETAILS: &'static str =
+        "Nothing is written. A volume that somebody has open for changes is refused, naming them.";
+    const EXAMPLES: &'static [Example] =
+        &[("myriad info vol.img", "shows a volume"), ("myriad info --json vol.img | jq -r .uuid", "prints its UUID")];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let facts = Facts::read(&self.image, &self.open)?;
+        let mut out = context.out();
+        if self.json {
+            out.json(&facts.json())?
+        } else {
+            facts.print(&mut out)?
+        }
+        Ok(context.status())
+    }
+}
+
+/// Everything that `info` shows.
+pub struct Facts {
+    image: PathBuf,
+    superblock: Superblock,
+    volume: VolumeInfo,
+    usage: StatFs,
+}
+
+impl Facts {
+    /// Reads superblock and usage under one lock.
+    pub fn read(image: &Path, open: &OpenArgs) -> Result<Self> {
+        let name = image_name(image);
+        let device = device::open(image, Access::ReadOnly)?;
+        let superblock = device::superblock(&*device, &name)?;
+        let log = open.log_device.as_deref().map(|log| device::open(log, Access::ReadOnly)).transpose()?;
+        let options = MountOptions { read_only: true, background: false, ..open.mount_options() };
+        let fs = Fs::open_device(device, log.map(|log| log as Arc<_>), options).at(&name)?;
+        let (volume, usage) = (fs.info(), fs.statfs().at(&name)?);
+        fs.close().at(&name)?;
+        Ok(Self { image: image.to_owned(), superblock, volume, usage })
+    }
+
+    fn bytes(&self, blocks: u64) -> u64 {
+        blocks.saturating_mul(u64::from(self.usage.block_size))
+    }
+
+    fn state(&self) -> &'static str {
+        match self.superblock.state.get() {
+            seam::STATE_CLEAN => "clean",
+            seam::STATE_SEALED => "sealed",
+            _ => "in_use",
+        }
+    }
+
+    /// One line, for mkfs.
+    pub fn summary(&self) -> String {
+        let volume = &self.volume;
+        format!(
+            "volume {} of {}: {} blocks of {} bytes in {} groups, log {}",
+            uuid(&volume.uuid),
+            size::human(self.bytes(volume.block_count)),
+            volume.block_count,
+            volume.block_size,
+            volume.ag_count,
+            if volume.log_size == 0 { "none".into() } else { size::human(volume.log_size) },
+        )
+    }
+
+    fn features(&self) -> Vec<String> {
+        let raw = &self.superblock;
+        let known = [(feature::COMPATIBLE_XATTR, "xattr"), (feature::COMPATIBLE_ACL, "acl")];
+        let compatible = raw.features_compatible.get();
+        let mut names: Vec<String> =
+            known.iter().filter(|(bit, _)| compatible & bit != 0).map(|(_, name)| (*name).into()).collect();
+        for (word, bits, known) in [
+            ("compatible", compatible, feature::COMPATIBLE_KNOWN),
+            ("read-only", raw.features_read_only.get(), feature::READ_ONLY_KNOWN),
+            ("incompatible", raw.features_incompatible.get(), feature::INCOMPATIBLE_KNOWN),
+        ] {
+            names.extend((0..64).filter(|bit| bits & !known & (1 << bit) != 0).map(|bit| format!("{word}-{bit}")));
+        }
+        names
+    }
+
+    fn seams(&self) -> [(&'static str, &'static str); 5] {
+        let raw = &self.superblock;
+        let of = |code: u8, names: &[(u8, &'static str)]| {
+            names.iter().find(|(known, _)| *known == code).map_or("unknown", |(_, name)| name)
+        };
+        [
+            ("space", of(raw.space, &[(seam::SPACE_BITMAP, "bitmap"), (seam::SPACE_BTREE, "btree")])),
+            (
+                "inodes",
+                of(
+                    raw.inodes,
+                    &[
+                        (seam::INODES_STATIC, "static"),
+                        (seam::INODES_DYNAMIC, "dynamic"),
+                        (seam::INODES_BUCKET, "bucket"),
+                    ],
+                ),
+            ),
+            ("map", of(raw.map, &[(seam::MAP_BLOCKMAP, "blockmap"), (seam::MAP_EXTENTS, "extents")])),
+            (
+                "directory",
+                of(
+                    raw.directory,
+                    &[
+                        (seam::DIRECTORY_LINEAR, "linear"),
+                        (seam::DIRECTORY_SLOTS, "slots"),
+                        (seam::DIRECTORY_BTREE, "btree"),
+                        (seam::DIRECTORY_INDEXED, "indexed"),
+                        (seam::DIRECTORY_APPEND, "append"),
+                    ],
+                ),
+            ),
+            ("lookup", of(raw.lookup, &[(seam::LOOKUP_WALK, "walk"), (seam::LOOKUP_DIRECT, "direct")])),
+        ]
+    }
+
+    fn order(&self) -> &'static str {
+        match self.volume.order {
+            Order::None => "none",
+            Order::Log => "log",
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let (raw, volume) = (&self.superblock, &self.volume);
+        let mut object = Map::new();
+        put(&mut object, "image", self.image.as_os_str().as_bytes());
+        let facts = json!({
+            "uuid": uuid(&volume.uuid),
+            "label": volume.label,
+            "format_version": raw.version.get(),
+            "features": self.features(),
+            "state": self.state(),
+            "recovered": volume.recovered,
+            "block_count": volume.block_count,
+            "ag_size": volume.ag_size,
+            "ag_count": volume.ag_count,
+            "ag_high_water": raw.ag_high_water.get(),
+            "region_size": volume.region_size,
+            "log_size": volume.log_size,
+            "log_external": volume.log_external,
+            "order": self.order(),
+            "made_ns": volume.made,
+            "last_writer": {
+                "machine": hex(&raw.mount_machine), "boot": hex(&raw.mount_boot),
+                "pid": raw.mount_pid.get(), "time_ns": raw.mount_time.get(),
+            },
+        });
+        let Value::Object(facts) = facts else { unreachable!("written as an object above") };
+        object.extend(facts);
+        object.extend(self.seams().map(|(name, choice)| (name.to_owned(), choice.into())));
+        put_statfs(&mut object, &self.usage);
+        object.into()
+    }
+
+    fn print(&self, out: &mut Output) -> std::io::Result<()> {
+        let (raw, volume, usage) = (&self.superblock, &self.volume, &self.usage);
+        let state = match raw.state.get() {
+            seam::STATE_CLEAN => "clean".into(),
+            seam::STATE_SEALED => "sealed: read-only for ever".into(),
+            _ => "not closed cleanly: the next opening for changes recovers it".to_owned(),
+        };
+        let writer = match raw.mount_time.get() {
+            0 => "none yet".into(),
+            at => format!("process {}, {}", raw.mount_pid.get(), time::full(at)),
+        };
+        let log = match (volume.log_size, volume.log_external) {
+            (0, _) => "none".into(),
+            (bytes, false) => format!("{}, from block {}", size::exact(bytes), raw.log_start.get()),
+            (bytes, true) => format!("{}, on a device of its own", size::exact(bytes)),
+        };
+        let features = self.features();
+        let used = usage.blocks - usage.free_blocks;
+        table::facts(
+            out,
+            &[
+                ("Volume", uuid(&volume.uuid)),
+                (
+                    "Label",
+                    if volume.label.is_empty() {
+                        "none".into()
+                    } else {
+                        crate::show::name::Shown(volume.label.as_bytes()).to_string()
+                    },
+                ),
+                ("Made", time::full(volume.made)),
+                ("State", state),
+                ("Last writer", writer),
+                ("Format", format!("version {}", raw.version.get())),
+                ("Features", if features.is_empty() { "none".into() } else { features.join(", ") }),
+                ("Choices", self.seams().map(|(name, choice)| format!("{name} {choice}")).join(", ")),
+                ("Size", size::exact(self.bytes(volume.block_count))),
+                ("Blocks", format!("{} of {} bytes", volume.block_count, volume.block_size)),
+                (
+                    "Groups",
+                    format!(
+                        "{} of {}, {} used so far",
+                        volume.ag_count,
+                        size::human(volume.ag_size),
+                        raw.ag_high_water.get()
+                    ),
+                ),
+                ("Regions", format!("of {}", size::human(volume.region_size))),
+                ("Log", log),
+                ("Order", self.order().into()),
+                (
+                    "Space used",
+                    format!("{}, free {}", size::human(self.bytes(used)), size::human(self.bytes(usage.free_blocks))),
+                ),
+                (
+                    "Inodes",
+                    format!(
+                        "{} used ({} directories), room for {}",
+                        usage.inodes_used, usage.directories, usage.inodes_free
+                    ),
+                ),
+            ],
+        )
+    }
+}

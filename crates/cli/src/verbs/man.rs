@@ -1,0 +1,104 @@
+//! `man`: the manual pages, from the same table as parser and help.
+
+use crate::context::Context;
+use crate::failure::{At, image_name};
+use crate::verb::{self, Command, Example, Status, Verb};
+use crate::verbs::VERBS;
+use anyhow::Result;
+use clap::builder::Resettable;
+use clap_mangen::Man as Page;
+use clap_mangen::roff::{Roff, bold, roman};
+use std::path::{Path, PathBuf};
+
+/// Pages under the names that mount(8)'s family calls, and the page that they are.
+const ALIASES: [(&str, &str); 2] = [("mkfs.myriad.8", "man1/myriad-mkfs.1"), ("fsck.myriad.8", "man1/myriad-fsck.1")];
+
+/// What stands at the foot of a page.
+const SOURCE: &str = concat!("myriad ", env!("CARGO_PKG_VERSION"));
+
+const JSON: &str = "With --json, verbs print one object, or one object a line where there may be many. Names are strings. One that is \
+    not UTF-8 appears with replacement characters, and beside it a field with _hex after its name holds its exact bytes in \
+    hexadecimal. Sizes are bytes, times nanoseconds since 1970.";
+
+#[derive(clap::Args)]
+pub struct Man {
+    /// Directory for the pages; made if it does not exist
+    directory: PathBuf,
+}
+
+impl Command for Man {
+    const NAME: &'static str = "man";
+    const ABOUT: &'static str = "Write the manual pages to a directory";
+    const EXAMPLES: &'static [Example] = &[("myriad man /usr/local/share/man/man1", "installs them")];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        std::fs::create_dir_all(&self.directory).at(image_name(&self.directory))?;
+        self.write("myriad.1", &main_page()?)?;
+        for verb in VERBS {
+            self.write(&format!("myriad-{}.1", verb.name), &verb_page(verb)?)?;
+        }
+        for (alias, page) in ALIASES {
+            self.write(alias, format!(".so {page}\n").as_bytes())?;
+        }
+        context.note(&format!("{} pages in {}", VERBS.len() + 1 + ALIASES.len(), image_name(&self.directory)));
+        Ok(Status::OK)
+    }
+}
+
+impl Man {
+    fn write(&self, name: &str, page: &[u8]) -> Result<()> {
+        let path: &Path = &self.directory.join(name);
+        std::fs::write(path, page).at(image_name(path))
+    }
+}
+
+fn main_page() -> Result<Vec<u8>> {
+    let parser = verb::parser().after_long_help(Resettable::Reset);
+    let page = Page::new(parser).source(SOURCE);
+    let mut bytes = Vec::new();
+    page.render(&mut bytes)?;
+    section(&mut bytes, "JSON", |roff| {
+        roff.text([roman(JSON)]);
+    })?;
+    exit_status(&mut bytes, verb::EXIT_STATUS)?;
+    examples(&mut bytes, VERBS.iter().filter_map(|verb| verb.examples.first()))?;
+    Ok(bytes)
+}
+
+fn verb_page(verb: &Verb) -> Result<Vec<u8>> {
+    let name = format!("myriad-{}", verb.name);
+    let usage = format!("myriad {}", verb.name);
+    // The examples have a section of their own.
+    let page = Page::new(verb.parser().after_long_help(Resettable::Reset).name(name).bin_name(usage)).source(SOURCE);
+    let mut bytes = Vec::new();
+    page.render(&mut bytes)?;
+    exit_status(&mut bytes, verb.exit)?;
+    examples(&mut bytes, verb.examples.iter())?;
+    section(&mut bytes, "SEE ALSO", |roff| {
+        roff.text([bold("myriad"), roman("(1)")]);
+    })?;
+    Ok(bytes)
+}
+
+fn exit_status(page: &mut Vec<u8>, codes: &[(u8, &str)]) -> Result<()> {
+    section(page, "EXIT STATUS", |roff| {
+        for (code, meaning) in codes {
+            roff.control("TP", []).text([bold(code.to_string())]).text([roman(*meaning)]);
+        }
+    })
+}
+
+fn examples<'a>(page: &mut Vec<u8>, examples: impl Iterator<Item = &'a Example>) -> Result<()> {
+    section(page, "EXAMPLES", |roff| {
+        for (line, does) in examples {
+            roff.control("TP", []).text([bold(*line)]).text([roman(*does)]);
+        }
+    })
+}
+
+fn section(page: &mut Vec<u8>, title: &str, fill: impl FnOnce(&mut Roff)) -> Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", [title]);
+    fill(&mut roff);
+    Ok(roff.to_writer(page)?)
+}

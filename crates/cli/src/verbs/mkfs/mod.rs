@@ -1,0 +1,157 @@
+//! `mkfs`: a new volume.
+
+mod existing;
+
+use crate::context::Context;
+use crate::failure::{At, Failure, image_name};
+use crate::show::{mode, owner, size};
+use crate::verb::{Command, Example, Status};
+use crate::verbs::info;
+use crate::volume::{OpenArgs, OrderName};
+use anyhow::Result;
+use existing::Existing;
+use myriad_engine::{Fs, MkfsOptions};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub struct Mkfs {
+    /// Image file or block device; a file that does not exist is made
+    image: PathBuf,
+    /// Size of the image file, which takes space only as it fills; without it the size that the file or device has
+    #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Size of a block: a power of two from 512 to 64K
+    #[arg(short, long, value_name = "SIZE", value_parser = block_size, default_value = "4K")]
+    block_size: u32,
+    /// Size of an allocation group: a power of two; without it by the size of the volume, at most 1G
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    ag_size: Option<u64>,
+    /// Size of a placement region: a power of two
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "32M")]
+    region_size: u64,
+    /// Size of the log; 0: no log, which allows the order `none` only; without it by the size of the volume
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    log_size: Option<u64>,
+    /// Keep the log on this device
+    #[arg(long, value_name = "DEVICE")]
+    log_device: Option<PathBuf>,
+    /// Name of the volume, at most 63 bytes
+    #[arg(short = 'L', long, default_value = "", hide_default_value = true, value_parser = label)]
+    label: String,
+    /// Order of writes that is used unless an opening says otherwise
+    #[arg(long, value_enum, default_value = "log")]
+    order: OrderName,
+    /// Owner of the root directory by name or number; without it the user who runs the command
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = owner::parse)]
+    root_owner: Option<(u32, u32)>,
+    /// Permission bits of the root directory
+    #[arg(long, value_name = "MODE", value_parser = mode::parse, default_value = "0755")]
+    root_mode: u16,
+    /// Take the volume's identity and its hash key from this number: volumes for tests, which anyone may guess
+    #[arg(long, hide_short_help = true)]
+    seed: Option<u64>,
+    /// Overwrite what is there
+    #[arg(short = 'f', long, visible_short_alias = 'F')]
+    force: bool,
+    /// Print what was made as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command for Mkfs {
+    const NAME: &'static str = "mkfs";
+    const ABOUT: &'static str = "Make a volume in an image file or on a block device";
+    const DETAILS: &'static str = "What is there is not overwritten without --force: a volume, another file system, a file that holds \
+        anything but zeros. A volume that is in use is not overwritten at all. Called as mkfs.myriad it does the same.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad mkfs vol.img --size 16T", "makes a volume that can grow to 16 TiB; the file starts out nearly empty"),
+        ("mkfs.myriad -L spool /dev/sdb1", "makes a volume on a block device"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let name = image_name(&self.image);
+        let existing = Existing::look(context, &self.image)?;
+        let log =
+            self.log_device.as_deref().map(|log| Existing::look(context, log).map(|found| (image_name(log), found)));
+        match &existing {
+            Existing::Missing if self.size.is_none() => {
+                return Err(Failure::usage(
+                    name,
+                    "does not exist yet",
+                    "say how large to make it with --size, as in --size 1G",
+                )
+                .into());
+            }
+            Existing::Blank { size: 0 } if self.size.is_none() => {
+                return Err(Failure::usage(
+                    name,
+                    "an empty file",
+                    "say how large to make it with --size, as in --size 1G",
+                )
+                .into());
+            }
+            _ => self.refuse_to_overwrite(&name, &existing)?,
+        }
+        if let Some((log, found)) = log.transpose()? {
+            self.refuse_to_overwrite(&log, &found)?;
+        }
+        if let Err(error) = Fs::format(&self.image, self.size, &self.options()).at(&name) {
+            if matches!(existing, Existing::Missing) {
+                // Made by us, and of no use to anybody. If it cannot be removed, the first error still says it all.
+                let _ = std::fs::remove_file(&self.image);
+            }
+            return Err(error);
+        }
+        let open = OpenArgs { log_device: self.log_device.clone(), ..OpenArgs::default() };
+        let facts = info::Facts::read(&self.image, &open)?;
+        if self.json {
+            context.out().json(&facts.json())?;
+        } else {
+            context.note(&format!("{name}: {}", facts.summary()));
+        }
+        Ok(context.status())
+    }
+}
+
+impl Mkfs {
+    fn options(&self) -> MkfsOptions {
+        let caller = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (root_uid, root_gid) = self.root_owner.unwrap_or_else(caller);
+        MkfsOptions {
+            block_size: self.block_size,
+            ag_size: self.ag_size,
+            region_size: self.region_size,
+            log_size: self.log_size,
+            log_device: self.log_device.clone(),
+            label: self.label.clone(),
+            order: self.order.into(),
+            seed: self.seed,
+            root_uid,
+            root_gid,
+            root_mode: self.root_mode,
+        }
+    }
+
+    fn refuse_to_overwrite(&self, name: &str, existing: &Existing) -> Result<()> {
+        match existing {
+            Existing::Holds(what) if !self.force => {
+                Err(Failure::new(name, format!("holds {what}"), "--force overwrites it; nothing was changed").into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let bytes = size::parse(text)?;
+    let is_possible = bytes.is_power_of_two() && (512..=65536).contains(&bytes);
+    if is_possible { Ok(bytes as u32) } else { Err("a block size is a power of two from 512 to 64K".into()) }
+}
+
+fn label(text: &str) -> Result<String, String> {
+    if text.len() > 63 {
+        Err(format!("a label has at most 63 bytes, this one {}", text.len()))
+    } else {
+        Ok(text.into())
+    }
+}

@@ -1,0 +1,112 @@
+//! The bytes of an unmounted volume, for verbs that look below the engine: `info`, `debug`, `fsck`.
+
+use crate::failure::{At, Failure, host_error, image_name};
+use anyhow::Result;
+use myriad_device::{Access, BlockDevice, FileDevice, Holder, OpenError};
+use myriad_format::FsBlock;
+use myriad_format::superblock::{Superblock, SuperblockError};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens an image for reading beside other readers, or for changing it alone.
+pub fn open(image: &Path, access: Access) -> Result<Arc<FileDevice>> {
+    let place = image_name(image);
+    let explain = |error| explain_open(error, &place);
+    // The host's own errors first: they have a next step of their own.
+    std::fs::metadata(image).at(&place)?;
+    let device = FileDevice::open(image, access).map_err(explain)?;
+    match access {
+        Access::ReadOnly => device.lock_shared(),
+        Access::ReadWrite => device.lock_exclusive(),
+    }
+    .map_err(explain)?;
+    Ok(Arc::new(device))
+}
+
+fn explain_open(error: OpenError, place: &str) -> anyhow::Error {
+    match error {
+        OpenError::InUse(in_use) => {
+            let next = match &in_use.holder {
+                Some(Holder::Mount { .. }) => "unmount it first",
+                _ => "wait until it is done with the volume, or unmount it",
+            };
+            let text = in_use.to_string();
+            let what = text.strip_prefix(&format!("{}: ", in_use.path.display())).unwrap_or(&text).to_owned();
+            Failure::new(place, what, next).into()
+        }
+        OpenError::Unsuitable { reason, .. } => {
+            Failure::new(place, reason, "give an image file or a block device").into()
+        }
+        OpenError::Io { source, .. } => Err::<(), _>(source).at(place).expect_err("made from an error"),
+    }
+}
+
+/// Reads bytes at any offset, whatever alignment the device asks for.
+pub fn read_at(device: &dyn BlockDevice, offset: u64, length: usize) -> std::io::Result<Vec<u8>> {
+    let unit = device.alignment() as u64;
+    let start = offset / unit * unit;
+    let end = offset.checked_add(length as u64).and_then(|end| end.checked_next_multiple_of(unit));
+    let end = end.filter(|&end| end <= device.size()).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    let mut wide = vec![0; (end - start) as usize];
+    device.read(start, &mut wide)?;
+    wide.drain(..(offset - start) as usize);
+    wide.truncate(length);
+    Ok(wide)
+}
+
+/// The superblock of the volume on a device, checked.
+pub fn superblock(device: &dyn BlockDevice, place: &str) -> Result<Superblock> {
+    let foreign = |what: &str| Failure::new(place, what, "check the name, or make a volume with myriad mkfs");
+    if device.size() < Superblock::SIZE as u64 {
+        return Err(foreign("too short to be a Myriad volume").into());
+    }
+    let bytes = read_at(device, 0, Superblock::SIZE).map_err(|error| {
+        Failure::new(place, format!("cannot read the superblock: {}", host_error(&error)), "see the host's log")
+    })?;
+    let superblock = Superblock::decode(&bytes, FsBlock(0)).map_err(|error| match error {
+        SuperblockError::Foreign => foreign("not a Myriad volume"),
+        SuperblockError::Corrupt(corrupt) => {
+            Failure::new(place, corrupt.to_string(), "run myriad fsck, which knows the copies")
+        }
+        SuperblockError::Incompatible(incompatible) => {
+            Failure::new(place, incompatible.to_string(), "use a newer myriad")
+        }
+    })?;
+    let expected = superblock.geometry().block_count.saturating_mul(superblock.geometry().block_size() as u64);
+    if device.size() < expected {
+        let what = format!("the image has {} bytes, the volume in it needs {expected}", device.size());
+        return Err(Failure::new(place, what, "it was cut short: get a whole copy").into());
+    }
+    Ok(superblock)
+}
+
+/// The log's changes that a mount would lay over the blocks, with what the log holds.
+pub fn log(
+    device: &Arc<FileDevice>,
+    log: Option<Arc<FileDevice>>,
+    superblock: &Superblock,
+    place: &str,
+) -> Result<Option<myriad_log::Recovered>> {
+    if superblock.log_blocks.get() == 0 {
+        return Ok(None);
+    }
+    let block_size = superblock.geometry().block_size();
+    let is_external = superblock.log_device != [0; 16];
+    let device: Arc<dyn BlockDevice> = match (is_external, log) {
+        (false, _) => Arc::clone(device) as _,
+        (true, Some(log)) => log,
+        (true, None) => {
+            return Err(Failure::new(place, "its log lies on another device", "name that with --log-device").into());
+        }
+    };
+    let log_place = myriad_log::LogPlace {
+        device,
+        start: superblock.log_start.get() * block_size as u64,
+        length: superblock.log_blocks.get() * block_size as u64,
+        block_size,
+        volume: superblock.volume(),
+    };
+    let recovered =
+        myriad_log::recover(&log_place).map_err(|error| Failure::new(place, error.to_string(), "run myriad fsck"))?;
+    Ok(Some(recovered))
+}

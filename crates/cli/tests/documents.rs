@@ -1,0 +1,74 @@
+//! Help, manual pages and completions come from the one table, so each verb is in all of them.
+
+mod common;
+
+use common::Place;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+fn verbs(place: &Place) -> Vec<String> {
+    let help = place.line("--help").ok();
+    let commands = help.text().split("Commands:").nth(1).expect("a list of verbs");
+    let lines = commands.lines().skip(1).take_while(|line| !line.trim().is_empty());
+    // Wrapped lines are indented further.
+    let lines = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    lines.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_verb_has_help_a_page_and_completions() {
+    let place = Place::new();
+    place.line("man pages --quiet").ok();
+    let bash = place.line("completions bash").ok();
+    let verbs = verbs(&place);
+    assert!(verbs.len() >= 17, "{verbs:?}");
+    for verb in &verbs {
+        let help = place.line(&format!("{verb} --help")).ok();
+        assert!(help.text().contains("Examples:"), "{verb}");
+        let page = String::from_utf8(common::bytes(&place.path(&format!("pages/myriad-{verb}.1")))).unwrap();
+        for part in [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH \"EXIT STATUS\"", ".SH EXAMPLES"] {
+            assert!(page.contains(part), "{verb} has no {part}:\n{page}");
+        }
+        assert!(
+            bash.text().contains(&format!("myriad__{verb}")) || bash.text().contains(&format!("myriad,{verb}")),
+            "{verb}"
+        );
+    }
+    for page in ["myriad.1", "mkfs.myriad.8", "fsck.myriad.8"] {
+        assert!(place.path("pages").join(page).exists(), "{page}");
+    }
+    for shell in ["zsh", "fish"] {
+        assert!(place.line(&format!("completions {shell}")).ok().text().contains("mkdir"));
+    }
+}
+
+#[test]
+fn fsck_documents_its_own_bits() {
+    let place = Place::new();
+    place.line("man pages -q").ok();
+    let page = String::from_utf8(common::bytes(&place.path("pages/myriad-fsck.1"))).unwrap();
+    for code in ["0", "1", "4", "8", "16", "32"] {
+        assert!(page.contains(&format!("\\fB{code}\\fR")), "{code}\n{page}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error_to_tell() {
+    let place = Place::new();
+    // Gone before the first byte, so that nothing depends on who is faster.
+    let (gone, stdout) = UnixStream::pair().unwrap();
+    drop(gone);
+    let mut command = place.command(common::PROGRAM, &["completions", "bash"]);
+    let answer = common::answer(command.stdout(OwnedFd::from(stdout)).spawn().unwrap());
+    assert_eq!((answer.code, answer.err.as_str()), (141, ""));
+}
+
+#[test]
+fn a_full_disk_behind_the_output_is_told() {
+    let place = Place::new();
+    let mut command = place.command(common::PROGRAM, &["completions", "bash"]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let answer = common::answer(command.stdout(full).spawn().unwrap());
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.err.contains("No space left on device"), "{answer:?}");
+}

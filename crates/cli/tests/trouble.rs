@@ -1,0 +1,255 @@
+//! What goes wrong in the field: a message that names thing, place and next step, the right exit code, nothing lost.
+
+mod common;
+
+use common::{PROGRAM, Place, answer, bytes, put};
+use myriad_engine::{Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+const VOLUME: u64 = 64 << 20;
+
+fn with_letter() -> Place {
+    let place = Place::with_volume(VOLUME);
+    place.change(|session| put(session, "/letter", b"dear all"));
+    place
+}
+
+#[track_caller]
+fn assert_letter(place: &Place) {
+    assert_eq!(place.line("cat vol.img:/letter").ok().out, b"dear all");
+    place.assert_sound();
+}
+
+#[test]
+fn full_volume() {
+    let place = Place::with_volume(4 << 20);
+    place.change(|session| {
+        put(session, "/letter", b"dear all");
+        let options = OpenOptions { write: true, create: true, mode: 0o600, ..OpenOptions::default() };
+        let file = session.open("/filler", options).unwrap();
+        let mut offset = 0;
+        // Large pieces, then small ones: until not a block is left.
+        for size in [1 << 20, 64 << 10, 4 << 10] {
+            while let Ok(length) = file.write_at(&vec![1; size], offset) {
+                offset += length as u64;
+            }
+        }
+        for number in 0.. {
+            match session.create(&format!("/small{number}"), 0o600) {
+                Ok(_) => (),
+                Err(Error::Refused(Errno::NOSPC)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    let mut refused = None;
+    // A few more names may fit where a file did not.
+    for number in 0..10_000 {
+        let answer = place.line(&format!("mkdir vol.img:/directory{number}"));
+        if answer.code != 0 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("a full volume refuses at last");
+    refused.expect(1, &["myriad: vol.img:/directory", "No space left on device; the volume is full: remove files"]);
+    assert_letter(&place);
+    place.line("rm -f vol.img:/filler").ok();
+    place.line("mkdir vol.img:/fits").ok();
+    assert_letter(&place);
+}
+
+#[test]
+fn read_only_image() {
+    let place = with_letter();
+    std::fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(place.path("vol.img"), PermissionsExt::from_mode(0o444)).unwrap();
+    let before = bytes(&place.path("vol.img"));
+    let run = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut command = place.command(PROGRAM, &words);
+        if rustix::process::geteuid().is_root() {
+            // Permission bits do not bind root.
+            command.uid(65534).gid(65534);
+        }
+        answer(command.spawn().unwrap())
+    };
+    assert_eq!(run("cat vol.img:/letter").ok().out, b"dear all");
+    for line in ["rm vol.img:/letter", "mkdir vol.img:/x", "mv vol.img:/letter vol.img:/x"] {
+        run(line).expect(1, &["vol.img: Permission denied; this needs permission to read the image, and to write it"]);
+    }
+    run("mkfs --force vol.img").expect(1, &["Permission denied"]);
+    run("fsck -n vol.img").expect(0, &[]);
+    run("fsck -y vol.img").expect(8, &["Permission denied"]);
+    assert_eq!(bytes(&place.path("vol.img")), before);
+}
+
+#[test]
+fn truncated_image() {
+    let place = with_letter();
+    let file = std::fs::File::options().write(true).open(place.path("vol.img")).unwrap();
+    for length in [VOLUME / 2, 4096, 100] {
+        file.set_len(length).unwrap();
+        let before = bytes(&place.path("vol.img"));
+        for line in ["ls vol.img", "cat vol.img:/letter", "rm vol.img:/letter", "info vol.img", "df vol.img"] {
+            place.line(line).expect(1, &["myriad: vol.img"]);
+        }
+        let checked = place.line("fsck -n vol.img");
+        assert!(checked.code & (4 | 8) != 0 && !checked.err.contains("panicked"), "{checked:?}");
+        assert!(bytes(&place.path("vol.img")) == before, "nothing was written to {length} bytes");
+    }
+    place.line("info vol.img").expect(1, &["too short to be a Myriad volume"]);
+}
+
+#[test]
+fn foreign_image() {
+    let place = Place::new();
+    for (name, contents) in
+        [("zeros", vec![0; 1 << 20]), ("noise", (0..1 << 20).map(|i: u32| (i.wrapping_mul(i) >> 7) as u8).collect())]
+    {
+        place.write(name, &contents);
+        for line in ["ls", "info", "stats", "df", "find", "du"] {
+            place
+                .line(&format!("{line} {name}"))
+                .expect(1, &[name, "not a Myriad volume; check the name, or make a volume"]);
+        }
+        place.line(&format!("rm -rf {name}:/x")).expect(1, &["not a Myriad volume"]);
+        place.line(&format!("fsck -y {name}")).expect(8, &[name]);
+        assert!(bytes(&place.path(name)) == contents);
+    }
+}
+
+#[test]
+fn damaged_superblock() {
+    let whole = with_letter();
+    let mut image = bytes(&whole.path("vol.img"));
+    image[200] ^= 0xff;
+    let place = Place::new();
+    place.write("vol.img", &image);
+    for line in ["ls vol.img", "info vol.img", "rm vol.img:/letter"] {
+        place.line(line).expect(1, &["vol.img: ", "checksum", "; run myriad fsck"]);
+    }
+    // With a copy it is a finding, without one there is no volume to check.
+    let found = place.line("fsck -n vol.img");
+    assert!(matches!(found.code, 4 | 8), "{found:?}");
+    assert!(bytes(&place.path("vol.img")) == image, "nothing was changed");
+    place.line("debug vol.img superblock");
+}
+
+#[test]
+fn damaged_group_header_is_repaired() {
+    let place = with_letter();
+    let mut image = bytes(&place.path("vol.img"));
+    image[4096 + 56] ^= 1;
+    place.write("vol.img", &image);
+    let found = place.line("fsck -n vol.img").expect(4, &["run myriad fsck -y"]);
+    assert!(found.text().contains("block 1") || found.text().contains("group 0"), "{found:?}");
+    assert!(bytes(&place.path("vol.img")) == image, "-n changes nothing");
+    let report = place.line("fsck -n --json vol.img").expect(4, &[]).json();
+    assert_eq!((&report["sound"], &report["repaired"]), (&false.into(), &false.into()));
+    place.line("fsck -y vol.img").expect(1, &["repaired"]);
+    place.line("fsck -y vol.img").expect(0, &["sound"]);
+    assert_letter(&place);
+}
+
+#[test]
+fn damaged_directory_names_its_place() {
+    let place = with_letter();
+    let root = place.line("debug --json vol.img inode /").ok().json();
+    let offset = root["block"].as_u64().unwrap() as usize * 4096;
+    let mut image = bytes(&place.path("vol.img"));
+    image[offset + 2000] ^= 1;
+    place.write("vol.img", &image);
+    let block = format!("block {}", root["block"]);
+    place.line("ls vol.img").expect(1, &[&block, "run myriad fsck"]);
+    place.line("fsck -n vol.img").expect(4, &[]);
+}
+
+#[test]
+fn busy_image() {
+    let place = with_letter();
+    let pid = format!("vol.img: in use by process {}", std::process::id());
+    let fs = Fs::open(&place.path("vol.img"), MountOptions::default()).unwrap();
+    for (line, code) in [
+        ("ls vol.img", 1),
+        ("cat vol.img:/letter", 1),
+        ("rm vol.img:/letter", 1),
+        ("info vol.img", 1),
+        ("mkfs vol.img --force", 1),
+        ("fsck -n vol.img", 8),
+        ("fsck -y vol.img", 8),
+    ] {
+        place.line(line).expect(code, &[&pid]);
+    }
+    fs.close().unwrap();
+    let reader = Fs::open(&place.path("vol.img"), MountOptions { read_only: true, ..MountOptions::default() }).unwrap();
+    place.line("ls vol.img").ok();
+    place.line("rm vol.img:/letter").expect(1, &["in use by process"]);
+    reader.close().unwrap();
+    assert_letter(&place);
+}
+
+#[test]
+fn impossible_options() {
+    let place = Place::new();
+    for (options, said) in [
+        ("--log-size 0 --order log", "option --"),
+        ("--ag-size 3M", "option --ag-size"),
+        ("--region-size 3M", "option --region-size"),
+        ("--log-size 2G", "option --log-size"),
+        ("--size 1K", "option --size"),
+    ] {
+        let size = if options.contains("--size") { "" } else { "--size 64M" };
+        place.line(&format!("mkfs vol.img {size} {options}")).expect(2, &["vol.img: ", said]);
+        assert!(!place.path("vol.img").exists(), "{options}: what could not be made is not left behind");
+    }
+    let options = MkfsOptions { log_size: Some(0), order: Order::None, ..MkfsOptions::default() };
+    Fs::format(&place.path("vol.img"), Some(VOLUME), &options).unwrap();
+    place.change(|session| put(session, "/letter", b"dear all"));
+    place.line("rm --order log vol.img:/letter").expect(2, &["option --order"]);
+    assert_letter(&place);
+}
+
+#[test]
+fn an_interrupted_reader_closes_cleanly() {
+    let place = with_letter();
+    place.change(|session| {
+        session.create("/huge", 0o600).unwrap();
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        session.open("/huge", options).unwrap().truncate(1 << 40).unwrap();
+    });
+    let mut child = place.command(PROGRAM, &["cat", "vol.img:/huge"]).spawn().unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    pipe.read_exact(&mut [0; 1 << 16]).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let rest = std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
+    assert!(rest < 1 << 34, "it stops at the next piece, not at the end");
+    answer(child).expect(130, &["interrupted"]);
+    assert_letter(&place);
+}
+
+#[test]
+fn an_interrupted_change_keeps_the_volume_whole() {
+    let place = Place::with_volume(512 << 20);
+    place.change(|session| {
+        put(session, "/letter", b"dear all");
+        session.mkdir("/tree", 0o755).unwrap();
+        for number in 0..200_000 {
+            session.create(&format!("/tree/{number}"), 0o600).unwrap();
+        }
+    });
+    let child = place.command(PROGRAM, &["rm", "-r", "vol.img:/tree"]).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    // It may have come to its end before.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+    let answer = answer(child);
+    assert!(matches!(answer.code, 0 | 130), "{answer:?}");
+    let left = place.line("df --json vol.img").ok().json()["inodes_used"].as_u64().unwrap();
+    assert_eq!(answer.code == 0, left == 2, "{left} inodes are left");
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    assert_letter(&place);
+}
