@@ -2,7 +2,7 @@
 //! the cache (trees, space, extents) reach blocks.
 
 use crate::error::Result;
-use myriad_format::{BlockKind, FsBlock};
+use myriad_format::{BlockKind, FsBlock, Geometry};
 
 /// A metadata block open for change. Every change marks the granules it touches (1/64 of the block, at least 8 bytes):
 /// they are what the log copies.
@@ -52,21 +52,28 @@ impl<'a> BlockEdit<'a> {
 
 /// Metadata blocks by address. The engine's transactions implement it over the cache; tests over a plain map.
 pub trait BlockStore {
-    fn block_size(&self) -> usize;
+    fn geometry(&self) -> Geometry;
     /// Reads a block of the given kind; one of another kind, or one that fails its checks, is an error.
     fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R>;
     /// Changes a block of the given kind.
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
-    /// Starts a new block, header filled in and the rest zero, whatever it held before.
+    /// Starts a new block, header filled in and the rest zero, whatever it held before. No part of the committed state
+    /// may use it: the block may be written home before its commit.
     fn init<R>(&mut self, block: FsBlock, kind: BlockKind, owner: u64, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
+    /// As [`Self::init`], for a block that the committed state may still use: the new content goes through the log
+    /// and is never written home ahead of its commit. A block forgotten since the last commit may come back this way.
+    fn reinit<R>(&mut self, block: FsBlock, kind: BlockKind, owner: u64, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
     /// Forgets a block that was metadata and is being freed: it is not written again, and replay will not touch it.
     fn forget(&mut self, block: FsBlock);
 }
 
 /// Where a tree's nodes come from and go to.
 pub trait NodeSource<S: BlockStore> {
+    /// Whether a block it hands out may have been freed since the last commit, so that new nodes must be logged.
+    const LOGGED: bool;
     /// A block for a new node; not yet initialised.
     fn allocate(&mut self, store: &mut S) -> Result<FsBlock>;
+    /// Takes back a node's block, which the store has forgotten already, or a block it allocated that was never used.
     fn free(&mut self, store: &mut S, block: FsBlock) -> Result<()>;
 }
 

@@ -1,61 +1,337 @@
-//! API: sessions and their operations. (Bodies follow.)
-#![allow(unused_variables)]
+//! The library's API: volumes, sessions, files.
 
-use crate::error::Result;
+use crate::error::{Error, Errno, Result};
+use crate::file::{self, OpenFile};
+use crate::inode;
+use crate::mkfs;
+use crate::namei::{self, Guarded, Target};
+use crate::ops::{NewFile, Ops, reclaim_orphans};
+use crate::order::Look;
+use crate::perm;
 use crate::types::*;
-use myriad_device::BlockDevice;
+use crate::volume::Volume;
+use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
+use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, flag};
+use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// An open volume. Cheap to clone; closed cleanly by [`Fs::close`] or when the last clone goes.
+/// An open volume. Cheap to clone; closed cleanly by [`Fs::close`], or when the last clone, session and file are gone.
 #[derive(Clone)]
-pub struct Fs {}
+pub struct Fs {
+    inner: Arc<Mounted>,
+}
+
+struct Mounted {
+    volume: Arc<Volume>,
+    background: Mutex<Option<JoinHandle<()>>>,
+    /// Process that opened the volume: a forked child must not touch it.
+    pid: u32,
+    closed: std::sync::atomic::AtomicBool,
+}
+
+fn open_error(error: OpenError) -> Error {
+    match error {
+        OpenError::InUse(in_use) => Error::InUse(in_use.to_string()),
+        other => Error::Io { op: "open", offset: 0, source: other.into() },
+    }
+}
+
+fn open_log_device(path: Option<&Path>, access: Access) -> Result<Option<Arc<dyn BlockDevice>>> {
+    let Some(path) = path else { return Ok(None) };
+    let device = FileDevice::open(path, access).map_err(open_error)?;
+    lock(&device, access)?;
+    Ok(Some(Arc::new(device)))
+}
+
+fn lock(device: &FileDevice, access: Access) -> Result<()> {
+    match access {
+        Access::ReadOnly => device.lock_shared(),
+        Access::ReadWrite => device.lock_exclusive(),
+    }
+    .map_err(open_error)
+}
 
 impl Fs {
     /// Makes a volume in an image file or on a block device. The file is made if missing and set to `size` bytes
-    /// (sparse); `size` `None` takes the existing size.
+    /// (sparse); `None` takes its existing size. What it held is lost.
     pub fn format(path: &Path, size: Option<u64>, options: &MkfsOptions) -> Result<()> {
-        todo!()
+        let device = match size {
+            Some(size) => FileDevice::create(path, size, &FileOptions::default()).map_err(open_error)?,
+            None => {
+                let device = FileDevice::open(path, Access::ReadWrite).map_err(open_error)?;
+                lock(&device, Access::ReadWrite)?;
+                device
+            }
+        };
+        let log = open_log_device(options.log_device.as_deref(), Access::ReadWrite)?;
+        mkfs::format(Arc::new(device), log, options)
     }
+
     /// Makes a volume on a device already open.
-    pub fn format_device(device: &dyn BlockDevice, log: Option<&dyn BlockDevice>, options: &MkfsOptions) -> Result<()> {
-        todo!()
+    pub fn format_device(
+        device: Arc<dyn BlockDevice>,
+        log: Option<Arc<dyn BlockDevice>>,
+        options: &MkfsOptions,
+    ) -> Result<()> {
+        mkfs::format(device, log, options)
     }
-    /// Opens a volume; recovers it first if it was not closed cleanly.
+
+    /// Opens a volume; recovers it first if it was not closed cleanly. A second writer is refused with
+    /// [`Error::InUse`], which names the first.
     pub fn open(path: &Path, options: MountOptions) -> Result<Self> {
-        todo!()
+        let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let device = FileDevice::open(path, access).map_err(open_error)?;
+        lock(&device, access)?;
+        let log = open_log_device(options.log_device.as_deref(), access)?;
+        Self::open_device(Arc::new(device), log, options)
     }
-    /// Opens a volume on devices already open (tests, volume managers).
-    pub fn open_device(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Self> {
-        todo!()
+
+    /// Opens a volume on devices already open (tests, volume managers). The caller sees to it that nobody else writes.
+    pub fn open_device(
+        device: Arc<dyn BlockDevice>,
+        log: Option<Arc<dyn BlockDevice>>,
+        options: MountOptions,
+    ) -> Result<Self> {
+        let superblock = read_superblock(&*device)?;
+        let mut options = options;
+        let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
+        if unknown != 0 || superblock.state.get() == seam::STATE_SEALED {
+            options.read_only = true;
+        }
+        let end = superblock.block_count.get() << superblock.block_bits;
+        if end > device.size() {
+            let reason = format!("the image is truncated: {} of {end} bytes are there", device.size());
+            return Err(Error::Option { option: "image", reason });
+        }
+        let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
+        let volume = Volume::assemble(device, place, superblock, options)?;
+        volume.recover()?;
+        let volume = Arc::new(volume);
+        let background = (volume.options.background && !volume.options.read_only).then(|| {
+            let volume = volume.clone();
+            std::thread::Builder::new().name("myriad-log".into()).spawn(move || run_background(&volume))
+        });
+        let background = background
+            .transpose()
+            .map_err(|source| Error::Io { op: "start the background thread", offset: 0, source })?;
+        Ok(Self {
+            inner: Arc::new(Mounted {
+                volume,
+                background: Mutex::new(background),
+                pid: std::process::id(),
+                closed: std::sync::atomic::AtomicBool::new(false),
+            }),
+        })
     }
+
+    fn volume(&self) -> &Volume {
+        &self.inner.volume
+    }
+
     /// A view of the volume for one user.
     pub fn session(&self, cred: Cred) -> Session {
-        todo!()
+        Session { fs: self.clone(), cred, memo: Mutex::new(Memo::default()) }
     }
+
     /// Makes everything done so far durable: data, names, attributes.
     pub fn sync(&self) -> Result<()> {
-        todo!()
+        let volume = self.volume();
+        if volume.options.read_only {
+            return Ok(());
+        }
+        self.inner.check_process()?;
+        volume.counters.bump(crate::counters::Count::syncs);
+        file::flush_all(volume)?;
+        volume.commit_now()
     }
-    /// Syncs and closes. Fails with EBUSY if files are open.
+
+    /// Syncs and closes. EBUSY, and the volume stays open, if files are open.
     pub fn close(self) -> Result<()> {
-        todo!()
+        if self.volume().files.open_handles() > 0 {
+            return Err(Errno::BUSY.into());
+        }
+        self.inner.close()
     }
+
+    /// Totals of the volume.
     pub fn statfs(&self) -> Result<StatFs> {
-        todo!()
+        Ok(self.volume().statfs())
     }
-    /// Drops clean cached blocks, so that the next accesses read the device (for measurements).
+
+    /// Writes everything home and drops clean cached blocks, so that the next accesses read the device (for
+    /// measurements).
     pub fn drop_caches(&self) -> Result<()> {
-        todo!()
+        let volume = self.volume();
+        if !volume.options.read_only {
+            file::flush_all(volume)?;
+            volume.checkpointer.lock().settle(volume)?;
+        }
+        volume.cache.sweep(true);
+        Ok(())
     }
-    /// Every counter with its name, in a fixed order.
+
+    /// Every counter with its name, in a fixed order; the device's own (`device_...`) last.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        todo!()
+        let mut all = self.volume().counters.snapshot();
+        let device = self.volume().device.counters();
+        all.extend([
+            ("device_reads", device.reads),
+            ("device_read_bytes", device.read_bytes),
+            ("device_writes", device.writes),
+            ("device_written_bytes", device.written_bytes),
+            ("device_flushes", device.flushes),
+            ("device_discards", device.discards),
+        ]);
+        all
     }
-    /// What `info` shows: superblock fields and state.
+
+    /// What `info` shows.
     pub fn info(&self) -> VolumeInfo {
-        todo!()
+        let volume = self.volume();
+        let sb = &volume.superblock;
+        let block = u64::from(volume.statfs().block_size);
+        let label_len = sb.label.iter().position(|&byte| byte == 0).unwrap_or(sb.label.len());
+        VolumeInfo {
+            uuid: sb.header.volume,
+            label: String::from_utf8_lossy(&sb.label[..label_len]).into_owned(),
+            block_size: block as u32,
+            block_count: sb.block_count.get(),
+            ag_size: u64::from(sb.ag_blocks.get()) * block,
+            ag_count: sb.ag_count.get(),
+            region_size: u64::from(sb.region_blocks.get()) * block,
+            log_size: sb.log_blocks.get() * block,
+            log_external: volume.log_is_external,
+            order: volume.order,
+            read_only: volume.options.read_only,
+            recovered: volume.recovered,
+            made: sb.made_time.get(),
+            cache_size: volume.options.cache_size,
+        }
     }
+
+    /// Why the volume refuses changes, if an earlier device error shut it down.
+    pub fn shut_down_reason(&self) -> Option<String> {
+        self.volume().shut_down_reason()
+    }
+}
+
+impl Mounted {
+    fn check_process(&self) -> Result<()> {
+        if self.pid == std::process::id() {
+            return Ok(());
+        }
+        Err(Error::InUse(format!(
+            "the volume was opened by process {}; a forked child must open it itself once its parent has closed it",
+            self.pid
+        )))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.check_process()?;
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        {
+            let mut wake = self.volume.wake.0.lock();
+            wake.stop = true;
+            self.volume.wake.1.notify_one();
+        }
+        if let Some(thread) = self.background.lock().take() {
+            // It returns after its checkpoint; a panic there has shut the volume down.
+            let _ = thread.join();
+        }
+        self.volume.unmount()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Nobody is left to tell; what was synced is safe, and the next opening recovers the rest.
+        let _ = self.close();
+    }
+}
+
+/// Makes checkpoints when operations ask for them, and at least every commit interval.
+fn run_background(volume: &Volume) {
+    let interval = volume.options.commit_interval_ms;
+    loop {
+        let timed_out = {
+            let mut wake = volume.wake.0.lock();
+            let mut timed_out = false;
+            while !wake.wanted && !wake.stop && !timed_out {
+                timed_out = if interval == 0 {
+                    volume.wake.1.wait(&mut wake);
+                    false
+                } else {
+                    volume.wake.1.wait_for(&mut wake, Duration::from_millis(interval)).timed_out()
+                };
+            }
+            if wake.stop {
+                return;
+            }
+            wake.wanted = false;
+            timed_out
+        };
+        if volume.check_running().is_err() {
+            continue;
+        }
+        // An error has shut the volume down; its next user is told.
+        if timed_out && file::flush_all(volume).is_err() {
+            continue;
+        }
+        if !timed_out || !volume.epoch.is_empty() {
+            let _ = volume.commit_now();
+        }
+    }
+}
+
+impl Volume {
+    /// Brings an assembled volume to life: totals, orphans, and, for a writer, the mark that it is in use.
+    fn recover(&self) -> Result<()> {
+        let look = self.look();
+        let superblock = look.read(FsBlock(0), BlockKind::Superblock, |bytes| *Superblock::read(bytes))?;
+        drop(look);
+        self.load_totals(&superblock);
+        self.load_orphans(&superblock)?;
+        if !self.options.read_only {
+            self.write_superblock(seam::STATE_IN_USE)?;
+            reclaim_orphans(self)?;
+        }
+        Ok(())
+    }
+
+    /// Brings everything home and marks the volume clean.
+    fn unmount(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.check_running()?;
+        file::flush_all(self)?;
+        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
+        for ino in orphans {
+            crate::ops::reclaim(self, Ino(ino))?;
+        }
+        self.checkpointer.lock().settle(self)?;
+        self.write_superblock(seam::STATE_CLEAN)
+    }
+}
+
+/// The superblock, or, if it is damaged, a copy of it: then `fsck` is due, and the error says so.
+fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    let sector = device.alignment().max(4096).min(device.size() as usize).max(512);
+    let mut bytes = myriad_device::AlignedBuf::zeroed(sector);
+    if device.size() < sector as u64 {
+        return Err(Error::Foreign);
+    }
+    device.read(0, &mut bytes).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
+    Ok(Superblock::decode(&bytes, FsBlock(0))?)
 }
 
 /// Facts about an open volume.
@@ -63,22 +339,46 @@ impl Fs {
 pub struct VolumeInfo {
     pub uuid: [u8; 16],
     pub label: String,
+    /// Bytes.
     pub block_size: u32,
     pub block_count: u64,
+    /// Bytes of an allocation group, and how many there are.
     pub ag_size: u64,
     pub ag_count: u32,
+    /// Bytes of a placement region.
     pub region_size: u64,
+    /// Bytes; 0 without a log.
     pub log_size: u64,
+    /// The log lies on a device of its own.
     pub log_external: bool,
     pub order: Order,
     pub read_only: bool,
+    /// Opening found a log to replay.
     pub recovered: bool,
     pub made: Time,
+    /// Bytes of memory for cached blocks.
+    pub cache_size: u64,
 }
 
-/// One user's view of a volume: every operation, by path or by node. Paths are bytes, relative to the root, with or
-/// without a leading slash; `..`, `.` and symbolic links are resolved as POSIX says (40 links at most, then ELOOP).
-pub struct Session {}
+/// One user's view of a volume: every operation, by path or by node.
+///
+/// Paths are bytes, relative to the root, with or without a leading slash; `..`, `.` and symbolic links are resolved as
+/// POSIX says (40 links at most, then ELOOP). A session may be used by several threads; threads that work in different
+/// directories do better with one each, because a session remembers the directory it last resolved.
+pub struct Session {
+    fs: Fs,
+    cred: Cred,
+    memo: Mutex<Memo>,
+}
+
+/// The directory part of the last path, and what it resolved to.
+#[derive(Default)]
+struct Memo {
+    path: Vec<u8>,
+    parent: Ino,
+    /// Generation of the name space for which this holds; 0: nothing yet.
+    generation: u64,
+}
 
 /// Anything that can be a path.
 pub trait AsPath {
@@ -91,106 +391,834 @@ impl<T: AsRef<[u8]> + ?Sized> AsPath for T {
     }
 }
 
+/// Splits a path whose last component is a plain name; `None` for those that need the slow way.
+#[inline]
+fn split_plain(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    let (dir, name) = path.split_at(at);
+    let plain = !name.is_empty() && name.len() <= 255 && name != b"." && name != b".." && path.len() < 4096;
+    plain.then_some((dir, name))
+}
+
 impl Session {
-    pub fn fs(&self) -> &Fs { todo!() }
-    pub fn cred(&self) -> &Cred { todo!() }
-    pub fn root(&self) -> Node { todo!() }
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
 
-    // By path. `stat` follows a final symbolic link, `lstat` does not.
-    pub fn resolve(&self, path: &(impl AsPath + ?Sized)) -> Result<Node> { todo!() }
-    pub fn stat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> { todo!() }
-    pub fn lstat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> { todo!() }
-    /// `lstat` of many paths at once: lookups overlap their memory and device waits. Results are in order of `paths`.
-    pub fn stat_many<P: AsPath>(&self, paths: &[P]) -> Vec<Result<Stat>> { todo!() }
-    /// Makes an empty regular file; EEXIST if the name is taken.
-    pub fn create(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<Node> { todo!() }
-    pub fn mkdir(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<Node> { todo!() }
-    /// FIFO, socket, device node or regular file; `mode` has the type bits.
-    pub fn mknod(&self, path: &(impl AsPath + ?Sized), mode: u16, rdev: u64) -> Result<Node> { todo!() }
-    pub fn symlink(&self, target: &[u8], path: &(impl AsPath + ?Sized)) -> Result<Node> { todo!() }
-    pub fn readlink(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<u8>> { todo!() }
+    pub fn cred(&self) -> &Cred {
+        &self.cred
+    }
+
+    fn volume(&self) -> &Volume {
+        self.fs.volume()
+    }
+
+    fn ops(&self) -> Ops<'_> {
+        Ops { volume: self.volume(), cred: &self.cred }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Node {
+        let look = self.volume().look();
+        let generation = inode::read(&look, self.volume().root).map_or(0, |raw| raw.generation.get());
+        Node { ino: self.volume().root.0, generation }
+    }
+
+    fn node_of(&self, look: &Look<'_>, ino: Ino) -> Result<Node> {
+        Ok(inode::node(ino, &inode::read(look, ino)?))
+    }
+
+    // ---- resolution ----
+
+    /// The directory of a path and its last component.
+    #[inline]
+    fn target<'p>(&self, look: &Look<'_>, path: &'p [u8]) -> Result<Place<'p>> {
+        if let Some((dir, name)) = split_plain(path) {
+            let generation = self.volume().namespace_generation.load(Ordering::Acquire);
+            let mut memo = self.memo.lock();
+            if memo.generation == generation && memo.path == dir {
+                self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
+                return Ok(Place { parent: memo.parent, name: name.into(), must_be_dir: false, ends_in_dot: false });
+            }
+            let target = namei::resolve_parent(look, &self.cred, self.volume().root, path)?;
+            memo.path.clear();
+            memo.path.extend_from_slice(dir);
+            memo.parent = target.parent;
+            memo.generation = generation;
+            return Ok(target.into());
+        }
+        Ok(namei::resolve_parent(look, &self.cred, self.volume().root, path)?.into())
+    }
+
+    fn resolve_ino(&self, look: &Look<'_>, path: &[u8], follow: bool) -> Result<Ino> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        namei::resolve(look, &self.cred, self.volume().root, path, follow)
+    }
+
+    fn resolve_node(&self, path: &[u8], follow: bool) -> Result<Node> {
+        let look = self.volume().look();
+        let ino = self.resolve_ino(&look, path, follow)?;
+        self.node_of(&look, ino)
+    }
+
+    /// Where a new name would go. `taken` is what to say for paths that end in "." or "..", or name the root.
+    fn new_name<'p>(&self, path: &'p [u8], taken: Errno, dir_ok: bool) -> Result<Place<'p>> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let look = self.volume().look();
+        let place = self.target(&look, path)?;
+        if place.name.is_empty() {
+            return Err(taken.into());
+        }
+        if place.must_be_dir && !dir_ok {
+            // "name/" cannot be made, only found: the kernel's answers.
+            let stat = self.ops().lookup_inside(&look, place.parent, &place.name);
+            return Err(match stat {
+                Ok(_) => taken.into(),
+                Err(error) => error,
+            });
+        }
+        Ok(place)
+    }
+
+    /// The node that a path names; a final symbolic link is followed.
+    pub fn resolve(&self, path: &(impl AsPath + ?Sized)) -> Result<Node> {
+        self.resolve_node(path.as_path_bytes(), true)
+    }
+
+    // ---- by path ----
+
+    /// Attributes; a final symbolic link is followed.
+    #[inline]
+    pub fn stat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
+        let stat = self.lstat(path)?;
+        if stat.mode & S_IFMT != S_IFLNK {
+            return Ok(stat);
+        }
+        let look = self.volume().look();
+        let ino = self.resolve_ino(&look, path.as_path_bytes(), true)?;
+        Ok(self.ops().stat_of(ino, &inode::read(&look, ino)?))
+    }
+
+    /// Attributes; a final symbolic link is not followed (unless the path ends in a slash).
+    #[inline]
+    pub fn lstat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
+        let path = path.as_path_bytes();
+        self.volume().counters.bump(crate::counters::Count::stats);
+        let look = self.volume().look();
+        self.lstat_inside(&look, path)
+    }
+
+    #[inline]
+    fn lstat_inside(&self, look: &Look<'_>, path: &[u8]) -> Result<Stat> {
+        if split_plain(path).is_some() {
+            let place = self.target(look, path)?;
+            return self.ops().lookup_inside(look, place.parent, &place.name);
+        }
+        let ino = self.resolve_ino(look, path, false)?;
+        Ok(self.ops().stat_of(ino, &inode::read(look, ino)?))
+    }
+
+    /// `lstat` of many paths: lookups overlap their waits for memory. Results are in the order of `paths`.
+    pub fn stat_many<P: AsPath>(&self, paths: &[P]) -> Vec<Result<Stat>> {
+        let mut results = Vec::with_capacity(paths.len());
+        for batch in paths.chunks(16) {
+            let look = self.volume().look();
+            // First what a lookup reads of the index, for all; by the time the first is looked up it has arrived.
+            let places: Vec<Option<Place<'_>>> = batch
+                .iter()
+                .map(|path| split_plain(path.as_path_bytes()).and_then(|_| self.target(&look, path.as_path_bytes()).ok()))
+                .collect();
+            for place in places.iter().flatten() {
+                self.ops().prefetch_lookup(&look, place.parent, &place.name);
+            }
+            let inos: Vec<Option<Result<Ino>>> = places
+                .iter()
+                .map(|place| place.as_ref().map(|place| self.ops().find_inside(&look, place.parent, &place.name)))
+                .collect();
+            for ino in inos.iter().flatten().flatten() {
+                self.ops().prefetch_inode(*ino);
+            }
+            for ((path, place), ino) in batch.iter().zip(&places).zip(inos) {
+                self.volume().counters.bump(crate::counters::Count::stats);
+                results.push(match (place, ino) {
+                    (Some(place), Some(Ok(ino))) => self.ops().confirm_inside(&look, place.parent, &place.name, ino),
+                    (_, Some(Err(error))) => Err(error),
+                    _ => self.lstat_inside(&look, path.as_path_bytes()),
+                });
+            }
+        }
+        results
+    }
+
+    /// Makes an empty regular file; EEXIST if the name is taken. `mode` has permission bits only.
+    pub fn create(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<Node> {
+        self.mknod(path, S_IFREG | mode & 0o7777, 0)
+    }
+
+    pub fn mkdir(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<Node> {
+        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, true)?;
+        let new = NewFile { mode: S_IFDIR | mode & 0o7777, rdev: 0, target: &[] };
+        Ok(self.ops().make(place.parent, &place.name, &new)?.node())
+    }
+
+    /// FIFO, socket, device node or regular file: `mode` has the type bits (0 is a regular file).
+    pub fn mknod(&self, path: &(impl AsPath + ?Sized), mode: u16, rdev: u64) -> Result<Node> {
+        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
+        Ok(self.ops().make(place.parent, &place.name, &node_kind(mode, rdev)?)?.node())
+    }
+
+    pub fn symlink(&self, target: &[u8], path: &(impl AsPath + ?Sized)) -> Result<Node> {
+        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
+        let new = NewFile { mode: S_IFLNK | 0o777, rdev: 0, target };
+        Ok(self.ops().make(place.parent, &place.name, &new)?.node())
+    }
+
+    pub fn readlink(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<u8>> {
+        self.ops().readlink(self.resolve_node(path.as_path_bytes(), false)?)
+    }
+
     /// A second name for a file (not a directory). A final symbolic link in `source` is linked itself.
-    pub fn link(&self, source: &(impl AsPath + ?Sized), target: &(impl AsPath + ?Sized)) -> Result<()> { todo!() }
-    pub fn unlink(&self, path: &(impl AsPath + ?Sized)) -> Result<()> { todo!() }
-    pub fn rmdir(&self, path: &(impl AsPath + ?Sized)) -> Result<()> { todo!() }
-    pub fn rename(&self, source: &(impl AsPath + ?Sized), target: &(impl AsPath + ?Sized), mode: RenameMode) -> Result<()> { todo!() }
-    /// Follows a final symbolic link (as chmod, chown, truncate, utimensat do); use `set_attr_node` for the link itself.
-    pub fn set_attr(&self, path: &(impl AsPath + ?Sized), attr: SetAttr) -> Result<Stat> { todo!() }
-    pub fn get_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<Vec<u8>> { todo!() }
-    pub fn set_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> { todo!() }
-    pub fn list_xattr(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<Vec<u8>>> { todo!() }
-    pub fn remove_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<()> { todo!() }
-    /// Permission check as access(2): `mask` of 4 read, 2 write, 1 execute or search; 0 for existence.
-    pub fn access(&self, path: &(impl AsPath + ?Sized), mask: u8) -> Result<()> { todo!() }
-    pub fn open(&self, path: &(impl AsPath + ?Sized), options: OpenOptions) -> Result<File> { todo!() }
-    /// An unnamed file in the directory `path`; [`Session::link_file`] can name it.
-    pub fn open_tmpfile(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<File> { todo!() }
-    pub fn link_file(&self, file: &File, path: &(impl AsPath + ?Sized)) -> Result<()> { todo!() }
-    /// Entries of a directory, without "." and "..".
-    pub fn read_dir(&self, path: &(impl AsPath + ?Sized)) -> Result<ReadDir> { todo!() }
-    /// Every file below `path` (itself first), each directory before its content, with attributes.
-    pub fn walk(&self, path: &(impl AsPath + ?Sized)) -> Result<Walk> { todo!() }
-    /// Removes `path` and all below it. `progress` is called with the number removed so far and may cancel by
-    /// returning false.
-    pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> { todo!() }
+    pub fn link(&self, source: &(impl AsPath + ?Sized), target: &(impl AsPath + ?Sized)) -> Result<()> {
+        let node = self.resolve_node(source.as_path_bytes(), false)?;
+        let place = self.new_name(target.as_path_bytes(), Errno::EXIST, false)?;
+        self.ops().link(node, place.parent, &place.name, false).map(|_| ())
+    }
 
-    // By node.
-    pub fn lookup(&self, parent: Node, name: &[u8]) -> Result<Stat> { todo!() }
+    pub fn unlink(&self, path: &(impl AsPath + ?Sized)) -> Result<()> {
+        let place = self.old_name(path.as_path_bytes(), Errno::ISDIR, Errno::ISDIR)?;
+        if place.must_be_dir {
+            let stat = self.ops().lookup(place.parent, &place.name)?;
+            return Err(if stat.is_dir() { Errno::ISDIR } else { Errno::NOTDIR }.into());
+        }
+        self.ops().unlink(place.parent, &place.name)
+    }
+
+    pub fn rmdir(&self, path: &(impl AsPath + ?Sized)) -> Result<()> {
+        let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
+        self.ops().rmdir(place.parent, &place.name)
+    }
+
+    /// An existing name; `dot` and `dotdot` are what to say for paths that end so. The root is busy.
+    fn old_name<'p>(&self, path: &'p [u8], dot: Errno, dotdot: Errno) -> Result<Place<'p>> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let look = self.volume().look();
+        let place = self.target(&look, path)?;
+        if place.name.is_empty() {
+            let ends_in_dotdot = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty()) == Some(b"..");
+            return Err(match (place.ends_in_dot, ends_in_dotdot) {
+                (true, _) => dot,
+                (_, true) => dotdot,
+                _ => Errno::BUSY,
+            }
+            .into());
+        }
+        Ok(place)
+    }
+
+    pub fn rename(
+        &self,
+        source: &(impl AsPath + ?Sized),
+        target: &(impl AsPath + ?Sized),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let from = self.old_name(source.as_path_bytes(), Errno::BUSY, Errno::BUSY)?;
+        let to = {
+            let place = self.old_name(target.as_path_bytes(), Errno::BUSY, Errno::BUSY);
+            match place {
+                Err(Error::Refused(Errno::BUSY)) if mode == RenameMode::NoReplace => return Err(Errno::EXIST.into()),
+                other => other?,
+            }
+        };
+        if from.must_be_dir || to.must_be_dir {
+            // "name/" must be a directory; so must what takes that name.
+            let stat = self.ops().lookup(from.parent, &from.name)?;
+            if !stat.is_dir() && (from.must_be_dir || mode != RenameMode::Exchange) {
+                return Err(Errno::NOTDIR.into());
+            }
+            if mode == RenameMode::Exchange && to.must_be_dir && !self.ops().lookup(to.parent, &to.name)?.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+        }
+        self.ops().rename((from.parent, &from.name), (to.parent, &to.name), mode)
+    }
+
+    /// Changes attributes, all or none. Follows a final symbolic link; [`Session::set_attr_node`] does not.
+    pub fn set_attr(&self, path: &(impl AsPath + ?Sized), attr: SetAttr) -> Result<Stat> {
+        self.set_attr_node(self.resolve_node(path.as_path_bytes(), true)?, attr)
+    }
+
+    pub fn get_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<Vec<u8>> {
+        self.get_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name)
+    }
+
+    pub fn set_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.set_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name, value, mode)
+    }
+
+    pub fn list_xattr(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<Vec<u8>>> {
+        self.list_xattr_node(self.resolve_node(path.as_path_bytes(), true)?)
+    }
+
+    pub fn remove_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<()> {
+        self.remove_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name)
+    }
+
+    /// Permission check as access(2): `mask` of 4 read, 2 write, 1 execute or search; 0 for existence.
+    pub fn access(&self, path: &(impl AsPath + ?Sized), mask: u8) -> Result<()> {
+        self.access_node(self.resolve_node(path.as_path_bytes(), true)?, mask)
+    }
+
+    /// Opens a regular file, or a directory for reading its attributes.
+    pub fn open(&self, path: &(impl AsPath + ?Sized), options: OpenOptions) -> Result<File> {
+        let path = path.as_path_bytes();
+        if !options.create {
+            let node = self.resolve_node(path, !options.no_follow)?;
+            return self.open_node(node, options);
+        }
+        if path.last() == Some(&b'/') {
+            return Err(Errno::ISDIR.into());
+        }
+        // A file may appear or vanish between looking and making: go round until one of the two has worked.
+        for _ in 0..100 {
+            match self.resolve_node(path, !options.no_follow && !options.exclusive) {
+                Ok(_) if options.exclusive => return Err(Errno::EXIST.into()),
+                Ok(node) => {
+                    if self.stat_node(node)?.is_dir() {
+                        return Err(Errno::ISDIR.into());
+                    }
+                    return self.open_node(node, options);
+                }
+                Err(Error::Refused(Errno::NOENT)) => {}
+                Err(error) => return Err(error),
+            }
+            let place = self.creation_place(path, !options.no_follow && !options.exclusive)?;
+            let new = NewFile { mode: S_IFREG | options.mode & 0o7777, rdev: 0, target: &[] };
+            match self.ops().make(place.parent, &place.name, &new) {
+                // Who makes a file may open it whatever its mode says.
+                Ok(stat) => return self.open_unchecked(stat.node(), options),
+                Err(Error::Refused(Errno::EXIST)) if !options.exclusive => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// Where O_CREAT makes the file: a dangling link's target, if links are followed.
+    fn creation_place<'p>(&self, path: &'p [u8], follow: bool) -> Result<Place<'p>> {
+        let look = self.volume().look();
+        let mut place = self.target(&look, path)?;
+        for _ in 0..40 {
+            if place.name.is_empty() {
+                return Err(Errno::ISDIR.into());
+            }
+            let Ok(ino) = self.ops().find_inside(&look, place.parent, &place.name) else { return Ok(place) };
+            let raw = inode::read(&look, ino)?;
+            if !follow || !inode::is_link(&raw) {
+                return Ok(place);
+            }
+            let link = inode::link_target(&look, ino, &raw)?;
+            let target = namei::resolve_parent(&look, &self.cred, place.parent, &link)?;
+            if target.must_be_dir {
+                return Err(Errno::ISDIR.into());
+            }
+            place = target.into();
+        }
+        Err(Errno::LOOP.into())
+    }
+
+    /// An unnamed file in the directory `path`; [`Session::link_file`] can name it.
+    pub fn open_tmpfile(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<File> {
+        let node = self.resolve_node(path.as_path_bytes(), true)?;
+        let made = self.ops().make_tmpfile(Ino(node.ino), mode)?;
+        self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })
+    }
+
+    /// Names an unnamed file, or gives a named one a further name.
+    pub fn link_file(&self, file: &File, path: &(impl AsPath + ?Sized)) -> Result<()> {
+        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
+        self.ops().link(file.node(), place.parent, &place.name, true).map(|_| ())
+    }
+
+    /// Entries of a directory, without "." and "..".
+    pub fn read_dir(&self, path: &(impl AsPath + ?Sized)) -> Result<ReadDir> {
+        let node = self.resolve_node(path.as_path_bytes(), true)?;
+        self.read_dir_node(node)
+    }
+
+    /// Every file at and below `path`, a directory before its content, with attributes.
+    pub fn walk(&self, path: &(impl AsPath + ?Sized)) -> Result<Walk> {
+        let stat = self.lstat(path)?;
+        Ok(Walk { session: self.again(), pending: VecDeque::from([Step::File(WalkEntry { path: Vec::new(), stat })]) })
+    }
+
+    /// Removes `path` and all below it. `progress` is called with the number removed so far and may cancel by returning
+    /// false ([`Error::Cancelled`]); what was removed stays removed.
+    pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
+        let stat = self.ops().lookup(place.parent, &place.name)?;
+        let mut removed = 0;
+        if stat.is_dir() {
+            self.remove_content(stat.node(), &mut removed, progress)?;
+            self.ops().rmdir(place.parent, &place.name)?;
+        } else {
+            self.ops().unlink(place.parent, &place.name)?;
+        }
+        Ok(removed + 1)
+    }
+
+    fn remove_content(&self, top: Node, removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+        // A stack, not recursion: trees may be deeper than ours.
+        let mut stack: Vec<(Node, Vec<u8>)> = vec![(top, Vec::new())];
+        while let Some((dir, _)) = stack.last().cloned() {
+            // Always from the start: what was listed before is gone.
+            let entries = self.read_dir_at(dir, 0, 1024)?;
+            let mut descended = false;
+            for entry in &entries {
+                if entry.file_type == FileType::Directory {
+                    let child = self.ops().lookup(Ino(dir.ino), &entry.name)?;
+                    if child.is_dir() && child.size > 0 {
+                        stack.push((child.node(), entry.name.clone()));
+                        descended = true;
+                        break;
+                    }
+                    self.ops().rmdir(Ino(dir.ino), &entry.name)?;
+                } else {
+                    self.ops().unlink(Ino(dir.ino), &entry.name)?;
+                }
+                *removed += 1;
+                if *removed % 256 == 0 && !progress(*removed) {
+                    return Err(Error::Cancelled);
+                }
+            }
+            if descended || !entries.is_empty() {
+                continue;
+            }
+            let (_, name) = stack.pop().expect("just looked at");
+            if let Some((parent, _)) = stack.last() {
+                self.ops().rmdir(Ino(parent.ino), &name)?;
+                *removed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- by node ----
+
+    pub fn lookup(&self, parent: Node, name: &[u8]) -> Result<Stat> {
+        if name == b"." || name == b".." {
+            let node = if name == b"." { parent } else { self.parent_of(parent)? };
+            return self.stat_node(node);
+        }
+        if name.len() > 255 {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        self.check_node(parent)?;
+        self.ops().lookup(Ino(parent.ino), name)
+    }
+
+    /// ESTALE unless the node is still what it was.
+    fn check_node(&self, node: Node) -> Result<()> {
+        let look = self.volume().look();
+        inode::read_node(&look, node).map(|_| ())
+    }
+
     /// The parent of a directory (the root's is the root).
-    pub fn parent_of(&self, directory: Node) -> Result<Node> { todo!() }
-    pub fn stat_node(&self, node: Node) -> Result<Stat> { todo!() }
-    pub fn set_attr_node(&self, node: Node, attr: SetAttr) -> Result<Stat> { todo!() }
-    pub fn mknod_at(&self, parent: Node, name: &[u8], mode: u16, rdev: u64) -> Result<Stat> { todo!() }
-    pub fn mkdir_at(&self, parent: Node, name: &[u8], mode: u16) -> Result<Stat> { todo!() }
-    pub fn symlink_at(&self, target: &[u8], parent: Node, name: &[u8]) -> Result<Stat> { todo!() }
-    pub fn link_at(&self, node: Node, parent: Node, name: &[u8]) -> Result<Stat> { todo!() }
-    pub fn unlink_at(&self, parent: Node, name: &[u8]) -> Result<()> { todo!() }
-    pub fn rmdir_at(&self, parent: Node, name: &[u8]) -> Result<()> { todo!() }
-    pub fn rename_at(&self, source: Node, name: &[u8], target: Node, new_name: &[u8], mode: RenameMode) -> Result<()> { todo!() }
-    pub fn readlink_node(&self, node: Node) -> Result<Vec<u8>> { todo!() }
-    pub fn open_node(&self, node: Node, options: OpenOptions) -> Result<File> { todo!() }
-    /// Up to `max` entries after `cookie` (0: from the start); an empty answer is the end.
-    pub fn read_dir_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<DirEntry>> { todo!() }
-    pub fn get_xattr_node(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> { todo!() }
-    pub fn set_xattr_node(&self, node: Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> { todo!() }
-    pub fn list_xattr_node(&self, node: Node) -> Result<Vec<Vec<u8>>> { todo!() }
-    pub fn remove_xattr_node(&self, node: Node, name: &[u8]) -> Result<()> { todo!() }
-    pub fn access_node(&self, node: Node, mask: u8) -> Result<()> { todo!() }
+    pub fn parent_of(&self, directory: Node) -> Result<Node> {
+        let look = self.volume().look();
+        let raw = inode::read_node(&look, directory)?;
+        if !raw.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        self.node_of(&look, Ino(raw.parent.get()))
+    }
+
+    pub fn stat_node(&self, node: Node) -> Result<Stat> {
+        self.ops().stat_node(node)
+    }
+
+    /// Changes attributes, all or none.
+    pub fn set_attr_node(&self, node: Node, attr: SetAttr) -> Result<Stat> {
+        if let Some(size) = attr.size {
+            let file = {
+                let look = self.volume().look();
+                let _lock = self.volume().lock_shared(Ino(node.ino));
+                let raw = inode::read_node(&look, node)?;
+                match raw.mode.get() & S_IFMT {
+                    S_IFREG => {}
+                    S_IFDIR => return Err(Errno::ISDIR.into()),
+                    _ => return Err(Errno::INVAL.into()),
+                }
+                let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
+                perm::check_truncate(&self.cred, &guarded.subject())?;
+                self.handle(Ino(node.ino), raw.generation.get(), OpenOptions { write: true, ..OpenOptions::default() })
+            };
+            file.truncate(size)?;
+        }
+        let rest = SetAttr { size: None, ..attr };
+        if rest == SetAttr::default() && attr.size.is_some() { self.stat_node(node) } else { self.ops().set_attr(node, &rest) }
+    }
+
+    pub fn mknod_at(&self, parent: Node, name: &[u8], mode: u16, rdev: u64) -> Result<Stat> {
+        self.check_node(parent)?;
+        self.ops().make(Ino(parent.ino), name, &node_kind(mode, rdev)?)
+    }
+
+    pub fn mkdir_at(&self, parent: Node, name: &[u8], mode: u16) -> Result<Stat> {
+        self.check_node(parent)?;
+        let new = NewFile { mode: S_IFDIR | mode & 0o7777, rdev: 0, target: &[] };
+        self.ops().make(Ino(parent.ino), name, &new)
+    }
+
+    pub fn symlink_at(&self, target: &[u8], parent: Node, name: &[u8]) -> Result<Stat> {
+        self.check_node(parent)?;
+        self.ops().make(Ino(parent.ino), name, &NewFile { mode: S_IFLNK | 0o777, rdev: 0, target })
+    }
+
+    pub fn link_at(&self, node: Node, parent: Node, name: &[u8]) -> Result<Stat> {
+        self.check_node(parent)?;
+        self.ops().link(node, Ino(parent.ino), name, false)
+    }
+
+    pub fn unlink_at(&self, parent: Node, name: &[u8]) -> Result<()> {
+        self.check_node(parent)?;
+        self.ops().unlink(Ino(parent.ino), name)
+    }
+
+    pub fn rmdir_at(&self, parent: Node, name: &[u8]) -> Result<()> {
+        self.check_node(parent)?;
+        self.ops().rmdir(Ino(parent.ino), name)
+    }
+
+    pub fn rename_at(
+        &self,
+        source: Node,
+        name: &[u8],
+        target: Node,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.check_node(source)?;
+        self.check_node(target)?;
+        self.ops().rename((Ino(source.ino), name), (Ino(target.ino), new_name), mode)
+    }
+
+    pub fn readlink_node(&self, node: Node) -> Result<Vec<u8>> {
+        self.ops().readlink(node)
+    }
+
+    /// Opens a node; `create`, `exclusive` and `mode` play no part.
+    pub fn open_node(&self, node: Node, options: OpenOptions) -> Result<File> {
+        let file = {
+            let look = self.volume().look();
+            let _lock = self.volume().lock_shared(Ino(node.ino));
+            let raw = inode::read_node(&look, node)?;
+            if inode::is_link(&raw) {
+                return Err(Errno::LOOP.into());
+            }
+            let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
+            perm::check_open(&self.cred, &guarded.subject(), &options)?;
+            let writes = options.write || options.append || options.truncate;
+            if writes && self.volume().options.read_only {
+                return Err(Errno::ROFS.into());
+            }
+            if !raw.is_dir() && !inode::is_file(&raw) {
+                // What stands behind a FIFO, socket or device is the kernel's, not ours.
+                return Err(Errno::NXIO.into());
+            }
+            self.handle(Ino(node.ino), raw.generation.get(), options)
+        };
+        if options.truncate {
+            file.truncate(0)?;
+        }
+        Ok(file)
+    }
+
+    fn open_unchecked(&self, node: Node, options: OpenOptions) -> Result<File> {
+        let look = self.volume().look();
+        let _lock = self.volume().lock_shared(Ino(node.ino));
+        let raw = inode::read_node(&look, node)?;
+        Ok(self.handle(Ino(node.ino), raw.generation.get(), options))
+    }
+
+    /// A handle. The inode is locked, so that it cannot be freed under us.
+    fn handle(&self, ino: Ino, generation: u32, options: OpenOptions) -> File {
+        self.volume().counters.bump(crate::counters::Count::opens);
+        File { session: self.again(), file: self.volume().files.open(ino, generation), options }
+    }
+
+    fn again(&self) -> Session {
+        self.fs.session(self.cred.clone())
+    }
+
+    /// Entries of a directory, without "." and "..".
+    pub fn read_dir_node(&self, directory: Node) -> Result<ReadDir> {
+        let mut first = Vec::new();
+        self.ops().read_dir(directory, 0, 64, &mut first)?;
+        let cookie = first.last().map_or(0, |entry| entry.cookie);
+        Ok(ReadDir { session: self.again(), directory, cookie, entries: first.into(), done: false })
+    }
+
+    /// Up to `max` entries after `cookie` (0: from the start); an empty answer is the end. A cookie stays valid whatever
+    /// is made or removed in the directory.
+    pub fn read_dir_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.ops().read_dir(directory, cookie, max, &mut entries)?;
+        Ok(entries)
+    }
+
+    /// As [`Session::read_dir_at`], with the attributes of each file (`None`: gone meanwhile).
+    pub fn read_dir_plus_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
+        let entries = self.read_dir_at(directory, cookie, max)?;
+        let stats = self.ops().stat_entries(&entries);
+        Ok(entries.into_iter().zip(stats).collect())
+    }
+
+    pub fn get_xattr_node(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.ops().get_xattr(node, name)
+    }
+
+    pub fn set_xattr_node(&self, node: Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.ops().set_xattr(node, name, value, mode)
+    }
+
+    pub fn list_xattr_node(&self, node: Node) -> Result<Vec<Vec<u8>>> {
+        self.ops().list_xattr(node)
+    }
+
+    pub fn remove_xattr_node(&self, node: Node, name: &[u8]) -> Result<()> {
+        self.ops().remove_xattr(node, name)
+    }
+
+    pub fn access_node(&self, node: Node, mask: u8) -> Result<()> {
+        self.ops().access(node, mask)
+    }
+}
+
+/// A resolved directory and a name in it.
+struct Place<'p> {
+    parent: Ino,
+    name: std::borrow::Cow<'p, [u8]>,
+    must_be_dir: bool,
+    ends_in_dot: bool,
+}
+
+impl From<Target> for Place<'_> {
+    fn from(target: Target) -> Self {
+        Self {
+            parent: target.parent,
+            name: target.name.into(),
+            must_be_dir: target.must_be_dir,
+            ends_in_dot: target.ends_in_dot,
+        }
+    }
+}
+
+/// What mknod(2) makes of a mode.
+fn node_kind(mode: u16, rdev: u64) -> Result<NewFile<'static>> {
+    let kind = if mode & S_IFMT == 0 { S_IFREG } else { mode & S_IFMT };
+    match kind {
+        S_IFDIR => Err(Errno::PERM.into()),
+        S_IFLNK => Err(Errno::INVAL.into()),
+        _ => Ok(NewFile { mode: kind | mode & 0o7777, rdev, target: &[] }),
+    }
 }
 
 /// An open file. Dropping it closes it; a file without names lives until then.
-pub struct File {}
-
-impl File {
-    pub fn node(&self) -> Node { todo!() }
-    pub fn stat(&self) -> Result<Stat> { todo!() }
-    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> { todo!() }
-    /// Writes all of `buf` (with `append`: at the end, whatever `offset` says).
-    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> { todo!() }
-    pub fn truncate(&self, size: u64) -> Result<()> { todo!() }
-    pub fn allocate(&self, mode: AllocateMode, offset: u64, length: u64) -> Result<()> { todo!() }
-    /// First data at or after `offset`; ENXIO past the last.
-    pub fn seek_data(&self, offset: u64) -> Result<u64> { todo!() }
-    /// First hole at or after `offset` (the end of the file counts as one).
-    pub fn seek_hole(&self, offset: u64) -> Result<u64> { todo!() }
-    pub fn set_attr(&self, attr: SetAttr) -> Result<Stat> { todo!() }
-    /// Makes data, attributes and the file's name durable.
-    pub fn sync(&self) -> Result<()> { todo!() }
-    /// Makes data and size durable.
-    pub fn sync_data(&self) -> Result<()> { todo!() }
+pub struct File {
+    session: Session,
+    file: Arc<OpenFile>,
+    options: OpenOptions,
 }
 
-/// Iterator over a directory's entries.
-pub struct ReadDir {}
+impl File {
+    fn volume(&self) -> &Volume {
+        self.session.volume()
+    }
+
+    pub fn node(&self) -> Node {
+        Node { ino: self.file.ino.0, generation: self.file.generation }
+    }
+
+    pub fn stat(&self) -> Result<Stat> {
+        self.session.stat_node(self.node())
+    }
+
+    fn check_data(&self, writes: bool) -> Result<()> {
+        let allowed = if writes { self.options.write || self.options.append } else { self.options.read };
+        if !allowed {
+            return Err(Errno::BADF.into());
+        }
+        self.session.fs.inner.check_process()
+    }
+
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file. EBADF if it is not open for reading, EISDIR for
+    /// a directory.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.check_data(false)?;
+        if self.is_dir()? {
+            return Err(Errno::ISDIR.into());
+        }
+        let count = file::read(self.volume(), &self.file, buf, offset)?;
+        Ok(count)
+    }
+
+    fn is_dir(&self) -> Result<bool> {
+        // Asked once: a file opened for writing is none.
+        if self.options.write || self.options.append {
+            return Ok(false);
+        }
+        let look = self.volume().look();
+        Ok(inode::read_node(&look, self.node())?.is_dir())
+    }
+
+    /// Writes `buf` at `offset` (with `append`: at the end); returns the bytes written, fewer than all only when the
+    /// volume filled up half-way. ENOSPC, EFBIG, EBADF.
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.check_data(true)?;
+        let count =
+            file::write(self.volume(), &self.session.cred, &self.file, buf, offset, self.options.append)?;
+        if self.options.sync {
+            self.sync()?;
+        }
+        Ok(count)
+    }
+
+    /// Sets the size: what is cut off is gone, what is added reads as zero.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        if !self.options.write && !self.options.append && !self.options.truncate {
+            return Err(Errno::INVAL.into());
+        }
+        self.session.fs.inner.check_process()?;
+        self.check_append_only()?;
+        file::truncate(self.volume(), &self.session.cred, &self.file, size)
+    }
+
+    fn check_append_only(&self) -> Result<()> {
+        let look = self.volume().look();
+        let raw = inode::read_node(&look, self.node())?;
+        if raw.has_flag(flag::APPEND | flag::IMMUTABLE) { Err(Errno::PERM.into()) } else { Ok(()) }
+    }
+
+    /// Allocates, or gives back, the blocks of a range of bytes.
+    pub fn allocate(&self, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        self.check_data(true)?;
+        if matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. }) {
+            self.check_append_only()?;
+        }
+        file::allocate(self.volume(), &self.session.cred, &self.file, mode, offset, length)
+    }
+
+    /// First data at or after `offset`; ENXIO if there is none, or past the end.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        file::seek(self.volume(), &self.file, offset, false)
+    }
+
+    /// First hole at or after `offset`; the end of the file counts as one. ENXIO past the end.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        file::seek(self.volume(), &self.file, offset, true)
+    }
+
+    pub fn set_attr(&self, attr: SetAttr) -> Result<Stat> {
+        if let Some(size) = attr.size {
+            self.truncate(size)?;
+        }
+        let rest = SetAttr { size: None, ..attr };
+        if rest == SetAttr::default() { self.stat() } else { self.session.ops().set_attr(self.node(), &rest) }
+    }
+
+    /// Makes data, attributes and the file's name durable.
+    pub fn sync(&self) -> Result<()> {
+        self.session.fs.inner.check_process()?;
+        if self.volume().options.read_only {
+            return Ok(());
+        }
+        self.volume().counters.bump(crate::counters::Count::fsyncs);
+        file::flush(self.volume(), &self.file)?;
+        self.volume().commit_now()
+    }
+
+    /// Makes data and size durable.
+    pub fn sync_data(&self) -> Result<()> {
+        self.sync()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let reclaim = {
+            let volume = self.session.volume();
+            let _look = volume.look();
+            let _lock = volume.lock_exclusive(self.file.ino);
+            let last = self.file.opens.fetch_sub(1, Ordering::AcqRel) == 1;
+            if last {
+                volume.files.forget_if_idle(&self.file);
+            }
+            last && volume.orphans.lock().contains(&self.file.ino.0)
+        };
+        if reclaim {
+            let volume = self.session.volume();
+            file::mark_dead_if_unnamed(volume, &self.file);
+            // A failure leaves an orphan for the next mount.
+            let _ = crate::ops::reclaim(volume, self.file.ino);
+            if self.file.is_dead() {
+                volume.files.take(self.file.ino);
+                file::discard(volume, &self.file);
+            }
+        }
+    }
+}
+
+/// Iterator over a directory's entries, in the order of their positions: that in which they were made, but for reused
+/// places.
+pub struct ReadDir {
+    session: Session,
+    directory: Node,
+    cookie: u64,
+    entries: VecDeque<DirEntry>,
+    done: bool,
+}
+
+/// Entries asked for at a time.
+const READ_DIR_BATCH: usize = 512;
 
 impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
-    fn next(&mut self) -> Option<Self::Item> { todo!() }
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.entries.is_empty() && !self.done {
+            match self.session.read_dir_at(self.directory, self.cookie, READ_DIR_BATCH) {
+                Ok(entries) => {
+                    self.done = entries.is_empty();
+                    self.cookie = entries.last().map_or(self.cookie, |entry| entry.cookie);
+                    self.entries = entries.into();
+                }
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        self.entries.pop_front().map(Ok)
+    }
 }
 
-/// Iterator over a tree: directories before their content.
-pub struct Walk {}
+/// Iterator over a tree: a directory before its content.
+pub struct Walk {
+    session: Session,
+    pending: VecDeque<Step>,
+}
+
+enum Step {
+    File(WalkEntry),
+    /// The rest of a directory's content.
+    Content { path: Vec<u8>, node: Node, cookie: u64 },
+}
 
 /// One file of a walk.
 #[derive(Clone, Debug)]
@@ -202,5 +1230,39 @@ pub struct WalkEntry {
 
 impl Iterator for Walk {
     type Item = Result<WalkEntry>;
-    fn next(&mut self) -> Option<Self::Item> { todo!() }
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.pending.pop_front()? {
+                Step::File(entry) => {
+                    if entry.stat.is_dir() {
+                        let node = entry.stat.node();
+                        self.pending.push_front(Step::Content { path: entry.path.clone(), node, cookie: 0 });
+                    }
+                    return Some(Ok(entry));
+                }
+                Step::Content { path, node, cookie } => {
+                    let entries = match self.session.read_dir_plus_at(node, cookie, READ_DIR_BATCH) {
+                        Ok(entries) => entries,
+                        // The directory went while we walked.
+                        Err(Error::Refused(Errno::STALE | Errno::NOENT)) => continue,
+                        Err(error) => return Some(Err(error)),
+                    };
+                    let Some((last, _)) = entries.last() else { continue };
+                    let cookie = last.cookie;
+                    self.pending.push_front(Step::Content { path: path.clone(), node, cookie });
+                    for (entry, stat) in entries.into_iter().rev() {
+                        let Some(stat) = stat else { continue };
+                        let mut child = Vec::with_capacity(path.len() + 1 + entry.name.len());
+                        child.extend_from_slice(&path);
+                        if !child.is_empty() {
+                            child.push(b'/');
+                        }
+                        child.extend_from_slice(&entry.name);
+                        self.pending.push_front(Step::File(WalkEntry { path: child, stat }));
+                    }
+                }
+            }
+        }
+    }
 }

@@ -1,1 +1,29 @@
+//! The lab: what does a file-system idea cost, measured side by side?
+//!
+//! ```text
+//! workloads   seed in, operations out: no clock, no I/O, the same sequence for every target
+//! targets     what is measured: a volume in process, a directory through system calls, an SQLite database
+//! provider    makes a target anew for each run, and takes it away
+//! schedule    rounds, interleaved
+//! runner      prepare a known state, run a phase, time it with its final sync, read the counters
+//! stats       medians and intervals: pure functions
+//! report      samples into tables and JSON lines
+//! compare     kernel file systems on loop devices beside a volume, interleaved; leaves nothing behind
+//! cli         the verb `myriad bench`
+//! ```
+//!
+//! Rules: device operations and blocks touched first (they are exact), seconds second; every sample is kept; a target
+//! that cannot do a phase shows a dash there, never something easier.
+#![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod compare;
+pub mod interrupt;
+pub mod provider;
+pub mod provenance;
+pub mod report;
+pub mod runner;
+pub mod schedule;
+pub mod stats;
+pub mod targets;
+pub mod workloads;

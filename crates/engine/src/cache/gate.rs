@@ -1,0 +1,145 @@
+//! The gate: every operation runs inside it; closing it waits until nobody is.
+//!
+//! While the gate is closed, no operation is half done and no frame is in use. That is when a checkpoint copies what
+//! changed, and when frames are evicted; so an operation needs no pin on a frame and no shared write to enter.
+//!
+//! Entering twice on one thread would deadlock when somebody closes in between: an operation enters once, at its top.
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+/// Counters that threads share by number; more threads than counters only share cache lines.
+const SLOTS: usize = 64;
+
+#[repr(align(128))]
+struct Slot(AtomicU32);
+
+pub(crate) struct Gate {
+    slots: Box<[Slot]>,
+    closed: AtomicBool,
+    /// Held while closed: two closers take turns, and those who want in wait on `opened`.
+    closing: Mutex<()>,
+    wait: Mutex<()>,
+    opened: Condvar,
+}
+
+static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static SLOT: usize = NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % SLOTS;
+}
+
+/// The calling thread's number among `SLOTS`, for anything else kept a copy a thread.
+pub(crate) fn thread_slot() -> usize {
+    SLOT.with(|slot| *slot)
+}
+
+impl Gate {
+    pub fn new() -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| Slot(AtomicU32::new(0))).collect(),
+            closed: AtomicBool::new(false),
+            closing: Mutex::new(()),
+            wait: Mutex::new(()),
+            opened: Condvar::new(),
+        }
+    }
+
+    /// Enters; waits while the gate is closed.
+    pub fn enter(&self) -> Entered<'_> {
+        let slot = thread_slot();
+        loop {
+            // Sequentially consistent with the closer's store and loads: either we see it closed, or it sees us inside.
+            self.slots[slot].0.fetch_add(1, Ordering::SeqCst);
+            if !self.closed.load(Ordering::SeqCst) {
+                return Entered { gate: self, slot };
+            }
+            self.slots[slot].0.fetch_sub(1, Ordering::Release);
+            let mut wait = self.wait.lock();
+            while self.closed.load(Ordering::SeqCst) {
+                self.opened.wait(&mut wait);
+            }
+        }
+    }
+
+    /// Closes the gate and waits until everybody inside has left. The caller must be outside.
+    pub fn close(&self) -> Closed<'_> {
+        let closing = self.closing.lock();
+        self.closed.store(true, Ordering::SeqCst);
+        for slot in &self.slots {
+            let mut turns = 0_u32;
+            while slot.0.load(Ordering::SeqCst) != 0 {
+                turns += 1;
+                if turns < 200 {
+                    std::hint::spin_loop();
+                } else if turns < 400 {
+                    std::thread::yield_now();
+                } else {
+                    // Somebody inside waits for the device.
+                    std::thread::sleep(std::time::Duration::from_micros(20));
+                }
+            }
+        }
+        Closed { gate: self, _closing: closing }
+    }
+}
+
+pub(crate) struct Entered<'a> {
+    gate: &'a Gate,
+    slot: usize,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.gate.slots[self.slot].0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+pub(crate) struct Closed<'a> {
+    gate: &'a Gate,
+    _closing: MutexGuard<'a, ()>,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let wait = self.gate.wait.lock();
+        self.gate.closed.store(false, Ordering::SeqCst);
+        self.gate.opened.notify_all();
+        drop(wait);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn nobody_is_inside_while_closed() {
+        let gate = Arc::new(Gate::new());
+        let inside = Arc::new(AtomicU32::new(0));
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (gate, inside, stop) = (gate.clone(), inside.clone(), stop.clone());
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let entered = gate.enter();
+                        inside.fetch_add(1, Ordering::Relaxed);
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        drop(entered);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..1000 {
+            let closed = gate.close();
+            assert_eq!(inside.load(Ordering::Relaxed), 0);
+            drop(closed);
+        }
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! A counter on every distinct path, read by `stats`, benchmarks and tests.
+//!
+//! Counters are kept a copy a thread slot, so that counting is a plain add on a line nobody else writes.
+
+use crate::cache::thread_slot;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What is counted.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Count { $($(#[$doc])* $name,)* }
+        const NAMES: &[&str] = &[$(stringify!($name),)*];
+    };
+}
+
+counters! {
+    /// Operations by kind.
+    lookups, creates, mkdirs, links, unlinks, rmdirs, renames, stats, setattrs, opens, reads, writes, truncates,
+    readdirs, xattr_gets, xattr_sets, fsyncs, syncs,
+    /// Path resolution.
+    walk_components, parent_memo_hits, name_cache_hits, name_cache_misses,
+    /// Blocks asked of the cache, and those that were not there.
+    blocks_touched, cache_misses, cache_evictions, cache_sweeps,
+    /// Directories.
+    dir_scans, dir_index_probes, dir_index_false_hits, dir_leaf_splits, dir_doublings, dir_to_block, dir_to_index,
+    dir_to_inline, dir_entry_blocks_freed,
+    /// Space.
+    blocks_allocated, blocks_freed, chunk_blocks_freed, inodes_allocated, inodes_freed,
+    /// Order.
+    checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, blocks_homed, log_stalls,
+    orphans_reclaimed, deferred_truncates,
+    /// File data.
+    delalloc_flushes, delalloc_pages, delalloc_cancelled, data_reads, direct_reads, direct_writes,
+}
+
+const COUNT: usize = NAMES.len();
+const SLOTS: usize = 64;
+
+#[repr(align(128))]
+struct Row([AtomicU64; COUNT]);
+
+pub(crate) struct Counters {
+    rows: Box<[Row]>,
+}
+
+impl Counters {
+    pub fn new() -> Self {
+        Self { rows: (0..SLOTS).map(|_| Row([const { AtomicU64::new(0) }; COUNT])).collect() }
+    }
+
+    #[inline]
+    pub fn add(&self, count: Count, n: u64) {
+        let cell = &self.rows[thread_slot()].0[count as usize];
+        // More threads than slots may lose an increment between the two; a counter is a measure, not a fact to act on.
+        cell.store(cell.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn bump(&self, count: Count) {
+        self.add(count, 1);
+    }
+
+    pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
+        let sum = |i: usize| self.rows.iter().map(|row| row.0[i].load(Ordering::Relaxed)).sum();
+        NAMES.iter().enumerate().map(|(i, &name)| (name, sum(i))).collect()
+    }
+}

@@ -1,0 +1,417 @@
+//! The on-disk hash index of a directory: an extendible hash (Fagin et al. 1979) whose table is sparse.
+//!
+//! The table is an array of pointers to leaves, kept in a radix tree of nodes and addressed by the low `depth` bits of
+//! the tag. Pointer p exists only if some leaf's records share more low bits than p's top set bit; a pointer that is
+//! missing stands for the one with its top bit cleared. So a split writes exactly one pointer, and doubling the table
+//! writes none: `depth` grows by one.
+//!
+//! Invariants
+//!   1. A leaf of depth d holds records whose tags agree in their low d bits, and the pointer for these bits leads to it.
+//!   2. A record lies in its home line or in one reached from it over lines marked as overflowed.
+//!
+//! Locking: the directory's inode lock. Not here: what a record names; `dir` confirms hits.
+
+use crate::counters::Count;
+use crate::dir::BlockSource;
+use crate::edit::{BlockEdit, BlockStore};
+use crate::error::{Error, Errno, Result};
+use crate::order::{Look, Txn};
+use myriad_format::dir::{
+    DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, LIST_END, OVERFLOWED, encode_pointer, home_line,
+    leaf_lines, node_bits, pointer,
+};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, header};
+use zerocopy::little_endian::{U32, U64};
+
+/// Lines that an insertion looks at before it splits the leaf.
+const PROBE_MAX: usize = 8;
+/// Levels of nodes that no sound index exceeds: 30 bits of the tag, at least 6 a level.
+const LEVEL_MAX: u8 = 5;
+
+/// A record of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub tag: u32,
+    pub position: u32,
+    pub ino: Ino,
+}
+
+fn corrupt(dir: Ino, block: FsBlock, field: &'static str, value: u64) -> Error {
+    Corrupt::DirIndex { ino: dir, block, field, value }.into()
+}
+
+/// The index header of a verified block of this directory.
+fn header_of(bytes: &[u8], dir: Ino, block: FsBlock) -> Result<IndexHeader> {
+    header::verify_owner(bytes, block, dir.0)?;
+    let header = *IndexHeader::read(bytes);
+    if header.level > LEVEL_MAX {
+        return Err(corrupt(dir, block, "level", u64::from(header.level)));
+    }
+    if header.depth > DEPTH_MAX {
+        return Err(corrupt(dir, block, "depth", u64::from(header.depth)));
+    }
+    Ok(header)
+}
+
+/// The leaf responsible for `tag`, and its header.
+#[inline]
+fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<FsBlock> {
+    let bits = node_bits(look.volume.geometry.block_bits);
+    let first = look.read(root, BlockKind::DirIndex, |bytes| {
+        let header = header_of(bytes, dir, root)?;
+        if header.level == 0 {
+            return Ok::<_, Error>((0, 0, root.0));
+        }
+        // One level: the pointer can be had without looking at the root again.
+        Ok((header.level, header.depth, root_pointer(bytes, bits, header.level, tag & mask(header.depth))))
+    })?;
+    let (level, depth, mut next) = first?;
+    if level == 0 {
+        return Ok(root);
+    }
+    let mut index = tag & mask(depth);
+    loop {
+        let found = descend(look, dir, next, level, index)?;
+        if let Some(leaf) = found {
+            return Ok(leaf);
+        }
+        if index == 0 {
+            return Err(corrupt(dir, root, "pointer", 0));
+        }
+        index &= !(1 << (31 - index.leading_zeros()));
+        next = look.read(root, BlockKind::DirIndex, |bytes| root_pointer(bytes, bits, level, index))?;
+    }
+}
+
+/// The root's pointer on the way to pointer `index` of the table; 0 if there is none.
+fn root_pointer(bytes: &[u8], bits: u32, level: u8, index: u32) -> u64 {
+    let at = index.checked_shr(bits * u32::from(level - 1)).unwrap_or(0) as usize;
+    if at >> bits == 0 { pointer(bytes, at) } else { 0 }
+}
+
+fn mask(depth: u8) -> u32 {
+    (1_u32 << depth) - 1
+}
+
+/// Follows pointer `index` from the root's child `next` down. `None`: some node or the pointer is missing.
+fn descend(look: &Look<'_>, dir: Ino, next: u64, level: u8, index: u32) -> Result<Option<FsBlock>> {
+    let bits = node_bits(look.volume.geometry.block_bits);
+    let mut block = next;
+    for below in (1..level).rev() {
+        if block == 0 {
+            return Ok(None);
+        }
+        let at = (index >> (bits * u32::from(below - 1))) as usize & ((1 << bits) - 1);
+        let node = FsBlock(block);
+        block = look.read(node, BlockKind::DirIndex, |bytes| {
+            let header = header_of(bytes, dir, node)?;
+            if header.level != below {
+                return Err(corrupt(dir, node, "level", u64::from(header.level)));
+            }
+            Ok(pointer(bytes, at))
+        })??;
+    }
+    Ok((block != 0).then_some(FsBlock(block)))
+}
+
+fn record_at(bytes: &[u8], line: usize, place: usize) -> &IndexRecord {
+    IndexRecord::read(&bytes[record_offset(line, place)..])
+}
+
+fn record_offset(line: usize, place: usize) -> usize {
+    IndexHeader::SIZE + line * LINE_SIZE + place * IndexRecord::SIZE
+}
+
+/// Calls `f` with every record of a leaf that has this tag, until it breaks.
+fn probe<R>(bytes: &[u8], tag: u32, mut f: impl FnMut(usize, Record) -> Option<R>) -> Option<R> {
+    let lines = leaf_lines(bytes.len());
+    let mut line = home_line(tag, lines);
+    for _ in 0..lines {
+        for place in 0..LINE_RECORDS {
+            let record = record_at(bytes, line, place);
+            if record.tag.get() == tag {
+                let ino = record.ino.get() & !OVERFLOWED;
+                if ino != 0 {
+                    let found = Record { tag, position: record.position.get(), ino: Ino(ino) };
+                    if let Some(result) = f(record_offset(line, place), found) {
+                        return Some(result);
+                    }
+                }
+            }
+        }
+        if record_at(bytes, line, 0).ino.get() & OVERFLOWED == 0 {
+            return None;
+        }
+        line = (line + 1) % lines;
+    }
+    None
+}
+
+/// Records with this tag, at most `found.len()`; the number there are.
+#[inline]
+pub(crate) fn find(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32, found: &mut [Record]) -> Result<usize> {
+    look.volume.counters.bump(Count::dir_index_probes);
+    let leaf = find_leaf(look, dir, root, tag)?;
+    look.read(leaf, BlockKind::DirIndex, |bytes| {
+        let header = header_of(bytes, dir, leaf)?;
+        if header.level != 0 {
+            return Err(corrupt(dir, leaf, "level", u64::from(header.level)));
+        }
+        let mut count = 0;
+        probe(bytes, tag, |_, record| {
+            if count < found.len() {
+                found[count] = record;
+            }
+            count += 1;
+            None::<()>
+        });
+        Ok(count)
+    })?
+}
+
+/// Starts loading what a lookup of `tag` will need, as far as that is known without waiting.
+pub(crate) fn prefetch(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<()> {
+    let leaf = find_leaf(look, dir, root, tag)?;
+    let lines = leaf_lines(look.volume.cache.block_size());
+    look.volume.cache.prefetch(leaf, record_offset(home_line(tag, lines), 0));
+    Ok(())
+}
+
+/// Puts a record into a leaf; false if no line within reach has room.
+fn put(edit: &mut BlockEdit<'_>, record: Record, reach: usize) -> bool {
+    let lines = leaf_lines(edit.bytes().len());
+    let home = home_line(record.tag, lines);
+    for step in 0..reach.min(lines) {
+        let line = (home + step) % lines;
+        let empty = (0..LINE_RECORDS).find(|&place| record_at(edit.bytes(), line, place).ino.get() & !OVERFLOWED == 0);
+        let Some(place) = empty else { continue };
+        for passed in 0..step {
+            let at = record_offset((home + passed) % lines, 0);
+            let ino = IndexRecord::read(&edit.bytes()[at..]).ino.get();
+            if ino & OVERFLOWED == 0 {
+                IndexRecord::read_mut(edit.range_mut(at, IndexRecord::SIZE)).ino = U64::new(ino | OVERFLOWED);
+            }
+        }
+        let at = record_offset(line, place);
+        let kept = IndexRecord::read(&edit.bytes()[at..]).ino.get() & OVERFLOWED;
+        let raw = IndexRecord::read_mut(edit.range_mut(at, IndexRecord::SIZE));
+        raw.tag = U32::new(record.tag);
+        raw.position = U32::new(record.position);
+        raw.ino = U64::new(record.ino.0 | kept);
+        return true;
+    }
+    false
+}
+
+fn all_records(bytes: &[u8]) -> Vec<Record> {
+    let mut records = Vec::with_capacity(leaf_lines(bytes.len()) * LINE_RECORDS);
+    for line in 0..leaf_lines(bytes.len()) {
+        for place in 0..LINE_RECORDS {
+            let raw = record_at(bytes, line, place);
+            let ino = raw.ino.get() & !OVERFLOWED;
+            if ino != 0 {
+                records.push(Record { tag: raw.tag.get(), position: raw.position.get(), ino: Ino(ino) });
+            }
+        }
+    }
+    records
+}
+
+/// Makes an index of one leaf. The directory has one entry block, with room or not.
+pub(crate) fn create(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, records: &[Record]) -> Result<FsBlock> {
+    let root = source.allocate(txn)?;
+    txn.init(root, BlockKind::DirIndex, dir.0, |edit| {
+        let header = IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE));
+        header.room_head = U32::new(LIST_END);
+        header.entry_blocks = U32::new(1);
+    })?;
+    let mut root = root;
+    for &record in records {
+        insert(txn, source, dir, &mut root, record)?;
+    }
+    Ok(root)
+}
+
+/// Adds a record; splits leaves and grows the table as needed. `root` may change.
+pub(crate) fn insert(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    dir: Ino,
+    root: &mut FsBlock,
+    record: Record,
+) -> Result<()> {
+    loop {
+        let leaf = find_leaf(&txn.look, dir, *root, record.tag)?;
+        if txn.change(leaf, BlockKind::DirIndex, |edit| put(edit, record, PROBE_MAX))? {
+            return Ok(());
+        }
+        split(txn, source, dir, root, leaf, record.tag)?;
+    }
+}
+
+/// Splits a leaf in two by the next bit of the tag.
+fn split(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    dir: Ino,
+    root: &mut FsBlock,
+    leaf: FsBlock,
+    tag: u32,
+) -> Result<()> {
+    txn.volume().counters.bump(Count::dir_leaf_splits);
+    let (leaf_depth, records) = txn.look.read(leaf, BlockKind::DirIndex, |bytes| {
+        Ok::<_, Error>((header_of(bytes, dir, leaf)?.depth, all_records(bytes)))
+    })??;
+    let top = txn.look.read(*root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, *root))??;
+    // A root that is a leaf counts the depth of the whole, which is its own.
+    let depth = if top.level == 0 { leaf_depth } else { top.depth };
+    if leaf_depth >= DEPTH_MAX {
+        // More than a leaf's worth of names share 30 bits of a keyed hash: no accident, and no room.
+        return Err(Error::Refused(Errno::NOSPC));
+    }
+    if leaf_depth == depth {
+        grow(txn, source, dir, root, leaf == *root)?;
+    }
+
+    let bit = 1_u32 << leaf_depth;
+    let sibling = source.allocate(txn)?;
+    let (moved, stay): (Vec<Record>, Vec<Record>) = records.into_iter().partition(|record| record.tag & bit != 0);
+    let fill = |edit: &mut BlockEdit<'_>, records: &[Record]| {
+        for &record in records {
+            let fits = put(edit, record, usize::MAX);
+            assert!(fits, "half a leaf fits a leaf");
+        }
+    };
+    txn.init(sibling, BlockKind::DirIndex, dir.0, |edit| {
+        IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = leaf_depth + 1;
+        fill(edit, &moved);
+    })?;
+    txn.change(leaf, BlockKind::DirIndex, |edit| {
+        IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = leaf_depth + 1;
+        let len = edit.bytes().len() - IndexHeader::SIZE;
+        edit.range_mut(IndexHeader::SIZE, len).fill(0);
+        fill(edit, &stay);
+    })?;
+    set_pointer(txn, source, dir, *root, (tag & (bit - 1)) | bit, sibling)
+}
+
+/// Doubles the table. A leaf as root gets a node above it; a full radix tree gets a level.
+fn grow(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, root: &mut FsBlock, root_is_leaf: bool) -> Result<()> {
+    txn.volume().counters.bump(Count::dir_doublings);
+    let bits = node_bits(txn.volume().geometry.block_bits);
+    let top = txn.look.read(*root, BlockKind::DirIndex, |bytes| *IndexHeader::read(bytes))?;
+    if !root_is_leaf && u32::from(top.depth) < bits * u32::from(top.level) {
+        return txn.change(*root, BlockKind::DirIndex, |edit| {
+            IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = top.depth + 1;
+        });
+    }
+    let node = source.allocate(txn)?;
+    let old = *root;
+    txn.init(node, BlockKind::DirIndex, dir.0, |edit| {
+        let header = IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE));
+        header.level = top.level + 1;
+        header.depth = top.depth + 1;
+        header.room_head = top.room_head;
+        header.entry_blocks = top.entry_blocks;
+        let (at, bytes) = encode_pointer(0, old.0);
+        edit.put(at, &bytes);
+    })?;
+    txn.change(old, BlockKind::DirIndex, |edit| {
+        let header = IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE));
+        header.room_head = U32::new(0);
+        header.entry_blocks = U32::new(0);
+        if header.level > 0 {
+            header.depth = 0;
+        }
+    })?;
+    *root = node;
+    Ok(())
+}
+
+/// Writes pointer `index`, making the nodes on the way.
+fn set_pointer(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    dir: Ino,
+    root: FsBlock,
+    index: u32,
+    target: FsBlock,
+) -> Result<()> {
+    let bits = node_bits(txn.volume().geometry.block_bits);
+    let level = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).level)?;
+    let mut node = root;
+    for at_level in (1..=level).rev() {
+        let at = (index >> (bits * u32::from(at_level - 1))) as usize & ((1 << bits) - 1);
+        if at_level == 1 {
+            let (offset, bytes) = encode_pointer(at, target.0);
+            return txn.change(node, BlockKind::DirIndex, |edit| edit.put(offset, &bytes));
+        }
+        let mut child = FsBlock(txn.look.read(node, BlockKind::DirIndex, |bytes| pointer(bytes, at))?);
+        if child.is_none() {
+            child = source.allocate(txn)?;
+            txn.init(child, BlockKind::DirIndex, dir.0, |edit| {
+                IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).level = at_level - 1;
+            })?;
+            let (offset, bytes) = encode_pointer(at, child.0);
+            txn.change(node, BlockKind::DirIndex, |edit| edit.put(offset, &bytes))?;
+        }
+        node = child;
+    }
+    Err(corrupt(dir, root, "level", u64::from(level)))
+}
+
+/// Changes the record of one entry: `ino` `None` removes it. False if there is none.
+pub(crate) fn update(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    root: FsBlock,
+    tag: u32,
+    position: u32,
+    ino: Option<Ino>,
+) -> Result<bool> {
+    let leaf = find_leaf(&txn.look, dir, root, tag)?;
+    txn.change(leaf, BlockKind::DirIndex, |edit| {
+        let found = probe(edit.bytes(), tag, |at, record| (record.position == position).then_some(at));
+        let Some(at) = found else { return false };
+        let raw = IndexRecord::read_mut(edit.range_mut(at, IndexRecord::SIZE));
+        let kept = raw.ino.get() & OVERFLOWED;
+        if ino.is_none() {
+            *raw = IndexRecord::zeroed();
+        }
+        raw.ino = U64::new(ino.map_or(0, |ino| ino.0) | kept);
+        true
+    })
+}
+
+/// Calls `f` with every block of the index, leaves included.
+pub(crate) fn for_each_block(
+    look: &Look<'_>,
+    dir: Ino,
+    root: FsBlock,
+    f: &mut impl FnMut(FsBlock),
+) -> Result<()> {
+    let level = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??.level;
+    visit(look, dir, root, level, f)
+}
+
+fn visit(look: &Look<'_>, dir: Ino, block: FsBlock, level: u8, f: &mut impl FnMut(FsBlock)) -> Result<()> {
+    if level > 0 {
+        let count = 1_usize << node_bits(look.volume.geometry.block_bits);
+        let children = look.read(block, BlockKind::DirIndex, |bytes| {
+            let header = header_of(bytes, dir, block)?;
+            if header.level != level {
+                return Err(corrupt(dir, block, "level", u64::from(header.level)));
+            }
+            Ok((0..count).map(|at| pointer(bytes, at)).filter(|&child| child != 0).collect::<Vec<_>>())
+        })??;
+        for child in children {
+            if level == 1 {
+                f(FsBlock(child));
+            } else {
+                visit(look, dir, FsBlock(child), level - 1, f)?;
+            }
+        }
+    }
+    f(block);
+    Ok(())
+}

@@ -1,0 +1,673 @@
+//! Directories of kind `indexed`.
+//!
+//!     empty --> in the inode's body --> one entry block --> entry blocks and an index
+//!       ^______________|____________________|__________________|   (when the last entry goes)
+//!
+//! Entries are the truth and never move, so their position is a readdir cookie that stays valid; the index only finds
+//! them. A hit of the index is confirmed by the inode's identity (its parent and the full hash of its name), which the
+//! caller is about to read anyway; by the entry's name where that cannot decide: hard links, directories in which two
+//! names share 64 hash bits, and every operation that touches the entry in any case.
+//!
+//! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write
+//! it back.
+
+mod entries;
+mod index;
+
+use crate::counters::Count;
+use crate::edit::{BlockStore, NodeSource};
+use crate::error::{Error, Errno, Result};
+use crate::extent::{self, Mapping};
+use crate::inode;
+use crate::order::{Look, Txn};
+use entries::{Entries, NewEntry, Place, Run};
+use myriad_format::dir::{
+    ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size,
+};
+use myriad_format::extent::Extent;
+use myriad_format::inode::{RawInode, flag, fork};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
+use zerocopy::little_endian::{U32, U64};
+
+/// Where an operation takes the blocks of one inode from, and how many it has taken (negative: given back).
+pub(crate) struct BlockSource {
+    /// Blocks come from near here.
+    pub goal: FsBlock,
+    pub taken: i64,
+}
+
+impl BlockSource {
+    pub fn new(goal: FsBlock) -> Self {
+        Self { goal, taken: 0 }
+    }
+
+    pub fn allocate(&mut self, txn: &mut Txn<'_>) -> Result<FsBlock> {
+        let volume = txn.volume();
+        let (block, _) = volume.allocate_extent(txn, self.goal, 1, 1)?;
+        self.taken += 1;
+        Ok(block)
+    }
+
+    pub fn free(&mut self, txn: &mut Txn<'_>, block: FsBlock) {
+        txn.forget(block);
+        txn.block_free(block, 1);
+        self.taken -= 1;
+    }
+
+    /// Adds what was taken to the inode's count of blocks.
+    pub fn settle(self, raw: &mut RawInode) {
+        raw.set_block_total(raw.block_total().saturating_add_signed(self.taken));
+    }
+}
+
+/// Nodes of the extent tree, which `extent` counts itself.
+impl NodeSource<Txn<'_>> for BlockSource {
+    const LOGGED: bool = false;
+
+    fn allocate(&mut self, store: &mut Txn<'_>) -> Result<FsBlock> {
+        let volume = store.volume();
+        Ok(volume.allocate_extent(store, self.goal, 1, 1)?.0)
+    }
+
+    fn free(&mut self, store: &mut Txn<'_>, block: FsBlock) -> Result<()> {
+        store.block_free(block, 1);
+        Ok(())
+    }
+}
+
+/// A name's hash: all 64 bits, and the 32 that directories store.
+#[derive(Clone, Copy)]
+pub(crate) struct Name<'a> {
+    pub bytes: &'a [u8],
+    pub hash: u64,
+}
+
+impl Name<'_> {
+    pub fn tag(&self) -> u32 {
+        self.hash as u32
+    }
+}
+
+/// A name found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    pub ino: Ino,
+    pub position: u32,
+}
+
+/// What a lookup for a change found out.
+pub(crate) struct Search {
+    pub hit: Option<Hit>,
+    /// Another name of this directory has the same 64-bit hash.
+    pub twin: bool,
+}
+
+/// The index root of a directory in blocks, or none.
+fn index_root(raw: &RawInode) -> Option<FsBlock> {
+    let root = u64::from_le_bytes(raw.fork[..8].try_into().expect("8 bytes"));
+    (root != 0).then_some(FsBlock(root))
+}
+
+fn set_index_root(raw: &mut RawInode, root: FsBlock) {
+    raw.fork[..8].copy_from_slice(&root.0.to_le_bytes());
+}
+
+fn is_in_blocks(raw: &RawInode) -> bool {
+    matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE)
+}
+
+/// Bytes of entries that a body may hold: what the largest body has room for, and no more than an entry block, which
+/// takes them over one day.
+fn body_max(look: &Look<'_>) -> usize {
+    inode::body_capacity_max(look.volume).min(look.volume.cache.block_size() - ENTRIES_OFFSET)
+}
+
+/// Bytes of entries that a block without an index may hold.
+fn unindexed_max(block_size: usize) -> usize {
+    block_size.min(UNINDEXED_MAX)
+}
+
+/// The volume block of an entry block.
+fn entry_block(look: &Look<'_>, dir: Ino, raw: &RawInode, block: FileBlock) -> Result<FsBlock> {
+    match extent::lookup(&mut &*look, raw, dir, block)? {
+        Mapping::Mapped(extent) => Ok(extent.start.offset_by(block.0 - extent.file_block.0)),
+        Mapping::Hole { .. } => {
+            Err(Corrupt::DirEntry { ino: dir, block, offset: 0, field: "block", value: 0 }.into())
+        }
+    }
+}
+
+/// File block and offset of a position.
+fn split_position(look: &Look<'_>, position: u32) -> (FileBlock, usize) {
+    let bytes = u64::from(position) * 8;
+    let bits = look.volume.geometry.block_bits;
+    (FileBlock(bytes >> bits), (bytes & ((1 << bits) - 1)) as usize)
+}
+
+fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
+    (((block.0 << look.volume.geometry.block_bits) + offset as u64) / 8) as u32
+}
+
+/// Looks a name up, to read. With an index, a record whose inode's identity matches is taken at its word.
+pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Hit>> {
+    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else {
+        return scan(look, dir, raw, name);
+    };
+    if raw.has_flag(flag::HASH_TWINS) {
+        return Ok(search(look, dir, raw, name)?.hit);
+    }
+    let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 16];
+    let count = index::find(look, dir, root, name.tag(), &mut records)?;
+    for record in &records[..count.min(records.len())] {
+        let (parent, hash) = inode::identity(look, record.ino)?;
+        if parent == dir && hash == name.hash {
+            return Ok(Some(Hit { ino: record.ino, position: record.position }));
+        }
+    }
+    if count == 0 {
+        return Ok(None);
+    }
+    // A hard link under another name than its identity, or a false hit of the tag: the entry decides.
+    look.volume.counters.bump(Count::dir_index_false_hits);
+    Ok(search(look, dir, raw, name)?.hit)
+}
+
+/// Looks a name up, to change: exact, by the entry itself, and tells of twins.
+pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else {
+        return Ok(Search { hit: scan(look, dir, raw, name)?, twin: false });
+    };
+    let mut twin = false;
+    let mut records = vec![index::Record { tag: 0, position: 0, ino: Ino::NONE }; 16];
+    let mut count = index::find(look, dir, root, name.tag(), &mut records)?;
+    if count > records.len() {
+        records.resize(count, records[0]);
+        count = index::find(look, dir, root, name.tag(), &mut records)?.min(records.len());
+    }
+    for record in &records[..count] {
+        let (same, hash) = entry_is(look, dir, raw, record.position, name)?;
+        if same {
+            return Ok(Search { hit: Some(Hit { ino: record.ino, position: record.position }), twin: false });
+        }
+        twin |= hash == name.hash;
+    }
+    Ok(Search { hit: None, twin })
+}
+
+/// Whether the entry at a position has this name; and the hash of the name it has.
+fn entry_is(look: &Look<'_>, dir: Ino, raw: &RawInode, position: u32, name: Name<'_>) -> Result<(bool, u64)> {
+    let (block, offset) = split_position(look, position);
+    let at = entry_block(look, dir, raw, block)?;
+    look.read(at, BlockKind::DirEntries, |bytes| {
+        header::verify_owner(bytes, at, dir.0)?;
+        let entry = entries::at(bytes, offset, Place { dir, block })?;
+        Ok((entry.name == name.bytes, look.volume.hasher.hash(entry.name)))
+    })?
+}
+
+/// Lookup without an index.
+fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Hit>> {
+    look.volume.counters.bump(Count::dir_scans);
+    let place = Place { dir, block: FileBlock(0) };
+    let hit = |entry: Option<entries::Entry<'_>>| {
+        entry.map(|entry| Hit { ino: Ino(entry.header.ino.get()), position: (entry.offset / 8) as u32 })
+    };
+    match raw.fork_code() {
+        fork::INLINE => inode::read_body(look, dir, raw, |data, _| {
+            entries::find(Entries::new(data, place), name.tag(), name.bytes).map(hit)
+        })?,
+        fork::DIRECTORY | fork::DIRECTORY_TREE => {
+            let block = entry_block(look, dir, raw, FileBlock(0))?;
+            look.read(block, BlockKind::DirEntries, |bytes| {
+                header::verify_owner(bytes, block, dir.0)?;
+                entries::find(Entries::of_block(bytes, place)?, name.tag(), name.bytes).map(hit)
+            })?
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Starts loading what a lookup of `name` will need.
+pub(crate) fn prefetch(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<()> {
+    match is_in_blocks(raw).then(|| index_root(raw)).flatten() {
+        Some(root) => index::prefetch(look, dir, root, name.tag()),
+        None => Ok(()),
+    }
+}
+
+/// Adds an entry whose name is not there; returns its position. Changes `raw`.
+pub(crate) fn insert(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    raw: &mut RawInode,
+    name: Name<'_>,
+    twin: bool,
+    ino: Ino,
+    file_type: u8,
+) -> Result<u32> {
+    let entry = NewEntry { name: name.bytes, tag: name.tag(), ino, file_type };
+    if !is_in_blocks(raw) {
+        if let Some(position) = insert_in_body(txn, dir, raw, &entry)? {
+            return Ok(position);
+        }
+        body_to_block(txn, dir, raw)?;
+    }
+    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    let position = insert_in_blocks(txn, &mut source, dir, raw, &entry)?;
+    source.settle(raw);
+    if twin {
+        raw.flags = U32::new(raw.flags.get() | flag::HASH_TWINS);
+    }
+    Ok(position)
+}
+
+fn add_size(raw: &mut RawInode, bytes: usize) {
+    raw.size = U64::new(raw.size.get() + bytes as u64);
+}
+
+fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEntry<'_>) -> Result<Option<u32>> {
+    let place = Place { dir, block: FileBlock(0) };
+    let size = entry.size();
+    let live = raw.size.get() as usize;
+    if live + size > body_max(&txn.look) {
+        return Ok(None);
+    }
+    let (used, holes) = if raw.fork_code() == fork::INLINE {
+        inode::read_body(&txn.look, dir, raw, |data, _| (data.len(), live < data.len()))?
+    } else {
+        (0, false)
+    };
+    if holes {
+        // Free entries first: growing a body may mean moving it.
+        let found = inode::change_body(txn, dir, raw, |edit, base, used| {
+            let run = Run { base, used, capacity: used };
+            let fit = entries::fit(edit.bytes(), &run, size, live, place)?;
+            Ok::<_, Error>(fit.map(|fit| (fit.at, entries::insert(edit, &run, &fit, entry).0)))
+        })??;
+        if let Some((at, taken)) = found {
+            add_size(raw, taken);
+            return Ok(Some(((ENTRIES_OFFSET + at) / 8) as u32));
+        }
+    }
+    if used + size > body_max(&txn.look) || !inode::resize_body(txn, dir, raw, used + size)? {
+        return Ok(None);
+    }
+    raw.set_fork(fork::INLINE, 0);
+    inode::change_body(txn, dir, raw, |edit, base, _| {
+        let run = Run { base, used, capacity: used + size };
+        entries::insert(edit, &run, &entries::Fit { at: used, hole: 0 }, entry);
+    })?;
+    add_size(raw, size);
+    Ok(Some(((ENTRIES_OFFSET + used) / 8) as u32))
+}
+
+/// Moves the entries of a body into entry block 0. Their positions stay what they are.
+fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
+    txn.volume().counters.bump(Count::dir_to_block);
+    let data = if raw.fork_code() == fork::INLINE {
+        inode::read_body(&txn.look, dir, raw, |data, _| data.to_vec())?
+    } else {
+        Vec::new()
+    };
+    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    let block = source.allocate(txn)?;
+    source.settle(raw);
+    let live = raw.size.get() as u32;
+    txn.init(block, BlockKind::DirEntries, dir.0, |edit| {
+        edit.put(ENTRIES_OFFSET, &data);
+        let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
+        header.tail = U32::new((ENTRIES_OFFSET + data.len()) as u32);
+        header.live = U32::new(live);
+    })?;
+    if raw.fork_code() == fork::INLINE {
+        inode::resize_body(txn, dir, raw, 0)?;
+    }
+    raw.set_fork(fork::DIRECTORY, 0);
+    let keep = raw.fork_room();
+    raw.fork[..keep].fill(0);
+    let extent = Extent { file_block: FileBlock(0), start: block, length: 1, unwritten: false };
+    raw.fork[8..24].copy_from_slice(zerocopy::IntoBytes::as_bytes(&extent.encode()));
+    Ok(())
+}
+
+fn insert_in_blocks(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    dir: Ino,
+    raw: &mut RawInode,
+    entry: &NewEntry<'_>,
+) -> Result<u32> {
+    let root = match index_root(raw) {
+        Some(root) => root,
+        None => {
+            let limit = unindexed_max(txn.volume().cache.block_size());
+            if let Some(position) = insert_in_block(txn, dir, raw, FileBlock(0), limit, entry)? {
+                return Ok(position);
+            }
+            build_index(txn, source, dir, raw)?
+        }
+    };
+    let mut root = root;
+    let position = loop {
+        let head = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?;
+        if head == LIST_END || head == 0 {
+            add_entry_block(txn, source, dir, raw, root)?;
+            continue;
+        }
+        let block = FileBlock(u64::from(head - 1));
+        if let Some(position) = insert_in_block(txn, dir, raw, block, usize::MAX, entry)? {
+            break position;
+        }
+        // No room for this name: off the list until removals make room.
+        let at = entry_block(&txn.look, dir, raw, block)?;
+        let next = txn.change(at, BlockKind::DirEntries, |edit| {
+            let next = EntryBlockHeader::read(edit.bytes()).next_room.get();
+            edit.put(56, &0_u32.to_le_bytes());
+            next
+        })?;
+        let next = if next == 0 { LIST_END } else { next };
+        txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &next.to_le_bytes()))?;
+    };
+    let record = index::Record { tag: entry.tag, position, ino: entry.ino };
+    index::insert(txn, source, dir, &mut root, record)?;
+    set_index_root(raw, root);
+    Ok(position)
+}
+
+/// Tries to put an entry into one block, of which entries may fill `limit` bytes.
+fn insert_in_block(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    raw: &mut RawInode,
+    block: FileBlock,
+    limit: usize,
+    entry: &NewEntry<'_>,
+) -> Result<Option<u32>> {
+    let at = entry_block(&txn.look, dir, raw, block)?;
+    let size = entry.size();
+    let done = txn.change(at, BlockKind::DirEntries, |edit| {
+        header::verify_owner(edit.bytes(), at, dir.0)?;
+        let header = *EntryBlockHeader::read(edit.bytes());
+        let (tail, live) = (header.tail.get() as usize, header.live.get() as usize);
+        if tail < ENTRIES_OFFSET || tail > edit.bytes().len() {
+            return Err(Corrupt::DirEntry { ino: dir, block, offset: 48, field: "tail", value: tail as u64 }.into());
+        }
+        let capacity = edit.bytes().len().min(limit) - ENTRIES_OFFSET;
+        let run = Run { base: ENTRIES_OFFSET, used: tail - ENTRIES_OFFSET, capacity };
+        let Some(fit) = entries::fit(edit.bytes(), &run, size, live, Place { dir, block })? else {
+            return Ok::<_, Error>(None);
+        };
+        let (taken, used) = entries::insert(edit, &run, &fit, entry);
+        let fields = edit.range_mut(48, 8);
+        fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
+        fields[4..].copy_from_slice(&((live + taken) as u32).to_le_bytes());
+        Ok(Some((fit.at, taken)))
+    })??;
+    Ok(done.map(|(offset, taken)| {
+        add_size(raw, taken);
+        position_of(&txn.look, block, ENTRIES_OFFSET + offset)
+    }))
+}
+
+/// Makes the index of a directory that outgrows its one entry block.
+fn build_index(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, raw: &mut RawInode) -> Result<FsBlock> {
+    txn.volume().counters.bump(Count::dir_to_index);
+    let place = Place { dir, block: FileBlock(0) };
+    let at = entry_block(&txn.look, dir, raw, FileBlock(0))?;
+    let records = txn.look.read(at, BlockKind::DirEntries, |bytes| {
+        let mut records = Vec::new();
+        for entry in Entries::of_block(bytes, place)? {
+            let entry = entry?;
+            if entry.header.ino.get() != 0 {
+                records.push(index::Record {
+                    tag: entry.header.tag.get(),
+                    position: (entry.offset / 8) as u32,
+                    ino: Ino(entry.header.ino.get()),
+                });
+            }
+        }
+        Ok::<_, Error>(records)
+    })??;
+    let root = index::create(txn, source, dir, &records)?;
+    set_index_root(raw, root);
+    // Without an index its entries may fill 4 KiB only; larger blocks have room left.
+    list_room(txn, dir, raw, root, FileBlock(0))?;
+    Ok(root)
+}
+
+/// Puts a block at the head of the list of blocks with room, unless it is on it.
+fn list_room(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, root: FsBlock, block: FileBlock) -> Result<()> {
+    let at = entry_block(&txn.look, dir, raw, block)?;
+    let head = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?;
+    let listed = txn.change(at, BlockKind::DirEntries, |edit| {
+        if EntryBlockHeader::read(edit.bytes()).next_room.get() != 0 {
+            return true;
+        }
+        edit.put(56, &head.to_le_bytes());
+        false
+    })?;
+    if !listed {
+        let code = block.0 as u32 + 1;
+        txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &code.to_le_bytes()))?;
+    }
+    Ok(())
+}
+
+/// Adds an empty entry block at the head of the list. Blocks are taken in runs that grow with the directory, so that a
+/// directory of millions has few extents.
+fn add_entry_block(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    dir: Ino,
+    raw: &mut RawInode,
+    root: FsBlock,
+) -> Result<()> {
+    let (head, made) = txn.look.read(root, BlockKind::DirIndex, |bytes| {
+        let header = IndexHeader::read(bytes);
+        (header.room_head.get(), header.entry_blocks.get())
+    })?;
+    let block = FileBlock(u64::from(made));
+    let volume = txn.volume();
+    // The last position must fit 32 bits.
+    if (block.0 + 1) << volume.geometry.block_bits > u64::from(u32::MAX) * 8 {
+        return Err(Error::Refused(Errno::NOSPC));
+    }
+    let at = match extent::lookup(&mut &txn.look, raw, dir, block)? {
+        Mapping::Mapped(extent) => extent.start.offset_by(block.0 - extent.file_block.0),
+        Mapping::Hole { .. } => {
+            let previous = entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?;
+            let want = (made / 8).clamp(1, 64);
+            let (start, length) = volume.allocate_extent(txn, previous.offset_by(1), 1, want)?;
+            let extent = Extent { file_block: block, start, length, unwritten: false };
+            extent::insert(txn, source, raw, dir, extent)?;
+            start
+        }
+    };
+    txn.init(at, BlockKind::DirEntries, dir.0, |edit| {
+        let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
+        header.tail = U32::new(ENTRIES_OFFSET as u32);
+        header.next_room = U32::new(head);
+    })?;
+    txn.change(root, BlockKind::DirIndex, |edit| {
+        edit.put(52, &(made + 1).to_le_bytes());
+        edit.put(56, &(made + 1).to_le_bytes());
+    })
+}
+
+/// Removes the entry at a position. Changes `raw`; the last entry takes all blocks with it.
+pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
+    let (block, offset) = split_position(&txn.look, hit.position);
+    if !is_in_blocks(raw) {
+        let (length, used) = inode::change_body(txn, dir, raw, |edit, base, used| {
+            entries::remove(edit, &Run { base, used, capacity: used }, offset - ENTRIES_OFFSET)
+        })?;
+        raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
+        let used = if raw.size.get() == 0 { 0 } else { used };
+        inode::resize_body(txn, dir, raw, used)?;
+        if used == 0 {
+            raw.set_fork(fork::NONE, 0);
+        }
+        return Ok(());
+    }
+    let root = index_root(raw);
+    let entry_len = txn.look.read(entry_block(&txn.look, dir, raw, block)?, BlockKind::DirEntries, |bytes| {
+        entries::at(bytes, offset, Place { dir, block }).map(|entry| u64::from(entry.header.length.get()))
+    })??;
+    if raw.size.get() <= entry_len {
+        raw.size = U64::new(0);
+        return clear(txn, dir, raw);
+    }
+    let at = entry_block(&txn.look, dir, raw, block)?;
+    let block_size = txn.volume().cache.block_size();
+    let (length, lists) = txn.change(at, BlockKind::DirEntries, |edit| {
+        let header = *EntryBlockHeader::read(edit.bytes());
+        let used = header.tail.get() as usize - ENTRIES_OFFSET;
+        let run = Run { base: ENTRIES_OFFSET, used, capacity: used };
+        let (length, used) = entries::remove(edit, &run, offset - ENTRIES_OFFSET);
+        let live = (header.live.get() as usize).saturating_sub(length);
+        // An empty block starts afresh: free entries that were never joined vanish.
+        let used = if live == 0 { 0 } else { used };
+        let fields = edit.range_mut(48, 8);
+        fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
+        fields[4..].copy_from_slice(&(live as u32).to_le_bytes());
+        let free = block_size - ENTRIES_OFFSET - live;
+        (length, header.next_room.get() == 0 && free >= block_size / 4)
+    })?;
+    raw.size = U64::new(raw.size.get() - length as u64);
+    if let Some(root) = root {
+        if !index::update(txn, dir, root, name.tag(), hit.position, None)? {
+            return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(hit.position) }.into());
+        }
+        if lists {
+            list_room(txn, dir, raw, root, block)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes an entry name another inode.
+pub(crate) fn replace(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    name: Name<'_>,
+    position: u32,
+    ino: Ino,
+    file_type: u8,
+) -> Result<()> {
+    let (block, offset) = split_position(&txn.look, position);
+    if !is_in_blocks(raw) {
+        return inode::change_body(txn, dir, raw, |edit, base, _| {
+            entries::replace(edit, base + offset - ENTRIES_OFFSET, ino, file_type);
+        });
+    }
+    let at = entry_block(&txn.look, dir, raw, block)?;
+    txn.change(at, BlockKind::DirEntries, |edit| entries::replace(edit, offset, ino, file_type))?;
+    if let Some(root) = index_root(raw)
+        && !index::update(txn, dir, root, name.tag(), position, Some(ino))?
+    {
+        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
+    }
+    Ok(())
+}
+
+/// Frees all blocks of a directory without entries; it is as new.
+pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
+    debug_assert_eq!(raw.size.get(), 0);
+    if raw.fork_code() == fork::INLINE {
+        inode::resize_body(txn, dir, raw, 0)?;
+    }
+    if is_in_blocks(raw) {
+        txn.volume().counters.bump(Count::dir_to_inline);
+        let mut source = BlockSource::new(txn.volume().block_of(dir));
+        if let Some(root) = index_root(raw) {
+            let mut blocks = Vec::new();
+            index::for_each_block(&txn.look, dir, root, &mut |block| blocks.push(block))?;
+            for block in blocks {
+                source.free(txn, block);
+            }
+        }
+        let mut extents = Vec::new();
+        let all = FileBlock(0)..FileBlock(myriad_format::extent::FILE_BLOCK_MAX + 1);
+        let mut from = Some(all.start);
+        while let Some(start) = from {
+            from = extent::remove(txn, &mut source, raw, dir, start..all.end, 4096, &mut extents)?;
+        }
+        for (start, length) in extents {
+            for i in 0..u64::from(length) {
+                txn.forget(start.offset_by(i));
+            }
+            txn.block_free(start, length);
+        }
+        source.settle(raw);
+        set_index_root(raw, FsBlock::NONE);
+    }
+    raw.set_fork(fork::NONE, 0);
+    raw.flags = U32::new(raw.flags.get() & !flag::HASH_TWINS);
+    let keep = raw.fork_room();
+    raw.fork[..keep].fill(0);
+    Ok(())
+}
+
+/// One entry of a listing.
+pub(crate) struct Listed<'a> {
+    pub name: &'a [u8],
+    pub ino: Ino,
+    pub file_type: u8,
+    /// Where to go on after this entry.
+    pub cookie: u64,
+}
+
+/// Calls `f` with the entries from `cookie` on, in the order of their positions, until it returns false.
+pub(crate) fn list(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    cookie: u64,
+    f: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<()> {
+    let place = Place { dir, block: FileBlock(0) };
+    let mut visit = |entries: Entries<'_>, block: FileBlock| -> Result<bool> {
+        for entry in entries {
+            let entry = entry?;
+            let position = u64::from(position_of(look, block, entry.offset));
+            if entry.header.ino.get() == 0 || position < cookie {
+                continue;
+            }
+            let more = f(Listed {
+                name: entry.name,
+                ino: Ino(entry.header.ino.get()),
+                file_type: entry.header.file_type,
+                cookie: position + (entry_size(entry.name.len()) / 8) as u64,
+            });
+            if !more {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    if !is_in_blocks(raw) {
+        if raw.fork_code() == fork::INLINE {
+            inode::read_body(look, dir, raw, |data, _| visit(Entries::new(data, place), FileBlock(0)))??;
+        }
+        return Ok(());
+    }
+    let blocks = match index_root(raw) {
+        Some(root) => look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?,
+        None => 1,
+    };
+    let first = cookie.saturating_mul(8) >> look.volume.geometry.block_bits;
+    for number in first..u64::from(blocks) {
+        let block = FileBlock(number);
+        let at = entry_block(look, dir, raw, block)?;
+        let more = look.read(at, BlockKind::DirEntries, |bytes| {
+            header::verify_owner(bytes, at, dir.0)?;
+            visit(Entries::of_block(bytes, Place { dir, block })?, block)
+        })??;
+        if !more {
+            break;
+        }
+    }
+    Ok(())
+}
+

@@ -1,0 +1,605 @@
+//! The block map of one file or directory: extents in the inode's fork, or in a B+ tree whose root the fork holds.
+//!
+//! ```text
+//! NONE <-> EXTENTS (up to 2; 1 beside an attribute root) <-> TREE
+//! NONE <-> DIRECTORY (index root, 1 extent)              <-> DIRECTORY_TREE
+//! ```
+//!
+//! The functions change a copy of the inode that the caller writes back, also after an error: a refusal for lack of space
+//! leaves what the map says as it was, but may have split an extent in two that say the same.
+//!
+//! Invariants
+//!   1. Extents are sorted by file block and do not overlap; none is longer than `LENGTH_MAX`.
+//!   2. The inode's `blocks` counts the extents' blocks and the tree's nodes, besides what others put there.
+//!   3. A map that fits the fork lies in the fork, unless `leave_attr_room` has just moved it out.
+//!   4. An emptied map is NONE; that of a directory that still has an index is DIRECTORY with an extent of zeros.
+//!
+//! Locking: the inode's lock is held, for change by changers.
+//! Not here: forks that are no map (INLINE, SHORT_LINK, devices): they are `Corrupt` to us. Where blocks come from and go to (`space`, limbo), size and times of the file.
+
+#[cfg(test)]
+mod tests;
+
+use crate::btree::Tree;
+use crate::edit::{BlockStore, NodeSource};
+use crate::error::Result;
+use myriad_format::btree::EXTENTS;
+use myriad_format::extent::{Extent, FILE_BLOCK_MAX, LENGTH_MAX, RawExtent};
+use myriad_format::inode::{RawInode, fork};
+use myriad_format::{Corrupt, FileBlock, FsBlock, Geometry, Ino};
+use std::ops::{ControlFlow, Range};
+
+/// Most extents a fork holds.
+const INLINE_MAX: usize = 2;
+/// Bytes of the index root in a directory's fork.
+const INDEX_ROOT: usize = 8;
+/// First file block that no extent can address.
+const FILE_END: FileBlock = FileBlock(FILE_BLOCK_MAX + 1);
+
+type Checked<T> = std::result::Result<T, Corrupt>;
+
+/// What a file block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// It lies in this extent.
+    Mapped(Extent),
+    /// Neither it nor any block before `until` is allocated.
+    Hole { until: FileBlock },
+}
+
+/// Extents in the fork.
+#[derive(Clone, Copy)]
+struct Inline {
+    extents: [Extent; INLINE_MAX],
+    count: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Root {
+    Inline(Inline),
+    Tree(Tree),
+}
+
+/// What `file_block` of the file is.
+pub(crate) fn lookup<S: BlockStore>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    file_block: FileBlock,
+) -> Result<Mapping> {
+    let geometry = store.geometry();
+    let root = Root::read(inode, ino, &geometry)?;
+    if let Some(extent) = root.floor(store, ino, file_block)?
+        && extent.end() > file_block
+    {
+        return Ok(Mapping::Mapped(extent));
+    }
+    let next = root.ceiling(store, ino, file_block)?;
+    Ok(Mapping::Hole { until: next.map_or(FILE_END, |extent| extent.file_block) })
+}
+
+/// Visits the extents that end after `from`, in order, until `f` breaks. `f` must not use the store.
+pub(crate) fn for_each_from<S: BlockStore>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    from: FileBlock,
+    mut f: impl FnMut(Extent) -> ControlFlow<()>,
+) -> Result<()> {
+    let geometry = store.geometry();
+    let root = Root::read(inode, ino, &geometry)?;
+    match root {
+        Root::Inline(inline) => {
+            for extent in inline.list() {
+                if extent.end() > from && f(*extent).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+        Root::Tree(tree) => {
+            let start = root.floor(store, ino, from)?.map_or(from, |extent| extent.file_block);
+            let mut end = FileBlock(0);
+            let mut damage = Ok(());
+            tree.for_each_from(store, start.0, |record| match decode(record, &geometry, ino) {
+                Ok(extent) if extent.file_block < end => {
+                    damage = Err(impossible(ino, &extent));
+                    ControlFlow::Break(())
+                }
+                Ok(extent) => {
+                    end = extent.end();
+                    if end > from { f(extent) } else { ControlFlow::Continue(()) }
+                }
+                Err(corrupt) => {
+                    damage = Err(corrupt);
+                    ControlFlow::Break(())
+                }
+            })?;
+            Ok(damage?)
+        }
+    }
+}
+
+/// Maps a hole to `extent`. It joins its neighbours where they continue each other.
+pub(crate) fn insert<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    extent: Extent,
+) -> Result<()> {
+    assert!(extent.length > 0 && extent.length <= LENGTH_MAX && extent.end() <= FILE_END);
+    edit(store, source, inode, ino, |map| map.add(extent))
+}
+
+/// Unmaps the blocks of `range`, from the front, at most `max_extents` extents. What was mapped there is appended to
+/// `freed`. Returns the file block to go on from, or `None` when all of the range is done.
+pub(crate) fn remove<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+    max_extents: usize,
+    freed: &mut Vec<(FsBlock, u32)>,
+) -> Result<Option<FileBlock>> {
+    assert!(max_extents > 0);
+    edit(store, source, inode, ino, |map| map.cut(range, max_extents, freed))
+}
+
+/// Makes the unwritten blocks of `range` written ones.
+pub(crate) fn mark_written<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+) -> Result<()> {
+    edit(store, source, inode, ino, |map| map.write(range))
+}
+
+/// Moves the extents into a tree if they lie where an attribute root would; to be called before `ATTR_BLOCKS` is set.
+pub(crate) fn leave_attr_room<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+) -> Result<()> {
+    edit(store, source, inode, ino, |map| match map.root {
+        Root::Inline(inline) if inline.count > 1 => map.plant(&inline),
+        _ => Ok(()),
+    })
+}
+
+impl Inline {
+    fn empty() -> Self {
+        let none = Extent { file_block: FileBlock(0), start: FsBlock::NONE, length: 0, unwritten: false };
+        Self { extents: [none; INLINE_MAX], count: 0 }
+    }
+
+    fn list(&self) -> &[Extent] {
+        &self.extents[..self.count]
+    }
+
+    fn find(&self, file_block: FileBlock) -> Option<usize> {
+        self.list().iter().position(|extent| extent.file_block == file_block)
+    }
+
+    fn insert(&mut self, at: usize, extent: Extent) {
+        self.extents.copy_within(at..self.count, at + 1);
+        self.extents[at] = extent;
+        self.count += 1;
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.extents.copy_within(at + 1..self.count, at);
+        self.count -= 1;
+    }
+}
+
+impl Root {
+    fn read(inode: &RawInode, ino: Ino, geometry: &Geometry) -> Checked<Self> {
+        let bad = |field, value| Err(Corrupt::Inode { ino, field, value });
+        let tree = |at: usize| {
+            let root = word(&inode.fork, at);
+            if root == 0 || root >= geometry.block_count {
+                return bad("tree root", root);
+            }
+            let level = u16::from(inode.fork[at + 8]);
+            Ok(Self::Tree(Tree { kind: EXTENTS, root: FsBlock(root), level, owner: ino.0 }))
+        };
+        let mut inline = Inline::empty();
+        match inode.fork_code() {
+            fork::NONE => {}
+            fork::EXTENTS => {
+                let count = inode.inline_extent_count();
+                if count * RawExtent::SIZE > inode.fork_room() {
+                    return bad("fork_kind", u64::from(inode.fork_kind));
+                }
+                for raw in inode.fork.chunks(RawExtent::SIZE).take(count) {
+                    let extent = decode(raw, geometry, ino)?;
+                    if inline.list().last().is_some_and(|last| last.end() > extent.file_block) {
+                        return Err(impossible(ino, &extent));
+                    }
+                    inline.insert(inline.count, extent);
+                }
+            }
+            fork::DIRECTORY => {
+                let raw = &inode.fork[INDEX_ROOT..INDEX_ROOT + RawExtent::SIZE];
+                if raw.iter().any(|&byte| byte != 0) {
+                    inline.insert(0, decode(raw, geometry, ino)?);
+                }
+            }
+            fork::TREE => return tree(0),
+            fork::DIRECTORY_TREE => return tree(INDEX_ROOT),
+            _ => return bad("fork_kind", u64::from(inode.fork_kind)),
+        }
+        Ok(Self::Inline(inline))
+    }
+
+    fn write(&self, inode: &mut RawInode) {
+        let room = inode.fork_room();
+        let directory = inode.is_dir();
+        if directory && inode.fork_code() == fork::NONE {
+            inode.fork[..INDEX_ROOT].fill(0);
+        }
+        let at = if directory { INDEX_ROOT } else { 0 };
+        inode.fork[at..room].fill(0);
+        match self {
+            Self::Inline(inline) => {
+                for (index, extent) in inline.list().iter().enumerate() {
+                    let at = at + index * RawExtent::SIZE;
+                    inode.fork[at..at + RawExtent::SIZE].copy_from_slice(&encode(extent));
+                }
+                let indexed = directory && inode.fork[..INDEX_ROOT].iter().any(|&byte| byte != 0);
+                match inline.count {
+                    0 if !indexed => inode.set_fork(fork::NONE, 0),
+                    _ if directory => inode.set_fork(fork::DIRECTORY, 0),
+                    count => inode.set_fork(fork::EXTENTS, count),
+                }
+            }
+            Self::Tree(tree) => {
+                inode.fork[at..at + 8].copy_from_slice(&tree.root.0.to_le_bytes());
+                inode.fork[at + 8] = tree.level as u8;
+                inode.set_fork(if directory { fork::DIRECTORY_TREE } else { fork::TREE }, 0);
+            }
+        }
+    }
+
+    /// The extent that starts at `file_block` or last before it.
+    fn floor<S: BlockStore>(&self, store: &mut S, ino: Ino, file_block: FileBlock) -> Result<Option<Extent>> {
+        match self {
+            Self::Inline(inline) => {
+                Ok(inline.list().iter().rev().find(|extent| extent.file_block <= file_block).copied())
+            }
+            Self::Tree(tree) => {
+                let Some(record) = tree.floor(store, file_block.0)? else { return Ok(None) };
+                Ok(Some(decode(&record, &store.geometry(), ino)?))
+            }
+        }
+    }
+
+    /// The extent that starts at `file_block` or first after it.
+    fn ceiling<S: BlockStore>(&self, store: &mut S, ino: Ino, file_block: FileBlock) -> Result<Option<Extent>> {
+        match self {
+            Self::Inline(inline) => Ok(inline.list().iter().find(|extent| extent.file_block >= file_block).copied()),
+            Self::Tree(tree) => {
+                let Some(record) = tree.ceiling(store, file_block.0)? else { return Ok(None) };
+                Ok(Some(decode(&record, &store.geometry(), ino)?))
+            }
+        }
+    }
+}
+
+/// Counts the nodes that come and go.
+struct Nodes<'a, N> {
+    inner: &'a mut N,
+    count: i64,
+}
+
+impl<S: BlockStore, N: NodeSource<S>> NodeSource<S> for Nodes<'_, N> {
+    const LOGGED: bool = N::LOGGED;
+
+    fn allocate(&mut self, store: &mut S) -> Result<FsBlock> {
+        let block = self.inner.allocate(store)?;
+        self.count += 1;
+        Ok(block)
+    }
+
+    fn free(&mut self, store: &mut S, block: FsBlock) -> Result<()> {
+        self.count -= 1;
+        self.inner.free(store, block)
+    }
+}
+
+/// A map open for change.
+struct Editor<'a, S, N> {
+    store: &'a mut S,
+    nodes: Nodes<'a, N>,
+    root: Root,
+    ino: Ino,
+    /// Extents the fork has room for.
+    inline_max: usize,
+    /// Blocks mapped and unmapped so far.
+    blocks: i64,
+    /// The tree lost a record and may fit the fork again.
+    shrunk: bool,
+}
+
+/// Opens the map, runs `f`, and puts into the inode what has become of the map.
+fn edit<S: BlockStore, N: NodeSource<S>, R>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    f: impl FnOnce(&mut Editor<'_, S, N>) -> Result<R>,
+) -> Result<R> {
+    let geometry = store.geometry();
+    let root = Root::read(inode, ino, &geometry)?;
+    let inline_max = if inode.is_dir() { 1 } else { inode.fork_room() / RawExtent::SIZE };
+    let nodes = Nodes { inner: source, count: 0 };
+    let mut map = Editor { store, nodes, root, ino, inline_max, blocks: 0, shrunk: false };
+    let mut result = f(&mut map);
+    if map.shrunk && result.is_ok() {
+        result = map.fold().and(result);
+    }
+    let (root, change) = (map.root, map.blocks + map.nodes.count);
+    root.write(inode);
+    let total = inode.block_total();
+    match total.checked_add_signed(change).filter(|&total| total < 1 << 48) {
+        Some(total) => inode.set_block_total(total),
+        None => return Err(Corrupt::Inode { ino, field: "blocks", value: total }.into()),
+    }
+    result
+}
+
+impl<S: BlockStore, N: NodeSource<S>> Editor<'_, S, N> {
+    fn add(&mut self, new: Extent) -> Result<()> {
+        let left = self.root.floor(self.store, self.ino, new.file_block)?;
+        let right = self.root.ceiling(self.store, self.ino, new.file_block)?;
+        if left.is_some_and(|left| left.end() > new.file_block)
+            || right.is_some_and(|right| right.file_block < new.end())
+        {
+            return Err(impossible(self.ino, &new).into());
+        }
+        let left = left.filter(|left| continues(left, &new));
+        let joined = left.map_or(new, |left| Extent { length: left.length + new.length, ..left });
+        let right = right.filter(|right| continues(&joined, right));
+        match (left, right) {
+            (None, None) => self.insert(new)?,
+            (Some(_), None) => self.replace(joined)?,
+            (None, Some(right)) => self.rekey(right.file_block, Extent { length: new.length + right.length, ..new })?,
+            (Some(_), Some(right)) => {
+                self.remove(right.file_block)?;
+                self.replace(Extent { length: joined.length + right.length, ..joined })?;
+            }
+        }
+        self.blocks += i64::from(new.length);
+        Ok(())
+    }
+
+    fn cut(
+        &mut self,
+        range: Range<FileBlock>,
+        max_extents: usize,
+        freed: &mut Vec<(FsBlock, u32)>,
+    ) -> Result<Option<FileBlock>> {
+        let mut at = range.start;
+        for _ in 0..max_extents {
+            let Some(extent) = self.first_from(at)?.filter(|extent| extent.file_block < range.end) else {
+                return Ok(None);
+            };
+            let from = extent.file_block.max(at);
+            let to = extent.end().min(range.end);
+            let head = part(&extent, extent.file_block, from);
+            let tail = part(&extent, to, extent.end());
+            match (head, tail) {
+                (None, None) => self.remove(extent.file_block)?,
+                (Some(head), None) => self.replace(head)?,
+                (None, Some(tail)) => self.rekey(extent.file_block, tail)?,
+                (Some(head), Some(tail)) => {
+                    // The insertion may be refused; until then nothing has changed.
+                    self.insert(tail)?;
+                    self.replace(head)?;
+                }
+            }
+            let length = (to.0 - from.0) as u32;
+            freed.push((extent.start.offset_by(from.0 - extent.file_block.0), length));
+            self.blocks -= i64::from(length);
+            at = to;
+            if at >= range.end {
+                return Ok(None);
+            }
+        }
+        Ok(Some(at))
+    }
+
+    fn write(&mut self, range: Range<FileBlock>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end
+            && let Some(extent) = self.first_from(at)?.filter(|extent| extent.file_block < range.end)
+        {
+            at = extent.end();
+            if !extent.unwritten {
+                continue;
+            }
+            let from = extent.file_block.max(range.start);
+            let to = extent.end().min(range.end);
+            let head = part(&extent, extent.file_block, from);
+            let tail = part(&extent, to, extent.end());
+            let Some(middle) = part(&extent, from, to) else { continue };
+            let middle = Extent { unwritten: false, ..middle };
+
+            // A writer that goes through space reserved ahead moves the border between two extents.
+            if head.is_none()
+                && let Some(tail) = tail
+                && let Some(left) = self.left_of(&middle)?
+            {
+                self.rekey(extent.file_block, tail)?;
+                self.replace(Extent { length: left.length + middle.length, ..left })?;
+                continue;
+            }
+            // Each refusal in between leaves unwritten extents that say what one said before.
+            if let Some(tail) = tail {
+                self.insert(tail)?;
+                self.replace(Extent { length: extent.length - tail.length, ..extent })?;
+            }
+            if let Some(head) = head {
+                self.insert(middle)?;
+                self.replace(head)?;
+            } else {
+                self.replace(middle)?;
+            }
+            self.settle(middle)?;
+        }
+        Ok(())
+    }
+
+    /// Joins an extent of the map with its neighbours.
+    fn settle(&mut self, mut extent: Extent) -> Result<()> {
+        let right = self.root.ceiling(self.store, self.ino, extent.end())?;
+        if let Some(right) = right.filter(|right| continues(&extent, right)) {
+            self.remove(right.file_block)?;
+            extent.length += right.length;
+            self.replace(extent)?;
+        }
+        if let Some(left) = self.left_of(&extent)? {
+            self.remove(extent.file_block)?;
+            self.replace(Extent { length: left.length + extent.length, ..left })?;
+        }
+        Ok(())
+    }
+
+    /// The extent that `extent` continues.
+    fn left_of(&mut self, extent: &Extent) -> Result<Option<Extent>> {
+        let Some(before) = extent.file_block.0.checked_sub(1) else { return Ok(None) };
+        let left = self.root.floor(self.store, self.ino, FileBlock(before))?;
+        Ok(left.filter(|left| continues(left, extent)))
+    }
+
+    /// The extent that `at` lies in, or the first after it.
+    fn first_from(&mut self, at: FileBlock) -> Result<Option<Extent>> {
+        let around = self.root.floor(self.store, self.ino, at)?.filter(|extent| extent.end() > at);
+        if around.is_some() {
+            return Ok(around);
+        }
+        self.root.ceiling(self.store, self.ino, at)
+    }
+
+    fn insert(&mut self, extent: Extent) -> Result<()> {
+        match &mut self.root {
+            Root::Inline(inline) if inline.count < self.inline_max => {
+                let at = inline.list().partition_point(|other| other.file_block < extent.file_block);
+                inline.insert(at, extent);
+                return Ok(());
+            }
+            Root::Inline(inline) => {
+                let inline = *inline;
+                self.plant(&inline)?;
+            }
+            Root::Tree(_) => {}
+        }
+        let Root::Tree(tree) = &mut self.root else { unreachable!("planted above") };
+        tree.insert(self.store, &mut self.nodes, &encode(&extent))
+    }
+
+    /// Moves the extents of the fork into a tree.
+    fn plant(&mut self, inline: &Inline) -> Result<()> {
+        let mut tree = Tree::create(EXTENTS, self.ino.0, self.store, &mut self.nodes)?;
+        for extent in inline.list() {
+            tree.insert(self.store, &mut self.nodes, &encode(extent))?;
+        }
+        self.root = Root::Tree(tree);
+        Ok(())
+    }
+
+    /// Moves the extents back into the fork if they fit.
+    fn fold(&mut self) -> Result<()> {
+        let Root::Tree(mut tree) = self.root else { return Ok(()) };
+        let Some(count) = tree.leaf_count(self.store)?.filter(|&count| count <= self.inline_max) else { return Ok(()) };
+        let mut inline = Inline::empty();
+        let mut at = FileBlock(0);
+        for _ in 0..count {
+            let Some(extent) = self.root.ceiling(self.store, self.ino, at)? else { break };
+            inline.insert(inline.count, extent);
+            at = extent.end();
+        }
+        tree.free_all(self.store, &mut self.nodes)?;
+        self.root = Root::Inline(inline);
+        Ok(())
+    }
+
+    fn remove(&mut self, file_block: FileBlock) -> Result<()> {
+        let found = match &mut self.root {
+            Root::Inline(inline) => inline.find(file_block).map(|at| inline.remove(at)).is_some(),
+            Root::Tree(tree) => {
+                self.shrunk = true;
+                tree.remove(self.store, &mut self.nodes, file_block.0)?
+            }
+        };
+        self.expect(found, file_block)
+    }
+
+    fn replace(&mut self, extent: Extent) -> Result<()> {
+        let found = match &mut self.root {
+            Root::Inline(inline) => inline.find(extent.file_block).map(|at| inline.extents[at] = extent).is_some(),
+            Root::Tree(tree) => tree.replace(self.store, &encode(&extent))?,
+        };
+        self.expect(found, extent.file_block)
+    }
+
+    /// Puts an extent in the place of the one at `old`; no other lies between them.
+    fn rekey(&mut self, old: FileBlock, extent: Extent) -> Result<()> {
+        let found = match &mut self.root {
+            Root::Inline(inline) => inline.find(old).map(|at| inline.extents[at] = extent).is_some(),
+            Root::Tree(tree) => tree.rekey(self.store, &mut self.nodes, old.0, &encode(&extent))?,
+        };
+        self.expect(found, old)
+    }
+
+    /// A search found the extent; if it is not there to be changed, the tree is out of order.
+    fn expect(&self, found: bool, file_block: FileBlock) -> Result<()> {
+        if found {
+            return Ok(());
+        }
+        Err(Corrupt::Inode { ino: self.ino, field: "order of extents", value: file_block.0 }.into())
+    }
+}
+
+/// Whether `right` is what `left` would be if it were longer.
+fn continues(left: &Extent, right: &Extent) -> bool {
+    left.end() == right.file_block
+        && left.start.offset_by(u64::from(left.length)) == right.start
+        && left.unwritten == right.unwritten
+        && left.length + right.length <= LENGTH_MAX
+}
+
+/// The part of `extent` from `from` to `to`, if there is any.
+fn part(extent: &Extent, from: FileBlock, to: FileBlock) -> Option<Extent> {
+    (from < to).then(|| Extent {
+        file_block: from,
+        start: extent.start.offset_by(from.0 - extent.file_block.0),
+        length: (to.0 - from.0) as u32,
+        ..*extent
+    })
+}
+
+fn encode(extent: &Extent) -> [u8; RawExtent::SIZE] {
+    let mut bytes = [0; RawExtent::SIZE];
+    *RawExtent::read_mut(&mut bytes) = extent.encode();
+    bytes
+}
+
+fn decode(record: &[u8], geometry: &Geometry, ino: Ino) -> Checked<Extent> {
+    Extent::decode(RawExtent::read(record), geometry, ino)
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cold]
+fn impossible(ino: Ino, extent: &Extent) -> Corrupt {
+    let raw = extent.encode();
+    Corrupt::Extent { ino, word0: raw.word0.get(), word1: raw.word1.get() }
+}

@@ -1,0 +1,392 @@
+//! Writes into pages, and the flush that gives them blocks.
+
+use super::{FileData, OpenFile, SIZE_MAX};
+use crate::counters::Count;
+use crate::dir::BlockSource;
+use crate::error::{Error, Errno, Result};
+use crate::extent::{self, Mapping};
+use crate::inode;
+use crate::namei::Guarded;
+use crate::ops::transact;
+use crate::order::Txn;
+use crate::perm;
+use crate::types::{Allocation, Cred, Node};
+use crate::volume::Volume;
+use myriad_format::extent::{Extent, LENGTH_MAX};
+use myriad_format::inode::RawInode;
+use myriad_format::{FileBlock, FsBlock, Ino};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::{I64, U16, U64};
+
+/// Pages that get a further promise of one block for the nodes of the extent tree.
+const PAGES_PER_NODE: u64 = 16;
+
+/// Loads the size from the inode at the first use of the data lock.
+pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
+    if !data.loaded {
+        let look = volume.look();
+        let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+        data.size = raw.size.get();
+        data.loaded = true;
+    }
+    Ok(())
+}
+
+/// Notes that memory is ahead of the inode: the file is on the list of dirty ones until its flush.
+pub(super) fn set_ahead(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, changed: bool) {
+    file.size.store(data.size, Ordering::Relaxed);
+    if changed || !file.ahead.load(Ordering::Relaxed) {
+        let now = volume.now();
+        file.mtime.store(now, Ordering::Relaxed);
+        file.ctime.store(now, Ordering::Relaxed);
+    }
+    file.ahead.store(true, Ordering::Release);
+    if !data.listed {
+        data.listed = true;
+        volume.files.dirty.lock().push(file.clone());
+    }
+}
+
+/// A private frame for a page; makes room if the cache has none to spare.
+fn take_frame(volume: &Volume) -> Result<u32> {
+    for _ in 0..4 {
+        if let Some(frame) = volume.cache.take_private() {
+            return Ok(frame);
+        }
+        volume.make_room_quietly();
+    }
+    Err(Errno::NOMEM.into())
+}
+
+/// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it.
+pub(super) fn page(
+    volume: &Volume,
+    file: &OpenFile,
+    data: &mut FileData,
+    block: u64,
+    whole: bool,
+) -> Result<u32> {
+    if let Some(&frame) = data.pages.get(&block) {
+        return Ok(frame);
+    }
+    let promise = 1 + u64::from(data.promised % PAGES_PER_NODE == 0);
+    let mut promised = promise;
+    if let Err(error) = volume.reserve(promise) {
+        // A block that is mapped needs no promise: overwriting works on a full volume.
+        if !super::read::is_mapped(volume, file, data, block)? {
+            return Err(error);
+        }
+        promised = 0;
+    }
+    let filled = (|| {
+        let frame = take_frame(volume)?;
+        let block_size = volume.cache.block_size() as u64;
+        if !whole {
+            let start = block * block_size;
+            let mut content = vec![0; block_size as usize];
+            if start < data.size && !data.emptied
+                && let Err(error) = super::read::read_clean(volume, file, data, start, &mut content)
+            {
+                volume.cache.drop_private(frame);
+                return Err(error);
+            }
+            volume.cache.arena.write(frame).copy_from_slice(&content);
+        }
+        Ok(frame)
+    })();
+    match filled {
+        Ok(frame) => {
+            data.promised += promised;
+            data.pages.insert(block, frame);
+            volume.files.dirty_pages.fetch_add(1, Ordering::Relaxed);
+            Ok(frame)
+        }
+        Err(error) => {
+            volume.unreserve(promised);
+            Err(error)
+        }
+    }
+}
+
+/// Writes `buf` at `offset`, or at the end if `append`; returns the bytes written, fewer only when space ran out
+/// half-way.
+pub(crate) fn write(
+    volume: &Volume,
+    cred: &Cred,
+    file: &Arc<OpenFile>,
+    buf: &[u8],
+    offset: u64,
+    append: bool,
+) -> Result<usize> {
+    volume.check_running()?;
+    if volume.options.read_only {
+        return Err(Errno::ROFS.into());
+    }
+    volume.counters.bump(Count::writes);
+    if buf.is_empty() {
+        return Ok(0);
+    }
+    drop_set_id(volume, cred, file)?;
+    let written = {
+        let mut data = file.data.write();
+        load(volume, file, &mut data)?;
+        let offset = if append { data.size } else { offset };
+        if offset >= SIZE_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        let length = buf.len().min((SIZE_MAX - offset) as usize);
+        let written = write_pages(volume, file, &mut data, &buf[..length], offset);
+        let done = *written.as_ref().unwrap_or_else(|(done, _)| done);
+        if done > 0 {
+            data.size = data.size.max(offset + done as u64);
+            set_ahead(volume, file, &mut data, true);
+        }
+        match written {
+            Ok(done) => done,
+            Err((0, error)) => return Err(error),
+            Err((done, _)) => done,
+        }
+    };
+    let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
+    if volume.options.allocation == Allocation::AtWrite {
+        flush(volume, file)?;
+    }
+    if dirty > volume.dirty_data_max {
+        flush_all(volume)?;
+        volume.commit_now()?;
+    }
+    Ok(written)
+}
+
+fn write_pages(
+    volume: &Volume,
+    file: &OpenFile,
+    data: &mut FileData,
+    buf: &[u8],
+    offset: u64,
+) -> std::result::Result<usize, (usize, Error)> {
+    let block_size = volume.cache.block_size();
+    let mut done = 0;
+    while done < buf.len() {
+        let at = offset + done as u64;
+        let within = (at % block_size as u64) as usize;
+        let length = (block_size - within).min(buf.len() - done);
+        let block = at / block_size as u64;
+        let whole = length == block_size;
+        let frame = page(volume, file, data, block, whole).map_err(|error| (done, error))?;
+        volume.cache.arena.write(frame)[within..within + length].copy_from_slice(&buf[done..done + length]);
+        done += length;
+    }
+    Ok(done)
+}
+
+/// A write by anybody but user 0 takes set-id bits away.
+pub(super) fn drop_set_id(volume: &Volume, cred: &Cred, file: &OpenFile) -> Result<()> {
+    if cred.is_root() {
+        return Ok(());
+    }
+    let node = Node { ino: file.ino.0, generation: file.generation };
+    let needed = {
+        let look = volume.look();
+        let raw = inode::read_node(&look, node)?;
+        raw.mode.get() & (perm::S_ISUID | perm::S_ISGID) != 0
+    };
+    if !needed {
+        return Ok(());
+    }
+    transact(volume, 0, |txn| {
+        let _lock = volume.lock_exclusive(file.ino);
+        let mut raw = inode::read_node(&txn.look, node)?;
+        let guarded = Guarded::new(&txn.look, file.ino, &raw)?;
+        raw.mode = U16::new(perm::mode_after_write(cred, &guarded.subject()));
+        inode::write(txn, file.ino, &raw)
+    })
+}
+
+/// Flushes every dirty file.
+pub(crate) fn flush_all(volume: &Volume) -> Result<()> {
+    let mut files = std::mem::take(&mut *volume.files.dirty.lock());
+    // By number: neighbours in the inode table get neighbouring blocks.
+    files.sort_by_key(|file| file.ino);
+    let mut result = Ok(());
+    for file in files {
+        let flushed = flush_listed(volume, &file, true);
+        if result.is_ok() {
+            result = flushed;
+        }
+    }
+    result
+}
+
+/// Gives a file's dirty pages their blocks and brings its inode up to date. Durable after the next checkpoint.
+pub(crate) fn flush(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
+    flush_listed(volume, file, false)
+}
+
+fn flush_listed(volume: &Volume, file: &Arc<OpenFile>, taken_off_list: bool) -> Result<()> {
+    let mut data = file.data.write();
+    if taken_off_list {
+        data.listed = false;
+    }
+    if !file.ahead.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    if file.is_dead() {
+        drop_pages(volume, file, &mut data);
+        return Ok(());
+    }
+    volume.counters.bump(Count::delalloc_flushes);
+    volume.counters.add(Count::delalloc_pages, data.pages.len() as u64);
+    let node = Node { ino: file.ino.0, generation: file.generation };
+    let result = transact(volume, 0, |txn| {
+        let _lock = volume.lock_exclusive(file.ino);
+        if file.is_dead() {
+            return Ok(false);
+        }
+        let mut raw = inode::read_node(&txn.look, node)?;
+        let mut source = BlockSource::new(volume.block_of(file.ino));
+        if data.emptied {
+            let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
+            assert!(left.is_none(), "only files of few extents are emptied late");
+        }
+        let pages: Vec<(u64, u32)> = data.pages.iter().map(|(&block, &frame)| (block, frame)).collect();
+        let mut writes = Vec::with_capacity(pages.len());
+        map_pages(txn, &mut source, file.ino, &mut raw, &pages, &mut writes)?;
+        source.settle(&mut raw);
+        txn.order_data(writes);
+        raw.size = U64::new(data.size);
+        raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
+        raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
+        inode::write(txn, file.ino, &raw)?;
+        Ok(true)
+    });
+    match result {
+        Ok(true) => {
+            let pages = data.pages.len() as u64;
+            volume.files.dirty_pages.fetch_sub(pages, Ordering::Relaxed);
+            data.pages.clear();
+            volume.unreserve(std::mem::take(&mut data.promised));
+            data.emptied = false;
+            file.ahead.store(false, Ordering::Release);
+            drop(data);
+            volume.files.forget_if_idle(file);
+            Ok(())
+        }
+        Ok(false) => {
+            drop_pages(volume, file, &mut data);
+            Ok(())
+        }
+        Err(error) => {
+            // Keep it dirty: reads go on, and a later flush may have better luck unless the volume is shut down.
+            if !data.listed {
+                data.listed = true;
+                volume.files.dirty.lock().push(file.clone());
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Maps runs of neighbouring pages, allocating where nothing is mapped; the frames become the blocks' cached content.
+fn map_pages(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    ino: Ino,
+    raw: &mut RawInode,
+    pages: &[(u64, u32)],
+    writes: &mut Vec<(u64, u32)>,
+) -> Result<()> {
+    let volume = txn.volume();
+    let mut at = 0;
+    while at < pages.len() {
+        let first = pages[at].0;
+        let mut length = 1;
+        while at + length < pages.len() && pages[at + length].0 == first + length as u64 {
+            length += 1;
+        }
+        let run = &pages[at..at + length];
+        at += length;
+        let mut done = 0;
+        while done < run.len() {
+            let block = FileBlock(run[done].0);
+            let left = (run.len() - done) as u64;
+            let (start, count) = match extent::lookup(&mut &txn.look, raw, ino, block)? {
+                Mapping::Mapped(extent) => {
+                    let skip = block.0 - extent.file_block.0;
+                    let count = left.min(u64::from(extent.length) - skip);
+                    if extent.unwritten {
+                        extent::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
+                    }
+                    (extent.start.offset_by(skip), count)
+                }
+                Mapping::Hole { until } => {
+                    let want = left.min(until.0 - block.0).min(u64::from(LENGTH_MAX)) as u32;
+                    let (start, count) = volume.allocate_extent(txn, source.goal, 1, want)?;
+                    let extent = Extent { file_block: block, start, length: count, unwritten: false };
+                    extent::insert(txn, source, raw, ino, extent)?;
+                    (start, u64::from(count))
+                }
+            };
+            for i in 0..count {
+                let target = FsBlock(start.0 + i);
+                let frame = run[done + i as usize].1;
+                volume.cache.publish(frame, target);
+                writes.push((target.0, frame));
+            }
+            source.goal = start.offset_by(count);
+            done += count as usize;
+        }
+    }
+    Ok(())
+}
+
+/// Marks a file whose inode is being freed.
+pub(crate) fn mark_dead(file: &OpenFile) {
+    file.dead.store(true, Ordering::Release);
+}
+
+/// Marks a file that has neither name nor handle left.
+pub(crate) fn mark_dead_if_unnamed(volume: &Volume, file: &OpenFile) {
+    let look = volume.look();
+    let _lock = volume.lock_exclusive(file.ino);
+    let node = Node { ino: file.ino.0, generation: file.generation };
+    let unnamed = inode::read_node(&look, node).is_ok_and(|raw| raw.nlink.get() == 0);
+    if unnamed && file.opens.load(Ordering::Acquire) == 0 {
+        mark_dead(file);
+    }
+}
+
+/// Gives back what a gone file holds in memory. Outside the gate.
+pub(crate) fn discard(volume: &Volume, file: &OpenFile) {
+    let mut data = file.data.write();
+    drop_pages(volume, file, &mut data);
+}
+
+fn drop_pages(volume: &Volume, file: &OpenFile, data: &mut FileData) {
+    volume.counters.add(Count::delalloc_cancelled, data.pages.len() as u64);
+    volume.files.dirty_pages.fetch_sub(data.pages.len() as u64, Ordering::Relaxed);
+    for (_, frame) in std::mem::take(&mut data.pages) {
+        volume.cache.drop_private(frame);
+    }
+    volume.unreserve(std::mem::take(&mut data.promised));
+    file.ahead.store(false, Ordering::Release);
+}
+
+/// Drops the pages of the blocks in `range`.
+pub(super) fn drop_page_range(volume: &Volume, data: &mut FileData, range: std::ops::Range<u64>) {
+    let gone: Vec<u64> = data.pages.range(range).map(|(&block, _)| block).collect();
+    for block in &gone {
+        let frame = data.pages.remove(block).expect("just listed");
+        volume.cache.drop_private(frame);
+    }
+    volume.counters.add(Count::delalloc_cancelled, gone.len() as u64);
+    volume.files.dirty_pages.fetch_sub(gone.len() as u64, Ordering::Relaxed);
+    // Promises are not kept by page; what the remaining pages cannot need goes back.
+    let needed = data.pages.len() as u64 + data.pages.len() as u64 / PAGES_PER_NODE + 1;
+    let needed = if data.pages.is_empty() { 0 } else { needed };
+    if data.promised > needed {
+        volume.unreserve(data.promised - needed);
+        data.promised = needed;
+    }
+}

@@ -1,0 +1,229 @@
+//! File data: dirty pages of open files, reads, writes, truncation, allocation.
+//!
+//! A write lands in *pages*: private frames of the cache, one a block, owned by the file. Nothing is allocated for them
+//! but a promise (delayed allocation, XFS96 6.1). A flush takes the blocks from the trees, maps them and sets size and
+//! times in one transaction, and hands the pages to that transaction's epoch: the checkpoint writes them before its
+//! commit record. So a crash finds neither a block that leaks nor a size without its data.
+//!
+//!     clean -> dirty (pages, promises) -> flushed (mapped, pages ordered before the commit) -> durable
+//!                 `-> discarded: truncated, or the file is gone; the promises go back
+//!
+//! Invariants
+//!   1. While `FileData::ahead`, size and times in memory are the file's; the inode follows at the flush.
+//!   2. A dirty page has a promise of one block, or its block is mapped already.
+//!   3. On the device, bytes of a block past the end of the file are zero.
+//!
+//! Locking: a file's data lock is taken outside the gate and held across device reads.
+
+mod delalloc;
+mod read;
+mod resize;
+
+pub(crate) use delalloc::{discard, flush, flush_all, mark_dead, mark_dead_if_unnamed, write};
+pub(crate) use read::read;
+pub(crate) use resize::{allocate, seek, truncate};
+
+use crate::error::{Error, Errno, Result};
+use crate::types::Stat;
+use myriad_format::Ino;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Largest size of a file: offsets are signed 64-bit numbers.
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// A file that somebody has open, or whose data is not flushed yet.
+pub(crate) struct OpenFile {
+    pub ino: Ino,
+    pub generation: u32,
+    /// Open handles. Changes under the inode's lock.
+    pub opens: AtomicU32,
+    /// The inode is freed or about to be: dirty data has nowhere to go.
+    pub dead: AtomicBool,
+    /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
+    pub ahead: AtomicBool,
+    pub size: AtomicU64,
+    pub mtime: AtomicI64,
+    pub ctime: AtomicI64,
+    pub data: RwLock<FileData>,
+}
+
+/// What the data lock guards.
+#[derive(Default)]
+pub(crate) struct FileData {
+    /// Dirty pages: file block -> private frame.
+    pub pages: BTreeMap<u64, u32>,
+    /// Blocks promised to `pages`.
+    pub promised: u64,
+    /// The file's size; loaded from the inode at the first use.
+    pub size: u64,
+    pub loaded: bool,
+    /// A truncation to nothing that has not reached the inode: its extents are void.
+    pub emptied: bool,
+    /// On the list of files to flush.
+    pub listed: bool,
+    /// Where the last read ended: the next one at this offset is sequential.
+    pub read_end: u64,
+}
+
+impl OpenFile {
+    fn new(ino: Ino, generation: u32) -> Self {
+        Self {
+            ino,
+            generation,
+            opens: AtomicU32::new(0),
+            dead: AtomicBool::new(false),
+            ahead: AtomicBool::new(false),
+            size: AtomicU64::new(0),
+            mtime: AtomicI64::new(0),
+            ctime: AtomicI64::new(0),
+            data: RwLock::new(FileData::default()),
+        }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// All open files by inode number.
+pub(crate) struct OpenFiles {
+    shards: Box<[Shard]>,
+    /// Files with unflushed data, in the order in which they became dirty.
+    pub dirty: Mutex<Vec<Arc<OpenFile>>>,
+    /// Pages dirty in all files.
+    pub dirty_pages: AtomicU64,
+    /// Gone files whose pages are still to be discarded.
+    dead: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    count: AtomicU64,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard {
+    /// Entries in `files`, readable without its lock.
+    count: AtomicU32,
+    files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+}
+
+impl OpenFiles {
+    pub fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            dirty: Mutex::new(Vec::new()),
+            dirty_pages: AtomicU64::new(0),
+            dead: Mutex::new(HashMap::new()),
+            count: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Shard {
+        &self.shards[(ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// The file, if it is open or dirty.
+    #[inline]
+    pub fn find(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        let shard = self.shard(ino);
+        if shard.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        shard.files.lock().get(&ino.0).cloned()
+    }
+
+    /// Whether somebody has it open. The inode is locked exclusively.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.find(ino).is_some_and(|file| file.opens.load(Ordering::Acquire) > 0)
+    }
+
+    /// Opens: makes the entry if it is missing. The inode is locked.
+    pub fn open(&self, ino: Ino, generation: u32) -> Arc<OpenFile> {
+        let shard = self.shard(ino);
+        let mut files = shard.files.lock();
+        let file = files.entry(ino.0).or_insert_with(|| {
+            shard.count.fetch_add(1, Ordering::AcqRel);
+            self.count.fetch_add(1, Ordering::Relaxed);
+            Arc::new(OpenFile::new(ino, generation))
+        });
+        file.opens.fetch_add(1, Ordering::AcqRel);
+        file.clone()
+    }
+
+    /// Drops the entry of a file that is neither open nor dirty.
+    pub fn forget_if_idle(&self, file: &Arc<OpenFile>) {
+        let shard = self.shard(file.ino);
+        let mut files = shard.files.lock();
+        let same = files.get(&file.ino.0).is_some_and(|entry| Arc::ptr_eq(entry, file));
+        if same && file.opens.load(Ordering::Acquire) == 0 && !file.ahead.load(Ordering::Acquire) {
+            files.remove(&file.ino.0);
+            shard.count.fetch_sub(1, Ordering::AcqRel);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the entry of a file whose inode is being freed. The inode is locked exclusively, nobody has it open.
+    pub fn take(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        let shard = self.shard(ino);
+        if shard.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let file = shard.files.lock().remove(&ino.0);
+        if file.is_some() {
+            shard.count.fetch_sub(1, Ordering::AcqRel);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        file
+    }
+
+    pub fn keep_dead(&self, file: Arc<OpenFile>) {
+        self.dead.lock().insert(file.ino.0, file);
+    }
+
+    pub fn take_dead(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        self.dead.lock().remove(&ino.0)
+    }
+
+    /// Handles open on the whole volume.
+    pub fn open_handles(&self) -> u64 {
+        let open = |shard: &Shard| -> u64 {
+            shard.files.lock().values().map(|file| u64::from(file.opens.load(Ordering::Relaxed))).sum()
+        };
+        self.shards.iter().map(open).sum()
+    }
+
+    /// Puts what memory knows better than the inode into `stat`.
+    #[inline]
+    pub fn overlay_stat(&self, stat: &mut Stat) {
+        let Some(file) = self.find(Ino(stat.ino)) else { return };
+        if file.generation == stat.generation && file.ahead.load(Ordering::Acquire) {
+            stat.size = file.size.load(Ordering::Relaxed);
+            stat.mtime = file.mtime.load(Ordering::Relaxed);
+            stat.ctime = file.ctime.load(Ordering::Relaxed).max(stat.ctime);
+        }
+    }
+
+    pub fn set_mtime(&self, ino: Ino, time: i64) {
+        if let Some(file) = self.find(ino) {
+            file.mtime.store(time, Ordering::Relaxed);
+        }
+    }
+
+    pub fn set_ctime(&self, ino: Ino, time: i64) {
+        if let Some(file) = self.find(ino) {
+            file.ctime.store(time, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The end of a range of bytes; EFBIG past the largest size.
+fn range_end(offset: u64, length: u64) -> Result<u64> {
+    offset.checked_add(length).filter(|&end| end <= SIZE_MAX).ok_or(Error::Refused(Errno::FBIG))
+}

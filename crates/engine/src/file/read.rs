@@ -1,0 +1,222 @@
+//! Reading file data: from pages, from cached blocks, from the device.
+
+use super::{FileData, OpenFile};
+use crate::counters::Count;
+use crate::error::Result;
+use crate::extent::{self, Mapping};
+use crate::inode;
+use crate::order::Look;
+use crate::types::Node;
+use crate::volume::Volume;
+use myriad_device::{AlignedBuf, ReadRequest};
+use myriad_format::inode::{RawInode, fork};
+use myriad_format::{FileBlock, FsBlock, Ino};
+use std::sync::Arc;
+
+/// Reads at least this long go straight to the caller's buffer and do not displace what the cache holds.
+const DIRECT_MIN: usize = 256 << 10;
+/// What a sequential reader of small pieces gets read for it at once: XFS's smallest I/O buffer (XFS96 6.2), doubled.
+const READ_AHEAD: u64 = 128 << 10;
+
+/// A run of a request: where in the caller's buffer, how much, and the blocks that hold it.
+struct Piece {
+    at: usize,
+    length: usize,
+    /// First block of the run.
+    block: FsBlock,
+    /// Bytes into that block.
+    within: usize,
+}
+
+/// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
+pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset: u64) -> Result<usize> {
+    volume.counters.bump(Count::reads);
+    if !file.data.read().loaded {
+        let mut data = file.data.write();
+        super::delalloc::load(volume, file, &mut data)?;
+    }
+    let data = file.data.read();
+    if offset >= data.size {
+        return Ok(0);
+    }
+    let length = buf.len().min(usize::try_from(data.size - offset).unwrap_or(usize::MAX));
+    let buf = &mut buf[..length];
+    if data.emptied {
+        buf.fill(0);
+    } else {
+        read_clean(volume, file, &data, offset, buf)?;
+    }
+    // Dirty pages lie over what is on the device.
+    let block_size = volume.cache.block_size() as u64;
+    let last = (offset + length as u64 - 1) / block_size;
+    for (&block, &frame) in data.pages.range(offset / block_size..=last) {
+        let page = volume.cache.arena.read(frame);
+        let start = (block * block_size).max(offset);
+        let end = ((block + 1) * block_size).min(offset + length as u64);
+        let within = (start - block * block_size) as usize;
+        let count = (end - start) as usize;
+        let at = (start - offset) as usize;
+        buf[at..at + count].copy_from_slice(&page[within..within + count]);
+    }
+    Ok(length)
+}
+
+/// Whether a file block is mapped in the inode (and the map counts).
+pub(super) fn is_mapped(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
+    if data.emptied {
+        return Ok(false);
+    }
+    let look = volume.look();
+    let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+    Ok(matches!(extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))?, Mapping::Mapped(_)))
+}
+
+/// Reads what the inode maps, leaving dirty pages aside; holes and what lies past its size are zero. The data lock is
+/// held, so the map stays.
+pub(super) fn read_clean(volume: &Volume, file: &OpenFile, _data: &FileData, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let look = volume.look();
+    let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+    let mut pieces = Vec::new();
+    collect(&look, file.ino, &raw, offset, buf, &mut pieces)?;
+    if pieces.is_empty() {
+        return Ok(());
+    }
+    drop(look);
+    fetch(volume, &pieces, buf)
+}
+
+impl Volume {
+    /// Reads mapped data inside the gate: for the few bytes of a link's target.
+    pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut pieces = Vec::new();
+        collect(look, ino, raw, offset, buf, &mut pieces)?;
+        if pieces.is_empty() { Ok(()) } else { fetch(self, &pieces, buf) }
+    }
+}
+
+/// Copies what is cached and fills holes with zeros; what must come from the device is left in `pieces`.
+fn collect(
+    look: &Look<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    offset: u64,
+    buf: &mut [u8],
+    pieces: &mut Vec<Piece>,
+) -> Result<()> {
+    let volume = look.volume;
+    let block_size = volume.cache.block_size();
+    if raw.fork_code() == fork::NONE {
+        buf.fill(0);
+        return Ok(());
+    }
+    let mut at = 0;
+    while at < buf.len() {
+        let position = offset + at as u64;
+        let block = FileBlock(position / block_size as u64);
+        let mut within = (position % block_size as u64) as usize;
+        match extent::lookup(&mut &*look, raw, ino, block)? {
+            Mapping::Hole { until } => {
+                let bytes = (until.0 - block.0).saturating_mul(block_size as u64) - within as u64;
+                let count = bytes.min((buf.len() - at) as u64) as usize;
+                buf[at..at + count].fill(0);
+                at += count;
+            }
+            Mapping::Mapped(extent) => {
+                let skip = block.0 - extent.file_block.0;
+                let bytes = (u64::from(extent.length) - skip) * block_size as u64 - within as u64;
+                let end = at + bytes.min((buf.len() - at) as u64) as usize;
+                if extent.unwritten {
+                    buf[at..end].fill(0);
+                    at = end;
+                    continue;
+                }
+                let mut target = extent.start.offset_by(skip);
+                while at < end {
+                    let count = (block_size - within).min(end - at);
+                    if let Some(frame) = volume.cache.find_data(target) {
+                        buf[at..at + count].copy_from_slice(&frame.read()[within..within + count]);
+                    } else {
+                        add_piece(pieces, block_size, Piece { at, length: count, block: target, within });
+                    }
+                    at += count;
+                    within = 0;
+                    target = target.offset_by(1);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a piece, joined with the last one where they continue each other.
+fn add_piece(pieces: &mut Vec<Piece>, block_size: usize, piece: Piece) {
+    if let Some(last) = pieces.last_mut() {
+        let blocks = ((last.within + last.length) / block_size) as u64;
+        let aligned = (last.within + last.length) % block_size == 0;
+        if aligned && last.block.0 + blocks == piece.block.0 && last.at + last.length == piece.at {
+            last.length += piece.length;
+            return;
+        }
+    }
+    pieces.push(piece);
+}
+
+/// Reads pieces from the device: long whole blocks straight into the buffer, the rest by way of the cache.
+fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8]) -> Result<()> {
+    let block_size = volume.cache.block_size();
+    let bits = volume.geometry.block_bits;
+    let total: usize = pieces.iter().map(|piece| piece.length).sum();
+    volume.counters.add(Count::data_reads, pieces.len() as u64);
+    let keep = total < DIRECT_MIN;
+    let mut rest = buf;
+    let mut consumed = 0;
+    let mut requests = Vec::new();
+    let mut bounced: Vec<(usize, AlignedBuf)> = Vec::new();
+    let mut targets: Vec<(usize, &mut [u8])> = Vec::new();
+    for (i, piece) in pieces.iter().enumerate() {
+        let (_, tail) = rest.split_at_mut(piece.at - consumed);
+        let (target, tail) = tail.split_at_mut(piece.length);
+        rest = tail;
+        consumed = piece.at + piece.length;
+        if piece.within == 0 && piece.length % block_size == 0 && !keep {
+            volume.counters.bump(Count::direct_reads);
+            requests.push(ReadRequest { offset: piece.block.0 << bits, buf: target });
+        } else {
+            let blocks = (piece.within + piece.length).div_ceil(block_size);
+            bounced.push((i, AlignedBuf::zeroed(blocks * block_size)));
+            targets.push((i, target));
+        }
+    }
+    for (i, bounce) in &mut bounced {
+        requests.push(ReadRequest { offset: pieces[*i].block.0 << bits, buf: &mut bounce[..] });
+    }
+    volume.read_device(&mut requests)?;
+    drop(requests);
+    for ((i, bounce), (_, target)) in bounced.iter().zip(targets) {
+        let piece = &pieces[*i];
+        target.copy_from_slice(&bounce[piece.within..piece.within + piece.length]);
+    }
+    if keep && !bounced.is_empty() {
+        let look = volume.look();
+        for (i, bounce) in &bounced {
+            for (n, bytes) in bounce.chunks(block_size).enumerate() {
+                look.volume.cache.insert_data(pieces[*i].block.offset_by(n as u64), bytes);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// After a sequential read of a small piece: brings the next blocks into the cache.
+pub(crate) fn read_ahead(volume: &Volume, file: &Arc<OpenFile>, from: u64, length: usize) -> Result<()> {
+    if length as u64 >= READ_AHEAD {
+        return Ok(());
+    }
+    let mut window = vec![0; READ_AHEAD as usize];
+    let data = file.data.read();
+    if data.emptied || from >= data.size {
+        return Ok(());
+    }
+    let count = (data.size - from).min(READ_AHEAD) as usize;
+    read_clean(volume, file, &data, from, &mut window[..count])
+}

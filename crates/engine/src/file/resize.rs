@@ -1,0 +1,284 @@
+//! Truncation, preallocation, holes, and where data lies.
+
+use super::delalloc::{self, drop_page_range, load, page, set_ahead};
+use super::{FileData, OpenFile, SIZE_MAX, range_end};
+use crate::counters::Count;
+use crate::dir::BlockSource;
+use crate::error::{Errno, Result};
+use crate::extent::{self, Mapping};
+use crate::inode;
+use crate::ops::{free_range, transact};
+use crate::types::{AllocateMode, Cred, Node};
+use crate::volume::Volume;
+use myriad_format::extent::{Extent, LENGTH_MAX};
+use myriad_format::inode::fork;
+use myriad_format::FileBlock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::{I64, U64};
+
+/// Extents freed in one transaction.
+const EXTENTS_PER_TXN: usize = 256;
+
+fn node(file: &OpenFile) -> Node {
+    Node { ino: file.ino.0, generation: file.generation }
+}
+
+/// Sets the size of a file. What is cut off is gone; what is added reads as zero.
+pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size: u64) -> Result<()> {
+    volume.check_running()?;
+    if volume.options.read_only {
+        return Err(Errno::ROFS.into());
+    }
+    volume.counters.bump(Count::truncates);
+    if size > SIZE_MAX {
+        return Err(Errno::FBIG.into());
+    }
+    delalloc::drop_set_id(volume, cred, file)?;
+    let mut data = file.data.write();
+    load(volume, file, &mut data)?;
+    if size >= data.size {
+        // Growing is a change of the size only; the next flush carries it.
+        data.size = size;
+        set_ahead(volume, file, &mut data, true);
+        return Ok(());
+    }
+    let block_size = volume.cache.block_size() as u64;
+    let first_gone = size.div_ceil(block_size);
+    let within = (size % block_size) as usize;
+    if within != 0 && is_data(volume, file, &data, size / block_size)? {
+        // The rest of the last block must be zero when the file grows again.
+        let frame = page(volume, file, &mut data, size / block_size, false)?;
+        volume.cache.arena.write(frame)[within..].fill(0);
+    }
+    drop_page_range(volume, &mut data, first_gone..u64::MAX);
+    if size == 0 && (data.emptied || can_empty_late(volume, file)?) {
+        // The extents go with the flush that brings the new content: a crash in between finds old or new, not nothing.
+        volume.counters.bump(Count::deferred_truncates);
+        data.emptied = true;
+        data.size = 0;
+        set_ahead(volume, file, &mut data, true);
+        return Ok(());
+    }
+    data.size = size;
+    set_ahead(volume, file, &mut data, true);
+    let more = transact(volume, 0, |txn| {
+        let _lock = volume.lock_exclusive(file.ino);
+        let mut raw = inode::read_node(&txn.look, node(file))?;
+        // The inode's size falls with its extents; dirty pages below it follow at the flush.
+        raw.size = U64::new(raw.size.get().min(size));
+        raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
+        raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed));
+        let left = free_range(txn, file.ino, &mut raw, FileBlock(first_gone), EXTENTS_PER_TXN)?;
+        inode::write(txn, file.ino, &raw)?;
+        if left.is_some() {
+            // A crash before the rest is gone must not bring it back: the orphan list remembers.
+            volume.orphans.lock().insert(file.ino.0);
+        }
+        Ok(left)
+    })?;
+    let mut left = more;
+    while let Some(from) = left {
+        left = transact(volume, 0, |txn| {
+            let _lock = volume.lock_exclusive(file.ino);
+            let mut raw = inode::read_node(&txn.look, node(file))?;
+            let left = free_range(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
+            inode::write(txn, file.ino, &raw)?;
+            if left.is_none() && raw.nlink.get() > 0 {
+                volume.orphans.lock().remove(&file.ino.0);
+            }
+            Ok(left)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether the file has so few extents that one transaction can free them with the flush of what follows.
+fn can_empty_late(volume: &Volume, file: &OpenFile) -> Result<bool> {
+    let look = volume.look();
+    Ok(inode::read_node(&look, node(file))?.fork_code() != fork::TREE)
+}
+
+/// Whether a block holds bytes that may not be zero.
+fn is_data(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
+    if data.pages.contains_key(&block) {
+        return Ok(true);
+    }
+    if data.emptied {
+        return Ok(false);
+    }
+    let look = volume.look();
+    let raw = inode::read_node(&look, node(file))?;
+    Ok(matches!(extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))?,
+        Mapping::Mapped(extent) if !extent.unwritten))
+}
+
+/// fallocate(2).
+pub(crate) fn allocate(
+    volume: &Volume,
+    cred: &Cred,
+    file: &Arc<OpenFile>,
+    mode: AllocateMode,
+    offset: u64,
+    length: u64,
+) -> Result<()> {
+    volume.check_running()?;
+    if volume.options.read_only {
+        return Err(Errno::ROFS.into());
+    }
+    if length == 0 {
+        return Err(Errno::INVAL.into());
+    }
+    let end = range_end(offset, length)?;
+    delalloc::drop_set_id(volume, cred, file)?;
+    // The map must be the inode's, with nothing pending over it.
+    delalloc::flush(volume, file)?;
+    let mut data = file.data.write();
+    load(volume, file, &mut data)?;
+    match mode {
+        AllocateMode::Extend | AllocateMode::KeepSize => preallocate(volume, file, offset, end)?,
+        AllocateMode::Punch => punch(volume, file, &mut data, offset, end)?,
+        AllocateMode::Zero { .. } => {
+            punch(volume, file, &mut data, offset, end)?;
+            preallocate(volume, file, offset, end)?;
+        }
+    }
+    let grows = matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false });
+    if grows && end > data.size {
+        data.size = end;
+    }
+    set_ahead(volume, file, &mut data, true);
+    Ok(())
+}
+
+/// Allocates unwritten extents for the holes of a range of bytes.
+fn preallocate(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Result<()> {
+    let block_size = volume.cache.block_size() as u64;
+    let mut at = FileBlock(offset / block_size);
+    let last = FileBlock(end.div_ceil(block_size));
+    if last.0 - at.0 > volume.statfs().free_blocks + volume.geometry.block_count {
+        return Err(Errno::NOSPC.into());
+    }
+    // All or nothing, as far as that can be known: holes are counted before the first is filled.
+    let mut wanted = 0;
+    {
+        let look = volume.look();
+        let raw = inode::read_node(&look, node(file))?;
+        let mut from = at;
+        while from < last {
+            from = match extent::lookup(&mut &look, &raw, file.ino, from)? {
+                Mapping::Mapped(extent) => extent.end(),
+                Mapping::Hole { until } => {
+                    wanted += until.0.min(last.0) - from.0;
+                    until
+                }
+            };
+        }
+    }
+    volume.reserve(wanted)?;
+    let result = (|| {
+        let mut goal = volume.block_of(file.ino);
+        while at < last {
+            at = transact(volume, 0, |txn| {
+                let _lock = volume.lock_exclusive(file.ino);
+                let mut raw = inode::read_node(&txn.look, node(file))?;
+                let next = match extent::lookup(&mut &txn.look, &raw, file.ino, at)? {
+                    Mapping::Mapped(extent) => {
+                        goal = extent.start.offset_by(u64::from(extent.length));
+                        return Ok(extent.end());
+                    }
+                    Mapping::Hole { until } => until.min(last),
+                };
+                let want = (next.0 - at.0).min(u64::from(LENGTH_MAX)) as u32;
+                let mut source = BlockSource::new(goal);
+                let (start, length) = volume.allocate_extent(txn, goal, 1, want)?;
+                let extent = Extent { file_block: at, start, length, unwritten: true };
+                extent::insert(txn, &mut source, &mut raw, file.ino, extent)?;
+                source.settle(&mut raw);
+                inode::write(txn, file.ino, &raw)?;
+                goal = start.offset_by(u64::from(length));
+                Ok(FileBlock(at.0 + u64::from(length)))
+            })?;
+        }
+        Ok(())
+    })();
+    volume.unreserve(wanted);
+    result
+}
+
+/// Makes a range of bytes a hole: whole blocks are freed, the edges zeroed.
+fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64, end: u64) -> Result<()> {
+    let block_size = volume.cache.block_size() as u64;
+    // Past the size there may be blocks preallocated, and no bytes.
+    let (first, last) = (offset.div_ceil(block_size), end / block_size);
+    let zero = |data: &mut FileData, from: u64, to: u64| -> Result<()> {
+        let block = from / block_size;
+        if from < to && is_data(volume, file, data, block)? {
+            let frame = page(volume, file, data, block, false)?;
+            volume.cache.arena.write(frame)[(from % block_size) as usize..][..(to - from) as usize].fill(0);
+        }
+        Ok(())
+    };
+    if first > last {
+        zero(data, offset, end)?;
+    } else {
+        zero(data, offset, (first * block_size).min(end))?;
+        zero(data, (last * block_size).max(offset), end)?;
+    }
+    if first < last {
+        drop_page_range(volume, data, first..last);
+        let mut from = Some(FileBlock(first));
+        while let Some(start) = from {
+            from = transact(volume, 0, |txn| {
+                let _lock = volume.lock_exclusive(file.ino);
+                let mut raw = inode::read_node(&txn.look, node(file))?;
+                let mut source = BlockSource::new(volume.block_of(file.ino));
+                let mut freed = Vec::new();
+                let range = start..FileBlock(last);
+                let left = extent::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;
+                source.settle(&mut raw);
+                for (start, length) in freed {
+                    txn.block_free(start, length);
+                }
+                inode::write(txn, file.ino, &raw)?;
+                Ok(left)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// First byte of data (`hole` false) or of a hole (`hole` true) at or after `offset`.
+pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: bool) -> Result<u64> {
+    let mut data = file.data.write();
+    load(volume, file, &mut data)?;
+    if offset >= data.size {
+        return Err(Errno::NXIO.into());
+    }
+    let block_size = volume.cache.block_size() as u64;
+    let look = volume.look();
+    let raw = inode::read_node(&look, node(file))?;
+    let blocks = data.size.div_ceil(block_size);
+    let mut block = offset / block_size;
+    while block < blocks {
+        // Pages are data; of the rest the map tells, up to the next page.
+        let (is_data, until) = if data.pages.contains_key(&block) {
+            (true, block + 1)
+        } else {
+            let page = data.pages.range(block..).next().map_or(blocks, |(&page, _)| page);
+            if data.emptied {
+                (false, page)
+            } else {
+                match extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))? {
+                    Mapping::Mapped(extent) => (!extent.unwritten, extent.end().0.min(page)),
+                    Mapping::Hole { until } => (false, until.0.min(page)),
+                }
+            }
+        };
+        if is_data != hole {
+            return Ok(offset.max(block * block_size));
+        }
+        block = until.max(block + 1);
+    }
+    if hole { Ok(data.size) } else { Err(Errno::NXIO.into()) }
+}

@@ -1,0 +1,266 @@
+//! Inodes in their blocks: reading, writing, and the body of further slots beside them.
+//!
+//! An inode is read as a copy and written back as a whole; only the bytes that differ are marked as changed. Callers hold
+//! the inode's lock.
+
+use crate::edit::{BlockEdit, BlockStore};
+use crate::error::{Error, Errno, Result};
+use crate::order::{Look, Txn};
+use crate::types::{Node, Stat};
+use crate::volume::Volume;
+use myriad_format::inode::{
+    BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, flag, fork,
+};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+fn locate(volume: &Volume, ino: Ino) -> Result<(FsBlock, usize)> {
+    let (block, slot) = volume.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+    Ok((block, slot as usize * SLOT_SIZE))
+}
+
+/// A used inode, checked. One that is not there is damage: something that should know better named it.
+pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
+    let (block, at) = locate(look.volume, ino)?;
+    let raw = look.read(block, BlockKind::Inode, |bytes| *RawInode::read(&bytes[at..]))?;
+    if raw.mode.get() == 0 {
+        return Err(Corrupt::NoInode { ino }.into());
+    }
+    raw.check(ino)?;
+    Ok(raw)
+}
+
+/// The inode a caller holds; ESTALE if it is gone.
+pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
+    let stale = || Error::Refused(Errno::STALE);
+    let (block, slot) = look.volume.geometry.locate(Ino(node.ino)).ok_or_else(stale)?;
+    let at = slot as usize * SLOT_SIZE;
+    let raw = match look.read(block, BlockKind::Inode, |bytes| *RawInode::read(&bytes[at..])) {
+        Ok(raw) => raw,
+        // The block holds something else by now.
+        Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
+        Err(error) => return Err(error),
+    };
+    if raw.mode.get() == 0 || raw.generation.get() != node.generation {
+        return Err(stale());
+    }
+    raw.check(Ino(node.ino))?;
+    Ok(raw)
+}
+
+/// Parent and name hash that an inode says it has.
+#[inline]
+pub(crate) fn identity(look: &Look<'_>, ino: Ino) -> Result<(Ino, u64)> {
+    let (block, at) = locate(look.volume, ino)?;
+    look.read(block, BlockKind::Inode, |bytes| {
+        let raw = RawInode::read(&bytes[at..]);
+        (Ino(raw.parent.get()), raw.name_hash.get())
+    })
+}
+
+/// Writes an inode back; only what differs is marked.
+pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+    let (block, at) = locate(txn.volume(), ino)?;
+    txn.change(block, BlockKind::Inode, |edit| put_changed(edit, at, raw))
+}
+
+fn put_changed(edit: &mut BlockEdit<'_>, at: usize, raw: &RawInode) {
+    let new = raw.as_bytes();
+    for word in 0..SLOT_SIZE / 8 {
+        let range = word * 8..word * 8 + 8;
+        if edit.bytes()[at + range.start..at + range.end] != new[range.clone()] {
+            edit.put(at + range.start, &new[range]);
+        }
+    }
+}
+
+/// Initialises a slot just allocated. The generation goes on from what the slot had, so that old handles to it are
+/// known to be stale.
+pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
+    let (block, at) = locate(txn.volume(), ino)?;
+    txn.change(block, BlockKind::Inode, |edit| {
+        let old = RawInode::read(&edit.bytes()[at..]).generation.get();
+        raw.generation = U32::new(old.wrapping_add(1));
+        edit.put(at, raw.as_bytes());
+    })
+}
+
+/// Empties a slot; its generation stays.
+pub(crate) fn clear(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+    let (block, at) = locate(txn.volume(), ino)?;
+    txn.change(block, BlockKind::Inode, |edit| edit.put(at, &[0; 4]))
+}
+
+/// Slots of the largest body: what the format allows and a block has beside its header and the inode.
+fn body_slots_max(volume: &Volume) -> usize {
+    BODY_SLOTS_MAX.min(volume.geometry.slots_per_block() as usize - 2)
+}
+
+/// Bytes of data that the largest body holds.
+pub(crate) fn body_capacity_max(volume: &Volume) -> usize {
+    body_slots_max(volume) * SLOT_SIZE - BodyHeader::SIZE
+}
+
+/// Where the body of an inode lies in its block, and how long its parts are.
+struct Body {
+    block: FsBlock,
+    /// Offset of the header; data follows.
+    at: usize,
+    data_len: usize,
+    attr_len: usize,
+}
+
+fn body(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<Body>> {
+    if raw.body_slots == 0 {
+        return Ok(None);
+    }
+    let (block, _) = locate(look.volume, ino)?;
+    let first = usize::from(raw.body_first.get());
+    let slots = usize::from(raw.body_slots);
+    if first == 0 || first + slots > look.volume.geometry.slots_per_block() as usize {
+        return Err(Corrupt::Inode { ino, field: "body_first", value: first as u64 }.into());
+    }
+    let at = first * SLOT_SIZE;
+    let header = look.read(block, BlockKind::Inode, |bytes| *BodyHeader::read(&bytes[at..]))?;
+    let (data_len, attr_len) = (usize::from(header.data_len.get()), usize::from(header.attr_len.get()));
+    if BodyHeader::SIZE + data_len + attr_len > slots * SLOT_SIZE {
+        return Err(Corrupt::Inode { ino, field: "body length", value: (data_len + attr_len) as u64 }.into());
+    }
+    Ok(Some(Body { block, at, data_len, attr_len }))
+}
+
+/// Calls `f` with the body's data and attributes; both are empty without a body.
+pub(crate) fn read_body<R>(
+    look: &Look<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    f: impl FnOnce(&[u8], &[u8]) -> R,
+) -> Result<R> {
+    let Some(body) = body(look, ino, raw)? else { return Ok(f(&[], &[])) };
+    look.read(body.block, BlockKind::Inode, |bytes| {
+        let data = body.at + BodyHeader::SIZE;
+        let attrs = data + body.data_len;
+        f(&bytes[data..attrs], &bytes[attrs..attrs + body.attr_len])
+    })
+}
+
+/// Changes the body's data in place: `f` gets the block, the data's offset in it, and its length.
+pub(crate) fn change_body<R>(
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    f: impl FnOnce(&mut BlockEdit<'_>, usize, usize) -> R,
+) -> Result<R> {
+    let body = body(&txn.look, ino, raw)?.ok_or(Corrupt::Inode { ino, field: "body_slots", value: 0 })?;
+    txn.change(body.block, BlockKind::Inode, |edit| f(edit, body.at + BodyHeader::SIZE, body.data_len))
+}
+
+/// Makes the body's data `data_len` bytes long, keeping what fits and the attributes. False, with nothing changed, when
+/// the block has no room for it. Changes `raw`.
+pub(crate) fn resize_body(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, data_len: usize) -> Result<bool> {
+    let (mut data, attrs) = read_body(&txn.look, ino, raw, |data, attrs| (data.to_vec(), attrs.to_vec()))?;
+    data.resize(data_len, 0);
+    set_body(txn, ino, raw, &data, &attrs)
+}
+
+/// Gives an inode this body. False, with nothing changed, when its block has no room.
+pub(crate) fn set_body(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, data: &[u8], attrs: &[u8]) -> Result<bool> {
+    let volume = txn.volume();
+    let (block, _) = locate(volume, ino)?;
+    let old = (usize::from(raw.body_first.get()), usize::from(raw.body_slots));
+    let len = data.len() + attrs.len();
+    let slots = if len == 0 { 0 } else { (BodyHeader::SIZE + len).div_ceil(SLOT_SIZE) };
+    if slots > body_slots_max(volume) {
+        return Ok(false);
+    }
+    let first = if slots > old.1 {
+        match volume.allocate_body(txn, block, slots as u32)? {
+            Some(first) => first as usize,
+            None => return Ok(false),
+        }
+    } else {
+        old.0
+    };
+    if slots > 0 {
+        txn.change(block, BlockKind::Inode, |edit| {
+            let at = first * SLOT_SIZE;
+            let mut body = Vec::with_capacity(BodyHeader::SIZE + len);
+            let mut header = BodyHeader::zeroed();
+            header.data_len = U16::new(data.len() as u16);
+            header.attr_len = U16::new(attrs.len() as u16);
+            body.extend_from_slice(header.as_bytes());
+            body.extend_from_slice(data);
+            body.extend_from_slice(attrs);
+            // Word by word, so that growing a directory marks what it adds and no more.
+            for (i, word) in body.chunks(8).enumerate() {
+                let range = at + i * 8..at + i * 8 + word.len();
+                if edit.bytes()[range.clone()] != *word {
+                    edit.put(range.start, word);
+                }
+            }
+        })?;
+    }
+    if slots > old.1 {
+        if old.1 > 0 {
+            volume.free_body(txn, block, old.0 as u32, old.1 as u32)?;
+        }
+    } else if slots < old.1 {
+        volume.free_body(txn, block, (old.0 + slots) as u32, (old.1 - slots) as u32)?;
+    }
+    raw.body_slots = slots as u8;
+    raw.body_first = U16::new(if slots == 0 { 0 } else { first as u16 });
+    Ok(true)
+}
+
+/// A symbolic link's target.
+pub(crate) fn link_target(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Vec<u8>> {
+    let size = raw.size.get() as usize;
+    let bad = || Error::from(Corrupt::Inode { ino, field: "size", value: size as u64 });
+    match raw.fork_code() {
+        fork::SHORT_LINK if size <= raw.fork_room() => Ok(raw.fork[..size].to_vec()),
+        fork::INLINE => read_body(look, ino, raw, |data, _| (data.len() == size).then(|| data.to_vec()))?.ok_or_else(bad),
+        fork::EXTENTS | fork::TREE if size <= 4095 => {
+            let mut target = vec![0; size];
+            look.volume.read_mapped(look, ino, raw, 0, &mut target)?;
+            Ok(target)
+        }
+        _ => Err(bad()),
+    }
+}
+
+/// What stat shows of an inode, leaving aside what open files have not written yet.
+pub(crate) fn stat(volume: &Volume, ino: Ino, raw: &RawInode) -> Stat {
+    let is_device = matches!(raw.file_type(), S_IFCHR | S_IFBLK);
+    Stat {
+        ino: ino.0,
+        generation: raw.generation.get(),
+        mode: raw.mode.get(),
+        nlink: raw.nlink.get(),
+        uid: raw.uid.get(),
+        gid: raw.gid.get(),
+        rdev: if is_device { u64::from_le_bytes(raw.fork[..8].try_into().expect("8 bytes")) } else { 0 },
+        size: raw.size.get(),
+        blocks: raw.block_total() << (volume.geometry.block_bits - 9),
+        atime: raw.atime.get(),
+        mtime: raw.mtime.get(),
+        ctime: raw.ctime.get(),
+        btime: raw.btime.get(),
+        flags: raw.flags.get() & USER_FLAGS,
+    }
+}
+
+/// Inode flags that users see and set.
+pub(crate) const USER_FLAGS: u32 = flag::IMMUTABLE | flag::APPEND | flag::NODUMP | flag::NOATIME;
+
+pub(crate) fn is_file(raw: &RawInode) -> bool {
+    raw.file_type() == S_IFREG
+}
+
+pub(crate) fn is_link(raw: &RawInode) -> bool {
+    raw.file_type() == S_IFLNK
+}
+
+pub(crate) fn node(ino: Ino, raw: &RawInode) -> Node {
+    Node { ino: ino.0, generation: raw.generation.get() }
+}

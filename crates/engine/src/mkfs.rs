@@ -1,0 +1,276 @@
+//! Making a volume.
+
+use crate::error::{Error, Result};
+use crate::ops;
+use crate::order::Txn;
+use crate::perm::NewInode;
+use crate::types::{MkfsOptions, MountOptions, Order};
+use crate::volume::{Volume, log_open_error};
+use myriad_device::{AlignedBuf, BlockDevice};
+use myriad_format::group::FIXED_BLOCKS;
+use myriad_format::inode::S_IFDIR;
+use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, has_copy, seam};
+use myriad_format::{AgNo, BlockKind, FsBlock, Lsn, header};
+use myriad_log::{LogPlace, RING_UNITS_MIN};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::{I64, U32, U64};
+
+/// Largest default log: what half a second reads.
+const LOG_MAX: u64 = 128 << 20;
+/// Largest default group.
+const AG_MAX: u64 = 1 << 30;
+/// Bytes of a new inode chunk: eight blocks of 4 KiB.
+const CHUNK_BYTES: u64 = 32 << 10;
+
+fn option_error(option: &'static str, reason: impl Into<String>) -> Error {
+    Error::Option { option, reason: reason.into() }
+}
+
+/// The superblock that the options ask for.
+fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, options: &MkfsOptions) -> Result<Superblock> {
+    let block = u64::from(options.block_size);
+    if !options.block_size.is_power_of_two() || !(512..=65536).contains(&block) {
+        return Err(option_error("block-size", format!("{block} is not a power of two from 512 to 65536")));
+    }
+    if device.alignment() as u64 > block {
+        let needed = device.alignment();
+        return Err(option_error("block-size", format!("the device's sectors are {needed} bytes; use at least that")));
+    }
+    if options.label.len() > 63 {
+        return Err(option_error("label", "longer than 63 bytes"));
+    }
+    let mut blocks = device.size() / block;
+    if blocks < BLOCK_COUNT_MIN {
+        let least = BLOCK_COUNT_MIN * block;
+        return Err(option_error("size", format!("{} bytes hold no volume; the least is {least}", device.size())));
+    }
+    if blocks >= 1 << 47 {
+        return Err(option_error("size", "more than 2^47 blocks; use larger blocks"));
+    }
+    let ag_size = match options.ag_size {
+        Some(size) if !size.is_power_of_two() || size / block < 64 || size / block > 1 << 31 => {
+            return Err(option_error("ag-size", format!("{size} is not a power of two of 64 to 2^31 blocks")));
+        }
+        Some(size) => size,
+        // Eight groups or more, of 16 MiB to 1 GiB: enough for parallel work, few enough to keep their headers cached.
+        None => (device.size() / 8).next_power_of_two().clamp(16 << 20, AG_MAX).min((block << 31).next_power_of_two()),
+    };
+    let ag_blocks = ag_size / block;
+    // A last group too short to be of use stays out.
+    let rest = blocks % ag_blocks;
+    if blocks > ag_blocks && rest > 0 && rest < 64 {
+        blocks -= rest;
+    }
+    if !options.region_size.is_power_of_two() || options.region_size < block {
+        return Err(option_error("region-size", format!("{} is not a power of two of at least a block", options.region_size)));
+    }
+    // Summaries share the header block; in blocks of 512 bytes there is room for 32 of them too.
+    let regions_max = 32;
+    let region_size = options.region_size.min(ag_size).max(ag_size / regions_max);
+
+    let first_ag = blocks.min(ag_blocks);
+    let unit = myriad_format::log::unit(options.block_size as usize) as u64;
+    let least = (2 + RING_UNITS_MIN) * unit;
+    let log_bytes = match (external_log, options.log_size) {
+        (Some(log), size) => {
+            let bytes = size.unwrap_or(log.size()).min(log.size());
+            if bytes < least {
+                return Err(option_error("log-device", format!("smaller than the least log, {least} bytes")));
+            }
+            bytes
+        }
+        (None, Some(0)) => 0,
+        (None, Some(size)) => {
+            if size < least {
+                return Err(option_error("log-size", format!("{size} bytes; the least is {least}, or 0 for no log")));
+            }
+            if size > first_ag * block / 2 {
+                let most = first_ag * block / 2;
+                return Err(option_error("log-size", format!("{size} bytes; the most is half of the first group, {most}")));
+            }
+            size
+        }
+        (None, None) => (blocks * block / 16).clamp(least.max(64 * unit), LOG_MAX).min(first_ag * block / 3).max(least),
+    };
+    if options.order == Order::Log && log_bytes == 0 {
+        return Err(option_error("order", "order=log needs a log; do not set its size to 0"));
+    }
+    let log_blocks = log_bytes / block;
+    if external_log.is_none() && log_blocks + u64::from(FIXED_BLOCKS) + 40 > first_ag {
+        return Err(option_error("log-size", "the log leaves no room in the first group"));
+    }
+
+    let mut sb = Superblock::zeroed();
+    let (uuid, key, log_uuid) = random_ids(options.seed)?;
+    sb.header.volume = uuid;
+    sb.version = U32::new(FORMAT_VERSION);
+    sb.block_bits = options.block_size.trailing_zeros() as u8;
+    sb.space = seam::SPACE_BTREE;
+    sb.inodes = seam::INODES_DYNAMIC;
+    sb.map = seam::MAP_EXTENTS;
+    sb.directory = seam::DIRECTORY_INDEXED;
+    sb.lookup = seam::LOOKUP_WALK;
+    sb.orders = 1 << seam::ORDER_NONE | if log_bytes > 0 { 1 << seam::ORDER_LOG } else { 0 };
+    sb.volume_kind = seam::VOLUME_SINGLE;
+    sb.ag_blocks = U32::new(ag_blocks as u32);
+    sb.block_count = U64::new(blocks);
+    sb.ag_count = U32::new(blocks.div_ceil(ag_blocks) as u32);
+    sb.region_blocks = U32::new((region_size / block) as u32);
+    sb.ag_high_water = U32::new(1);
+    sb.hash_key = key;
+    if external_log.is_some() {
+        sb.log_device = log_uuid;
+        sb.log_blocks = U64::new(log_blocks);
+    } else if log_blocks > 0 {
+        sb.log_start = U64::new(u64::from(FIXED_BLOCKS));
+        sb.log_blocks = U64::new(log_blocks);
+    }
+    sb.last_order = U32::new(u32::from(if options.order == Order::Log { seam::ORDER_LOG } else { seam::ORDER_NONE }));
+    sb.chunk_blocks = U32::new((CHUNK_BYTES / block).clamp(1, 64) as u32);
+    sb.device_count = U32::new(1);
+    sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+    Ok(sb)
+}
+
+/// Where the log of a volume lies, if it has one.
+pub(crate) fn log_place(
+    sb: &Superblock,
+    device: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+) -> Result<Option<LogPlace>> {
+    let block = 1_u64 << sb.block_bits;
+    if sb.log_blocks.get() == 0 {
+        return Ok(None);
+    }
+    let (device, start) = if sb.log_device == [0; 16] {
+        (device.clone(), sb.log_start.get() * block)
+    } else {
+        let log = external.ok_or_else(|| {
+            option_error("log-device", "this volume keeps its log on a device of its own; name it")
+        })?;
+        (log.clone(), 0)
+    };
+    Ok(Some(LogPlace {
+        device,
+        start,
+        length: sb.log_blocks.get() * block,
+        block_size: block as usize,
+        volume: sb.header.volume,
+    }))
+}
+
+/// Makes a volume on a device.
+pub(crate) fn format(
+    device: Arc<dyn BlockDevice>,
+    external_log: Option<Arc<dyn BlockDevice>>,
+    options: &MkfsOptions,
+) -> Result<()> {
+    let mut sb = plan(&*device, external_log.as_deref(), options)?;
+    let place = log_place(&sb, &device, external_log.as_ref())?;
+    // Until the superblock is written, the last step, there is no volume: an interrupted mkfs leaves none.
+    let block_size = options.block_size as usize;
+    device.write_durable(0, &AlignedBuf::zeroed(block_size)).map_err(|source| Error::Io { op: "write", offset: 0, source })?;
+    if let Some(place) = &place {
+        // Seeded volumes start at position 0; others anywhere, so that a log made again on the same place with the same
+        // UUID cannot be taken for this one.
+        myriad_log::format(place, Lsn(0)).map_err(log_open_error)?;
+    }
+
+    let mount = MountOptions {
+        order: Some(Order::None),
+        cache_size: 8 << 20,
+        background: false,
+        seed: Some(options.seed.unwrap_or(1)),
+        ..MountOptions::default()
+    };
+    let volume = Volume::assemble(device.clone(), None, sb, mount)?;
+    let geometry = volume.geometry;
+    let log_used: Vec<(u32, u32)> = if sb.log_device == [0; 16] && sb.log_blocks.get() > 0 {
+        vec![(sb.log_start.get() as u32, sb.log_blocks.get() as u32)]
+    } else {
+        Vec::new()
+    };
+    {
+        let mut txn = Txn::enter(&volume);
+        let result = (|| {
+            use crate::edit::BlockStore;
+            txn.init(FsBlock(0), BlockKind::Superblock, 0, |edit| {
+                let header = *myriad_format::BlockHeader::read(edit.bytes());
+                sb.header = header;
+                edit.put(0, zerocopy::IntoBytes::as_bytes(&sb));
+            })?;
+            volume.init_first_group(&mut txn, &log_used)
+        })();
+        txn.finish(result)?;
+    }
+    for ag in 1..geometry.ag_count {
+        let virgin = i64::from(geometry.blocks_in(AgNo(ag)).saturating_sub(FIXED_BLOCKS));
+        volume.totals.free_blocks.fetch_add(virgin, Ordering::Relaxed);
+        volume.totals.ready_blocks.fetch_add(virgin, Ordering::Relaxed);
+    }
+    let owner = NewInode {
+        uid: options.root_uid,
+        gid: options.root_gid,
+        mode: S_IFDIR | options.root_mode & 0o7777,
+        access_acl: None,
+        default_acl: None,
+    };
+    let root = ops::new_node(&volume, FsBlock(u64::from(FIXED_BLOCKS)), &owner)?;
+    {
+        let mut txn = Txn::enter(&volume);
+        let made = volume.now();
+        let result = (|| {
+            use crate::edit::BlockStore;
+            txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
+                let raw = Superblock::read_mut(edit.range_mut(0, Superblock::SIZE));
+                raw.root_ino = U64::new(root.0);
+                raw.made_time = I64::new(made);
+            })
+        })();
+        txn.finish(result)?;
+    }
+    // Everything but the superblock reaches the device before it does: its frame is written last, by hand.
+    volume.checkpointer.lock().settle(&volume)?;
+    let mut image = AlignedBuf::zeroed(block_size);
+    device.read(0, &mut image).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
+    let order = U32::new(u32::from(if options.order == Order::Log { seam::ORDER_LOG } else { seam::ORDER_NONE }));
+    Superblock::read_mut(&mut image).last_order = order;
+    for ag in (1..geometry.ag_count).map(AgNo).filter(|&ag| has_copy(ag)) {
+        let at = geometry.fs_block(ag, myriad_format::AgBlock(0));
+        let mut copy = image.clone();
+        Superblock::read_mut(&mut copy).header.address = U64::new(at.0);
+        header::seal(&mut copy, 0);
+        let offset = at.0 << geometry.block_bits;
+        device.write(offset, &copy).map_err(|source| Error::Io { op: "write", offset, source })?;
+    }
+    header::seal(&mut image, 0);
+    device.write(0, &image).map_err(|source| Error::Io { op: "write", offset: 0, source })?;
+    device.flush().map_err(|source| Error::Io { op: "flush", offset: 0, source })
+}
+
+/// UUID, hash key and UUID of the log's device.
+fn random_ids(seed: Option<u64>) -> Result<([u8; 16], [u8; 16], [u8; 16])> {
+    let mut bytes = [0_u8; 48];
+    match seed {
+        Some(seed) => {
+            let mut state = seed;
+            for chunk in bytes.chunks_mut(8) {
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mut z = state;
+                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                chunk.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+            }
+        }
+        None => {
+            let mut filled = 0;
+            while filled < bytes.len() {
+                filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+                    .map_err(|errno| Error::Io { op: "random numbers", offset: 0, source: errno.into() })?;
+            }
+        }
+    }
+    let part = |i: usize| -> [u8; 16] { bytes[i * 16..(i + 1) * 16].try_into().expect("16 bytes") };
+    Ok((part(0), part(1), part(2)))
+}

@@ -1,0 +1,238 @@
+//! From a path to an inode, one component at a time.
+
+use crate::counters::Count;
+use crate::dir::{self, Name};
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::order::Look;
+use crate::perm;
+use crate::types::Cred;
+use crate::xattr;
+use myriad_format::inode::{RawInode, flag};
+use myriad_format::Ino;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Symbolic links followed in one resolution before ELOOP; Linux's number.
+const LINKS_MAX: usize = 40;
+/// Longest path, as Linux's PATH_MAX, its NUL included.
+const PATH_MAX: usize = 4096;
+
+/// Cache of (directory, name hash) -> inode, for the components of paths.
+///
+/// A fixed table of pairs of words; a reader that meets a half-written pair finds that it does not fit together and
+/// misses (Hyatt's lockless hash). An entry is made under the directory's shared lock and dropped under its exclusive
+/// one, so it never outlives the name.
+pub(crate) struct NameCache {
+    entries: Box<[(AtomicU64, AtomicU64)]>,
+}
+
+/// Entries of the name cache: 2^15 of 16 bytes, half a MiB, which stays in the processor's cache.
+const NAME_CACHE_BITS: u32 = 15;
+
+impl NameCache {
+    pub fn new(enabled: bool) -> Self {
+        let len = if enabled { 1 << NAME_CACHE_BITS } else { 0 };
+        Self { entries: (0..len).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect() }
+    }
+
+    /// The slot, and the key that tells pairs apart: a mix of both words, wrong by chance once in 2^64.
+    fn slot(&self, dir: Ino, hash: u64) -> Option<(&(AtomicU64, AtomicU64), u64)> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let key = (hash ^ dir.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ dir.0;
+        Some((&self.entries[(key >> (64 - NAME_CACHE_BITS)) as usize], key))
+    }
+
+    fn get(&self, dir: Ino, hash: u64) -> Option<Ino> {
+        let (slot, key) = self.slot(dir, hash)?;
+        let ino = slot.1.load(Ordering::Relaxed);
+        (ino != 0 && slot.0.load(Ordering::Relaxed) ^ ino == key).then_some(Ino(ino))
+    }
+
+    fn put(&self, dir: Ino, hash: u64, ino: Ino) {
+        if let Some((slot, key)) = self.slot(dir, hash) {
+            slot.1.store(ino.0, Ordering::Relaxed);
+            slot.0.store(key ^ ino.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets a name. Its directory is locked exclusively.
+    pub fn forget(&self, dir: Ino, hash: u64) {
+        if let Some((slot, _)) = self.slot(dir, hash)
+            && self.get(dir, hash).is_some()
+        {
+            slot.1.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What permission depends on, with the access ACL if there is one.
+pub(crate) struct Guarded {
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    flags: u32,
+    acl: Option<Vec<u8>>,
+}
+
+impl Guarded {
+    #[inline]
+    pub fn new(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Self> {
+        let acl = if raw.has_flag(flag::HAS_ACL) { xattr::access_acl(look, ino, raw)? } else { None };
+        Ok(Self { mode: raw.mode.get(), uid: raw.uid.get(), gid: raw.gid.get(), flags: raw.flags.get(), acl })
+    }
+
+    #[inline]
+    pub fn subject(&self) -> perm::Subject<'_> {
+        perm::Subject { mode: self.mode, uid: self.uid, gid: self.gid, flags: self.flags, access_acl: self.acl.as_deref() }
+    }
+}
+
+/// Fails unless `cred` may do `mask` to the inode.
+#[inline]
+pub(crate) fn check_access(look: &Look<'_>, cred: &Cred, ino: Ino, raw: &RawInode, mask: u8) -> Result<()> {
+    Ok(perm::may_access(cred, &Guarded::new(look, ino, raw)?.subject(), mask)?)
+}
+
+/// One step: `name` in `dir`, which `cred` must be allowed to search. ENOENT if it is not there.
+pub(crate) fn step(look: &Look<'_>, cred: &Cred, dir: Ino, name: Name<'_>) -> Result<Ino> {
+    let volume = look.volume;
+    volume.counters.bump(Count::walk_components);
+    let _lock = volume.lock_shared(dir);
+    let raw = inode::read(look, dir)?;
+    if !raw.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    check_access(look, cred, dir, &raw, perm::EXECUTE)?;
+    if name.bytes.len() > myriad_format::dir::NAME_MAX {
+        return Err(Errno::NAMETOOLONG.into());
+    }
+    if let Some(ino) = volume.names.get(dir, name.hash) {
+        volume.counters.bump(Count::name_cache_hits);
+        return Ok(ino);
+    }
+    volume.counters.bump(Count::name_cache_misses);
+    let hit = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
+    volume.names.put(dir, name.hash, hit.ino);
+    Ok(hit.ino)
+}
+
+/// Where a path's last component would be.
+pub(crate) struct Target {
+    pub parent: Ino,
+    /// Empty for the root itself, and for paths that end in "." or "..": then `parent` is the inode meant.
+    pub name: Vec<u8>,
+    /// The path ended in a slash: only a directory will do.
+    pub must_be_dir: bool,
+    /// The path ended in ".".
+    pub ends_in_dot: bool,
+}
+
+/// Resolves all but the last component of a path.
+pub(crate) fn resolve_parent(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8]) -> Result<Target> {
+    let mut links = 0;
+    walk(look, cred, start, path, &mut links)
+}
+
+/// Resolves a whole path; a final symbolic link is followed if `follow`, or if the path ends in a slash.
+pub(crate) fn resolve(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8], follow: bool) -> Result<Ino> {
+    let mut links = 0;
+    resolve_counted(look, cred, start, path, follow, &mut links)
+}
+
+fn resolve_counted(
+    look: &Look<'_>,
+    cred: &Cred,
+    start: Ino,
+    path: &[u8],
+    follow: bool,
+    links: &mut usize,
+) -> Result<Ino> {
+    let mut target = walk(look, cred, start, path, links)?;
+    loop {
+        if target.name.is_empty() {
+            if target.must_be_dir && !inode::read(look, target.parent)?.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+            return Ok(target.parent);
+        }
+        let name = Name { bytes: &target.name, hash: look.volume.hasher.hash(&target.name) };
+        let ino = step(look, cred, target.parent, name)?;
+        if !follow && !target.must_be_dir {
+            return Ok(ino);
+        }
+        let raw = inode::read(look, ino)?;
+        if inode::is_link(&raw) {
+            let must_be_dir = target.must_be_dir;
+            let link = follow_link(look, ino, &raw, links)?;
+            target = walk(look, cred, link_start(look, target.parent, &link), &link, links)?;
+            target.must_be_dir |= must_be_dir;
+            continue;
+        }
+        if target.must_be_dir && !raw.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        return Ok(ino);
+    }
+}
+
+/// Where a link's target begins: at the root, or in the directory that holds the link.
+fn link_start(look: &Look<'_>, parent: Ino, link: &[u8]) -> Ino {
+    if link.first() == Some(&b'/') { look.volume.root } else { parent }
+}
+
+fn follow_link(look: &Look<'_>, ino: Ino, raw: &RawInode, links: &mut usize) -> Result<Vec<u8>> {
+    *links += 1;
+    if *links > LINKS_MAX {
+        return Err(Errno::LOOP.into());
+    }
+    inode::link_target(look, ino, raw)
+}
+
+/// Resolves all but the last component; links on the way are followed.
+fn walk(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8], links: &mut usize) -> Result<Target> {
+    if path.len() >= PATH_MAX {
+        return Err(Errno::NAMETOOLONG.into());
+    }
+    if path.contains(&0) {
+        return Err(Errno::INVAL.into());
+    }
+    let mut at = if path.first() == Some(&b'/') { look.volume.root } else { start };
+    let must_be_dir = path.last() == Some(&b'/');
+    let mut components = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".").peekable();
+    let last_is_dot = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty()) == Some(b".");
+    while let Some(component) = components.next() {
+        let is_last = components.peek().is_none();
+        if component == b".." {
+            let raw = inode::read(look, at)?;
+            if !raw.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+            check_access(look, cred, at, &raw, perm::EXECUTE)?;
+            at = Ino(raw.parent.get());
+            continue;
+        }
+        if is_last && !last_is_dot {
+            return Ok(Target { parent: at, name: component.to_vec(), must_be_dir, ends_in_dot: false });
+        }
+        let name = Name { bytes: component, hash: look.volume.hasher.hash(component) };
+        let ino = step(look, cred, at, name)?;
+        let raw = inode::read(look, ino)?;
+        if inode::is_link(&raw) {
+            let link = follow_link(look, ino, &raw, links)?;
+            at = resolve_counted(look, cred, link_start(look, at, &link), &link, true, links)?;
+        } else {
+            at = ino;
+        }
+    }
+    // Only "/", "." and ".." are left: the inode itself is meant.
+    let raw = inode::read(look, at)?;
+    if !raw.is_dir() && (last_is_dot || must_be_dir) {
+        return Err(Errno::NOTDIR.into());
+    }
+    if last_is_dot {
+        check_access(look, cred, at, &raw, perm::EXECUTE)?;
+    }
+    Ok(Target { parent: at, name: Vec::new(), must_be_dir, ends_in_dot: last_is_dot })
+}

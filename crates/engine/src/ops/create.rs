@@ -1,0 +1,231 @@
+//! create, mkdir, mknod, symlink, and files without a name.
+
+use super::{Ops, touch_dir, transact};
+use crate::attr_list;
+use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
+use crate::counters::Count;
+use crate::dir::{self, BlockSource};
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::order::Txn;
+use crate::perm::{self, NewInode};
+use crate::placement::{Averages, Summary};
+use crate::types::{FileType, Node, Stat, check_name};
+use crate::volume::{OPERATION_BLOCKS, Volume};
+use crate::xattr;
+use myriad_format::extent::Extent;
+use myriad_format::inode::{RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
+use myriad_format::{AgBlock, FileBlock, FsBlock, Ino, RegionNo};
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::{I64, U16, U32, U64};
+
+/// What to make.
+pub(crate) struct NewFile<'a> {
+    /// Type and permission bits, before umask and default ACL.
+    pub mode: u16,
+    pub rdev: u64,
+    /// Of a symbolic link.
+    pub target: &'a [u8],
+}
+
+impl Ops<'_> {
+    /// Makes a file of any type with a name; EEXIST if the name is taken.
+    pub fn make(&self, parent: Ino, name: &[u8], new: &NewFile<'_>) -> Result<Stat> {
+        check_name(name)?;
+        let file_type = FileType::from_mode(new.mode).ok_or(Errno::INVAL)?;
+        let is_device = matches!(new.mode & S_IFMT, S_IFCHR | S_IFBLK);
+        if file_type == FileType::Symlink && new.target.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if new.target.len() > 4095 {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let is_dir = file_type == FileType::Directory;
+        self.volume.counters.bump(if is_dir { Count::mkdirs } else { Count::creates });
+        let name = self.name(name);
+        transact(self.volume, OPERATION_BLOCKS, |txn| {
+            let volume = self.volume;
+            let _lock = volume.lock_exclusive(parent);
+            let (mut dir, guarded) = self.directory(&txn.look, parent)?;
+            let search = dir::search(&txn.look, parent, &dir, name)?;
+            if search.hit.is_some() {
+                return Err(Errno::EXIST.into());
+            }
+            perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
+            if is_device && !self.cred.is_root() {
+                return Err(Errno::PERM.into());
+            }
+            let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
+            let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            let near = place(txn, parent, is_dir)?;
+            let (ino, mut raw) = make_inode(txn, near, &owner, new)?;
+            let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type.code())?;
+            raw.parent = U64::new(parent.0);
+            raw.name_hash = U64::new(name.hash);
+            raw.entry_position = U32::new(position);
+            finish_inode(txn, ino, &mut raw, &owner, new.target)?;
+            touch_dir(&mut dir, raw.btime.get());
+            if is_dir {
+                dir.nlink = U32::new(dir.nlink.get() + 1);
+                volume.count_directory(txn, ino)?;
+            } else {
+                volume.placement.note_file(volume.geometry.region_of(near));
+            }
+            inode::write(txn, parent, &dir)?;
+            Ok(inode::stat(volume, ino, &raw))
+        })
+    }
+
+    /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before.
+    pub fn make_tmpfile(&self, parent: Ino, mode: u16) -> Result<Node> {
+        transact(self.volume, OPERATION_BLOCKS, |txn| {
+            let _lock = self.volume.lock_shared(parent);
+            let (dir, guarded) = self.directory(&txn.look, parent)?;
+            perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
+            let new = NewFile { mode: S_IFREG | mode & 0o7777, rdev: 0, target: &[] };
+            let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
+            let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            let near = self.volume.block_of(parent);
+            let (ino, mut raw) = make_inode(txn, near, &owner, &new)?;
+            raw.nlink = U32::new(0);
+            finish_inode(txn, ino, &mut raw, &owner, &[])?;
+            self.volume.orphans.lock().insert(ino.0);
+            Ok(inode::node(ino, &raw))
+        })
+    }
+}
+
+/// Where a new inode should lie: beside its parent, a directory where placement puts it.
+fn place(txn: &mut Txn<'_>, parent: Ino, is_dir: bool) -> Result<FsBlock> {
+    let volume = txn.volume();
+    let block = volume.block_of(parent);
+    if !is_dir {
+        return Ok(block);
+    }
+    let geometry = &volume.geometry;
+    let averages = Averages {
+        free_blocks: volume.totals.free_blocks.load(Ordering::Relaxed).max(0) as u64,
+        directories: volume.totals.directories.load(Ordering::Relaxed).max(0) as u64,
+        high_water: volume.high_water(),
+    };
+    let from = (parent != volume.root).then(|| geometry.region_of(block));
+    let mut failed = None;
+    let region = volume.placement.choose(from, averages, |region| match summary(txn, region) {
+        Ok(summary) => summary,
+        Err(error) => {
+            failed.get_or_insert(error);
+            Summary::default()
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if from == Some(region) {
+        return Ok(block);
+    }
+    Ok(FsBlock(u64::from(region.0) << geometry.region_bits))
+}
+
+fn summary(txn: &mut Txn<'_>, region: RegionNo) -> Result<Summary> {
+    let volume = txn.volume();
+    let geometry = &volume.geometry;
+    let ag = geometry.ag_of_region(region);
+    if ag.0 >= volume.high_water() {
+        let free = u64::from(geometry.region_blocks()).min(u64::from(geometry.blocks_in(ag))) as u32;
+        return Ok(Summary { free_blocks: free, directories: 0 });
+    }
+    let at = AgBlock((region.0 & (geometry.regions_per_ag() - 1)) << geometry.region_bits);
+    if at.0 >= geometry.blocks_in(ag) {
+        return Ok(Summary { free_blocks: 0, directories: u32::MAX });
+    }
+    volume.with_group(txn, ag, |space, _| {
+        let (free_blocks, directories) = space.region(at);
+        Ok(Summary { free_blocks, directories })
+    })
+}
+
+/// Takes an inode slot and fills in what does not depend on a name.
+fn make_inode(txn: &mut Txn<'_>, near: FsBlock, owner: &NewInode, new: &NewFile<'_>) -> Result<(Ino, RawInode)> {
+    let volume = txn.volume();
+    let ino = volume.allocate_inode(txn, near)?;
+    let now = I64::new(volume.now());
+    let mut raw = RawInode::zeroed();
+    raw.mode = U16::new(owner.mode);
+    raw.uid = U32::new(owner.uid);
+    raw.gid = U32::new(owner.gid);
+    raw.nlink = U32::new(if new.mode & S_IFMT == S_IFDIR { 2 } else { 1 });
+    (raw.mtime, raw.ctime, raw.atime, raw.btime) = (now, now, now, now);
+    match new.mode & S_IFMT {
+        S_IFCHR | S_IFBLK => raw.fork[..8].copy_from_slice(&new.rdev.to_le_bytes()),
+        S_IFLNK => {
+            raw.size = U64::new(new.target.len() as u64);
+            if new.target.len() <= raw.fork_room() {
+                raw.set_fork(fork::SHORT_LINK, 0);
+                raw.fork[..new.target.len()].copy_from_slice(new.target);
+            }
+        }
+        _ => {}
+    }
+    Ok((ino, raw))
+}
+
+/// Writes a new inode: its slot, then what lies outside it.
+fn finish_inode(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, owner: &NewInode, target: &[u8]) -> Result<()> {
+    inode::init(txn, ino, raw)?;
+    let long_target = raw.file_type() == S_IFLNK && raw.fork_code() != fork::SHORT_LINK;
+    let acls = owner.access_acl.is_some() || owner.default_acl.is_some();
+    if long_target {
+        store_target(txn, ino, raw, target)?;
+    }
+    if acls {
+        let mut list = Vec::new();
+        for (name, value) in [(ACCESS_ACL, &owner.access_acl), (DEFAULT_ACL, &owner.default_acl)] {
+            if let Some(value) = value {
+                attr_list::set(ino, &mut list, name, value, crate::types::XattrMode::Set)?;
+            }
+        }
+        xattr::write(txn, ino, raw, &list)?;
+    }
+    if long_target || acls {
+        inode::write(txn, ino, raw)?;
+    }
+    Ok(())
+}
+
+/// Stores a link's target that does not fit the fork: in the body, or in blocks.
+fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) -> Result<()> {
+    if inode::set_body(txn, ino, raw, target, &[])? {
+        raw.set_fork(fork::INLINE, 0);
+        return Ok(());
+    }
+    let volume = txn.volume();
+    let block_size = volume.cache.block_size();
+    let mut source = BlockSource::new(volume.block_of(ino));
+    for (i, part) in target.chunks(block_size).enumerate() {
+        let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
+        let frame = volume.cache.take_private().ok_or(Errno::NOMEM)?;
+        {
+            let mut bytes = volume.cache.arena.write(frame);
+            bytes.fill(0);
+            bytes[..part.len()].copy_from_slice(part);
+        }
+        volume.cache.publish(frame, block);
+        txn.order_data([(block.0, frame)]);
+        let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
+        crate::extent::insert(txn, &mut source, raw, ino, extent)?;
+    }
+    source.settle(raw);
+    Ok(())
+}
+
+/// A directory or other inode without permission checks or parent: the root of a new volume.
+pub(crate) fn new_node(volume: &Volume, near: FsBlock, owner: &NewInode) -> Result<Ino> {
+    transact(volume, 0, |txn| {
+        let new = NewFile { mode: owner.mode, rdev: 0, target: &[] };
+        let (ino, mut raw) = make_inode(txn, near, owner, &new)?;
+        raw.parent = U64::new(ino.0);
+        finish_inode(txn, ino, &mut raw, owner, &[])?;
+        volume.count_directory(txn, ino)?;
+        Ok(ino)
+    })
+}

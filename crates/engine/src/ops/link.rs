@@ -1,0 +1,60 @@
+//! link: a further name for a file.
+
+use super::{Ops, touch_dir, transact};
+use crate::counters::Count;
+use crate::dir;
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::namei::Guarded;
+use crate::perm;
+use crate::types::{Node, Stat, check_name};
+use crate::volume::OPERATION_BLOCKS;
+use myriad_format::Ino;
+use myriad_format::inode::NLINK_MAX;
+use zerocopy::little_endian::{I64, U32, U64};
+
+impl Ops<'_> {
+    /// Gives `node` the name `name` in `parent`. A file without a name gets its first one only if `unnamed` allows it.
+    pub fn link(&self, node: Node, parent: Ino, name: &[u8], unnamed: bool) -> Result<Stat> {
+        check_name(name)?;
+        self.volume.counters.bump(Count::links);
+        let name = self.name(name);
+        let ino = Ino(node.ino);
+        transact(self.volume, OPERATION_BLOCKS, |txn| {
+            let volume = self.volume;
+            let _locks = volume.lock_many(&[parent, ino]);
+            let (mut dir, guarded) = self.directory(&txn.look, parent)?;
+            let search = dir::search(&txn.look, parent, &dir, name)?;
+            if search.hit.is_some() {
+                return Err(Errno::EXIST.into());
+            }
+            perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
+            let mut raw = inode::read_node(&txn.look, node)?;
+            perm::check_link(&Guarded::new(&txn.look, ino, &raw)?.subject())?;
+            if raw.is_dir() {
+                return Err(Errno::PERM.into());
+            }
+            if raw.nlink.get() == 0 && !unnamed {
+                return Err(Errno::NOENT.into());
+            }
+            if raw.nlink.get() >= NLINK_MAX {
+                return Err(Errno::MLINK.into());
+            }
+            let file_type = (raw.mode.get() >> 12) as u8;
+            let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type)?;
+            if raw.nlink.get() == 0 {
+                raw.parent = U64::new(parent.0);
+                raw.name_hash = U64::new(name.hash);
+                raw.entry_position = U32::new(position);
+                volume.orphans.lock().remove(&ino.0);
+            }
+            let now = volume.now();
+            raw.nlink = U32::new(raw.nlink.get() + 1);
+            raw.ctime = I64::new(now);
+            inode::write(txn, ino, &raw)?;
+            touch_dir(&mut dir, now);
+            inode::write(txn, parent, &dir)?;
+            Ok(self.stat_of(ino, &raw))
+        })
+    }
+}

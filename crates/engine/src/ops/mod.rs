@@ -1,0 +1,199 @@
+//! Operations, a file each: lock order and the extent of each transaction show here and nowhere else.
+//!
+//! Lock order: a file's data lock -> the gate -> the rename lock -> inode locks by number -> one group -> a frame. What
+//! is inside the gate never waits for what is outside it.
+
+mod attr;
+mod create;
+mod link;
+mod read_dir;
+mod rename;
+mod unlink;
+mod xattrs;
+
+use crate::dir::{self, Hit, Name};
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::namei::{self, Guarded};
+use crate::order::{Look, Txn};
+use crate::perm;
+use crate::types::{Cred, Node, Stat, Time};
+use crate::volume::Volume;
+use myriad_format::inode::RawInode;
+use myriad_format::Ino;
+use parking_lot::RwLockWriteGuard;
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::I64;
+
+pub(crate) use create::{NewFile, new_node};
+pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
+
+/// Who does what to which volume.
+#[derive(Clone, Copy)]
+pub(crate) struct Ops<'a> {
+    pub volume: &'a Volume,
+    pub cred: &'a Cred,
+}
+
+impl<'a> Ops<'a> {
+    fn name<'n>(&self, bytes: &'n [u8]) -> Name<'n> {
+        Name { bytes, hash: self.volume.hasher.hash(bytes) }
+    }
+
+    /// Attributes of an inode just read, with what open files are ahead of it.
+    pub fn stat_of(&self, ino: Ino, raw: &RawInode) -> Stat {
+        let mut stat = inode::stat(self.volume, ino, raw);
+        self.volume.files.overlay_stat(&mut stat);
+        stat
+    }
+
+    pub fn stat_node(&self, node: Node) -> Result<Stat> {
+        let look = self.volume.look();
+        let raw = inode::read_node(&look, node)?;
+        Ok(self.stat_of(Ino(node.ino), &raw))
+    }
+
+    /// The attributes of `name` in `dir`; a symbolic link is not followed.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Stat> {
+        let look = self.volume.look();
+        self.lookup_inside(&look, dir, name)
+    }
+
+    #[inline]
+    pub fn lookup_inside(&self, look: &Look<'_>, dir: Ino, name: &[u8]) -> Result<Stat> {
+        let name = self.name(name);
+        let _lock = self.volume.lock_shared(dir);
+        let raw = inode::read(look, dir)?;
+        if !raw.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        namei::check_access(look, self.cred, dir, &raw, perm::EXECUTE)?;
+        let hit = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
+        let child = inode::read(look, hit.ino)?;
+        Ok(self.stat_of(hit.ino, &child))
+    }
+
+    /// Finds a name, without reading what it names.
+    pub fn find_inside(&self, look: &Look<'_>, dir: Ino, name: &[u8]) -> Result<Ino> {
+        namei::step(look, self.cred, dir, self.name(name))
+    }
+
+    /// Starts loading what a lookup will read.
+    pub fn prefetch_lookup(&self, look: &Look<'_>, dir: Ino, name: &[u8]) {
+        let _lock = self.volume.lock_shared(dir);
+        // Only a hint: whatever is wrong, the lookup itself says so.
+        if let Ok(raw) = inode::read(look, dir) {
+            let _ = dir::prefetch(look, dir, &raw, self.name(name));
+        }
+    }
+
+    pub fn prefetch_inode(&self, ino: Ino) {
+        if let Some((block, slot)) = self.volume.geometry.locate(ino) {
+            self.volume.cache.prefetch(block, slot as usize * myriad_format::SLOT_SIZE);
+        }
+    }
+
+    /// The attributes of an inode that a name was found to have; looked up again if the inode says otherwise.
+    pub fn confirm_inside(&self, look: &Look<'_>, dir: Ino, name: &[u8], ino: Ino) -> Result<Stat> {
+        let raw = inode::read(look, ino)?;
+        if Ino(raw.parent.get()) == dir && raw.name_hash.get() == self.volume.hasher.hash(name) {
+            return Ok(self.stat_of(ino, &raw));
+        }
+        self.lookup_inside(look, dir, name)
+    }
+
+    pub fn readlink(&self, node: Node) -> Result<Vec<u8>> {
+        let look = self.volume.look();
+        let _lock = self.volume.lock_shared(Ino(node.ino));
+        let raw = inode::read_node(&look, node)?;
+        if !inode::is_link(&raw) {
+            return Err(Errno::INVAL.into());
+        }
+        inode::link_target(&look, Ino(node.ino), &raw)
+    }
+
+    pub fn access(&self, node: Node, mask: u8) -> Result<()> {
+        let look = self.volume.look();
+        let raw = inode::read_node(&look, node)?;
+        if mask & perm::WRITE != 0 && self.volume.options.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        namei::check_access(&look, self.cred, Ino(node.ino), &raw, mask)
+    }
+
+    /// The directory `ino`, locked by the caller: it must be one that still has a name, and searchable.
+    fn directory(&self, look: &Look<'_>, ino: Ino) -> Result<(RawInode, Guarded)> {
+        let raw = inode::read(look, ino)?;
+        if !raw.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        if raw.nlink.get() == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        let guarded = Guarded::new(look, ino, &raw)?;
+        perm::may_access(self.cred, &guarded.subject(), perm::EXECUTE)?;
+        Ok((raw, guarded))
+    }
+
+    /// Finds `name` in `dir` and locks both, so that the name can be taken away.
+    fn lock_entry(&self, txn: &Txn<'a>, dir: Ino, name: Name<'_>) -> Result<LockedEntry<'a>> {
+        let volume = self.volume;
+        let lock = volume.lock_exclusive(dir);
+        let (raw, guarded) = self.directory(&txn.look, dir)?;
+        let mut hit = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
+        if let Some(further) = volume.lock_further(dir, hit.ino) {
+            let mut locks = vec![lock];
+            locks.extend(further);
+            return Ok(LockedEntry { dir: raw, guarded, hit, locks });
+        }
+        drop(lock);
+        // The child's lock comes first: take both in order, and look again.
+        loop {
+            let locks = volume.lock_many(&[dir, hit.ino]);
+            let (raw, guarded) = self.directory(&txn.look, dir)?;
+            let again = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
+            if again.ino == hit.ino {
+                return Ok(LockedEntry { dir: raw, guarded, hit: again, locks });
+            }
+            hit = again;
+        }
+    }
+
+    /// A name of `dir` changed meaning: cached resolutions through it are void.
+    fn forget_name(&self, dir: Ino, name: Name<'_>, child: &RawInode) {
+        self.volume.names.forget(dir, name.hash);
+        if child.is_dir() || inode::is_link(child) {
+            self.paths_changed();
+        }
+    }
+
+    fn paths_changed(&self) {
+        self.volume.namespace_generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A directory and one of its entries, both locked.
+struct LockedEntry<'a> {
+    dir: RawInode,
+    guarded: Guarded,
+    hit: Hit,
+    #[allow(dead_code)] // held, not read
+    locks: Vec<RwLockWriteGuard<'a, ()>>,
+}
+
+/// Sets modification and change time of a directory whose entries changed.
+fn touch_dir(raw: &mut RawInode, now: Time) {
+    raw.mtime = I64::new(now);
+    raw.ctime = I64::new(now);
+}
+
+/// Runs `f` as one transaction.
+pub(crate) fn transact<'a, T>(
+    volume: &'a Volume,
+    blocks: u64,
+    f: impl FnOnce(&mut Txn<'a>) -> Result<T>,
+) -> Result<T> {
+    let mut txn = volume.begin(blocks)?;
+    let result = f(&mut txn);
+    txn.finish(result)
+}

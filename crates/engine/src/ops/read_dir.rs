@@ -1,0 +1,61 @@
+//! Listing directories.
+
+use super::Ops;
+use crate::counters::Count;
+use crate::dir;
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::namei;
+use crate::perm;
+use crate::types::{DirEntry, FileType, Node, Stat};
+use myriad_format::{Corrupt, FileBlock, Ino};
+
+impl Ops<'_> {
+    /// Up to `max` entries after `cookie`, added to `out`. Nothing added means the end.
+    pub fn read_dir(&self, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
+        self.volume.counters.bump(Count::readdirs);
+        let look = self.volume.look();
+        let ino = Ino(node.ino);
+        let _lock = self.volume.lock_shared(ino);
+        let raw = inode::read_node(&look, node)?;
+        if !raw.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        namei::check_access(&look, self.cred, ino, &raw, perm::READ)?;
+        let mut unknown = None;
+        let end = out.len() + max;
+        dir::list(&look, ino, &raw, cookie, &mut |entry| {
+            let Some(file_type) = FileType::from_code(entry.file_type) else {
+                unknown = Some((entry.cookie, entry.file_type));
+                return false;
+            };
+            out.push(DirEntry { name: entry.name.to_vec(), ino: entry.ino.0, file_type, cookie: entry.cookie });
+            out.len() < end
+        })?;
+        match unknown {
+            None => Ok(()),
+            Some((position, value)) => Err(Corrupt::DirEntry {
+                ino,
+                block: FileBlock(position * 8 >> self.volume.geometry.block_bits),
+                offset: 0,
+                field: "type",
+                value: u64::from(value),
+            }
+            .into()),
+        }
+    }
+
+    /// The attributes of the files that entries name; a name gone meanwhile has none.
+    pub fn stat_entries(&self, entries: &[DirEntry]) -> Vec<Option<Stat>> {
+        let look = self.volume.look();
+        for entry in entries {
+            if let Some((block, slot)) = self.volume.geometry.locate(Ino(entry.ino)) {
+                self.volume.cache.prefetch(block, slot as usize * myriad_format::SLOT_SIZE);
+            }
+        }
+        entries
+            .iter()
+            .map(|entry| inode::read(&look, Ino(entry.ino)).ok().map(|raw| self.stat_of(Ino(entry.ino), &raw)))
+            .collect()
+    }
+}

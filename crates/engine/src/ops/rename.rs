@@ -1,0 +1,256 @@
+//! rename: replace, no-replace, exchange.
+
+use super::unlink::{Gone, drop_link, finish_gone};
+use super::{Ops, touch_dir, transact};
+use crate::counters::Count;
+use crate::dir::{self, Hit, Name};
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::namei::Guarded;
+use crate::order::{Look, Txn};
+use crate::perm;
+use crate::types::{RenameMode, check_name};
+use crate::volume::OPERATION_BLOCKS;
+use myriad_format::Ino;
+use myriad_format::inode::RawInode;
+use zerocopy::little_endian::{I64, U32, U64};
+
+/// One end of a rename: a directory and a name in it.
+#[derive(Clone, Copy)]
+struct End<'n> {
+    dir: Ino,
+    name: Name<'n>,
+}
+
+impl Ops<'_> {
+    /// Moves a name. The old target, if any, loses its name in the same atomic change.
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        self.volume.counters.bump(Count::renames);
+        let source = End { dir: from.0, name: self.name(from.1) };
+        let target = End { dir: to.0, name: self.name(to.1) };
+        // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename.
+        self.flush_source(source, target)?;
+        let gone = transact(self.volume, OPERATION_BLOCKS, |txn| {
+            // Two renames of directories at once could each move one below the other.
+            let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
+            self.rename_inside(txn, source, target, mode)
+        })?;
+        finish_gone(self.volume, gone)
+    }
+
+    fn flush_source(&self, source: End<'_>, target: End<'_>) -> Result<()> {
+        if self.volume.files.is_empty() {
+            return Ok(());
+        }
+        let file = {
+            let look = self.volume.look();
+            if self.peek(&look, target)?.is_none() {
+                return Ok(());
+            }
+            self.peek(&look, source)?.and_then(|hit| self.volume.files.find(hit.ino))
+        };
+        match file {
+            Some(file) => crate::file::flush(self.volume, &file),
+            None => Ok(()),
+        }
+    }
+
+    fn peek(&self, look: &Look<'_>, end: End<'_>) -> Result<Option<Hit>> {
+        let _lock = self.volume.lock_shared(end.dir);
+        let raw = inode::read(look, end.dir)?;
+        if raw.is_dir() { dir::lookup(look, end.dir, &raw, end.name) } else { Ok(None) }
+    }
+
+    fn rename_inside(&self, txn: &mut Txn<'_>, source: End<'_>, target: End<'_>, mode: RenameMode) -> Result<Gone> {
+        let volume = self.volume;
+        let mut known: (Option<Ino>, Option<Ino>) = (None, None);
+        loop {
+            let mut inos = vec![source.dir, target.dir];
+            inos.extend(known.0);
+            inos.extend(known.1);
+            let _locks = volume.lock_many(&inos);
+            let (source_dir, source_guard) = self.directory(&txn.look, source.dir)?;
+            let (target_dir, target_guard) = self.directory(&txn.look, target.dir)?;
+            let source_hit = dir::search(&txn.look, source.dir, &source_dir, source.name)?.hit.ok_or(Errno::NOENT)?;
+            let search = dir::search(&txn.look, target.dir, &target_dir, target.name)?;
+            let found = (Some(source_hit.ino), search.hit.map(|hit| hit.ino));
+            if found != known {
+                known = found;
+                continue;
+            }
+            let ends = Ends {
+                source,
+                target,
+                source_dir,
+                target_dir,
+                source_guard,
+                target_guard,
+                source_hit,
+                target_hit: search.hit,
+                twin: search.twin,
+            };
+            return self.rename_locked(txn, ends, mode);
+        }
+    }
+
+    fn rename_locked(&self, txn: &mut Txn<'_>, ends: Ends<'_>, mode: RenameMode) -> Result<Gone> {
+        let Ends { source, target, mut source_dir, mut target_dir, source_hit, target_hit, .. } = ends;
+        let same_dir = source.dir == target.dir;
+        if mode == RenameMode::NoReplace && target_hit.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        if mode == RenameMode::Exchange && target_hit.is_none() {
+            return Err(Errno::NOENT.into());
+        }
+        let mut moved = inode::read(&txn.look, source_hit.ino)?;
+        // Neither may end up below itself.
+        if moved.is_dir() && !same_dir && self.is_below(&txn.look, target.dir, source_hit.ino)? {
+            return Err(Errno::INVAL.into());
+        }
+        let replaced = match target_hit {
+            Some(hit) => Some((hit, inode::read(&txn.look, hit.ino)?)),
+            None => None,
+        };
+        if let Some((hit, raw)) = &replaced
+            && raw.is_dir()
+            && !same_dir
+            && self.is_below(&txn.look, source.dir, hit.ino)?
+        {
+            return Err(if mode == RenameMode::Exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
+        }
+        if replaced.as_ref().is_some_and(|(hit, _)| hit.ino == source_hit.ino) {
+            // Two names of one file: POSIX says to do nothing.
+            return Ok(Gone::Done);
+        }
+        let victim = Guarded::new(&txn.look, source_hit.ino, &moved)?;
+        perm::may_delete(self.cred, &ends.source_guard.subject(), &victim.subject())?;
+        match &replaced {
+            None => perm::may_access(self.cred, &ends.target_guard.subject(), perm::WRITE | perm::EXECUTE)?,
+            Some((hit, raw)) => {
+                let victim = Guarded::new(&txn.look, hit.ino, raw)?;
+                perm::may_delete(self.cred, &ends.target_guard.subject(), &victim.subject())?;
+                if mode != RenameMode::Exchange {
+                    match (moved.is_dir(), raw.is_dir()) {
+                        (true, false) => return Err(Errno::NOTDIR.into()),
+                        (false, true) => return Err(Errno::ISDIR.into()),
+                        (true, true) if raw.size.get() != 0 => return Err(Errno::NOTEMPTY.into()),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // A directory that changes its parent has its ".." rewritten: that needs write permission on it.
+        if !same_dir {
+            for (ino, raw) in [(source_hit.ino, &moved)]
+                .into_iter()
+                .chain(replaced.iter().filter(|_| mode == RenameMode::Exchange).map(|(hit, raw)| (hit.ino, raw)))
+            {
+                if raw.is_dir() {
+                    crate::namei::check_access(&txn.look, self.cred, ino, raw, perm::WRITE)?;
+                }
+            }
+        }
+
+        // From here on nothing is refused.
+        let volume = self.volume;
+        let now = volume.now();
+        let moved_type = (moved.mode.get() >> 12) as u8;
+        let mut gone = Gone::Done;
+        match (replaced, mode) {
+            (Some((hit, mut other)), RenameMode::Exchange) => {
+                let other_type = (other.mode.get() >> 12) as u8;
+                dir::replace(txn, target.dir, &target_dir, target.name, hit.position, source_hit.ino, moved_type)?;
+                dir::replace(txn, source.dir, &source_dir, source.name, source_hit.position, hit.ino, other_type)?;
+                set_identity(&mut moved, target, hit.position);
+                set_identity(&mut other, source, source_hit.position);
+                if !same_dir && moved.is_dir() != other.is_dir() {
+                    let (gains, loses) =
+                        if moved.is_dir() { (&mut target_dir, &mut source_dir) } else { (&mut source_dir, &mut target_dir) };
+                    gains.nlink = U32::new(gains.nlink.get() + 1);
+                    loses.nlink = U32::new(loses.nlink.get().saturating_sub(1));
+                }
+                other.ctime = I64::new(now);
+                self.forget_name(target.dir, target.name, &other);
+                inode::write(txn, hit.ino, &other)?;
+            }
+            (replaced, _) => {
+                // The new name is there before the old one goes; within one transaction nobody sees both.
+                if let Some((hit, _)) = &replaced {
+                    dir::replace(txn, target.dir, &target_dir, target.name, hit.position, source_hit.ino, moved_type)?;
+                    set_identity(&mut moved, target, hit.position);
+                } else {
+                    let position = dir::insert(
+                        txn,
+                        target.dir,
+                        &mut target_dir,
+                        target.name,
+                        ends.twin,
+                        source_hit.ino,
+                        moved_type,
+                    )?;
+                    set_identity(&mut moved, target, position);
+                }
+                let removal_dir = if same_dir { &mut target_dir } else { &mut source_dir };
+                // The insertion may have moved the directory from its body into a block; positions stay.
+                dir::remove(txn, source.dir, removal_dir, source.name, source_hit)?;
+                if moved.is_dir() && !same_dir {
+                    source_dir.nlink = U32::new(source_dir.nlink.get().saturating_sub(1));
+                    target_dir.nlink = U32::new(target_dir.nlink.get() + 1);
+                }
+                if let Some((hit, mut raw)) = replaced {
+                    self.forget_name(target.dir, target.name, &raw);
+                    if raw.is_dir() {
+                        target_dir.nlink = U32::new(target_dir.nlink.get().saturating_sub(1));
+                    }
+                    gone = drop_link(txn, hit.ino, &mut raw, now)?;
+                }
+            }
+        }
+        moved.ctime = I64::new(now);
+        self.forget_name(source.dir, source.name, &moved);
+        inode::write(txn, source_hit.ino, &moved)?;
+        touch_dir(&mut target_dir, now);
+        inode::write(txn, target.dir, &target_dir)?;
+        if !same_dir {
+            touch_dir(&mut source_dir, now);
+            inode::write(txn, source.dir, &source_dir)?;
+        }
+        Ok(gone)
+    }
+
+    /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
+    fn is_below(&self, look: &Look<'_>, ino: Ino, ancestor: Ino) -> Result<bool> {
+        let mut at = ino;
+        // A chain longer than the volume has directories is a loop, which only damage can make.
+        for _ in 0..=self.volume.statfs().directories + 1 {
+            if at == ancestor {
+                return Ok(true);
+            }
+            if at == self.volume.root {
+                return Ok(false);
+            }
+            at = Ino(inode::read(look, at)?.parent.get());
+        }
+        Err(myriad_format::Corrupt::Inode { ino, field: "parent", value: ancestor.0 }.into())
+    }
+}
+
+struct Ends<'n> {
+    source: End<'n>,
+    target: End<'n>,
+    source_dir: RawInode,
+    target_dir: RawInode,
+    source_guard: Guarded,
+    target_guard: Guarded,
+    source_hit: Hit,
+    target_hit: Option<Hit>,
+    twin: bool,
+}
+
+fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
+    raw.parent = U64::new(end.dir.0);
+    raw.name_hash = U64::new(end.name.hash);
+    raw.entry_position = U32::new(position);
+}

@@ -1,0 +1,209 @@
+//! unlink, rmdir, and what happens to a file when its last name and its last handle are gone.
+
+use super::{Ops, touch_dir, transact};
+use crate::counters::Count;
+use crate::dir::{self, BlockSource};
+use crate::error::{Errno, Result};
+use crate::extent;
+use crate::inode;
+use crate::namei::Guarded;
+use crate::order::Txn;
+use crate::perm;
+use crate::volume::Volume;
+use crate::xattr;
+use myriad_format::extent::FILE_BLOCK_MAX;
+use myriad_format::inode::{RawInode, fork};
+use myriad_format::{Corrupt, FileBlock, Ino};
+use zerocopy::little_endian::{I64, U32};
+
+/// Extents freed in one transaction; a file with more goes piece by piece.
+const EXTENTS_PER_TXN: usize = 256;
+
+impl Ops<'_> {
+    /// Removes a name of a file that is not a directory.
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.volume.counters.bump(Count::unlinks);
+        self.remove_name(parent, name, false)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.volume.counters.bump(Count::rmdirs);
+        self.remove_name(parent, name, true)
+    }
+
+    fn remove_name(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
+        crate::types::check_name(name)?;
+        let name = self.name(name);
+        let volume = self.volume;
+        let gone = transact(volume, 0, |txn| {
+            let mut entry = self.lock_entry(txn, parent, name)?;
+            let ino = entry.hit.ino;
+            let mut raw = inode::read(&txn.look, ino)?;
+            let victim = Guarded::new(&txn.look, ino, &raw)?;
+            perm::may_delete(self.cred, &entry.guarded.subject(), &victim.subject())?;
+            match (raw.is_dir(), directory) {
+                (true, false) => return Err(Errno::ISDIR.into()),
+                (false, true) => return Err(Errno::NOTDIR.into()),
+                (true, true) if raw.size.get() != 0 => return Err(Errno::NOTEMPTY.into()),
+                _ => {}
+            }
+            dir::remove(txn, parent, &mut entry.dir, name, entry.hit)?;
+            let now = volume.now();
+            touch_dir(&mut entry.dir, now);
+            if directory {
+                entry.dir.nlink = U32::new(entry.dir.nlink.get().saturating_sub(1));
+            }
+            inode::write(txn, parent, &entry.dir)?;
+            self.forget_name(parent, name, &raw);
+            drop_link(txn, ino, &mut raw, now)
+        })?;
+        finish_gone(volume, gone)
+    }
+}
+
+/// What is left to do, outside the transaction, for a file that lost its last name.
+pub(crate) enum Gone {
+    /// It has other names, or is gone already.
+    Done,
+    /// Somebody has it open.
+    Open,
+    /// It is an orphan now; its blocks are still to be freed.
+    Reclaim(Ino),
+    /// Dirty data of a file that is gone.
+    Discard(std::sync::Arc<crate::file::OpenFile>),
+}
+
+/// Does what [`Gone`] says. Outside the gate.
+pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
+    match gone {
+        Gone::Done | Gone::Open => Ok(()),
+        Gone::Reclaim(ino) => reclaim(volume, ino),
+        Gone::Discard(file) => {
+            crate::file::discard(volume, &file);
+            Ok(())
+        }
+    }
+}
+
+/// Takes one link from an inode (a directory: its only one), and frees it if that was the last and nobody has it open.
+/// The inode is locked exclusively.
+pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i64) -> Result<Gone> {
+    let volume = txn.volume();
+    let left = if raw.is_dir() { 0 } else { raw.nlink.get().checked_sub(1).ok_or(Corrupt::Inode { ino, field: "nlink", value: 0 })? };
+    raw.nlink = U32::new(left);
+    raw.ctime = I64::new(now);
+    if left > 0 {
+        inode::write(txn, ino, raw)?;
+        return Ok(Gone::Done);
+    }
+    if volume.files.is_open(ino) {
+        volume.orphans.lock().insert(ino.0);
+        inode::write(txn, ino, raw)?;
+        return Ok(Gone::Open);
+    }
+    let dirty = volume.files.take(ino);
+    if raw.fork_code() == fork::TREE {
+        // More extents than fit the inode: perhaps more than one transaction should free.
+        volume.orphans.lock().insert(ino.0);
+        inode::write(txn, ino, raw)?;
+        if let Some(file) = dirty {
+            crate::file::mark_dead(&file);
+            volume.files.keep_dead(file);
+        }
+        return Ok(Gone::Reclaim(ino));
+    }
+    destroy(txn, ino, raw)?;
+    Ok(match dirty {
+        Some(file) => {
+            crate::file::mark_dead(&file);
+            Gone::Discard(file)
+        }
+        None => Gone::Done,
+    })
+}
+
+/// Frees an inode whose extents fit one transaction, with all it has.
+fn destroy(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
+    if raw.is_dir() {
+        dir::clear(txn, ino, raw)?;
+    } else {
+        free_extents(txn, ino, raw, usize::MAX)?;
+    }
+    xattr::free(txn, ino, raw)?;
+    txn.volume().free_inode(txn, ino, raw)
+}
+
+/// Frees up to `max` extents from the front. True when none is left.
+fn free_extents(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, max: usize) -> Result<bool> {
+    if !matches!(raw.fork_code(), fork::EXTENTS | fork::TREE) {
+        return Ok(true);
+    }
+    free_range(txn, ino, raw, FileBlock(0), max).map(|left| left.is_none())
+}
+
+/// Unmaps and frees what lies at and behind `from`, up to `max` extents; where to go on, if there is more.
+pub(crate) fn free_range(
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    raw: &mut RawInode,
+    from: FileBlock,
+    max: usize,
+) -> Result<Option<FileBlock>> {
+    let mut source = BlockSource::new(txn.volume().block_of(ino));
+    let mut freed = Vec::new();
+    let end = FileBlock(FILE_BLOCK_MAX + 1);
+    let left = extent::remove(txn, &mut source, raw, ino, from..end, max.min(1 << 20), &mut freed)?;
+    source.settle(raw);
+    for (start, length) in freed {
+        txn.block_free(start, length);
+    }
+    Ok(left)
+}
+
+/// Frees an orphan that nobody has open, in as many transactions as it takes. Outside the gate.
+pub(crate) fn reclaim(volume: &Volume, ino: Ino) -> Result<()> {
+    loop {
+        let done = transact(volume, 0, |txn| {
+            let _lock = volume.lock_exclusive(ino);
+            if !volume.orphans.lock().contains(&ino.0) || volume.files.is_open(ino) {
+                return Ok(true);
+            }
+            let mut raw = inode::read(&txn.look, ino)?;
+            if raw.nlink.get() > 0 {
+                // A file whose truncation was interrupted: it has a name and stays.
+                let from = raw.size.get().div_ceil(volume.geometry.block_size() as u64);
+                let done = free_range(txn, ino, &mut raw, FileBlock(from), EXTENTS_PER_TXN)?.is_none();
+                inode::write(txn, ino, &raw)?;
+                if done {
+                    volume.orphans.lock().remove(&ino.0);
+                }
+                return Ok(done);
+            }
+            if !free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)? {
+                inode::write(txn, ino, &raw)?;
+                return Ok(false);
+            }
+            destroy(txn, ino, &mut raw)?;
+            volume.orphans.lock().remove(&ino.0);
+            Ok(true)
+        })?;
+        if done {
+            break;
+        }
+    }
+    volume.counters.bump(Count::orphans_reclaimed);
+    if let Some(file) = volume.files.take_dead(ino) {
+        crate::file::discard(volume, &file);
+    }
+    Ok(())
+}
+
+/// Frees what a crash left without a name: the orphans of the last checkpoint.
+pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
+    let orphans: Vec<u64> = volume.orphans.lock().iter().copied().collect();
+    for ino in orphans {
+        reclaim(volume, Ino(ino))?;
+    }
+    Ok(())
+}

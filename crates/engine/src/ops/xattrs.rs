@@ -1,0 +1,101 @@
+//! Extended attributes, and ACLs among them.
+
+use super::{Ops, transact};
+use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL, XattrOp};
+use crate::counters::Count;
+use crate::error::{Errno, Error, Result};
+use crate::inode;
+use crate::namei::Guarded;
+use crate::perm::acl::Acl;
+use crate::types::{Node, XattrMode};
+use crate::xattr;
+use myriad_format::Ino;
+use zerocopy::little_endian::{I64, U16};
+
+impl Ops<'_> {
+    pub fn get_xattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.volume.counters.bump(Count::xattr_gets);
+        let look = self.volume.look();
+        let ino = Ino(node.ino);
+        let _lock = self.volume.lock_shared(ino);
+        let raw = inode::read_node(&look, node)?;
+        attr_list::check_xattr(self.cred, &Guarded::new(&look, ino, &raw)?.subject(), name, XattrOp::Get)?;
+        let list = xattr::read(&look, ino, &raw)?;
+        Ok(attr_list::get(ino, &list, name)?.ok_or(Errno::NODATA)?.to_vec())
+    }
+
+    pub fn list_xattr(&self, node: Node) -> Result<Vec<Vec<u8>>> {
+        let look = self.volume.look();
+        let ino = Ino(node.ino);
+        let _lock = self.volume.lock_shared(ino);
+        let raw = inode::read_node(&look, node)?;
+        let list = xattr::read(&look, ino, &raw)?;
+        attr_list::names(self.cred, ino, &list)
+    }
+
+    pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let is_acl = name == ACCESS_ACL || name == DEFAULT_ACL;
+        if is_acl {
+            return match Acl::parse(value)? {
+                Some(acl) => self.change_xattr(node, name, Some(&acl.to_xattr()), XattrMode::Set, Some(&acl)),
+                None => self.change_xattr(node, name, None, XattrMode::Set, None),
+            };
+        }
+        self.change_xattr(node, name, Some(value), mode, None)
+    }
+
+    pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
+        self.change_xattr(node, name, None, XattrMode::Set, None)
+    }
+
+    fn change_xattr(
+        &self,
+        node: Node,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+        acl: Option<&Acl>,
+    ) -> Result<()> {
+        self.volume.counters.bump(Count::xattr_sets);
+        let ino = Ino(node.ino);
+        let is_acl = name == ACCESS_ACL || name == DEFAULT_ACL;
+        // The new list is at most the old one and this value; a transaction reserves for both.
+        let room = {
+            let look = self.volume.look();
+            let _lock = self.volume.lock_shared(ino);
+            let raw = inode::read_node(&look, node)?;
+            let len = xattr::read(&look, ino, &raw)?.len() + value.map_or(0, |value| value.len() + name.len() + 8);
+            xattr::blocks_for(self.volume.cache.block_size(), len)
+        };
+        let blocks = if value.is_some() { room } else { 0 };
+        transact(self.volume, blocks, |txn| {
+            let _lock = self.volume.lock_exclusive(ino);
+            let mut raw = inode::read_node(&txn.look, node)?;
+            let guarded = Guarded::new(&txn.look, ino, &raw)?;
+            let op = if value.is_some() { XattrOp::Set } else { XattrOp::Remove };
+            attr_list::check_xattr(self.cred, &guarded.subject(), name, op)?;
+            let mut list = xattr::read(&txn.look, ino, &raw)?;
+            let mut value = value.map(<[u8]>::to_vec);
+            if let (Some(acl), true) = (acl, name == ACCESS_ACL) {
+                let (mode, stored) = crate::perm::acl::mode_from_acl(self.cred, &guarded.subject(), acl);
+                raw.mode = U16::new(mode);
+                value = stored;
+            }
+            let removed = match &value {
+                Some(value) => attr_list::set(ino, &mut list, name, value, mode),
+                None => attr_list::remove(ino, &mut list, name),
+            };
+            match removed {
+                Err(Error::Refused(Errno::NODATA)) if is_acl => {}
+                other => other?,
+            }
+            xattr::write(txn, ino, &mut raw, &list)?;
+            raw.ctime = I64::new(self.volume.now());
+            inode::write(txn, ino, &raw)?;
+            if is_acl && raw.is_dir() {
+                self.paths_changed();
+            }
+            Ok(())
+        })
+    }
+}

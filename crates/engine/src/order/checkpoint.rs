@@ -1,0 +1,475 @@
+//! Checkpoints: an epoch closed and made durable.
+//!
+//! Order `log`, for epoch N (crash safety is argued case by case in docs/design/crash-safety.md):
+//!
+//!  1. blocks logged long ago go home, so that the log's tail can move;
+//!  2. the gate closes; the changed granules are copied into the checkpoint, freshly allocated blocks whole; it opens;
+//!  3. file data, fresh blocks (both go where no committed state looks) and the checkpoint's body are written;
+//!  4. flush; commit record, durable;
+//!  5. blocks that epoch N freed go to the free-space trees (a change of epoch N + 1), and the tail moves.
+//!
+//! With neither data nor fresh blocks, 3 and 4 are one write and one flush.
+//!
+//! Order `none` writes every changed block home and flushes; nothing is promised about a crash in between.
+//!
+//! One checkpoint at a time: the checkpointer's lock is held throughout. Whoever wants a sync and finds it held waits,
+//! and then usually finds its epoch durable: that is group commit.
+
+use crate::cache::flag;
+use crate::counters::Count;
+use crate::error::Result;
+use crate::order::{Freed, Txn};
+use crate::types::Order;
+use crate::volume::Volume;
+use myriad_device::{AlignedBuf, WriteRequest};
+use myriad_format::{FsBlock, Lsn, header};
+use myriad_log::{Checkpoint, Log};
+use std::sync::atomic::Ordering;
+
+/// Largest write to the device, in bytes.
+const WRITE_MAX: usize = 1 << 20;
+
+/// What only the maker of checkpoints touches.
+pub(crate) struct Checkpointer {
+    log: Option<Log>,
+    builder: Checkpoint,
+    /// Frames with logged changes not yet home.
+    away: Vec<u32>,
+    /// Images of fresh blocks, copied while the gate was closed, and where they go.
+    fresh: Vec<FreshBlock>,
+    spare: Vec<AlignedBuf>,
+    /// Extents freed by a durable epoch that have not reached the trees yet.
+    released: Vec<(FsBlock, u32)>,
+    /// Epochs below this one are durable.
+    pub durable: u64,
+    /// Log position that blocks forgotten in the epoch being committed still need.
+    needed_lsn: u64,
+}
+
+/// A freshly allocated block as it was when its epoch closed. Its frame stays until the image is home.
+struct FreshBlock {
+    block: u64,
+    frame: u32,
+    image: AlignedBuf,
+}
+
+impl Checkpointer {
+    pub fn new(log: Option<Log>, pending: Vec<(FsBlock, u32)>, block_size: usize) -> Self {
+        Self {
+            log,
+            builder: Checkpoint::new(block_size),
+            away: Vec::new(),
+            fresh: Vec::new(),
+            spare: Vec::new(),
+            released: pending,
+            durable: 1,
+            needed_lsn: u64::MAX,
+        }
+    }
+
+    /// Blocks freed durably that are in no tree yet.
+    pub fn released_blocks(&self) -> u64 {
+        self.released.iter().map(|&(_, length)| u64::from(length)).sum()
+    }
+
+    /// Puts durably freed blocks into the trees at once, for whoever waits for space.
+    pub fn release_now(&mut self, volume: &Volume) -> Result<()> {
+        let result = self.release(volume);
+        if let Err(error) = &result {
+            volume.shut_down(error);
+        }
+        result
+    }
+
+    /// Writes home what can be, so that it can be evicted.
+    pub fn bring_home(&mut self, volume: &Volume) -> Result<()> {
+        if volume.order == Order::Log {
+            self.away.append(&mut volume.cache.take_recovered());
+            self.write_home(volume, u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Whether some logged change is not home yet, or blocks wait for the trees.
+    fn is_settled(&self) -> bool {
+        self.away.is_empty() && self.released.is_empty()
+    }
+
+    /// Makes everything changed so far durable.
+    pub fn run(&mut self, volume: &Volume) -> Result<()> {
+        let result = match volume.order {
+            Order::Log => self.run_log(volume),
+            Order::None => self.run_none(volume),
+        };
+        if let Err(error) = &result {
+            volume.shut_down(error);
+        }
+        result
+    }
+
+    /// Makes everything durable and brings everything home, so that the log is empty and the trees know all free space.
+    pub fn settle(&mut self, volume: &Volume) -> Result<()> {
+        // Each run may leave work for the next: frees wait for their own epoch, chunks for their last inode.
+        for _ in 0..8 {
+            self.run(volume)?;
+            self.fetch_overlay(volume, u64::MAX)?;
+            self.write_home(volume, u64::MAX)?;
+            if self.is_settled() && volume.epoch.is_empty() {
+                break;
+            }
+        }
+        volume.device_flush()?;
+        if let Some(log) = &mut self.log {
+            log.set_tail(log.head());
+            log.write_anchor().map_err(|error| volume.log_error(error))?;
+        }
+        Ok(())
+    }
+
+    fn run_log(&mut self, volume: &Volume) -> Result<()> {
+        volume.check_running()?;
+        volume.counters.bump(Count::checkpoints);
+        self.away.append(&mut volume.cache.take_recovered());
+        self.make_log_room(volume)?;
+        self.release(volume)?;
+        volume.release_empty_chunks()?;
+
+        // Close the epoch.
+        let closed = volume.cache.gate.close();
+        let mut txn = Txn::behind(volume, &closed);
+        let prepared = volume.prepare_capture(&mut txn);
+        txn.finish(prepared)?;
+        let number = volume.epoch.number.fetch_add(1, Ordering::Relaxed);
+        let dirty = volume.epoch.take_dirty();
+        let freed = std::mem::take(&mut *volume.epoch.freed.lock());
+        let ordered = std::mem::take(&mut *volume.epoch.ordered.lock());
+        if dirty.is_empty() && freed.limbo.is_empty() && freed.revokes.is_empty() && ordered.is_empty() {
+            drop(closed);
+            self.durable = number + 1;
+            // Data written straight to its place may still be in the device's cache.
+            return volume.device_flush();
+        }
+        self.capture(volume, &dirty, &freed);
+        drop(closed);
+
+        self.write_ordered(volume, ordered)?;
+        let has_fresh = !self.fresh.is_empty();
+        self.write_fresh(volume)?;
+        let time = volume.now();
+        let log = self.log.as_mut().expect("order log has a log");
+        let body_len = self.builder.body_len();
+        let sealed = log.seal(&mut self.builder, time).map_err(|error| volume.log_error(error))?;
+        if has_fresh || volume.data_unflushed.swap(false, Ordering::AcqRel) {
+            log.write_body(&sealed).map_err(|error| volume.log_error(error))?;
+            volume.device_flush()?;
+            log.write_commit(&sealed).map_err(|error| volume.log_error(error))?;
+        } else {
+            log.write_all(&sealed).map_err(|error| volume.log_error(error))?;
+            // Blocks written home before this checkpoint must be durable before the tail passes them. When the log is
+            // on the volume's own device, its flush was theirs.
+            if volume.log_is_external {
+                volume.device_flush()?;
+            }
+        }
+        volume.counters.add(Count::checkpoint_bytes, body_len);
+        self.builder = sealed.recycle();
+        self.durable = number + 1;
+        self.needed_lsn = u64::MAX;
+        let mut freed = freed;
+        self.released.append(&mut freed.limbo);
+        self.move_tail(volume);
+        Ok(())
+    }
+
+    /// Copies what the closing epoch changed. The gate is closed: nothing moves.
+    fn capture(&mut self, volume: &Volume, dirty: &[u32], freed: &Freed) {
+        let cache = &volume.cache;
+        let log = self.log.as_ref().expect("order log has a log");
+        let (head, capacity) = (log.head().0, log.capacity());
+        // Granules logged before this position are logged again with what changed, so that the tail can move past.
+        // Logging again is optional: it may use the room that the changes themselves leave.
+        let relog_before = head.saturating_sub(capacity / 4);
+        let lists = freed.revokes.len() * 8 + (freed.limbo.len() + self.released.len()) * 16;
+        let base = volume.epoch.log_bytes.swap(0, Ordering::Relaxed) + lists as u64;
+        let mut spare = log.room().saturating_sub(base).saturating_sub(capacity / 16).min(capacity / 4);
+        self.builder.clear();
+        for &index in dirty {
+            let header = cache.arena.header(index);
+            let flags = header.flags.fetch_and(!flag::LISTED, Ordering::Relaxed);
+            if flags & flag::DEAD != 0 {
+                continue;
+            }
+            let block = FsBlock(header.block.load(Ordering::Relaxed));
+            let bytes = cache.arena.read(index);
+            if flags & flag::FRESH != 0 {
+                let mut image = self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(cache.block_size()));
+                image.copy_from_slice(&bytes);
+                self.fresh.push(FreshBlock { block: block.0, frame: index, image });
+                header.flags.fetch_and(!flag::FRESH, Ordering::Relaxed);
+                header.flags.fetch_or(flag::DATA_DIRTY, Ordering::Relaxed);
+                header.mask.store(0, Ordering::Relaxed);
+                continue;
+            }
+            let mask = header.mask.swap(0, Ordering::Relaxed);
+            if mask == 0 {
+                continue;
+            }
+            let unhomed = header.unhomed.load(Ordering::Relaxed);
+            let mut logged = mask;
+            if unhomed == 0 {
+                header.first_lsn.store(head, Ordering::Relaxed);
+            } else if header.first_lsn.load(Ordering::Relaxed) < relog_before {
+                let more = u64::from((unhomed & !mask).count_ones()) * volume.granule;
+                if more <= spare {
+                    spare -= more;
+                    logged |= unhomed;
+                    header.first_lsn.store(head, Ordering::Relaxed);
+                }
+            }
+            header.unhomed.store(unhomed | mask, Ordering::Relaxed);
+            self.builder.record(block, logged, &bytes);
+            if flags & flag::AWAY == 0 {
+                header.flags.fetch_or(flag::AWAY, Ordering::Relaxed);
+                self.away.push(index);
+            }
+        }
+        for &block in &freed.revokes {
+            self.builder.revoke(block);
+        }
+        for &(start, length) in freed.limbo.iter().chain(&self.released) {
+            self.builder.pending(start, length);
+        }
+        self.needed_lsn = freed.needed_lsn;
+    }
+
+    /// Puts blocks that a durable epoch freed into the free-space trees.
+    fn release(&mut self, volume: &Volume) -> Result<()> {
+        let mut released = std::mem::take(&mut self.released);
+        released.sort_unstable();
+        volume.release_blocks(&released)
+    }
+
+    /// Brings blocks home while the log is more than half full, or the cache is full of blocks that are away.
+    fn make_log_room(&mut self, volume: &Volume) -> Result<()> {
+        let log = self.log.as_ref().expect("order log has a log");
+        let (room, capacity, head) = (log.room(), log.capacity(), log.head().0);
+        let crowded = self.away.len() * 3 > volume.cache.frame_count();
+        if crowded {
+            self.write_home(volume, u64::MAX)?;
+        } else if room < capacity / 2 {
+            let before = head.saturating_sub(capacity / 4);
+            self.fetch_overlay(volume, before)?;
+            self.write_home(volume, before)?;
+        }
+        // The commit that follows flushes these home writes, and only the next one may use the room they make. When
+        // that would be too late, flush and move the tail now.
+        if room < capacity / 3 {
+            volume.device_flush()?;
+            self.move_tail(volume);
+            let log = self.log.as_mut().expect("order log has a log");
+            log.write_anchor().map_err(|error| volume.log_error(error))?;
+            volume.counters.bump(Count::log_stalls);
+        }
+        Ok(())
+    }
+
+    /// Reads blocks that only the log knows from before `before`, so that they can be written home.
+    fn fetch_overlay(&mut self, volume: &Volume, before: u64) -> Result<()> {
+        if !volume.cache.has_overlay() {
+            return Ok(());
+        }
+        let mut blocks: Vec<u64> = {
+            let overlay = volume.cache.overlay.read();
+            overlay.blocks().filter(|(_, lsn)| lsn.0 < before).map(|(block, _)| block.0).collect()
+        };
+        blocks.sort_unstable();
+        for batch in blocks.chunks(256) {
+            volume.make_room_quietly();
+            let look = super::Look::enter(volume);
+            for &block in batch {
+                volume.cache.fetch_recovered(FsBlock(block))?;
+            }
+            drop(look);
+            self.away.append(&mut volume.cache.take_recovered());
+            if self.away.len() * 3 > volume.cache.frame_count() {
+                self.write_home(volume, u64::MAX)?;
+            }
+        }
+        volume.cache.overlay_done();
+        Ok(())
+    }
+
+    /// Writes home the blocks whose logged changes are older than `before` and that the open epoch has not touched.
+    fn write_home(&mut self, volume: &Volume, before: u64) -> Result<()> {
+        let cache = &volume.cache;
+        let mut keep = Vec::with_capacity(self.away.len());
+        let mut home: Vec<(u64, u32)> = Vec::new();
+        for index in std::mem::take(&mut self.away) {
+            let header = cache.arena.header(index);
+            // A sweep may have given a dead frame to another block meanwhile; what counts is what it holds now.
+            if header.flags.load(Ordering::Relaxed) & flag::DEAD != 0 || header.unhomed.load(Ordering::Relaxed) == 0 {
+                header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
+                continue;
+            }
+            if header.first_lsn.load(Ordering::Relaxed) < before {
+                home.push((header.block.load(Ordering::Relaxed), index));
+            } else {
+                keep.push(index);
+            }
+        }
+        home.sort_unstable();
+        home.dedup();
+        let block_size = cache.block_size();
+        let per_batch = (8 * WRITE_MAX / block_size).max(1);
+        for batch in home.chunks(per_batch) {
+            let mut buffer = AlignedBuf::zeroed(batch.len() * block_size);
+            let mut written = Vec::with_capacity(batch.len());
+            for &(block, index) in batch {
+                let bytes = cache.arena.read(index);
+                let header = cache.arena.header(index);
+                let held = header.mask.load(Ordering::Relaxed) != 0
+                    || header.block.load(Ordering::Relaxed) != block
+                    || header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
+                if held {
+                    if header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 {
+                        keep.push(index);
+                    }
+                    continue;
+                }
+                let at = written.len() * block_size;
+                let image = &mut buffer[at..at + block_size];
+                image.copy_from_slice(&bytes);
+                header::seal(image, header.first_lsn.load(Ordering::Relaxed));
+                written.push((block, index));
+            }
+            volume.write_blocks(&written, &buffer)?;
+            for &(block, index) in &written {
+                cache.came_home(block, index);
+            }
+            volume.counters.add(Count::blocks_homed, written.len() as u64);
+        }
+        self.away = keep;
+        Ok(())
+    }
+
+    fn write_ordered(&mut self, volume: &Volume, mut ordered: Vec<(u64, u32)>) -> Result<()> {
+        if ordered.is_empty() {
+            return Ok(());
+        }
+        ordered.sort_unstable();
+        ordered.dedup();
+        volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
+        volume.write_data(&ordered)
+    }
+
+    fn write_fresh(&mut self, volume: &Volume) -> Result<()> {
+        let lsn = self.log.as_ref().map_or(0, |log| log.head().0);
+        volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.len() as u64);
+        self.fresh.sort_unstable_by_key(|fresh| fresh.block);
+        for fresh in &mut self.fresh {
+            header::seal(&mut fresh.image, lsn);
+        }
+        let bits = volume.geometry.block_bits;
+        let parts: Vec<&[u8]> = self.fresh.iter().map(|fresh| &fresh.image[..]).collect();
+        let mut requests = Vec::new();
+        let mut start = 0;
+        for i in 1..=self.fresh.len() {
+            let contiguous = i < self.fresh.len()
+                && self.fresh[i].block == self.fresh[i - 1].block + 1
+                && ((i - start) << bits) < WRITE_MAX;
+            if !contiguous {
+                requests.push(WriteRequest { offset: self.fresh[start].block << bits, parts: &parts[start..i] });
+                start = i;
+            }
+        }
+        let result = if requests.is_empty() { Ok(()) } else { volume.write_requests(&requests) };
+        drop(requests);
+        drop(parts);
+        // Keep enough buffers for the next checkpoint of this size, not a burst's worth for ever.
+        let keep = self.fresh.len().max(self.spare.len() / 2).min(8192);
+        for fresh in self.fresh.drain(..) {
+            volume.cache.written(fresh.block, fresh.frame);
+            self.spare.push(fresh.image);
+        }
+        self.spare.truncate(keep);
+        result
+    }
+
+    /// Tells the log how far its tail may move: to the oldest change that is not home.
+    fn move_tail(&mut self, volume: &Volume) {
+        let cache = &volume.cache;
+        let log = self.log.as_mut().expect("order log has a log");
+        let mut tail = log.head().0.min(self.needed_lsn).min(volume.epoch.freed.lock().needed_lsn);
+        for &index in &self.away {
+            let header = cache.arena.header(index);
+            if header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.load(Ordering::Relaxed) != 0 {
+                tail = tail.min(header.first_lsn.load(Ordering::Relaxed));
+            }
+        }
+        if let Some(lsn) = cache.overlay.read().oldest() {
+            tail = tail.min(lsn.0);
+        }
+        log.set_tail(Lsn(tail));
+    }
+
+    fn run_none(&mut self, volume: &Volume) -> Result<()> {
+        volume.check_running()?;
+        volume.counters.bump(Count::checkpoints);
+        self.release(volume)?;
+        volume.release_empty_chunks()?;
+        let closed = volume.cache.gate.close();
+        let mut txn = Txn::behind(volume, &closed);
+        let prepared = volume.prepare_capture(&mut txn);
+        txn.finish(prepared)?;
+        let number = volume.epoch.number.fetch_add(1, Ordering::Relaxed);
+        let dirty = volume.epoch.take_dirty();
+        let mut freed = std::mem::take(&mut *volume.epoch.freed.lock());
+        let ordered = std::mem::take(&mut *volume.epoch.ordered.lock());
+        volume.epoch.log_bytes.store(0, Ordering::Relaxed);
+        let cache = &volume.cache;
+        let mut home: Vec<(u64, u32)> = Vec::with_capacity(dirty.len());
+        for index in dirty {
+            let header = cache.arena.header(index);
+            let flags = header.flags.fetch_and(!(flag::LISTED | flag::FRESH), Ordering::Relaxed);
+            if flags & flag::DEAD != 0 {
+                continue;
+            }
+            header.mask.store(0, Ordering::Relaxed);
+            // Not home until written: keeps the sweeper away.
+            header.unhomed.store(u64::MAX, Ordering::Relaxed);
+            header.first_lsn.store(0, Ordering::Relaxed);
+            home.push((header.block.load(Ordering::Relaxed), index));
+        }
+        drop(closed);
+        self.write_ordered(volume, ordered)?;
+        home.sort_unstable();
+        let block_size = cache.block_size();
+        for batch in home.chunks((8 * WRITE_MAX / block_size).max(1)) {
+            let mut buffer = AlignedBuf::zeroed(batch.len() * block_size);
+            let mut written = Vec::with_capacity(batch.len());
+            for &(block, index) in batch {
+                let bytes = cache.arena.read(index);
+                let header = cache.arena.header(index);
+                if header.flags.load(Ordering::Relaxed) & flag::DEAD != 0
+                    || header.block.load(Ordering::Relaxed) != block
+                {
+                    continue;
+                }
+                let at = written.len() * block_size;
+                buffer[at..at + block_size].copy_from_slice(&bytes);
+                header::seal(&mut buffer[at..at + block_size], 0);
+                written.push((block, index));
+            }
+            volume.write_blocks(&written, &buffer)?;
+            for &(block, index) in &written {
+                cache.came_home(block, index);
+            }
+            volume.counters.add(Count::blocks_homed, written.len() as u64);
+        }
+        volume.device_flush()?;
+        volume.data_unflushed.store(false, Ordering::Release);
+        self.durable = number + 1;
+        self.released.append(&mut freed.limbo);
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! What may reach the device before what.
+//!
+//! An operation changes metadata inside one transaction ([`Txn`]); a transaction lives inside the gate, so that a
+//! checkpoint sees all of it or nothing. Changes gather in the *open epoch*: the frames changed, with a mask of granules
+//! each; blocks freed (limbo), metadata blocks forgotten (revokes), and file data to be written first.
+//!
+//! `checkpoint` closes an epoch and makes it durable, as the order in force demands.
+
+pub(crate) mod checkpoint;
+
+use crate::cache::{Closed, Entered, flag, thread_slot};
+use crate::counters::Count;
+use crate::edit::{BlockEdit, BlockStore};
+use crate::error::{Error, Result};
+use crate::volume::Volume;
+use myriad_format::{BlockKind, FsBlock, Geometry, header};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the operations since the last checkpoint have changed.
+pub(crate) struct OpenEpoch {
+    /// Frames changed, a list a thread slot.
+    dirty: Box<[Mutex<Vec<u32>>]>,
+    pub freed: Mutex<Freed>,
+    /// File data that must be on the device before the commit: block and frame.
+    pub ordered: Mutex<Vec<(u64, u32)>>,
+    /// Bytes that the epoch will take in the log.
+    pub log_bytes: AtomicU64,
+    /// Number of the epoch: those below are closed.
+    pub number: AtomicU64,
+}
+
+/// What an epoch gave up.
+pub(crate) struct Freed {
+    /// Extents freed: not in the trees until the epoch is durable.
+    pub limbo: Vec<(FsBlock, u32)>,
+    /// Metadata blocks forgotten.
+    pub revokes: Vec<FsBlock>,
+    /// Lowest log position that forgotten blocks need for as long as the epoch is not durable.
+    pub needed_lsn: u64,
+}
+
+impl Default for Freed {
+    fn default() -> Self {
+        Self { limbo: Vec::new(), revokes: Vec::new(), needed_lsn: u64::MAX }
+    }
+}
+
+impl OpenEpoch {
+    pub fn new() -> Self {
+        Self {
+            dirty: (0..64).map(|_| Mutex::new(Vec::new())).collect(),
+            freed: Mutex::new(Freed::default()),
+            ordered: Mutex::new(Vec::new()),
+            log_bytes: AtomicU64::new(0),
+            number: AtomicU64::new(1),
+        }
+    }
+
+    /// Takes all lists of changed frames. While the gate is closed.
+    pub fn take_dirty(&self) -> Vec<u32> {
+        let mut all = Vec::new();
+        for list in &self.dirty {
+            all.append(&mut list.lock());
+        }
+        all
+    }
+
+    /// Whether anything waits for a checkpoint.
+    pub fn is_empty(&self) -> bool {
+        self.dirty.iter().all(|list| list.lock().is_empty())
+            && self.freed.lock().limbo.is_empty()
+            && self.ordered.lock().is_empty()
+    }
+}
+
+thread_local! {
+    static SPARE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Where a transaction or a reader stands: inside the gate, or behind it, closed, with everybody else outside.
+enum Standing<'a> {
+    Inside { _entered: Entered<'a> },
+    Closed { _closed: &'a Closed<'a> },
+}
+
+/// Inside the gate, to look only.
+pub(crate) struct Look<'a> {
+    pub volume: &'a Volume,
+    _standing: Standing<'a>,
+}
+
+impl<'a> Look<'a> {
+    pub fn enter(volume: &'a Volume) -> Self {
+        Self { volume, _standing: Standing::Inside { _entered: volume.cache.gate.enter() } }
+    }
+
+    #[inline]
+    pub fn read<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let frame = self.volume.cache.get(block, kind)?;
+        Ok(f(&frame.read()))
+    }
+}
+
+/// One operation's changes. Metadata bytes change only through its methods.
+///
+/// There is no undo: an operation refuses before its first change. An error after it shuts the volume down, so that no
+/// checkpoint ever makes half an operation durable.
+pub(crate) struct Txn<'a> {
+    pub look: Look<'a>,
+    dirty: Vec<u32>,
+    log_bytes: u64,
+    changed: bool,
+    finished: bool,
+}
+
+impl<'a> Txn<'a> {
+    pub fn enter(volume: &'a Volume) -> Self {
+        Self::new(Look::enter(volume))
+    }
+
+    /// A transaction of the checkpointer itself, behind the closed gate.
+    pub fn behind(volume: &'a Volume, closed: &'a Closed<'a>) -> Self {
+        Self::new(Look { volume, _standing: Standing::Closed { _closed: closed } })
+    }
+
+    fn new(look: Look<'a>) -> Self {
+        Self { look, dirty: SPARE.take(), log_bytes: 0, changed: false, finished: false }
+    }
+
+    pub fn volume(&self) -> &'a Volume {
+        self.look.volume
+    }
+
+    /// Ends the transaction with the operation's result: an error after a change is the end of all changes.
+    pub fn finish<T>(mut self, result: Result<T>) -> Result<T> {
+        self.finished = true;
+        if let Err(error) = &result
+            && self.changed
+        {
+            self.volume().shut_down(error);
+        }
+        result
+    }
+
+    /// Whether the transaction has changed anything.
+    pub fn has_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Notes that the granules in `mask` of a frame changed.
+    fn note(&mut self, index: u32, mask: u64) {
+        if mask == 0 {
+            return;
+        }
+        self.changed = true;
+        let header = self.volume().cache.arena.header(index);
+        let flags = header.flags.load(Ordering::Relaxed);
+        if flags & flag::FRESH == 0 {
+            let old = header.mask.load(Ordering::Relaxed);
+            let new = old | mask;
+            if new != old {
+                header.mask.store(new, Ordering::Relaxed);
+                let granules = u64::from((new ^ old).count_ones());
+                self.log_bytes += granules * self.volume().granule + if old == 0 { 16 } else { 0 };
+            }
+        }
+        if flags & flag::LISTED == 0 {
+            header.flags.fetch_or(flag::LISTED, Ordering::Relaxed);
+            self.dirty.push(index);
+        }
+    }
+
+    /// Frees blocks: they go to limbo until this epoch is durable.
+    pub fn block_free(&mut self, start: FsBlock, length: u32) {
+        self.changed = true;
+        let volume = self.volume();
+        volume.epoch.freed.lock().limbo.push((start, length));
+        volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
+        volume.counters.add(Count::blocks_freed, u64::from(length));
+    }
+
+    /// File data that must be on the device before this epoch's commit.
+    pub fn order_data(&mut self, writes: impl IntoIterator<Item = (u64, u32)>) {
+        self.volume().epoch.ordered.lock().extend(writes);
+    }
+
+    fn init_block<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        logged: bool,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R> {
+        let volume = self.volume();
+        let frame = volume.cache.create(block, kind)?;
+        let mut bytes = frame.write();
+        header::init(&mut bytes, kind, volume.cache.volume, owner, block);
+        let mut mask = u64::MAX;
+        if logged {
+            // It may have been forgotten in this very epoch. Its whole content is logged, so nothing older can shine
+            // through, and a revoke would drop the new record with the old ones.
+            volume.epoch.freed.lock().revokes.retain(|&revoked| revoked != block);
+        } else {
+            volume.cache.arena.header(frame.index).flags.fetch_or(flag::FRESH, Ordering::Relaxed);
+        }
+        let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
+        self.note(frame.index, mask);
+        Ok(result)
+    }
+}
+
+impl BlockStore for Txn<'_> {
+    fn geometry(&self) -> Geometry {
+        self.volume().geometry
+    }
+
+    #[inline]
+    fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        self.look.read(block, kind, f)
+    }
+
+    #[inline]
+    fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
+        let frame = self.volume().cache.get(block, kind)?;
+        let mut bytes = frame.write();
+        let mut mask = 0;
+        let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
+        // Noted under the latch: whoever writes the block home afterwards sees the mask.
+        self.note(frame.index, mask);
+        Ok(result)
+    }
+
+    fn init<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R> {
+        self.init_block(block, kind, owner, false, f)
+    }
+
+    fn reinit<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R> {
+        self.init_block(block, kind, owner, true, f)
+    }
+
+    fn forget(&mut self, block: FsBlock) {
+        self.changed = true;
+        let volume = self.volume();
+        let needed = volume.cache.kill(block);
+        let mut freed = volume.epoch.freed.lock();
+        freed.revokes.push(block);
+        if let Some(lsn) = needed {
+            freed.needed_lsn = freed.needed_lsn.min(lsn);
+        }
+    }
+}
+
+/// Structures that are only looked at go through the same seam; to change through it is our mistake.
+impl BlockStore for &Look<'_> {
+    fn geometry(&self) -> Geometry {
+        self.volume.geometry
+    }
+
+    #[inline]
+    fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Look::read(self, block, kind, f)
+    }
+
+    fn change<R>(&mut self, _: FsBlock, _: BlockKind, _: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
+        unreachable!("a look changes nothing")
+    }
+
+    fn init<R>(&mut self, _: FsBlock, _: BlockKind, _: u64, _: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
+        unreachable!("a look changes nothing")
+    }
+
+    fn reinit<R>(&mut self, _: FsBlock, _: BlockKind, _: u64, _: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
+        unreachable!("a look changes nothing")
+    }
+
+    fn forget(&mut self, _: FsBlock) {
+        unreachable!("a look changes nothing")
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        let volume = self.volume();
+        if self.changed && !self.finished {
+            // A panic or an early return in the middle of a change.
+            volume.shut_down(&Error::Shutdown);
+        }
+        if !self.dirty.is_empty() {
+            volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
+            volume.epoch.log_bytes.fetch_add(self.log_bytes, Ordering::Relaxed);
+        }
+        SPARE.set(std::mem::take(&mut self.dirty));
+    }
+}

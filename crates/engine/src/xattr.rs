@@ -1,0 +1,178 @@
+//! Where an inode's extended attributes lie: packed at the end of its body, or in a chain of attribute blocks.
+
+use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL};
+use crate::dir::BlockSource;
+use crate::edit::BlockStore;
+use crate::error::{Error, Errno, Result};
+use crate::extent;
+use crate::inode;
+use crate::order::{Look, Txn};
+use myriad_format::inode::{RawInode, flag, fork};
+use myriad_format::xattr::{AttrBlockHeader, LIST_MAX};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, header};
+use zerocopy::little_endian::{U32, U64};
+
+/// Longest list that goes into the body: the other slots stay for directory entries and neighbours.
+const BODY_LIST_MAX: usize = 512;
+
+fn root(raw: &RawInode) -> (FsBlock, usize) {
+    let word = u64::from_le_bytes(raw.fork[24..].try_into().expect("8 bytes"));
+    (FsBlock(word & ((1 << 48) - 1)), (word >> 48) as usize)
+}
+
+fn corrupt(ino: Ino, field: &'static str, value: u64) -> Error {
+    Corrupt::Attributes { ino, field, value }.into()
+}
+
+/// The packed list of an inode.
+pub(crate) fn read(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Vec<u8>> {
+    if raw.has_flag(flag::ATTR_BODY) {
+        return inode::read_body(look, ino, raw, |_, attrs| attrs.to_vec());
+    }
+    let mut list = Vec::new();
+    if raw.has_flag(flag::ATTR_BLOCKS) {
+        for_each_block(look, ino, raw, |_, bytes| list.extend_from_slice(bytes))?;
+    }
+    Ok(list)
+}
+
+fn for_each_block(
+    look: &Look<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    mut f: impl FnMut(FsBlock, &[u8]),
+) -> Result<()> {
+    let (mut block, count) = root(raw);
+    for index in 0..count {
+        block = look.read(block, BlockKind::Attributes, |bytes| {
+            header::verify_owner(bytes, block, ino.0)?;
+            let raw = AttrBlockHeader::read(bytes);
+            let length = raw.length.get() as usize;
+            if raw.index.get() as usize != index || length > bytes.len() - AttrBlockHeader::SIZE {
+                return Err(corrupt(ino, "block", block.0));
+            }
+            f(block, &bytes[AttrBlockHeader::SIZE..AttrBlockHeader::SIZE + length]);
+            Ok(FsBlock(raw.next.get()))
+        })??;
+    }
+    if !block.is_none() {
+        return Err(corrupt(ino, "chain length", count as u64));
+    }
+    Ok(())
+}
+
+pub(crate) fn access_acl(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<Vec<u8>>> {
+    one(look, ino, raw, ACCESS_ACL)
+}
+
+pub(crate) fn default_acl(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<Vec<u8>>> {
+    if !raw.has_flag(flag::HAS_ACL) {
+        return Ok(None);
+    }
+    one(look, ino, raw, DEFAULT_ACL)
+}
+
+fn one(look: &Look<'_>, ino: Ino, raw: &RawInode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let list = read(look, ino, raw)?;
+    Ok(attr_list::get(ino, &list, name)?.map(<[u8]>::to_vec))
+}
+
+/// Blocks that a list of this length may need.
+pub(crate) fn blocks_for(look_block_size: usize, len: usize) -> u64 {
+    (len.div_ceil(look_block_size - AttrBlockHeader::SIZE) + 4) as u64
+}
+
+/// Gives an inode this packed list, in place of what it has. Changes `raw`. The transaction has reserved
+/// [`blocks_for`] the list.
+pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]) -> Result<()> {
+    if list.len() > LIST_MAX {
+        return Err(Errno::NOSPC.into());
+    }
+    let data = inode::read_body(&txn.look, ino, raw, |data, _| data.to_vec())?;
+    let mut old = Vec::new();
+    if raw.has_flag(flag::ATTR_BLOCKS) {
+        for_each_block(&txn.look, ino, raw, |block, _| old.push(block))?;
+    }
+    let mut source = BlockSource::new(txn.volume().block_of(ino));
+    let in_body = list.len() <= BODY_LIST_MAX && inode::set_body(txn, ino, raw, &data, list)?;
+    if in_body {
+        raw.flags = U32::new(raw.flags.get() & !(flag::ATTR_BLOCKS | flag::ATTR_BODY));
+        if !list.is_empty() {
+            raw.flags = U32::new(raw.flags.get() | flag::ATTR_BODY);
+        }
+        if !old.is_empty() {
+            raw.fork[24..].fill(0);
+        }
+    } else {
+        free_root_place(txn, &mut source, ino, raw)?;
+        if raw.has_flag(flag::ATTR_BODY) {
+            // Shrinking always succeeds.
+            let data = inode::read_body(&txn.look, ino, raw, |data, _| data.to_vec())?;
+            inode::set_body(txn, ino, raw, &data, &[])?;
+        }
+        let per_block = txn.volume().cache.block_size() - AttrBlockHeader::SIZE;
+        let count = list.len().div_ceil(per_block);
+        let mut next = FsBlock::NONE;
+        for (index, part) in list.chunks(per_block).enumerate().rev() {
+            let block = source.allocate(txn)?;
+            txn.init(block, BlockKind::Attributes, ino.0, |edit| {
+                let raw = AttrBlockHeader::read_mut(edit.range_mut(0, AttrBlockHeader::SIZE));
+                raw.length = U32::new(part.len() as u32);
+                raw.index = U32::new(index as u32);
+                raw.next = U64::new(next.0);
+                edit.put(AttrBlockHeader::SIZE, part);
+            })?;
+            next = block;
+        }
+        raw.flags = U32::new(raw.flags.get() & !flag::ATTR_BODY | flag::ATTR_BLOCKS);
+        raw.fork[24..].copy_from_slice(&(next.0 | (count as u64) << 48).to_le_bytes());
+    }
+    for block in old {
+        source.free(txn, block);
+    }
+    source.settle(raw);
+    let acl = attr_list::has_acl(ino, list)?;
+    raw.flags = U32::new(raw.flags.get() & !flag::HAS_ACL | if acl { flag::HAS_ACL } else { 0 });
+    if !list.is_empty() {
+        txn.volume().note_features(acl);
+    }
+    Ok(())
+}
+
+/// Clears the fork's last 8 bytes for the attribute root: a second extent moves to a tree, a long target to the body.
+fn free_root_place(txn: &mut Txn<'_>, source: &mut BlockSource, ino: Ino, raw: &mut RawInode) -> Result<()> {
+    if raw.has_flag(flag::ATTR_BLOCKS) {
+        return Ok(());
+    }
+    match raw.fork_code() {
+        fork::EXTENTS if raw.inline_extent_count() == 2 => {
+            extent::leave_attr_room(txn, source, raw, ino)?;
+        }
+        fork::SHORT_LINK if raw.size.get() > 24 => {
+            let target = raw.fork[..raw.size.get() as usize].to_vec();
+            let attrs = inode::read_body(&txn.look, ino, raw, |_, attrs| attrs.to_vec())?;
+            if !inode::set_body(txn, ino, raw, &target, &attrs)? {
+                return Err(Errno::NOSPC.into());
+            }
+            raw.set_fork(fork::INLINE, 0);
+            raw.fork.fill(0);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Frees the attributes of an inode that goes.
+pub(crate) fn free(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
+    if raw.has_flag(flag::ATTR_BLOCKS) {
+        let mut blocks = Vec::new();
+        for_each_block(&txn.look, ino, raw, |block, _| blocks.push(block))?;
+        for block in blocks {
+            txn.forget(block);
+            txn.block_free(block, 1);
+        }
+        raw.flags = U32::new(raw.flags.get() & !flag::ATTR_BLOCKS);
+    }
+    Ok(())
+}
+

@@ -1,0 +1,578 @@
+//! The verb `myriad bench`.
+
+use crate::compare::commands::{read_rows, tar_rows};
+use crate::compare::{self, Contestant};
+use crate::interrupt::{self, Interrupted};
+use crate::provenance::Provenance;
+use crate::provider::{self, Provider, VolumeOptions};
+use crate::report::{self, Column, Record};
+use crate::runner::{RunOptions, Sample};
+use crate::schedule::{self, Selected};
+use crate::targets::Durability;
+use crate::workloads::dir::{Dir, UnlinkOrder};
+use crate::workloads::file::Files;
+use crate::workloads::names::NameStyle;
+use crate::workloads::tree::Tree;
+use crate::workloads::{self, Workload};
+use anyhow::{Result, ensure};
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
+use myriad_engine::{MkfsOptions, MountOptions, Order};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure volumes, directories and databases side by side.
+///
+/// A TARGET is an image (made fresh, worked on in this process), a directory (through system calls), `direct:DIRECTORY`
+/// (the same, reads and writes inside files with direct I/O), or `sqlite:PATH` (a row a file).
+#[derive(Debug, Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Many entries in one directory: create, stat, list, rename, unlink
+    Dir(Direct<DirOptions>),
+    /// A tree of directories with files: create, walk, stat by path, remove
+    Tree(Direct<TreeOptions>),
+    /// Many small files; a big file, sequentially and at random
+    File(Direct<FileOptions>),
+    /// Kernel file systems on loop devices, a volume and SQLite, interleaved, with ratios
+    Compare(Box<Compare>),
+}
+
+#[derive(Debug, Args, Serialize)]
+struct Direct<T: Args> {
+    /// IMAGE, DIRECTORY, direct:DIRECTORY or sqlite:PATH
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    workload: T,
+    #[command(flatten)]
+    common: Common,
+    /// Replace image or database files that exist
+    #[arg(long)]
+    force: bool,
+    /// Leave image and database files behind
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Clone, Debug, Args, Serialize)]
+struct Common {
+    /// Runs of each target, interleaved
+    #[arg(long, visible_alias = "rounds", value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: u32,
+    /// Threads, each in directories of its own
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Order of writes of volumes
+    #[arg(long, value_enum, default_value = "log")]
+    order: OrderChoice,
+    /// What is durable when: at the end of a phase, each operation, or every N operations
+    #[arg(long, value_name = "end|each|N", default_value = "end", value_parser = parse_durability)]
+    sync: Durability,
+    /// What names look like
+    #[arg(long, value_enum, default_value = "numeric")]
+    names: NameStyle,
+    /// Drop caches before each phase that reads
+    #[arg(long)]
+    cold: bool,
+    /// Memory for cached blocks, of volumes and of SQLite [default: a quarter of memory, at most 4G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cachesize: Option<u64>,
+    /// Size of images
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size)]
+    image_size: u64,
+    /// Random stats of each kind, per thread [default: as many as entries, at least 100k, at most 1M]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    lookups: Option<u64>,
+    /// Paths given to a target at once in stat_many
+    #[arg(long, value_name = "N", default_value = "256", value_parser = parse_count)]
+    batch: u64,
+    /// Only these phases, and what they build on
+    #[arg(long, value_name = "PHASE,...", value_delimiter = ',')]
+    phases: Vec<String>,
+    /// Everything random follows from it
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// One JSON line per target, workload and run, with every sample
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum OrderChoice {
+    Log,
+    None,
+}
+
+#[derive(Clone, Debug, Args, Serialize)]
+struct DirOptions {
+    /// Entries in each directory
+    #[arg(long, value_name = "N", default_value = "100k", value_parser = parse_count)]
+    entries: u64,
+    /// Directories, per thread
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
+    dirs: u64,
+    /// In which order entries are removed
+    #[arg(long, value_enum, default_value = "random")]
+    unlink: UnlinkOrder,
+}
+
+#[derive(Clone, Debug, Args, Serialize)]
+struct TreeOptions {
+    /// Directories of the tree, per thread
+    #[arg(long, value_name = "N", default_value = "1k", value_parser = parse_count)]
+    tree_dirs: u64,
+    /// Files in each
+    #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
+    tree_files: u64,
+    /// Bytes of each file
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    tree_size: u64,
+    /// Subdirectories of a directory
+    #[arg(long, value_name = "N", default_value = "8", value_parser = parse_count)]
+    fan: u64,
+}
+
+#[derive(Clone, Debug, Args, Serialize)]
+struct FileOptions {
+    /// Small files, per thread
+    #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count)]
+    files: u64,
+    /// Small files have 0 to this many bytes
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = parse_size)]
+    size_max: u64,
+    /// The big file, per thread; 0: none
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    big: u64,
+    /// Request sizes in the big file
+    #[arg(long, value_name = "SIZE,...", default_value = "4K,64K,1M", value_delimiter = ',', value_parser = parse_size)]
+    requests: Vec<u64>,
+    /// Random requests of each kind, at most
+    #[arg(long, value_name = "N", default_value = "16k", value_parser = parse_count)]
+    random_requests: u64,
+}
+
+#[derive(Debug, Args, Serialize)]
+struct Compare {
+    /// What to compare; one named twice shows the noise
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "ext4,xfs,btrfs,myriad,sqlite")]
+    targets: Vec<Contestant>,
+    /// What to run
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "dir,tree,file,meta")]
+    workloads: Vec<WorkloadName>,
+    /// No workloads, only rows of commands
+    #[arg(long, conflicts_with = "workloads")]
+    only_commands: bool,
+    /// Rows that unpack this archive, then search, count, pack and remove the tree
+    #[arg(long, value_name = "FILE")]
+    tar: Option<PathBuf>,
+    /// Rows of commands: a JSON array of {name, cold, ops, dir: {prepare, timed}, image: {prepare, timed}}
+    #[arg(long, value_name = "FILE")]
+    rows: Option<PathBuf>,
+    /// Append every sample to this file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Where images are made; its file system must allow direct I/O
+    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
+    folder: PathBuf,
+    /// Leave images as holes instead of writing their blocks once beforehand
+    #[arg(long)]
+    sparse: bool,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    dir: DirOptions,
+    #[command(flatten)]
+    tree: TreeOptions,
+    #[command(flatten)]
+    file: FileOptions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum WorkloadName {
+    Dir,
+    Tree,
+    File,
+    /// Space that metadata takes on a tree
+    Meta,
+}
+
+impl Common {
+    fn lookups(&self, entries: u64) -> u64 {
+        self.lookups.unwrap_or(entries.clamp(100_000, 1_000_000))
+    }
+
+    fn batch(&self) -> usize {
+        usize::try_from(self.batch).unwrap_or(usize::MAX).max(1)
+    }
+
+    fn cache_size(&self) -> u64 {
+        self.cachesize.unwrap_or_else(myriad_engine::default_cache_size)
+    }
+
+    fn volume(&self) -> VolumeOptions {
+        let order = match self.order {
+            OrderChoice::Log => Order::Log,
+            OrderChoice::None => Order::None,
+        };
+        VolumeOptions {
+            size: Some(self.image_size),
+            mkfs: MkfsOptions { order, seed: Some(self.seed), ..MkfsOptions::default() },
+            mount: MountOptions {
+                order: Some(order),
+                cache_size: self.cache_size(),
+                seed: Some(self.seed),
+                ..MountOptions::default()
+            },
+        }
+    }
+
+    fn run_options(&self) -> RunOptions {
+        RunOptions { threads: usize::from(self.threads), durability: self.sync, seed: self.seed }
+    }
+}
+
+impl Bench {
+    /// Fills in what depends on the machine, so that each record states it.
+    fn state_defaults(&mut self) {
+        let common = match &mut self.what {
+            What::Dir(direct) => &mut direct.common,
+            What::Tree(direct) => &mut direct.common,
+            What::File(direct) => &mut direct.common,
+            What::Compare(compare) => &mut compare.common,
+        };
+        common.cachesize = Some(common.cache_size());
+    }
+}
+
+/// Options that make a workload.
+trait Make {
+    fn make(&self, common: &Common) -> Result<Box<dyn Workload>>;
+    /// Files and directories at most.
+    fn inodes(&self, common: &Common) -> u64;
+}
+
+impl Make for DirOptions {
+    fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
+        ensure!(self.entries > 0 && self.dirs > 0, "--entries and --dirs are at least 1");
+        Ok(Box::new(Dir {
+            entries: self.entries,
+            dirs: self.dirs,
+            lookups: common.lookups(self.entries * self.dirs),
+            batch: common.batch(),
+            names: common.names,
+            unlink_order: self.unlink,
+            cold: common.cold,
+            seed: common.seed,
+        }))
+    }
+
+    fn inodes(&self, common: &Common) -> u64 {
+        u64::from(common.threads) * self.dirs * (self.entries + 1)
+    }
+}
+
+impl TreeOptions {
+    fn tree(&self, common: &Common, meta: bool) -> Result<Tree> {
+        ensure!(self.tree_dirs > 0 && self.fan > 0, "--tree-dirs and --fan are at least 1");
+        // A chain of directories this long would have paths that no system call takes.
+        ensure!(self.fan > 1 || self.tree_dirs <= 64, "--fan 1 makes one chain: at most 64 --tree-dirs");
+        Ok(Tree {
+            dirs: self.tree_dirs,
+            files: self.tree_files,
+            size: self.tree_size,
+            fan: self.fan,
+            lookups: common.lookups(self.tree_dirs * self.tree_files),
+            batch: common.batch(),
+            names: common.names,
+            cold: common.cold,
+            threads: usize::from(common.threads),
+            seed: common.seed,
+            meta,
+        })
+    }
+}
+
+impl Make for TreeOptions {
+    fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(self.tree(common, false)?))
+    }
+
+    fn inodes(&self, common: &Common) -> u64 {
+        u64::from(common.threads) * self.tree_dirs * (self.tree_files + 1)
+    }
+}
+
+impl Make for FileOptions {
+    fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
+        ensure!(self.requests.iter().all(|&request| request > 0), "--requests are at least one byte");
+        Ok(Box::new(Files {
+            files: self.files,
+            size_max: self.size_max,
+            big: self.big,
+            requests: self.requests.clone(),
+            random_requests_max: self.random_requests,
+            names: common.names,
+            cold: common.cold,
+            seed: common.seed,
+        }))
+    }
+
+    fn inodes(&self, common: &Common) -> u64 {
+        u64::from(common.threads) * (self.files + self.files / 1000 + 8)
+    }
+}
+
+/// The parser of the verb.
+pub fn command() -> clap::Command {
+    Bench::augment_args(clap::Command::new("bench"))
+}
+
+/// Runs the verb: exit code 0, or 130 if a signal ended it (after cleaning up).
+pub fn run(matches: &ArgMatches) -> Result<ExitCode> {
+    interrupt::watch()?;
+    let mut bench = Bench::from_arg_matches(matches)?;
+    bench.state_defaults();
+    let outcome = match &bench.what {
+        What::Dir(direct) => run_direct(direct),
+        What::Tree(direct) => run_direct(direct),
+        What::File(direct) => run_direct(direct),
+        What::Compare(compare) => run_compare(compare),
+    };
+    match outcome {
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("interrupted; nothing is left behind");
+            Ok(ExitCode::from(130))
+        }
+        // A program we started got the signal too, and its failure came first.
+        Err(_) if interrupt::check().is_err() => {
+            eprintln!("interrupted; nothing is left behind");
+            Ok(ExitCode::from(130))
+        }
+        Err(error) => Err(error),
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn run_direct<T: Args + Make + Serialize>(direct: &Direct<T>) -> Result<()> {
+    let common = &direct.common;
+    let volume = common.volume();
+    let mut providers: Vec<Box<dyn Provider>> = Vec::new();
+    for target in &direct.targets {
+        let repeated = providers.iter().any(|provider| provider.label() == target);
+        ensure!(!repeated, "{target} is named twice; two directories or images show the noise as well");
+        providers.push(provider::parse(target, &volume, common.sync, direct.force, direct.keep)?);
+    }
+    let workload = direct.workload.make(common)?;
+    let phases = workloads::select(workload.phases(), &common.phases)?;
+    let workloads = [Selected { workload, phases }];
+    let columns: Vec<Column> =
+        providers.iter().map(|provider| Column { label: provider.label().to_owned(), side: provider.side() }).collect();
+    let provenance = Provenance::now();
+    let options = serde_json::to_value(direct)?;
+    let bar = schedule::progress(providers.len() as u64 * u64::from(common.runs));
+    let mut samples: Vec<Sample> = Vec::new();
+    for round in 0..common.runs {
+        schedule::round(&mut providers, &workloads, common.run_options(), round, &bar, &mut |fresh| {
+            if common.json {
+                let (provenance, options) = (provenance.clone(), options.clone());
+                let record = Record { provenance, seed: common.seed, options, samples: fresh };
+                println!("{}", serde_json::to_string(&record)?);
+            } else {
+                samples.extend(fresh);
+            }
+            Ok(())
+        })?;
+    }
+    bar.finish_and_clear();
+    if !common.json {
+        println!("{}", headline(&provenance, common));
+        println!("{}", report::detail(&samples, &columns).trim_fmt());
+    }
+    Ok(())
+}
+
+fn run_compare(options: &Compare) -> Result<()> {
+    let common = &options.common;
+    let mut makers: Vec<(Box<dyn Workload>, u64)> = Vec::new();
+    for name in if options.only_commands { &[][..] } else { &options.workloads } {
+        makers.push(match name {
+            WorkloadName::Dir => (options.dir.make(common)?, options.dir.inodes(common)),
+            WorkloadName::Tree => (options.tree.make(common)?, options.tree.inodes(common)),
+            WorkloadName::File => (options.file.make(common)?, options.file.inodes(common)),
+            WorkloadName::Meta => (Box::new(options.tree.tree(common, true)?), options.tree.inodes(common)),
+        });
+    }
+    let mut rows = options.rows.as_deref().map(read_rows).transpose()?.unwrap_or_default();
+    let tar = options.tar.as_deref().map(std::path::absolute).transpose()?;
+    if let Some(tar) = &tar {
+        rows.extend(tar_rows(tar)?);
+    }
+    let inodes = makers.iter().map(|maker| maker.1).max().unwrap_or(0);
+    let inodes = inodes.max(rows.iter().map(|row| row.ops).max().unwrap_or(0));
+    let plan = compare::Plan {
+        contestants: options.targets.clone(),
+        workloads: select_across(makers.into_iter().map(|maker| maker.0).collect(), &common.phases)?,
+        rows,
+        tar,
+        image_bytes: common.image_size,
+        sparse: options.sparse,
+        folder: std::path::absolute(&options.folder)?,
+        rounds: common.runs,
+        // Room for the root, lost+found and the like.
+        inodes: inodes + 1000,
+        volume: common.volume(),
+        run: common.run_options(),
+        out: options.out.clone(),
+        options: serde_json::to_value(options)?,
+    };
+    ensure!(!plan.workloads.is_empty() || !plan.rows.is_empty(), "no workload and no row to run");
+    let outcome = compare::run(&plan)?;
+    if common.json {
+        for record in &outcome.records {
+            println!("{}", serde_json::to_string(record)?);
+        }
+        return Ok(());
+    }
+    let samples = outcome.samples();
+    let provenance = outcome.records.first().map_or_else(Provenance::now, |record| record.provenance.clone());
+    println!("{}", headline(&provenance, common));
+    for (name, reason) in &outcome.skipped {
+        println!("left out: {name}: {reason}");
+    }
+    println!("{}", report::comparison(&samples, &outcome.columns, common.seed).trim_fmt());
+    if let Some(table) = report::metadata(&samples, &outcome.columns) {
+        println!("\n{}", table.trim_fmt());
+    }
+    Ok(())
+}
+
+/// A phase wanted of several workloads need only exist in one; a workload without any is left out.
+fn select_across(workloads: Vec<Box<dyn Workload>>, wanted: &[String]) -> Result<Vec<Selected>> {
+    let all: Vec<workloads::Phase> = workloads.iter().flat_map(|workload| workload.phases()).collect();
+    workloads::select(all, wanted)?;
+    let mut selected = Vec::new();
+    for workload in workloads {
+        let phases = workload.phases();
+        let known = |name: &&String| phases.iter().any(|phase| phase.reported && phase.name == **name);
+        let mine: Vec<String> = wanted.iter().filter(known).cloned().collect();
+        if wanted.is_empty() || !mine.is_empty() {
+            selected.push(Selected { phases: workloads::select(phases, &mine)?, workload });
+        }
+    }
+    Ok(selected)
+}
+
+/// What everyone needs to know to read the table below.
+fn headline(provenance: &Provenance, common: &Common) -> String {
+    let temperature = if common.cold { "cold" } else { "warm" };
+    let sync = match common.sync {
+        Durability::End => "end".to_owned(),
+        Durability::Every(1) => "each".to_owned(),
+        Durability::Every(ops) => format!("every {ops}"),
+    };
+    format!(
+        "{}; {}; {} CPUs; commit {}\n{} runs, {} threads, seed {}, {temperature}, sync {sync}, cachesize {} MiB; \
+         medians, final sync included",
+        provenance.kernel,
+        provenance.cpu,
+        provenance.cpus,
+        provenance.commit,
+        common.runs,
+        common.threads,
+        common.seed,
+        common.cache_size() >> 20,
+    )
+}
+
+/// `4096`, `64K`, `1.5G`: powers of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let usage = "write a number and K, M, G or T, as in 64M";
+    let trimmed = text.trim_end_matches(['B', 'b']).trim_end_matches('i');
+    scaled(trimmed, &[('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)]).ok_or_else(|| usage.to_owned())
+}
+
+/// `1000`, `10k`, `1M`, `1e6`: powers of 1000.
+fn parse_count(text: &str) -> Result<u64, String> {
+    let usage = || "write a number, as in 1000, 100k, 10M or 1e6".to_owned();
+    if let Some((digits, exponent)) = text.split_once(['e', 'E']) {
+        let power = exponent.parse().ok().and_then(|exponent| 10_u64.checked_pow(exponent));
+        return digits.parse().ok().zip(power).and_then(|(digits, power): (u64, u64)| digits.checked_mul(power)).ok_or_else(usage);
+    }
+    scaled(text, &[('K', 1000), ('M', 1_000_000), ('G', 1_000_000_000)]).ok_or_else(usage)
+}
+
+fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
+    let last = text.chars().next_back()?.to_ascii_uppercase();
+    let (digits, factor) = match units.iter().find(|unit| unit.0 == last) {
+        Some(&(_, factor)) => (&text[..text.len() - 1], factor),
+        None => (text, 1),
+    };
+    match digits.split_once('.') {
+        None => digits.parse::<u64>().ok()?.checked_mul(factor),
+        Some((whole, fraction)) => {
+            let power = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+            let part = fraction.parse::<u64>().ok()?.checked_mul(factor)? / power;
+            whole.parse::<u64>().ok()?.checked_mul(factor)?.checked_add(part)
+        }
+    }
+}
+
+fn parse_durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "end" => Ok(Durability::End),
+        "each" => Ok(Durability::Every(1)),
+        number => match number.parse() {
+            Ok(ops) if ops > 0 => Ok(Durability::Every(ops)),
+            _ => Err("end, each, or a number of operations".to_owned()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parser_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn counts_and_sizes() {
+        let counts = [("1000", Some(1000)), ("10k", Some(10_000)), ("1M", Some(1_000_000)), ("1e7", Some(10_000_000)), ("1.5k", Some(1500)), ("k", None), ("-1", None), ("1e99", None), ("", None)];
+        for (text, count) in counts {
+            assert_eq!(parse_count(text).ok(), count, "{text}");
+        }
+        let sizes = [("4096", Some(4096)), ("64k", Some(65536)), ("1.5G", Some(3 << 29)), ("2GiB", Some(2 << 30)), ("16T", Some(16 << 40)), ("x", None), ("99999999T", None)];
+        for (text, size) in sizes {
+            assert_eq!(parse_size(text).ok(), size, "{text}");
+        }
+    }
+
+    #[test]
+    fn durabilities() {
+        assert_eq!(parse_durability("each"), Ok(Durability::Every(1)));
+        assert_eq!(parse_durability("1000"), Ok(Durability::Every(1000)));
+        assert!(parse_durability("0").is_err() && parse_durability("often").is_err());
+    }
+
+    #[test]
+    fn phases_are_selected_across_workloads() {
+        let bench = command().try_get_matches_from(["bench", "compare", "--phases", "create,walk"]).unwrap();
+        let What::Compare(options) = Bench::from_arg_matches(&bench).unwrap().what else { panic!() };
+        let make = || vec![options.dir.make(&options.common).unwrap(), options.file.make(&options.common).unwrap(), options.tree.make(&options.common).unwrap()];
+        let selected = select_across(make(), &options.common.phases).unwrap();
+        let names: Vec<&str> = selected.iter().map(|selected| selected.workload.name()).collect();
+        assert_eq!(names, ["dir", "tree"]);
+        assert!(select_across(make(), &["nonsense".to_owned()]).is_err());
+        assert_eq!(select_across(make(), &[]).unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,194 @@
+//! A Myriad volume opened in this process: operations by path through a session of each thread.
+
+use super::{Counters, Target, Usage, Worker};
+use crate::workloads::plan::PathZ;
+use anyhow::{Context, Result, ensure};
+use myriad_engine::{Cred, Error, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session};
+use std::path::Path;
+
+pub struct InProcess {
+    fs: Fs,
+}
+
+impl InProcess {
+    /// Makes a volume in `image` and opens it. An existing file keeps its size if `size` is `None`.
+    pub fn make(image: &Path, size: Option<u64>, mkfs: &MkfsOptions, mount: MountOptions) -> Result<Self> {
+        Fs::format(image, size, mkfs).with_context(|| format!("mkfs of {}", image.display()))?;
+        let fs = Fs::open(image, mount).with_context(|| format!("opening {}", image.display()))?;
+        Ok(Self { fs })
+    }
+}
+
+impl Target for InProcess {
+    fn with_worker(&self, work: &mut dyn FnMut(&mut dyn Worker) -> Result<()>) -> Result<()> {
+        work(&mut InProcessWorker { session: self.fs.session(Cred::root()), file: None })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.fs.sync()?)
+    }
+
+    fn drop_caches(&self) -> Result<()> {
+        self.fs.sync()?;
+        Ok(self.fs.drop_caches()?)
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        let mut counters = Counters::default();
+        for (name, value) in self.fs.counters() {
+            let field = match name {
+                "device_reads" => &mut counters.reads,
+                "device_read_bytes" => &mut counters.read_bytes,
+                "device_writes" => &mut counters.writes,
+                "device_written_bytes" => &mut counters.written_bytes,
+                "device_flushes" => &mut counters.flushes,
+                "blocks_touched" => &mut counters.blocks_touched,
+                _ => {
+                    counters.others.insert(name.to_owned(), value);
+                    continue;
+                }
+            };
+            *field = Some(value);
+        }
+        Ok(counters)
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        let statfs = self.fs.statfs()?;
+        let used_blocks = statfs.blocks - statfs.free_blocks;
+        Ok(Usage { used_bytes: used_blocks * u64::from(statfs.block_size), table_bytes_per_inode: 0 })
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(self.fs.close()?)
+    }
+}
+
+struct InProcessWorker {
+    session: Session,
+    file: Option<File>,
+}
+
+const FILE_MODE: u16 = 0o644;
+const DIRECTORY_MODE: u16 = 0o755;
+
+impl Worker for InProcessWorker {
+    fn create(&mut self, path: PathZ) -> Result<()> {
+        self.session.create(&path, FILE_MODE)?;
+        Ok(())
+    }
+
+    fn mkdir(&mut self, path: PathZ) -> Result<()> {
+        self.session.mkdir(&path, DIRECTORY_MODE)?;
+        Ok(())
+    }
+
+    fn unlink(&mut self, path: PathZ) -> Result<()> {
+        Ok(self.session.unlink(&path)?)
+    }
+
+    fn rmdir(&mut self, path: PathZ) -> Result<()> {
+        Ok(self.session.rmdir(&path)?)
+    }
+
+    fn rename(&mut self, source: PathZ, target: PathZ) -> Result<()> {
+        Ok(self.session.rename(&source, &target, RenameMode::Replace)?)
+    }
+
+    fn stat(&mut self, path: PathZ) -> Result<u64> {
+        Ok(self.session.lstat(&path)?.size)
+    }
+
+    fn stat_missing(&mut self, path: PathZ) -> Result<()> {
+        match self.session.lstat(&path) {
+            Err(Error::Refused(Errno::NOENT)) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(_) => anyhow::bail!("{} should be missing", path.display()),
+        }
+    }
+
+    fn stat_many(&mut self, paths: &[PathZ]) -> Result<()> {
+        for stat in self.session.stat_many(paths) {
+            std::hint::black_box(stat?.size);
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, directory: PathZ) -> Result<u64> {
+        let mut count = 0;
+        for entry in self.session.read_dir(&directory)? {
+            std::hint::black_box(entry?.name.len());
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// By a walk, which hands out attributes with names. `ListStat` asks for directories without subdirectories only.
+    fn list_stat(&mut self, directory: PathZ) -> Result<u64> {
+        Ok(self.walk(directory)? - 1)
+    }
+
+    fn walk(&mut self, directory: PathZ) -> Result<u64> {
+        let mut count = 0;
+        for entry in self.session.walk(&directory)? {
+            std::hint::black_box(entry?.stat.size);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn remove_tree(&mut self, directory: PathZ) -> Result<u64> {
+        Ok(self.session.remove_tree(&directory, &mut |_| true)?)
+    }
+
+    fn write_file(&mut self, path: PathZ, content: &[u8], sync: bool) -> Result<()> {
+        let options = OpenOptions { write: true, create: true, exclusive: true, mode: FILE_MODE, ..OpenOptions::default() };
+        let file = self.session.open(&path, options)?;
+        if !content.is_empty() {
+            let written = file.write_at(content, 0)?;
+            ensure!(written == content.len(), "{}: {written} of {} bytes written", path.display(), content.len());
+        }
+        if sync {
+            file.sync()?;
+        }
+        Ok(())
+    }
+
+    fn read_file(&mut self, path: PathZ, buf: &mut [u8]) -> Result<usize> {
+        let file = self.session.open(&path, OpenOptions { read: true, ..OpenOptions::default() })?;
+        Ok(file.read_at(buf, 0)?)
+    }
+
+    fn open(&mut self, path: PathZ, new: bool) -> Result<()> {
+        let options =
+            OpenOptions { read: true, write: true, create: new, exclusive: new, mode: FILE_MODE, ..OpenOptions::default() };
+        self.file = Some(self.session.open(&path, options)?);
+        Ok(())
+    }
+
+    fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let file = self.file.as_ref().context("no file is open")?;
+        let read = file.read_at(buf, offset)?;
+        ensure!(read == buf.len(), "{read} of {} bytes read at {offset}", buf.len());
+        Ok(())
+    }
+
+    fn write_at(&mut self, content: &[u8], offset: u64) -> Result<()> {
+        let file = self.file.as_ref().context("no file is open")?;
+        let written = file.write_at(content, offset)?;
+        ensure!(written == content.len(), "{written} of {} bytes written at {offset}", content.len());
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        match &self.file {
+            Some(file) => Ok(file.sync_data()?),
+            None => Ok(self.session.fs().sync()?),
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.file = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,412 @@
+//! Any directory through system calls, as a good C program makes them: relative to a directory it holds open, `mknod` for
+//! an empty file (one call instead of open and close), `getdents64` with a big buffer, and `rm`'s order of removal.
+
+use super::{Counters, Target, Usage, Worker};
+use crate::workloads::plan::PathZ;
+use anyhow::{Context, Result, ensure};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+
+/// How to empty the caches below a directory.
+pub type DropCaches = Box<dyn Fn() -> Result<()> + Send + Sync>;
+
+pub struct SysCalls {
+    root: PathBuf,
+    /// Reads and writes inside a file go past the page cache.
+    direct: bool,
+    drop_caches: DropCaches,
+    table_bytes_per_inode: u64,
+    /// What keeps `root` there: a temporary folder, a mount.
+    _guard: Option<Guard>,
+}
+
+/// Something that goes when the target goes.
+pub type Guard = Box<dyn std::any::Any + Send + Sync>;
+
+impl SysCalls {
+    /// Works in `root`, which exists and is empty. Nothing in here keeps a descriptor between phases, so the file system
+    /// may be unmounted and mounted again meanwhile.
+    pub fn new(root: &Path, direct: bool) -> Self {
+        Self {
+            root: root.to_owned(),
+            direct,
+            drop_caches: Box::new(drop_kernel_caches),
+            table_bytes_per_inode: 0,
+            _guard: None,
+        }
+    }
+
+    pub fn with_guard(self, guard: Guard) -> Self {
+        Self { _guard: Some(guard), ..self }
+    }
+
+    /// With a better way to empty the caches than asking the kernel to drop all of its own.
+    pub fn with_drop_caches(self, drop_caches: DropCaches) -> Self {
+        Self { drop_caches, ..self }
+    }
+
+    pub fn with_table_bytes_per_inode(self, table_bytes_per_inode: u64) -> Self {
+        Self { table_bytes_per_inode, ..self }
+    }
+
+    fn open_root(&self) -> Result<OwnedFd> {
+        open_directory(rustix::fs::CWD, &self.root).with_context(|| format!("opening {}", self.root.display()))
+    }
+}
+
+impl Target for SysCalls {
+    fn with_worker(&self, work: &mut dyn FnMut(&mut dyn Worker) -> Result<()>) -> Result<()> {
+        work(&mut SysCallsWorker {
+            root: self.open_root()?,
+            entered: None,
+            file: None,
+            direct: self.direct,
+            buffers: Vec::new(),
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        rustix::fs::syncfs(self.open_root()?).context("syncfs")
+    }
+
+    fn drop_caches(&self) -> Result<()> {
+        self.sync()?;
+        (self.drop_caches)()
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        Ok(device_of(&self.root).and_then(|device| device_counters(&device)).unwrap_or_default())
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        let statfs = rustix::fs::statvfs(&self.root).context("statvfs")?;
+        let used_bytes = (statfs.f_blocks - statfs.f_bfree) * statfs.f_frsize;
+        Ok(Usage { used_bytes, table_bytes_per_inode: self.table_bytes_per_inode })
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.sync()
+    }
+}
+
+fn drop_kernel_caches() -> Result<()> {
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("cold phases need root: writing /proc/sys/vm/drop_caches")
+}
+
+/// The block device below a path, by its name in /sys/class/block. By mount table, because btrfs' st_dev is not a device.
+fn device_of(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let source = source_of(&table, &path)?;
+    let device = Path::new(&source).canonicalize().ok()?;
+    device.starts_with("/dev").then(|| device.file_name()?.to_str().map(str::to_owned))?
+}
+
+/// Source of the last mount on the longest mount point above `path`.
+fn source_of(mountinfo: &str, path: &Path) -> Option<String> {
+    let mut best: Option<(usize, &str)> = None;
+    for line in mountinfo.lines() {
+        let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
+        let (Some(point), Some(source)) = (mount.split(' ').nth(4), filesystem.split(' ').nth(1)) else { continue };
+        let point = point.replace("\\040", " ");
+        if path.starts_with(&point) && best.is_none_or(|(length, _)| point.len() >= length) {
+            best = Some((point.len(), source));
+        }
+    }
+    best.map(|(_, source)| source.to_owned())
+}
+
+fn device_counters(device: &str) -> Option<Counters> {
+    parse_device_stat(&std::fs::read_to_string(format!("/sys/class/block/{device}/stat")).ok()?)
+}
+
+/// Fields as in the kernel's Documentation/block/stat.rst; sectors there are always of 512 bytes.
+fn parse_device_stat(stat: &str) -> Option<Counters> {
+    let fields: Vec<u64> = stat.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;
+    let field = |index: usize| fields.get(index).copied();
+    Some(Counters {
+        reads: Some(field(0)?),
+        read_bytes: Some(field(2)? * 512),
+        writes: Some(field(4)?),
+        written_bytes: Some(field(6)? * 512),
+        flushes: field(15),
+        ..Counters::default()
+    })
+}
+
+/// What glibc gives `readdir`.
+const DIRENT_BUFFER_BYTES: usize = 32 << 10;
+/// From this many entries on, `rm` removes in the order of inode numbers (fts' FTS_INODE_SORT_DIR_ENTRIES_THRESHOLD).
+const SORT_ENTRIES_MIN: usize = 10_000;
+
+type DirentBuffer = Vec<MaybeUninit<u8>>;
+
+struct SysCallsWorker {
+    root: OwnedFd,
+    /// Path of the directory that `enter` opened, and the directory.
+    entered: Option<(Vec<u8>, OwnedFd)>,
+    file: Option<OwnedFd>,
+    direct: bool,
+    /// Spare directory buffers, one a level.
+    buffers: Vec<DirentBuffer>,
+}
+
+fn open_directory(parent: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(parent, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn file_mode() -> Mode {
+    Mode::from_raw_mode(0o644)
+}
+
+impl SysCallsWorker {
+    /// The directory to name `path` from, and its name there.
+    fn at<'a>(&self, path: PathZ<'a>) -> (&OwnedFd, &'a CStr) {
+        if let Some((entered, directory)) = &self.entered {
+            if let Some(name) = path.below(entered) {
+                return (directory, name.c_str());
+            }
+        }
+        (&self.root, path.c_str())
+    }
+
+    fn open_at(&self, path: PathZ, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let (directory, name) = self.at(path);
+        rustix::fs::openat(directory, name, flags | OFlags::CLOEXEC, file_mode())
+    }
+
+    fn take_buffer(&mut self) -> DirentBuffer {
+        self.buffers.pop().unwrap_or_else(|| vec![MaybeUninit::uninit(); DIRENT_BUFFER_BYTES])
+    }
+
+    /// Calls `each` with every entry's name but `.` and `..`, its type and inode number.
+    fn for_entries(
+        &mut self,
+        directory: &OwnedFd,
+        mut each: impl FnMut(&mut Self, &CStr, FileType, u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = self.take_buffer();
+        let mut entries = RawDir::new(directory, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                each(self, name, entry.file_type(), entry.ino())?;
+            }
+        }
+        self.buffers.push(buffer);
+        Ok(())
+    }
+
+    fn walk_below(&mut self, directory: &OwnedFd) -> Result<u64> {
+        let mut count = 0;
+        self.for_entries(directory, |worker, name, file_type, _| {
+            let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            std::hint::black_box(stat.st_size);
+            count += 1;
+            if file_type == FileType::Directory {
+                count += worker.walk_below(&open_directory(directory, name)?)?;
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    fn remove_below(&mut self, directory: &OwnedFd) -> Result<u64> {
+        let mut entries: Vec<(u64, FileType, CString)> = Vec::new();
+        self.for_entries(directory, |_, name, file_type, ino| {
+            entries.push((ino, file_type, name.to_owned()));
+            Ok(())
+        })?;
+        if entries.len() > SORT_ENTRIES_MIN {
+            entries.sort_unstable_by_key(|entry| entry.0);
+        }
+        let mut count = entries.len() as u64;
+        for (_, file_type, name) in &entries {
+            let flags = if *file_type == FileType::Directory {
+                count += self.remove_below(&open_directory(directory, name)?)?;
+                AtFlags::REMOVEDIR
+            } else {
+                AtFlags::empty()
+            };
+            rustix::fs::unlinkat(directory, name, flags)?;
+        }
+        Ok(count)
+    }
+}
+
+impl Worker for SysCallsWorker {
+    fn enter(&mut self, directory: PathZ) -> Result<()> {
+        let opened = open_directory(&self.root, directory.c_str())?;
+        self.entered = Some((directory.bytes().to_vec(), opened));
+        Ok(())
+    }
+
+    fn create(&mut self, path: PathZ) -> Result<()> {
+        let (directory, name) = self.at(path);
+        Ok(rustix::fs::mknodat(directory, name, FileType::RegularFile, file_mode(), 0)?)
+    }
+
+    fn mkdir(&mut self, path: PathZ) -> Result<()> {
+        let (directory, name) = self.at(path);
+        Ok(rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(0o755))?)
+    }
+
+    fn unlink(&mut self, path: PathZ) -> Result<()> {
+        let (directory, name) = self.at(path);
+        Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
+    }
+
+    fn rmdir(&mut self, path: PathZ) -> Result<()> {
+        let (directory, name) = self.at(path);
+        Ok(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn rename(&mut self, source: PathZ, target: PathZ) -> Result<()> {
+        let (source_directory, source) = self.at(source);
+        let (target_directory, target) = self.at(target);
+        Ok(rustix::fs::renameat(source_directory, source, target_directory, target)?)
+    }
+
+    fn stat(&mut self, path: PathZ) -> Result<u64> {
+        let (directory, name) = self.at(path);
+        Ok(rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.st_size as u64)
+    }
+
+    fn stat_missing(&mut self, path: PathZ) -> Result<()> {
+        let (directory, name) = self.at(path);
+        match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(_) => anyhow::bail!("{} should be missing", path.display()),
+        }
+    }
+
+    fn list(&mut self, directory: PathZ) -> Result<u64> {
+        let mut count = 0;
+        let directory = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.for_entries(&directory, |_, name, _, _| {
+            std::hint::black_box(name);
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    fn list_stat(&mut self, directory: PathZ) -> Result<u64> {
+        let mut count = 0;
+        let directory = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.for_entries(&directory, |_, name, _, _| {
+            let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            std::hint::black_box(stat.st_size);
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    fn walk(&mut self, directory: PathZ) -> Result<u64> {
+        let directory = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        std::hint::black_box(rustix::fs::fstat(&directory)?.st_size);
+        Ok(1 + self.walk_below(&directory)?)
+    }
+
+    fn remove_tree(&mut self, directory: PathZ) -> Result<u64> {
+        let opened = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let count = self.remove_below(&opened)?;
+        self.entered = None;
+        rustix::fs::unlinkat(&self.root, directory.c_str(), AtFlags::REMOVEDIR)?;
+        Ok(count + 1)
+    }
+
+    fn write_file(&mut self, path: PathZ, content: &[u8], sync: bool) -> Result<()> {
+        let file = self.open_at(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        if !content.is_empty() {
+            let written = rustix::io::write(&file, content)?;
+            ensure!(written == content.len(), "{}: {written} of {} bytes written", path.display(), content.len());
+        }
+        if sync {
+            rustix::fs::fsync(&file)?;
+        }
+        Ok(())
+    }
+
+    fn read_file(&mut self, path: PathZ, buf: &mut [u8]) -> Result<usize> {
+        let file = self.open_at(path, OFlags::RDONLY)?;
+        let mut length = 0;
+        // A short read is the end of a regular file, but a buffer filled to the brim may not be.
+        while length < buf.len() {
+            match rustix::io::read(&file, &mut buf[length..])? {
+                0 => break,
+                read => length += read,
+            }
+        }
+        Ok(length)
+    }
+
+    fn open(&mut self, path: PathZ, new: bool) -> Result<()> {
+        let mut flags = OFlags::RDWR;
+        flags.set(OFlags::CREATE | OFlags::EXCL, new);
+        flags.set(OFlags::DIRECT, self.direct);
+        self.file = Some(self.open_at(path, flags)?);
+        Ok(())
+    }
+
+    fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let file = self.file.as_ref().context("no file is open")?;
+        let wanted = buf.len();
+        let read = rustix::io::pread(file, buf, offset)?;
+        ensure!(read == wanted, "{read} of {wanted} bytes read at {offset}");
+        Ok(())
+    }
+
+    fn write_at(&mut self, content: &[u8], offset: u64) -> Result<()> {
+        let file = self.file.as_ref().context("no file is open")?;
+        let written = rustix::io::pwrite(file, content, offset)?;
+        ensure!(written == content.len(), "{written} of {} bytes written at {offset}", content.len());
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        match &self.file {
+            Some(file) => Ok(rustix::fs::fdatasync(file)?),
+            None => Ok(rustix::fs::syncfs(&self.root)?),
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.file = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_table() {
+        let table = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+                     30 22 0:40 / /tmp/a\\040b rw,noatime shared:1 - btrfs /dev/loop3 rw\n\
+                     31 22 0:41 / /tmp/a\\040bc rw - tmpfs tmpfs rw\n\
+                     32 30 7:4 / /tmp/a\\040b rw - xfs /dev/loop4 rw\n";
+        let source = |path: &str| source_of(table, Path::new(path));
+        assert_eq!(source("/etc").as_deref(), Some("/dev/vda"));
+        assert_eq!(source("/tmp/a b/c").as_deref(), Some("/dev/loop4"));
+        assert_eq!(source("/tmp/a bc").as_deref(), Some("tmpfs"));
+    }
+
+    #[test]
+    fn device_stat() {
+        let line = " 100 5 800 20 300 7 2400 90 0 80 120 4 0 1024 3 9 30\n";
+        let counters = parse_device_stat(line).unwrap();
+        assert_eq!((counters.reads, counters.read_bytes), (Some(100), Some(800 * 512)));
+        assert_eq!((counters.writes, counters.written_bytes), (Some(300), Some(2400 * 512)));
+        assert_eq!((counters.flushes, counters.blocks_touched), (Some(9), None));
+        assert_eq!(parse_device_stat("1 2 x"), None);
+    }
+}
