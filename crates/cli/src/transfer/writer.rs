@@ -83,10 +83,6 @@ impl<T: Target> Writer<T> {
         }
     }
 
-    pub fn target(&self) -> &T {
-        &self.target
-    }
-
     /// The path in the first directory.
     fn full(&self, path: &[u8]) -> Vec<u8> {
         match &self.base {

@@ -38,7 +38,7 @@ impl<W: Write> Writer<W> {
         let meta = &entry.meta;
         self.name.clear();
         self.name.extend_from_slice(match batch.get(entry.path) {
-            b"" => b".",
+            b"" => &b"."[..],
             path => path,
         });
         if meta.file_type() == FileType::Directory {
@@ -47,14 +47,19 @@ impl<W: Write> Writer<W> {
         let (kind, link) = match &entry.body {
             Body::HardLink(target) => (b'1', batch.get(*target)),
             Body::Symlink(target) => (b'2', batch.get(*target)),
-            _ => match meta.file_type() {
-                FileType::CharDevice => (b'3', &b""[..]),
-                FileType::BlockDevice => (b'4', b""),
-                FileType::Directory => (b'5', b""),
-                FileType::Fifo => (b'6', b""),
-                FileType::File => (b'0', b""),
-                FileType::Symlink | FileType::Socket => unreachable!("a link has its target; `takes` told of sockets"),
-            },
+            _ => {
+                let kind = match meta.file_type() {
+                    FileType::CharDevice => b'3',
+                    FileType::BlockDevice => b'4',
+                    FileType::Directory => b'5',
+                    FileType::Fifo => b'6',
+                    FileType::File => b'0',
+                    FileType::Symlink | FileType::Socket => {
+                        unreachable!("a link has its target, and `takes` told of sockets")
+                    }
+                };
+                (kind, &b""[..])
+            }
         };
         self.map.clear();
         let stored = match &entry.body {
