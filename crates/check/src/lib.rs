@@ -32,6 +32,7 @@ mod inodes;
 mod io;
 mod links;
 mod orphans;
+mod repair;
 mod replay;
 mod report;
 mod run;

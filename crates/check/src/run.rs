@@ -8,6 +8,7 @@ use crate::inodes::{self, GroupFacts};
 use crate::io::Reader;
 use crate::links::check_links;
 use crate::orphans::check_orphans;
+use crate::repair::repair;
 use crate::replay::replay;
 use crate::report::{Finding, Place, Report, Totals};
 use crate::slots::{body_parts, classify, inode_at};
@@ -78,8 +79,10 @@ pub fn check(
     log_device: Option<Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
-    let outcome = look(&device, log_device.as_ref(), options)?;
-    Ok(outcome.report)
+    if options.repair {
+        return repair(&device, log_device.as_ref(), options);
+    }
+    Ok(look(&device, log_device.as_ref(), options)?.report)
 }
 
 /// What a look at the volume gave.

@@ -1,1 +1,23 @@
+//! Simulation: what the file system is compared with, and what it is fed.
+//!
+//! - [`model`]: a complete POSIX file system in plain maps, written from POSIX, the man pages and Linux' order of checks.
+//! - [`op`]: operations and answers as plain data, shared by the model and by adapters for what is under test.
+//! - [`generate`]: seeded operations; [`shrink`]: the fewest of them that still fail.
+//! - [`compare`]: answers and whole trees held against each other.
+//! - [`crash`]: what may be found on a volume after power was lost.
+//!
+//! Architecture invariant: this crate does not know the engine. Everything here is deterministic: same seed, same run.
 
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod crash;
+pub mod errno;
+pub mod generate;
+pub mod model;
+pub mod op;
+pub mod pattern;
+pub mod rng;
+pub mod shrink;
+
+pub use errno::Errno;

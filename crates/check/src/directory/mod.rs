@@ -85,7 +85,7 @@ impl Names<'_> {
                 sums.live += live;
                 self.check_unique(ino, data, &mut names);
             }
-            fork::DIRECTORY | fork::DIRECTORY_TREE => self.check_blocks(ino, raw, &extents, index.as_ref(), &mut sums),
+            fork::DIRECTORY | fork::DIRECTORY_TREE => self.check_blocks(ino, &extents, index.as_ref(), &mut sums),
             _ => {}
         }
         if let Some(index) = &index {
@@ -105,7 +105,7 @@ impl Names<'_> {
     }
 
     /// Entry blocks and the list of those with room. Blocks mapped past those made hold nothing yet.
-    fn check_blocks(&self, ino: Ino, raw: &RawInode, extents: &[Extent], index: Option<&Index>, sums: &mut Sums) {
+    fn check_blocks(&self, ino: Ino, extents: &[Extent], index: Option<&Index>, sums: &mut Sums) {
         let context = self.context;
         let place = Place::Inode(ino);
         let block_size = context.reader.block_size();

@@ -793,7 +793,7 @@ pub struct Image {
     pub device: Arc<MemoryDevice>,
     pub geometry: Geometry,
     pub root: Ino,
-    log_blocks: u64,
+    pub log_blocks: u64,
 }
 
 impl Image {

@@ -1,0 +1,195 @@
+//! Repair, last part: inode trees, free space, headers and the superblock's counts, all from what is owned.
+
+use super::build::{node_count, write, write_tree};
+use super::{Chunk, Repair};
+use crate::run::CheckError;
+use crate::space::free_by_region;
+use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS};
+use myriad_format::group::{
+    FIRST_BY_START_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary,
+};
+use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, header};
+use zerocopy::IntoBytes;
+
+/// A group's inodes, counted.
+#[derive(Default)]
+struct Inodes {
+    records: Vec<u8>,
+    blocks: u32,
+}
+
+impl Repair {
+    pub(super) fn write_groups(&mut self) -> Result<(), CheckError> {
+        let mut free = 0;
+        for ag in (0..self.ag_used).map(AgNo) {
+            free += self.write_group(ag)?;
+        }
+        for ag in self.ag_used..self.geometry.ag_count {
+            free += u64::from(self.geometry.blocks_in(AgNo(ag)).saturating_sub(FIXED_BLOCKS));
+        }
+        let used = self.items.iter().filter(|item| item.state & super::state::GONE == 0);
+        let (inodes, directories) = used.fold((0, 0), |(all, dirs), item| (all + 1, dirs + u64::from(item.file_type == 4)));
+        self.superblock.free_blocks.set(free);
+        self.superblock.inodes_used.set(inodes);
+        self.superblock.directories.set(directories);
+        Ok(())
+    }
+
+    /// Writes a group's trees and header; its free blocks.
+    fn write_group(&mut self, ag: AgNo) -> Result<u64, CheckError> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let blocks = self.geometry.blocks_in(ag);
+        let block_size = self.reader.block_size();
+        let owner = u64::from(ag.0);
+        self.free_run = (0, 0);
+        let inodes = self.chunk_records(ag)?;
+
+        // Nodes come from the fixed blocks first, then from the group. How many the free-space trees need depends on what is
+        // free, which taking them changes: take until there are enough.
+        let mut places: Vec<FsBlock> =
+            (FIRST_BY_START_BLOCK..FIXED_BLOCKS).rev().map(|at| first.offset_by(u64::from(at))).collect();
+        let chunk_nodes = node_count(INODE_CHUNKS, inodes.records.len() / ChunkRecord::SIZE, block_size);
+        let mut free;
+        loop {
+            free = self.free_extents(ag);
+            let nodes = node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
+            if places.len() >= chunk_nodes + nodes {
+                break;
+            }
+            places.insert(0, self.take(Some(ag))?);
+        }
+        let take = |places: &mut Vec<FsBlock>| {
+            places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
+        };
+        let (inode_root, inode_level) =
+            write_tree(&self.reader, INODE_CHUNKS, owner, &inodes.records, &mut || take(&mut places))?;
+
+        // The reserve is what the next change of the trees may need, taken from the end of the longest extent, so that the
+        // number of extents and with it of nodes stays.
+        let level_of = |count: usize| {
+            let mut levels = 0;
+            let mut nodes = count.div_ceil((FREE_BY_START.leaf_max(block_size) * 3 / 4).max(2)).max(1);
+            while nodes > 1 {
+                nodes = nodes.div_ceil((FREE_BY_START.inner_max(block_size) * 3 / 4).max(2));
+                levels += 1;
+            }
+            levels
+        };
+        let nodes = node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
+        let level: usize = level_of(free.len());
+        let reserve_wanted = ((level + 2) * 3).min(RESERVE_MAX);
+        while places.len() < nodes + reserve_wanted {
+            let Some(longest) = free.iter_mut().max_by_key(|extent| extent.1).filter(|extent| extent.1 > 1) else { break };
+            longest.1 -= 1;
+            let block = first.offset_by(u64::from(longest.0 + longest.1));
+            self.blocks.claim(block, 1);
+            places.insert(0, block);
+        }
+        let pack = |high: u32, low: u32| (u64::from(high) << 32 | u64::from(low)).to_le_bytes();
+        let by_start: Vec<u8> = free.iter().flat_map(|&(start, length)| pack(start, length)).collect();
+        let mut lengths: Vec<(u32, u32)> = free.iter().map(|&(start, length)| (length, start)).collect();
+        lengths.sort_unstable();
+        let by_length: Vec<u8> = lengths.iter().flat_map(|&(length, start)| pack(length, start)).collect();
+        let (start_root, start_level) = write_tree(&self.reader, FREE_BY_START, owner, &by_start, &mut || take(&mut places))?;
+        let (length_root, length_level) =
+            write_tree(&self.reader, FREE_BY_LENGTH, owner, &by_length, &mut || take(&mut places))?;
+        if places.len() > RESERVE_MAX {
+            return Err(CheckError::Repair(format!("group {ag} has {} blocks left over for its reserve", places.len())));
+        }
+        let reserve: Vec<u32> = places.iter().map(|&block| self.geometry.ag_block_of(block).0).collect();
+
+        let regions = blocks.div_ceil(self.geometry.region_blocks());
+        let by_region = free_by_region(&free, &reserve, self.geometry.region_bits, regions as usize);
+        let mut directories = vec![0_u32; regions as usize];
+        let mut used = 0;
+        // Inode numbers ascend with blocks.
+        let block_of = |item: &super::Item| self.geometry.locate(item.ino).map_or(FsBlock::NONE, |(block, _)| block);
+        let end = first.offset_by(u64::from(blocks));
+        let items = &self.items[self.items.partition_point(|item| block_of(item) < first)..];
+        let items = &items[..items.partition_point(|item| block_of(item) < end)];
+        for item in items.iter().filter(|item| item.state & super::state::GONE == 0) {
+            used += 1;
+            if item.file_type == 4 {
+                let at = self.geometry.ag_block_of(block_of(item)).0;
+                directories[(at >> self.geometry.region_bits) as usize] += 1;
+            }
+        }
+        let free_blocks = free.iter().map(|extent| u64::from(extent.1)).sum::<u64>() + reserve.len() as u64;
+
+        let at = first.offset_by(u64::from(HEADER_BLOCK));
+        let mut buf = self.reader.new_buffer();
+        header::init(&mut buf, BlockKind::Group, self.reader.volume, owner, at);
+        let relative = |block: FsBlock| self.geometry.ag_block_of(block).0;
+        let head = GroupHeader::read_mut(&mut buf);
+        head.ag.set(ag.0);
+        head.block_count.set(blocks);
+        head.free_blocks.set(free_blocks as u32);
+        head.by_start_root.set(relative(start_root));
+        head.by_start_level = start_level;
+        head.by_length_root.set(relative(length_root));
+        head.by_length_level = length_level;
+        head.inode_root.set(relative(inode_root));
+        head.inode_level = inode_level;
+        head.inode_blocks.set(inodes.blocks);
+        head.inodes_used.set(used);
+        head.directories.set(directories.iter().sum());
+        head.region_count.set(regions);
+        head.reserve_count.set(reserve.len() as u32);
+        for (place, &block) in head.reserve.iter_mut().zip(&reserve) {
+            place.set(block);
+        }
+        for (index, (&free, &directories)) in by_region.iter().zip(&directories).enumerate() {
+            let summary = RegionSummary::read_mut(&mut buf[GroupHeader::SIZE + index * RegionSummary::SIZE..]);
+            summary.free_blocks.set(free);
+            summary.directories.set(directories);
+        }
+        write(&self.reader, at, &mut buf)?;
+        Ok(free_blocks)
+    }
+
+    /// Records of a group's chunks, with masks from their blocks. A chunk without inodes is given up.
+    fn chunk_records(&mut self, ag: AgNo) -> Result<Inodes, CheckError> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
+        let chunks: Vec<(FsBlock, Chunk)> = self.chunks.range(first..end).map(|(&start, &chunk)| (start, chunk)).collect();
+        let mut inodes = Inodes::default();
+        let mut buf = self.reader.new_buffer();
+        for (start, chunk) in chunks {
+            let mut record = ChunkRecord::zeroed();
+            record.start.set(u64::from(self.geometry.ag_block_of(start).0));
+            record.count = chunk.count as u8;
+            record.initialised = chunk.initialised as u8;
+            let (mut free_mask, mut used_mask) = (0_u64, 0_u64);
+            for at in 0..chunk.initialised {
+                let block = start.offset_by(u64::from(at));
+                self.reader
+                    .read(block, BlockKind::Inode, u64::from(ag.0), &mut buf)
+                    .map_err(|damage| CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}")))?;
+                let free = u32::from(InodeBlockHeader::read(&buf).free_count.get());
+                free_mask |= u64::from(free > 0) << at;
+                used_mask |= u64::from(free < self.geometry.slots_per_block() - 1) << at;
+            }
+            if used_mask == 0 {
+                self.blocks.release(start, u64::from(chunk.count));
+                continue;
+            }
+            record.free_mask.set(free_mask);
+            record.used_mask.set(used_mask);
+            inodes.blocks += chunk.count;
+            inodes.records.extend_from_slice(record.as_bytes());
+        }
+        Ok(inodes)
+    }
+
+    /// Free extents of a group, group-relative, ascending.
+    fn free_extents(&self, ag: AgNo) -> Vec<(u32, u32)> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let mut extents = Vec::new();
+        self.blocks.for_each_gap(first, u64::from(self.geometry.blocks_in(ag)), |start, length| {
+            extents.push(((start.0 - first.0) as u32, length as u32));
+            true
+        });
+        extents
+    }
+}

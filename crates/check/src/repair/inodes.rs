@@ -1,0 +1,610 @@
+//! Repair, first half: which inodes there are and which blocks are theirs.
+
+use super::build::{write, write_tree};
+use super::{Chunk, Item, Repair, state};
+use crate::attributes::chain_root;
+use crate::extents::{Map, map_of};
+use crate::inodes::decode_chunk;
+use crate::io::Damage;
+use crate::run::CheckError;
+use crate::slots::{body_parts, classify, inode_at, is_type};
+use crate::tree::{Tree, Visitor, walk};
+use myriad_format::btree;
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK};
+use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, flag, fork};
+use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
+use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use std::collections::HashSet;
+use zerocopy::IntoBytes;
+
+/// A block of inodes as it is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Sound,
+    /// Header and address are right, the checksum is not: some sectors are older than others, each whole.
+    Torn,
+    Lost,
+}
+
+/// Reads whatever of a tree can be read.
+struct Salvage<'a> {
+    repair: &'a Repair,
+    record: &'a mut dyn FnMut(&[u8]),
+    /// Nodes claimed, where nodes are to be claimed.
+    nodes: Option<Vec<FsBlock>>,
+    damaged: bool,
+    /// Nodes followed where none are claimed: each only once.
+    followed: HashSet<FsBlock>,
+}
+
+impl Visitor for Salvage<'_> {
+    fn node(&mut self, block: FsBlock) -> bool {
+        let geometry = &self.repair.geometry;
+        let ok = match &mut self.nodes {
+            None => block.0 < geometry.block_count && self.followed.insert(block),
+            Some(nodes) => {
+                let ok = geometry.is_data_range(block, 1)
+                    && geometry.ag_of(block).0 < self.repair.ag_used
+                    && self.repair.blocks.claim(block, 1).is_none();
+                if ok {
+                    nodes.push(block);
+                }
+                ok
+            }
+        };
+        self.damaged |= !ok;
+        ok
+    }
+
+    fn record(&mut self, record: &[u8]) {
+        (self.record)(record);
+    }
+
+    fn damage(&mut self, _: Damage) {
+        self.damaged = true;
+    }
+}
+
+impl Repair {
+    pub(super) fn find_inodes(&mut self) -> Result<(), CheckError> {
+        for ag in (0..self.ag_used).map(AgNo) {
+            let is_complete = self.chunks_of_tree(ag);
+            if !is_complete {
+                self.act(format!("searched group {ag} for inode blocks: its inode tree is damaged"));
+                self.search_chunks(ag);
+            }
+        }
+        // Sound blocks first: where a torn one claims the same extent it is the torn one that loses.
+        let blocks: Vec<FsBlock> =
+            self.chunks.iter().flat_map(|(start, chunk)| (0..u64::from(chunk.initialised)).map(|at| start.offset_by(at))).collect();
+        let mut torn = Vec::new();
+        for block in blocks {
+            match self.state_of(block) {
+                Found::Sound => self.take_block(block, true)?,
+                Found::Torn => torn.push(block),
+                Found::Lost => {
+                    self.act(format!("inode block {block} is lost; made empty"));
+                    self.make_empty(block)?;
+                }
+            }
+        }
+        for block in torn {
+            self.act(format!("inode block {block} was torn; kept what its sectors hold"));
+            self.take_block(block, false)?;
+        }
+        self.items.sort_unstable_by_key(|item| item.ino);
+        Ok(())
+    }
+
+    /// Chunks that the group's inode tree names; whether all of the tree could be read.
+    fn chunks_of_tree(&mut self, ag: AgNo) -> bool {
+        let block = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+        let mut buf = self.reader.new_buffer();
+        if self.reader.read(block, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
+            return false;
+        }
+        let head = GroupHeader::read(&buf);
+        let (root, level) = (head.inode_root.get(), head.inode_level);
+        let ag_blocks = self.geometry.blocks_in(ag);
+        if root <= HEADER_BLOCK || root >= ag_blocks {
+            return false;
+        }
+        let root = self.geometry.fs_block(ag, AgBlock(root));
+        let tree = Tree { kind: btree::INODE_CHUNKS, owner: u64::from(ag.0), root, level: u16::from(level) };
+        let mut records = Vec::new();
+        let mut complete = true;
+        let mut collect = |bytes: &[u8]| records.push(*ChunkRecord::read(bytes));
+        let mut salvage = Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
+        walk(&self.reader, &tree, &mut salvage);
+        complete &= !salvage.damaged;
+        let mut end = 0;
+        for mut record in records {
+            // The masks are rebuilt; only the extent matters here.
+            record.free_mask.set(0);
+            record.used_mask.set(0);
+            let Some(chunk_end) = decode_chunk(&record, ag_blocks, end) else {
+                complete = false;
+                continue;
+            };
+            end = chunk_end;
+            let start = self.geometry.fs_block(ag, AgBlock(record.start.get() as u32));
+            let chunk = Chunk { count: u32::from(record.count), initialised: u32::from(record.initialised) };
+            let holds_any = (0..chunk.initialised).any(|at| self.state_of(start.offset_by(u64::from(at))) != Found::Lost);
+            if chunk.initialised > 0 && !holds_any {
+                // The record is older than what its blocks are used for now.
+                continue;
+            }
+            if self.blocks.claim(start, u64::from(chunk.count)).is_none() {
+                self.chunks.insert(start, chunk);
+            }
+        }
+        complete
+    }
+
+    /// Looks at every block of a group for inode blocks that no known chunk has.
+    fn search_chunks(&mut self, ag: AgNo) {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let mut run: Option<(FsBlock, u32)> = None;
+        let mut runs = Vec::new();
+        for at in u64::from(FIXED_BLOCKS)..u64::from(self.geometry.blocks_in(ag)) {
+            let block = first.offset_by(at);
+            let is_inodes = self.blocks.first_in(block, 1).is_none() && self.state_of(block) == Found::Sound;
+            run = match run {
+                Some((start, count)) if is_inodes && count < 64 => Some((start, count + 1)),
+                ended => {
+                    runs.extend(ended);
+                    is_inodes.then_some((block, 1))
+                }
+            };
+        }
+        runs.extend(run);
+        for (start, count) in runs {
+            self.blocks.claim(start, u64::from(count));
+            self.chunks.insert(start, Chunk { count, initialised: count });
+        }
+    }
+
+    fn state_of(&self, block: FsBlock) -> Found {
+        let mut buf = self.reader.new_buffer();
+        let owner = u64::from(self.geometry.ag_of(block).0);
+        match self.reader.read(block, BlockKind::Inode, owner, &mut buf) {
+            Ok(()) => Found::Sound,
+            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
+                let head = BlockHeader::read(&buf);
+                let is_ours = head.volume == self.reader.volume && head.address.get() == block.0 && head.owner.get() == owner;
+                if is_ours { Found::Torn } else { Found::Lost }
+            }
+            Err(_) => Found::Lost,
+        }
+    }
+
+    pub(super) fn make_empty(&mut self, block: FsBlock) -> Result<(), CheckError> {
+        let mut buf = self.reader.new_buffer();
+        header::init(&mut buf, BlockKind::Inode, self.reader.volume, u64::from(self.geometry.ag_of(block).0), block);
+        set_masks(&mut buf, &HashSet::new());
+        write(&self.reader, block, &mut buf)
+    }
+
+    /// Puts the inodes of a block right and takes what they own.
+    fn take_block(&mut self, block: FsBlock, is_sound: bool) -> Result<(), CheckError> {
+        let mut buf = self.reader.new_buffer();
+        if self.reader.read_raw(block, &mut buf).is_err() {
+            return Ok(());
+        }
+        let before = buf.clone();
+        let mask = InodeBlockHeader::read(&buf).free_mask;
+        let is_used = |slot: u32| mask[slot as usize / 8] >> (slot % 8) & 1 == 0;
+        let slots = classify(&buf, is_used);
+        let mut used: HashSet<u32> = HashSet::new();
+        let all = slots.inodes.into_iter().chain(slots.bad_bodies.into_iter().map(|slot| (slot, 0..0)));
+        for (slot, body) in all {
+            let ino = self.geometry.ino(block, slot);
+            let mut raw = *inode_at(&buf, slot);
+            if raw.body_slots > 0 && body.is_empty() {
+                drop_body(&mut raw);
+                self.act(format!("inode {ino} lost its body"));
+            }
+            let (data, attributes) = body_parts(&buf, &body);
+            let (data, attributes) = (data.to_vec(), attributes.to_vec());
+            let Some((data_len, attributes)) = self.take_inode(ino, &mut raw, &data, attributes) else {
+                self.act(format!("inode {ino} was impossible and is gone"));
+                continue;
+            };
+            if !body.is_empty() {
+                let bytes = &mut buf[body.start as usize * SLOT_SIZE..body.end as usize * SLOT_SIZE];
+                let head = BodyHeader::read_mut(bytes);
+                head.data_len.set(data_len as u16);
+                head.attr_len.set(attributes.len() as u16);
+                bytes[BodyHeader::SIZE + data_len..][..attributes.len()].copy_from_slice(&attributes);
+                used.extend(body);
+            }
+            buf[slot as usize * SLOT_SIZE..][..SLOT_SIZE].copy_from_slice(raw.as_bytes());
+            used.insert(slot);
+            let no_links = if raw.nlink.get() == 0 { state::NO_LINKS } else { 0 };
+            self.items.push(Item { ino, names: 0, file_type: (raw.mode.get() >> 12) as u8, state: no_links });
+        }
+        set_masks(&mut buf, &used);
+        if buf != before || !is_sound {
+            write(&self.reader, block, &mut buf)?;
+        }
+        Ok(())
+    }
+
+    /// Puts an inode's own fields right and takes its blocks. Its data length and attributes as they shall be; `None` if
+    /// it cannot be one.
+    fn take_inode(&mut self, ino: Ino, raw: &mut RawInode, data: &[u8], attributes: Vec<u8>) -> Option<(usize, Vec<u8>)> {
+        if !is_type(raw.mode.get()) {
+            return None;
+        }
+        raw.flags.set(raw.flags.get() & flag::KNOWN);
+        if raw.size.get() > i64::MAX as u64 {
+            raw.size.set(0);
+        }
+        raw.check(ino).ok()?;
+        let is_dir = raw.is_dir();
+        let code = raw.fork_code();
+        let mut data_len = data.len();
+        match (code, raw.file_type()) {
+            (fork::INLINE, S_IFDIR) => {}
+            (fork::INLINE, _) => raw.size.set(data_len as u64),
+            _ => data_len = 0,
+        }
+        if code == fork::NONE && raw.file_type() != S_IFREG {
+            raw.size.set(0);
+        }
+        if raw.file_type() == S_IFLNK {
+            let short = code != fork::SHORT_LINK || raw.size.get() <= raw.fork_room() as u64;
+            if !(1..=4096).contains(&raw.size.get()) || !short {
+                return None;
+            }
+        }
+        let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
+        let (extents, nodes, is_damaged) = self.take_map(ino, raw);
+        let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
+        if is_damaged {
+            for node in &nodes {
+                self.blocks.release(*node, 1);
+            }
+            self.act(format!("inode {ino}: its file map was damaged; {blocks} blocks are left"));
+            self.maps.insert(ino, extents);
+            // Until the map is written again there is none; the root of a directory's index stays for its counts.
+            let keep = if is_dir { 8 } else { 0 };
+            let room = raw.fork_room();
+            raw.fork[keep..room].fill(0);
+            raw.set_fork(if is_dir { fork::DIRECTORY } else { fork::NONE }, 0);
+            raw.set_block_total(blocks + attribute_blocks);
+        } else {
+            raw.set_block_total(blocks + nodes.len() as u64 + attribute_blocks);
+        }
+        Some((data_len, attributes))
+    }
+
+    /// The extents of an inode that nobody else has, its tree's nodes, and whether anything had to go.
+    fn take_map(&mut self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>, bool) {
+        let geometry = self.geometry;
+        let mut found: Vec<Extent> = Vec::new();
+        let mut damaged = false;
+        let mut end = 0;
+        let mut nodes = Vec::new();
+        let mut record = |bytes: &[u8]| match Extent::decode(RawExtent::read(bytes), &geometry, ino) {
+            Ok(extent) if extent.file_block.0 >= end => {
+                end = extent.end().0;
+                found.push(extent);
+            }
+            _ => damaged = true,
+        };
+        match map_of(raw) {
+            Map::None => {}
+            Map::Inline(extents) => extents.iter().for_each(|extent| record(extent.as_bytes())),
+            Map::Tree { root, level } => {
+                let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
+                let mut salvage =
+                    Salvage { repair: self, record: &mut record, nodes: Some(Vec::new()), damaged: false, followed: HashSet::new() };
+                walk(&self.reader, &tree, &mut salvage);
+                let tree_damaged = salvage.damaged;
+                nodes = salvage.nodes.unwrap_or_default();
+                damaged |= tree_damaged;
+            }
+        }
+        let mut extents = Vec::new();
+        for extent in found {
+            if geometry.ag_of(extent.start).0 >= self.ag_used || (raw.is_dir() && extent.unwritten) {
+                damaged = true;
+                continue;
+            }
+            // What nobody has yet; the first owner keeps the rest.
+            let mut free = Vec::new();
+            self.blocks.for_each_gap(extent.start, u64::from(extent.length), |start, length| {
+                free.push((start, length));
+                true
+            });
+            damaged |= free != [(extent.start, u64::from(extent.length))];
+            for (start, length) in free {
+                self.blocks.claim(start, length);
+                let file_block = FileBlock(extent.file_block.0 + (start.0 - extent.start.0));
+                extents.push(Extent { file_block, start, length: length as u32, unwritten: extent.unwritten });
+            }
+        }
+        (extents, nodes, damaged)
+    }
+
+    /// The attributes in the body that can be read; a damaged chain of blocks goes as a whole. Flags follow.
+    fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, in_body: Vec<u8>) -> (Vec<u8>, u64) {
+        let mut names: HashSet<Vec<u8>> = HashSet::new();
+        let mut kept = Vec::new();
+        for (name, value) in AttrIter::new(&in_body).map_while(Result::ok) {
+            if names.insert(name.to_vec()) {
+                xattr::push(&mut kept, name, value);
+            }
+        }
+        let mut blocks = Vec::new();
+        if let Some((first, count)) = chain_root(raw) {
+            match self.read_chain(ino, first, count, &mut blocks, &mut names) {
+                Some(()) => {}
+                None => {
+                    for block in blocks.drain(..) {
+                        self.blocks.release(block, 1);
+                    }
+                    raw.flags.set(raw.flags.get() & !flag::ATTR_BLOCKS);
+                    raw.fork[24..].fill(0);
+                    self.act(format!("inode {ino}: its attribute blocks were damaged and are gone"));
+                }
+            }
+        }
+        let has_acl = names.iter().any(|name| name.starts_with(b"system.posix_acl_"));
+        let mut flags = raw.flags.get() & !(flag::ATTR_BODY | flag::HAS_ACL);
+        flags |= if kept.is_empty() { 0 } else { flag::ATTR_BODY } | if has_acl { flag::HAS_ACL } else { 0 };
+        raw.flags.set(flags);
+        self.has_xattr |= !names.is_empty();
+        self.has_acl |= has_acl;
+        (kept, blocks.len() as u64)
+    }
+
+    /// Reads and claims a chain; `None` if anything is wrong with it.
+    fn read_chain(
+        &self,
+        ino: Ino,
+        mut next: FsBlock,
+        count: u64,
+        blocks: &mut Vec<FsBlock>,
+        names: &mut HashSet<Vec<u8>>,
+    ) -> Option<()> {
+        let mut list = Vec::new();
+        let mut buf = self.reader.new_buffer();
+        while next != FsBlock::NONE {
+            let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
+            if !fits || list.len() > LIST_MAX || self.blocks.claim(next, 1).is_some() {
+                return None;
+            }
+            blocks.push(next);
+            self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).ok()?;
+            let head = AttrBlockHeader::read(&buf);
+            let length = head.length.get() as usize;
+            if head.index.get() as usize != blocks.len() - 1 || length > buf.len() - AttrBlockHeader::SIZE {
+                return None;
+            }
+            list.extend_from_slice(&buf[AttrBlockHeader::SIZE..][..length]);
+            next = FsBlock(head.next.get());
+        }
+        if blocks.len() as u64 != count || list.len() > LIST_MAX {
+            return None;
+        }
+        for attribute in AttrIter::new(&list) {
+            let (name, _) = attribute.ok()?;
+            if !names.insert(name.to_vec()) {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// Writes the file maps that were damaged. All inodes' blocks are known by now.
+    pub(super) fn write_maps(&mut self) -> Result<(), CheckError> {
+        for (ino, extents) in std::mem::take(&mut self.maps) {
+            self.write_map(ino, &extents)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a map into an inode that has none, and counts its tree's nodes in.
+    pub(super) fn write_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), CheckError> {
+        let raw = self.raw(ino)?;
+        let is_dir = raw.is_dir();
+        let at = if is_dir { 8 } else { 0 };
+        let inline_max = if is_dir { 1 } else { raw.fork_room() / 16 };
+        if extents.len() <= inline_max {
+            return self.change_inode(ino, |raw| {
+                for (index, extent) in extents.iter().enumerate() {
+                    raw.fork[at + index * 16..][..16].copy_from_slice(extent.encode().as_bytes());
+                }
+                match (is_dir, extents.is_empty()) {
+                    (true, _) => raw.set_fork(fork::DIRECTORY, 0),
+                    (false, true) => raw.set_fork(fork::NONE, 0),
+                    (false, false) => raw.set_fork(fork::EXTENTS, extents.len()),
+                }
+            });
+        }
+        let records: Vec<u8> = extents.iter().flat_map(|extent| extent.encode().as_bytes().to_vec()).collect();
+        let mut nodes = 0;
+        let need = super::build::node_count(btree::EXTENTS, extents.len(), self.reader.block_size());
+        let mut places = (0..need).map(|_| self.take(None)).collect::<Result<Vec<_>, _>>()?;
+        let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, &mut || {
+            nodes += 1;
+            places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
+        })?;
+        for place in places {
+            self.blocks.release(place, 1);
+        }
+        self.change_inode(ino, |raw| {
+            raw.fork[at..at + 8].copy_from_slice(&root.0.to_le_bytes());
+            raw.fork[at + 8] = level;
+            raw.set_fork(if is_dir { fork::DIRECTORY_TREE } else { fork::TREE }, 0);
+            raw.set_block_total(raw.block_total() + nodes);
+        })
+    }
+
+    /// Frees an inode: its slot, its body, its blocks.
+    pub(super) fn free_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let raw = self.raw(ino)?;
+        let (extents, nodes) = self.blocks_of_map(ino, &raw);
+        for extent in extents {
+            self.blocks.release(extent.start, u64::from(extent.length));
+        }
+        for node in nodes {
+            self.blocks.release(node, 1);
+        }
+        if let Some((mut next, count)) = chain_root(&raw) {
+            let mut buf = self.reader.new_buffer();
+            for _ in 0..count {
+                self.blocks.release(next, 1);
+                if self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_err() {
+                    break;
+                }
+                next = FsBlock(AttrBlockHeader::read(&buf).next.get());
+            }
+        }
+        let Some((_, slot)) = self.geometry.locate(ino) else { return Ok(()) };
+        let (first, count) = (u32::from(raw.body_first.get()), u32::from(raw.body_slots));
+        self.change_inode(ino, |raw| {
+            let generation = raw.generation;
+            *raw = RawInode::zeroed();
+            raw.generation = generation;
+        })?;
+        if let Some((_, buf, dirty)) = &mut self.at_hand {
+            let head = InodeBlockHeader::read_mut(buf);
+            for slot in (first..first + count).chain([slot]) {
+                head.free_mask[slot as usize / 8] |= 1 << (slot % 8);
+            }
+            let free: u32 = head.free_mask.iter().map(|byte| byte.count_ones()).sum();
+            head.free_count.set(free as u16);
+            *dirty = true;
+        }
+        if let Some(item) = self.item(ino) {
+            item.state |= state::GONE;
+        }
+        Ok(())
+    }
+
+    /// Extents and tree nodes of a map that has been put right.
+    pub(super) fn blocks_of_map(&self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>) {
+        let geometry = self.geometry;
+        let mut extents = Vec::new();
+        let mut nodes = Vec::new();
+        match map_of(raw) {
+            Map::None => {}
+            Map::Inline(raws) => {
+                extents.extend(raws.iter().filter_map(|raw| Extent::decode(raw, &geometry, ino).ok()));
+            }
+            Map::Tree { root, level } => {
+                struct Collect<'a>(&'a mut Vec<FsBlock>, &'a mut dyn FnMut(&[u8]));
+                impl Visitor for Collect<'_> {
+                    fn node(&mut self, block: FsBlock) -> bool {
+                        self.0.push(block);
+                        true
+                    }
+                    fn record(&mut self, record: &[u8]) {
+                        (self.1)(record);
+                    }
+                    fn damage(&mut self, _: Damage) {}
+                }
+                let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
+                let mut record = |bytes: &[u8]| extents.extend(Extent::decode(RawExtent::read(bytes), &geometry, ino).ok());
+                walk(&self.reader, &tree, &mut Collect(&mut nodes, &mut record));
+            }
+        }
+        (extents, nodes)
+    }
+
+    /// A new inode in any free slot, or in a new chunk.
+    pub(super) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
+        self.store_at_hand()?;
+        let is_chunk = |repair: &Self, block: FsBlock| {
+            repair.chunks.range(..=block).next_back().is_some_and(|(start, chunk)| block.0 < start.0 + u64::from(chunk.initialised))
+        };
+        let wanted = wanted.and_then(|ino| self.geometry.locate(ino)).filter(|&(block, _)| is_chunk(self, block));
+        let mut place = None;
+        if let Some((block, slot)) = wanted {
+            self.load_at_hand(block)?;
+            place = self.is_slot_free(slot).then_some((block, slot));
+        }
+        if place.is_none() {
+            let blocks: Vec<FsBlock> = self
+                .chunks
+                .iter()
+                .flat_map(|(start, chunk)| (0..u64::from(chunk.initialised)).map(|at| start.offset_by(at)))
+                .collect();
+            for block in blocks {
+                self.load_at_hand(block)?;
+                if let Some(slot) = (1..self.geometry.slots_per_block()).find(|&slot| self.is_slot_free(slot)) {
+                    place = Some((block, slot));
+                    break;
+                }
+            }
+        }
+        let (block, slot) = match place {
+            Some(place) => place,
+            None => {
+                let block = self.take(None)?;
+                self.make_empty(block)?;
+                self.chunks.insert(block, Chunk { count: 1, initialised: 1 });
+                (block, 1)
+            }
+        };
+        let ino = self.geometry.ino(block, slot);
+        let now = self.now;
+        self.change_inode(ino, |raw| {
+            let generation = raw.generation.get().wrapping_add(1);
+            *raw = RawInode::zeroed();
+            raw.mode.set(mode);
+            raw.generation.set(generation);
+            for time in [&mut raw.mtime, &mut raw.ctime, &mut raw.atime, &mut raw.btime] {
+                time.set(now);
+            }
+        })?;
+        if let Some((_, buf, dirty)) = &mut self.at_hand {
+            let head = InodeBlockHeader::read_mut(buf);
+            head.free_mask[slot as usize / 8] &= !(1 << (slot % 8));
+            head.free_count.set(head.free_count.get() - 1);
+            *dirty = true;
+        }
+        let index = self.items.partition_point(|item| item.ino < ino);
+        let item = Item { ino, names: 0, file_type: (mode >> 12) as u8, state: 0 };
+        match self.items.get_mut(index) {
+            Some(old) if old.ino == ino => *old = item,
+            _ => self.items.insert(index, item),
+        }
+        Ok(ino)
+    }
+
+    fn is_slot_free(&self, slot: u32) -> bool {
+        self.at_hand.as_ref().is_some_and(|(_, buf, _)| {
+            InodeBlockHeader::read(buf).free_mask[slot as usize / 8] >> (slot % 8) & 1 == 1
+        })
+    }
+}
+
+/// Takes away an inode's body and what announced it.
+fn drop_body(raw: &mut RawInode) {
+    raw.body_slots = 0;
+    raw.body_first.set(0);
+    raw.flags.set(raw.flags.get() & !flag::ATTR_BODY);
+    if raw.fork_code() == fork::INLINE {
+        raw.set_fork(fork::NONE, 0);
+        raw.size.set(0);
+    }
+}
+
+/// Writes an inode block's map of free slots.
+fn set_masks(buf: &mut [u8], used: &HashSet<u32>) {
+    let slots = (buf.len() / SLOT_SIZE) as u32;
+    let head = InodeBlockHeader::read_mut(buf);
+    head.free_mask = [0; 64];
+    let mut free = 0;
+    for slot in (1..slots).filter(|slot| !used.contains(slot)) {
+        head.free_mask[slot as usize / 8] |= 1 << (slot % 8);
+        free += 1;
+    }
+    head.free_count.set(free);
+    head.slot_count.set(slots as u16);
+}

@@ -1,0 +1,334 @@
+//! Repair. Inodes and directory entries are the truth; everything else is derived from them and written anew.
+//!
+//! ```text
+//! replay     what the log holds goes home; the log is made empty        from here on the device is all there is
+//! inodes     chunks from the inode trees, or by a search of the group where its tree is damaged; each inode's fields,
+//!            attributes and extents: what is impossible goes, of two owners of a block the first one stays
+//! names      directories from the root down: entries that cannot be go, types, tags and identities are put right
+//! strays     inodes nobody names: into /lost+found as #INO if they have links, else they are freed
+//! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
+//! ```
+//!
+//! Invariants
+//!   1. An entry never moves: cookies and identities stay valid.
+//!   2. No block is allocated before every inode's blocks are known.
+//!   3. Power lost at any point leaves a volume that the next repair can work on: inode blocks and entries are changed in
+//!      place, sector by sector sound; trees and indexes are never needed to find them.
+//!
+//! What it does not try: to guess at stale chunks that no tree names (they would bring deleted files back), or at file
+//! data (it has no checksum).
+
+mod build;
+mod groups;
+mod inodes;
+mod names;
+
+use crate::blocks::Blocks;
+use crate::io::Reader;
+use crate::replay::{Replay, replay};
+use crate::report::Report;
+use crate::run::{CheckError, Options, Outcome, copies, look, probe_groups};
+use crate::superblock;
+use build::write;
+use myriad_device::BlockDevice;
+use myriad_format::extent::Extent;
+use myriad_format::inode::RawInode;
+use myriad_format::superblock::{Superblock, seam};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, Lsn, NameHasher, header};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Looks, repairs if anything was found, and looks again.
+pub(crate) fn repair(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
+) -> Result<Report, CheckError> {
+    let Outcome { mut report, superblock } = look(device, log_device, options)?;
+    // A sound volume is left alone, even if its log holds changes: replaying them is the next mount's, under a second.
+    if report.finding_count == 0 {
+        return Ok(report);
+    }
+    let mut repair = Repair::start(device, log_device, superblock, options)?;
+    repair.run()?;
+    report.actions = repair.actions;
+    report.repaired = true;
+    let after = look(device, log_device, options)?.report;
+    report.remaining = after.findings;
+    report.remaining_count = after.finding_count;
+    report.totals = after.totals;
+    Ok(report)
+}
+
+/// An inode that was found.
+#[derive(Clone, Copy)]
+struct Item {
+    ino: Ino,
+    /// Names found; of a directory: subdirectories found.
+    names: u32,
+    file_type: u8,
+    state: u8,
+}
+
+/// Bits of `Item::state`.
+mod state {
+    /// A directory that a name leads to, or a file with a name.
+    pub const NAMED: u8 = 1;
+    /// A directory whose entries have been read.
+    pub const VISITED: u8 = 2;
+    /// Its link count on disk was 0.
+    pub const NO_LINKS: u8 = 4;
+    /// Freed: no inode any more.
+    pub const GONE: u8 = 8;
+}
+
+/// Most sentences about what was done.
+const ACTIONS_MAX: usize = 1000;
+
+struct Repair {
+    reader: Arc<Reader>,
+    superblock: Superblock,
+    geometry: Geometry,
+    hasher: NameHasher,
+    ag_used: u32,
+    blocks: Blocks,
+    /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
+    chunks: BTreeMap<FsBlock, Chunk>,
+    /// Ascending by number.
+    items: Vec<Item>,
+    /// File maps to be written anew.
+    maps: BTreeMap<Ino, Vec<Extent>>,
+    /// The inode block at hand.
+    at_hand: Option<(FsBlock, Vec<u8>, bool)>,
+    /// The free run that blocks are taken from.
+    free_run: (u64, u64),
+    now: i64,
+    has_xattr: bool,
+    has_acl: bool,
+    actions: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Chunk {
+    count: u32,
+    initialised: u32,
+}
+
+impl Repair {
+    /// Replays the log, makes it empty, and gets ready.
+    fn start(
+        device: &Arc<dyn BlockDevice>,
+        log_device: Option<&Arc<dyn BlockDevice>>,
+        superblock: Superblock,
+        options: &Options<'_>,
+    ) -> Result<Self, CheckError> {
+        let geometry = superblock.geometry();
+        let mut actions = Vec::new();
+        let replayed = replay(device, log_device, &superblock, &geometry)?;
+        replay_home(device, &superblock, replayed, &mut actions)?;
+        let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
+        let (superblock, damage) = match superblock::find(&**device) {
+            Ok((found, damage)) if superblock::describes_same(&found, &superblock) => (found, damage),
+            _ => (superblock, None),
+        };
+        let mut ag_used = superblock.ag_high_water.get();
+        // Under the log the mark is as durable as what it announces, and a header above it is an uncommitted one.
+        if damage.is_some() || superblock.last_order.get() != u32::from(seam::ORDER_LOG) {
+            ag_used = probe_groups(&reader, ag_used);
+        }
+        Ok(Self {
+            reader: Arc::new(reader),
+            hasher: NameHasher::new(superblock.hash_key),
+            superblock,
+            geometry,
+            ag_used,
+            blocks: Blocks::new(),
+            chunks: BTreeMap::new(),
+            items: Vec::new(),
+            maps: BTreeMap::new(),
+            at_hand: None,
+            free_run: (0, 0),
+            now: options.now,
+            has_xattr: false,
+            has_acl: false,
+            actions,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), CheckError> {
+        for ag in 0..self.ag_used {
+            let start = self.geometry.fs_block(AgNo(ag), AgBlock(0));
+            let fixed = myriad_format::group::FIXED_BLOCKS.min(self.geometry.blocks_in(AgNo(ag)));
+            self.blocks.claim(start, u64::from(fixed));
+        }
+        if self.superblock.log_device == [0; 16] && self.superblock.log_blocks.get() > 0 {
+            self.blocks.claim(FsBlock(self.superblock.log_start.get()), self.superblock.log_blocks.get());
+        }
+        self.find_inodes()?;
+        self.write_maps()?;
+        self.walk_names()?;
+        self.settle_links()?;
+        self.store_at_hand()?;
+        self.write_groups()?;
+        self.write_superblocks()?;
+        self.reader.device().flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
+    }
+
+    fn act(&mut self, what: impl Into<String>) {
+        if self.actions.len() < ACTIONS_MAX {
+            self.actions.push(what.into());
+        }
+    }
+
+    fn item(&mut self, ino: Ino) -> Option<&mut Item> {
+        let index = self.items.binary_search_by_key(&ino, |item| item.ino).ok()?;
+        Some(&mut self.items[index]).filter(|item| item.state & state::GONE == 0)
+    }
+
+    /// Takes one free block; in group `ag` only, if given.
+    fn take(&mut self, ag: Option<AgNo>) -> Result<FsBlock, CheckError> {
+        let usable = |(start, length): (u64, u64), geometry: &Geometry| {
+            length > 0 && ag.is_none_or(|ag| geometry.ag_of(FsBlock(start)) == ag)
+        };
+        if !usable(self.free_run, &self.geometry) || self.blocks.first_in(FsBlock(self.free_run.0), 1).is_some() {
+            self.free_run = (0, 0);
+            let groups = ag.map_or(0..self.ag_used, |ag| ag.0..ag.0 + 1);
+            for group in groups {
+                let start = self.geometry.fs_block(AgNo(group), AgBlock(0));
+                let mut longest = (0, 0);
+                self.blocks.for_each_gap(start, u64::from(self.geometry.blocks_in(AgNo(group))), |start, length| {
+                    if length > longest.1 {
+                        longest = (start.0, length);
+                    }
+                    true
+                });
+                if longest.1 > 0 {
+                    self.free_run = longest;
+                    break;
+                }
+            }
+        }
+        let (start, length) = self.free_run;
+        if length == 0 {
+            return Err(CheckError::Repair("no free block is left for what has to be written anew".to_owned()));
+        }
+        self.free_run = (start + 1, length - 1);
+        let block = FsBlock(start);
+        if self.blocks.claim(block, 1).is_some() {
+            self.free_run = (0, 0);
+            return self.take(ag);
+        }
+        Ok(block)
+    }
+
+    /// Changes an inode in its block, which stays at hand until another one is asked for.
+    fn change_inode(&mut self, ino: Ino, f: impl FnOnce(&mut RawInode)) -> Result<(), CheckError> {
+        let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
+        self.load_at_hand(block)?;
+        if let Some((_, buf, dirty)) = &mut self.at_hand {
+            let raw = RawInode::read_mut(&mut buf[slot as usize * myriad_format::SLOT_SIZE..]);
+            let before = *raw;
+            f(raw);
+            *dirty |= *raw != before;
+        }
+        Ok(())
+    }
+
+    fn raw(&mut self, ino: Ino) -> Result<RawInode, CheckError> {
+        let mut raw = RawInode::zeroed();
+        self.change_inode(ino, |found| raw = *found)?;
+        Ok(raw)
+    }
+
+    fn load_at_hand(&mut self, block: FsBlock) -> Result<(), CheckError> {
+        if self.at_hand.as_ref().is_some_and(|(at, ..)| *at == block) {
+            return Ok(());
+        }
+        self.store_at_hand()?;
+        let mut buf = self.reader.new_buffer();
+        self.reader
+            .read_raw(block, &mut buf)
+            .map_err(|damage| CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}")))?;
+        self.at_hand = Some((block, buf, false));
+        Ok(())
+    }
+
+    fn store_at_hand(&mut self) -> Result<(), CheckError> {
+        if let Some((block, mut buf, true)) = self.at_hand.take() {
+            write(&self.reader, block, &mut buf)?;
+        }
+        Ok(())
+    }
+
+    fn write_superblocks(&mut self) -> Result<(), CheckError> {
+        let sb = &mut self.superblock;
+        sb.ag_high_water.set(self.ag_used);
+        sb.orphan_root.set(0);
+        sb.state.set(seam::STATE_CLEAN);
+        let (xattr, acl) = (self.has_xattr, self.has_acl);
+        let known = if xattr { myriad_format::superblock::feature::COMPATIBLE_XATTR } else { 0 }
+            | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };
+        sb.features_compatible.set(sb.features_compatible.get() | known);
+        let sb = *sb;
+        let block_size = self.reader.block_size();
+        for ag in copies(self.geometry.ag_count).take_while(|&ag| ag < self.ag_used).chain([0]) {
+            let block = self.geometry.fs_block(AgNo(ag), AgBlock(0));
+            let mut buf = vec![0; block_size];
+            let mut copy = sb;
+            copy.header.magic.set(BlockKind::Superblock.magic());
+            copy.header.address.set(block.0);
+            buf[..Superblock::SIZE].copy_from_slice(copy.as_bytes());
+            write(&self.reader, block, &mut buf)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes home what the log holds, then makes the log empty: from here on nothing may be replayed over a repaired block.
+fn replay_home(
+    device: &Arc<dyn BlockDevice>,
+    superblock: &Superblock,
+    replay: Replay,
+    actions: &mut Vec<String>,
+) -> Result<(), CheckError> {
+    let Some(place) = replay.place else { return Ok(()) };
+    let geometry = superblock.geometry();
+    let flush = || device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source });
+    match replay.overlay {
+        Some(overlay) => {
+            let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
+            let mut buf = reader.new_buffer();
+            let mut count = 0_u64;
+            for (block, _) in overlay.blocks().filter(|(block, _)| block.0 < geometry.block_count) {
+                if reader.read_raw(block, &mut buf).is_err() {
+                    buf.fill(0);
+                }
+                overlay.apply(block, &mut buf);
+                let lsn = header::BlockHeader::read(&buf).lsn.get();
+                header::seal(&mut buf, lsn);
+                let offset = block.0 << geometry.block_bits;
+                reader.write_raw(block, &buf).map_err(|source| CheckError::Io { op: "write", offset, source })?;
+                count += 1;
+            }
+            flush()?;
+            actions.push(format!("replayed {count} blocks from the log"));
+        }
+        None => {
+            // Nobody knows which LSNs were used: the ring must be zeros.
+            let zeros = vec![0; 1 << 16];
+            let mut at = 0;
+            while at < place.length {
+                let part = (place.length - at).min(zeros.len() as u64);
+                let offset = place.start + at;
+                crate::io::write_at(&*place.device, offset, &zeros[..part as usize])
+                    .map_err(|source| CheckError::Io { op: "write", offset, source })?;
+                at += part;
+            }
+            actions.push("the log could not be read and was made empty".to_owned());
+        }
+    }
+    let unit = myriad_format::log::unit(geometry.block_size()) as u64;
+    let first = Lsn(replay.head.0.next_multiple_of(unit));
+    myriad_log::format(&place, first).map_err(|error| CheckError::Repair(error.to_string()))
+}

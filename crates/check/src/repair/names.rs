@@ -1,0 +1,654 @@
+//! Repair, second half: directories from the root down, what nobody names, and the counts that follow from names.
+
+use super::build::{Record, write, write_index};
+use super::{Item, Repair, state};
+use crate::directory::entries::{Entry, entry_at};
+use crate::directory::position;
+use crate::extents::index_root;
+use crate::io::Damage;
+use crate::run::CheckError;
+use crate::slots::inode_at;
+use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
+use myriad_format::extent::Extent;
+use myriad_format::inode::{BodyHeader, S_IFDIR, fork};
+use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+const DIR_TYPE: u8 = (S_IFDIR >> 12) as u8;
+
+/// A name to be added to a directory.
+#[derive(Clone)]
+struct Added {
+    name: Vec<u8>,
+    ino: Ino,
+    file_type: u8,
+}
+
+/// A directory as its entries are read.
+#[derive(Default)]
+struct Pass {
+    live: u64,
+    records: Vec<Record>,
+    hashes: HashSet<u64>,
+    /// Head of the new list of blocks with room.
+    room_head: u32,
+}
+
+impl Repair {
+    /// Reads every directory that the root leads to; what cannot be an entry goes.
+    pub(super) fn walk_names(&mut self) -> Result<(), CheckError> {
+        let root = Ino(self.superblock.root_ino.get());
+        let is_dir = self.item(root).is_some_and(|item| item.file_type == DIR_TYPE);
+        if !is_dir {
+            let root = self.make_inode(S_IFDIR | 0o755, Some(root))?;
+            self.superblock.root_ino.set(root.0);
+            self.act(format!("the root directory was lost; made an empty one, inode {root}"));
+        }
+        let root = Ino(self.superblock.root_ino.get());
+        if let Some(item) = self.item(root) {
+            item.state |= state::NAMED;
+        }
+        self.set_identity(root, root, 0, 0)?;
+        self.visit_below(root)?;
+        self.attach_strays(root)
+    }
+
+    /// Visits a directory and all below it.
+    fn visit_below(&mut self, top: Ino) -> Result<(), CheckError> {
+        let mut queue = VecDeque::from([top]);
+        while let Some(directory) = queue.pop_front() {
+            self.visit(directory, &mut queue)?;
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, directory: Ino, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
+        match self.item(directory) {
+            Some(item) if item.state & state::VISITED == 0 => item.state |= state::VISITED,
+            _ => return Ok(()),
+        }
+        let raw = self.raw(directory)?;
+        let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
+        match raw.fork_code() {
+            fork::INLINE => {
+                let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+                let (block, _) = self.geometry.locate(directory).expect("items have a block");
+                let mut data = self.body_data(block, at)?;
+                let len = self.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
+                self.load_at_hand(block)?;
+                if let Some((_, buf, dirty)) = &mut self.at_hand {
+                    let head = BodyHeader::read_mut(&mut buf[at..]);
+                    // Attributes follow the data: they move up when the data are cut.
+                    let (old, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
+                    head.data_len.set(len as u16);
+                    let body = at + BodyHeader::SIZE;
+                    buf.copy_within(body + old..body + old + attributes, body + len);
+                    buf[body..body + len].copy_from_slice(&data[..len]);
+                    *dirty = true;
+                }
+                self.change_inode(directory, |raw| raw.size.set(pass.live))
+            }
+            fork::DIRECTORY | fork::DIRECTORY_TREE => self.visit_blocks(directory, pass, queue),
+            _ => self.change_inode(directory, |raw| {
+                raw.size.set(0);
+                raw.set_fork(fork::NONE, 0);
+            }),
+        }
+    }
+
+    /// Data of the body that begins at a byte of an inode block.
+    fn body_data(&mut self, block: FsBlock, at: usize) -> Result<Vec<u8>, CheckError> {
+        self.load_at_hand(block)?;
+        let Some((_, buf, _)) = &self.at_hand else { return Ok(Vec::new()) };
+        let len = usize::from(BodyHeader::read(&buf[at..]).data_len.get());
+        Ok(buf[at + BodyHeader::SIZE..][..len].to_vec())
+    }
+
+    fn visit_blocks(&mut self, directory: Ino, mut pass: Pass, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
+        let raw = self.raw(directory)?;
+        let (extents, _) = self.blocks_of_map(directory, &raw);
+        let mut buf = self.reader.new_buffer();
+        // How many entry blocks were made says the index root; without it, the blocks themselves.
+        let old_root = index_root(&raw);
+        let made = old_root.and_then(|root| {
+            self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).ok()?;
+            Some(u64::from(IndexHeader::read(&buf).entry_blocks.get()))
+        });
+        // A position has 32 bits.
+        let most = (1_u64 << 35) / self.reader.block_size() as u64;
+        let made = made.unwrap_or(u64::MAX).min(most);
+        let mut end = 0;
+        let has_index = old_root.is_some() || extents.last().is_some_and(|extent| extent.end().0 > 1);
+        for extent in &extents {
+            for offset in 0..u64::from(extent.length) {
+                let file_block = FileBlock(extent.file_block.0 + offset);
+                if file_block.0 >= made {
+                    break;
+                }
+                if self.visit_block(directory, file_block, extent.start.offset_by(offset), has_index, &mut pass, queue)? {
+                    end = file_block.0 + 1;
+                }
+            }
+        }
+        self.finish_directory(directory, pass, &extents, end, has_index)
+    }
+
+    /// Puts one entry block right; whether it is one that was ever made.
+    fn visit_block(
+        &mut self,
+        directory: Ino,
+        file_block: FileBlock,
+        block: FsBlock,
+        has_index: bool,
+        pass: &mut Pass,
+        queue: &mut VecDeque<Ino>,
+    ) -> Result<bool, CheckError> {
+        let mut buf = self.reader.new_buffer();
+        let is_torn = match self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf) {
+            Ok(()) => false,
+            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
+                let head = BlockHeader::read(&buf);
+                let is_ours = head.volume == self.reader.volume && head.address.get() == block.0 && head.owner.get() == directory.0;
+                if !is_ours {
+                    return self.lose_block(directory, file_block, block, has_index, pass);
+                }
+                true
+            }
+            Err(_) => return self.lose_block(directory, file_block, block, has_index, pass),
+        };
+        let before = buf.clone();
+        let block_size = buf.len();
+        let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, block_size);
+        let mut entries = buf[ENTRIES_OFFSET..tail].to_vec();
+        let live_before = pass.live;
+        let len = self.fix_entries(directory, file_block, &mut entries, is_torn, pass, queue)?;
+        buf[ENTRIES_OFFSET..][..len].copy_from_slice(&entries[..len]);
+        buf[ENTRIES_OFFSET + len..].fill(0);
+        let live = (pass.live - live_before) as usize;
+        let head = EntryBlockHeader::read_mut(&mut buf);
+        head.tail.set((ENTRIES_OFFSET + len) as u32);
+        head.live.set(live as u32);
+        head.next_room.set(enlist(pass, file_block, block_size - ENTRIES_OFFSET - live, block_size, has_index));
+        if buf != before || is_torn {
+            write(&self.reader, block, &mut buf)?;
+        }
+        Ok(true)
+    }
+
+    /// An entry block of which nothing can be read becomes an empty one: the positions of the others stay.
+    fn lose_block(
+        &mut self,
+        directory: Ino,
+        file_block: FileBlock,
+        block: FsBlock,
+        has_index: bool,
+        pass: &mut Pass,
+    ) -> Result<bool, CheckError> {
+        self.act(format!("directory {directory}: entry block {file_block} is lost"));
+        let mut buf = self.reader.new_buffer();
+        header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, block);
+        let size = buf.len();
+        let head = EntryBlockHeader::read_mut(&mut buf);
+        head.tail.set(ENTRIES_OFFSET as u32);
+        head.next_room.set(enlist(pass, file_block, size - ENTRIES_OFFSET, size, has_index));
+        write(&self.reader, block, &mut buf)?;
+        Ok(true)
+    }
+
+    /// Puts packed entries right in place; how many bytes of them can be kept.
+    fn fix_entries(
+        &mut self,
+        directory: Ino,
+        file_block: FileBlock,
+        bytes: &mut [u8],
+        is_torn: bool,
+        pass: &mut Pass,
+        queue: &mut VecDeque<Ino>,
+    ) -> Result<usize, CheckError> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let Ok(entry) = entry_at(bytes, at) else {
+                // Where the next entry begins cannot be known.
+                self.act(format!("directory {directory}: cut entry block {file_block} at byte {}", at + ENTRIES_OFFSET));
+                return Ok(at);
+            };
+            let length = usize::from(entry.length);
+            if entry.ino.is_none() {
+                at += length;
+                continue;
+            }
+            let position = position(file_block, at as u32, self.reader.block_size());
+            let hash = self.hasher.hash(entry.name);
+            let name = entry.name.escape_ascii().to_string();
+            match self.judge(directory, &entry, hash, is_torn, pass, queue) {
+                Err(why) => {
+                    self.act(format!("directory {directory}: dropped {name}: {why}"));
+                    let rest = &mut bytes[at..at + length];
+                    rest[..8].fill(0);
+                    rest[EntryHeader::SIZE - 6..].fill(0);
+                }
+                Ok(file_type) => {
+                    let ino = entry.ino;
+                    let head = EntryHeader::read_mut(&mut bytes[at..]);
+                    head.file_type = file_type;
+                    head.tag.set(hash as u32);
+                    pass.live += length as u64;
+                    pass.records.push(Record { tag: hash as u32, position: position as u32, ino: ino.0 });
+                    self.set_first_identity(ino, directory, hash, position as u32)?;
+                }
+            }
+            at += length;
+        }
+        Ok(at)
+    }
+
+    /// Whether an entry may stay, with which type; what it names is counted.
+    fn judge(
+        &mut self,
+        directory: Ino,
+        entry: &Entry<'_>,
+        hash: u64,
+        is_torn: bool,
+        pass: &mut Pass,
+        queue: &mut VecDeque<Ino>,
+    ) -> Result<u8, &'static str> {
+        let root = Ino(self.superblock.root_ino.get());
+        if is_torn && entry.tag != hash as u32 {
+            return Err("it is torn");
+        }
+        let Some(item) = self.item(entry.ino) else { return Err("its inode does not exist") };
+        let file_type = item.file_type;
+        if file_type == DIR_TYPE && (entry.ino == root || entry.ino == directory || item.state & state::NAMED != 0) {
+            return Err("the directory has a name already");
+        }
+        // Two names that share all 64 bits of a keyed hash are not to be expected; the second of such twins goes too.
+        if pass.hashes.contains(&hash) {
+            return Err("the name is there twice");
+        }
+        item.state |= state::NAMED;
+        if file_type == DIR_TYPE {
+            queue.push_back(entry.ino);
+            if let Some(parent) = self.item(directory) {
+                parent.names += 1;
+            }
+        } else {
+            item.names += 1;
+        }
+        pass.hashes.insert(hash);
+        Ok(file_type)
+    }
+
+    /// Makes the first name found the identity, so that it describes a name that exists.
+    fn set_first_identity(&mut self, ino: Ino, parent: Ino, hash: u64, position: u32) -> Result<(), CheckError> {
+        let is_first = self.item(ino).is_some_and(|item| item.file_type == DIR_TYPE || item.names == 1);
+        if is_first { self.set_identity(ino, parent, hash, position) } else { Ok(()) }
+    }
+
+    fn set_identity(&mut self, ino: Ino, parent: Ino, hash: u64, position: u32) -> Result<(), CheckError> {
+        self.change_inode(ino, |raw| {
+            raw.parent.set(parent.0);
+            raw.name_hash.set(hash);
+            raw.entry_position.set(position);
+        })
+    }
+
+    /// Writes the index and what the inode says about the directory.
+    fn finish_directory(
+        &mut self,
+        directory: Ino,
+        mut pass: Pass,
+        extents: &[Extent],
+        end: u64,
+        has_index: bool,
+    ) -> Result<(), CheckError> {
+        let raw = self.raw(directory)?;
+        let (_, nodes) = self.blocks_of_map(directory, &raw);
+        let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
+        let attribute_blocks = crate::attributes::chain_root(&raw).map_or(0, |(_, count)| count);
+        let mut total = mapped + nodes.len() as u64 + attribute_blocks;
+        let mut root = FsBlock::NONE;
+        if has_index {
+            let reader = self.reader.clone();
+            let counts = (pass.room_head, end as u32);
+            let blocks;
+            (root, blocks) = write_index(&reader, directory.0, &mut pass.records, counts, &mut || self.take(None))?;
+            total += blocks;
+        } else if extents.is_empty() {
+            // Neither block nor index: an empty directory.
+            return self.change_inode(directory, |raw| {
+                raw.fork[..24].fill(0);
+                raw.set_fork(fork::NONE, 0);
+                raw.size.set(0);
+                raw.set_block_total(total);
+            });
+        }
+        self.change_inode(directory, |raw| {
+            raw.fork[..8].copy_from_slice(&root.0.to_le_bytes());
+            raw.size.set(pass.live);
+            raw.set_block_total(total);
+        })
+    }
+
+    /// What no name leads to: directories first, for what lies below them has a name there.
+    fn attach_strays(&mut self, root: Ino) -> Result<(), CheckError> {
+        let mut added: Vec<Added> = Vec::new();
+        loop {
+            let unvisited: Vec<Ino> = self
+                .items
+                .iter()
+                .filter(|item| item.file_type == DIR_TYPE && item.state & (state::VISITED | state::GONE) == 0)
+                .map(|item| item.ino)
+                .collect();
+            let Some(&first) = unvisited.first() else { break };
+            let mut below: HashSet<Ino> = HashSet::new();
+            for &directory in &unvisited {
+                let children = self.peek(directory)?;
+                below.extend(children.into_iter().filter(|&child| child != directory));
+            }
+            let mut tops: Vec<Ino> = unvisited.iter().copied().filter(|ino| !below.contains(ino)).collect();
+            if tops.is_empty() {
+                // A circle: any of it will do.
+                tops.push(first);
+            }
+            for top in tops {
+                let no_links = self.item(top).is_some_and(|item| item.state & state::NO_LINKS != 0);
+                if no_links {
+                    self.free_inode(top)?;
+                    continue;
+                }
+                if let Some(item) = self.item(top) {
+                    item.state |= state::NAMED;
+                }
+                added.push(stray(top, DIR_TYPE));
+                self.visit_below(top)?;
+            }
+        }
+        let strays: Vec<Item> = self
+            .items
+            .iter()
+            .copied()
+            .filter(|item| item.file_type != DIR_TYPE && item.names == 0 && item.state & state::GONE == 0)
+            .collect();
+        for item in strays {
+            if item.state & state::NO_LINKS != 0 {
+                self.free_inode(item.ino)?;
+            } else {
+                added.push(stray(item.ino, item.file_type));
+            }
+        }
+        if added.is_empty() {
+            return Ok(());
+        }
+        let home = self.lost_and_found(root)?;
+        self.act(format!("moved {} inodes to /lost+found", added.len()));
+        self.append(home, &added)
+    }
+
+    /// Directories that an unvisited directory names, as far as can be read.
+    fn peek(&mut self, directory: Ino) -> Result<Vec<Ino>, CheckError> {
+        let raw = self.raw(directory)?;
+        let mut runs: Vec<Vec<u8>> = Vec::new();
+        match raw.fork_code() {
+            fork::INLINE => {
+                let (block, _) = self.geometry.locate(directory).expect("items have a block");
+                runs.push(self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?);
+            }
+            fork::DIRECTORY | fork::DIRECTORY_TREE => {
+                let (extents, _) = self.blocks_of_map(directory, &raw);
+                let mut buf = self.reader.new_buffer();
+                for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
+                    if self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf).is_ok() {
+                        let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
+                        runs.push(buf[ENTRIES_OFFSET..tail].to_vec());
+                    }
+                }
+            }
+            _ => {}
+        }
+        let mut children = Vec::new();
+        for run in runs {
+            for entry in crate::directory::entries::parse(&run).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
+                if self.item(entry.ino).is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0) {
+                    children.push(entry.ino);
+                }
+            }
+        }
+        Ok(children)
+    }
+
+    /// The directory for strays, made if need be.
+    fn lost_and_found(&mut self, root: Ino) -> Result<Ino, CheckError> {
+        let names = self.names_of(root)?;
+        for attempt in 0..1000 {
+            let name = if attempt == 0 { b"lost+found".to_vec() } else { format!("lost+found.{attempt}").into_bytes() };
+            match names.get(&name) {
+                Some(&ino) if self.item(ino).is_some_and(|item| item.file_type == DIR_TYPE) => return Ok(ino),
+                Some(_) => {}
+                None => {
+                    let ino = self.make_inode(S_IFDIR | 0o700, None)?;
+                    if let Some(item) = self.item(ino) {
+                        item.state |= state::NAMED | state::VISITED;
+                    }
+                    self.append(root, &[Added { name, ino, file_type: DIR_TYPE }])?;
+                    return Ok(ino);
+                }
+            }
+        }
+        Err(CheckError::Repair("every name for a lost+found directory is taken by something else".to_owned()))
+    }
+
+    /// Names of a directory that has been visited.
+    fn names_of(&mut self, directory: Ino) -> Result<HashMap<Vec<u8>, Ino>, CheckError> {
+        let raw = self.raw(directory)?;
+        let mut names = HashMap::new();
+        let mut collect = |bytes: &[u8]| {
+            for entry in crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
+                names.insert(entry.name.to_vec(), entry.ino);
+            }
+        };
+        if raw.fork_code() == fork::INLINE {
+            let (block, _) = self.geometry.locate(directory).expect("items have a block");
+            let data = self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
+            collect(&data);
+        } else {
+            for (_, _, bytes) in self.entry_blocks(directory)? {
+                collect(&bytes);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Entry blocks of a visited directory: file block, place, bytes of the entries.
+    fn entry_blocks(&mut self, directory: Ino) -> Result<Vec<(u64, FsBlock, Vec<u8>)>, CheckError> {
+        let raw = self.raw(directory)?;
+        if !matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE) {
+            return Ok(Vec::new());
+        }
+        let (extents, _) = self.blocks_of_map(directory, &raw);
+        let mut buf = self.reader.new_buffer();
+        let mut made = u64::MAX;
+        if let Some(root) = index_root(&raw) {
+            if self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).is_ok() {
+                made = u64::from(IndexHeader::read(&buf).entry_blocks.get());
+            }
+        }
+        let mut blocks = Vec::new();
+        for extent in extents {
+            for at in 0..u64::from(extent.length) {
+                let (file_block, block) = (extent.file_block.0 + at, extent.start.offset_by(at));
+                if file_block < made && self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf).is_ok() {
+                    let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
+                    blocks.push((file_block, block, buf[ENTRIES_OFFSET..tail].to_vec()));
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Adds names at the end of a directory, in new entry blocks. A directory in the body moves to block 0, where its
+    /// entries keep their positions.
+    fn append(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+        let raw = self.raw(directory)?;
+        let block_size = self.reader.block_size();
+        let (mut extents, nodes) = self.blocks_of_map(directory, &raw);
+        let mut blocks: Vec<(u64, FsBlock, Vec<u8>)> = self.entry_blocks(directory)?;
+        let old_index = index_root(&raw);
+        if raw.fork_code() == fork::INLINE {
+            let (block, _) = self.geometry.locate(directory).expect("items have a block");
+            let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+            let data = self.body_data(block, at)?;
+            blocks.push((0, FsBlock::NONE, data));
+            if let Some((_, buf, dirty)) = &mut self.at_hand {
+                let head = BodyHeader::read_mut(&mut buf[at..]);
+                let (data, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
+                head.data_len.set(0);
+                let body = at + BodyHeader::SIZE;
+                buf.copy_within(body + data..body + data + attributes, body);
+                *dirty = true;
+            }
+        }
+        // Blocks mapped past the last one made hold nothing: a new block takes the first free number after all of them.
+        let mut next = extents.last().map_or(0, |extent| extent.end().0).max(blocks.last().map_or(0, |block| block.0 + 1));
+        let mut grown: HashSet<u64> = blocks.iter().filter(|block| block.1.is_none()).map(|block| block.0).collect();
+        let mut placed = Vec::new();
+        for item in added {
+            let size = entry_size(item.name.len());
+            let fits = blocks.last().is_some_and(|block| block.2.len() + size <= block_size - ENTRIES_OFFSET);
+            if !fits {
+                blocks.push((next, FsBlock::NONE, Vec::new()));
+                grown.insert(next);
+                next += 1;
+            }
+            let (file_block, _, bytes) = blocks.last_mut().expect("just made");
+            let at = bytes.len();
+            bytes.resize(at + size, 0);
+            let hash = self.hasher.hash(&item.name);
+            let head = EntryHeader::read_mut(&mut bytes[at..]);
+            head.ino.set(item.ino.0);
+            head.length.set(size as u16);
+            head.name_len = item.name.len() as u8;
+            head.file_type = item.file_type;
+            head.tag.set(hash as u32);
+            bytes[at + EntryHeader::SIZE..][..item.name.len()].copy_from_slice(&item.name);
+            placed.push((item.ino, hash, position(FileBlock(*file_block), at as u32, block_size) as u32, item.file_type));
+        }
+        for (file_block, block, _) in blocks.iter_mut().filter(|block| grown.contains(&block.0)) {
+            *block = self.take(None)?;
+            let extent = Extent { file_block: FileBlock(*file_block), start: *block, length: 1, unwritten: false };
+            match extents.last_mut() {
+                Some(last) if last.end() == extent.file_block && last.start.0 + u64::from(last.length) == block.0
+                    && self.geometry.is_data_range(last.start, u64::from(last.length) + 1) => last.length += 1,
+                _ => extents.push(extent),
+            }
+        }
+        let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
+        let end = blocks.last().map_or(0, |block| block.0 + 1);
+        let has_index = old_index.is_some() || end > 1;
+        self.fill_unmade(directory, &extents, &blocks, end, has_index, &mut pass)?;
+        for (file_block, block, bytes) in &blocks {
+            let live_before = pass.live;
+            for entry in crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
+                let position = position(FileBlock(*file_block), entry.offset, block_size);
+                pass.live += u64::from(entry.length);
+                pass.records.push(Record { tag: entry.tag, position: position as u32, ino: entry.ino.0 });
+            }
+            let live = (pass.live - live_before) as usize;
+            let mut buf = self.reader.new_buffer();
+            header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, *block);
+            let head = EntryBlockHeader::read_mut(&mut buf);
+            head.tail.set((ENTRIES_OFFSET + bytes.len()) as u32);
+            head.live.set(live as u32);
+            head.next_room.set(enlist(&mut pass, FileBlock(*file_block), block_size - ENTRIES_OFFSET - live, block_size, has_index));
+            buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
+            write(&self.reader, *block, &mut buf)?;
+        }
+        for node in nodes {
+            self.blocks.release(node, 1);
+        }
+        self.release_index(directory, old_index);
+        self.change_inode(directory, |raw| {
+            let room = raw.fork_room();
+            raw.fork[..room].fill(0);
+            raw.set_fork(fork::DIRECTORY, 0);
+        })?;
+        self.write_map(directory, &extents)?;
+        self.finish_directory(directory, pass, &extents, end, has_index)?;
+        for (ino, hash, position, file_type) in placed {
+            self.set_identity(ino, directory, hash, position)?;
+            let counted = if file_type == DIR_TYPE { directory } else { ino };
+            if let Some(item) = self.item(counted) {
+                item.names += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that were mapped ahead and now lie below the end become empty entry blocks.
+    fn fill_unmade(
+        &mut self,
+        directory: Ino,
+        extents: &[Extent],
+        blocks: &[(u64, FsBlock, Vec<u8>)],
+        end: u64,
+        has_index: bool,
+        pass: &mut Pass,
+    ) -> Result<(), CheckError> {
+        let made: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
+        for extent in extents {
+            for at in 0..u64::from(extent.length) {
+                let file_block = extent.file_block.0 + at;
+                if file_block < end && !made.contains(&file_block) {
+                    self.lose_block(directory, FileBlock(file_block), extent.start.offset_by(at), has_index, pass)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the blocks of an index that this repair wrote.
+    fn release_index(&mut self, directory: Ino, root: Option<FsBlock>) {
+        let mut rest: Vec<FsBlock> = root.into_iter().collect();
+        let mut buf = self.reader.new_buffer();
+        while let Some(block) = rest.pop() {
+            if self.reader.read(block, BlockKind::DirIndex, directory.0, &mut buf).is_err() {
+                continue;
+            }
+            self.blocks.release(block, 1);
+            if IndexHeader::read(&buf).level > 0 {
+                let pointers = 1 << myriad_format::dir::node_bits(self.geometry.block_bits);
+                rest.extend((0..pointers).map(|at| FsBlock(myriad_format::dir::pointer(&buf, at))).filter(|block| !block.is_none()));
+            }
+        }
+    }
+
+    /// Link counts, now that every name is known.
+    pub(super) fn settle_links(&mut self) -> Result<(), CheckError> {
+        for index in 0..self.items.len() {
+            let item = self.items[index];
+            if item.state & state::GONE != 0 {
+                continue;
+            }
+            let links = if item.file_type == DIR_TYPE { item.names.saturating_add(2) } else { item.names };
+            let Some((block, slot)) = self.geometry.locate(item.ino) else { continue };
+            self.load_at_hand(block)?;
+            let differs = self.at_hand.as_ref().is_some_and(|(_, buf, _)| inode_at(buf, slot).nlink.get() != links);
+            if differs {
+                self.change_inode(item.ino, |raw| raw.nlink.set(links))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts a block on the new list of blocks with room, if it has a quarter of itself free; its link.
+fn enlist(pass: &mut Pass, file_block: FileBlock, free: usize, block_size: usize, has_index: bool) -> u32 {
+    if !has_index || free < block_size / 4 {
+        return 0;
+    }
+    std::mem::replace(&mut pass.room_head, file_block.0 as u32 + 1)
+}
+
+/// A stray's name in lost+found: its number.
+fn stray(ino: Ino, file_type: u8) -> Added {
+    Added { name: format!("#{ino}").into_bytes(), ino, file_type }
+}

@@ -1,0 +1,508 @@
+//! The crash oracle for order=log: what may be found on a volume after power was lost.
+//!
+//! A [`History`] is one run: the model after every operation, and how far the device's trace had come by then. After a
+//! crash at trace point p and recovery, [`History::judge`] asks for a prefix k of the operations such that
+//!
+//!   1. names, links, owners, modes, attributes and flags are the model's after k operations;
+//!   2. k is no older than the last fsync or sync that had been answered at p;
+//!   3. a checkpoint can have been made there: something was written during operation k or k+1;
+//!   4. every sector of every file is as in one of its versions, from the oldest that may remain to the newest at p; its
+//!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last synced one; for a file that replaced another's name before k, or was
+//!      truncated to zero and written again before k, the one that the first checkpoint after that had to write.
+//!
+//! Zeros and holes need no rule of their own: a sector beyond the end, or never written, is zero in that version. So
+//! "old, new or zero" comes out, zero only where some allowed version has it, and foreign bytes never.
+
+use crate::compare::{TreeEntry, namespace_digest, text};
+use crate::model::content::{Content, SECTOR};
+use crate::model::{Ino, Model};
+use crate::op::{Answer, Kind, Op, Step, Value};
+use crate::pattern;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What recovery found: the tree, and the bytes of each file by its inode number.
+pub struct Found {
+    /// In the order of `Model::tree`.
+    pub tree: Vec<TreeEntry>,
+    pub contents: BTreeMap<u64, Content>,
+}
+
+/// One version of a file: from operation `from` on.
+struct Version {
+    from: usize,
+    content: Content,
+}
+
+#[derive(Default)]
+struct FileHistory {
+    versions: Vec<Version>,
+    /// Operations after which all older versions are gone from the medium, ascending.
+    synced: Vec<usize>,
+    /// Operations whose checkpoint writes the file's data: it replaced a name, or was written after truncation to zero.
+    forced: Vec<usize>,
+    /// Truncated to zero, and nothing written since.
+    emptied: bool,
+}
+
+/// Operation 0 is making the volume; operation i is the i-th that was run.
+pub struct History {
+    model: Model,
+    /// Digest of the namespace after each operation.
+    digests: Vec<u64>,
+    by_digest: BTreeMap<u64, Vec<usize>>,
+    /// Path to inode, after each operation that changed a name.
+    names: Vec<(usize, BTreeMap<Vec<u8>, Ino>)>,
+    /// Trace length when each operation had been answered.
+    ends: Vec<usize>,
+    files: BTreeMap<Ino, FileHistory>,
+    /// Operations that made all before them durable.
+    durable: Vec<usize>,
+    tag_max: u32,
+}
+
+impl History {
+    /// A fresh volume; the trace had `point` events when it was made.
+    pub fn new(model: Model, point: usize) -> Self {
+        let mut history = Self {
+            model,
+            digests: Vec::new(),
+            by_digest: BTreeMap::new(),
+            names: Vec::new(),
+            ends: Vec::new(),
+            files: BTreeMap::new(),
+            durable: vec![0],
+            tag_max: 0,
+        };
+        history.record(point);
+        history
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Operations so far, making the volume not counted.
+    pub fn len(&self) -> usize {
+        self.digests.len() - 1
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn record(&mut self, point: usize) {
+        let index = self.digests.len();
+        let tree = self.model.names();
+        let digest = namespace_digest(&tree);
+        if self.digests.last() != Some(&digest) {
+            let names = tree.into_iter().map(|entry| (entry.path, entry.stat.ino)).collect();
+            self.names.push((index, names));
+        }
+        self.digests.push(digest);
+        self.by_digest.entry(digest).or_default().push(index);
+        self.ends.push(point);
+    }
+
+    /// Runs the step on the model; `point` is the length of the trace after the volume had answered.
+    pub fn apply(&mut self, step: &Step, point: usize) -> Answer {
+        self.apply_promised(step, point, true)
+    }
+
+    /// As [`History::apply`], for a step that the volume failed for its device's sake: it may be in effect or not, and
+    /// nothing was promised.
+    pub fn apply_failed(&mut self, step: &Step, point: usize) {
+        let _ = self.apply_promised(step, point, false);
+    }
+
+    fn apply_promised(&mut self, step: &Step, point: usize, promised: bool) -> Answer {
+        let index = self.digests.len();
+        let replaced = self.replaces(step);
+        let touched = self.touched(step);
+        let size_before = touched.map(|ino| self.model.inode(ino).size());
+        let answer = self.model.apply(step);
+        self.record(point);
+        let created: Vec<Ino> = self
+            .model
+            .inodes()
+            .filter(|(ino, inode)| inode.kind == Kind::File && !self.files.contains_key(ino))
+            .map(|(ino, _)| ino)
+            .collect();
+        for ino in created {
+            self.add_version(ino, index);
+        }
+        if let Op::Write { tag, .. } = step.op {
+            self.tag_max = self.tag_max.max(tag);
+        }
+        answer.as_ref().map_err(|errno| *errno)?;
+        if let Some(ino) = touched.filter(|ino| self.model.contains(*ino)) {
+            self.add_version(ino, index);
+            let size = self.model.inode(ino).size();
+            let file = self.files.entry(ino).or_default();
+            if size == 0 {
+                file.emptied |= size_before.is_some_and(|size| size > 0);
+            } else if std::mem::take(&mut file.emptied) {
+                file.forced.push(index);
+            }
+        }
+        if let Some(ino) = replaced {
+            self.files.entry(ino).or_default().forced.push(index);
+        }
+        if promised {
+            self.sync(step, index, &answer);
+        }
+        answer
+    }
+
+    fn add_version(&mut self, ino: Ino, from: usize) {
+        let content = self.model.inode(ino).content().expect("a file").clone();
+        let file = self.files.entry(ino).or_default();
+        if file.versions.last().is_none_or(|last| last.content != content) {
+            file.versions.push(Version { from, content });
+        }
+    }
+
+    /// The regular file that a rename is about to put in another's place.
+    fn replaces(&self, step: &Step) -> Option<Ino> {
+        let Op::Rename { source, target, .. } = &step.op else { return None };
+        let file = |path: &[u8]| self.model.find_exact(path).filter(|ino| self.model.inode(*ino).kind == Kind::File);
+        let (source, target) = (file(source)?, file(target)?);
+        (source != target).then_some(source)
+    }
+
+    /// The regular file whose content the step may change.
+    fn touched(&self, step: &Step) -> Option<Ino> {
+        let ino = match &step.op {
+            Op::Write { slot, .. } | Op::Truncate { slot, .. } | Op::Allocate { slot, .. } => {
+                self.model.handle(*slot)?.ino
+            }
+            Op::SetAttr { path, .. } | Op::Open { path, .. } => self.model.find(path)?,
+            _ => return None,
+        };
+        (self.model.inode(ino).kind == Kind::File).then_some(ino)
+    }
+
+    fn sync(&mut self, step: &Step, index: usize, answer: &Answer) {
+        let mut sync_file = |ino: Ino| {
+            if let Some(file) = self.files.get_mut(&ino) {
+                file.synced.push(index);
+            }
+        };
+        match &step.op {
+            Op::Fsync { slot, data_only } => {
+                let ino = self.model.handle(*slot).expect("it was answered").ino;
+                sync_file(ino);
+                if !data_only {
+                    self.durable.push(index);
+                }
+            }
+            Op::Write { slot, .. } if *answer != Ok(Value::Count(0)) => {
+                let handle = self.model.handle(*slot).expect("it was answered");
+                if handle.sync {
+                    sync_file(handle.ino);
+                }
+            }
+            Op::Sync | Op::Remount => {
+                self.files.values_mut().for_each(|file| file.synced.push(index));
+                self.durable.push(index);
+            }
+            _ => {}
+        }
+    }
+
+    /// Operations answered when the trace had `point` events; a crash there may also show the next one.
+    pub fn answered(&self, point: usize) -> usize {
+        self.ends.partition_point(|&end| end <= point) - 1
+    }
+
+    /// Whether a checkpoint can have been made right after operation `index`: the device was written to in it, or in
+    /// the one after it.
+    fn may_be_checkpoint(&self, index: usize) -> bool {
+        let wrote = |index: usize| index > 0 && self.ends.get(index).is_some_and(|end| *end > self.ends[index - 1]);
+        index == 0 || wrote(index) || wrote(index + 1)
+    }
+
+    fn first_checkpoint(&self, from: usize) -> usize {
+        (from..self.ends.len()).find(|&index| self.may_be_checkpoint(index)).unwrap_or(self.len())
+    }
+
+    fn names_after(&self, index: usize) -> &BTreeMap<Vec<u8>, Ino> {
+        let at = self.names.partition_point(|(from, _)| *from <= index) - 1;
+        &self.names[at].1
+    }
+
+    /// Whether what recovery `found` after a crash at `point` is allowed. The error says what is not.
+    pub fn judge(&self, point: usize, found: &Found) -> Result<(), String> {
+        let answered = self.answered(point);
+        let oldest = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
+        let newest = (answered + 1).min(self.len());
+        let digest = namespace_digest(&found.tree);
+        let same = self.by_digest.get(&digest).map_or(&[][..], Vec::as_slice);
+        let prefixes: Vec<usize> = same
+            .iter()
+            .copied()
+            .filter(|index| (oldest..=newest).contains(index) && self.may_be_checkpoint(*index))
+            .collect();
+        if prefixes.is_empty() {
+            return Err(self.explain_names(oldest, newest, same, found));
+        }
+        let mut reasons = BTreeSet::new();
+        for prefix in prefixes {
+            match self.judge_contents(prefix, answered, newest, found) {
+                Ok(()) => return Ok(()),
+                Err(reason) => reasons.insert(format!("as after operation {prefix}: {reason}")),
+            };
+        }
+        Err(reasons.into_iter().collect::<Vec<_>>().join("\n"))
+    }
+
+    fn judge_contents(&self, prefix: usize, answered: usize, newest: usize, found: &Found) -> Result<(), String> {
+        let names = self.names_after(prefix);
+        let mut done = BTreeSet::new();
+        for entry in found.tree.iter().filter(|entry| entry.stat.kind == Kind::File) {
+            if !done.insert(entry.stat.ino) {
+                continue;
+            }
+            let ino = names.get(&entry.path).ok_or("a name that the digest did not show")?;
+            let file = &self.files[ino];
+            // A sync counts once it is answered; what it had to write is the version at its beginning.
+            let synced = file.synced.iter().rfind(|&&index| index <= answered).copied();
+            let forced = file.forced.iter().rfind(|&&index| index <= prefix);
+            let forced = forced.map(|&index| self.first_checkpoint(index)).filter(|&index| index <= prefix);
+            let from = synced.max(forced).unwrap_or(0);
+            let versions = file.versions_between(from, newest);
+            let sizes: Vec<u64> =
+                file.versions_between(from, prefix.max(from)).iter().map(|version| version.size()).collect();
+            let content = found.contents.get(&entry.stat.ino).ok_or("the content was not read")?;
+            judge_size(&sizes, content.size()).and_then(|()| self.judge_file(&versions, content)).map_err(|reason| {
+                format!("{}, versions from operation {from} to {newest}: {reason}", text(&entry.path))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn judge_file(&self, versions: &[&Content], found: &Content) -> Result<(), String> {
+        let size = found.size();
+        // Only sectors where some version, or what was found, is not zero can differ.
+        let mut sectors = BTreeSet::new();
+        for content in versions.iter().copied().chain([found]) {
+            for (offset, bytes) in content.chunks() {
+                let first = offset / SECTOR as u64;
+                sectors.extend(first..first + (bytes.len() / SECTOR) as u64);
+            }
+        }
+        for sector in sectors {
+            let start = sector * SECTOR as u64;
+            if start >= size {
+                break;
+            }
+            let len = (size - start).min(SECTOR as u64) as usize;
+            let bytes = &found.sector(sector)[..len];
+            if versions.iter().any(|version| version.sector(sector)[..len] == *bytes) {
+                continue;
+            }
+            return Err(self.explain_sector(versions, sector, bytes));
+        }
+        Ok(())
+    }
+
+    fn explain_sector(&self, versions: &[&Content], sector: u64, bytes: &[u8]) -> String {
+        let name = |bytes: &[u8]| match pattern::identify(bytes, self.tag_max) {
+            Some((tag, offset)) => format!("write {tag} at {offset}"),
+            None if bytes.iter().all(|&byte| byte == 0) => "zeros".into(),
+            None => format!("{:02x?}", &bytes[..bytes.len().min(16)]),
+        };
+        let first = versions.iter().map(|version| &version.sector(sector)[..bytes.len()]);
+        let differs = |version: &[u8]| version.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(0) & !7;
+        let at = first.clone().map(differs).max().unwrap_or(0);
+        let expected: BTreeSet<String> = first.map(|version| name(&version[at..])).collect();
+        format!(
+            "sector {sector} (byte {}), from byte {at}: found {}, expected one of {expected:?}",
+            sector * SECTOR as u64,
+            name(&bytes[at..])
+        )
+    }
+
+    fn explain_names(&self, oldest: usize, newest: usize, same: &[usize], found: &Found) -> String {
+        let mut message = format!("names are those of no checkpoint among operations {oldest} to {newest}");
+        if same.is_empty() {
+            message += "; of no operation at all";
+        } else {
+            message += &format!("; they are those after {same:?}");
+        }
+        let names: BTreeSet<_> = found.tree.iter().map(|entry| entry.path.clone()).collect();
+        for index in [oldest, newest] {
+            let expected: BTreeSet<_> = self.names_after(index).keys().cloned().collect();
+            let show = |of: Vec<&Vec<u8>>| of.iter().take(8).map(|name| text(name)).collect::<Vec<_>>().join(", ");
+            let missing = show(expected.difference(&names).collect());
+            let extra = show(names.difference(&expected).collect());
+            message += &format!("\n  against {index}: missing [{missing}], extra [{extra}]");
+        }
+        message
+    }
+}
+
+fn judge_size(sizes: &[u64], size: u64) -> Result<(), String> {
+    if sizes.contains(&size) { Ok(()) } else { Err(format!("size {size} is none of {sizes:?}")) }
+}
+
+impl FileHistory {
+    /// The version in force after operation `from`, and all later ones up to `to`.
+    fn versions_between(&self, from: usize, to: usize) -> Vec<&Content> {
+        let first = self.versions.partition_point(|version| version.from <= from).saturating_sub(1);
+        let later = self.versions[first..].iter().take_while(|version| version.from <= to);
+        let mut versions: Vec<&Content> = later.map(|version| &version.content).collect();
+        if versions.is_empty() {
+            versions.push(&self.versions[first].content);
+        }
+        versions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{OpenHow, RenameHow};
+
+    const FRESH: OpenHow = OpenHow {
+        read: true,
+        write: true,
+        append: false,
+        truncate: false,
+        create: true,
+        exclusive: false,
+        no_follow: false,
+        sync: false,
+        mode: 0o644,
+    };
+
+    /// Each operation, and how many events it left in the trace.
+    fn history(ops: &[(Op, usize)]) -> History {
+        let mut history = History::new(Model::new(0), 1);
+        let mut point = 1;
+        for (op, events) in ops {
+            point += events;
+            history.apply(&Step { cred: 0, op: op.clone() }, point).unwrap();
+        }
+        history
+    }
+
+    fn open(path: &[u8], how: OpenHow) -> Op {
+        Op::Open { slot: 0, path: path.into(), how }
+    }
+
+    fn write(len: usize, tag: u32) -> Op {
+        Op::Write { slot: 0, offset: 0, len, tag }
+    }
+
+    const FSYNC: Op = Op::Fsync { slot: 0, data_only: false };
+
+    /// What a volume would show that had stopped after `prefix` operations, with edits.
+    fn found(ops: &[(Op, usize)], prefix: usize) -> Found {
+        let model = history(&ops[..prefix]).model;
+        let contents = model.inodes().filter_map(|(ino, inode)| Some((ino, inode.content()?.clone()))).collect();
+        Found { tree: model.tree(), contents }
+    }
+
+    fn edit(found: &mut Found, path: &[u8], change: impl FnOnce(&mut Content)) {
+        let ino = found.tree.iter().find(|entry| entry.path == path).unwrap().stat.ino;
+        change(found.contents.get_mut(&ino).unwrap());
+    }
+
+    #[test]
+    fn prefixes_no_older_than_the_last_sync() {
+        let ops = [
+            (open(b"f", FRESH), 0),
+            (FSYNC, 3),
+            (Op::Mkdir { path: b"d".into(), mode: 0o755 }, 0),
+            (Op::Mkdir { path: b"e".into(), mode: 0o755 }, 0),
+            (Op::Sync, 2),
+        ];
+        let history = history(&ops);
+        // Events: 1 made, 4 after the fsync, 6 after the sync.
+        for (point, prefix, legal) in [
+            (1, 0, true),
+            (1, 1, true),
+            (3, 0, true),
+            (3, 1, true),
+            (4, 0, false),
+            (4, 1, true),
+            (4, 3, false),
+            (4, 4, true),
+            (5, 1, true),
+            (5, 4, true),
+            (6, 1, false),
+            (6, 4, true),
+        ] {
+            let judged = history.judge(point, &found(&ops, prefix));
+            // Operation 3 alone is in no checkpoint: nothing was written between it and 4.
+            assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn every_sector_is_old_or_new_or_zero() {
+        let ops = [(open(b"f", FRESH), 0), (write(2048, 1), 0), (FSYNC, 3), (write(4096, 2), 0), (Op::Sync, 3)];
+        let history = history(&ops);
+        let check = |point, change: fn(&mut Content), legal| {
+            let mut found = found(&ops, 4);
+            edit(&mut found, b"f", change);
+            let judged = history.judge(point, &found);
+            assert_eq!(judged.is_ok(), legal, "{judged:?}");
+        };
+        check(5, |_| {}, true);
+        check(5, |content| content.write(0, &pattern::bytes(1, 0, 512)), true);
+        check(5, |content| content.zero(2048, 512), true);
+        // Synced, and zero in no version.
+        check(5, |content| content.zero(0, 512), false);
+        // Another place's bytes, another write's, and a tear inside a sector.
+        check(5, |content| content.write(512, &pattern::bytes(2, 0, 512)), false);
+        check(5, |content| content.write(512, &pattern::bytes(3, 512, 512)), false);
+        check(5, |content| content.write(0, &pattern::bytes(1, 0, 256)), false);
+        check(5, |content| content.truncate(2048), true);
+        check(5, |content| content.truncate(1024), false);
+        // After the sync only the new one.
+        check(7, |_| {}, true);
+        check(7, |content| content.write(0, &pattern::bytes(1, 0, 512)), false);
+        check(7, |content| content.truncate(2048), false);
+    }
+
+    #[test]
+    fn replacing_and_rewriting_are_never_empty() {
+        let rename = Op::Rename { source: b"new".into(), target: b"f".into(), how: RenameHow::Replace };
+        let ops = [
+            (open(b"f", FRESH), 0),
+            (write(1024, 1), 0),
+            (Op::Sync, 3),
+            (open(b"new", FRESH), 0),
+            (write(1024, 2), 0),
+            (rename, 0),
+            (Op::Sync, 3),
+        ];
+        let history_ = history(&ops);
+        let mut state = found(&ops, 6);
+        assert_eq!(history_.judge(5, &state), Ok(()));
+        edit(&mut state, b"f", |content| content.zero(0, 512));
+        assert!(history_.judge(5, &state).unwrap_err().contains("found zeros"));
+        edit(&mut state, b"f", |content| content.truncate(0));
+        assert!(history_.judge(5, &state).unwrap_err().contains("size 0"));
+        let old = found(&ops, 3);
+        assert_eq!(history_.judge(5, &old), Ok(()));
+
+        let again = |events| {
+            let truncate = OpenHow { truncate: true, ..FRESH };
+            [
+                (open(b"f", FRESH), 0),
+                (write(1024, 1), 0),
+                (Op::Sync, 3),
+                (open(b"f", truncate), events),
+                (write(1024, 2), 0),
+                (Op::Sync, 3),
+            ]
+        };
+        let mut empty = found(&again(0), 5);
+        edit(&mut empty, b"f", |content| content.truncate(0));
+        // Empty only if a checkpoint can have been made between truncating and writing.
+        assert!(history(&again(0)).judge(5, &empty).is_err());
+        assert_eq!(history(&again(2)).judge(6, &empty), Ok(()));
+    }
+}
