@@ -110,7 +110,10 @@ pub enum Body {
 #[derive(Debug)]
 pub enum Record {
     Entry(Entry),
-    Data { offset: u64, bytes: Span },
+    Data {
+        offset: u64,
+        bytes: Span,
+    },
     End,
     /// Instead of `End`: the source could not read the rest, and what there is of the file must go.
     Spoiled(Problem),

@@ -141,9 +141,13 @@ mod tests {
 
     #[test]
     fn names_tell_archives() {
-        for (name, compression) in
-            [("a.tar", Some(Compression::None)), ("A.TGZ", Some(Compression::Gzip)), ("a.tar.zst", Some(Compression::Zstd)), ("tar", None), ("dir", None)]
-        {
+        for (name, compression) in [
+            ("a.tar", Some(Compression::None)),
+            ("A.TGZ", Some(Compression::Gzip)),
+            ("a.tar.zst", Some(Compression::Zstd)),
+            ("tar", None),
+            ("dir", None),
+        ] {
             assert_eq!(Compression::of_archive(Path::new(name)), compression, "{name}");
         }
     }

@@ -121,7 +121,9 @@ impl Command for Cp {
                         Operand::Volume(place) if is_target(&place.image) => {
                             written.get(&place.image).map(|volume| Side::Volume(volume, place.clone()))
                         }
-                        Operand::Volume(place) => read.get(&place.image).map(|volume| Side::Volume(volume, place.clone())),
+                        Operand::Volume(place) => {
+                            read.get(&place.image).map(|volume| Side::Volume(volume, place.clone()))
+                        }
                         Operand::Host(path) => Ok(Side::Host(path.clone())),
                     };
                     let copied = source.and_then(|from| self.copy(context, &from, &target, into));
@@ -192,9 +194,7 @@ impl Cp {
                 };
                 let owner = match self.keeps() {
                     true => Owner::AsSource,
-                    false => {
-                        Owner::Set(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
-                    }
+                    false => Owner::Set(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
                 };
                 let umask = volume.session().cred().umask;
                 let target = VolumeTarget::new(session, place);
@@ -266,7 +266,12 @@ impl Cp {
     /// Refuses to copy a file onto itself, or a directory into itself.
     fn check_apart(&self, source: &Side, target: &Side, name: Option<&[u8]>) -> Result<()> {
         let same = |operand: Operand| -> Result<()> {
-            Err(Failure::new(operand, "source and target are the same file, or one inside the other", "choose another target").into())
+            Err(Failure::new(
+                operand,
+                "source and target are the same file, or one inside the other",
+                "choose another target",
+            )
+            .into())
         };
         match (source, target) {
             (Side::Volume(one, from), Side::Volume(other, to)) if Rc::ptr_eq(one, other) => {
@@ -280,7 +285,9 @@ impl Cp {
                     return same(source.operand());
                 }
                 let directory = Place { path: [&b"/"[..], path::split(&to.path).0].concat(), ..to };
-                if stat.is_dir() && let Ok(node) = session.resolve(&directory.path) {
+                if stat.is_dir()
+                    && let Ok(node) = session.resolve(&directory.path)
+                {
                     return match is_inside(session, node, stat.node()) {
                         Ok(true) => same(source.operand()),
                         Ok(false) => Ok(()),

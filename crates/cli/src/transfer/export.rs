@@ -103,7 +103,8 @@ impl Export {
             return Err(Failure::usage("-", "an archive is nothing for a terminal", "redirect standard output").into());
         }
         let output = BufWriter::with_capacity(BUFFER_SIZE, stdout.lock());
-        self.archive(context, volume, output, compression, "standard output".into()).map(|(tally, result, _)| (tally, result))
+        self.archive(context, volume, output, compression, "standard output".into())
+            .map(|(tally, result, _)| (tally, result))
     }
 
     fn to_archive(&self, context: &Context, volume: &Volume, compression: Compression) -> Result<(Tally, Result<()>)> {

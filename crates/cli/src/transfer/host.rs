@@ -107,7 +107,9 @@ impl Xattrs {
                 }
             };
             match length {
-                Ok(length) if list.len() - start + name.len() + length + 5 > xattr::LIST_MAX => return Err(Errno::TOOBIG),
+                Ok(length) if list.len() - start + name.len() + length + 5 > xattr::LIST_MAX => {
+                    return Err(Errno::TOOBIG);
+                }
                 Ok(length) => xattr::push(list, name, &self.value[..length]),
                 // Gone since, or not for us to see.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}

@@ -96,7 +96,8 @@ impl HostTarget {
 }
 
 fn timestamps((atime, mtime): (Time, Time)) -> Timestamps {
-    let timespec = |time: Time| Timespec { tv_sec: time.div_euclid(1_000_000_000), tv_nsec: time.rem_euclid(1_000_000_000) };
+    let timespec =
+        |time: Time| Timespec { tv_sec: time.div_euclid(1_000_000_000), tv_nsec: time.rem_euclid(1_000_000_000) };
     Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) }
 }
 

@@ -4,7 +4,9 @@
 //! every job has a slot of the queue, so that files are read at the same time and arrive in order. A reader takes one
 //! file after the other: open, stat, attributes, content, five system calls for a small file.
 
-use super::batch::{Body, Entry, Feed, Gauge, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Slots, WHOLE_MAX};
+use super::batch::{
+    Body, Entry, Feed, Gauge, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Slots, WHOLE_MAX,
+};
 use super::host::{self, Named, Xattrs};
 use crate::failure::{Failure, errno_text};
 use crate::show::name::{Shown, join};
@@ -90,7 +92,8 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
     let fd = open_directory(CWD, root.as_os_str().as_bytes(), flags).map_err(fail)?;
     let top = Arc::new(Directory { fd, path: Vec::new() });
     if options.count {
-        let (fd, gauge) = (open_directory(CWD, root.as_os_str().as_bytes(), flags).map_err(fail)?, Arc::clone(&feed.count));
+        let (fd, gauge) =
+            (open_directory(CWD, root.as_os_str().as_bytes(), flags).map_err(fail)?, Arc::clone(&feed.count));
         feed.spawn(move || count(fd, &gauge));
     }
     let (jobs, received) = sync_channel(READERS);
@@ -245,7 +248,8 @@ impl Walker {
         if self.job.is_none() {
             self.number += 1;
             let outlet = self.slots.open()?;
-            self.job = Some(Job { number: self.number, outlet, items: Vec::with_capacity(JOB_ITEMS), names: Vec::new() });
+            self.job =
+                Some(Job { number: self.number, outlet, items: Vec::with_capacity(JOB_ITEMS), names: Vec::new() });
         }
         let job = self.job.as_mut().expect("there is one now");
         let start = job.names.len();

@@ -1,11 +1,11 @@
 //! `import`: a tree of the host, or an archive, into a volume.
 
+use super::batch::Feed;
 use super::target::Keep;
-use super::transfer::{self, Options};
+use super::transfer::{self, Options, Tally};
 use super::volume_target::VolumeTarget;
 use super::writer::Writer;
 use super::{ExistingArgs, ReportArgs, archive, host_tree, owner_or_source, parse_owner, session, summarize, top};
-use super::batch::Feed;
 use crate::context::Context;
 use crate::failure::{At, image_name};
 use crate::verb::{Command, Example, Status};
@@ -14,6 +14,7 @@ use anyhow::Result;
 use std::fs::File;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 #[derive(clap::Args)]
 pub struct Import {
@@ -52,12 +53,15 @@ impl Command for Import {
     fn run(self, context: &Context) -> Result<Status> {
         let feed = self.feed()?;
         let volume = Volume::open(&self.target.image, Access::Change, &self.change.mount_options())?;
+        let start = Instant::now();
         let result = self.transfer(context, &volume, feed);
         let closed = volume.close();
-        result.and_then(|result| {
-            closed?;
-            result
-        })?;
+        let (mut tally, result) = result?;
+        // Only now is it all durable.
+        tally.elapsed = start.elapsed();
+        tally.is_complete &= closed.is_ok();
+        summarize(context, Self::NAME, "imported", &tally, self.report.json)?;
+        result.and(closed)?;
         Ok(context.status())
     }
 }
@@ -70,23 +74,24 @@ impl Import {
         let metadata = std::fs::metadata(&self.source).at(image_name(&self.source))?;
         if metadata.is_dir() {
             let count = std::io::stderr().is_terminal();
-            return host_tree::read(&self.source, host_tree::Options { one_file_system: self.one_file_system, follow: true, count });
+            return host_tree::read(
+                &self.source,
+                host_tree::Options { one_file_system: self.one_file_system, follow: true, count },
+            );
         }
         let file = File::open(&self.source).at(image_name(&self.source))?;
         let size = metadata.is_file().then_some(metadata.len());
         Ok(archive::read(file, size, size.is_none()))
     }
 
-    /// The inner result is that of the work, after all was told of it.
-    fn transfer(&self, context: &Context, volume: &Volume, feed: Feed) -> Result<Result<()>> {
+    /// The inner result is that of the work, of which all else was told.
+    fn transfer(&self, context: &Context, volume: &Volume, feed: Feed) -> Result<(Tally, Result<()>)> {
         let top = top(&session(volume), &self.target)?;
         let target = VolumeTarget::new(session(volume), top.place);
         let keep = Keep::all(Some(owner_or_source(self.owner)));
         let is_unordered = feed.is_unordered;
         let mut writer = Writer::new(target, top.dir, top.base, keep, self.existing.existing(), is_unordered);
         let options = Options { skip_unreadable: self.report.skip_unreadable, doing: "importing" };
-        let (tally, result) = transfer::run(context, feed, &mut writer, options);
-        summarize(context, Self::NAME, "imported", &tally, self.report.json)?;
-        Ok(result)
+        Ok(transfer::run(context, feed, &mut writer, options))
     }
 }

@@ -467,10 +467,8 @@ impl Worker<'_> {
             if options.one_file_system && stat.st_dev != self.shared.device {
                 return;
             }
-            let can_be_opened = matches!(
-                FileType::from_mode(stat.st_mode as u16),
-                Some(FileType::File | FileType::Directory)
-            );
+            let can_be_opened =
+                matches!(FileType::from_mode(stat.st_mode as u16), Some(FileType::File | FileType::Directory));
             if options.skip_unreadable && can_be_opened {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 if let Err(errno @ (Errno::ACCESS | Errno::PERM)) =
@@ -506,7 +504,11 @@ impl Worker<'_> {
         self.shared.files.fetch_add(1, Ordering::Relaxed);
         if host_type != Some(stat.file_type()) {
             let shown = |kind| crate::show::mode::name(kind);
-            let detail = format!("{} in the volume, {} on the host", shown(stat.file_type()), host_type.map_or("unknown", shown));
+            let detail = format!(
+                "{} in the volume, {} on the host",
+                shown(stat.file_type()),
+                host_type.map_or("unknown", shown)
+            );
             self.differ(path, "type", detail);
             return Ok(());
         }
@@ -549,7 +551,11 @@ impl Worker<'_> {
         let host_mode = host.st_mode as u16 & 0o7777;
         // A symbolic link has no mode of its own.
         if options.compares(Aspect::Mode) && stat.file_type() != FileType::Symlink && stat.mode & 0o7777 != host_mode {
-            self.differ(path, "mode", both(format_args!("{:04o}", stat.mode & 0o7777), format_args!("{host_mode:04o}")));
+            self.differ(
+                path,
+                "mode",
+                both(format_args!("{:04o}", stat.mode & 0o7777), format_args!("{host_mode:04o}")),
+            );
         }
         if options.compares(Aspect::Owner) && (stat.uid, stat.gid) != (host.st_uid, host.st_gid) {
             let volume = format!("{}:{}", stat.uid, stat.gid);
@@ -564,7 +570,8 @@ impl Worker<'_> {
             let (mut in_volume, mut on_host) = (Vec::new(), Vec::new());
             volume_tree::xattrs(&self.session, stat.node(), &mut in_volume)?;
             self.xattrs.read(file, &mut on_host)?;
-            let map = |list| -> BTreeMap<_, _> { AttrIter::new(list).map(|entry| entry.expect("just packed")).collect() };
+            let map =
+                |list| -> BTreeMap<_, _> { AttrIter::new(list).map(|entry| entry.expect("just packed")).collect() };
             let (in_volume, on_host) = (map(&in_volume), map(&on_host));
             for (name, value) in &in_volume {
                 match on_host.get(name) {

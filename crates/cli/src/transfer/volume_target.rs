@@ -40,7 +40,10 @@ impl VolumeTarget {
             match self.session.set_xattr_node(node, name, value, XattrMode::Set) {
                 Ok(()) => {}
                 // The file is worth more than an attribute that the volume does not take.
-                Err(error @ Error::Refused(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL | Errno::RANGE | Errno::TOOBIG)) => {
+                Err(
+                    error
+                    @ Error::Refused(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL | Errno::RANGE | Errno::TOOBIG),
+                ) => {
                     self.lost.borrow_mut().xattr(file, name, &error);
                 }
                 Err(error) => return Err(error),

@@ -69,7 +69,14 @@ pub struct Writer<T: Target> {
 }
 
 impl<T: Target> Writer<T> {
-    pub fn new(target: T, top: T::Dir, base: Option<Vec<u8>>, keep: Keep, existing: Existing, is_unordered: bool) -> Self {
+    pub fn new(
+        target: T,
+        top: T::Dir,
+        base: Option<Vec<u8>>,
+        keep: Keep,
+        existing: Existing,
+        is_unordered: bool,
+    ) -> Self {
         Self {
             target,
             keep,
@@ -337,8 +344,7 @@ impl<F> Placed<F> {
 
 /// Whether `path` is `directory` or below it.
 fn is_below(path: &[u8], directory: &[u8]) -> bool {
-    directory.is_empty()
-        || path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 impl<T: Target> Sink for Writer<T> {
@@ -366,7 +372,9 @@ impl<T: Target> Sink for Writer<T> {
             Body::Whole(data) => self.place(&path, file_type, |target, dir, name| {
                 target.make_whole(dir, name, batch.get(*data), &attrs, xattrs).map(|()| None)
             })?,
-            Body::Parts(_) => self.place(&path, file_type, |target, dir, name| target.make_file(dir, name).map(Some))?,
+            Body::Parts(_) => {
+                self.place(&path, file_type, |target, dir, name| target.make_file(dir, name).map(Some))?
+            }
         };
         let outcome = placed.outcome();
         if let Placed::Made { file: Some(file), temporary } = placed {

@@ -9,8 +9,14 @@ const VERSION: u32 = 2;
 /// An entry that names nobody.
 const NOBODY: u32 = u32::MAX;
 /// Tag, word, whether it names somebody.
-const TAGS: [(u16, &str, bool); 6] =
-    [(1, "user", false), (2, "user", true), (4, "group", false), (8, "group", true), (16, "mask", false), (32, "other", false)];
+const TAGS: [(u16, &str, bool); 6] = [
+    (1, "user", false),
+    (2, "user", true),
+    (4, "group", false),
+    (8, "group", true),
+    (16, "mask", false),
+    (32, "other", false),
+];
 /// No file system takes more.
 const ENTRIES_MAX: usize = 8191;
 

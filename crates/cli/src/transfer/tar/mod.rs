@@ -15,6 +15,8 @@ mod header;
 mod pax;
 mod read;
 mod sparse;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use read::read;

@@ -152,8 +152,16 @@ mod tests {
     #[test]
     fn malformed_records_are_errors() {
         let cases: &[&[u8]] = &[
-            b"x", b"9 path=a\n", b"99999999999999999999999 a=b\n", b"6 a=b", b"5 ab\n", b"-6 a=b\n", b"0 a=b\n", b"2 \n",
-            b" a=b\n", b"6 a=b\n7 c=d\n",
+            b"x",
+            b"8 path=a\n",
+            b"99999999999999999999999 a=b\n",
+            b"6 a=b",
+            b"5 ab\n",
+            b"-6 a=b\n",
+            b"0 a=b\n",
+            b"2 \n",
+            b" a=b\n",
+            b"6 a=b\n7 c=d\n",
         ];
         for case in cases {
             assert!(Records::new(case).any(|record| record.is_err()), "{case:?}");
@@ -185,7 +193,9 @@ mod tests {
     fn libarchive_encodings_are_undone() {
         assert_eq!(percent_decoded(b"user.a%3Db%25"), Some(b"user.a=b%".to_vec()));
         assert_eq!(percent_decoded(b"a%3"), None);
-        for (text, bytes) in [("", ""), ("Zg", "f"), ("Zg==", "f"), ("Zm8", "fo"), ("Zm9v", "foo"), ("Zm9v\nYmFy", "foobar")] {
+        for (text, bytes) in
+            [("", ""), ("Zg", "f"), ("Zg==", "f"), ("Zm8", "fo"), ("Zm9v", "foo"), ("Zm9v\nYmFy", "foobar")]
+        {
             assert_eq!(base64_decoded(text.as_bytes()).unwrap(), bytes.as_bytes());
         }
         assert!(base64_decoded(b"A").is_none() && base64_decoded(b"A*").is_none());

@@ -10,7 +10,9 @@ use super::sparse::{self, Map};
 use super::{BLOCK, acl, pax};
 use crate::failure::{Failure, host_error};
 use crate::show::name::Shown;
-use crate::transfer::batch::{BATCH_SIZE, Body, Entry, Gone, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Span, WHOLE_MAX};
+use crate::transfer::batch::{
+    BATCH_SIZE, Body, Entry, Gone, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Span, WHOLE_MAX,
+};
 use crate::transfer::path::{self, PATH_MAX};
 use myriad_engine::{FileType, Time};
 use myriad_format::xattr;
@@ -225,7 +227,8 @@ impl<R: Read> Reader<'_, R> {
         let size = match header::number(&block[header::SIZE]).and_then(|size| u64::try_from(size).ok()) {
             Some(size) if size <= max => size,
             Some(size) => {
-                let what = format!("extended header of {size} bytes at byte {offset}; the most that makes sense is {max}");
+                let what =
+                    format!("extended header of {size} bytes at byte {offset}; the most that makes sense is {max}");
                 return Err(broken("archive", &what, "this archive is damaged or hostile"));
             }
             None => return Err(bad_size(offset)),
@@ -369,7 +372,9 @@ impl<R: Read> Reader<'_, R> {
         let xattrs = batch.add(&member.xattrs);
         let mut entry = Entry { path, meta, xattrs, link: None, body: Body::None };
         entry.body = match kind {
-            b'1' => Body::HardLink(batch.add(&path::clean(&link).map_err(|what| format!("the name it links to {what}"))?)),
+            b'1' => {
+                Body::HardLink(batch.add(&path::clean(&link).map_err(|what| format!("the name it links to {what}"))?))
+            }
             b'2' if link.is_empty() || link.len() > PATH_MAX || link.contains(&0) => {
                 return Err("a symbolic link to what cannot be a path".into());
             }
@@ -491,11 +496,15 @@ impl Member {
         let bytes = (!value.is_empty()).then(|| value.to_vec());
         let number = || match value {
             [] => Ok(None),
-            value => pax::number(value).map(Some).ok_or_else(|| Refusal(format!("`{}` is not a number", value.escape_ascii()))),
+            value => pax::number(value)
+                .map(Some)
+                .ok_or_else(|| Refusal(format!("`{}` is not a number", value.escape_ascii()))),
         };
         let time = || match value {
             [] => Ok(None),
-            value => pax::time(value).map(Some).ok_or_else(|| Refusal(format!("`{}` is not a time", value.escape_ascii()))),
+            value => {
+                pax::time(value).map(Some).ok_or_else(|| Refusal(format!("`{}` is not a time", value.escape_ascii())))
+            }
         };
         match key {
             b"path" => self.path = bytes,
@@ -507,7 +516,8 @@ impl Member {
             b"atime" => self.atime = time()?,
             b"SCHILY.acl.access" | b"SCHILY.acl.default" if bytes.is_some() => {
                 let name = if key.ends_with(b"access") { acl::ACCESS } else { acl::DEFAULT };
-                let binary = acl::parse(value).ok_or("an ACL that is malformed, or names users this host does not know")?;
+                let binary =
+                    acl::parse(value).ok_or("an ACL that is malformed, or names users this host does not know")?;
                 self.add_xattr(name, &binary)?;
             }
             b"RHT.security.selinux" if bytes.is_some() => self.add_xattr(b"security.selinux", value)?,
@@ -581,10 +591,14 @@ impl Member {
         let owner = |given: Option<u64>, range, what: &str| {
             let id = given.map_or_else(|| field(range, what), |id| Ok(id.into()))?;
             // The highest number means "no change" to chown(2).
-            u32::try_from(id).ok().filter(|&id| id != u32::MAX).ok_or_else(|| Refusal(format!("no file can have the {what} {id}")))
+            u32::try_from(id)
+                .ok()
+                .filter(|&id| id != u32::MAX)
+                .ok_or_else(|| Refusal(format!("no file can have the {what} {id}")))
         };
         let rdev = if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
-            let part = |range, what| field(range, what).and_then(|id| u32::try_from(id).map_err(|_| Refusal::from(what)));
+            let part =
+                |range, what| field(range, what).and_then(|id| u32::try_from(id).map_err(|_| Refusal::from(what)));
             rustix::fs::makedev(part(header::MAJOR, "major number")?, part(header::MINOR, "minor number")?)
         } else {
             0
@@ -596,7 +610,8 @@ impl Member {
         let gnu_atime = &block[header::GNU_ATIME];
         let atime = self.atime.or_else(|| {
             let is_there = header::dialect(block) == Dialect::Gnu && gnu_atime[0] != 0;
-            is_there.then(|| header::number(gnu_atime).map(|seconds| pax::clamp(seconds.saturating_mul(1_000_000_000))))?
+            is_there
+                .then(|| header::number(gnu_atime).map(|seconds| pax::clamp(seconds.saturating_mul(1_000_000_000))))?
         });
         let mode = field(header::MODE, "mode")? as u16 & 0o7777;
         Ok(Meta {

@@ -96,11 +96,9 @@ impl<W: Write> Writer<W> {
         put_short(&mut block[header::LINK], link);
         header::put_number(&mut block[header::MODE], (meta.mode & 0o7777).into());
         let (uid, gid) = owner.unwrap_or((meta.uid, meta.gid));
-        for (range, key, number) in [
-            (header::SIZE, "size", stored),
-            (header::UID, "uid", uid.into()),
-            (header::GID, "gid", gid.into()),
-        ] {
+        for (range, key, number) in
+            [(header::SIZE, "size", stored), (header::UID, "uid", uid.into()), (header::GID, "gid", gid.into())]
+        {
             if !header::put_number(&mut block[range.clone()], number) {
                 header::put_number(&mut block[range], 0);
                 pax::push(&mut self.records, key.as_bytes(), number.to_string().as_bytes());
@@ -115,7 +113,8 @@ impl<W: Write> Writer<W> {
             pax::push(&mut self.records, b"atime", pax::time_text(atime).as_bytes());
         }
         if matches!(meta.file_type(), FileType::CharDevice | FileType::BlockDevice) {
-            let numbers = [(header::MAJOR, rustix::fs::major(meta.rdev)), (header::MINOR, rustix::fs::minor(meta.rdev))];
+            let numbers =
+                [(header::MAJOR, rustix::fs::major(meta.rdev)), (header::MINOR, rustix::fs::minor(meta.rdev))];
             for (range, number) in numbers {
                 if !header::put_number(&mut block[range], number.into()) {
                     return Err(io::Error::other("a device number that no archive can hold"));
