@@ -9,7 +9,8 @@ use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-const ACL_NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+/// Attributes that are ACLs.
+pub(crate) const ACL_NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// First block and number of blocks of the chain.
 pub(crate) fn chain_root(raw: &RawInode) -> Option<(FsBlock, u64)> {

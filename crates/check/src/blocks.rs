@@ -75,6 +75,7 @@ impl Blocks {
     }
 
     /// How many blocks of a run are in the set.
+    #[cfg(test)]
     pub fn count_in(&self, start: FsBlock, length: u64) -> u64 {
         pages(start, length)
             .map(|(page, first, last)| {

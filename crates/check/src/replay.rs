@@ -4,8 +4,8 @@ use crate::findings::number;
 use crate::report::{Finding, Place};
 use crate::run::CheckError;
 use myriad_device::BlockDevice;
-use myriad_format::superblock::Superblock;
-use myriad_format::{FsBlock, Geometry, Lsn};
+use myriad_format::superblock::{Superblock, seam};
+use myriad_format::{FsBlock, Lsn};
 use myriad_log::{LogError, LogPlace, Overlay};
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub(crate) struct Replay {
     /// `None`: the volume has no log.
     pub place: Option<LogPlace>,
     pub overlay: Option<Overlay>,
+    /// The log could be read.
+    pub is_readable: bool,
     /// Blocks freed by the last checkpoint and not yet in the trees.
     pub pending: Vec<(FsBlock, u32)>,
     /// LSN beyond all that the log holds.
@@ -22,14 +24,16 @@ pub(crate) struct Replay {
     pub findings: Vec<Finding>,
 }
 
-/// Reads the log and changes nothing.
+/// Reads the log and changes nothing. A volume closed cleanly has everything home, and the engine does not replay its log;
+/// but a copy of the superblock (`is_copy`) does not know how the volume was closed.
 pub(crate) fn replay(
     device: &Arc<dyn BlockDevice>,
     log_device: Option<&Arc<dyn BlockDevice>>,
     superblock: &Superblock,
-    geometry: &Geometry,
+    is_copy: bool,
 ) -> Result<Replay, CheckError> {
-    let mut replay = Replay { place: None, overlay: None, pending: Vec::new(), head: Lsn(0), findings: Vec::new() };
+    let geometry = superblock.geometry();
+    let mut replay = Replay { place: None, overlay: None, is_readable: false, pending: Vec::new(), head: Lsn(0), findings: Vec::new() };
     if superblock.log_blocks.get() == 0 {
         return Ok(replay);
     }
@@ -46,17 +50,23 @@ pub(crate) fn replay(
         LogPlace { device: device.clone(), start, length, block_size: geometry.block_size(), volume: superblock.volume() };
     match myriad_log::recover(&place) {
         Ok(recovered) => {
+            replay.is_readable = true;
             replay.head = recovered.head;
             replay.pending = recovered.pending;
+            if superblock.state.get() != seam::STATE_IN_USE && !is_copy {
+                replay.place = Some(place);
+                return Ok(replay);
+            }
             let outside = recovered.overlay.blocks().filter(|(block, _)| block.0 >= geometry.block_count).count();
             if outside > 0 {
                 replay.findings.push(finding(format!("{outside} blocks of the log lie outside the volume")));
             }
             replay.overlay = Some(recovered.overlay);
         }
-        Err(error @ (LogError::Corrupt(_) | LogError::Place { .. })) => replay.findings.push(finding(error.to_string())),
+        Err(LogError::Corrupt(corrupt)) => replay.findings.push(finding(corrupt.to_string())),
         Err(LogError::Io { op, offset, source }) => return Err(CheckError::Io { op, offset, source }),
-        Err(error) => replay.findings.push(finding(error.to_string())),
+        // Not the log's contents but its place or the device's alignment: nothing that emptying it would put right.
+        Err(error) => return Err(CheckError::Log(error.to_string())),
     }
     replay.place = Some(place);
     Ok(replay)

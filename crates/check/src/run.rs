@@ -64,6 +64,9 @@ pub enum CheckError {
     Incompatible(#[from] myriad_format::Incompatible),
     #[error("the volume keeps its log on another device: name it")]
     NoLogDevice,
+    /// The log is not where the superblock says, or cannot be read through this device.
+    #[error("{0}")]
+    Log(String),
     #[error("device {op} at byte {offset}: {source}")]
     Io { op: &'static str, offset: u64, source: io::Error },
     /// Repair found no way to go on; what it has written so far does no harm.
@@ -99,7 +102,7 @@ pub(crate) fn look(
 ) -> Result<Outcome, CheckError> {
     let (on_disk, damage) = superblock::find(&**device)?;
     let geometry = on_disk.geometry();
-    let replay = replay(device, log_device, &on_disk, &geometry)?;
+    let replay = replay(device, log_device, &on_disk, damage.is_some())?;
     let log_blocks = replay.overlay.as_ref().map_or(0, |overlay| overlay.len() as u64);
     let reader = Reader::new(device.clone(), replay.overlay, geometry, on_disk.volume());
     let (superblock, overlaid) = overlaid_superblock(&reader, &on_disk, damage.is_some());

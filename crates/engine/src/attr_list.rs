@@ -68,12 +68,29 @@ pub fn namespace(name: &[u8]) -> Result<Namespace, Errno> {
 /// For ACLs the caller parses first: a value that `Acl::parse` finds empty is `Remove`. `XattrMode` has no effect on
 /// ACLs in Linux (do_set_acl), and removing one that is not there succeeds (vfs_remove_acl).
 pub fn check_xattr(cred: &Cred, subject: &Subject<'_>, name: &[u8], op: XattrOp) -> Result<(), Errno> {
-    let namespace = namespace(name)?;
-    let file_type = subject.mode & S_IFMT;
     let write = op != XattrOp::Get;
+    let named = match namespace(name) {
+        Err(Errno::RANGE) => return Err(Errno::RANGE),
+        named => named,
+    };
     if write {
         perm::check_changeable(subject)?;
     }
+    // Permission is asked before the name is taken apart (vfs_setxattr): a prefix without a name is judged as if it had
+    // one, and a name without a namespace of ours by the mode alone.
+    let namespace = match named {
+        Ok(namespace) => namespace,
+        Err(errno) => {
+            let prefix = name.iter().position(|&byte| byte == b'.').map_or(name, |dot| &name[..=dot]);
+            if namespace(&[prefix, b"x"].concat()).is_ok() {
+                check_xattr(cred, subject, &[prefix, b"x"].concat(), op)?;
+            } else {
+                perm::may_access(cred, subject, if write { WRITE } else { READ })?;
+            }
+            return Err(errno);
+        }
+    };
+    let file_type = subject.mode & S_IFMT;
     // What a caller cannot see does not exist for it; what it cannot set is refused.
     let hidden = Err(if write { Errno::PERM } else { Errno::NODATA });
     match namespace {

@@ -181,6 +181,7 @@ pub(crate) fn format(
         order: Some(Order::None),
         cache_size: 8 << 20,
         background: false,
+        clock: options.clock.clone(),
         seed: Some(options.seed.unwrap_or(1)),
         ..MountOptions::default()
     };

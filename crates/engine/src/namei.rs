@@ -214,6 +214,12 @@ fn walk(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8], links: &mut usize
             continue;
         }
         if is_last && !last_is_dot {
+            // Whatever is done with the name, its directory must be one, and searchable.
+            let raw = inode::read(look, at)?;
+            if !raw.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+            check_access(look, cred, at, &raw, perm::EXECUTE)?;
             return Ok(Target { parent: at, name: component.to_vec(), must_be_dir, ends_in_dot: false });
         }
         let name = Name { bytes: component, hash: look.volume.hasher.hash(component) };

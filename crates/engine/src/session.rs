@@ -572,6 +572,7 @@ impl Session {
     }
 
     pub fn symlink(&self, target: &[u8], path: &(impl AsPath + ?Sized)) -> Result<Node> {
+        check_target(target)?;
         let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
         let new = NewFile { mode: S_IFLNK | 0o777, rdev: 0, target };
         Ok(self.ops().make(place.parent, &place.name, &new)?.node())
@@ -627,25 +628,23 @@ impl Session {
         target: &(impl AsPath + ?Sized),
         mode: RenameMode,
     ) -> Result<()> {
-        let from = self.old_name(source.as_path_bytes(), Errno::BUSY, Errno::BUSY)?;
-        let to = {
-            let place = self.old_name(target.as_path_bytes(), Errno::BUSY, Errno::BUSY);
-            match place {
-                Err(Error::Refused(Errno::BUSY)) if mode == RenameMode::NoReplace => return Err(Errno::EXIST.into()),
-                other => other?,
-            }
-        };
-        if from.must_be_dir || to.must_be_dir {
-            // "name/" must be a directory; so must what takes that name.
-            let stat = self.ops().lookup(from.parent, &from.name)?;
-            if !stat.is_dir() && (from.must_be_dir || mode != RenameMode::Exchange) {
-                return Err(Errno::NOTDIR.into());
-            }
-            if mode == RenameMode::Exchange && to.must_be_dir && !self.ops().lookup(to.parent, &to.name)?.is_dir() {
-                return Err(Errno::NOTDIR.into());
-            }
+        let (source, target) = (source.as_path_bytes(), target.as_path_bytes());
+        if source.is_empty() || target.is_empty() {
+            return Err(Errno::NOENT.into());
         }
-        self.ops().rename((from.parent, &from.name), (to.parent, &to.name), mode)
+        // Both directories are found before either name is judged.
+        let (from, to) = {
+            let look = self.volume().look();
+            (self.target(&look, source)?, self.target(&look, target)?)
+        };
+        if from.name.is_empty() {
+            return Err(Errno::BUSY.into());
+        }
+        if to.name.is_empty() {
+            return Err(if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY }.into());
+        }
+        let slashes = (from.must_be_dir, to.must_be_dir);
+        self.ops().rename((from.parent, &from.name), (to.parent, &to.name), mode, slashes)
     }
 
     /// Changes attributes, all or none. Follows a final symbolic link; [`Session::set_attr_node`] does not.
@@ -682,7 +681,10 @@ impl Session {
             return self.open_node(node, options);
         }
         if path.last() == Some(&b'/') {
-            return Err(Errno::ISDIR.into());
+            let look = self.volume().look();
+            let place = self.target(&look, path)?;
+            let exists = place.name.is_empty() && options.exclusive;
+            return Err(if exists { Errno::EXIST } else { Errno::ISDIR }.into());
         }
         // A file may appear or vanish between looking and making: go round until one of the two has worked.
         for _ in 0..100 {
@@ -736,13 +738,16 @@ impl Session {
     pub fn open_tmpfile(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<File> {
         let node = self.resolve_node(path.as_path_bytes(), true)?;
         let made = self.ops().make_tmpfile(Ino(node.ino), mode)?;
-        self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })
+        let file = self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })?;
+        file.file.linkable.store(true, Ordering::Release);
+        Ok(file)
     }
 
     /// Names an unnamed file, or gives a named one a further name.
     pub fn link_file(&self, file: &File, path: &(impl AsPath + ?Sized)) -> Result<()> {
         let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
-        self.ops().link(file.node(), place.parent, &place.name, true).map(|_| ())
+        let linkable = file.file.linkable.load(Ordering::Acquire);
+        self.ops().link(file.node(), place.parent, &place.name, linkable).map(|_| ())
     }
 
     /// Entries of a directory, without "." and "..".
@@ -858,7 +863,7 @@ impl Session {
                 perm::check_truncate(&self.cred, &guarded.subject())?;
                 self.handle(Ino(node.ino), raw.generation.get(), OpenOptions { write: true, ..OpenOptions::default() })
             };
-            file.truncate(size)?;
+            file::truncate(self.volume(), &self.cred, &file.file, size)?;
         }
         let rest = SetAttr { size: None, ..attr };
         if rest == SetAttr::default() && attr.size.is_some() { self.stat_node(node) } else { self.ops().set_attr(node, &rest) }
@@ -876,6 +881,7 @@ impl Session {
     }
 
     pub fn symlink_at(&self, target: &[u8], parent: Node, name: &[u8]) -> Result<Stat> {
+        check_target(target)?;
         self.check_node(parent)?;
         self.ops().make(Ino(parent.ino), name, &NewFile { mode: S_IFLNK | 0o777, rdev: 0, target })
     }
@@ -905,7 +911,7 @@ impl Session {
     ) -> Result<()> {
         self.check_node(source)?;
         self.check_node(target)?;
-        self.ops().rename((Ino(source.ino), name), (Ino(target.ino), new_name), mode)
+        self.ops().rename((Ino(source.ino), name), (Ino(target.ino), new_name), mode, (false, false))
     }
 
     pub fn readlink_node(&self, node: Node) -> Result<Vec<u8>> {
@@ -934,7 +940,7 @@ impl Session {
             self.handle(Ino(node.ino), raw.generation.get(), options)
         };
         if options.truncate {
-            file.truncate(0)?;
+            file::truncate(self.volume(), &self.cred, &file.file, 0)?;
         }
         Ok(file)
     }
@@ -1019,6 +1025,15 @@ impl From<Target> for Place<'_> {
     }
 }
 
+/// A link's target must be a path: ENOENT if it is empty, ENAMETOOLONG from 4096 bytes on.
+fn check_target(target: &[u8]) -> Result<()> {
+    match target.len() {
+        0 => Err(Errno::NOENT.into()),
+        1..4096 => Ok(()),
+        _ => Err(Errno::NAMETOOLONG.into()),
+    }
+}
+
 /// What mknod(2) makes of a mode.
 fn node_kind(mode: u16, rdev: u64) -> Result<NewFile<'static>> {
     let kind = if mode & S_IFMT == 0 { S_IFREG } else { mode & S_IFMT };
@@ -1091,7 +1106,7 @@ impl File {
 
     /// Sets the size: what is cut off is gone, what is added reads as zero.
     pub fn truncate(&self, size: u64) -> Result<()> {
-        if !self.options.write && !self.options.append && !self.options.truncate {
+        if !self.options.write && !self.options.append {
             return Err(Errno::INVAL.into());
         }
         self.session.fs.inner.check_process()?;

@@ -342,6 +342,8 @@ pub struct MkfsOptions {
     pub order: Order,
     /// Volume UUID and hash key; `None`: random. Tests fix them.
     pub seed: Option<u64>,
+    /// Where the root directory's times come from.
+    pub clock: Clock,
     /// Owner and mode of the root directory.
     pub root_uid: u32,
     pub root_gid: u32,
@@ -359,6 +361,7 @@ impl Default for MkfsOptions {
             label: String::new(),
             order: Order::Log,
             seed: None,
+            clock: Clock::System,
             root_uid: 0,
             root_gid: 0,
             root_mode: 0o755,

@@ -1,7 +1,7 @@
 //! Power is lost after every write, and in any order that the device allows; the volume is opened, and the oracle of
 //! `sim::crash` judges what is there. Then the checker, and for a sample the recovery is interrupted as well.
 //!
-//! `MYRIAD_SEED` replays a run, `MYRIAD_CRASH` one state of it, `MYRIAD_LONG=1` makes many more.
+//! `MYRIAD_SEED` replays a run; `MYRIAD_LONG=1` makes many more.
 
 mod common;
 
@@ -46,7 +46,8 @@ fn setup(block_size: u32, order: Order, seed: u64) -> Setup {
     setup.options.order = Some(order);
     setup.options.cache_size = 16 << 20;
     // A small log, so that its tail moves and it wraps.
-    setup.log_size = Some(if seed % 2 == 0 { 1 << 20 } else { 256 << 10 });
+    let least = if seed % 2 == 0 { 1 << 20 } else { 256 << 10 };
+    setup.log_size = Some((16 * u64::from(block_size)).max(least));
     setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
     setup
 }
@@ -56,8 +57,8 @@ fn record(setup: &Setup, steps: &[Step]) -> Result<Run, String> {
     let device = Arc::new(RecordingDevice::new(setup.format()));
     let base: MemoryDevice = device.inner().clone_image();
     let mut engine = Engine::open(setup, device.clone(), Way::Path).map_err(|error| error.to_string())?;
-    let mut history = History::new(Model::new(0), 0);
-    let mut differ = Differ::new(Rules::ALL);
+    let mut history = History::new(engine.fresh_model().map_err(|error| error.to_string())?, 0);
+    let mut differ = Differ::new(Rules::from_env());
     for (index, step) in steps.iter().enumerate() {
         let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
         let got = engine.run(step, history.model().next_clock()).map_err(|error| at(error.to_string()))?;
@@ -251,7 +252,7 @@ fn crash(setup: &Setup, steps: &[Step], seed: u64, limit: usize, counter: &Atomi
 
 /// `runs` runs on two threads; a failure is shrunk and replayable.
 fn check(test: &str, order: Order, runs: u64, look: impl Fn(&Setup, &[Step], u64, &AtomicU64) -> Result<(), String> + Sync) {
-    const STEPS: usize = 160;
+    const STEPS: usize = 400;
     let runs = if rng::is_long() { runs * 20 } else { runs };
     let first = rng::seed_or(1);
     let runs = if rng::number("MYRIAD_SEED").is_some() { 1 } else { runs };
@@ -297,7 +298,7 @@ fn check(test: &str, order: Order, runs: u64, look: impl Fn(&Setup, &[Step], u64
 /// Order log: a prefix of the operations, each block old, new or zero, check silent.
 #[test]
 fn log_keeps_a_prefix() {
-    check("log_keeps_a_prefix", Order::Log, 24, |setup, steps, seed, counter| crash(setup, steps, seed, 400, counter));
+    check("log_keeps_a_prefix", Order::Log, 80, |setup, steps, seed, counter| crash(setup, steps, seed, 400, counter));
 }
 
 /// Order none promises only that check can repair.

@@ -30,6 +30,11 @@ fn is_expected(error: &Error) -> bool {
     matches!(error, Error::Io { .. } | Error::Shutdown)
 }
 
+/// A read that fails loses nothing, so what asked for it may be tried again.
+fn is_read(error: &Error) -> bool {
+    matches!(error, Error::Io { op: "read", .. })
+}
+
 /// Runs the steps with a fault, then looks at the volume on a healthy device. Answers how many requests of the fault's
 /// kind there were.
 fn run(setup: &Setup, steps: &[Step], fault: Option<Fault>) -> Result<[u64; 3], String> {
@@ -40,7 +45,12 @@ fn run(setup: &Setup, steps: &[Step], fault: Option<Fault>) -> Result<[u64; 3], 
     let recording = device.inner();
     let mut history = History::new(Model::new(0), 0);
     match Engine::open(setup, device.clone(), Way::Path) {
-        Ok(engine) => run_steps(engine, steps, &mut history, recording)?,
+        Ok(engine) => {
+            // On a failing device even this may fail, and is tried again.
+            let model = (0..3).find_map(|_| engine.fresh_model().ok());
+            history = History::new(model.unwrap_or_else(|| Model::new(0)), 0);
+            run_steps(engine, steps, &mut history, recording)?;
+        }
         Err(error) if is_expected(&error) => {}
         Err(error) => return Err(format!("opening: {error}")),
     }
@@ -62,7 +72,7 @@ fn run_steps(
     history: &mut History,
     recording: &RecordingDevice<MemoryDevice>,
 ) -> Result<(), String> {
-    let mut differ = Differ::new(Rules::ALL);
+    let mut differ = Differ::new(Rules::from_env());
     for (index, step) in steps.iter().enumerate() {
         let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
         match engine.run(step, history.model().next_clock()) {
@@ -73,17 +83,20 @@ fn run_steps(
             Err(error) if !is_expected(&error) => return Err(at(format!("not an error of the device: {error}"))),
             Err(_) if !step.op.is_change() => {}
             // A read that failed before anything was changed leaves no trace: the run goes on, and would show one.
-            Err(Error::Io { op: "read", .. }) if !matches!(step.op, Op::Sync | Op::Fsync { .. } | Op::Remount) => {
+            Err(error) if is_read(&error) && !matches!(step.op, Op::Sync | Op::Fsync { .. } | Op::Remount) => {
                 if let Op::Open { slot, .. } | Op::OpenTmpfile { slot, .. } = step.op {
                     // What was in the slot was closed first.
                     let close = Step { cred: 0, op: Op::Close { slot } };
                     let _ = history.apply(&close, recording.event_count());
                 }
             }
-            Err(_) => {
+            Err(error) => {
                 // Whether it is in effect is open from here on, but not whether it was promised.
                 history.apply_failed(step, recording.event_count());
-                return after_failure(engine, step).map_err(at);
+                after_failure(engine, step, &error).map_err(at)?;
+                // What trying again and closing may have written.
+                history.apply_failed(&Step { cred: 0, op: Op::Sync }, recording.event_count());
+                return Ok(());
             }
         }
     }
@@ -98,7 +111,7 @@ fn run_steps(
 }
 
 /// Reads go on or fail for the device's sake; once the volume has said shutdown it stays so, and closing is safe.
-fn after_failure(mut engine: Engine, step: &Step) -> Result<(), String> {
+fn after_failure(mut engine: Engine, step: &Step, error: &Error) -> Result<(), String> {
     if let Err(error) = engine.found()
         && !is_expected(&error)
     {
@@ -115,7 +128,7 @@ fn after_failure(mut engine: Engine, step: &Step) -> Result<(), String> {
                 other => return Err(format!("a change after shutdown: {other:?}")),
             }
         }
-    } else if matches!(step.op, Op::Sync | Op::Fsync { .. }) && sync.is_ok() {
+    } else if matches!(step.op, Op::Sync | Op::Fsync { .. }) && sync.is_ok() && !is_read(error) {
         return Err("a failed sync was tried again and called good".into());
     }
     match engine.close() {
@@ -173,14 +186,14 @@ fn the_device_fails_for_good() {
 #[test]
 fn mkfs_fails_cleanly() {
     let setup = Setup::new(4096, 16 << 20);
-    let device = FaultDevice::new(MemoryDevice::new(setup.size));
-    Fs::format_device(&device, None, &setup.mkfs_options()).unwrap();
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(setup.size)));
+    Fs::format_device(device.clone(), None, &setup.mkfs_options()).unwrap();
     let seen = [FaultOp::Write, FaultOp::Flush].map(|op| (op, device.seen(op)));
     for (op, seen) in seen {
         for nth in 1..=seen {
-            let device = FaultDevice::new(MemoryDevice::new(setup.size));
+            let device = Arc::new(FaultDevice::new(MemoryDevice::new(setup.size)));
             device.fail(op, nth, FaultSpan::Once, EIO);
-            let made = Fs::format_device(&device, None, &setup.mkfs_options());
+            let made = Fs::format_device(device.clone(), None, &setup.mkfs_options());
             assert!(matches!(made, Err(Error::Io { .. })), "{op:?} {nth}: {made:?}");
         }
     }

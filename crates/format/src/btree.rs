@@ -47,9 +47,9 @@ pub const FREE_BY_LENGTH: TreeKind = TreeKind { block: BlockKind::FreeByLength, 
 /// Inode chunks: `inode::ChunkRecord` by first block of the chunk.
 pub const INODE_CHUNKS: TreeKind =
     TreeKind { block: BlockKind::InodeTree, record_size: crate::inode::ChunkRecord::SIZE, key_shift: 0 };
-/// Extents of a file or directory: `extent::RawExtent` by file block (the high 48 bits of its first word).
+/// Extents of a file or directory: `extent::RawExtent` by file block (the high 54 bits of its first word).
 pub const EXTENTS: TreeKind =
-    TreeKind { block: BlockKind::ExtentTree, record_size: crate::extent::RawExtent::SIZE, key_shift: 16 };
+    TreeKind { block: BlockKind::ExtentTree, record_size: crate::extent::RawExtent::SIZE, key_shift: 10 };
 
 impl TreeKind {
     /// Records that fit a leaf.

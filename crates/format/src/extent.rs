@@ -5,8 +5,8 @@ use crate::{Corrupt, FileBlock, FsBlock, Geometry, Ino};
 use zerocopy::little_endian::U64;
 
 on_disk! {
-    /// One extent. Word 0: file block (high 48 bits), high 16 bits of the start. Word 1: low 32 bits of the start, then
-    /// length (24 bits, in blocks), then flags (8 bits).
+    /// One extent. Word 0: file block (high 54 bits), high 10 bits of the start. Word 1: low 37 bits of the start, then
+    /// length (22 bits, in blocks), then flags (5 bits). 54 bits of blocks of 512 bytes make files of 2^63 bytes.
     pub struct RawExtent: 16 {
         0 => word0: U64,
         8 => word1: U64,
@@ -16,9 +16,13 @@ on_disk! {
 /// Allocated but reads as zero.
 pub const UNWRITTEN: u8 = 1;
 /// Longest extent, in blocks.
-pub const LENGTH_MAX: u32 = (1 << 24) - 1;
+pub const LENGTH_MAX: u32 = (1 << 22) - 1;
 /// File blocks an extent can address.
-pub const FILE_BLOCK_MAX: u64 = (1 << 48) - 1;
+pub const FILE_BLOCK_MAX: u64 = (1 << 54) - 1;
+
+const START_LOW_BITS: u32 = 37;
+const FLAG_BITS: u32 = 5;
+const FLAG_MASK: u64 = (1 << FLAG_BITS) - 1;
 
 /// A decoded extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +38,10 @@ impl Extent {
     pub fn encode(&self) -> RawExtent {
         let flags = if self.unwritten { UNWRITTEN } else { 0 };
         RawExtent {
-            word0: U64::new(self.file_block.0 << 16 | self.start.0 >> 32),
-            word1: U64::new((self.start.0 & 0xffff_ffff) << 32 | u64::from(self.length) << 8 | u64::from(flags)),
+            word0: U64::new(self.file_block.0 << 10 | self.start.0 >> START_LOW_BITS),
+            word1: U64::new(
+                self.start.0 << (64 - START_LOW_BITS) | u64::from(self.length) << FLAG_BITS | u64::from(flags),
+            ),
         }
     }
 
@@ -43,12 +49,12 @@ impl Extent {
     pub fn decode(raw: &RawExtent, geometry: &Geometry, ino: Ino) -> Result<Self, Corrupt> {
         let (word0, word1) = (raw.word0.get(), raw.word1.get());
         let extent = Self {
-            file_block: FileBlock(word0 >> 16),
-            start: FsBlock((word0 & 0xffff) << 32 | word1 >> 32),
-            length: (word1 >> 8) as u32 & LENGTH_MAX,
-            unwritten: word1 as u8 & UNWRITTEN != 0,
+            file_block: FileBlock(word0 >> 10),
+            start: FsBlock((word0 & 0x3ff) << START_LOW_BITS | word1 >> (64 - START_LOW_BITS)),
+            length: (word1 >> FLAG_BITS) as u32 & LENGTH_MAX,
+            unwritten: word1 & u64::from(UNWRITTEN) != 0,
         };
-        let sound = word1 as u8 & !UNWRITTEN == 0
+        let sound = word1 & FLAG_MASK & !u64::from(UNWRITTEN) == 0
             && geometry.is_data_range(extent.start, u64::from(extent.length))
             && extent.file_block.0 + u64::from(extent.length) <= FILE_BLOCK_MAX + 1;
         if !sound {
@@ -72,7 +78,7 @@ mod tests {
         let geometry =
             Geometry { block_bits: 12, ag_bits: 20, region_bits: 15, ag_count: 1 << 20, block_count: 1 << 40, chunk_blocks: 8 };
         let extent = Extent {
-            file_block: FileBlock((1 << 47) + 5),
+            file_block: FileBlock((1 << 53) + 5),
             start: FsBlock((1 << 39) + 1234),
             length: 77,
             unwritten: true,
@@ -80,7 +86,7 @@ mod tests {
         let raw = extent.encode();
         assert_eq!(Extent::decode(&raw, &geometry, Ino(1)), Ok(extent));
         let mut bad = raw;
-        bad.word1 = U64::new(raw.word1.get() | 0x80);
+        bad.word1 = U64::new(raw.word1.get() | 0x10);
         assert!(Extent::decode(&bad, &geometry, Ino(1)).is_err());
     }
 }

@@ -8,7 +8,7 @@
 //!   3. a checkpoint can have been made there: something was written during operation k or k+1;
 //!   4. every sector of every file is as in one of its versions, from the oldest that may remain to the newest at p; its
 //!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last synced one; for a file that replaced another's name before k, or was
-//!      truncated to zero and written again before k, the one that the first checkpoint after that had to write.
+//!      truncated to zero and written again before k, the one that it had then, or at the first checkpoint after that.
 //!
 //! Zeros and holes need no rule of their own: a sector beyond the end, or never written, is zero in that version. So
 //! "old, new or zero" comes out, zero only where some allowed version has it, and foreign bytes never.
@@ -38,10 +38,18 @@ struct FileHistory {
     versions: Vec<Version>,
     /// Operations after which all older versions are gone from the medium, ascending.
     synced: Vec<usize>,
-    /// Operations whose checkpoint writes the file's data: it replaced a name, or was written after truncation to zero.
-    forced: Vec<usize>,
+    /// Operations whose checkpoint first writes the file's data.
+    forced: Vec<Forced>,
     /// Truncated to zero, and nothing written since.
     emptied: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Forced {
+    /// It replaced another's name, with the content it had by then.
+    Replacing(usize),
+    /// It was truncated to zero and is written again, up to what it has at the checkpoint.
+    Rewritten(usize),
 }
 
 /// Operation 0 is making the volume; operation i is the i-th that was run.
@@ -141,11 +149,11 @@ impl History {
             if size == 0 {
                 file.emptied |= size_before.is_some_and(|size| size > 0);
             } else if std::mem::take(&mut file.emptied) {
-                file.forced.push(index);
+                file.forced.push(Forced::Rewritten(index));
             }
         }
         if let Some(ino) = replaced {
-            self.files.entry(ino).or_default().forced.push(index);
+            self.files.entry(ino).or_default().forced.push(Forced::Replacing(index));
         }
         if promised {
             self.sync(step, index, &answer);
@@ -266,8 +274,11 @@ impl History {
             let file = &self.files[ino];
             // A sync counts once it is answered; what it had to write is the version at its beginning.
             let synced = file.synced.iter().rfind(|&&index| index <= answered).copied();
-            let forced = file.forced.iter().rfind(|&&index| index <= prefix);
-            let forced = forced.map(|&index| self.first_checkpoint(index)).filter(|&index| index <= prefix);
+            let forced = file.forced.iter().map(|forced| match forced {
+                Forced::Replacing(index) => *index,
+                Forced::Rewritten(index) => self.first_checkpoint(*index),
+            });
+            let forced = forced.filter(|&index| index <= prefix).max();
             let from = synced.max(forced).unwrap_or(0);
             let versions = file.versions_between(from, newest);
             let sizes: Vec<u64> =

@@ -63,11 +63,11 @@ impl Profile {
     pub fn crash() -> Self {
         Self {
             root_only: true,
-            sync_percent: 6,
+            sync_percent: 10,
             data_percent: 40,
             remount_every: 0,
-            burst_every: 60,
-            burst_max: 120,
+            burst_every: 150,
+            burst_max: 80,
             inodes_max: 60,
             offset_max: 30_000,
             len_max: 9_000,

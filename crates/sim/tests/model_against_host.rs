@@ -459,7 +459,7 @@ fn run(root: &Path, steps: &[Step], fine_times: bool) -> Result<(), String> {
     model.protected_hardlinks = protected.is_ok_and(|value| value.trim() != "0");
     // ext4 with blocks of 4 KiB; tmpfs allows more, but no generated size lies between.
     model.size_max = (1 << 44) - 4096;
-    let mut differ = Differ::new(Rules { times: false, flags: false });
+    let mut differ = Differ::new(Rules { times: false, flags: false, errnos: true });
     let (mut ours, mut theirs) = (Stamps::new(), Stamps::new());
     for (index, step) in steps.iter().enumerate() {
         let step = &host.adapt(&model, step, fine_times);

@@ -82,12 +82,17 @@ impl Index {
         }
         let header = IndexHeader::read(&buf);
         let (level, depth) = (header.level, header.depth);
-        if depth > DEPTH_MAX || level != root_level(depth, context.geometry.block_bits) {
+        let is_leaf = level == 0 && depth == 0;
+        if depth > DEPTH_MAX || !(is_leaf || level == root_level(depth, context.geometry.block_bits)) {
             context.report(number::INDEX_SHAPE, place, format!("the index root has level {level} and depth {depth}"));
             return index;
         }
         index.root =
             Some(Root { depth, room_head: header.room_head.get(), entry_blocks: header.entry_blocks.get() });
+        if is_leaf {
+            index.leaves.push((0, root));
+            return index;
+        }
         let mut walk = NodeWalk { context, ino, depth, index };
         walk.node(&buf, level, 0);
         walk.index
@@ -271,7 +276,7 @@ impl NodeWalk<'_> {
     }
 }
 
-/// Level of the root of an index of this depth: the smallest, at least 1, whose nodes have enough pointers.
+/// Level of a root that is no leaf, in an index of this depth: the smallest whose nodes have enough pointers.
 pub(crate) fn root_level(depth: u8, block_bits: u32) -> u8 {
     u32::from(depth).div_ceil(node_bits(block_bits)).max(1) as u8
 }

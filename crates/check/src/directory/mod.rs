@@ -111,7 +111,6 @@ impl Names<'_> {
         let block_size = context.reader.block_size();
         let mut buf = context.reader.new_buffer();
         let mut with_room: HashMap<u32, u32> = HashMap::new();
-        let end = extents.last().map_or(0, |extent| extent.end().0);
         let made = index.map_or(1, |index| index.root.map_or(0, |root| u64::from(root.entry_blocks)));
         // A position has 32 bits.
         let most = (1_u64 << 35) / block_size as u64;
@@ -119,8 +118,16 @@ impl Names<'_> {
             context.report(number::INDEX_SHAPE, place, format!("the index says that {made} entry blocks were made"));
         }
         let made = made.min(most);
-        if index.is_none() && end == 0 {
-            context.report(number::INDEX_SHAPE, place, "has neither an entry block nor an index");
+        let mut covered = 0;
+        for extent in extents {
+            if extent.file_block.0 != covered {
+                break;
+            }
+            covered = extent.end().0;
+        }
+        let is_readable = index.is_none_or(|index| index.root.is_some());
+        if is_readable && (made == 0 || covered < made) {
+            context.report(number::INDEX_SHAPE, place, format!("of {made} entry blocks made {covered} are mapped"));
         }
         for extent in extents {
             if extent.unwritten {

@@ -7,6 +7,7 @@ use myriad_format::btree::{ChildEntry, NodeHeader, TreeKind};
 use myriad_format::dir::{DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, encode_pointer, home_line, leaf_lines, node_bits};
 use myriad_format::{BlockKind, FsBlock, header};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use zerocopy::IntoBytes;
 
 /// Where the next block comes from.
@@ -99,6 +100,20 @@ pub(super) fn write_index(
     split(records, 0..records.len(), 0, 0, fill(lines * LINE_RECORDS), lines * LINE_RECORDS, &mut leaves)?;
     let depth = leaves.iter().map(|leaf| leaf.1).max().unwrap_or(0);
 
+    if depth == 0 {
+        // One leaf is its own root.
+        let root = take()?;
+        let mut leaf = reader.new_buffer();
+        header::init(&mut leaf, BlockKind::DirIndex, reader.volume, owner, root);
+        for record in records.iter() {
+            place(&mut leaf, lines, record);
+        }
+        let head = IndexHeader::read_mut(&mut leaf);
+        head.room_head.set(room_head);
+        head.entry_blocks.set(entry_blocks);
+        write(reader, root, &mut leaf)?;
+        return Ok((root, 1));
+    }
     let root = take()?;
     let bits = node_bits(reader.geometry.block_bits);
     let top = root_level(depth, reader.geometry.block_bits);
@@ -118,15 +133,17 @@ pub(super) fn write_index(
         for level in 1..=top {
             let slot = number >> (bits * u32::from(level - 1)) & ((1 << bits) - 1);
             let prefix = if level == top { 0 } else { number >> (bits * u32::from(level)) };
-            let key = (level, prefix);
-            if !nodes.contains_key(&key) {
-                let at = if level == top { root } else { blocks += 1; take()? };
-                let mut node = reader.new_buffer();
-                header::init(&mut node, BlockKind::DirIndex, reader.volume, owner, at);
-                IndexHeader::read_mut(&mut node).level = level;
-                nodes.insert(key, (at, node));
-            }
-            let (at, node) = nodes.get_mut(&key).expect("just made");
+            let (at, node) = match nodes.entry((level, prefix)) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
+                    let at = if level == top { root } else { take()? };
+                    blocks += u64::from(level != top);
+                    let mut node = reader.new_buffer();
+                    header::init(&mut node, BlockKind::DirIndex, reader.volume, owner, at);
+                    IndexHeader::read_mut(&mut node).level = level;
+                    entry.insert((at, node))
+                }
+            };
             let (offset, bytes) = encode_pointer(slot as usize, child.0);
             node[offset..offset + bytes.len()].copy_from_slice(&bytes);
             child = *at;

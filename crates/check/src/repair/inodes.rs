@@ -2,7 +2,7 @@
 
 use super::build::{write, write_tree};
 use super::{Chunk, Item, Repair, state};
-use crate::attributes::chain_root;
+use crate::attributes::{ACL_NAMES, chain_root};
 use crate::extents::{Map, map_of};
 use crate::inodes::decode_chunk;
 use crate::io::Damage;
@@ -352,7 +352,7 @@ impl Repair {
                 }
             }
         }
-        let has_acl = names.iter().any(|name| name.starts_with(b"system.posix_acl_"));
+        let has_acl = names.iter().any(|name| ACL_NAMES.contains(&name.as_slice()));
         let mut flags = raw.flags.get() & !(flag::ATTR_BODY | flag::HAS_ACL);
         flags |= if kept.is_empty() { 0 } else { flag::ATTR_BODY } | if has_acl { flag::HAS_ACL } else { 0 };
         raw.flags.set(flags);

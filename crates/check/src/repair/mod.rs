@@ -125,7 +125,8 @@ impl Repair {
     ) -> Result<Self, CheckError> {
         let geometry = superblock.geometry();
         let mut actions = Vec::new();
-        let replayed = replay(device, log_device, &superblock, &geometry)?;
+        let is_copy = superblock::find(&**device)?.1.is_some();
+        let replayed = replay(device, log_device, &superblock, is_copy)?;
         replay_home(device, &superblock, replayed, &mut actions)?;
         let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
         let (superblock, damage) = match superblock::find(&**device) {
@@ -265,7 +266,9 @@ impl Repair {
         let sb = &mut self.superblock;
         sb.ag_high_water.set(self.ag_used);
         sb.orphan_root.set(0);
-        sb.state.set(seam::STATE_CLEAN);
+        if sb.state.get() == seam::STATE_IN_USE {
+            sb.state.set(seam::STATE_CLEAN);
+        }
         let (xattr, acl) = (self.has_xattr, self.has_acl);
         let known = if xattr { myriad_format::superblock::feature::COMPATIBLE_XATTR } else { 0 }
             | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };
@@ -314,6 +317,7 @@ fn replay_home(
             flush()?;
             actions.push(format!("replayed {count} blocks from the log"));
         }
+        None if replay.is_readable => {}
         None => {
             // Nobody knows which LSNs were used: the ring must be zeros.
             let zeros = vec![0; 1 << 16];

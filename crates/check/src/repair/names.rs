@@ -105,14 +105,15 @@ impl Repair {
     }
 
     fn visit_blocks(&mut self, directory: Ino, mut pass: Pass, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
+        let extents = self.close_holes(directory)?;
         let raw = self.raw(directory)?;
-        let (extents, _) = self.blocks_of_map(directory, &raw);
         let mut buf = self.reader.new_buffer();
         // How many entry blocks were made says the index root; without it, the blocks themselves.
         let old_root = index_root(&raw);
         let made = old_root.and_then(|root| {
             self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).ok()?;
-            Some(u64::from(IndexHeader::read(&buf).entry_blocks.get()))
+            // There is always one.
+            Some(u64::from(IndexHeader::read(&buf).entry_blocks.get())).filter(|&made| made > 0)
         });
         // A position has 32 bits.
         let most = (1_u64 << 35) / self.reader.block_size() as u64;
@@ -131,6 +132,53 @@ impl Repair {
             }
         }
         self.finish_directory(directory, pass, &extents, end, has_index)
+    }
+
+    /// Extents of a directory in blocks, from file block 0 without holes. A hole, where extents were lost, is filled with empty
+    /// entry blocks, so that later entries keep their positions; what lies beyond too large a one is given up.
+    fn close_holes(&mut self, directory: Ino) -> Result<Vec<Extent>, CheckError> {
+        /// Most blocks that are filled in.
+        const FILLED_MAX: u64 = 1024;
+        let raw = self.raw(directory)?;
+        let (extents, nodes) = self.blocks_of_map(directory, &raw);
+        let mut whole: Vec<Extent> = Vec::new();
+        let (mut end, mut filled) = (0, 0);
+        let mut rest = extents.iter();
+        for extent in rest.by_ref() {
+            let hole = extent.file_block.0 - end;
+            if filled + hole > FILLED_MAX {
+                self.blocks.release(extent.start, u64::from(extent.length));
+                break;
+            }
+            filled += hole;
+            for file_block in (end..extent.file_block.0).map(FileBlock) {
+                let start = self.take(None)?;
+                let mut buf = self.reader.new_buffer();
+                header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, start);
+                EntryBlockHeader::read_mut(&mut buf).tail.set(ENTRIES_OFFSET as u32);
+                write(&self.reader, start, &mut buf)?;
+                whole.push(Extent { file_block, start, length: 1, unwritten: false });
+            }
+            whole.push(*extent);
+            end = extent.end().0;
+        }
+        for extent in rest {
+            self.blocks.release(extent.start, u64::from(extent.length));
+        }
+        if whole == extents {
+            return Ok(whole);
+        }
+        self.act(format!("directory {directory}: filled {filled} lost entry blocks with empty ones"));
+        for &node in &nodes {
+            self.blocks.release(node, 1);
+        }
+        self.change_inode(directory, |raw| {
+            let room = raw.fork_room();
+            raw.fork[8..room].fill(0);
+            raw.set_fork(fork::DIRECTORY, 0);
+        })?;
+        self.write_map(directory, &whole)?;
+        Ok(whole)
     }
 
     /// Puts one entry block right; whether it is one that was ever made.
@@ -307,14 +355,14 @@ impl Repair {
         let attribute_blocks = crate::attributes::chain_root(&raw).map_or(0, |(_, count)| count);
         let mut total = mapped + nodes.len() as u64 + attribute_blocks;
         let mut root = FsBlock::NONE;
-        if has_index {
+        if has_index && !extents.is_empty() {
             let reader = self.reader.clone();
             let counts = (pass.room_head, end as u32);
             let blocks;
             (root, blocks) = write_index(&reader, directory.0, &mut pass.records, counts, &mut || self.take(None))?;
             total += blocks;
         } else if extents.is_empty() {
-            // Neither block nor index: an empty directory.
+            // No entry block: an empty directory.
             return self.change_inode(directory, |raw| {
                 raw.fork[..24].fill(0);
                 raw.set_fork(fork::NONE, 0);
@@ -351,8 +399,12 @@ impl Repair {
                 tops.push(first);
             }
             for top in tops {
-                let no_links = self.item(top).is_some_and(|item| item.state & state::NO_LINKS != 0);
-                if no_links {
+                let now = self.item(top).map_or(state::GONE, |item| item.state);
+                if now & (state::NAMED | state::GONE) != 0 {
+                    // A torn entry block of a top before it turned out to name it.
+                    continue;
+                }
+                if now & state::NO_LINKS != 0 {
                     self.free_inode(top)?;
                     continue;
                 }

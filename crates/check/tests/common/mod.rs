@@ -1,6 +1,6 @@
 //! A writer of small volumes that knows the format crate only: neither the engine nor the check's own code. Everything is
 //! laid out at [`Builder::finish`]; before that the volume is a plain list of inodes.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::type_complexity, clippy::map_entry)]
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::btree::{self, ChildEntry, NodeHeader, TreeKind};
@@ -43,6 +43,7 @@ pub struct Node {
     attributes: Vec<u8>,
     /// Name, inode; an empty name is a hole of a deleted entry.
     entries: Vec<(Vec<u8>, Ino)>,
+    laid_out: bool,
 }
 
 pub struct Builder {
@@ -55,8 +56,10 @@ pub struct Builder {
     /// Chunks by group: first block, slots taken of each block.
     chunks: BTreeMap<u32, Vec<(u64, Vec<u32>)>>,
     orphans: Vec<Ino>,
+    /// Blocks freed and not yet in the trees.
+    pub pending: Vec<(FsBlock, u32)>,
     /// Most records of an index leaf.
-    leaf_limit: usize,
+    pub leaf_limit: usize,
     pub root: Ino,
     features: u64,
     /// Where the next data block is sought, by group.
@@ -84,6 +87,7 @@ impl Builder {
             nodes: BTreeMap::new(),
             chunks: BTreeMap::new(),
             orphans: Vec::new(),
+            pending: Vec::new(),
             leaf_limit: 12,
             root: Ino(0),
             features: 0,
@@ -127,7 +131,7 @@ impl Builder {
         let need = 1 + body_slots;
         let fits = |taken: u32| taken + need <= slots;
         let mut found = None;
-        for (start, taken) in self.chunks.entry(ag).or_default().iter_mut() {
+        for (start, taken) in self.chunks.entry(ag).or_default().iter_mut().rev().take(4) {
             if let Some(at) = taken.iter().position(|&taken| fits(taken)) {
                 found = Some((*start + at as u64, taken[at]));
                 taken[at] += need;
@@ -149,7 +153,7 @@ impl Builder {
         raw.mode.set(mode);
         raw.generation.set(7);
         raw.mtime.set(1_000_000_000);
-        self.nodes.insert(ino.0, Node { ino, raw, body_slots, data: Vec::new(), attributes: Vec::new(), entries: Vec::new() });
+        self.nodes.insert(ino.0, Node { ino, raw, body_slots, data: Vec::new(), attributes: Vec::new(), entries: Vec::new(), laid_out: false });
         ino
     }
 
@@ -301,6 +305,12 @@ impl Builder {
         raw.set_block_total(raw.block_total() + parts.len() as u64);
     }
 
+    /// Blocks that are in use no more but in no tree yet.
+    pub fn pend(&mut self, ag: u32, count: u32) {
+        let start = self.take(ag, count);
+        self.pending.push((start, count));
+    }
+
     pub fn orphan(&mut self, ag: u32) -> Ino {
         let ino = self.inode(ag, 0o100600, 0);
         self.fill(ino, ag, &[2]);
@@ -378,7 +388,11 @@ impl Builder {
         bytes
     }
 
-    fn lay_out_directory(&mut self, ino: Ino) {
+    /// Gives a directory its blocks; it gets no more names.
+    pub fn lay_out_directory(&mut self, ino: Ino) {
+        if std::mem::replace(&mut self.node(ino).laid_out, true) {
+            return;
+        }
         let ag = self.geometry.ag_of(self.geometry.locate(ino).unwrap().0).0;
         let entries = std::mem::take(&mut self.node(ino).entries);
         if entries.is_empty() {
@@ -424,8 +438,8 @@ impl Builder {
         self.node(ino).body_slots = 0;
         let mut total_blocks = 0;
         let index_root = if blocks.len() == 1 { FsBlock(0) } else { self.take(ag, 1) };
-        // Blocks without a live entry become holes; runs of the others become extents of at most two blocks.
-        let kept: Vec<usize> = (0..blocks.len()).filter(|&block| blocks[block].1 > 0).collect();
+        // Runs of entry blocks become extents of at most two.
+        let kept: Vec<usize> = (0..blocks.len()).collect();
         let with_room: Vec<usize> =
             if blocks.len() == 1 { Vec::new() } else { kept.iter().copied().filter(|block| block % 2 == 0).collect() };
         let mut extents: Vec<Extent> = Vec::new();
@@ -553,7 +567,7 @@ impl Builder {
         }
         let orphan_root = self.write_orphans();
         self.write_inodes();
-        let mut free_total = 0;
+        let mut free_total = self.pending.iter().map(|&(_, count)| u64::from(count)).sum();
         for ag in 0..self.shape.ag_used {
             free_total += self.write_group(ag);
         }
@@ -889,6 +903,11 @@ pub struct Sample {
 
 /// A volume with one of everything.
 pub fn sample(shape: Shape) -> Sample {
+    sample_later(shape, |_| {})
+}
+
+/// The same after `more` has happened.
+pub fn sample_later(shape: Shape, more: impl FnOnce(&mut Builder)) -> Sample {
     let mut b = Builder::new(shape);
     let root = b.root;
     let small = b.file(root, b"small", 0, &[3, 1]);
@@ -927,6 +946,11 @@ pub fn sample(shape: Shape) -> Sample {
     let value = vec![b'v'; shape.block_size * 2];
     b.chain_attributes(chain, &[(b"user.long", &value), (b"user.x", b"")]);
     let orphan = b.orphan(1);
+    // What happens later leaves these where they are.
+    for ino in [sub, deep, single, big] {
+        b.lay_out_directory(ino);
+    }
+    more(&mut b);
     Sample { image: b.finish(), small, tree, text, hard, sub, deep, single, big, attributes, chain, orphan, leaf }
 }
 

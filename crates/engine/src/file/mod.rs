@@ -42,6 +42,8 @@ pub(crate) struct OpenFile {
     pub opens: AtomicU32,
     /// The inode is freed or about to be: dirty data has nowhere to go.
     pub dead: AtomicBool,
+    /// Made without a name, and may still get one.
+    pub linkable: AtomicBool,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
     pub ahead: AtomicBool,
     pub size: AtomicU64,
@@ -75,6 +77,7 @@ impl OpenFile {
             generation,
             opens: AtomicU32::new(0),
             dead: AtomicBool::new(false),
+            linkable: AtomicBool::new(false),
             ahead: AtomicBool::new(false),
             size: AtomicU64::new(0),
             mtime: AtomicI64::new(0),

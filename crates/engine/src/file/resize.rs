@@ -24,7 +24,8 @@ fn node(file: &OpenFile) -> Node {
     Node { ino: file.ino.0, generation: file.generation }
 }
 
-/// Sets the size of a file. What is cut off is gone; what is added reads as zero.
+/// Sets the size of a file. What is cut off is gone; what is added reads as zero. The times change even if the size does
+/// not.
 pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size: u64) -> Result<()> {
     volume.check_running()?;
     if volume.options.read_only {
@@ -278,7 +279,7 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
         if is_data != hole {
             return Ok(offset.max(block * block_size));
         }
-        block = until.max(block + 1);
+        block = until;
     }
     if hole { Ok(data.size) } else { Err(Errno::NXIO.into()) }
 }

@@ -31,15 +31,8 @@ pub(crate) struct NewFile<'a> {
 impl Ops<'_> {
     /// Makes a file of any type with a name; EEXIST if the name is taken.
     pub fn make(&self, parent: Ino, name: &[u8], new: &NewFile<'_>) -> Result<Stat> {
-        check_name(name)?;
         let file_type = FileType::from_mode(new.mode).ok_or(Errno::INVAL)?;
         let is_device = matches!(new.mode & S_IFMT, S_IFCHR | S_IFBLK);
-        if file_type == FileType::Symlink && new.target.is_empty() {
-            return Err(Errno::NOENT.into());
-        }
-        if new.target.len() > 4095 {
-            return Err(Errno::NAMETOOLONG.into());
-        }
         let is_dir = file_type == FileType::Directory;
         self.volume.counters.bump(if is_dir { Count::mkdirs } else { Count::creates });
         let name = self.name(name);
@@ -47,6 +40,7 @@ impl Ops<'_> {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let (mut dir, guarded) = self.directory(&txn.look, parent)?;
+            check_name(name.bytes)?;
             let search = dir::search(&txn.look, parent, &dir, name)?;
             if search.hit.is_some() {
                 return Err(Errno::EXIST.into());

@@ -16,7 +16,6 @@ use zerocopy::little_endian::{I64, U32, U64};
 impl Ops<'_> {
     /// Gives `node` the name `name` in `parent`. A file without a name gets its first one only if `unnamed` allows it.
     pub fn link(&self, node: Node, parent: Ino, name: &[u8], unnamed: bool) -> Result<Stat> {
-        check_name(name)?;
         self.volume.counters.bump(Count::links);
         let name = self.name(name);
         let ino = Ino(node.ino);
@@ -24,6 +23,7 @@ impl Ops<'_> {
             let volume = self.volume;
             let _locks = volume.lock_many(&[parent, ino]);
             let (mut dir, guarded) = self.directory(&txn.look, parent)?;
+            check_name(name.bytes)?;
             let search = dir::search(&txn.look, parent, &dir, name)?;
             if search.hit.is_some() {
                 return Err(Errno::EXIST.into());

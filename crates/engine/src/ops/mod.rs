@@ -68,6 +68,9 @@ impl<'a> Ops<'a> {
             return Err(Errno::NOTDIR.into());
         }
         namei::check_access(look, self.cred, dir, &raw, perm::EXECUTE)?;
+        if name.bytes.len() > myriad_format::dir::NAME_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
         let hit = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
         let child = inode::read(look, hit.ino)?;
         Ok(self.stat_of(hit.ino, &child))
@@ -140,6 +143,7 @@ impl<'a> Ops<'a> {
         let volume = self.volume;
         let lock = volume.lock_exclusive(dir);
         let (raw, guarded) = self.directory(&txn.look, dir)?;
+        crate::types::check_name(name.bytes)?;
         let mut hit = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
         if let Some(further) = volume.lock_further(dir, hit.ino) {
             let mut locks = vec![lock];

@@ -23,10 +23,15 @@ struct End<'n> {
 }
 
 impl Ops<'_> {
-    /// Moves a name. The old target, if any, loses its name in the same atomic change.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
-        check_name(from.1)?;
-        check_name(to.1)?;
+    /// Moves a name. The old target, if any, loses its name in the same atomic change. `slashes`: source or target was
+    /// given with a slash behind it, so that only a directory will do.
+    pub fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+        slashes: (bool, bool),
+    ) -> Result<()> {
         self.volume.counters.bump(Count::renames);
         let source = End { dir: from.0, name: self.name(from.1) };
         let target = End { dir: to.0, name: self.name(to.1) };
@@ -35,7 +40,7 @@ impl Ops<'_> {
         let gone = transact(self.volume, OPERATION_BLOCKS, |txn| {
             // Two renames of directories at once could each move one below the other.
             let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
-            self.rename_inside(txn, source, target, mode)
+            self.rename_inside(txn, source, target, mode, slashes)
         })?;
         finish_gone(self.volume, gone)
     }
@@ -63,7 +68,14 @@ impl Ops<'_> {
         if raw.is_dir() { dir::lookup(look, end.dir, &raw, end.name) } else { Ok(None) }
     }
 
-    fn rename_inside(&self, txn: &mut Txn<'_>, source: End<'_>, target: End<'_>, mode: RenameMode) -> Result<Gone> {
+    fn rename_inside(
+        &self,
+        txn: &mut Txn<'_>,
+        source: End<'_>,
+        target: End<'_>,
+        mode: RenameMode,
+        slashes: (bool, bool),
+    ) -> Result<Gone> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
         loop {
@@ -73,7 +85,9 @@ impl Ops<'_> {
             let _locks = volume.lock_many(&inos);
             let (source_dir, source_guard) = self.directory(&txn.look, source.dir)?;
             let (target_dir, target_guard) = self.directory(&txn.look, target.dir)?;
+            check_name(source.name.bytes)?;
             let source_hit = dir::search(&txn.look, source.dir, &source_dir, source.name)?.hit.ok_or(Errno::NOENT)?;
+            check_name(target.name.bytes)?;
             let search = dir::search(&txn.look, target.dir, &target_dir, target.name)?;
             let found = (Some(source_hit.ino), search.hit.map(|hit| hit.ino));
             if found != known {
@@ -90,6 +104,7 @@ impl Ops<'_> {
                 source_hit,
                 target_hit: search.hit,
                 twin: search.twin,
+                slashes,
             };
             return self.rename_locked(txn, ends, mode);
         }
@@ -105,14 +120,22 @@ impl Ops<'_> {
             return Err(Errno::NOENT.into());
         }
         let mut moved = inode::read(&txn.look, source_hit.ino)?;
-        // Neither may end up below itself.
-        if moved.is_dir() && !same_dir && self.is_below(&txn.look, target.dir, source_hit.ino)? {
-            return Err(Errno::INVAL.into());
-        }
         let replaced = match target_hit {
             Some(hit) => Some((hit, inode::read(&txn.look, hit.ino)?)),
             None => None,
         };
+        // In the order of Linux (do_renameat2, vfs_rename), so that programs see the errors they know.
+        let target_is_dir = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
+        if mode == RenameMode::Exchange && ends.slashes.1 && !target_is_dir {
+            return Err(Errno::NOTDIR.into());
+        }
+        if !moved.is_dir() && (ends.slashes.0 || ends.slashes.1 && mode != RenameMode::Exchange) {
+            return Err(Errno::NOTDIR.into());
+        }
+        // Neither may end up below itself.
+        if moved.is_dir() && !same_dir && self.is_below(&txn.look, target.dir, source_hit.ino)? {
+            return Err(Errno::INVAL.into());
+        }
         if let Some((hit, raw)) = &replaced
             && raw.is_dir()
             && !same_dir
@@ -135,7 +158,6 @@ impl Ops<'_> {
                     match (moved.is_dir(), raw.is_dir()) {
                         (true, false) => return Err(Errno::NOTDIR.into()),
                         (false, true) => return Err(Errno::ISDIR.into()),
-                        (true, true) if raw.size.get() != 0 => return Err(Errno::NOTEMPTY.into()),
                         _ => {}
                     }
                 }
@@ -151,6 +173,11 @@ impl Ops<'_> {
                     crate::namei::check_access(&txn.look, self.cred, ino, raw, perm::WRITE)?;
                 }
             }
+        }
+
+        let target_is_full = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir() && raw.size.get() != 0);
+        if target_is_full && mode != RenameMode::Exchange {
+            return Err(Errno::NOTEMPTY.into());
         }
 
         // From here on nothing is refused.
@@ -247,6 +274,7 @@ struct Ends<'n> {
     source_hit: Hit,
     target_hit: Option<Hit>,
     twin: bool,
+    slashes: (bool, bool),
 }
 
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {

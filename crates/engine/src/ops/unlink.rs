@@ -33,7 +33,6 @@ impl Ops<'_> {
     }
 
     fn remove_name(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
-        crate::types::check_name(name)?;
         let name = self.name(name);
         let volume = self.volume;
         let gone = transact(volume, 0, |txn| {

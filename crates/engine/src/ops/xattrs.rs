@@ -36,7 +36,14 @@ impl Ops<'_> {
     pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let is_acl = name == ACCESS_ACL || name == DEFAULT_ACL;
         if is_acl {
-            return match Acl::parse(value)? {
+            let parsed = Acl::parse(value);
+            if parsed.is_err() && Acl::is_readable(value) {
+                let look = self.volume.look();
+                let raw = inode::read_node(&look, node)?;
+                let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
+                attr_list::check_xattr(self.cred, &guarded.subject(), name, XattrOp::Set)?;
+            }
+            return match parsed? {
                 Some(acl) => self.change_xattr(node, name, Some(&acl.to_xattr()), XattrMode::Set, Some(&acl)),
                 None => self.change_xattr(node, name, None, XattrMode::Set, None),
             };
@@ -86,6 +93,8 @@ impl Ops<'_> {
                 None => attr_list::remove(ino, &mut list, name),
             };
             match removed {
+                // Removing an ACL that is not there succeeds; where none can be, it does not even touch the inode.
+                Err(Error::Refused(Errno::NODATA)) if name == DEFAULT_ACL && !raw.is_dir() => return Ok(()),
                 Err(Error::Refused(Errno::NODATA)) if is_acl => {}
                 other => other?,
             }

@@ -154,6 +154,17 @@ impl Acl {
         Self::from_entries(entries).map(Some)
     }
 
+    /// Whether a value can be read as entries at all, valid together or not (posix_acl_from_xattr alone). Linux judges
+    /// who may set an ACL between reading it and judging it (do_set_acl, set_posix_acl).
+    pub fn is_readable(value: &[u8]) -> bool {
+        raw_entries(value).is_ok_and(|mut raw| {
+            raw.all(|entry| {
+                let (code, _, id) = raw_entry(entry);
+                Tag::from_code(code).is_some_and(|tag| !tag.names_somebody() || id != NO_ID)
+            })
+        })
+    }
+
     /// EINVAL unless the entries are a valid ACL. Naming somebody twice is allowed, in any order of ids, as in Linux;
     /// the first entry counts.
     pub fn from_entries(entries: Vec<Entry>) -> Result<Self, Errno> {

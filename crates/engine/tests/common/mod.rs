@@ -8,6 +8,7 @@ use myriad_engine as engine;
 use myriad_engine::{Clock, Error, File, Fs, MkfsOptions, MountOptions, Order, Session};
 use myriad_sim::compare::{ContentDigest, TreeEntry, join};
 use myriad_sim::errno::Errno;
+use myriad_sim::model::Model;
 use myriad_sim::model::content::Content;
 use myriad_sim::op::*;
 use myriad_sim::pattern;
@@ -62,16 +63,17 @@ impl Setup {
             log_size: self.log_size,
             order: self.order,
             seed: Some(7),
+            clock: engine::Clock::Manual(self.time.clone()),
             ..MkfsOptions::default()
         }
     }
 
     /// A fresh volume.
     pub fn format(&self) -> MemoryDevice {
-        let device = MemoryDevice::new(self.size);
+        let device = Arc::new(MemoryDevice::new(self.size));
         self.time.store(0, Ordering::Relaxed);
-        Fs::format_device(&device, None, &self.mkfs_options()).expect("mkfs on memory");
-        device
+        Fs::format_device(device.clone(), None, &self.mkfs_options()).expect("mkfs on memory");
+        device.clone_image()
     }
 
     pub fn open(&self, device: Arc<dyn BlockDevice>) -> engine::Result<Fs> {
@@ -206,6 +208,11 @@ impl Engine {
 
     pub fn fs(&self) -> &Fs {
         self.fs.as_ref().expect("the volume is open")
+    }
+
+    /// A model of the volume as mkfs left it: it has the root's times, which come from the system's clock.
+    pub fn fresh_model(&self) -> engine::Result<Model> {
+        Ok(Model::new(self.root().stat("/")?.btime))
     }
 
     pub fn root(&self) -> Session {
@@ -396,7 +403,12 @@ impl Engine {
             }
             Op::Rename { source, target, how } => {
                 let ((from, source), (to, target)) = (split(source)?, split(target)?);
-                none(session.rename_at(parent!(from), &source, parent!(to), &target, rename_mode(*how)))
+                let from = parent!(from);
+                // As the kernel walks: the source's directory must be searchable before the target's is looked for.
+                if let Err(error) = session.access_node(from, 1) {
+                    return Some(Err(error));
+                }
+                none(session.rename_at(from, &source, parent!(to), &target, rename_mode(*how)))
             }
             Op::Stat { path, follow: true } => {
                 session.stat_node(parent!(self.at(path))).map(|stat| Value::Stat(stat_of(&stat)))

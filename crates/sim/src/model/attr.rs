@@ -86,8 +86,7 @@ impl Model {
                 if size > self.size_max {
                     return Err(Errno::FBIG);
                 }
-                let changes = self.inode(ino).size() != size;
-                self.set_size(cred, ino, size, changes);
+                self.set_size(cred, ino, size);
             }
             Change::Times { atime, mtime } => {
                 if (atime, mtime) == (Some(SetTime::Now), Some(SetTime::Now)) {
@@ -230,17 +229,13 @@ impl Model {
             return Err(Errno::INVAL);
         }
         if is_default {
-            let changes = acl.is_some() || inode.default_acl.is_some();
             self.inode_mut(ino).default_acl = acl;
-            if changes {
-                self.touch_ctime(ino);
-            }
+            self.touch_ctime(ino);
             return Ok(Value::None);
         }
         let Some(acl) = acl else {
-            if self.inode_mut(ino).access_acl.take().is_some() {
-                self.touch_ctime(ino);
-            }
+            self.inode_mut(ino).access_acl = None;
+            self.touch_ctime(ino);
             return Ok(Value::None);
         };
         let (bits, minimal) = acl::to_mode(&acl);

@@ -20,7 +20,7 @@ impl Model {
         };
         self.handles[slot] = Some(handle);
         if how.truncate && !created && self.inode(ino).kind == Kind::File {
-            self.set_size(cred, ino, 0, true);
+            self.set_size(cred, ino, 0);
             self.touch_ctime(ino);
         }
         Ok(Value::None)
@@ -171,13 +171,10 @@ impl Model {
         Ok(Value::Count(len as u64))
     }
 
-    pub(super) fn set_size(&mut self, cred: &Cred, ino: Ino, size: u64, sets_mtime: bool) {
+    /// POSIX.1-2017: mtime and ctime move even if the size is what it was.
+    pub(super) fn set_size(&mut self, cred: &Cred, ino: Ino, size: u64) {
         self.content_mut(ino).truncate(size);
-        self.clear_set_id(cred, ino);
-        if sets_mtime {
-            let now = self.clock;
-            self.inode_mut(ino).mtime = now;
-        }
+        self.modified(cred, ino);
     }
 
     pub(super) fn truncate(&mut self, slot: usize, size: u64) -> Answer {
@@ -191,7 +188,7 @@ impl Model {
         if size > self.size_max {
             return Err(Errno::FBIG);
         }
-        self.set_size(&handle.cred, handle.ino, size, true);
+        self.set_size(&handle.cred, handle.ino, size);
         self.touch_ctime(handle.ino);
         Ok(Value::None)
     }

@@ -1,0 +1,196 @@
+//! The engine's volumes against the check, and the check's repairs against the engine.
+
+use myriad_check::{Options, Report, check};
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode};
+use myriad_format::BlockKind;
+use std::sync::Arc;
+
+const SIZE: u64 = 192 << 20;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+fn options() -> MountOptions {
+    MountOptions {
+        cache_size: 64 << 20,
+        commit_interval_ms: 0,
+        seed: Some(1),
+        background: false,
+        clock: Clock::Manual(Arc::default()),
+        ..MountOptions::default()
+    }
+}
+
+fn make(block_size: u32, order: Order) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    let options = MkfsOptions { block_size, ag_size: Some(32 << 20), order, seed: Some(7), ..MkfsOptions::default() };
+    Fs::format_device(device.clone(), None, &options).expect("mkfs");
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Fs {
+    Fs::open_device(device.clone(), None, options()).expect("the volume opens")
+}
+
+fn write(session: &Session, path: &str, at: u64, bytes: &[u8]) {
+    let options = OpenOptions { write: true, create: true, mode: 0o644, ..OpenOptions::default() };
+    let file = session.open(path, options).unwrap_or_else(|error| panic!("open {path}: {error}"));
+    file.write_at(bytes, at).unwrap_or_else(|error| panic!("write {path}: {error}"));
+}
+
+/// A bit of everything; refusals do not matter.
+fn work(fs: &Fs, random: &mut Random, steps: u64) {
+    let session = fs.session(Cred::root());
+    for directory in 0..6 {
+        let _ = session.mkdir(&*format!("/d{directory}"), 0o755);
+    }
+    for step in 0..steps {
+        let directory = random.below(6);
+        let name = |random: &mut Random| {
+            let number = random.below(900);
+            format!("/d{}/name {number}{}", random.below(6), "x".repeat(number as usize % 60))
+        };
+        let path = name(random);
+        match random.below(16) {
+            0..=5 => drop(session.create(&*path, 0o644)),
+            6 | 7 => drop(session.unlink(&*path)),
+            8 => drop(session.rename(&*path, &*name(random), RenameMode::Replace)),
+            9 => drop(session.link(&*path, &*name(random))),
+            10 => drop(session.symlink("target/".repeat(1 + random.below(40) as usize).as_bytes(), &*path)),
+            11 => drop(session.mkdir(&*format!("/d{directory}/sub {}", random.below(30)), 0o755)),
+            12 => drop(session.rmdir(&*format!("/d{directory}/sub {}", random.below(30)))),
+            13 => {
+                let value = vec![b'v'; random.below(3000) as usize];
+                let _ = session.set_xattr(&*path, b"user.note", &value, XattrMode::Set);
+            }
+            14 => {
+                let file = format!("/file {}", random.below(20));
+                for _ in 0..4 {
+                    let bytes = vec![step as u8; 1 + random.below(30_000) as usize];
+                    write(&session, &file, random.below(40) * 50_000, &bytes);
+                }
+            }
+            _ => drop(session.unlink(&*format!("/file {}", random.below(20)))),
+        }
+        if random.below(400) == 0 {
+            fs.sync().expect("sync");
+        }
+    }
+}
+
+#[track_caller]
+fn assert_silent(device: &Arc<MemoryDevice>, what: &str) -> Report {
+    let report = check(device.clone(), None, &Options::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let text: Vec<String> = report.findings.iter().take(20).map(ToString::to_string).collect();
+    assert!(report.finding_count == 0, "{what}: {} findings:\n{}", report.finding_count, text.join("\n"));
+    report
+}
+
+/// Names under a path, and that each can be looked up and read.
+fn count_names(session: &Session, path: &str) -> u64 {
+    let mut names = 0;
+    let entries: Vec<_> = session.read_dir(path).expect("read_dir").map(|entry| entry.expect("an entry")).collect();
+    for entry in entries {
+        if entry.name == b"." || entry.name == b".." {
+            continue;
+        }
+        names += 1;
+        let below = format!("{}/{}", path.trim_end_matches('/'), String::from_utf8(entry.name.clone()).expect("ASCII names"));
+        let stat = session.lstat(&*below).unwrap_or_else(|error| panic!("stat {below}: {error}"));
+        assert_eq!(stat.ino, entry.ino, "{below}");
+        if stat.is_dir() {
+            names += count_names(session, &below);
+        } else if stat.mode & 0o170000 == 0o100000 {
+            let file = session.open(&*below, OpenOptions { read: true, ..OpenOptions::default() }).expect("open");
+            let mut buf = vec![0; 1 << 16];
+            let _ = file.read_at(&mut buf, 0).unwrap_or_else(|error| panic!("read {below}: {error}"));
+        }
+    }
+    names
+}
+
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("MYRIAD_SEED") {
+        Ok(seed) => vec![seed.parse().expect("MYRIAD_SEED is a number")],
+        Err(_) => (1..=count).collect(),
+    }
+}
+
+#[test]
+fn what_the_engine_writes_is_sound() {
+    for seed in seeds(3) {
+        for block_size in [512, 4096, 65536] {
+            for order in [Order::Log, Order::None] {
+                let what = format!("seed {seed}, {block_size}-byte blocks, {order:?}");
+                println!("{what}");
+                let mut random = Random(seed);
+                let device = make(block_size, order);
+                assert_silent(&device, &format!("{what}, fresh"));
+                let fs = open(&device);
+                work(&fs, &mut random, 6000);
+                fs.sync().expect("sync");
+                let synced = Arc::new(device.clone_image());
+                if order == Order::Log {
+                    assert_silent(&synced, &format!("{what}, synced and cut off"));
+                }
+                fs.close().expect("close");
+                let report = assert_silent(&device, &format!("{what}, closed"));
+                assert!(report.totals.entries > 500);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_repair_writes_the_engine_can_use() {
+    for seed in seeds(4) {
+        for block_size in [512, 4096] {
+            println!("seed {seed}, {block_size}-byte blocks");
+            let mut random = Random(seed);
+            let device = make(block_size, Order::Log);
+            let fs = open(&device);
+            work(&fs, &mut random, 5000);
+            fs.close().expect("close");
+            for round in 0..6 {
+                let image = Arc::new(device.clone_image());
+                damage(&image, block_size as usize, &mut random, 1 + round);
+                let report = match check(image.clone(), None, &Options { repair: true, ..Options::default() }) {
+                    Ok(report) => report,
+                    Err(error) => panic!("seed {seed} round {round}: {error}"),
+                };
+                assert!(report.is_sound(), "seed {seed} round {round}: {:?}", report.remaining.first());
+                let fs = open(&image);
+                let names = count_names(&fs.session(Cred::root()), "/");
+                assert_eq!(names, report.totals.entries, "seed {seed} round {round}");
+                work(&fs, &mut random, 1500);
+                fs.close().expect("close");
+                assert_silent(&image, &format!("seed {seed} round {round}, used after repair"));
+            }
+        }
+    }
+}
+
+/// Breaks a few metadata blocks.
+fn damage(image: &MemoryDevice, block_size: usize, random: &mut Random, count: u64) {
+    let mut metadata = Vec::new();
+    let mut magic = [0; 4];
+    for offset in (0..image.size()).step_by(block_size) {
+        image.read(offset, &mut magic).unwrap();
+        if offset > 0 && BlockKind::from_magic(u32::from_le_bytes(magic)).is_some() {
+            metadata.push(offset);
+        }
+    }
+    for _ in 0..count {
+        let offset = metadata[random.below(metadata.len() as u64) as usize] + random.below(block_size as u64 / 512) * 512;
+        image.write(offset, &[0; 512]).unwrap();
+    }
+}
