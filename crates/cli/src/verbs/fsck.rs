@@ -248,6 +248,7 @@ fn explain(error: CheckError, name: &str) -> anyhow::Error {
             "check the name; if it is one, its superblock and all copies are lost"
         }
         CheckError::Incompatible(_) => "use a newer myriad",
+        CheckError::Log(_) => "check that the image is whole, and --log-device if the log is on one",
         CheckError::NoLogDevice => "write --log-device DEVICE",
         CheckError::Io { .. } => "see the host's log, and copy the image while it can be read",
         CheckError::Repair(_) => "copy what can be read to a new volume",

@@ -1,5 +1,6 @@
 //! The verbs, one file each, and the table of them all.
 
+use crate::transfer;
 use crate::verb::Verb;
 
 pub mod cat;
@@ -20,17 +21,20 @@ pub mod rm;
 pub mod stat;
 pub mod stats;
 
-/// Every verb, in the order in which help shows them. A verb that is written elsewhere (`transfer`: cp,
-/// import, export; bench, verify) is a type that implements `verb::Command`, and one more line here.
+/// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that implements `verb::Command`, and one more line here.
 pub const VERBS: &[Verb] = &[
     Verb::of::<mkfs::Mkfs>(),
     Verb::of::<info::Info>(),
     Verb::of::<ls::Ls>(),
     Verb::of::<cat::Cat>(),
+    Verb::of::<transfer::Cp>(),
     Verb::of::<mv::Mv>(),
     Verb::of::<rm::Rm>(),
     Verb::of::<mkdir::Mkdir>(),
     Verb::of::<ln::Ln>(),
+    Verb::of::<transfer::Import>(),
+    Verb::of::<transfer::Export>(),
+    Verb::of::<transfer::Verify>(),
     Verb::of::<find::Find>(),
     Verb::of::<du::Du>(),
     Verb::of::<df::Df>(),
