@@ -45,7 +45,7 @@ fn main() {
     assert_eq!(s.walk("/d").unwrap().count(), n as usize + 1);
     println!("walk {:?}", t.elapsed() / n);
     let t = Instant::now();
-    for &i in &order { s.rename(&names[i], &format!("/d/r{i:08}"), RenameMode::Replace).unwrap(); }
+    for &i in &order { if let Err(e) = s.rename(&names[i], &format!("/d/r{i:08}"), RenameMode::Replace) { panic!("{e} {:?}", fs.shut_down_reason()) } }
     println!("rename {:?}", t.elapsed() / n);
     let t = Instant::now();
     for &i in &order { s.unlink(&format!("/d/r{i:08}")).unwrap(); }

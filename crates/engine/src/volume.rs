@@ -560,6 +560,12 @@ impl Volume {
         };
         let before = measure(space);
         let result = f(space, txn);
+        if result.is_err() {
+            // The mirror may be half changed. The blocks are not, or the transaction's end shuts the volume down: load it
+            // again from them.
+            *group = None;
+            return result;
+        }
         let after = measure(space);
         let totals = &self.totals;
         for (total, (after, before)) in

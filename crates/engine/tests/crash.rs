@@ -174,6 +174,8 @@ fn go_on(setup: &Setup, device: Arc<dyn BlockDevice>) -> Result<(), String> {
     let before = found(&engine)?;
     let session = engine.fs().session(Cred::root());
     let say = |error: myriad_engine::Error| format!("going on after recovery: {error}");
+    // The generator may have made the root immutable.
+    session.set_attr("/", SetAttr { flags: Some(0), ..SetAttr::default() }).map_err(say)?;
     for entry in before.tree.iter().filter(|entry| entry.stat.kind == Kind::File && entry.stat.flags == 0) {
         let longer = before.contents[&entry.stat.ino].size() + 9000;
         session.set_attr(&entry.path, SetAttr { size: Some(longer), ..SetAttr::default() }).map_err(say)?;

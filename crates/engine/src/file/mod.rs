@@ -19,7 +19,7 @@ mod delalloc;
 mod read;
 mod resize;
 
-pub(crate) use delalloc::{discard, flush, flush_all, mark_dead, mark_dead_if_unnamed, write};
+pub(crate) use delalloc::{discard, flush, flush_all, flush_emptied, mark_dead, mark_dead_if_unnamed, write};
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
@@ -44,6 +44,8 @@ pub(crate) struct OpenFile {
     pub dead: AtomicBool,
     /// Made without a name, and may still get one.
     pub linkable: AtomicBool,
+    /// Cut to nothing, and not flushed with new content since: checkpoints flush it first.
+    pub emptied: AtomicBool,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
     pub ahead: AtomicBool,
     pub size: AtomicU64,
@@ -78,6 +80,7 @@ impl OpenFile {
             opens: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
+            emptied: AtomicBool::new(false),
             ahead: AtomicBool::new(false),
             size: AtomicU64::new(0),
             mtime: AtomicI64::new(0),

@@ -607,6 +607,9 @@ pub fn catch(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
 
 /// While shrinking, the same panic would print a hundred times.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    // The hook is the process's: two threads that swap it at once could leave the silent one behind.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let result = work();
