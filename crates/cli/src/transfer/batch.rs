@@ -29,7 +29,7 @@ pub const WHOLE_MAX: u64 = 256 << 10;
 /// Larger ones in pieces of this size.
 pub const PART_SIZE: usize = BATCH_SIZE;
 /// Most slots of the queue: pieces of the source that are read at the same time, in an order that the sink restores.
-const SLOTS: usize = 8;
+const SLOTS: usize = 16;
 const SLOT_DEPTH: usize = 2;
 
 /// A range of a batch's arena.

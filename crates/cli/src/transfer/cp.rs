@@ -253,12 +253,11 @@ impl Cp {
                 host_tree::read(path, host_tree::Options { follow: !self.is_recursive(), ..Default::default() })
             }
             Side::Volume(volume, place) => {
-                let session = session(volume);
-                let node = match self.is_recursive() {
-                    true => session.lstat(&place.path).at(place)?.node(),
-                    false => session.stat(&place.path).at(place)?.node(),
+                let stat = match self.is_recursive() {
+                    true => volume.session().lstat(&place.path).at(place)?,
+                    false => volume.session().stat(&place.path).at(place)?,
                 };
-                Ok(volume_tree::read(session, node, place.clone()))
+                Ok(volume_tree::read(|| session(volume), stat.node(), place.clone()))
             }
         }
     }

@@ -163,9 +163,8 @@ impl Export {
     }
 
     fn feed(&self, volume: &Volume) -> Result<Feed> {
-        let session = session(volume);
-        let node = session.resolve(&self.source.path).at(&self.source)?;
-        Ok(volume_tree::read(session, node, self.source.clone()))
+        let node = volume.session().resolve(&self.source.path).at(&self.source)?;
+        Ok(volume_tree::read(|| session(volume), node, self.source.clone()))
     }
 
     fn to_directory(&self, context: &Context, volume: &Volume) -> Result<(Tally, Result<()>)> {

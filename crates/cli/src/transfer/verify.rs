@@ -30,7 +30,7 @@ const JOB_NAMES: usize = 128;
 /// Contents are compared in pieces of this size: two of them fit the processor's second cache.
 const PIECE_SIZE: usize = 128 << 10;
 /// Threads: one a core while all is cached, a second one while the other waits for the device.
-const WORKERS: usize = 4;
+const WORKERS: usize = 8;
 
 #[derive(clap::Args)]
 pub struct Verify {

@@ -1,12 +1,22 @@
-//! Source: a tree of a volume. One thread reads ahead of the sink; the engine's own read-ahead keeps the device busy.
+//! Source: a tree of a volume. As with the host's, one thread walks and several read, because a volume that was just opened
+//! has nothing in memory: small files are then a wait for the device each, and waits overlap.
 
-use super::batch::{Body, Entry, Feed, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, WHOLE_MAX};
+use super::batch::{
+    BATCH_SIZE, Body, Entry, Feed, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Slots, WHOLE_MAX,
+};
 use crate::failure::At;
 use crate::show::name::join;
 use crate::volume::Place;
-use myriad_engine::{Errno, Error, File, FileType, Node, OpenOptions, Session, Stat};
+use myriad_engine::{Errno, Error, File, FileType, Node, OpenOptions, Session, Stat, WalkEntry};
 use myriad_format::xattr;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
+/// Files of one job.
+const JOB_ITEMS: usize = 64;
+/// Requests for small files that are at the device at a time. Measured on a virtual disk of 0.1 ms: 8 are five times as
+/// fast as one, more bring nothing that two processors could use.
+const READERS: usize = 8;
 /// Unit of `Stat::blocks`.
 const BLOCK_UNIT: u64 = 512;
 
@@ -41,16 +51,83 @@ pub fn xattrs(session: &Session, node: Node, list: &mut Vec<u8>) -> Result<(), E
     Ok(())
 }
 
-/// Starts to read the file `node`, with all below it; `place` is one of its paths.
-pub fn read(session: Session, node: Node, place: Place) -> Feed {
+/// Starts to read the file `node`, with all below it; `place` is one of its paths. `session` opens a session for each
+/// thread.
+pub fn read(session: impl Fn() -> Session, node: Node, place: Place) -> Feed {
     let (slots, mut feed) = Feed::new();
-    let mut outlet = slots.open().expect("the feed is in our hands");
+    let (jobs, received) = sync_channel(READERS);
+    let received = Arc::new(Mutex::new(received));
+    for _ in 0..READERS {
+        let (received, reader) = (Arc::clone(&received), Reader { session: session(), place: place.clone() });
+        feed.spawn(move || reader.run(&received));
+    }
+    let mut walker = Walker { session: session(), place, slots, jobs, job: None };
     feed.spawn(move || {
-        let mut reader = Reader { session, place };
         // The sink has gone: nobody is left to tell.
-        let _ = reader.run(node, &mut outlet).and_then(|()| outlet.flush());
+        let _ = walker.walk(node).and_then(|()| walker.send());
     });
     feed
+}
+
+enum Item {
+    File(WalkEntry),
+    Problem(anyhow::Error),
+    Broken(anyhow::Error),
+}
+
+struct Job {
+    outlet: Outlet,
+    items: Vec<Item>,
+    /// Bytes of small files among them.
+    size: u64,
+}
+
+struct Walker {
+    session: Session,
+    place: Place,
+    slots: Slots,
+    jobs: SyncSender<Job>,
+    job: Option<Job>,
+}
+
+impl Walker {
+    fn walk(&mut self, node: Node) -> Result<(), Gone> {
+        match self.session.stat_node(node).at(&self.place) {
+            Ok(stat) if !stat.is_dir() => return self.push(Item::File(WalkEntry { path: Vec::new(), stat })),
+            Ok(_) => {}
+            Err(error) => return self.push(Item::Broken(error)),
+        }
+        // A link that led to the directory is followed again.
+        let walk = match self.session.walk(&join(&self.place.path, b".")).at(&self.place) {
+            Ok(walk) => walk,
+            Err(error) => return self.push(Item::Broken(error)),
+        };
+        for step in walk {
+            // After an error the walk goes on, or ends, as the damage allows.
+            self.push(step.at(&self.place).map_or_else(Item::Problem, Item::File))?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, item: Item) -> Result<(), Gone> {
+        if self.job.is_none() {
+            let outlet = self.slots.open()?;
+            self.job = Some(Job { outlet, items: Vec::with_capacity(JOB_ITEMS), size: 0 });
+        }
+        let job = self.job.as_mut().expect("there is one now");
+        if let Item::File(entry) = &item {
+            job.size += entry.stat.size.min(WHOLE_MAX);
+        }
+        job.items.push(item);
+        if job.items.len() == JOB_ITEMS || job.size >= BATCH_SIZE as u64 { self.send() } else { Ok(()) }
+    }
+
+    fn send(&mut self) -> Result<(), Gone> {
+        match self.job.take() {
+            Some(job) => self.jobs.send(job).map_err(|_| Gone),
+            None => Ok(()),
+        }
+    }
 }
 
 struct Reader {
@@ -59,25 +136,23 @@ struct Reader {
 }
 
 impl Reader {
-    fn run(&mut self, node: Node, outlet: &mut Outlet) -> Result<(), Gone> {
-        match self.session.stat_node(node).at(&self.place) {
-            Ok(stat) if !stat.is_dir() => return self.file(b"", &stat, outlet),
-            Ok(_) => {}
-            Err(error) => return outlet.push(Record::Broken(error)),
-        }
-        // A link that led to the directory is followed again.
-        let walk = match self.session.walk(&join(&self.place.path, b".")).at(&self.place) {
-            Ok(walk) => walk,
-            Err(error) => return outlet.push(Record::Broken(error)),
-        };
-        for step in walk {
-            match step.at(&self.place) {
-                Ok(step) => self.file(&step.path, &step.stat, outlet)?,
-                // The walk goes on, or ends, as the damage allows.
-                Err(error) => outlet.push(Record::Problem(Problem::new(error)))?,
+    fn run(&self, jobs: &Mutex<Receiver<Job>>) {
+        loop {
+            let Ok(mut job) = jobs.lock().expect("nobody panics holding it").recv() else { return };
+            for item in job.items.drain(..) {
+                let result = match item {
+                    Item::File(entry) => self.file(&entry.path, &entry.stat, &mut job.outlet),
+                    Item::Problem(error) => job.outlet.push(Record::Problem(Problem::new(error))),
+                    Item::Broken(error) => job.outlet.push(Record::Broken(error)),
+                };
+                if result.is_err() {
+                    return;
+                }
+            }
+            if job.outlet.flush().is_err() {
+                return;
             }
         }
-        Ok(())
     }
 
     fn file(&self, path: &[u8], stat: &Stat, outlet: &mut Outlet) -> Result<(), Gone> {
