@@ -2,6 +2,7 @@
 //!
 //!     verb.rs      what a verb is: options, examples, exit codes, code; parser, help, manual and completions read it
 //!     verbs/       one file a verb, and the table of them all
+//!     transfer/    files in and out: import, export, cp, verify
 //!     volume/      IMAGE:/path, opening a volume or its device, refusing by name
 //!     show/        names, sizes, times and owners as people and as programs read them
 //!     context.rs   what a run shares: output, errors reported so far, signals, progress
@@ -15,6 +16,7 @@ mod interrupt;
 mod output;
 mod progress;
 mod show;
+mod transfer;
 mod verb;
 mod verbs;
 mod volume;

@@ -1,7 +1,9 @@
 //! The verbs, one file each, and the table of them all.
 
+use crate::transfer;
 use crate::verb::Verb;
 
+mod bench;
 pub mod cat;
 pub mod completions;
 pub mod debug;
@@ -20,17 +22,21 @@ pub mod rm;
 pub mod stat;
 pub mod stats;
 
-/// Every verb, in the order in which help shows them. A verb that is written elsewhere (`transfer`: cp,
-/// import, export; bench, verify) is a type that implements `verb::Command`, and one more line here.
+/// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that
+/// implements `verb::Command`, and one more line here.
 pub const VERBS: &[Verb] = &[
     Verb::of::<mkfs::Mkfs>(),
     Verb::of::<info::Info>(),
     Verb::of::<ls::Ls>(),
     Verb::of::<cat::Cat>(),
+    Verb::of::<transfer::Cp>(),
     Verb::of::<mv::Mv>(),
     Verb::of::<rm::Rm>(),
     Verb::of::<mkdir::Mkdir>(),
     Verb::of::<ln::Ln>(),
+    Verb::of::<transfer::Import>(),
+    Verb::of::<transfer::Export>(),
+    Verb::of::<transfer::Verify>(),
     Verb::of::<find::Find>(),
     Verb::of::<du::Du>(),
     Verb::of::<df::Df>(),
@@ -38,6 +44,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<stats::Stats>(),
     Verb::of::<fsck::Fsck>(),
     Verb::of::<debug::Debug>(),
+    Verb::of::<myriad_lab::cli::Bench>(),
     Verb::of::<completions::Completions>(),
     Verb::of::<man::Man>(),
 ];

@@ -129,6 +129,7 @@ impl Mkfs {
             root_uid,
             root_gid,
             root_mode: self.root_mode,
+            ..MkfsOptions::default()
         }
     }
 

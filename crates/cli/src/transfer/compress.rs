@@ -1,0 +1,154 @@
+//! Compressed streams: told by their first bytes when read, by the name's end when written.
+
+use std::io::{self, Chain, Cursor, Read, Write};
+use std::path::Path;
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    None,
+    Gzip,
+    Zstd,
+    Xz,
+}
+
+/// Ends of names, and what they mean. With `.tar`, also the names of archives.
+const SUFFIXES: &[(&str, Compression)] = &[
+    (".tar", Compression::None),
+    (".tar.gz", Compression::Gzip),
+    (".tgz", Compression::Gzip),
+    (".tar.zst", Compression::Zstd),
+    (".tzst", Compression::Zstd),
+    (".tar.xz", Compression::Xz),
+    (".txz", Compression::Xz),
+];
+
+impl Compression {
+    /// What the name of an archive says; `None` if it is not one.
+    pub fn of_archive(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_string_lossy().to_lowercase();
+        SUFFIXES.iter().find(|(suffix, _)| name.ends_with(suffix)).map(|&(_, compression)| compression)
+    }
+}
+
+/// Memory that a hostile stream may make us take: zstd's own limit of what every program must accept is 8 MiB, but
+/// `--long=27` is usual for big archives.
+const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+const XZ_MEMORY_MAX: u64 = 256 << 20;
+
+/// The content of a stream that may be compressed.
+pub fn decoder(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+    let mut magic = [0; 6];
+    let mut length = 0;
+    while length < magic.len() {
+        match input.read(&mut magic[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let whole: Chain<_, _> = Cursor::new(magic[..length].to_vec()).chain(input);
+    Ok(match &magic {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            let mut decoder = zstd::Decoder::new(whole)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+            Box::new(decoder)
+        }
+        b"\xfd7zXZ\0" => {
+            let flags = liblzma::stream::CONCATENATED;
+            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, flags).map_err(io::Error::other)?;
+            Box::new(liblzma::read::XzDecoder::new_stream(whole, stream))
+        }
+        [b'B', b'Z', b'h', ..] => return Err(io::Error::other("bzip2 is not read here; pipe it through bzip2 -d")),
+        _ => Box::new(whole),
+    })
+}
+
+/// A stream that is compressed as it is written.
+pub enum Encoder<W: Write> {
+    Plain(W),
+    Gzip(flate2::write::GzEncoder<W>),
+    Zstd(zstd::Encoder<'static, W>),
+    Xz(liblzma::write::XzEncoder<W>),
+}
+
+impl<W: Write> Encoder<W> {
+    pub fn new(output: W, compression: Compression) -> io::Result<Self> {
+        Ok(match compression {
+            Compression::None => Self::Plain(output),
+            Compression::Gzip => Self::Gzip(flate2::write::GzEncoder::new(output, flate2::Compression::default())),
+            Compression::Zstd => Self::Zstd(zstd::Encoder::new(output, zstd::DEFAULT_COMPRESSION_LEVEL)?),
+            Compression::Xz => Self::Xz(liblzma::write::XzEncoder::new(output, 6)),
+        })
+    }
+
+    pub fn finish(self) -> io::Result<W> {
+        match self {
+            Self::Plain(output) => Ok(output),
+            Self::Gzip(encoder) => encoder.finish(),
+            Self::Zstd(encoder) => encoder.finish(),
+            Self::Xz(encoder) => encoder.finish(),
+        }
+    }
+
+    fn inner(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Plain(output) => output,
+            Self::Gzip(encoder) => encoder,
+            Self::Zstd(encoder) => encoder,
+            Self::Xz(encoder) => encoder,
+        }
+    }
+}
+
+impl<W: Write> Write for Encoder<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // Compressors lose by it, and `finish` writes everything.
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_round_trip() {
+        let text = b"many files ".repeat(10_000);
+        for compression in [Compression::None, Compression::Gzip, Compression::Zstd, Compression::Xz] {
+            let mut encoder = Encoder::new(Vec::new(), compression).unwrap();
+            encoder.write_all(&text).unwrap();
+            let bytes = encoder.finish().unwrap();
+            assert_eq!(bytes.len() < text.len(), compression != Compression::None);
+            let mut decoded = Vec::new();
+            decoder(Cursor::new(bytes.clone())).unwrap().read_to_end(&mut decoded).unwrap();
+            assert!(decoded == text, "{compression:?}");
+            if compression != Compression::None {
+                let cut = bytes[..bytes.len() / 2].to_vec();
+                assert!(decoder(Cursor::new(cut)).unwrap().read_to_end(&mut decoded).is_err(), "{compression:?}");
+            }
+        }
+        assert!(decoder(&b"BZh91AY"[..]).is_err());
+        let mut short = Vec::new();
+        decoder(&b"ab"[..]).unwrap().read_to_end(&mut short).unwrap();
+        assert_eq!(short, b"ab");
+    }
+
+    #[test]
+    fn names_tell_archives() {
+        for (name, compression) in [
+            ("a.tar", Some(Compression::None)),
+            ("A.TGZ", Some(Compression::Gzip)),
+            ("a.tar.zst", Some(Compression::Zstd)),
+            ("tar", None),
+            ("dir", None),
+        ] {
+            assert_eq!(Compression::of_archive(Path::new(name)), compression, "{name}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `export`: a tree of a volume, into a directory of the host or an archive.
+
+use super::archive::ArchiveSink;
+use super::batch::Feed;
+use super::compress::Compression;
+use super::host_target::HostTarget;
+use super::target::Keep;
+use super::transfer::{self, Options, Tally};
+use super::writer::{Existing, Writer};
+use super::{ExistingArgs, ReportArgs, owner_or_source, parse_owner, session, summarize, volume_tree};
+use crate::context::Context;
+use crate::failure::{At, Failure, image_name};
+use crate::verb::{Command, Example, Status};
+use crate::volume::{self, Access, OpenArgs, Place, Volume};
+use anyhow::Result;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Large enough that a pipe or a file is written in few calls.
+const BUFFER_SIZE: usize = 256 << 10;
+
+#[derive(clap::Args)]
+pub struct Export {
+    /// Directory to export
+    #[arg(value_name = "IMAGE[:/path]", value_parser = volume::place_or_root())]
+    source: Place,
+    /// Directory that gets its content, archive (by its name: .tar, .tar.gz, .tgz, .tar.zst, .tar.xz), or `-` for an
+    /// archive on standard output
+    target: PathBuf,
+    /// Write an archive, whatever the target's name
+    #[arg(long)]
+    tar: bool,
+    /// Compress the archive so, whatever its name
+    #[arg(long, value_enum, value_name = "HOW")]
+    compress: Option<Compression>,
+    /// Give all files to this owner instead of their own; a directory of the host gets owners only from root
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = parse_owner)]
+    owner: Option<(u32, u32)>,
+    #[command(flatten)]
+    existing: ExistingArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+impl Command for Export {
+    const NAME: &'static str = "export";
+    const ABOUT: &'static str = "Bring a directory of a volume to the host, or into a tar archive";
+    const DETAILS: &'static str = "Keeps what import keeps; archives are written in the PAX format, which GNU tar, libarchive and \
+        Python read. An archive takes its place under its name only when it is whole. Without root, files on the host \
+        belong to you and are never set-user-ID.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad export vol.img:/share /srv/share", "exports to a directory"),
+        ("myriad export vol.img backup.tar.zst", "exports a whole volume to an archive"),
+        ("myriad export vol.img:/www - | ssh host tar -x -C /srv", "exports to another host"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let volume = Volume::open(&self.source.image, Access::Read, &self.open.mount_options())?;
+        let result = self.transfer(context, &volume);
+        let closed = volume.close();
+        let (tally, result) = result?;
+        // Standard output may be the archive.
+        let json = self.report.json && !self.is_stdout();
+        summarize(context, Self::NAME, "exported", &tally, json)?;
+        result.and(closed)?;
+        Ok(context.status())
+    }
+}
+
+impl Export {
+    fn is_stdout(&self) -> bool {
+        self.target == Path::new("-")
+    }
+
+    fn options(&self) -> Options {
+        Options { skip_unreadable: self.report.skip_unreadable, doing: "exporting" }
+    }
+
+    fn transfer(&self, context: &Context, volume: &Volume) -> Result<(Tally, Result<()>)> {
+        let stat = volume.session().stat(&self.source.path).at(&self.source)?;
+        if !stat.is_dir() {
+            return Err(Failure::new(&self.source, "is not a directory", "copy a single file with myriad cp").into());
+        }
+        let by_name = Compression::of_archive(&self.target).filter(|_| !self.target.is_dir());
+        if self.is_stdout() || self.tar || self.compress.is_some() || by_name.is_some() {
+            let compression = self.compress.or(by_name).unwrap_or(Compression::None);
+            return if self.is_stdout() {
+                self.to_stdout(context, volume, compression)
+            } else {
+                self.to_archive(context, volume, compression)
+            };
+        }
+        self.to_directory(context, volume)
+    }
+
+    fn to_stdout(&self, context: &Context, volume: &Volume, compression: Compression) -> Result<(Tally, Result<()>)> {
+        let stdout = std::io::stdout();
+        if stdout.is_terminal() {
+            return Err(Failure::usage("-", "an archive is nothing for a terminal", "redirect standard output").into());
+        }
+        let output = BufWriter::with_capacity(BUFFER_SIZE, stdout.lock());
+        self.archive(context, volume, output, compression, "standard output".into())
+            .map(|(tally, result, _)| (tally, result))
+    }
+
+    fn to_archive(&self, context: &Context, volume: &Volume, compression: Compression) -> Result<(Tally, Result<()>)> {
+        let place = image_name(&self.target);
+        let metadata = std::fs::metadata(&self.target);
+        if metadata.as_ref().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+            // A device or a pipe has no other name to be written under.
+            let file = OpenOptions::new().write(true).open(&self.target).at(&place)?;
+            let output = BufWriter::with_capacity(BUFFER_SIZE, file);
+            return self.archive(context, volume, output, compression, place).map(|(tally, result, _)| (tally, result));
+        }
+        if metadata.is_ok() {
+            match self.existing.existing() {
+                Existing::Refuse => {
+                    let next = "give --replace or --skip-existing, or choose another name";
+                    return Err(Failure::new(place, "is there already", next).into());
+                }
+                Existing::Skip => return Ok((Tally { skipped: 1, is_complete: true, ..Tally::default() }, Ok(()))),
+                Existing::Replace => {}
+            }
+        }
+        let mut temporary = self.target.clone().into_os_string();
+        temporary.push(format!(".myriad-new-{}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        let file = OpenOptions::new().write(true).create_new(true).open(&temporary).at(&place)?;
+        let output = BufWriter::with_capacity(BUFFER_SIZE, file);
+        let (tally, mut result, output) = self.archive(context, volume, output, compression, place.clone())?;
+        if let (Ok(()), Some(output)) = (&result, output) {
+            let finished = output.into_inner().map_err(std::io::IntoInnerError::into_error);
+            let finished = finished.and_then(|file: File| file.sync_all());
+            result = finished.and_then(|()| std::fs::rename(&temporary, &self.target)).at(&place);
+        }
+        if result.is_err() {
+            // The error in hand says more than one about this.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        Ok((tally, result))
+    }
+
+    #[expect(clippy::type_complexity, reason = "what was done, how it ended, and where it went")]
+    fn archive<W: Write>(
+        &self,
+        context: &Context,
+        volume: &Volume,
+        output: W,
+        compression: Compression,
+        place: String,
+    ) -> Result<(Tally, Result<()>, Option<W>)> {
+        let owner = Some(owner_or_source(self.owner));
+        let mut sink = ArchiveSink::new(output, compression, owner, place.clone()).at(place)?;
+        let feed = self.feed(volume)?;
+        let (mut tally, result) = transfer::run(context, feed, &mut sink, self.options());
+        tally.left_out = sink.left_out;
+        tally.skipped -= sink.left_out;
+        Ok((tally, result, sink.into_output()))
+    }
+
+    fn feed(&self, volume: &Volume) -> Result<Feed> {
+        let node = volume.session().resolve(&self.source.path).at(&self.source)?;
+        Ok(volume_tree::read(|| session(volume), node, self.source.clone()))
+    }
+
+    fn to_directory(&self, context: &Context, volume: &Volume) -> Result<(Tally, Result<()>)> {
+        let is_root = rustix::process::geteuid().is_root();
+        match std::fs::create_dir(&self.target) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            other => other.at(image_name(&self.target))?,
+        }
+        let top = HostTarget::open(&self.target).map_err(std::io::Error::from).at(image_name(&self.target))?;
+        let target = HostTarget::new(self.target.as_os_str().as_bytes().to_vec());
+        let owner = (is_root || self.owner.is_some()).then(|| owner_or_source(self.owner));
+        let mut writer = Writer::new(target, top, None, Keep::all(owner), self.existing.existing(), false);
+        let feed = self.feed(volume)?;
+        Ok(transfer::run(context, feed, &mut writer, self.options()))
+    }
+}

@@ -1,0 +1,137 @@
+//! Files of the host: attributes, extended attributes, and where their data is.
+
+use super::batch::{LinkKey, Meta, Segment};
+use myriad_engine::{Errno, FileType, Time};
+use myriad_format::xattr;
+use rustix::fs::{SeekFrom, Stat};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Unit of `st_blocks`.
+const BLOCK_UNIT: u64 = 512;
+
+pub fn time(seconds: i64, nanoseconds: u64) -> Time {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds as i64)
+}
+
+/// `None` for a type of file that Linux does not have.
+pub fn meta(stat: &Stat) -> Option<Meta> {
+    let mode = stat.st_mode as u16;
+    FileType::from_mode(mode)?;
+    Some(Meta {
+        mode,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        rdev: stat.st_rdev,
+        size: stat.st_size as u64,
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        atime: Some(time(stat.st_atime, stat.st_atime_nsec)),
+    })
+}
+
+pub fn link_key(stat: &Stat) -> LinkKey {
+    LinkKey { device: stat.st_dev, ino: stat.st_ino }
+}
+
+/// Whether the file may have holes: it has fewer blocks than bytes.
+pub fn may_have_holes(stat: &Stat) -> bool {
+    (stat.st_blocks as u64) * BLOCK_UNIT < stat.st_size as u64
+}
+
+/// Where the data of a file of `size` bytes is. All of it, on a file system that does not know.
+pub fn segments(file: impl AsFd, size: u64) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut offset = 0;
+    while offset < size {
+        let start = match rustix::fs::seek(&file, SeekFrom::Data(offset)) {
+            Ok(start) if start < size => start,
+            // Nothing but a hole is left.
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(_) => return vec![Segment { offset: 0, length: size }],
+        };
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).clamp(start + 1, size);
+        segments.push(Segment { offset: start, length: end - start });
+        offset = end;
+    }
+    segments
+}
+
+/// Where attributes are read: a file that is open, or a name in a directory that is.
+pub enum Named<'a> {
+    Open(BorrowedFd<'a>),
+    /// The file itself, if it is a symbolic link.
+    In(BorrowedFd<'a>, &'a [u8]),
+}
+
+impl Named<'_> {
+    /// The kernel has these calls by path only; this path leads to the directory whatever its name is by now.
+    pub fn path(directory: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
+        Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(OsStr::from_bytes(name))
+    }
+}
+
+/// Reads extended attributes, with room that is made once.
+pub struct Xattrs {
+    names: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Default for Xattrs {
+    fn default() -> Self {
+        // The kernel's own limits of a list and of a value.
+        Self { names: vec![0; 64 << 10], value: vec![0; xattr::VALUE_MAX] }
+    }
+}
+
+impl Xattrs {
+    /// Appends them to `list`, packed.
+    pub fn read(&mut self, file: &Named, list: &mut Vec<u8>) -> Result<(), Errno> {
+        let length = match file {
+            Named::Open(file) => rustix::fs::flistxattr(file, &mut self.names[..]),
+            Named::In(directory, name) => rustix::fs::llistxattr(Named::path(*directory, name), &mut self.names[..]),
+        };
+        let length = match length {
+            Ok(length) => length,
+            // The file system has none; or /proc is not there, and links and device nodes have none but rarely.
+            Err(Errno::OPNOTSUPP | Errno::NOENT | Errno::PERM) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let start = list.len();
+        for name in self.names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
+            let length = match file {
+                Named::Open(file) => rustix::fs::fgetxattr(file, name, &mut self.value[..]),
+                Named::In(directory, entry) => {
+                    rustix::fs::lgetxattr(Named::path(*directory, entry), name, &mut self.value[..])
+                }
+            };
+            match length {
+                Ok(length) if list.len() - start + name.len() + length + 5 > xattr::LIST_MAX => {
+                    return Err(Errno::TOOBIG);
+                }
+                Ok(length) => xattr::push(list, name, &self.value[..length]),
+                // Gone since, or not for us to see.
+                Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Attributes that belong to the file, not to the file system it is on.
+pub fn is_kept(name: &[u8]) -> bool {
+    [&b"user."[..], b"trusted.", b"security."].iter().any(|space| name.starts_with(space))
+        || name == b"system.posix_acl_access"
+        || name == b"system.posix_acl_default"
+}
+
+/// Many directories are open at a time where trees are deep.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it only very deep trees are refused, by name.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

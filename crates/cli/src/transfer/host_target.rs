@@ -1,0 +1,220 @@
+//! Target: a directory of the host. Every name is opened relative to its directory and never followed, so that nothing
+//! a hostile volume or another user puts in the way leads elsewhere.
+
+use super::batch::Meta;
+use super::host::{self, Named};
+use super::target::{Attrs, Found, Lost, Result, Target};
+use crate::show::name::{Shown, join};
+use myriad_engine::{Errno, Error, FileType, Time};
+use myriad_format::xattr::AttrIter;
+use rustix::fs::{AtFlags, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+pub struct HostTarget {
+    /// Where the writer began, for messages.
+    place: Vec<u8>,
+    lost: RefCell<Lost>,
+}
+
+impl HostTarget {
+    /// From here on this process has no umask: modes are given in full.
+    pub fn new(place: Vec<u8>) -> Self {
+        host::raise_file_limit();
+        rustix::process::umask(Mode::empty());
+        Self { place, lost: RefCell::default() }
+    }
+
+    /// Opens the directory to begin in; symbolic links that the user gave are followed.
+    pub fn open(path: &std::path::Path) -> rustix::io::Result<Rc<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty()).map(Rc::new)
+    }
+
+    /// Attributes of an open file. The owner comes first: changing it takes away set-user-ID and capabilities. Then what
+    /// a mode could forbid.
+    fn set(&self, file: &OwnedFd, attrs: &Attrs, name: &[u8], xattrs: &[u8]) -> Result<()> {
+        if let Some((uid, gid)) = attrs.owner {
+            rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        self.set_xattrs(&Named::Open(file.as_fd()), name, xattrs)?;
+        if let Some(mode) = attrs.mode {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(mode.into()))?;
+        }
+        if let Some(times) = attrs.times {
+            rustix::fs::futimens(file, &timestamps(times))?;
+        }
+        Ok(())
+    }
+
+    /// The same for what cannot be opened: links and special files. They were made with their mode.
+    fn set_named(&self, dir: &OwnedFd, name: &[u8], attrs: &Attrs, xattrs: &[u8], is_symlink: bool) -> Result<()> {
+        if let Some((uid, gid)) = attrs.owner {
+            let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            rustix::fs::chownat(dir, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)?;
+            if let Some(mode) = attrs.mode.filter(|mode| mode & 0o6000 != 0 && !is_symlink) {
+                rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
+            }
+        }
+        self.set_xattrs(&Named::In(dir.as_fd(), name), name, xattrs)?;
+        if let Some(times) = attrs.times {
+            rustix::fs::utimensat(dir, name, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(())
+    }
+
+    fn set_xattrs(&self, file: &Named, name: &[u8], xattrs: &[u8]) -> Result<()> {
+        for attribute in AttrIter::new(xattrs) {
+            let (key, value) = attribute.expect("sources pack sound lists");
+            let result = match file {
+                Named::Open(file) => rustix::fs::fsetxattr(file, key, value, XattrFlags::empty()),
+                Named::In(dir, name) => rustix::fs::lsetxattr(Named::path(*dir, name), key, value, XattrFlags::empty()),
+            };
+            match result {
+                Ok(()) => {}
+                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS)) => return Err(errno.into()),
+                // The file is worth more than an attribute that the host does not take.
+                Err(errno) => self.lost.borrow_mut().xattr(name, key, &errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn undo<R>(&self, dir: &OwnedFd, name: &[u8], result: Result<R>) -> Result<R> {
+        if result.is_err() {
+            // The error in hand says more than one about this.
+            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+        }
+        result
+    }
+
+    fn create(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?)
+    }
+}
+
+fn timestamps((atime, mtime): (Time, Time)) -> Timestamps {
+    let timespec =
+        |time: Time| Timespec { tv_sec: time.div_euclid(1_000_000_000), tv_nsec: time.rem_euclid(1_000_000_000) };
+    Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) }
+}
+
+fn write_all(file: &OwnedFd, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, offset) {
+            Ok(0) => return Err(Errno::NOSPC.into()),
+            Ok(count) => {
+                bytes = &bytes[count..];
+                offset += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn found(stat: &rustix::fs::Stat) -> Result<Found> {
+    let meta = host::meta(stat).ok_or(Error::Refused(Errno::INVAL))?;
+    let key = host::link_key(stat);
+    Ok(Found {
+        file_type: meta.file_type(),
+        device: key.device,
+        ino: key.ino,
+        mtime: meta.mtime,
+        atime: meta.atime.expect("the host knows it"),
+    })
+}
+
+impl Target for HostTarget {
+    type Dir = Rc<OwnedFd>;
+    type File = OwnedFd;
+
+    fn find(&self, dir: &Self::Dir, name: &[u8]) -> Result<Option<Found>> {
+        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => found(&stat).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn open_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Rc::new(rustix::fs::openat(dir, name, flags, Mode::empty())?))
+    }
+
+    fn stat_dir(&self, dir: &Self::Dir) -> Result<Found> {
+        found(&rustix::fs::fstat(dir)?)
+    }
+
+    fn make_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir> {
+        // Nobody else gets in before it has its own mode.
+        rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700))?;
+        self.open_dir(dir, name)
+    }
+
+    fn finish_dir(&self, dir: &Self::Dir, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        self.set(dir, attrs, b"a directory", xattrs)
+    }
+
+    fn make_whole(&self, dir: &Self::Dir, name: &[u8], data: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        let file = self.create(dir, name)?;
+        let made = write_all(&file, 0, data).and_then(|()| self.set(&file, attrs, name, xattrs));
+        self.undo(dir, name, made)
+    }
+
+    fn make_file(&self, dir: &Self::Dir, name: &[u8]) -> Result<OwnedFd> {
+        self.create(dir, name)
+    }
+
+    fn write(&self, file: &OwnedFd, offset: u64, bytes: &[u8]) -> Result<()> {
+        write_all(file, offset, bytes)
+    }
+
+    fn finish_file(&self, file: OwnedFd, size: u64, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        rustix::fs::ftruncate(&file, size)?;
+        self.set(&file, attrs, b"a file", xattrs)
+    }
+
+    fn make_symlink(&self, dir: &Self::Dir, name: &[u8], target: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        rustix::fs::symlinkat(target, dir, name)?;
+        let made = self.set_named(dir, name, attrs, xattrs, true);
+        self.undo(dir, name, made)
+    }
+
+    fn make_node(&self, dir: &Self::Dir, name: &[u8], meta: &Meta, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        let host_type = match meta.file_type() {
+            FileType::Fifo => HostType::Fifo,
+            FileType::Socket => HostType::Socket,
+            FileType::CharDevice => HostType::CharacterDevice,
+            FileType::BlockDevice => HostType::BlockDevice,
+            FileType::File | FileType::Directory | FileType::Symlink => unreachable!("these have calls of their own"),
+        };
+        let mode = Mode::from_raw_mode(attrs.mode.unwrap_or(0o600).into());
+        rustix::fs::mknodat(dir, name, host_type, mode, meta.rdev)?;
+        let made = self.set_named(dir, name, attrs, xattrs, false);
+        self.undo(dir, name, made)
+    }
+
+    fn link(&self, (from, source): (&Self::Dir, &[u8]), (dir, name): (&Self::Dir, &[u8])) -> Result<()> {
+        Ok(rustix::fs::linkat(from, source, dir, name, AtFlags::empty())?)
+    }
+
+    fn rename(&self, dir: &Self::Dir, name: &[u8], new_name: &[u8]) -> Result<()> {
+        Ok(rustix::fs::renameat(dir, name, dir, new_name)?)
+    }
+
+    fn unlink(&self, dir: &Self::Dir, name: &[u8]) -> Result<()> {
+        Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
+    }
+
+    fn lost(&self) -> Lost {
+        self.lost.borrow().clone()
+    }
+
+    fn place(&self, path: &[u8]) -> String {
+        Shown(&join(&self.place, path)).to_string()
+    }
+}

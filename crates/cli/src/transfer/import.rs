@@ -1,0 +1,97 @@
+//! `import`: a tree of the host, or an archive, into a volume.
+
+use super::batch::Feed;
+use super::target::Keep;
+use super::transfer::{self, Options, Tally};
+use super::volume_target::VolumeTarget;
+use super::writer::Writer;
+use super::{ExistingArgs, ReportArgs, archive, host_tree, owner_or_source, parse_owner, session, summarize, top};
+use crate::context::Context;
+use crate::failure::{At, image_name};
+use crate::verb::{Command, Example, Status};
+use crate::volume::{self, Access, ChangeArgs, Place, Volume};
+use anyhow::Result;
+use std::fs::File;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(clap::Args)]
+pub struct Import {
+    /// Directory whose content to import, tar archive (plain, gzip, zstd or xz), or `-` for an archive on standard input
+    source: PathBuf,
+    /// Directory that gets it; made if it is missing
+    #[arg(value_name = "IMAGE:/path", value_parser = volume::place())]
+    target: Place,
+    /// Give all files to this owner instead of their own
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = parse_owner)]
+    owner: Option<(u32, u32)>,
+    /// Leave out what is mounted inside the source
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    #[command(flatten)]
+    existing: ExistingArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+impl Command for Import {
+    const NAME: &'static str = "import";
+    const ABOUT: &'static str = "Bring a directory or a tar archive into a volume";
+    const DETAILS: &'static str = "Keeps owners, modes, times to the nanosecond, symbolic and hard links, extended attributes, \
+        ACLs, device nodes, FIFOs and holes. A directory that is there keeps its files and gets what is new; a file that \
+        is there is refused unless you say otherwise. Nothing in an archive can get out of the target directory. An \
+        interrupted import leaves the files that are whole, and says how far it came.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad import /usr/share vol.img:/share", "imports a directory"),
+        ("curl -s https://example.org/linux.tar.xz | myriad import - vol.img:/", "imports an archive from a pipe"),
+        ("myriad import --replace site.tar.zst vol.img:/www", "brings a tree up to date with an archive"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let feed = self.feed()?;
+        let volume = Volume::open(&self.target.image, Access::Change, &self.change.mount_options())?;
+        let start = Instant::now();
+        let result = self.transfer(context, &volume, feed);
+        let closed = volume.close();
+        let (mut tally, result) = result?;
+        // Only now is it all durable.
+        tally.elapsed = start.elapsed();
+        tally.is_complete &= closed.is_ok();
+        summarize(context, Self::NAME, "imported", &tally, self.report.json)?;
+        result.and(closed)?;
+        Ok(context.status())
+    }
+}
+
+impl Import {
+    fn feed(&self) -> Result<Feed> {
+        if self.source == Path::new("-") {
+            return Ok(archive::read(std::io::stdin(), None, true));
+        }
+        let metadata = std::fs::metadata(&self.source).at(image_name(&self.source))?;
+        if metadata.is_dir() {
+            let count = std::io::stderr().is_terminal();
+            return host_tree::read(
+                &self.source,
+                host_tree::Options { one_file_system: self.one_file_system, follow: true, count },
+            );
+        }
+        let file = File::open(&self.source).at(image_name(&self.source))?;
+        let size = metadata.is_file().then_some(metadata.len());
+        Ok(archive::read(file, size, size.is_none()))
+    }
+
+    /// The inner result is that of the work, of which all else was told.
+    fn transfer(&self, context: &Context, volume: &Volume, feed: Feed) -> Result<(Tally, Result<()>)> {
+        let top = top(&session(volume), &self.target)?;
+        let target = VolumeTarget::new(session(volume), top.place);
+        let keep = Keep::all(Some(owner_or_source(self.owner)));
+        let is_unordered = feed.is_unordered;
+        let mut writer = Writer::new(target, top.dir, top.base, keep, self.existing.existing(), is_unordered);
+        let options = Options { skip_unreadable: self.report.skip_unreadable, doing: "importing" };
+        Ok(transfer::run(context, feed, &mut writer, options))
+    }
+}

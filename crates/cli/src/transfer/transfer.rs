@@ -1,0 +1,323 @@
+//! The work between a source and a sink, on the main thread: takes batches, finds hard links, counts, tells of what went
+//! wrong, and stops for signals.
+
+use super::batch::{Batch, Body, Entry, Feed, LinkKey, Next, Problem, Record};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::show::name::Shown;
+use crate::show::size;
+use anyhow::Result;
+use myriad_engine::FileType;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Errors that are told one by one; beyond, they are only counted.
+const TOLD_MAX: u64 = 20;
+/// Entries between looks at the clock.
+const STEP: u64 = 256;
+
+/// Where the files of a transfer go.
+pub trait Sink {
+    /// Takes an entry. After one with `Body::Parts`, `data` and `end` or `spoil` follow if `is_ready` says so.
+    fn entry(&mut self, batch: &Batch, entry: &Entry) -> Result<Outcome, Fault>;
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault>;
+    fn end(&mut self) -> Result<(), Fault>;
+    /// The rest of the data will not come: the file in progress must go.
+    fn spoil(&mut self);
+    /// Ends the work, also work that was cut short.
+    fn finish(&mut self) -> Result<(), Fault>;
+    /// Attributes that could not be kept, in words.
+    fn lost(&self) -> Option<String>;
+    fn is_ready(&self) -> bool;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// What was there stays.
+    Skipped,
+}
+
+/// What went wrong in a sink.
+#[derive(Debug)]
+pub enum Fault {
+    /// This entry only.
+    Entry(anyhow::Error),
+    /// The next one would fail too.
+    Fatal(anyhow::Error),
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub files: u64,
+    pub directories: u64,
+    pub symlinks: u64,
+    pub hard_links: u64,
+    pub others: u64,
+    /// Of regular files, holes not counted.
+    pub bytes: u64,
+    /// Were there already.
+    pub skipped: u64,
+    /// Sockets, on their way into an archive.
+    pub left_out: u64,
+    pub unreadable: u64,
+    pub errors: u64,
+    pub is_complete: bool,
+    pub elapsed: Duration,
+}
+
+impl Tally {
+    pub fn entries(&self) -> u64 {
+        self.files + self.directories + self.symlinks + self.hard_links + self.others
+    }
+
+    fn count(&mut self, entry: &Entry) {
+        let counter = match (&entry.body, entry.meta.file_type()) {
+            (Body::HardLink(_), _) => &mut self.hard_links,
+            (_, FileType::File) => &mut self.files,
+            (_, FileType::Directory) => &mut self.directories,
+            (_, FileType::Symlink) => &mut self.symlinks,
+            _ => &mut self.others,
+        };
+        *counter += 1;
+    }
+
+    pub fn json(&self, verb: &str) -> Value {
+        let mut object = Map::new();
+        object.insert("verb".into(), verb.into());
+        for (key, value) in [
+            ("files", self.files),
+            ("directories", self.directories),
+            ("symlinks", self.symlinks),
+            ("hard_links", self.hard_links),
+            ("others", self.others),
+            ("bytes", self.bytes),
+            ("skipped", self.skipped),
+            ("left_out", self.left_out),
+            ("unreadable", self.unreadable),
+            ("errors", self.errors),
+        ] {
+            object.insert(key.into(), value.into());
+        }
+        object.insert("complete".into(), self.is_complete.into());
+        object.insert("seconds".into(), json!(self.elapsed.as_secs_f64()));
+        object.into()
+    }
+
+    /// In words: `imported 1234 entries (1000 files, ...), 12M in 0.5 s`.
+    pub fn text(&self, done: &str) -> String {
+        let parts = [
+            (self.files, "files"),
+            (self.directories, "directories"),
+            (self.symlinks, "symbolic links"),
+            (self.hard_links, "hard links"),
+            (self.others, "special files"),
+        ];
+        let list = |parts: &[(u64, &str)]| {
+            let shown = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+            shown.collect::<Vec<_>>().join(", ")
+        };
+        let seconds = self.elapsed.as_secs_f64();
+        let mut text = format!("{done} {} entries", self.entries());
+        if self.entries() > 0 {
+            text += &format!(" ({})", list(&parts));
+        }
+        text += &format!(", {} in {seconds:.2} s", size::human(self.bytes));
+        let rest = [
+            (self.skipped, "were there already"),
+            (self.left_out, "sockets left out"),
+            (self.unreadable, "could not be read"),
+            (self.errors, "failed"),
+        ];
+        let rest = list(&rest);
+        if rest.is_empty() { text } else { format!("{text}; {rest}") }
+    }
+}
+
+/// How a transfer treats what goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// What the user may not read is counted, and is no error.
+    pub skip_unreadable: bool,
+    /// Word for messages: `importing`.
+    pub doing: &'static str,
+}
+
+/// Names of inodes that were seen, for those that may have more.
+type Links = HashMap<LinkKey, Box<[u8]>>;
+
+struct Run<'a> {
+    context: &'a Context,
+    options: Options,
+    tally: Tally,
+    links: Links,
+    /// The last path taken, for what is said of an interruption.
+    last: Vec<u8>,
+}
+
+/// Moves everything from the source to the sink. The sink is finished in any case, and all problems are told; an error
+/// is one that ended the work, after the tally was taken.
+pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Options) -> (Tally, Result<()>) {
+    let start = Instant::now();
+    let mut run = Run { context, options, tally: Tally::default(), links: Links::new(), last: Vec::new() };
+    let result = run.pump(&mut feed, sink);
+    // Whoever counts the entries need not go on.
+    feed.count.set_done(u64::MAX);
+    feed.finish();
+    let finished = sink.finish().map_err(|fault| match fault {
+        Fault::Entry(error) | Fault::Fatal(error) => error,
+    });
+    let result = result.and(finished);
+    let Run { mut tally, last, .. } = run;
+    if let Some(lost) = sink.lost() {
+        context.note(&format!("myriad: {lost}"));
+    }
+    if tally.errors > TOLD_MAX {
+        context.note(&format!("myriad: {} more errors like these", tally.errors - TOLD_MAX));
+    }
+    tally.is_complete = result.is_ok();
+    tally.elapsed = start.elapsed();
+    if result.is_err() && tally.entries() > 0 {
+        let last = if last.is_empty() { ".".into() } else { Shown(&last).to_string() };
+        context.note(&format!(
+            "myriad: {} stopped after {last}: that and all before it, in the order of the source, is there; \
+             the rest is not, and nothing that was there is lost",
+            options.doing
+        ));
+    }
+    (tally, result)
+}
+
+impl Run<'_> {
+    fn pump(&mut self, feed: &mut Feed, sink: &mut dyn Sink) -> Result<()> {
+        let progress = self.context.progress(self.options.doing);
+        let mut steps = 0;
+        loop {
+            self.context.check()?;
+            let mut batch = match feed.next() {
+                Next::Batch(batch) => batch,
+                Next::Waiting => continue,
+                Next::End => return Ok(()),
+            };
+            let mut records = std::mem::take(&mut batch.records);
+            for record in records.drain(..) {
+                self.record(&mut batch, record, sink)?;
+                steps += 1;
+                if steps % STEP == 0 {
+                    self.context.check()?;
+                    let done = self.tally.entries() + self.tally.skipped;
+                    match (&feed.position, feed.count.total()) {
+                        (Some(position), _) if position.total().is_some() => {
+                            progress.set_of(position.done(), position.total().expect("just asked"));
+                        }
+                        (_, Some(total)) => progress.set_of(done, total.max(done)),
+                        _ => progress.set(done),
+                    }
+                }
+            }
+            // The list has room already: keep it.
+            batch.records = records;
+            feed.recycle(batch);
+        }
+    }
+
+    fn record(&mut self, batch: &mut Batch, record: Record, sink: &mut dyn Sink) -> Result<()> {
+        match record {
+            Record::Entry(mut entry) => {
+                if let Some(key) = entry.link
+                    && !self.link(batch, &mut entry, key)
+                {
+                    return Ok(());
+                }
+                let outcome = sink.entry(batch, &entry);
+                match self.tolerate(outcome)? {
+                    Some(Outcome::Done) => {
+                        self.tally.count(&entry);
+                        if let Body::Whole(data) = entry.body {
+                            self.tally.bytes += data.len() as u64;
+                        }
+                    }
+                    Some(Outcome::Skipped) => self.tally.skipped += 1,
+                    None => return Ok(()),
+                }
+                if let Some(key) = entry.link
+                    && !matches!(entry.body, Body::HardLink(_))
+                {
+                    self.links.insert(key, batch.get(entry.path).into());
+                }
+                self.last.clear();
+                self.last.extend_from_slice(batch.get(entry.path));
+            }
+            Record::Data { offset, bytes } if sink.is_ready() => {
+                let bytes = batch.get(bytes);
+                self.tally.bytes += bytes.len() as u64;
+                let result = sink.data(offset, bytes);
+                if self.tolerate(result)?.is_none() {
+                    sink.spoil();
+                    self.tally.files -= 1;
+                }
+            }
+            Record::End if sink.is_ready() => {
+                let result = sink.end();
+                if self.tolerate(result)?.is_none() {
+                    self.tally.files -= 1;
+                }
+            }
+            Record::Data { .. } | Record::End => {}
+            Record::Spoiled(problem) => {
+                if sink.is_ready() {
+                    sink.spoil();
+                    self.tally.files -= 1;
+                }
+                self.problem(problem);
+            }
+            Record::Problem(problem) => self.problem(problem),
+            Record::Broken(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Turns a further name of a file into a hard link. `false`: the file could not be had under its first name, and
+    /// this one came without content.
+    fn link(&mut self, batch: &mut Batch, entry: &mut Entry, key: LinkKey) -> bool {
+        if let Some(first) = self.links.get(&key) {
+            entry.body = Body::HardLink(batch.add(first));
+        } else if matches!(entry.body, Body::HardLink(_)) {
+            let what = "could not be had under the first of its names";
+            let error = Failure::new(Shown(batch.get(entry.path)), what, "see the error about that one");
+            self.problem(Problem::new(error.into()));
+            return false;
+        }
+        true
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        if problem.is_unreadable {
+            self.tally.unreadable += 1;
+            if self.options.skip_unreadable {
+                return;
+            }
+        }
+        self.error(&problem.error);
+    }
+
+    fn error(&mut self, error: &anyhow::Error) {
+        self.tally.errors += 1;
+        if self.tally.errors <= TOLD_MAX {
+            self.context.report(error);
+        }
+    }
+
+    fn tolerate<T>(&mut self, result: Result<T, Fault>) -> Result<Option<T>> {
+        match result {
+            Ok(done) => Ok(Some(done)),
+            Err(Fault::Entry(error)) => {
+                self.error(&error);
+                Ok(None)
+            }
+            Err(Fault::Fatal(error)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Target: a volume.
+
+use super::batch::Meta;
+use super::target::{Attrs, Found, Lost, Result, Target};
+use crate::show::name::join;
+use crate::volume::Place;
+use myriad_engine::{Errno, Error, File, FileType, Node, OpenOptions, Session, SetAttr, SetTime, XattrMode};
+use myriad_format::xattr::AttrIter;
+use std::cell::RefCell;
+
+pub struct VolumeTarget {
+    session: Session,
+    /// Where the writer began, for messages.
+    place: Place,
+    lost: RefCell<Lost>,
+}
+
+impl VolumeTarget {
+    /// `session` passes all checks and has no umask.
+    pub fn new(session: Session, place: Place) -> Self {
+        Self { session, place, lost: RefCell::default() }
+    }
+
+    /// Owner, mode and times in one change, after the data, because writing changes times; then the attributes, because
+    /// a new owner takes capabilities away.
+    fn set(&self, node: Node, attrs: &Attrs, file: &[u8], xattrs: &[u8]) -> Result<()> {
+        let (atime, mtime) = attrs.times.unzip();
+        let (uid, gid) = attrs.owner.unzip();
+        let (atime, mtime) = (atime.map(SetTime::At), mtime.map(SetTime::At));
+        let set = SetAttr { mode: attrs.mode, uid, gid, atime, mtime, ..SetAttr::default() };
+        if set != SetAttr::default() {
+            self.session.set_attr_node(node, set)?;
+        }
+        self.set_xattrs(node, file, xattrs)
+    }
+
+    fn set_xattrs(&self, node: Node, file: &[u8], xattrs: &[u8]) -> Result<()> {
+        for attribute in AttrIter::new(xattrs) {
+            let (name, value) = attribute.expect("sources pack sound lists");
+            match self.session.set_xattr_node(node, name, value, XattrMode::Set) {
+                Ok(()) => {}
+                // The file is worth more than an attribute that the volume does not take.
+                Err(
+                    error
+                    @ Error::Refused(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL | Errno::RANGE | Errno::TOOBIG),
+                ) => {
+                    self.lost.borrow_mut().xattr(file, name, &error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Attributes of a new file; on an error the file goes.
+    fn finish(&self, dir: Node, name: &[u8], node: Node, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        let result = self.set(node, attrs, name, xattrs);
+        self.undo(dir, name, result)
+    }
+
+    fn undo<R>(&self, dir: Node, name: &[u8], result: Result<R>) -> Result<R> {
+        if result.is_err() {
+            // The error in hand says more than one about this.
+            let _ = self.session.unlink_at(dir, name);
+        }
+        result
+    }
+}
+
+impl Target for VolumeTarget {
+    type Dir = Node;
+    type File = (File, Node);
+
+    fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<Found>> {
+        match self.session.lookup(*dir, name) {
+            Ok(stat) => Ok(Some(found(&stat))),
+            Err(Error::Refused(Errno::NOENT)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open_dir(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        let stat = self.session.lookup(*dir, name)?;
+        if stat.is_dir() { Ok(stat.node()) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    fn stat_dir(&self, dir: &Node) -> Result<Found> {
+        self.session.stat_node(*dir).map(|stat| found(&stat))
+    }
+
+    fn make_dir(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.session.mkdir_at(*dir, name, 0o755).map(|stat| stat.node())
+    }
+
+    fn finish_dir(&self, dir: &Node, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        self.set(*dir, attrs, b"a directory", xattrs)
+    }
+
+    fn make_whole(&self, dir: &Node, name: &[u8], data: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        let mode = attrs.mode.unwrap_or(0o644) | FileType::File.mode_bits();
+        let node = self.session.mknod_at(*dir, name, mode, 0)?.node();
+        if !data.is_empty() {
+            let options = OpenOptions { write: true, ..OpenOptions::default() };
+            let written = self.session.open_node(node, options).and_then(|file| file.write_at(data, 0));
+            self.undo(*dir, name, written)?;
+        }
+        self.finish(*dir, name, node, attrs, xattrs)
+    }
+
+    fn make_file(&self, dir: &Node, name: &[u8]) -> Result<Self::File> {
+        let node = self.session.mknod_at(*dir, name, 0o600 | FileType::File.mode_bits(), 0)?.node();
+        let opened = self.session.open_node(node, OpenOptions { write: true, ..OpenOptions::default() });
+        self.undo(*dir, name, opened).map(|file| (file, node))
+    }
+
+    fn write(&self, (file, _): &Self::File, offset: u64, bytes: &[u8]) -> Result<()> {
+        file.write_at(bytes, offset).map(|_| ())
+    }
+
+    fn finish_file(&self, (file, node): Self::File, size: u64, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        // A hole at the end has no data that would have made the file as long.
+        if file.stat()?.size != size {
+            file.truncate(size)?;
+        }
+        drop(file);
+        self.set(node, attrs, b"a file", xattrs)
+    }
+
+    fn make_symlink(&self, dir: &Node, name: &[u8], target: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        let node = self.session.symlink_at(target, *dir, name)?.node();
+        // A link has no mode of its own.
+        self.finish(*dir, name, node, &Attrs { mode: None, ..*attrs }, xattrs)
+    }
+
+    fn make_node(&self, dir: &Node, name: &[u8], meta: &Meta, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        let mode = attrs.mode.unwrap_or(0o644) | meta.file_type().mode_bits();
+        let node = self.session.mknod_at(*dir, name, mode, meta.rdev)?.node();
+        self.finish(*dir, name, node, attrs, xattrs)
+    }
+
+    fn link(&self, (from, source): (&Node, &[u8]), (dir, name): (&Node, &[u8])) -> Result<()> {
+        let stat = self.session.lookup(*from, source)?;
+        self.session.link_at(stat.node(), *dir, name).map(|_| ())
+    }
+
+    fn rename(&self, dir: &Node, name: &[u8], new_name: &[u8]) -> Result<()> {
+        self.session.rename_at(*dir, name, *dir, new_name, myriad_engine::RenameMode::Replace)
+    }
+
+    fn unlink(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.session.unlink_at(*dir, name)
+    }
+
+    fn lost(&self) -> Lost {
+        self.lost.borrow().clone()
+    }
+
+    fn place(&self, path: &[u8]) -> String {
+        Place { image: self.place.image.clone(), path: join(&self.place.path, path) }.to_string()
+    }
+}
+
+fn found(stat: &myriad_engine::Stat) -> Found {
+    Found { file_type: stat.file_type(), device: 0, ino: stat.ino, mtime: stat.mtime, atime: stat.atime }
+}

@@ -1,0 +1,437 @@
+//! Sink: makes the files of a transfer in a target, a volume or a file system of the host.
+//!
+//! Invariants
+//!   1. Everything made is below the directory where the writer began: paths are taken one name at a time, and a name
+//!      that is a symbolic link is no directory.
+//!   2. What was there is there until something whole takes its place: a replacement is made under another name, then
+//!      renamed.
+//!   3. A directory gets its times, owner and attributes when it is left, after its content; all that are open are left
+//!      at the end, also after an interruption.
+
+use super::batch::{Batch, Body, Entry, Meta};
+use super::path;
+use super::target::{Attrs, Found, Keep, Target};
+use super::transfer::{Fault, Outcome, Sink};
+use crate::failure::{At, Failure};
+use crate::show::name::Shown;
+use myriad_engine::{Errno, Error, FileType};
+use std::collections::HashSet;
+
+/// What happens to a file that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    Refuse,
+    Skip,
+    Replace,
+}
+
+/// First part of names that replacements have while they are made.
+const TEMPORARY: &str = ".myriad-new-";
+
+/// A directory from where the writer began down to where it is.
+struct Frame<D> {
+    dir: D,
+    /// Length of its path.
+    end: usize,
+    leave: Leave,
+}
+
+/// What to do when a directory is left.
+enum Leave {
+    Nothing,
+    Finish { attrs: Attrs, xattrs: Vec<u8> },
+}
+
+/// The file whose data is coming.
+struct Open<F> {
+    file: F,
+    size: u64,
+    attrs: Attrs,
+    xattrs: Vec<u8>,
+    name: Vec<u8>,
+    /// Where it is made, if it is to replace another.
+    temporary: Option<Vec<u8>>,
+}
+
+pub struct Writer<T: Target> {
+    target: T,
+    keep: Keep,
+    existing: Existing,
+    /// Name of the beginning of the transfer in the first directory; `None`: it is that directory.
+    base: Option<Vec<u8>>,
+    /// Path of the last frame.
+    current: Vec<u8>,
+    frames: Vec<Frame<T::Dir>>,
+    open: Option<Open<T::File>>,
+    /// Directories that have their attributes and may be entered again, by inode; for archives only.
+    finished: Option<HashSet<u64>>,
+    temporaries: u64,
+}
+
+impl<T: Target> Writer<T> {
+    pub fn new(
+        target: T,
+        top: T::Dir,
+        base: Option<Vec<u8>>,
+        keep: Keep,
+        existing: Existing,
+        is_unordered: bool,
+    ) -> Self {
+        Self {
+            target,
+            keep,
+            existing,
+            base,
+            current: Vec::new(),
+            frames: vec![Frame { dir: top, end: 0, leave: Leave::Nothing }],
+            open: None,
+            finished: is_unordered.then(HashSet::new),
+            temporaries: 0,
+        }
+    }
+
+    /// The path in the first directory.
+    fn full(&self, path: &[u8]) -> Vec<u8> {
+        match &self.base {
+            Some(base) => crate::show::name::join(base, path),
+            None => path.to_vec(),
+        }
+    }
+
+    fn top(&self) -> &T::Dir {
+        &self.frames.last().expect("the first frame stays").dir
+    }
+
+    /// Goes to a directory, which need not exist.
+    fn enter(&mut self, directory: &[u8]) -> Result<(), Fault> {
+        if self.current == directory {
+            return Ok(());
+        }
+        while !is_below(directory, &self.current) {
+            self.leave()?;
+        }
+        let mut rest = &directory[self.current.len()..];
+        while !rest.is_empty() {
+            rest = rest.strip_prefix(b"/").unwrap_or(rest);
+            let name = rest.split(|&byte| byte == b'/').next().expect("split gives one part at least");
+            rest = &rest[name.len()..];
+            let (dir, leave) = match self.target.open_dir(self.top(), name) {
+                Ok(dir) => {
+                    let leave = self.reentered(&dir);
+                    (dir, leave)
+                }
+                // Archives may leave directories out.
+                Err(Error::Refused(Errno::NOENT)) => {
+                    let made = self.target.make_dir(self.top(), name);
+                    let attrs = Attrs { mode: Some(0o755 & !self.keep.umask), ..Attrs::default() };
+                    (made.map_err(|error| self.fault(directory, error))?, Leave::Finish { attrs, xattrs: Vec::new() })
+                }
+                Err(error) => return Err(self.fault(directory, error)),
+            };
+            self.push(dir, name, leave);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, dir: T::Dir, name: &[u8], leave: Leave) {
+        if !self.current.is_empty() {
+            self.current.push(b'/');
+        }
+        self.current.extend_from_slice(name);
+        self.frames.push(Frame { dir, end: self.current.len(), leave });
+    }
+
+    /// A directory that got its times and is entered again must get them again.
+    fn reentered(&self, dir: &T::Dir) -> Leave {
+        let Some(finished) = &self.finished else { return Leave::Nothing };
+        match self.target.stat_dir(dir) {
+            Ok(found) if finished.contains(&found.ino) => {
+                let attrs = Attrs { mode: None, owner: None, times: Some((found.atime, found.mtime)) };
+                Leave::Finish { attrs, xattrs: Vec::new() }
+            }
+            _ => Leave::Nothing,
+        }
+    }
+
+    /// Leaves the last directory.
+    fn leave(&mut self) -> Result<(), Fault> {
+        let frame = self.frames.pop().expect("the first one is never left");
+        let result = self.settle(&frame);
+        let result = result.map_err(|error| self.fault(&self.current, error));
+        self.current.truncate(self.frames.last().map_or(0, |parent| parent.end));
+        result
+    }
+
+    fn settle(&mut self, frame: &Frame<T::Dir>) -> Result<(), Error> {
+        let Leave::Finish { attrs, xattrs } = &frame.leave else { return Ok(()) };
+        self.target.finish_dir(&frame.dir, attrs, xattrs)?;
+        if let Some(finished) = &mut self.finished {
+            finished.insert(self.target.stat_dir(&frame.dir)?.ino);
+        }
+        Ok(())
+    }
+
+    /// An error about a path in the first directory, and whether it concerns more than this file.
+    fn fault(&self, path: &[u8], error: Error) -> Fault {
+        let is_fatal = !matches!(error, Error::Refused(errno) if !FATAL.contains(&errno));
+        let place = self.target.place(path);
+        let error = match error {
+            Error::Refused(Errno::NOTDIR | Errno::LOOP) => {
+                Failure::new(place, "is there, and is not a directory", "remove it, or choose another target").into()
+            }
+            error => Err::<(), _>(error).at(place).expect_err("an error stays one"),
+        };
+        if is_fatal { Fault::Fatal(error) } else { Fault::Entry(error) }
+    }
+
+    fn directory(&mut self, path: &[u8], meta: &Meta, xattrs: &[u8]) -> Result<Outcome, Fault> {
+        let attrs = self.keep.attrs(meta);
+        if path.is_empty() {
+            self.enter(b"")?;
+            if self.existing == Existing::Skip {
+                return Ok(Outcome::Skipped);
+            }
+            self.frames[0].leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
+            return Ok(Outcome::Done);
+        }
+        let (parent, name) = path::split(path);
+        if is_below(&self.current, path) {
+            // Archives may name a directory after what is in it.
+            self.enter(path)?;
+        } else {
+            self.enter(parent)?;
+            let (dir, is_new) = match self.target.make_dir(self.top(), name) {
+                Ok(dir) => (dir, true),
+                Err(Error::Refused(Errno::EXIST)) => {
+                    let opened = self.target.open_dir(self.top(), name);
+                    (opened.map_err(|error| self.fault(path, error))?, false)
+                }
+                Err(error) => return Err(self.fault(path, error)),
+            };
+            self.push(dir, name, Leave::Nothing);
+            if !is_new && (self.existing == Existing::Skip || !self.keep.mode) {
+                return Ok(Outcome::Skipped);
+            }
+        }
+        let frame = self.frames.last_mut().expect("the first frame stays");
+        frame.leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
+        Ok(Outcome::Done)
+    }
+
+    /// Makes something that is not a directory, by `make`, which gets the name to make it under; an existing file is
+    /// treated as the user wants.
+    fn place(
+        &mut self,
+        path: &[u8],
+        file_type: FileType,
+        make: impl Fn(&T, &T::Dir, &[u8]) -> Result<Option<T::File>, Error>,
+    ) -> Result<Placed<T::File>, Fault> {
+        let (parent, name) = path::split(path);
+        self.enter(parent)?;
+        match make(&self.target, self.top(), name) {
+            Ok(file) => return Ok(Placed::Made { file, temporary: None }),
+            Err(Error::Refused(Errno::EXIST)) => {}
+            Err(error) => return Err(self.fault(path, error)),
+        }
+        let place = || self.target.place(path);
+        match self.existing {
+            Existing::Skip => return Ok(Placed::Skipped),
+            Existing::Refuse => {
+                let next = "give --replace or --skip-existing, or choose another target";
+                return Err(Fault::Entry(Failure::new(place(), "is there already", next).into()));
+            }
+            Existing::Replace => {}
+        }
+        let found = self.target.find(self.top(), name).map_err(|error| self.fault(path, error))?;
+        if found.is_some_and(|found| found.file_type == FileType::Directory) {
+            let next = "remove it first: a directory is never replaced by what is none";
+            return Err(Fault::Entry(Failure::new(place(), "is a directory", next).into()));
+        }
+        let is_device = |found: Found| matches!(found.file_type, FileType::CharDevice | FileType::BlockDevice);
+        if found.is_some_and(|found| is_device(found) && found.file_type != file_type) {
+            // `cp FILE /dev/null` by root must not do what it says.
+            let next = "remove it first: a device node is replaced by its like only";
+            return Err(Fault::Entry(Failure::new(place(), "is a device node", next).into()));
+        }
+        loop {
+            self.temporaries += 1;
+            let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();
+            match make(&self.target, self.top(), &temporary) {
+                Ok(None) => {
+                    self.replace(path, &temporary, name)?;
+                    return Ok(Placed::Made { file: None, temporary: None });
+                }
+                Ok(file) => return Ok(Placed::Made { file, temporary: Some(temporary) }),
+                Err(Error::Refused(Errno::EXIST)) => {}
+                Err(error) => return Err(self.fault(path, error)),
+            }
+        }
+    }
+
+    /// Puts a replacement in its place.
+    fn replace(&self, path: &[u8], temporary: &[u8], name: &[u8]) -> Result<(), Fault> {
+        self.target.rename(self.top(), temporary, name).map_err(|error| {
+            // It stays under its other name only if that cannot be removed either.
+            let _ = self.target.unlink(self.top(), temporary);
+            self.fault(path, error)
+        })
+    }
+
+    fn hard_link(&mut self, path: &[u8], source: &[u8], file_type: FileType) -> Result<Outcome, Fault> {
+        let (parent, name) = path::split(path);
+        self.enter(parent)?;
+        let (directory, source_name) = path::split(source);
+        let elsewhere = match directory == self.current {
+            true => None,
+            false => Some(self.resolve(directory).map_err(|error| self.fault(source, error))?),
+        };
+        let from = (elsewhere.as_ref().unwrap_or(self.top()), source_name);
+        if self.existing != Existing::Refuse {
+            // Two names of one file already, as after an earlier run: renaming one to the other would do nothing.
+            let id = |found: Option<Found>| found.map(|found| (found.device, found.ino));
+            let there = self.target.find(self.top(), name).map_err(|error| self.fault(path, error))?;
+            let source = self.target.find(from.0, from.1).map_err(|error| self.fault(source, error))?;
+            if there.is_some() && id(there) == id(source) {
+                return Ok(Outcome::Skipped);
+            }
+        }
+        match self.target.link(from, (self.top(), name)) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(Error::Refused(Errno::EXIST)) => self.link_over(path, elsewhere, source_name, file_type),
+            Err(error) => Err(self.fault(path, error)),
+        }
+    }
+
+    /// A hard link at a name that is taken.
+    fn link_over(
+        &mut self,
+        path: &[u8],
+        elsewhere: Option<T::Dir>,
+        source: &[u8],
+        file_type: FileType,
+    ) -> Result<Outcome, Fault> {
+        let placed = self.place(path, file_type, |target, dir, name| {
+            target.link((elsewhere.as_ref().unwrap_or(dir), source), (dir, name)).map(|()| None)
+        })?;
+        Ok(placed.outcome())
+    }
+
+    /// Opens a directory by its path, beside the frames.
+    fn resolve(&self, directory: &[u8]) -> Result<T::Dir, Error> {
+        let known = self.frames.iter().rev().find(|frame| is_below(directory, &self.current[..frame.end]));
+        let known = known.expect("everything is below the first frame");
+        let mut names = directory[known.end..].split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        names.try_fold(known.dir.clone(), |dir, name| self.target.open_dir(&dir, name))
+    }
+}
+
+/// Refusals that the next file would meet too.
+const FATAL: &[Errno] = &[Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::NOMEM];
+
+enum Placed<F> {
+    Made { file: Option<F>, temporary: Option<Vec<u8>> },
+    Skipped,
+}
+
+impl<F> Placed<F> {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Made { .. } => Outcome::Done,
+            Self::Skipped => Outcome::Skipped,
+        }
+    }
+}
+
+/// Whether `path` is `directory` or below it.
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+impl<T: Target> Sink for Writer<T> {
+    fn entry(&mut self, batch: &Batch, entry: &Entry) -> Result<Outcome, Fault> {
+        let path = self.full(batch.get(entry.path));
+        let attrs = self.keep.attrs(&entry.meta);
+        let file_type = entry.meta.file_type();
+        let xattrs = if self.keep.xattrs { batch.get(entry.xattrs) } else { b"" };
+        if path.is_empty() && file_type != FileType::Directory {
+            let what = "the archive has a file in the place of the target directory";
+            return Err(Fault::Entry(Failure::new(self.target.place(b""), what, "").into()));
+        }
+        let placed = match &entry.body {
+            Body::None if file_type == FileType::Directory => return self.directory(&path, &entry.meta, xattrs),
+            Body::None => self.place(&path, file_type, |target, dir, name| {
+                target.make_node(dir, name, &entry.meta, &attrs, xattrs).map(|()| None)
+            })?,
+            Body::Symlink(link) => self.place(&path, file_type, |target, dir, name| {
+                target.make_symlink(dir, name, batch.get(*link), &attrs, xattrs).map(|()| None)
+            })?,
+            Body::HardLink(source) => {
+                let source = self.full(batch.get(*source));
+                return self.hard_link(&path, &source, file_type);
+            }
+            Body::Whole(data) => self.place(&path, file_type, |target, dir, name| {
+                target.make_whole(dir, name, batch.get(*data), &attrs, xattrs).map(|()| None)
+            })?,
+            Body::Parts(_) => {
+                self.place(&path, file_type, |target, dir, name| target.make_file(dir, name).map(Some))?
+            }
+        };
+        let outcome = placed.outcome();
+        if let Placed::Made { file: Some(file), temporary } = placed {
+            let name = path::split(&path).1.to_vec();
+            self.open = Some(Open { file, size: entry.meta.size, attrs, xattrs: xattrs.to_vec(), name, temporary });
+        }
+        Ok(outcome)
+    }
+
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let open = self.open.as_ref().expect("data comes after its entry was taken");
+        self.target.write(&open.file, offset, bytes).map_err(|error| {
+            let path = crate::show::name::join(&self.current, &open.name);
+            self.fault(&path, error)
+        })
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Open { file, size, attrs, xattrs, name, temporary } = self.open.take().expect("data comes after its entry");
+        let path = crate::show::name::join(&self.current, &name);
+        if let Err(error) = self.target.finish_file(file, size, &attrs, &xattrs) {
+            let _ = self.target.unlink(self.top(), temporary.as_deref().unwrap_or(&name));
+            return Err(self.fault(&path, error));
+        }
+        match temporary {
+            Some(temporary) => self.replace(&path, &temporary, &name),
+            None => Ok(()),
+        }
+    }
+
+    fn spoil(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let name = open.temporary.unwrap_or(open.name);
+        drop(open.file);
+        // If even this fails, the volume or the host is in a state that the next error tells of.
+        let _ = self.target.unlink(self.top(), &name);
+    }
+
+    fn finish(&mut self) -> Result<(), Fault> {
+        self.spoil();
+        let mut result = Ok(());
+        while self.frames.len() > 1 {
+            result = result.and(self.leave());
+        }
+        let first = self.frames.pop().expect("the first frame stays");
+        let settled = self.settle(&first).map_err(|error| self.fault(b"", error));
+        self.frames.push(Frame { leave: Leave::Nothing, ..first });
+        result.and(settled)
+    }
+
+    fn lost(&self) -> Option<String> {
+        let lost = self.target.lost();
+        let example = lost.example?;
+        Some(format!("{} extended attributes could not be kept; the first: {}", lost.xattrs, Shown(example.as_bytes())))
+    }
+
+    fn is_ready(&self) -> bool {
+        self.open.is_some()
+    }
+}

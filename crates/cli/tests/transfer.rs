@@ -1,0 +1,341 @@
+//! `import`, `export`, `cp` and `verify`, from the command line to the volume and back.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// A folder with an empty volume `v.img`.
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        bench.myriad(&["mkfs", "--quiet", "--size", "256M", "v.img"], 0);
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs a verb, which must exit with `code`; everything it said.
+    fn myriad(&self, arguments: &[&str], code: i32) -> String {
+        let output = self.command(arguments).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        said
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_myriad"));
+        command.args(arguments).current_dir(self.folder.path());
+        command
+    }
+
+    fn shell(&self, script: &str) -> String {
+        let script = format!("alias myriad='{}'\n{script}", env!("CARGO_BIN_EXE_myriad"));
+        let output = Command::new("sh").args(["-ec", &script]).current_dir(self.folder.path()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The volume is sound, whatever was done to it.
+    fn check(&self) {
+        self.myriad(&["fsck", "-n", "v.img"], 0);
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A tree with everything that this user can make.
+const TREE: &str = r#"
+    mkdir -p tree/sub/empty tree/many; cd tree
+    echo hello > plain; ln plain sub/second; ln plain many/third; ln -s ../plain sub/link; ln -s nowhere dangling
+    chmod 640 plain; chmod 1777 sub/empty; touch -d '2001-02-03 04:05:06.123456789' plain sub
+    mkfifo fifo; : > nothing
+    truncate -s 50M holes; printf data | dd of=holes bs=1 seek=20000000 conv=notrunc 2>/dev/null
+    head -c 3000000 /dev/urandom > big
+    printf x > "$(printf 'caf\351')"; printf x > "$(printf 'a\nb')"
+    for i in $(seq 2000); do echo $i > many/$i; done
+    setfattr -n user.key -v value plain 2>/dev/null || :
+    setfacl -m u:1234:rw big 2>/dev/null || :
+    setfacl -d -m u:1234:rwx sub 2>/dev/null || :
+    touch -d '1999-09-09 09:09:09.9' many sub .
+"#;
+
+fn tree() -> Bench {
+    let bench = Bench::new();
+    bench.shell(TREE);
+    if is_root() {
+        bench.shell("mknod tree/device c 1 7; chown 1234:5678 tree/nothing; chmod 4755 tree/nothing");
+    }
+    bench
+}
+
+#[test]
+fn a_directory_comes_back_as_it_went() {
+    let bench = tree();
+    bench.myriad(&["import", "tree", "v.img:/tree"], 0);
+    assert!(bench.myriad(&["verify", "v.img:/tree", "tree"], 0).contains("no differences"));
+    bench.check();
+    bench.myriad(&["export", "v.img:/tree", "out"], 0);
+    bench.myriad(&["verify", "v.img:/tree", "out"], 0);
+    bench.shell("rm -f tree/fifo out/fifo tree/device out/device; diff -r --no-dereference tree out");
+    let blocks = bench.shell("stat -c %b out/holes");
+    assert!(blocks.trim().parse::<u64>().unwrap() < 1000, "the holes are filled: {blocks}");
+    assert_eq!(bench.shell("stat -c %h out/plain").trim(), "3");
+}
+
+#[test]
+fn archives_come_back_as_they_went() {
+    let bench = tree();
+    for (target, compressed) in
+        [("a.tar", "cat"), ("a.tgz", "gzip -dc"), ("a.tar.zst", "zstd -dc"), ("a.tar.xz", "xz -dc")]
+    {
+        bench.shell("rm -f v.img; myriad mkfs -q --size 256M v.img");
+        bench.myriad(&["import", "tree", "v.img:/tree"], 0);
+        bench.myriad(&["export", "v.img:/tree", target], 0);
+        bench.shell(&format!(
+            "rm -rf out; mkdir out; {compressed} < {target} | tar -xp --xattrs --xattrs-include='*' --acls -C out"
+        ));
+        bench.myriad(&["verify", "v.img:/tree", "out"], 0);
+        bench.myriad(&["import", target, "v.img:/again"], 0);
+        bench.myriad(&["verify", "v.img:/again", "tree"], 0);
+        bench.check();
+    }
+}
+
+#[test]
+fn a_pipe_carries_archives_both_ways() {
+    let bench = tree();
+    bench.shell(
+        "tar -c --format=pax --sparse --xattrs --xattrs-include='*' --acls -C tree . | myriad import -q - v.img:/",
+    );
+    bench.myriad(&["verify", "v.img:/", "tree"], 0);
+    bench.shell("mkdir out; myriad export -q v.img:/ - | tar -xp --xattrs --xattrs-include='*' --acls -C out");
+    bench.myriad(&["verify", "v.img", "out"], 0);
+    bench.check();
+}
+
+#[test]
+fn verify_finds_every_kind_of_difference() {
+    let changes: &[(&str, &str)] = &[
+        ("echo jello > tree/plain", "plain: content: from byte 0"),
+        ("printf x >> tree/big", "big: size"),
+        ("chmod 600 tree/plain", "mode: 0640 in the volume, 0600 on the host"),
+        ("touch -d @5 tree/nothing", "nothing: time"),
+        ("rm tree/many/7", "many/7: only in the volume"),
+        ("echo > tree/many/new", "many/new: only on the host"),
+        ("ln -sf elsewhere tree/dangling", "dangling: target: nowhere in the volume, elsewhere on the host"),
+        ("cp -p tree/plain p; mv p tree/many/third", "hard links"),
+        ("rm tree/nothing; mkdir tree/nothing", "nothing: type: regular file in the volume, directory on the host"),
+        (
+            "printf X | dd of=tree/holes bs=1 seek=30000000 conv=notrunc 2>/dev/null",
+            "holes: content: from byte 30000000",
+        ),
+    ];
+    let bench = tree();
+    bench.myriad(&["import", "-q", "tree", "v.img:/tree"], 0);
+    for (change, expected) in changes {
+        bench.shell("cp -a tree kept");
+        bench.shell(change);
+        let said = bench.myriad(&["verify", "--max", "1000", "v.img:/tree", "tree"], 1);
+        assert!(said.contains(expected), "{change}: {said}");
+        bench.shell("rm -rf tree; mv kept tree");
+        bench.myriad(&["verify", "v.img:/tree", "tree"], 0);
+    }
+    let json = bench.myriad(&["verify", "-q", "--json", "v.img:/tree", "tree"], 0);
+    let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(summary["differences"], 0);
+}
+
+#[test]
+fn what_is_there_stays_unless_told_otherwise() {
+    let bench = Bench::new();
+    bench.shell(
+        "mkdir -p one/d two/d; echo old > one/d/f; echo kept > one/d/k; echo new > two/d/f; echo more > two/d/m",
+    );
+    bench.myriad(&["import", "one", "v.img:/x"], 0);
+    let said = bench.myriad(&["import", "two", "v.img:/x"], 1);
+    assert!(said.contains("v.img:/x/d/f: is there already; give --replace or --skip-existing"), "{said}");
+    let contents = |expected: &str| {
+        let said = bench.shell("myriad cat v.img:/x/d/f v.img:/x/d/k v.img:/x/d/m");
+        assert_eq!(said, expected);
+    };
+    contents("old\nkept\nmore\n");
+    let json: serde_json::Value =
+        serde_json::from_str(&bench.myriad(&["import", "-q", "--json", "--skip-existing", "two", "v.img:/x"], 0))
+            .unwrap();
+    assert_eq!(json["errors"], 0);
+    contents("old\nkept\nmore\n");
+    bench.myriad(&["import", "--replace", "two", "v.img:/x"], 0);
+    contents("new\nkept\nmore\n");
+    assert!(!bench.shell("myriad find v.img:/").contains(".myriad-new"));
+    // A file never takes the place of a directory, nor the other way round.
+    bench.shell("mkdir three four; echo > three/d; mkdir four/d; mkdir four/d/f");
+    assert!(bench.myriad(&["import", "--replace", "three", "v.img:/x"], 1).contains("is a directory"));
+    assert!(bench.myriad(&["import", "--replace", "four", "v.img:/x"], 1).contains("is not a directory"));
+    contents("new\nkept\nmore\n");
+    bench.check();
+}
+
+#[test]
+fn an_archive_stays_below_its_target() {
+    let bench = Bench::new();
+    bench.shell(
+        "mkdir -p a/b; echo evil > evil; ln -s / a/root; mkdir a/sub; echo fine > a/sub/fine
+         tar -cPf up.tar a/../evil ../$(basename $PWD)/evil
+         tar -cf link.tar a/root; tar -rf link.tar --transform 's,evil,a/root/evil,' evil
+         tar -rf link.tar a/sub",
+    );
+    bench.myriad(&["mkdir", "v.img:/in"], 0);
+    let said = bench.myriad(&["import", "up.tar", "v.img:/in"], 1);
+    assert!(said.contains("leads out of the target"), "{said}");
+    let said = bench.myriad(&["import", "link.tar", "v.img:/in"], 1);
+    assert!(said.contains("is there, and is not a directory"), "{said}");
+    assert_eq!(bench.shell("myriad cat v.img:/in/a/sub/fine"), "fine\n");
+    assert!(!bench.shell("myriad find v.img:/").contains("evil"));
+    bench.check();
+}
+
+#[test]
+fn archives_in_any_order_give_the_same_tree() {
+    let bench = Bench::new();
+    // A file before its directory, the directory again later, a file in it after that; and a hard link across.
+    bench.shell(
+        "mkdir -p t/d/e t/z; echo 1 > t/d/e/1; echo 2 > t/d/2; ln t/d/2 t/z/two
+         touch -d @1000000 t/d/e/1 t/d/e; touch -d @2000000 t/d/2 t/d; touch -d @3000000 t/z; touch -d @4000000 t
+         cd t; tar --format=pax --no-recursion -cf ../t.tar d/e/1 z d d/e . d/2 z/two",
+    );
+    bench.myriad(&["import", "t.tar", "v.img:/t"], 0);
+    bench.myriad(&["verify", "v.img:/t", "t"], 0);
+    bench.check();
+}
+
+#[test]
+fn cp_goes_in_every_direction() {
+    let bench = tree();
+    bench.myriad(&["mkfs", "-q", "--size", "256M", "w.img"], 0);
+    bench.myriad(&["cp", "-a", "tree", "v.img:/"], 0);
+    bench.myriad(&["verify", "v.img:/tree", "tree"], 0);
+    bench.myriad(&["cp", "-a", "v.img:/tree", "w.img:/copy"], 0);
+    bench.myriad(&["verify", "w.img:/copy", "tree"], 0);
+    bench.myriad(&["cp", "-a", "v.img:/tree", "v.img:/inside"], 0);
+    bench.myriad(&["verify", "v.img:/inside", "tree"], 0);
+    bench.myriad(&["cp", "-a", "w.img:/copy", "out"], 0);
+    bench.myriad(&["verify", "v.img:/tree", "out"], 0);
+    bench.check();
+    bench.myriad(&["fsck", "-n", "w.img"], 0);
+
+    bench.myriad(&["cp", "tree/plain", "v.img:/new"], 0);
+    bench.myriad(&["cp", "v.img:/new", "v.img:/tree/sub/link", "w.img:/"], 0);
+    assert_eq!(bench.shell("myriad cat w.img:/new w.img:/link"), "hello\nhello\n");
+    bench.shell("echo other > other; myriad cp other v.img:/new; myriad cp -n tree/plain v.img:/new 2>/dev/null");
+    assert_eq!(bench.shell("myriad cat v.img:/new"), "other\n");
+    bench.myriad(&["cp", "v.img:/new", "back"], 0);
+    assert_eq!(fs::read(bench.path("back")).unwrap(), b"other\n");
+
+    for (arguments, expected) in [
+        (&["cp", "tree", "v.img:/"][..], "is a directory; copy it with -r"),
+        (&["cp", "-r", "v.img:/tree", "v.img:/tree/sub"], "one inside the other"),
+        (&["cp", "v.img:/new", "v.img:/new"], "the same file"),
+        (&["cp", "missing", "v.img:/"], "missing: No such file"),
+        (&["cp", "v.img:/missing", "."], "v.img:/missing: No such file"),
+    ] {
+        let said = bench.myriad(arguments, 1);
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    bench.myriad(&["cp", "tree/plain", "tree/big", "v.img:/new"], 2);
+    bench.check();
+}
+
+#[test]
+fn broken_archives_are_told_by_offset_and_leave_a_sound_volume() {
+    let bench = tree();
+    bench.shell(
+        "tar -cf whole.tar tree; head -c 1000000 whole.tar > cut.tar; gzip -c whole.tar | head -c 100000 > cut.tgz",
+    );
+    let said = bench.myriad(&["import", "cut.tar", "v.img:/cut"], 1);
+    assert!(said.contains("ends at byte 1000000, inside an entry"), "{said}");
+    assert!(said.contains("importing stopped after"), "{said}");
+    let said = bench.myriad(&["import", "cut.tgz", "v.img:/gz"], 1);
+    assert!(said.contains("archive: reading at byte") || said.contains("inside an entry"), "{said}");
+    let said = bench.myriad(&["import", "tree/big", "v.img:/big"], 1);
+    assert!(said.contains("is not a tar archive"), "{said}");
+    bench.check();
+}
+
+#[test]
+fn an_interrupted_import_leaves_a_sound_volume_and_says_how_far_it_came() {
+    let bench = tree();
+    bench.shell("mkdir old; echo kept > old/f; myriad import -q old v.img:/tree; mkfifo pipe; tar -cf whole.tar tree");
+    // The archive stops in the middle, but the pipe stays open: the import waits.
+    let mut import = bench.command(&["import", "pipe", "v.img:/"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe = fs::OpenOptions::new().write(true).open(bench.path("pipe")).unwrap();
+    let archive = fs::read(bench.path("whole.tar")).unwrap();
+    std::io::Write::write_all(&mut pipe, &archive[..archive.len() / 2]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let pid = rustix::process::Pid::from_child(&import);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = import.wait_with_output();
+    drop(pipe);
+    let output = output.unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted") && said.contains("imported"), "{said}");
+    assert_eq!(bench.shell("myriad cat v.img:/tree/f"), "kept\n");
+    bench.check();
+    // What is missing comes with the second run.
+    bench.myriad(&["import", "--skip-existing", "whole.tar", "v.img:/"], 0);
+    bench.myriad(&["rm", "v.img:/tree/f"], 0);
+    bench.myriad(&["verify", "--ignore", "mode,time,xattrs", "v.img:/tree", "tree"], 0);
+}
+
+#[test]
+fn a_full_volume_ends_the_import_and_stays_sound() {
+    let bench = Bench::new();
+    bench.shell("myriad mkfs -q --force --size 32M v.img; mkdir t; for i in 1 2 3 4 5 6; do head -c 8000000 /dev/urandom > t/$i; done");
+    let said = bench.myriad(&["import", "t", "v.img:/t"], 1);
+    assert!(said.contains("No space left"), "{said}");
+    bench.check();
+}
+
+#[test]
+fn exports_replace_nothing_unless_told() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; echo new > t/f; myriad import -q t v.img:/t; echo old > a.tar; mkdir out; echo old > out/f");
+    assert!(bench.myriad(&["export", "v.img:/t", "a.tar"], 1).contains("is there already"));
+    assert!(bench.myriad(&["export", "v.img:/t", "out"], 1).contains("is there already"));
+    assert_eq!(bench.shell("cat a.tar out/f"), "old\nold\n");
+    bench.myriad(&["export", "--replace", "v.img:/t", "out"], 0);
+    bench.myriad(&["export", "--replace", "v.img:/t", "a.tar"], 0);
+    assert_eq!(bench.shell("cat out/f; tar -xOf a.tar f"), "new\nnew\n");
+    // A link in the way is not followed.
+    bench.shell("mkdir -p evil; rm -rf out; mkdir out; mkdir t/d; echo x > t/d/x; myriad import -q --replace t v.img:/t; ln -s ../evil out/d");
+    assert!(bench.myriad(&["export", "v.img:/t", "out"], 1).contains("is not a directory"));
+    assert!(fs::read_dir(bench.path("evil")).unwrap().next().is_none());
+}
+
+#[test]
+fn files_nobody_may_read_are_counted() {
+    if is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.shell("mkdir -p t/d; echo > t/f; echo > t/d/g; chmod 0 t/f t/d");
+    assert!(bench.myriad(&["import", "t", "v.img:/t"], 1).contains("Permission denied"));
+    let json = bench.myriad(&["import", "-q", "--json", "--skip-unreadable", "t", "v.img:/u"], 0);
+    let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(summary["unreadable"], 2);
+    bench.myriad(&["verify", "--skip-unreadable", "v.img:/u", "t"], 0);
+    bench.shell("chmod 700 t/f t/d");
+}
