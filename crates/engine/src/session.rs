@@ -14,6 +14,7 @@ use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
 use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, flag};
 use myriad_format::superblock::{Superblock, feature, seam};
 use myriad_format::{BlockKind, FsBlock, Ino};
+use myriad_log::LogPlace;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -111,8 +112,8 @@ impl Fs {
             return Err(Error::Option { option: "image", reason });
         }
         let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
-        let volume = Volume::assemble(device, place, superblock, options)?;
-        volume.recover()?;
+        let volume = Volume::assemble(device, place.clone(), superblock, options)?;
+        volume.recover(place.as_ref())?;
         let volume = Arc::new(volume);
         let background = (volume.options.background && !volume.options.read_only).then(|| {
             let volume = volume.clone();
@@ -296,7 +297,7 @@ fn run_background(volume: &Volume) {
 
 impl Volume {
     /// Brings an assembled volume to life: totals, orphans, and, for a writer, the mark that it is in use.
-    fn recover(&self) -> Result<()> {
+    fn recover(&self, log: Option<&LogPlace>) -> Result<()> {
         let look = self.look();
         let superblock = look.read(FsBlock(0), BlockKind::Superblock, |bytes| *Superblock::read(bytes))?;
         drop(look);
@@ -304,6 +305,9 @@ impl Volume {
         self.load_orphans(&superblock)?;
         if !self.options.read_only {
             self.write_superblock(seam::STATE_IN_USE)?;
+            if let (Order::None, Some(log)) = (self.order, log) {
+                self.checkpointer.lock().retire_log(self, log)?;
+            }
             reclaim_orphans(self)?;
         }
         Ok(())

@@ -123,14 +123,20 @@ impl Volume {
         let mut opened = None;
         let mut recovered = false;
         if let Some(place) = log {
-            let (log, found) = Log::open(place).map_err(log_open_error)?;
+            // Opening a log to append may have to write; a reader only looks.
+            let (log, found) = if options.read_only {
+                (None, myriad_log::recover(&place).map_err(log_open_error)?)
+            } else {
+                let (log, found) = Log::open(place).map_err(log_open_error)?;
+                (Some(log), found)
+            };
             // A volume closed cleanly has everything home; its log still shows the last checkpoint.
             if superblock.state.get() == seam::STATE_IN_USE {
                 recovered = found.checkpoints > 0;
                 overlay = found.overlay;
             }
             pending = found.pending;
-            opened = Some(log);
+            opened = log;
         }
         let cache = Cache::new(
             options.cache_size,
@@ -301,7 +307,7 @@ impl Volume {
                 break;
             }
             if round > 0 {
-                crate::file::flush_all(self)?;
+                crate::file::flush_idle(self)?;
             }
             self.commit_now()?;
             let mut checkpointer = self.checkpointer.lock();

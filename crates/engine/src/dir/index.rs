@@ -391,10 +391,16 @@ pub(crate) fn update(
 /// Calls `f` with every block of the index, leaves included.
 pub(crate) fn for_each_block(look: &Look<'_>, dir: Ino, root: FsBlock, f: &mut impl FnMut(FsBlock)) -> Result<()> {
     let level = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??.level;
-    visit(look, dir, root, level, f)
+    // No sound index has more blocks than the volume; pointers that meet in a few blocks could make a walk of ages.
+    let mut left = look.volume.geometry.block_count;
+    visit(look, dir, root, level, &mut |block| {
+        left = left.saturating_sub(1);
+        f(block);
+        left > 0
+    })
 }
 
-fn visit(look: &Look<'_>, dir: Ino, block: FsBlock, level: u8, f: &mut impl FnMut(FsBlock)) -> Result<()> {
+fn visit(look: &Look<'_>, dir: Ino, block: FsBlock, level: u8, f: &mut dyn FnMut(FsBlock) -> bool) -> Result<()> {
     if level > 0 {
         let count = 1_usize << node_bits(look.volume.geometry.block_bits);
         let children = look.read(block, BlockKind::DirIndex, |bytes| {
@@ -406,12 +412,13 @@ fn visit(look: &Look<'_>, dir: Ino, block: FsBlock, level: u8, f: &mut impl FnMu
         })??;
         for child in children {
             if level == 1 {
-                f(FsBlock(child));
+                if !f(FsBlock(child)) {
+                    return Err(corrupt(dir, block, "pointer", child));
+                }
             } else {
                 visit(look, dir, FsBlock(child), level - 1, f)?;
             }
         }
     }
-    f(block);
-    Ok(())
+    if f(block) { Ok(()) } else { Err(corrupt(dir, block, "pointer", block.0)) }
 }

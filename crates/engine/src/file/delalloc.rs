@@ -22,6 +22,9 @@ use zerocopy::little_endian::{I64, U16, U64};
 /// Pages that get a further promise of one block for the nodes of the extent tree.
 const PAGES_PER_NODE: u64 = 16;
 
+/// Bytes written under one hold of the data lock.
+const WRITE_PART: usize = 4 << 20;
+
 /// Loads the size from the inode at the first use of the data lock.
 pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
     if !data.loaded {
@@ -140,6 +143,24 @@ pub(crate) fn write(
         return Ok(0);
     }
     drop_set_id(volume, cred, file)?;
+    // In parts, so that a buffer larger than the cache finds its way out between them.
+    let mut done = 0;
+    for part in buf.chunks(WRITE_PART) {
+        match write_part(volume, file, part, offset.saturating_add(done as u64), append) {
+            Ok(written) => {
+                done += written;
+                if written < part.len() {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+fn write_part(volume: &Volume, file: &Arc<OpenFile>, buf: &[u8], offset: u64, append: bool) -> Result<usize> {
     let written = {
         let mut data = file.data.write();
         load(volume, file, &mut data)?;
@@ -219,7 +240,26 @@ pub(super) fn drop_set_id(volume: &Volume, cred: &Cred, file: &OpenFile) -> Resu
     })
 }
 
-/// Flushes every dirty file.
+/// Flushes the dirty files that nobody is using right now: for whoever needs memory while holding a file's data lock.
+pub(crate) fn flush_idle(volume: &Volume) -> Result<()> {
+    let files = volume.files.dirty.lock().clone();
+    for file in files {
+        if let Some(data) = file.data.try_write() {
+            flush_listed(volume, &file, data, false, Enter::Direct)?;
+        }
+    }
+    // What was flushed leaves the list.
+    volume.files.dirty.lock().retain(|file| match file.data.try_write() {
+        Some(mut data) if !file.ahead.load(Ordering::Acquire) => {
+            data.listed = false;
+            false
+        }
+        _ => true,
+    });
+    Ok(())
+}
+
+/// Flushes every dirty file. The caller holds no data lock.
 pub(crate) fn flush_all(volume: &Volume) -> Result<()> {
     let mut files = std::mem::take(&mut *volume.files.dirty.lock());
     // By number: neighbours in the inode table get neighbouring blocks.

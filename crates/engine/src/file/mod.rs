@@ -19,7 +19,9 @@ mod delalloc;
 mod read;
 mod resize;
 
-pub(crate) use delalloc::{discard, flush, flush_all, flush_emptied, mark_dead, mark_dead_if_unnamed, write};
+pub(crate) use delalloc::{
+    discard, flush, flush_all, flush_emptied, flush_idle, mark_dead, mark_dead_if_unnamed, write,
+};
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 

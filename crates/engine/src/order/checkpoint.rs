@@ -23,7 +23,7 @@ use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};
 use myriad_format::{FsBlock, Lsn, header};
-use myriad_log::{Checkpoint, Log};
+use myriad_log::{Checkpoint, Log, LogPlace};
 use std::sync::atomic::Ordering;
 
 /// Largest write to the device, in bytes.
@@ -88,6 +88,15 @@ impl Checkpointer {
     /// Blocks freed durably that are in no tree yet.
     pub fn released_blocks(&self) -> u64 {
         self.released.iter().map(|&(_, length)| u64::from(length)).sum()
+    }
+
+    /// Empties a log that will not be written to, so that no later opening replays it over newer blocks.
+    pub fn retire_log(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
+        self.settle(volume)?;
+        if let Some(log) = self.log.take() {
+            myriad_log::format(place, log.head()).map_err(|error| volume.log_error(error))?;
+        }
+        Ok(())
     }
 
     /// Puts durably freed blocks into the trees at once, for whoever waits for space.

@@ -1,0 +1,250 @@
+//! Volumes as a whole: opened in every way, small caches, full logs, logs of their own, space given back.
+
+use myriad_check::{Options as CheckOptions, check};
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{
+    Allocation, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
+};
+use std::sync::Arc;
+
+fn device(size: u64) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(size))
+}
+
+fn formatted(size: u64, options: &MkfsOptions) -> Arc<MemoryDevice> {
+    let device = device(size);
+    Fs::format_device(device.clone(), None, options).unwrap();
+    device
+}
+
+/// Small, and with nothing going on behind the test's back.
+fn quiet() -> MountOptions {
+    MountOptions { background: false, commit_interval_ms: 0, cache_size: 8 << 20, ..MountOptions::default() }
+}
+
+fn open(device: &Arc<MemoryDevice>, options: MountOptions) -> Fs {
+    Fs::open_device(device.clone(), None, options).unwrap()
+}
+
+/// What power loss leaves when everything written so far has arrived.
+fn crashed(device: &Arc<MemoryDevice>) -> Arc<MemoryDevice> {
+    Arc::new(device.clone_image())
+}
+
+fn assert_sound(device: &Arc<MemoryDevice>, log: Option<Arc<dyn BlockDevice>>) {
+    let report = check(device.clone(), log, &CheckOptions::default()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
+}
+
+const WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    create: true,
+    exclusive: false,
+    no_follow: false,
+    sync: false,
+    mode: 0o644,
+};
+
+#[test]
+fn a_log_left_behind_is_not_replayed_over_newer_blocks() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, quiet());
+    let session = fs.session(Cred::root());
+    for i in 0..300 {
+        session.create(&format!("old{i}"), 0o644).unwrap();
+    }
+    fs.sync().unwrap();
+    // The log holds all of it. The volume goes on without one, and stops in the middle.
+    let second = crashed(&device);
+    let fs = open(&second, MountOptions { order: Some(Order::None), ..quiet() });
+    assert!(fs.info().recovered);
+    let session = fs.session(Cred::root());
+    for i in 0..300 {
+        session.rename(&format!("old{i}"), &format!("new{i}"), RenameMode::Replace).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    let third = crashed(&second);
+    let fs = open(&third, MountOptions { order: Some(Order::Log), ..quiet() });
+    let session = fs.session(Cred::root());
+    assert_eq!(session.read_dir("/").unwrap().filter(|e| e.as_ref().unwrap().name.starts_with(b"new")).count(), 300);
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&third, None);
+}
+
+#[test]
+fn files_larger_than_the_cache_pass_through_it() {
+    for allocation in [Allocation::Delayed, Allocation::AtWrite] {
+        let device = formatted(256 << 20, &MkfsOptions::default());
+        let fs = open(&device, MountOptions { allocation, ..quiet() });
+        let session = fs.session(Cred::root());
+        let pattern = |i: usize| -> Vec<u8> { (0..1 << 20).map(|at| (at * 7 + i * 13) as u8).collect() };
+        let file = session.open("big", WRITE).unwrap();
+        let whole: Vec<u8> = (0..40).flat_map(pattern).collect();
+        assert_eq!(file.write_at(&whole, 0).unwrap(), whole.len());
+        let other = session.open("other", WRITE).unwrap();
+        for i in 0..40 {
+            assert_eq!(other.write_at(&pattern(i), (i as u64) << 20).unwrap(), 1 << 20);
+        }
+        let mut back = vec![0; whole.len()];
+        for file in [&file, &other] {
+            assert_eq!(file.read_at(&mut back, 0).unwrap(), whole.len());
+            assert!(back == whole, "contents differ");
+        }
+        drop((file, other, session));
+        fs.close().unwrap();
+        assert_sound(&device, None);
+        let fs = open(&device, quiet());
+        let file = fs.session(Cred::root()).open("big", OpenOptions { read: true, ..OpenOptions::default() }).unwrap();
+        let mut small = vec![0; 5000];
+        for at in (0..whole.len()).step_by(5000) {
+            let count = file.read_at(&mut small, at as u64).unwrap();
+            assert!(small[..count] == whole[at..at + count], "at {at}");
+        }
+    }
+}
+
+#[test]
+fn a_cache_full_of_changes_makes_room() {
+    let device = formatted(512 << 20, &MkfsOptions::default());
+    let fs = open(&device, MountOptions { cache_size: 4 << 20, ..quiet() });
+    let session = fs.session(Cred::root());
+    session.mkdir("d", 0o755).unwrap();
+    for i in 0..40_000 {
+        session.create(&format!("d/file-with-a-name-{i}"), 0o644).unwrap();
+    }
+    assert_eq!(session.read_dir("d").unwrap().count(), 40_000);
+    for i in (0..40_000).rev() {
+        session.unlink(&format!("d/file-with-a-name-{i}")).unwrap();
+    }
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device, None);
+}
+
+#[test]
+fn space_comes_back_to_the_block() {
+    for block_size in [512, 4096, 65536] {
+        let device = formatted(1 << 30, &MkfsOptions { block_size, ..MkfsOptions::default() });
+        let fs = open(&device, quiet());
+        let session = fs.session(Cred::root());
+        fs.sync().unwrap();
+        let before = fs.statfs().unwrap();
+        for d in 0..20 {
+            session.mkdir(&format!("d{d}"), 0o755).unwrap();
+            for f in 0..200 {
+                let file = session.open(&format!("d{d}/f{f}"), WRITE).unwrap();
+                file.write_at(&vec![d as u8; f * 97], 0).unwrap();
+            }
+            session.symlink(&[b't'; 300], &format!("d{d}/link")).unwrap();
+            session.set_xattr(&format!("d{d}"), b"user.big", &vec![7; 20_000], Default::default()).unwrap();
+        }
+        fs.sync().unwrap();
+        for d in 0..20 {
+            assert_eq!(session.remove_tree(&format!("d{d}"), &mut |_| true).unwrap(), 202);
+        }
+        fs.sync().unwrap();
+        fs.sync().unwrap();
+        let after = fs.statfs().unwrap();
+        assert_eq!((before.free_blocks, before.inodes_used), (after.free_blocks, after.inodes_used), "{block_size}");
+        drop(session);
+        fs.close().unwrap();
+        assert_sound(&device, None);
+    }
+}
+
+#[test]
+fn a_log_on_its_own_device() {
+    let (device, log) = (device(64 << 20), device(4 << 20));
+    let options = MkfsOptions::default();
+    Fs::format_device(device.clone(), Some(log.clone()), &options).unwrap();
+    assert!(matches!(Fs::open_device(device.clone(), None, quiet()), Err(Error::Option { option: "log-device", .. })));
+    let fs = Fs::open_device(device.clone(), Some(log.clone()), quiet()).unwrap();
+    assert!(fs.info().log_external);
+    let session = fs.session(Cred::root());
+    for i in 0..5000 {
+        session.create(&format!("f{i}"), 0o644).unwrap();
+    }
+    fs.sync().unwrap();
+    let (second, second_log) = (crashed(&device), crashed(&log));
+    let fs = Fs::open_device(second.clone(), Some(second_log.clone()), quiet()).unwrap();
+    assert!(fs.info().recovered);
+    assert_eq!(fs.session(Cred::root()).read_dir("/").unwrap().count(), 5000);
+    fs.close().unwrap();
+    assert_sound(&second, Some(second_log));
+}
+
+#[test]
+fn a_reader_sees_what_the_log_holds_and_writes_nothing() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, quiet());
+    fs.session(Cred::root()).mkdir("d", 0o755).unwrap();
+    fs.sync().unwrap();
+    let image = crashed(&device);
+    let writes = image.counters().writes;
+    let reader = open(&image, MountOptions { read_only: true, ..quiet() });
+    let session = reader.session(Cred::root());
+    assert!(session.stat("d").unwrap().is_dir());
+    let refused = session.mkdir("e", 0o755);
+    assert!(matches!(refused, Err(Error::Refused(Errno::ROFS))), "{refused:?}");
+    drop(session);
+    reader.close().unwrap();
+    assert_eq!(image.counters().writes, writes);
+}
+
+#[test]
+fn old_dirpref_spreads_and_new_dirpref_gathers() {
+    let regions = |dirpref| {
+        let options = MkfsOptions { region_size: 1 << 20, ..MkfsOptions::default() };
+        let device = formatted(256 << 20, &options);
+        let fs = open(&device, MountOptions { dirpref, seed: Some(3), ..quiet() });
+        let session = fs.session(Cred::root());
+        session.mkdir("top", 0o755).unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for i in 0..12 {
+            let dir = format!("top/d{i}");
+            session.mkdir(&dir, 0o755).unwrap();
+            for f in 0..4 {
+                session.create(&format!("{dir}/f{f}"), 0o644).unwrap();
+            }
+            // 32 inode slots a block of 4 KiB, 256 blocks a region.
+            seen.insert(session.stat(&dir).unwrap().ino / 32 / 256);
+        }
+        seen.len()
+    };
+    let (old, new) = (regions(DirPref::Old), regions(DirPref::New));
+    assert!(new < old && new <= 3, "old spreads over {old} regions, new over {new}");
+}
+
+#[test]
+fn sixteen_tebibytes_are_made_in_a_moment() {
+    let device = device(16 << 40);
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    assert!(device.allocated_bytes() < 4 << 20, "{} bytes", device.allocated_bytes());
+    let fs = open(&device, quiet());
+    let session = fs.session(Cred::root());
+    for d in 0..50 {
+        session.mkdir(&format!("d{d}"), 0o755).unwrap();
+        session.open(&format!("d{d}/f"), WRITE).unwrap().write_at(&[1; 10_000], 1 << 62).unwrap();
+    }
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device, None);
+}
+
+#[test]
+fn a_forgotten_close_is_a_clean_close() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    {
+        let fs = open(&device, MountOptions { background: true, ..quiet() });
+        let session = fs.session(Cred::root());
+        session.open("f", WRITE).unwrap().write_at(b"kept", 0).unwrap();
+    }
+    let fs = open(&device, quiet());
+    assert!(!fs.info().recovered);
+    assert_eq!(fs.session(Cred::root()).stat("f").unwrap().size, 4);
+}
