@@ -1,9 +1,9 @@
 //! Where new directories go (seam "placement"): dirpref over placement regions.
 //!
-//! Orlov's rule of 2001 and its predecessor (MECHANISMS 4.2, 4.3), with three differences that dynamic inodes and large
-//! volumes ask for; docs/decisions/placement-regions.md argues them. A region plays the cylinder group. Inodes take blocks, so
-//! the rules on free inodes fall together with those on free blocks. A search looks at `SCAN_MAX` regions at most, and
-//! only at groups in use and the next few: a volume of 16 TiB has half a million regions.
+//! Orlov's rule of 2001 and its predecessor, with differences that dynamic inodes and large volumes ask for;
+//! docs/decisions/0008-placement-regions.md argues them. A region plays the cylinder group. Inodes take blocks, so the
+//! rules on free inodes fall together with those on free blocks. A search looks at `SCAN_MAX` regions at most, and only
+//! at groups in use and the next few: a volume of 16 TiB has half a million regions.
 //!
 //! Pure policy: summaries in, preference out.
 
