@@ -249,7 +249,13 @@ impl Volume {
             self.throttle()?;
         }
         if blocks > 0 && self.spare_blocks() < blocks as i64 {
-            self.find_space(blocks)?;
+            match self.find_space(blocks) {
+                Err(Error::Refused(Errno::NOSPC)) if self.has_promises() => {
+                    crate::file::flush_all(self)?;
+                    self.find_space(blocks)?;
+                }
+                found => found?,
+            }
         }
         Ok(Txn::enter(self))
     }
@@ -349,6 +355,11 @@ impl Volume {
             }
         }
         Err(Errno::NOSPC.into())
+    }
+
+    /// Whether dirty data holds promises. They are for the worst case: once the data has its blocks, more may fit.
+    pub fn has_promises(&self) -> bool {
+        self.totals.reserved_blocks.load(Ordering::Relaxed) > 0
     }
 
     pub fn unreserve(&self, blocks: u64) {

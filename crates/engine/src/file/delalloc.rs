@@ -142,7 +142,7 @@ pub(crate) fn write(
         return Ok(0);
     }
     drop_set_id(volume, cred, file)?;
-    let written = {
+    let put = || {
         let mut data = file.data.write();
         load(volume, file, &mut data)?;
         let offset = if append { data.size } else { offset };
@@ -160,10 +160,17 @@ pub(crate) fn write(
             set_ahead(volume, file, &mut data, true);
         }
         match written {
-            Ok(done) => done,
-            Err((0, error)) => return Err(error),
-            Err((done, _)) => done,
+            Ok(done) => Ok(done),
+            Err((0, error)) => Err(error),
+            Err((done, _)) => Ok(done),
         }
+    };
+    let written = match put() {
+        Err(Error::Refused(Errno::NOSPC)) if volume.has_promises() => {
+            flush_all(volume)?;
+            put()?
+        }
+        written => written?,
     };
     let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
     if volume.options.allocation == Allocation::AtWrite {
