@@ -69,7 +69,7 @@ fn small_files_fill_a_volume_to_the_brim() {
     place.change(|session| {
         for number in 0.. {
             let options = OpenOptions { write: true, create: true, mode: 0o600, ..OpenOptions::default() };
-            let written = session.open(format!("/{number}"), options).and_then(|file| file.write_at(&[7; 4096], 0));
+            let written = session.open(&format!("/{number}"), options).and_then(|file| file.write_at(&[7; 4096], 0));
             match written {
                 Ok(length) => assert_eq!(length, 4096),
                 Err(Error::Refused(Errno::NOSPC)) => break,
