@@ -404,9 +404,9 @@ fn a_full_volume_works_on() {
         for index in 0_u32..100_000 {
             let name = format!("f{index}");
             let len = 1 + rng.index(20_000);
-            let written = root.open(&name, options).and_then(|file| {
-                file.write_at(&myriad_sim::pattern::bytes(index + 1, 0, len), 0)
-            });
+            let written = root
+                .open(&name, options)
+                .and_then(|file| file.write_at(&myriad_sim::pattern::bytes(index + 1, 0, len), 0));
             match written {
                 Ok(count) => kept.push((name, count, index + 1)),
                 Err(error) => {

@@ -488,7 +488,12 @@ fn parse_count(text: &str) -> Result<u64, String> {
     let usage = || "write a number, as in 1000, 100k, 10M or 1e6".to_owned();
     if let Some((digits, exponent)) = text.split_once(['e', 'E']) {
         let power = exponent.parse().ok().and_then(|exponent| 10_u64.checked_pow(exponent));
-        return digits.parse().ok().zip(power).and_then(|(digits, power): (u64, u64)| digits.checked_mul(power)).ok_or_else(usage);
+        return digits
+            .parse()
+            .ok()
+            .zip(power)
+            .and_then(|(digits, power): (u64, u64)| digits.checked_mul(power))
+            .ok_or_else(usage);
     }
     scaled(text, &[('K', 1000), ('M', 1_000_000), ('G', 1_000_000_000)]).ok_or_else(usage)
 }
@@ -544,11 +549,29 @@ mod tests {
 
     #[test]
     fn counts_and_sizes() {
-        let counts = [("1000", Some(1000)), ("10k", Some(10_000)), ("1M", Some(1_000_000)), ("1e7", Some(10_000_000)), ("1.5k", Some(1500)), ("k", None), ("-1", None), ("1e99", None), ("", None)];
+        let counts = [
+            ("1000", Some(1000)),
+            ("10k", Some(10_000)),
+            ("1M", Some(1_000_000)),
+            ("1e7", Some(10_000_000)),
+            ("1.5k", Some(1500)),
+            ("k", None),
+            ("-1", None),
+            ("1e99", None),
+            ("", None),
+        ];
         for (text, count) in counts {
             assert_eq!(parse_count(text).ok(), count, "{text}");
         }
-        let sizes = [("4096", Some(4096)), ("64k", Some(65536)), ("1.5G", Some(3 << 29)), ("2GiB", Some(2 << 30)), ("16T", Some(16 << 40)), ("x", None), ("99999999T", None)];
+        let sizes = [
+            ("4096", Some(4096)),
+            ("64k", Some(65536)),
+            ("1.5G", Some(3 << 29)),
+            ("2GiB", Some(2 << 30)),
+            ("16T", Some(16 << 40)),
+            ("x", None),
+            ("99999999T", None),
+        ];
         for (text, size) in sizes {
             assert_eq!(parse_size(text).ok(), size, "{text}");
         }
@@ -565,7 +588,13 @@ mod tests {
     fn phases_are_selected_across_workloads() {
         let bench = command().try_get_matches_from(["bench", "compare", "--phases", "create,walk"]).unwrap();
         let What::Compare(options) = Bench::from_arg_matches(&bench).unwrap().what else { panic!() };
-        let make = || vec![options.dir.make(&options.common).unwrap(), options.file.make(&options.common).unwrap(), options.tree.make(&options.common).unwrap()];
+        let make = || {
+            vec![
+                options.dir.make(&options.common).unwrap(),
+                options.file.make(&options.common).unwrap(),
+                options.tree.make(&options.common).unwrap(),
+            ]
+        };
         let selected = select_across(make(), &options.common.phases).unwrap();
         let names: Vec<&str> = selected.iter().map(|selected| selected.workload.name()).collect();
         assert_eq!(names, ["dir", "tree"]);

@@ -3,7 +3,7 @@
 use super::{FileData, OpenFile, SIZE_MAX};
 use crate::counters::Count;
 use crate::dir::BlockSource;
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::namei::Guarded;
@@ -60,13 +60,7 @@ fn take_frame(volume: &Volume) -> Result<u32> {
 }
 
 /// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it.
-pub(super) fn page(
-    volume: &Volume,
-    file: &OpenFile,
-    data: &mut FileData,
-    block: u64,
-    whole: bool,
-) -> Result<u32> {
+pub(super) fn page(volume: &Volume, file: &OpenFile, data: &mut FileData, block: u64, whole: bool) -> Result<u32> {
     if let Some(&frame) = data.pages.get(&block) {
         return Ok(frame);
     }
@@ -85,7 +79,8 @@ pub(super) fn page(
         if !whole {
             let start = block * block_size;
             let mut content = vec![0; block_size as usize];
-            if start < data.size && !data.emptied
+            if start < data.size
+                && !data.emptied
                 && let Err(error) = super::read::read_clean(volume, file, data, start, &mut content)
             {
                 volume.cache.drop_private(frame);
@@ -117,7 +112,10 @@ pub(super) fn page(
 pub(super) fn clear_tail(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
     let block_size = volume.cache.block_size() as u64;
     let block = data.size / block_size;
-    if data.size % block_size != 0 && !data.pages.contains_key(&block) && super::read::is_mapped(volume, file, data, block)? {
+    if data.size % block_size != 0
+        && !data.pages.contains_key(&block)
+        && super::read::is_mapped(volume, file, data, block)?
+    {
         page(volume, file, data, block, false)?;
     }
     Ok(())

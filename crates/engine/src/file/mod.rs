@@ -23,7 +23,7 @@ pub(crate) use delalloc::{discard, flush, flush_all, flush_emptied, mark_dead, m
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::types::Stat;
 use myriad_format::Ino;
 use parking_lot::{Mutex, RwLock};
@@ -46,6 +46,8 @@ pub(crate) struct OpenFile {
     pub linkable: AtomicBool,
     /// Cut to nothing, and not flushed with new content since: checkpoints flush it first.
     pub emptied: AtomicBool,
+    /// Where the last read ended: one that begins there is sequential.
+    pub read_end: AtomicU64,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
     pub ahead: AtomicBool,
     pub size: AtomicU64,
@@ -68,8 +70,6 @@ pub(crate) struct FileData {
     pub emptied: bool,
     /// On the list of files to flush.
     pub listed: bool,
-    /// Where the last read ended: the next one at this offset is sequential.
-    pub read_end: u64,
 }
 
 impl OpenFile {
@@ -81,6 +81,7 @@ impl OpenFile {
             dead: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
             emptied: AtomicBool::new(false),
+            read_end: AtomicU64::new(0),
             ahead: AtomicBool::new(false),
             size: AtomicU64::new(0),
             mtime: AtomicI64::new(0),

@@ -18,7 +18,7 @@
 use crate::cache::flag;
 use crate::counters::Count;
 use crate::error::Result;
-use crate::order::{Freed, Txn};
+use crate::order::Txn;
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};

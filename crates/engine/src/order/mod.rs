@@ -144,11 +144,6 @@ impl<'a> Txn<'a> {
         result
     }
 
-    /// Whether the transaction has changed anything.
-    pub fn has_changed(&self) -> bool {
-        self.changed
-    }
-
     /// Notes that the granules in `mask` of a frame changed.
     fn note(&mut self, index: u32, mask: u64) {
         if mask == 0 {

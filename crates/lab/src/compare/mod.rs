@@ -11,7 +11,7 @@ use crate::runner::{RunOptions, Sample};
 use crate::schedule::{self, Selected};
 use anyhow::{Context, Result, bail, ensure};
 use commands::Row;
-use kernel::{Kind, KernelProvider};
+use kernel::{KernelProvider, Kind};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
