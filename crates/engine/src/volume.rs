@@ -123,14 +123,20 @@ impl Volume {
         let mut opened = None;
         let mut recovered = false;
         if let Some(place) = log {
-            let (log, found) = Log::open(place).map_err(log_open_error)?;
+            let found = if options.read_only {
+                // Opening the log for appending would erase a torn attempt.
+                myriad_log::recover(&place).map_err(log_open_error)?
+            } else {
+                let (log, found) = Log::open(place).map_err(log_open_error)?;
+                opened = Some(log);
+                found
+            };
             // A volume closed cleanly has everything home; its log still shows the last checkpoint.
             if superblock.state.get() == seam::STATE_IN_USE {
                 recovered = found.checkpoints > 0;
                 overlay = found.overlay;
             }
             pending = found.pending;
-            opened = Some(log);
         }
         let cache = Cache::new(
             options.cache_size,
