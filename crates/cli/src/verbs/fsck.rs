@@ -136,7 +136,9 @@ impl Command for Fsck {
             }
             out.finish()?;
             if was_closed_cleanly == Some(false) && !report.repaired {
-                context.note(&format!("{name}: not closed cleanly: its log counts; the next opening for changes empties it"));
+                context.note(&format!(
+                    "{name}: not closed cleanly: its log counts; the next opening for changes empties it"
+                ));
             }
             context.note(&format!("{name}: {}", summary(&report)));
         }

@@ -36,7 +36,9 @@ pub fn explain_open(error: OpenError) -> anyhow::Error {
         OpenError::Unsuitable { path, reason } => {
             Failure::new(image_name(&path), reason, "give an image file or a block device").into()
         }
-        OpenError::Io { path, source, .. } => Err::<(), _>(source).at(image_name(&path)).expect_err("made from an error"),
+        OpenError::Io { path, source, .. } => {
+            Err::<(), _>(source).at(image_name(&path)).expect_err("made from an error")
+        }
     }
 }
 

@@ -164,13 +164,14 @@ impl RawVolume {
             return Err(Failure::usage(place(), "no such block", next).into());
         }
         let mut bytes =
-            device::read_at(&*self.device, number.0 << self.geometry.block_bits, self.geometry.block_size())
-                .map_err(|error| match error.kind() {
+            device::read_at(&*self.device, number.0 << self.geometry.block_bits, self.geometry.block_size()).map_err(
+                |error| match error.kind() {
                     std::io::ErrorKind::UnexpectedEof => {
                         Failure::new(place(), "the image ends before it", crate::failure::TRUNCATED_NEXT)
                     }
                     _ => Failure::new(place(), crate::failure::host_error(&error), "see the host's log"),
-                })?;
+                },
+            )?;
         let is_overlaid = match &self.log {
             Ok(Some(log)) if !home && !self.was_closed_cleanly => log.overlay.apply(number, &mut bytes).is_some(),
             _ => false,
