@@ -73,7 +73,11 @@ pub(crate) fn check_attributes(context: &Context<'_>, ino: Ino, raw: &RawInode, 
                 Ok((name, _)) => {
                     has_acl |= ACL_NAMES.contains(&name);
                     if !names.insert(name) {
-                        context.report(number::ATTRIBUTES, place, format!("attribute {} is there twice", name.escape_ascii()));
+                        context.report(
+                            number::ATTRIBUTES,
+                            place,
+                            format!("attribute {} is there twice", name.escape_ascii()),
+                        );
                     }
                 }
             }

@@ -216,12 +216,20 @@ impl Context<'_> {
     /// Takes a run of data blocks for one owner; whether it was free to take.
     pub fn claim(&self, start: FsBlock, length: u64, place: Place, what: &str) -> bool {
         if !self.geometry.is_data_range(start, length) {
-            self.report(number::BLOCK_VIRGIN, place, format!("{what}: blocks {start} + {length} are not inside one group's data"));
+            self.report(
+                number::BLOCK_VIRGIN,
+                place,
+                format!("{what}: blocks {start} + {length} are not inside one group's data"),
+            );
             return false;
         }
         let ag = self.geometry.ag_of(start);
         if ag.0 >= self.ag_used {
-            self.report(number::BLOCK_VIRGIN, place, format!("{what}: block {start} lies in group {ag}, said to be never used"));
+            self.report(
+                number::BLOCK_VIRGIN,
+                place,
+                format!("{what}: block {start} lies in group {ag}, said to be never used"),
+            );
             return false;
         }
         if let Some(block) = self.blocks.claim(start, length) {
@@ -299,4 +307,3 @@ pub(crate) fn in_parallel(threads: usize, count: u64, work: impl Fn(u64) -> bool
         run();
     });
 }
-

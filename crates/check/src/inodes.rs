@@ -61,7 +61,11 @@ pub(crate) fn check_group(context: &Context<'_>, ag: AgNo) -> GroupFacts {
     check_tree(context, &tree, place, &mut |record| {
         let record = *ChunkRecord::read(record);
         match decode_chunk(&record, geometry.blocks_in(ag), end) {
-            None => context.report(number::CHUNK, place, format!("the record of the inode chunk at {} is impossible", record.start)),
+            None => context.report(
+                number::CHUNK,
+                place,
+                format!("the record of the inode chunk at {} is impossible", record.start),
+            ),
             Some(chunk_end) => {
                 end = chunk_end;
                 chunks.push(record);
@@ -128,7 +132,8 @@ fn check_chunk(context: &Context<'_>, ag: AgNo, start: FsBlock, record: &ChunkRe
     for (index, buf) in bytes.chunks_exact_mut(block_size).enumerate() {
         let block = start.offset_by(index as u64);
         let read = if whole { Ok(context.reader.lay_over(block, buf)) } else { context.reader.read_raw(block, buf) };
-        let verified = read.and_then(|overlaid| context.reader.verify(block, BlockKind::Inode, u64::from(ag.0), buf, overlaid));
+        let verified =
+            read.and_then(|overlaid| context.reader.verify(block, BlockKind::Inode, u64::from(ag.0), buf, overlaid));
         if let Err(damage) = verified {
             context.damage(Place::Block(block), damage);
             continue;
@@ -150,7 +155,13 @@ fn check_chunk(context: &Context<'_>, ag: AgNo, start: FsBlock, record: &ChunkRe
 }
 
 /// Whether the block has free slots, and used ones.
-fn check_block(context: &Context<'_>, block: FsBlock, buf: &[u8], infos: &mut [SlotInfo], facts: &mut GroupFacts) -> (bool, bool) {
+fn check_block(
+    context: &Context<'_>,
+    block: FsBlock,
+    buf: &[u8],
+    infos: &mut [SlotInfo],
+    facts: &mut GroupFacts,
+) -> (bool, bool) {
     let place = Place::Block(block);
     let header = InodeBlockHeader::read(buf);
     let slot_count = context.geometry.slots_per_block();
@@ -217,7 +228,11 @@ fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], att
         _ => true,
     };
     if !fits {
-        context.report(number::INODE_SIZE, place, format!("size {size} does not fit its contents of {} bytes", data.len()));
+        context.report(
+            number::INODE_SIZE,
+            place,
+            format!("size {size} does not fit its contents of {} bytes", data.len()),
+        );
     }
     // A directory's blocks are followed, and counted, by the pass over names.
     if !raw.is_dir() {

@@ -70,7 +70,14 @@ impl Reader {
         self.verify(block, kind, owner, buf, overlaid)
     }
 
-    pub fn verify(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8], overlaid: bool) -> Result<(), Damage> {
+    pub fn verify(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        buf: &mut [u8],
+        overlaid: bool,
+    ) -> Result<(), Damage> {
         if overlaid {
             // The checksum is for the block before the log's granules; everything else must hold already.
             let lsn = BlockHeader::read(buf).lsn.get();

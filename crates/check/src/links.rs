@@ -5,8 +5,8 @@ use crate::directory::Directories;
 use crate::findings::number;
 use crate::report::Place;
 use crate::slots::inode_at;
-use myriad_format::inode::RawInode;
 use myriad_format::Ino;
+use myriad_format::inode::RawInode;
 
 pub(crate) fn check_links(context: &Context<'_>, slots: &SlotTable, directories: &Directories) {
     let root = Ino(context.superblock.root_ino.get());
@@ -43,9 +43,8 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
     // A file that had several names may have kept the identity of one that is gone. A directory never had another name.
     if is_named == Some(true) {
         let sound = if ino == root {
-            raw_of(context, ino).is_some_and(|raw| {
-                (raw.parent.get(), raw.name_hash.get(), raw.entry_position.get()) == (root.0, 0, 0)
-            })
+            raw_of(context, ino)
+                .is_some_and(|raw| (raw.parent.get(), raw.name_hash.get(), raw.entry_position.get()) == (root.0, 0, 0))
         } else {
             state & slot_bit::IDENTITY != 0
         };
@@ -78,7 +77,9 @@ fn check_tree(context: &Context<'_>, slots: &SlotTable, directories: &Directorie
                     path.push(at);
                     let parent = directories.parent(at);
                     // Nothing names it: reported as unreferenced, or an orphan; what lies below is lost with it.
-                    let Some(next) = (!parent.is_none()).then(|| directories.index(parent)).flatten() else { break LOST };
+                    let Some(next) = (!parent.is_none()).then(|| directories.index(parent)).flatten() else {
+                        break LOST;
+                    };
                     at = next;
                 }
                 CONNECTED => break CONNECTED,

@@ -33,21 +33,29 @@ pub(crate) fn replay(
     is_copy: bool,
 ) -> Result<Replay, CheckError> {
     let geometry = superblock.geometry();
-    let mut replay = Replay { place: None, overlay: None, is_readable: false, pending: Vec::new(), head: Lsn(0), findings: Vec::new() };
+    let mut replay = Replay {
+        place: None,
+        overlay: None,
+        is_readable: false,
+        pending: Vec::new(),
+        head: Lsn(0),
+        findings: Vec::new(),
+    };
     if superblock.log_blocks.get() == 0 {
         return Ok(replay);
     }
-    let device = if superblock.log_device == [0; 16] {
-        device
-    } else {
-        log_device.ok_or(CheckError::NoLogDevice)?
-    };
+    let device = if superblock.log_device == [0; 16] { device } else { log_device.ok_or(CheckError::NoLogDevice)? };
     let bytes = |blocks: u64| blocks.checked_mul(geometry.block_size() as u64);
     let (Some(start), Some(length)) = (bytes(superblock.log_start.get()), bytes(superblock.log_blocks.get())) else {
         return Err(CheckError::Superblock("the place of the log is impossible".to_owned()));
     };
-    let place =
-        LogPlace { device: device.clone(), start, length, block_size: geometry.block_size(), volume: superblock.volume() };
+    let place = LogPlace {
+        device: device.clone(),
+        start,
+        length,
+        block_size: geometry.block_size(),
+        volume: superblock.volume(),
+    };
     match myriad_log::recover(&place) {
         Ok(recovered) => {
             replay.is_readable = true;

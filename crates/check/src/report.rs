@@ -13,7 +13,10 @@ pub enum Place {
     Block(FsBlock),
     Inode(Ino),
     /// An entry of a directory, by its position (the readdir cookie).
-    Entry { directory: Ino, position: u64 },
+    Entry {
+        directory: Ino,
+        position: u64,
+    },
 }
 
 impl fmt::Display for Place {
@@ -119,7 +122,8 @@ fn json_findings(out: &mut String, findings: &[Finding]) {
             out.push(',');
         }
         let kind = finding.kind();
-        let _ = write!(out, "{{\"number\":{},\"name\":\"{}\",\"can_repair\":{},", kind.number, kind.name, kind.can_repair);
+        let _ =
+            write!(out, "{{\"number\":{},\"name\":\"{}\",\"can_repair\":{},", kind.number, kind.name, kind.can_repair);
         out.push_str("\"place\":");
         json_string(out, &finding.place.to_string());
         out.push_str(",\"message\":");
@@ -153,7 +157,9 @@ mod tests {
         let finding = Finding { number: 12, place: Place::Inode(Ino(7)), message: "a\"b\\\n".to_owned() };
         let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
         let json = report.to_json();
-        assert!(json.starts_with("{\"sound\":false,\"repaired\":false,\"finding_count\":1,\"findings\":[{\"number\":12,"));
+        assert!(
+            json.starts_with("{\"sound\":false,\"repaired\":false,\"finding_count\":1,\"findings\":[{\"number\":12,")
+        );
         assert!(json.contains(r#""message":"a\"b\\\u000a""#), "{json}");
         assert!(json.ends_with("\"log_blocks\":0}}"));
     }

@@ -151,7 +151,9 @@ fn overlaid_superblock(reader: &Reader, on_disk: &Superblock, is_copy: bool) -> 
     }
     myriad_format::header::seal(&mut buf, 0);
     match Superblock::decode(&buf, FsBlock(0)) {
-        Ok(superblock) if superblock::describes_same(on_disk, &superblock) && superblock.geometry() == on_disk.geometry() => {
+        Ok(superblock)
+            if superblock::describes_same(on_disk, &superblock) && superblock.geometry() == on_disk.geometry() =>
+        {
             (superblock, Ok(()))
         }
         Ok(_) => (*on_disk, Err("it describes another volume".to_owned())),
@@ -300,7 +302,11 @@ fn check_volume(context: &Context<'_>, totals: &Totals, is_copy: bool) {
             ("directories", superblock.directories.get(), totals.directories),
         ] {
             if stored != found {
-                context.report(number::VOLUME_COUNTS, Place::Volume, format!("{found} {name}, the superblock says {stored}"));
+                context.report(
+                    number::VOLUME_COUNTS,
+                    Place::Volume,
+                    format!("{found} {name}, the superblock says {stored}"),
+                );
             }
         }
     }
@@ -310,7 +316,11 @@ fn check_volume(context: &Context<'_>, totals: &Totals, is_copy: bool) {
         (feature::COMPATIBLE_ACL, &context.has_acl, "ACLs"),
     ] {
         if found.load(Relaxed) && features & bit == 0 {
-            context.report(number::ATTRIBUTE_FLAG, Place::Volume, format!("there are {name}, the superblock says none"));
+            context.report(
+                number::ATTRIBUTE_FLAG,
+                Place::Volume,
+                format!("there are {name}, the superblock says none"),
+            );
         }
     }
     if context.geometry.locate(Ino(superblock.root_ino.get())).is_none() {

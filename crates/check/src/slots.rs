@@ -4,7 +4,9 @@
 //! the body of its neighbour. But the true inodes of a sound block lie in nobody's body. So an inode is believed as soon
 //! as no other candidate could cover it, and what it covers is no candidate any more.
 
-use myriad_format::inode::{BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+use myriad_format::inode::{
+    BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+};
 use myriad_format::{Corrupt, Ino, SLOT_SIZE};
 use std::ops::Range;
 

@@ -26,7 +26,8 @@ pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -
         sound &= check_tree(context, &tree, place, &mut |record| by_start.push(halves(record))).sound;
     }
     if let Some(root) = context.group_block(ag, "by_length_root", header.by_length_root.get()) {
-        let tree = Tree { kind: FREE_BY_LENGTH, owner: u64::from(ag.0), root, level: u16::from(header.by_length_level) };
+        let tree =
+            Tree { kind: FREE_BY_LENGTH, owner: u64::from(ag.0), root, level: u16::from(header.by_length_level) };
         sound &= check_tree(context, &tree, place, &mut |record| {
             let (length, start) = halves(record);
             by_length.push((start, length));
@@ -49,7 +50,11 @@ pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -
             continue;
         }
         if start == end && !free.is_empty() {
-            context.report(number::SPACE_EXTENT, place, format!("the free extent {start} + {length} touches the one before"));
+            context.report(
+                number::SPACE_EXTENT,
+                place,
+                format!("the free extent {start} + {length} touches the one before"),
+            );
         }
         end = start + length;
         free.push((start, length));

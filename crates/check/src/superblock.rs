@@ -30,10 +30,13 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
                     Corrupt::BlockKind { block: FsBlock(0), expected: BlockKind::Superblock.name(), found }
                 }
             };
-            (find_copy(device).ok_or(match damage {
-                Corrupt::BlockKind { .. } => CheckError::Foreign,
-                _ => CheckError::Superblock(damage.to_string()),
-            })?, Some(damage))
+            (
+                find_copy(device).ok_or(match damage {
+                    Corrupt::BlockKind { .. } => CheckError::Foreign,
+                    _ => CheckError::Superblock(damage.to_string()),
+                })?,
+                Some(damage),
+            )
         }
     };
     let geometry = superblock.geometry();

@@ -101,7 +101,8 @@ impl Walk<'_> {
                 (Some(low), Some(high)) => low < high,
                 _ => true,
             };
-            let inside = low.is_none_or(|low| child_low >= Some(low)) && high.is_none_or(|high| key < high || index == 0);
+            let inside =
+                low.is_none_or(|low| child_low >= Some(low)) && high.is_none_or(|high| key < high || index == 0);
             if !ordered || !inside {
                 self.visitor.damage(bad("key", key));
                 return;
@@ -116,7 +117,12 @@ impl Walk<'_> {
 }
 
 /// The check's walk: claims each node, reports damage at `place`, and says whether all was sound.
-pub(crate) fn check_tree(context: &Context<'_>, tree: &Tree, place: Place, record: &mut dyn FnMut(&[u8])) -> TreeResult {
+pub(crate) fn check_tree(
+    context: &Context<'_>,
+    tree: &Tree,
+    place: Place,
+    record: &mut dyn FnMut(&[u8]),
+) -> TreeResult {
     let mut visitor = Checking { context, tree, place, record, result: TreeResult { nodes: 0, sound: true } };
     walk(&context.reader, tree, &mut visitor);
     visitor.result

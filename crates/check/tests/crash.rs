@@ -145,7 +145,8 @@ fn any_mixture_of_old_and_new_sectors_is_repaired() {
         seed..seed + 1
     });
     let shapes = [Shape { log_blocks: 0, ..SHAPE }, Shape { log_blocks: 0, ..SMALL }];
-    let states: Vec<(Sample, Sample)> = shapes.iter().map(|&shape| (sample(shape), sample_later(shape, more))).collect();
+    let states: Vec<(Sample, Sample)> =
+        shapes.iter().map(|&shape| (sample(shape), sample_later(shape, more))).collect();
     for seed in seeds {
         println!("seed {seed}");
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -174,7 +175,11 @@ fn any_mixture_of_old_and_new_sectors_is_repaired() {
         // The big directory and the files of "single" are the same in both states.
         let least = old.image.inode(old.big).size.get();
         assert_eq!(image.inode(old.big).size.get(), least, "seed {seed}: entries of the big directory were lost");
-        assert_eq!(image.inode(old.small).fork, old.image.inode(old.small).fork, "seed {seed}: an old file lost its blocks");
+        assert_eq!(
+            image.inode(old.small).fork,
+            old.image.inode(old.small).fork,
+            "seed {seed}: an old file lost its blocks"
+        );
     }
 }
 

@@ -104,7 +104,8 @@ fn count_names(session: &Session, path: &str) -> u64 {
             continue;
         }
         names += 1;
-        let below = format!("{}/{}", path.trim_end_matches('/'), String::from_utf8(entry.name.clone()).expect("ASCII names"));
+        let below =
+            format!("{}/{}", path.trim_end_matches('/'), String::from_utf8(entry.name.clone()).expect("ASCII names"));
         let stat = session.lstat(&*below).unwrap_or_else(|error| panic!("stat {below}: {error}"));
         assert_eq!(stat.ino, entry.ino, "{below}");
         if stat.is_dir() {
@@ -190,7 +191,8 @@ fn damage(image: &MemoryDevice, block_size: usize, random: &mut Random, count: u
         }
     }
     for _ in 0..count {
-        let offset = metadata[random.below(metadata.len() as u64) as usize] + random.below(block_size as u64 / 512) * 512;
+        let offset =
+            metadata[random.below(metadata.len() as u64) as usize] + random.below(block_size as u64 / 512) * 512;
         image.write(offset, &[0; 512]).unwrap();
     }
 }

@@ -39,6 +39,10 @@ impl Context {
         self.say(&format!("myriad: {error:#}"));
     }
 
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Tells something that the user did not ask for, unless `--quiet`.
     pub fn note(&self, text: &str) {
         if !self.quiet {

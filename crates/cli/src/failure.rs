@@ -2,6 +2,8 @@
 
 use crate::interrupt::Interrupted;
 use crate::show::name::Shown;
+use crate::volume::device::explain_open;
+use myriad_device::OpenError;
 use myriad_engine::{Errno, Error};
 use std::fmt::{self, Display};
 use std::io;
@@ -89,6 +91,14 @@ impl<T> At<T> for io::Result<T> {
 }
 
 fn explain(error: Error, place: String) -> anyhow::Error {
+    // An image that could not be opened: not a fault of the device, and the log's device has a name of its own.
+    let error = match error {
+        Error::Io { op, offset, source } => match source.downcast::<OpenError>() {
+            Ok(open) => return explain_open(open),
+            Err(source) => Error::Io { op, offset, source },
+        },
+        other => other,
+    };
     let (what, next) = match &error {
         Error::Cancelled => return Interrupted::latest().into(),
         Error::Refused(errno) => (errno_text(*errno), errno_next(*errno)),
@@ -100,6 +110,8 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
         Error::Incompatible(incompatible) => (incompatible.to_string(), "use a newer myriad"),
         Error::Foreign => ("not a Myriad volume".into(), "check the name, or make a volume with myriad mkfs"),
+        // No option at all: the engine's word for an image that ends before its volume does.
+        Error::Option { option: "image", reason } => (reason.clone(), TRUNCATED_NEXT),
         Error::Option { option, reason } => {
             return Failure { kind: Kind::Usage, place, what: option_text(option, reason), next: String::new() }.into();
         }
@@ -108,6 +120,9 @@ fn explain(error: Error, place: String) -> anyhow::Error {
     };
     Failure::new(place, what, next).into()
 }
+
+/// What to do about an image that ends before its volume does.
+pub const TRUNCATED_NEXT: &str = "get a whole copy";
 
 /// The engine names an option as its field; here it is the option of the command line.
 fn option_text(option: &str, reason: &str) -> String {

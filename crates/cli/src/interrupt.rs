@@ -2,9 +2,9 @@
 //! one ends the process at once, which for the volume is no worse than a power cut.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::{SigId, flag};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The user asked us to stop, by this signal.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -14,16 +14,29 @@ pub struct Interrupted(pub u8);
 /// Number of the signal that came; 0 for none.
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
+/// What ends the process at the second signal.
+static ABRUPT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
+
 /// Watches for the signals from here on.
 pub fn watch() {
     let signal = SIGNAL.get_or_init(Arc::default);
     let seen = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
         // In this order: the first signal finds `seen` false and passes, the second one finds it true.
-        let registered = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&seen))
-            .and_then(|_| flag::register(number, Arc::clone(&seen)))
-            .and_then(|_| flag::register_usize(number, Arc::clone(signal), number as usize));
-        registered.expect("these two signals may be handled by any process");
+        let registered = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&seen)).and_then(|id| {
+            flag::register(number, Arc::clone(&seen))?;
+            flag::register_usize(number, Arc::clone(signal), number as usize)?;
+            Ok(id)
+        });
+        let id = registered.expect("these two signals may be handled by any process");
+        ABRUPT.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    }
+}
+
+/// From here on a second signal does not end the process either: for work that has more to clean up than a volume.
+pub fn never_abruptly() {
+    for id in ABRUPT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        signal_hook::low_level::unregister(id);
     }
 }
 

@@ -17,7 +17,7 @@ macro_rules! counters {
 
 counters! {
     /// Operations by kind.
-    lookups, creates, mkdirs, links, unlinks, rmdirs, renames, stats, setattrs, opens, reads, writes, truncates,
+    creates, mkdirs, links, unlinks, rmdirs, renames, stats, setattrs, opens, reads, writes, truncates,
     readdirs, xattr_gets, xattr_sets, fsyncs, syncs,
     /// Path resolution.
     walk_components, parent_memo_hits, name_cache_hits, name_cache_misses,
@@ -25,14 +25,14 @@ counters! {
     blocks_touched, cache_misses, cache_evictions, cache_sweeps,
     /// Directories.
     dir_scans, dir_index_probes, dir_index_false_hits, dir_leaf_splits, dir_doublings, dir_to_block, dir_to_index,
-    dir_to_inline, dir_entry_blocks_freed,
+    dir_to_inline,
     /// Space.
     blocks_allocated, blocks_freed, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Order.
     checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, blocks_homed, log_stalls,
     orphans_reclaimed, deferred_truncates,
     /// File data.
-    delalloc_flushes, delalloc_pages, delalloc_cancelled, data_reads, direct_reads, direct_writes,
+    delalloc_flushes, delalloc_pages, delalloc_cancelled, data_reads, direct_reads,
 }
 
 const COUNT: usize = NAMES.len();

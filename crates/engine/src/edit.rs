@@ -59,10 +59,22 @@ pub trait BlockStore {
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
     /// Starts a new block, header filled in and the rest zero, whatever it held before. No part of the committed state
     /// may use it: the block may be written home before its commit.
-    fn init<R>(&mut self, block: FsBlock, kind: BlockKind, owner: u64, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
+    fn init<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R>;
     /// As [`Self::init`], for a block that the committed state may still use: the new content goes through the log
     /// and is never written home ahead of its commit. A block forgotten since the last commit may come back this way.
-    fn reinit<R>(&mut self, block: FsBlock, kind: BlockKind, owner: u64, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
+    fn reinit<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R>;
     /// Forgets a block that was metadata and is being freed: it is not written again, and replay will not touch it.
     fn forget(&mut self, block: FsBlock);
 }

@@ -32,7 +32,9 @@ pub enum Error {
     #[error("{0}")]
     InUse(String),
     /// An earlier metadata write or sync failed; all changes are refused until the next mount.
-    #[error("the volume was shut down after an earlier device error; reads go on, changes are refused until it is opened again")]
+    #[error(
+        "the volume was shut down after an earlier device error; reads go on, changes are refused until it is opened again"
+    )]
     Shutdown,
     /// Long work was cancelled by its caller.
     #[error("cancelled")]

@@ -4,13 +4,11 @@
 //! the inode's lock.
 
 use crate::edit::{BlockEdit, BlockStore};
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use crate::types::{Node, Stat};
 use crate::volume::Volume;
-use myriad_format::inode::{
-    BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, flag, fork,
-};
+use myriad_format::inode::{BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, flag, fork};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -21,6 +19,7 @@ fn locate(volume: &Volume, ino: Ino) -> Result<(FsBlock, usize)> {
 }
 
 /// A used inode, checked. One that is not there is damage: something that should know better named it.
+#[inline]
 pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
     let (block, at) = locate(look.volume, ino)?;
     let raw = look.read(block, BlockKind::Inode, |bytes| *RawInode::read(&bytes[at..]))?;
@@ -47,16 +46,6 @@ pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
     }
     raw.check(Ino(node.ino))?;
     Ok(raw)
-}
-
-/// Parent and name hash that an inode says it has.
-#[inline]
-pub(crate) fn identity(look: &Look<'_>, ino: Ino) -> Result<(Ino, u64)> {
-    let (block, at) = locate(look.volume, ino)?;
-    look.read(block, BlockKind::Inode, |bytes| {
-        let raw = RawInode::read(&bytes[at..]);
-        (Ino(raw.parent.get()), raw.name_hash.get())
-    })
 }
 
 /// Writes an inode back; only what differs is marked.
@@ -131,12 +120,7 @@ fn body(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<Body>> {
 }
 
 /// Calls `f` with the body's data and attributes; both are empty without a body.
-pub(crate) fn read_body<R>(
-    look: &Look<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    f: impl FnOnce(&[u8], &[u8]) -> R,
-) -> Result<R> {
+pub(crate) fn read_body<R>(look: &Look<'_>, ino: Ino, raw: &RawInode, f: impl FnOnce(&[u8], &[u8]) -> R) -> Result<R> {
     let Some(body) = body(look, ino, raw)? else { return Ok(f(&[], &[])) };
     look.read(body.block, BlockKind::Inode, |bytes| {
         let data = body.at + BodyHeader::SIZE;
@@ -219,7 +203,9 @@ pub(crate) fn link_target(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<V
     let bad = || Error::from(Corrupt::Inode { ino, field: "size", value: size as u64 });
     match raw.fork_code() {
         fork::SHORT_LINK if size <= raw.fork_room() => Ok(raw.fork[..size].to_vec()),
-        fork::INLINE => read_body(look, ino, raw, |data, _| (data.len() == size).then(|| data.to_vec()))?.ok_or_else(bad),
+        fork::INLINE => {
+            read_body(look, ino, raw, |data, _| (data.len() == size).then(|| data.to_vec()))?.ok_or_else(bad)
+        }
         fork::EXTENTS | fork::TREE if size <= 4095 => {
             let mut target = vec![0; size];
             look.volume.read_mapped(look, ino, raw, 0, &mut target)?;

@@ -1,5 +1,6 @@
 //! Making a volume.
 
+use crate::edit::BlockStore;
 use crate::error::{Error, Result};
 use crate::ops;
 use crate::order::Txn;
@@ -63,7 +64,10 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
         blocks -= rest;
     }
     if !options.region_size.is_power_of_two() || options.region_size < block {
-        return Err(option_error("region-size", format!("{} is not a power of two of at least a block", options.region_size)));
+        return Err(option_error(
+            "region-size",
+            format!("{} is not a power of two of at least a block", options.region_size),
+        ));
     }
     // Summaries share the header block; in blocks of 512 bytes there is room for 32 of them too.
     let regions_max = 32;
@@ -87,7 +91,10 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
             }
             if size > first_ag * block / 2 {
                 let most = first_ag * block / 2;
-                return Err(option_error("log-size", format!("{size} bytes; the most is half of the first group, {most}")));
+                return Err(option_error(
+                    "log-size",
+                    format!("{size} bytes; the most is half of the first group, {most}"),
+                ));
             }
             size
         }
@@ -146,9 +153,8 @@ pub(crate) fn log_place(
     let (device, start) = if sb.log_device == [0; 16] {
         (device.clone(), sb.log_start.get() * block)
     } else {
-        let log = external.ok_or_else(|| {
-            option_error("log-device", "this volume keeps its log on a device of its own; name it")
-        })?;
+        let log = external
+            .ok_or_else(|| option_error("log-device", "this volume keeps its log on a device of its own; name it"))?;
         (log.clone(), 0)
     };
     Ok(Some(LogPlace {
@@ -170,7 +176,11 @@ pub(crate) fn format(
     let place = log_place(&sb, &device, external_log.as_ref())?;
     // Until the superblock is written, the last step, there is no volume: an interrupted mkfs leaves none.
     let block_size = options.block_size as usize;
-    device.write_durable(0, &AlignedBuf::zeroed(block_size)).map_err(|source| Error::Io { op: "write", offset: 0, source })?;
+    device.write_durable(0, &AlignedBuf::zeroed(block_size)).map_err(|source| Error::Io {
+        op: "write",
+        offset: 0,
+        source,
+    })?;
     if let Some(place) = &place {
         // Seeded volumes start at position 0; others anywhere, so that a log made again on the same place with the same
         // UUID cannot be taken for this one.
@@ -194,15 +204,14 @@ pub(crate) fn format(
     };
     {
         let mut txn = Txn::enter(&volume);
-        let result = (|| {
-            use crate::edit::BlockStore;
+        let result = {
             txn.init(FsBlock(0), BlockKind::Superblock, 0, |edit| {
                 let header = *myriad_format::BlockHeader::read(edit.bytes());
                 sb.header = header;
                 edit.put(0, zerocopy::IntoBytes::as_bytes(&sb));
             })?;
             volume.init_first_group(&mut txn, &log_used)
-        })();
+        };
         txn.finish(result)?;
     }
     for ag in 1..geometry.ag_count {
@@ -221,14 +230,13 @@ pub(crate) fn format(
     {
         let mut txn = Txn::enter(&volume);
         let made = volume.now();
-        let result = (|| {
-            use crate::edit::BlockStore;
+        let result = {
             txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
                 let raw = Superblock::read_mut(edit.range_mut(0, Superblock::SIZE));
                 raw.root_ino = U64::new(root.0);
                 raw.made_time = I64::new(made);
             })
-        })();
+        };
         txn.finish(result)?;
     }
     // Everything but the superblock reaches the device before it does: its frame is written last, by hand.

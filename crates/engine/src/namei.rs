@@ -8,8 +8,8 @@ use crate::order::Look;
 use crate::perm;
 use crate::types::Cred;
 use crate::xattr;
-use myriad_format::inode::{RawInode, flag};
 use myriad_format::Ino;
+use myriad_format::inode::{RawInode, flag};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Symbolic links followed in one resolution before ELOOP; Linux's number.
@@ -85,7 +85,13 @@ impl Guarded {
 
     #[inline]
     pub fn subject(&self) -> perm::Subject<'_> {
-        perm::Subject { mode: self.mode, uid: self.uid, gid: self.gid, flags: self.flags, access_acl: self.acl.as_deref() }
+        perm::Subject {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            flags: self.flags,
+            access_acl: self.acl.as_deref(),
+        }
     }
 }
 

@@ -92,8 +92,8 @@ impl Placement {
             }
             (DirPref::New, Some(parent)) => self.near(parent, count, average_free, average_dirs, &mut summary),
         };
-        let _ = self.contiguous[chosen.0 as usize]
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1));
+        let _ =
+            self.contiguous[chosen.0 as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1));
         chosen
     }
 
@@ -135,8 +135,7 @@ impl Placement {
         let free_min = average_free.saturating_sub(blocks / 4);
         let used = blocks.saturating_sub(average_free) * block_size;
         let dir_size = (AVERAGE_FILE_SIZE * AVERAGE_FILES_PER_DIR).max(used.checked_div(average_dirs).unwrap_or(0));
-        let contiguous_max =
-            (blocks * block_size / dir_size).min(255).min(inodes / AVERAGE_FILES_PER_DIR).max(1);
+        let contiguous_max = (blocks * block_size / dir_size).min(255).min(inodes / AVERAGE_FILES_PER_DIR).max(1);
         let mut fallback = None;
         for i in 0..count.min(SCAN_MAX) {
             let region = RegionNo((parent.0.min(count - 1) + i) % count);
@@ -159,8 +158,14 @@ mod tests {
     use super::*;
 
     fn placement(policy: DirPref) -> Placement {
-        let geometry =
-            Geometry { block_bits: 12, ag_bits: 15, region_bits: 13, ag_count: 4, block_count: 1 << 17, chunk_blocks: 8 };
+        let geometry = Geometry {
+            block_bits: 12,
+            ag_bits: 15,
+            region_bits: 13,
+            ag_count: 4,
+            block_count: 1 << 17,
+            chunk_blocks: 8,
+        };
         Placement::new(&geometry, policy, 7)
     }
 

@@ -1,6 +1,6 @@
 //! The library's API: volumes, sessions, files.
 
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::file::{self, OpenFile};
 use crate::inode;
 use crate::mkfs;
@@ -13,7 +13,7 @@ use crate::volume::Volume;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
 use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, flag};
 use myriad_format::superblock::{Superblock, feature, seam};
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino};
+use myriad_format::{BlockKind, FsBlock, Ino};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -118,9 +118,11 @@ impl Fs {
             let volume = volume.clone();
             std::thread::Builder::new().name("myriad-log".into()).spawn(move || run_background(&volume))
         });
-        let background = background
-            .transpose()
-            .map_err(|source| Error::Io { op: "start the background thread", offset: 0, source })?;
+        let background = background.transpose().map_err(|source| Error::Io {
+            op: "start the background thread",
+            offset: 0,
+            source,
+        })?;
         Ok(Self {
             inner: Arc::new(Mounted {
                 volume,
@@ -525,29 +527,22 @@ impl Session {
     /// `lstat` of many paths: lookups overlap their waits for memory. Results are in the order of `paths`.
     pub fn stat_many<P: AsPath>(&self, paths: &[P]) -> Vec<Result<Stat>> {
         let mut results = Vec::with_capacity(paths.len());
-        for batch in paths.chunks(16) {
+        for batch in paths.chunks(STAT_BATCH) {
             let look = self.volume().look();
-            // First what a lookup reads of the index, for all; by the time the first is looked up it has arrived.
             let places: Vec<Option<Place<'_>>> = batch
                 .iter()
-                .map(|path| split_plain(path.as_path_bytes()).and_then(|_| self.target(&look, path.as_path_bytes()).ok()))
+                .map(|path| {
+                    split_plain(path.as_path_bytes()).and_then(|_| self.target(&look, path.as_path_bytes()).ok())
+                })
                 .collect();
-            for place in places.iter().flatten() {
-                self.ops().prefetch_lookup(&look, place.parent, &place.name);
-            }
-            let inos: Vec<Option<Result<Ino>>> = places
-                .iter()
-                .map(|place| place.as_ref().map(|place| self.ops().find_inside(&look, place.parent, &place.name)))
-                .collect();
-            for ino in inos.iter().flatten().flatten() {
-                self.ops().prefetch_inode(*ino);
-            }
-            for ((path, place), ino) in batch.iter().zip(&places).zip(inos) {
+            let names: Vec<Option<(Ino, &[u8])>> =
+                places.iter().map(|place| place.as_ref().map(|place| (place.parent, &*place.name))).collect();
+            let found = self.ops().lookup_batch(&look, &names);
+            for (path, found) in batch.iter().zip(found) {
                 self.volume().counters.bump(crate::counters::Count::stats);
-                results.push(match (place, ino) {
-                    (Some(place), Some(Ok(ino))) => self.ops().confirm_inside(&look, place.parent, &place.name, ino),
-                    (_, Some(Err(error))) => Err(error),
-                    _ => self.lstat_inside(&look, path.as_path_bytes()),
+                results.push(match found {
+                    Some(stat) => stat,
+                    None => self.lstat_inside(&look, path.as_path_bytes()),
                 });
             }
         }
@@ -866,7 +861,11 @@ impl Session {
             file::truncate(self.volume(), &self.cred, &file.file, size)?;
         }
         let rest = SetAttr { size: None, ..attr };
-        if rest == SetAttr::default() && attr.size.is_some() { self.stat_node(node) } else { self.ops().set_attr(node, &rest) }
+        if rest == SetAttr::default() && attr.size.is_some() {
+            self.stat_node(node)
+        } else {
+            self.ops().set_attr(node, &rest)
+        }
     }
 
     pub fn mknod_at(&self, parent: Node, name: &[u8], mode: u16, rdev: u64) -> Result<Stat> {
@@ -901,14 +900,7 @@ impl Session {
         self.ops().rmdir(Ino(parent.ino), name)
     }
 
-    pub fn rename_at(
-        &self,
-        source: Node,
-        name: &[u8],
-        target: Node,
-        new_name: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
+    pub fn rename_at(&self, source: Node, name: &[u8], target: Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
         self.check_node(source)?;
         self.check_node(target)?;
         self.ops().rename((Ino(source.ino), name), (Ino(target.ino), new_name), mode, (false, false))
@@ -1096,8 +1088,7 @@ impl File {
     /// volume filled up half-way. ENOSPC, EFBIG, EBADF.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.check_data(true)?;
-        let count =
-            file::write(self.volume(), &self.session.cred, &self.file, buf, offset, self.options.append)?;
+        let count = file::write(self.volume(), &self.session.cred, &self.file, buf, offset, self.options.append)?;
         if self.options.sync {
             self.sync()?;
         }
@@ -1122,6 +1113,9 @@ impl File {
 
     /// Allocates, or gives back, the blocks of a range of bytes.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Errno::INVAL.into());
+        }
         self.check_data(true)?;
         if matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. }) {
             self.check_append_only()?;
@@ -1199,6 +1193,9 @@ pub struct ReadDir {
     done: bool,
 }
 
+/// Names looked up together: more loads in flight than a core can wait for.
+const STAT_BATCH: usize = 32;
+
 /// Entries asked for at a time.
 const READ_DIR_BATCH: usize = 512;
 
@@ -1232,7 +1229,11 @@ pub struct Walk {
 enum Step {
     File(WalkEntry),
     /// The rest of a directory's content.
-    Content { path: Vec<u8>, node: Node, cookie: u64 },
+    Content {
+        path: Vec<u8>,
+        node: Node,
+        cookie: u64,
+    },
 }
 
 /// One file of a walk.

@@ -1,6 +1,6 @@
 //! Plain data in and out of the API.
 
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use myriad_format::dir::NAME_MAX;
 
 /// Who asks. Operations check permissions for these credentials as POSIX says; user 0 passes all checks but execute.

@@ -3,7 +3,7 @@
 use crate::cache::{Cache, flag};
 use crate::counters::{Count, Counters};
 use crate::edit::BlockStore;
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::file::OpenFiles;
 use crate::inode;
 use crate::namei::NameCache;
@@ -323,7 +323,8 @@ impl Volume {
     fn find_space(&self, blocks: u64) -> Result<()> {
         // Twice: the first checkpoint makes the frees durable, the second one puts them into the trees.
         for _ in 0..3 {
-            let limbo = self.totals.free_blocks.load(Ordering::Relaxed) - self.totals.ready_blocks.load(Ordering::Relaxed);
+            let limbo =
+                self.totals.free_blocks.load(Ordering::Relaxed) - self.totals.ready_blocks.load(Ordering::Relaxed);
             if limbo <= 0 {
                 break;
             }
@@ -560,6 +561,12 @@ impl Volume {
         };
         let before = measure(space);
         let result = f(space, txn);
+        if result.is_err() {
+            // The mirror may be half changed. The blocks are not, or the transaction's end shuts the volume down: load it
+            // again from them.
+            *group = None;
+            return result;
+        }
         let after = measure(space);
         let totals = &self.totals;
         for (total, (after, before)) in
@@ -623,7 +630,8 @@ impl Volume {
             if self.is_too_small(ag) {
                 continue;
             }
-            let near = if ag == self.geometry.ag_of(goal) { self.geometry.ag_block_of(goal) } else { AgBlock(FIXED_BLOCKS) };
+            let near =
+                if ag == self.geometry.ag_of(goal) { self.geometry.ag_block_of(goal) } else { AgBlock(FIXED_BLOCKS) };
             let near = AgBlock(near.0.clamp(FIXED_BLOCKS, self.geometry.blocks_in(ag) - 1));
             let found = self.with_group(txn, ag, |space, txn| {
                 if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
@@ -643,9 +651,15 @@ impl Volume {
                 if self.is_too_small(ag) || (!grow && ag.0 >= self.high_water()) {
                     continue;
                 }
-                let at = if ag == self.geometry.ag_of(near) { self.geometry.ag_block_of(near) } else { AgBlock(FIXED_BLOCKS) };
+                let at = if ag == self.geometry.ag_of(near) {
+                    self.geometry.ag_block_of(near)
+                } else {
+                    AgBlock(FIXED_BLOCKS)
+                };
                 let at = AgBlock(at.0.clamp(FIXED_BLOCKS, self.geometry.blocks_in(ag) - 1));
-                if let Some((block, slot)) = self.with_group(txn, ag, |space, txn| space.allocate_inode(txn, at, grow))? {
+                if let Some((block, slot)) =
+                    self.with_group(txn, ag, |space, txn| space.allocate_inode(txn, at, grow))?
+                {
                     self.counters.bump(Count::inodes_allocated);
                     return Ok(self.geometry.ino(self.geometry.fs_block(ag, block), slot));
                 }
@@ -742,7 +756,8 @@ impl Volume {
     }
 
     pub fn statfs(&self) -> StatFs {
-        let free = self.totals.free_blocks.load(Ordering::Relaxed) - self.totals.reserved_blocks.load(Ordering::Relaxed);
+        let free =
+            self.totals.free_blocks.load(Ordering::Relaxed) - self.totals.reserved_blocks.load(Ordering::Relaxed);
         let free = free.max(0) as u64;
         StatFs {
             block_size: self.geometry.block_size() as u32,
@@ -781,7 +796,8 @@ impl Volume {
         let mut parts: Vec<(u64, &[u8])> = Vec::new();
         let mut start = 0;
         for i in 1..=blocks.len() {
-            let contiguous = i < blocks.len() && blocks[i].0 == blocks[i - 1].0 + 1 && ((i - start) << bits) < WRITE_MAX;
+            let contiguous =
+                i < blocks.len() && blocks[i].0 == blocks[i - 1].0 + 1 && ((i - start) << bits) < WRITE_MAX;
             if !contiguous {
                 parts.push((blocks[start].0 << bits, &buffer[start << bits..i << bits]));
                 start = i;

@@ -3,7 +3,7 @@
 use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL};
 use crate::dir::BlockSource;
 use crate::edit::BlockStore;
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode;
 use crate::order::{Look, Txn};
@@ -36,12 +36,7 @@ pub(crate) fn read(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Vec<u8>>
     Ok(list)
 }
 
-fn for_each_block(
-    look: &Look<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    mut f: impl FnMut(FsBlock, &[u8]),
-) -> Result<()> {
+fn for_each_block(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(FsBlock, &[u8])) -> Result<()> {
     let (mut block, count) = root(raw);
     for index in 0..count {
         block = look.read(block, BlockKind::Attributes, |bytes| {
@@ -175,4 +170,3 @@ pub(crate) fn free(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
     }
     Ok(())
 }
-

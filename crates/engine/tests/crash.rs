@@ -76,8 +76,7 @@ fn record(setup: &Setup, steps: &[Step]) -> Result<Run, String> {
 fn states(images: &CrashImages, rng: &mut Rng, limit: usize) -> Vec<State> {
     let points = images.point_max() + 1;
     let stride = points.div_ceil(limit).max(1);
-    let mut states: Vec<State> =
-        (0..points).step_by(stride).map(|point| State { point, subset: None }).collect();
+    let mut states: Vec<State> = (0..points).step_by(stride).map(|point| State { point, subset: None }).collect();
     // Before a flush the most is in flight.
     let flushes = (1..points).filter(|&point| images.trace().get(point) == Some(&Event::Flush));
     let mut choices: Vec<usize> = flushes.collect();
@@ -174,6 +173,8 @@ fn go_on(setup: &Setup, device: Arc<dyn BlockDevice>) -> Result<(), String> {
     let before = found(&engine)?;
     let session = engine.fs().session(Cred::root());
     let say = |error: myriad_engine::Error| format!("going on after recovery: {error}");
+    // The generator may have made the root immutable.
+    session.set_attr("/", SetAttr { flags: Some(0), ..SetAttr::default() }).map_err(say)?;
     for entry in before.tree.iter().filter(|entry| entry.stat.kind == Kind::File && entry.stat.flags == 0) {
         let longer = before.contents[&entry.stat.ino].size() + 9000;
         session.set_attr(&entry.path, SetAttr { size: Some(longer), ..SetAttr::default() }).map_err(say)?;
@@ -251,7 +252,12 @@ fn crash(setup: &Setup, steps: &[Step], seed: u64, limit: usize, counter: &Atomi
 }
 
 /// `runs` runs on two threads; a failure is shrunk and replayable.
-fn check(test: &str, order: Order, runs: u64, look: impl Fn(&Setup, &[Step], u64, &AtomicU64) -> Result<(), String> + Sync) {
+fn check(
+    test: &str,
+    order: Order,
+    runs: u64,
+    look: impl Fn(&Setup, &[Step], u64, &AtomicU64) -> Result<(), String> + Sync,
+) {
     const STEPS: usize = 400;
     let runs = if rng::is_long() { runs * 20 } else { runs };
     let first = rng::seed_or(1);

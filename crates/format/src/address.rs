@@ -184,7 +184,14 @@ mod tests {
     use super::*;
 
     fn geometry() -> Geometry {
-        Geometry { block_bits: 12, ag_bits: 12, region_bits: 10, ag_count: 3, block_count: 4096 * 2 + 100, chunk_blocks: 8 }
+        Geometry {
+            block_bits: 12,
+            ag_bits: 12,
+            region_bits: 10,
+            ag_count: 3,
+            block_count: 4096 * 2 + 100,
+            chunk_blocks: 8,
+        }
     }
 
     #[test]

@@ -75,8 +75,14 @@ mod tests {
 
     #[test]
     fn packs_into_two_words() {
-        let geometry =
-            Geometry { block_bits: 12, ag_bits: 20, region_bits: 15, ag_count: 1 << 20, block_count: 1 << 40, chunk_blocks: 8 };
+        let geometry = Geometry {
+            block_bits: 12,
+            ag_bits: 20,
+            region_bits: 15,
+            ag_count: 1 << 20,
+            block_count: 1 << 40,
+            chunk_blocks: 8,
+        };
         let extent = Extent {
             file_block: FileBlock((1 << 53) + 5),
             start: FsBlock((1 << 39) + 1234),

@@ -197,7 +197,11 @@ impl Superblock {
         }
         if self.log_device == [0; 16] && self.log_blocks.get() != 0 {
             let inside = self.log_start.get() > 0
-                && self.log_start.get().checked_add(self.log_blocks.get()).is_some_and(|end| end <= blocks.min(u64::from(ag)));
+                && self
+                    .log_start
+                    .get()
+                    .checked_add(self.log_blocks.get())
+                    .is_some_and(|end| end <= blocks.min(u64::from(ag)));
             if !inside {
                 return bad("log_start", self.log_start.get());
             }

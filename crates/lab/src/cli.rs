@@ -2,7 +2,7 @@
 
 use crate::compare::commands::{read_rows, tar_rows};
 use crate::compare::{self, Contestant};
-use crate::interrupt::{self, Interrupted};
+use crate::interrupt;
 use crate::provenance::Provenance;
 use crate::provider::{self, Provider, VolumeOptions};
 use crate::report::{self, Column, Record};
@@ -15,11 +15,11 @@ use crate::workloads::names::NameStyle;
 use crate::workloads::tree::Tree;
 use crate::workloads::{self, Workload};
 use anyhow::{Result, ensure};
-use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use myriad_engine::{MkfsOptions, MountOptions, Order};
 use serde::Serialize;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Measure volumes, directories and databases side by side.
 ///
@@ -240,6 +240,20 @@ impl Common {
 }
 
 impl Bench {
+    /// Runs it and writes what came of it to `out`. A signal ends it with [`interrupt::Interrupted`], after cleaning up.
+    pub fn run(mut self, out: &mut dyn Write, quiet: bool) -> Result<()> {
+        interrupt::watch()?;
+        self.state_defaults();
+        let outcome = match &self.what {
+            What::Dir(direct) => run_direct(direct, out, quiet),
+            What::Tree(direct) => run_direct(direct, out, quiet),
+            What::File(direct) => run_direct(direct, out, quiet),
+            What::Compare(compare) => run_compare(compare, out, quiet),
+        };
+        // A program we started got the signal too, and its failure came first.
+        outcome.map_err(|error| interrupt::check().err().unwrap_or(error))
+    }
+
     /// Fills in what depends on the machine, so that each record states it.
     fn state_defaults(&mut self) {
         let common = match &mut self.what {
@@ -330,38 +344,7 @@ impl Make for FileOptions {
     }
 }
 
-/// The parser of the verb.
-pub fn command() -> clap::Command {
-    Bench::augment_args(clap::Command::new("bench"))
-}
-
-/// Runs the verb: exit code 0, or 130 if a signal ended it (after cleaning up).
-pub fn run(matches: &ArgMatches) -> Result<ExitCode> {
-    interrupt::watch()?;
-    let mut bench = Bench::from_arg_matches(matches)?;
-    bench.state_defaults();
-    let outcome = match &bench.what {
-        What::Dir(direct) => run_direct(direct),
-        What::Tree(direct) => run_direct(direct),
-        What::File(direct) => run_direct(direct),
-        What::Compare(compare) => run_compare(compare),
-    };
-    match outcome {
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("interrupted; nothing is left behind");
-            Ok(ExitCode::from(130))
-        }
-        // A program we started got the signal too, and its failure came first.
-        Err(_) if interrupt::check().is_err() => {
-            eprintln!("interrupted; nothing is left behind");
-            Ok(ExitCode::from(130))
-        }
-        Err(error) => Err(error),
-        Ok(()) => Ok(ExitCode::SUCCESS),
-    }
-}
-
-fn run_direct<T: Args + Make + Serialize>(direct: &Direct<T>) -> Result<()> {
+fn run_direct<T: Args + Make + Serialize>(direct: &Direct<T>, out: &mut dyn Write, quiet: bool) -> Result<()> {
     let common = &direct.common;
     let volume = common.volume();
     let mut providers: Vec<Box<dyn Provider>> = Vec::new();
@@ -377,14 +360,16 @@ fn run_direct<T: Args + Make + Serialize>(direct: &Direct<T>) -> Result<()> {
         providers.iter().map(|provider| Column { label: provider.label().to_owned(), side: provider.side() }).collect();
     let provenance = Provenance::now();
     let options = serde_json::to_value(direct)?;
-    let bar = schedule::progress(providers.len() as u64 * u64::from(common.runs));
+    let bar = schedule::progress(providers.len() as u64 * u64::from(common.runs), quiet);
     let mut samples: Vec<Sample> = Vec::new();
     for round in 0..common.runs {
         schedule::round(&mut providers, &workloads, common.run_options(), round, &bar, &mut |fresh| {
             if common.json {
                 let (provenance, options) = (provenance.clone(), options.clone());
                 let record = Record { provenance, seed: common.seed, options, samples: fresh };
-                println!("{}", serde_json::to_string(&record)?);
+                writeln!(out, "{}", serde_json::to_string(&record)?)?;
+                // The next one may take an hour.
+                out.flush()?;
             } else {
                 samples.extend(fresh);
             }
@@ -393,13 +378,13 @@ fn run_direct<T: Args + Make + Serialize>(direct: &Direct<T>) -> Result<()> {
     }
     bar.finish_and_clear();
     if !common.json {
-        println!("{}", headline(&provenance, common));
-        println!("{}", report::detail(&samples, &columns).trim_fmt());
+        writeln!(out, "{}", headline(&provenance, common))?;
+        writeln!(out, "{}", report::detail(&samples, &columns).trim_fmt())?;
     }
     Ok(())
 }
 
-fn run_compare(options: &Compare) -> Result<()> {
+fn run_compare(options: &Compare, out: &mut dyn Write, quiet: bool) -> Result<()> {
     let common = &options.common;
     let mut makers: Vec<(Box<dyn Workload>, u64)> = Vec::new();
     for name in if options.only_commands { &[][..] } else { &options.workloads } {
@@ -431,25 +416,26 @@ fn run_compare(options: &Compare) -> Result<()> {
         volume: common.volume(),
         run: common.run_options(),
         out: options.out.clone(),
+        quiet,
         options: serde_json::to_value(options)?,
     };
     ensure!(!plan.workloads.is_empty() || !plan.rows.is_empty(), "no workload and no row to run");
     let outcome = compare::run(&plan)?;
     if common.json {
         for record in &outcome.records {
-            println!("{}", serde_json::to_string(record)?);
+            writeln!(out, "{}", serde_json::to_string(record)?)?;
         }
         return Ok(());
     }
     let samples = outcome.samples();
     let provenance = outcome.records.first().map_or_else(Provenance::now, |record| record.provenance.clone());
-    println!("{}", headline(&provenance, common));
+    writeln!(out, "{}", headline(&provenance, common))?;
     for (name, reason) in &outcome.skipped {
-        println!("left out: {name}: {reason}");
+        writeln!(out, "left out: {name}: {reason}")?;
     }
-    println!("{}", report::comparison(&samples, &outcome.columns, common.seed).trim_fmt());
+    writeln!(out, "{}", report::comparison(&samples, &outcome.columns, common.seed).trim_fmt())?;
     if let Some(table) = report::metadata(&samples, &outcome.columns) {
-        println!("\n{}", table.trim_fmt());
+        writeln!(out, "\n{}", table.trim_fmt())?;
     }
     Ok(())
 }
@@ -504,7 +490,12 @@ fn parse_count(text: &str) -> Result<u64, String> {
     let usage = || "write a number, as in 1000, 100k, 10M or 1e6".to_owned();
     if let Some((digits, exponent)) = text.split_once(['e', 'E']) {
         let power = exponent.parse().ok().and_then(|exponent| 10_u64.checked_pow(exponent));
-        return digits.parse().ok().zip(power).and_then(|(digits, power): (u64, u64)| digits.checked_mul(power)).ok_or_else(usage);
+        return digits
+            .parse()
+            .ok()
+            .zip(power)
+            .and_then(|(digits, power): (u64, u64)| digits.checked_mul(power))
+            .ok_or_else(usage);
     }
     scaled(text, &[('K', 1000), ('M', 1_000_000), ('G', 1_000_000_000)]).ok_or_else(usage)
 }
@@ -539,6 +530,11 @@ fn parse_durability(text: &str) -> Result<Durability, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::FromArgMatches;
+
+    fn command() -> clap::Command {
+        Bench::augment_args(clap::Command::new("bench"))
+    }
 
     #[test]
     fn the_parser_is_sound() {
@@ -547,11 +543,29 @@ mod tests {
 
     #[test]
     fn counts_and_sizes() {
-        let counts = [("1000", Some(1000)), ("10k", Some(10_000)), ("1M", Some(1_000_000)), ("1e7", Some(10_000_000)), ("1.5k", Some(1500)), ("k", None), ("-1", None), ("1e99", None), ("", None)];
+        let counts = [
+            ("1000", Some(1000)),
+            ("10k", Some(10_000)),
+            ("1M", Some(1_000_000)),
+            ("1e7", Some(10_000_000)),
+            ("1.5k", Some(1500)),
+            ("k", None),
+            ("-1", None),
+            ("1e99", None),
+            ("", None),
+        ];
         for (text, count) in counts {
             assert_eq!(parse_count(text).ok(), count, "{text}");
         }
-        let sizes = [("4096", Some(4096)), ("64k", Some(65536)), ("1.5G", Some(3 << 29)), ("2GiB", Some(2 << 30)), ("16T", Some(16 << 40)), ("x", None), ("99999999T", None)];
+        let sizes = [
+            ("4096", Some(4096)),
+            ("64k", Some(65536)),
+            ("1.5G", Some(3 << 29)),
+            ("2GiB", Some(2 << 30)),
+            ("16T", Some(16 << 40)),
+            ("x", None),
+            ("99999999T", None),
+        ];
         for (text, size) in sizes {
             assert_eq!(parse_size(text).ok(), size, "{text}");
         }
@@ -568,7 +582,13 @@ mod tests {
     fn phases_are_selected_across_workloads() {
         let bench = command().try_get_matches_from(["bench", "compare", "--phases", "create,walk"]).unwrap();
         let What::Compare(options) = Bench::from_arg_matches(&bench).unwrap().what else { panic!() };
-        let make = || vec![options.dir.make(&options.common).unwrap(), options.file.make(&options.common).unwrap(), options.tree.make(&options.common).unwrap()];
+        let make = || {
+            vec![
+                options.dir.make(&options.common).unwrap(),
+                options.file.make(&options.common).unwrap(),
+                options.tree.make(&options.common).unwrap(),
+            ]
+        };
         let selected = select_across(make(), &options.common.phases).unwrap();
         let names: Vec<&str> = selected.iter().map(|selected| selected.workload.name()).collect();
         assert_eq!(names, ["dir", "tree"]);

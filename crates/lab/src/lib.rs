@@ -19,8 +19,8 @@
 pub mod cli;
 pub mod compare;
 pub mod interrupt;
-pub mod provider;
 pub mod provenance;
+pub mod provider;
 pub mod report;
 pub mod runner;
 pub mod schedule;

@@ -225,7 +225,8 @@ mod tests {
     use super::*;
 
     fn parse_in(folder: &Path, text: &str, force: bool) -> Result<Side> {
-        let volume = VolumeOptions { size: Some(1 << 26), mkfs: MkfsOptions::default(), mount: MountOptions::default() };
+        let volume =
+            VolumeOptions { size: Some(1 << 26), mkfs: MkfsOptions::default(), mount: MountOptions::default() };
         let text = text.replace('@', folder.to_str().unwrap());
         parse(&text, &volume, Durability::End, force, true).map(|provider| provider.side())
     }

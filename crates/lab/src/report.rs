@@ -48,8 +48,20 @@ pub struct Column {
 /// One row a phase and target: medians over the runs, the range of times, requests per operation.
 pub fn detail(samples: &[Sample], columns: &[Column]) -> Table {
     let mut table = table(&[
-        "workload", "phase", "target", "ops", "us/op", "least", "most", "sync", "MiB/s", "reads/op", "writes/op",
-        "written/op", "flushes", "blocks/op",
+        "workload",
+        "phase",
+        "target",
+        "ops",
+        "us/op",
+        "least",
+        "most",
+        "sync",
+        "MiB/s",
+        "reads/op",
+        "writes/op",
+        "written/op",
+        "flushes",
+        "blocks/op",
     ]);
     for (workload, phase) in phases(samples) {
         for column in columns {
@@ -101,7 +113,9 @@ pub fn comparison(samples: &[Sample], columns: &[Column], seed: u64) -> Table {
         row.extend(columns.iter().map(|column| number(median_time(column))));
         let kernels: Vec<&Column> =
             columns.iter().filter(|column| column.side == Side::Kernel && median_time(column).is_some()).collect();
-        let best = kernels.iter().min_by(|a, b| f64::total_cmp(&median_time(a).unwrap_or(f64::INFINITY), &median_time(b).unwrap_or(f64::INFINITY)));
+        let best = kernels.iter().min_by(|a, b| {
+            f64::total_cmp(&median_time(a).unwrap_or(f64::INFINITY), &median_time(b).unwrap_or(f64::INFINITY))
+        });
         let ours = columns.iter().find(|column| column.side == Side::Ours && median_time(column).is_some());
         let ratio = ours.and_then(|ours| {
             let rivals: Vec<Vec<f64>> = kernels.iter().map(|kernel| times(&of(kernel))).collect();
@@ -110,7 +124,10 @@ pub fn comparison(samples: &[Sample], columns: &[Column], seed: u64) -> Table {
         });
         row.push(best.map_or("-".to_owned(), |best| best.label.clone()));
         row.push(number(ratio.map(|ratio| ratio.value)));
-        row.push(ratio.map_or("-".to_owned(), |ratio| format!("{} to {}", number(Some(ratio.low)), number(Some(ratio.high)))));
+        row.push(
+            ratio
+                .map_or("-".to_owned(), |ratio| format!("{} to {}", number(Some(ratio.low)), number(Some(ratio.high)))),
+        );
         row.push(best.map_or("-".to_owned(), |best| writes_per_op(best)));
         row.push(ours.map_or("-".to_owned(), writes_per_op));
         table.add_row(row);
@@ -209,7 +226,12 @@ mod tests {
 
     fn columns() -> Vec<Column> {
         let column = |label: &str, side| Column { label: label.into(), side };
-        vec![column("ext4", Side::Kernel), column("xfs", Side::Kernel), column("myriad", Side::Ours), column("sqlite", Side::Other)]
+        vec![
+            column("ext4", Side::Kernel),
+            column("xfs", Side::Kernel),
+            column("myriad", Side::Ours),
+            column("sqlite", Side::Other),
+        ]
     }
 
     /// The best kernel file system is the rival, SQLite is not; missing samples are dashes.
@@ -223,7 +245,10 @@ mod tests {
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(
             words,
-            ["dir", "create", "1000", "40.0", "24.0", "2.00", "-", "xfs", "12.0", "12.0", "to", "12.0", "2.40", "0.200"]
+            [
+                "dir", "create", "1000", "40.0", "24.0", "2.00", "-", "xfs", "12.0", "12.0", "to", "12.0", "2.40",
+                "0.200"
+            ]
         );
     }
 
@@ -232,13 +257,24 @@ mod tests {
         let samples = [sample("ext4", 0, 40), sample("ext4", 1, 20), sample("ext4", 2, 30)];
         let text = detail(&samples, &columns()).to_string();
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(words, ["dir", "create", "ext4", "1000", "30.0", "20.0", "40.0", "0", "-", "-", "3.00", "-", "-", "-"]);
+        assert_eq!(
+            words,
+            ["dir", "create", "ext4", "1000", "30.0", "20.0", "40.0", "0", "-", "-", "3.00", "-", "-", "-"]
+        );
         assert!(metadata(&samples, &columns()).is_none());
     }
 
     #[test]
     fn numbers() {
-        let cases = [(0.0, "0"), (0.00012, "1.2e-4"), (0.0123, "0.012"), (3.456, "3.46"), (34.56, "34.6"), (3456.7, "3457"), (-12.34, "-12.3")];
+        let cases = [
+            (0.0, "0"),
+            (0.00012, "1.2e-4"),
+            (0.0123, "0.012"),
+            (3.456, "3.46"),
+            (34.56, "34.6"),
+            (3456.7, "3457"),
+            (-12.34, "-12.3"),
+        ];
         for (value, text) in cases {
             assert_eq!(number(Some(value)), text);
         }

@@ -26,9 +26,12 @@ pub fn order(count: usize, round: u32, seed: u64) -> Vec<usize> {
     order
 }
 
-/// Progress on standard error, if that is a terminal: never redrawn by a thread of its own, which would take time from
+/// Progress on standard error, if that is a terminal and nobody wants quiet: never redrawn by a thread of its own, which would take time from
 /// what is measured.
-pub fn progress(steps: u64) -> ProgressBar {
+pub fn progress(steps: u64, quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
     let style = ProgressStyle::with_template("[{wide_bar}] {pos}/{len} {msg}, {eta} left");
     ProgressBar::new(steps).with_style(style.expect("the template is sound").progress_chars("=> "))
 }

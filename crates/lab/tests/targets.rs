@@ -108,7 +108,6 @@ fn direct_io_reads_what_it_wrote() {
 }
 
 #[test]
-#[ignore = "until the engine's sessions are there"]
 fn volume_does_what_a_directory_does() {
     for durability in [Durability::End, Durability::Every(1), Durability::Every(7)] {
         let folder = tempfile::tempdir().unwrap();

@@ -45,9 +45,8 @@ impl Anchor {
         let mut unsealed = [0; AnchorBlock::SIZE];
         unsealed.copy_from_slice(&bytes[..AnchorBlock::SIZE]);
         AnchorBlock::read_mut(&mut unsealed).crc = 0.into();
-        let intact = raw.magic.get() == ANCHOR_MAGIC
-            && raw.crc.get() == crc32c::crc32c(&unsealed)
-            && raw.volume == place.volume;
+        let intact =
+            raw.magic.get() == ANCHOR_MAGIC && raw.crc.get() == crc32c::crc32c(&unsealed) && raw.volume == place.volume;
         intact.then(|| Self { slot, sequence: raw.sequence.get(), tail: Lsn(raw.tail.get()) })
     }
 

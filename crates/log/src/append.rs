@@ -231,11 +231,8 @@ impl Log {
         let Some(&&(offset, first)) = pieces.first() else { return Ok(()) };
         let result: io::Result<()> = if pieces.len() > 1 {
             let parts: Vec<[&[u8]; 1]> = pieces.iter().map(|(_, bytes)| [*bytes]).collect();
-            let requests: Vec<_> = pieces
-                .iter()
-                .zip(&parts)
-                .map(|((offset, _), parts)| WriteRequest { offset: *offset, parts })
-                .collect();
+            let requests: Vec<_> =
+                pieces.iter().zip(&parts).map(|((offset, _), parts)| WriteRequest { offset: *offset, parts }).collect();
             let written = device.write_many(&requests);
             written.and_then(|()| if durable { device.flush() } else { Ok(()) })
         } else if durable {

@@ -84,11 +84,8 @@ impl Scan {
             let size = padded(body_len, ring.unit);
             let body_at = (head.0 - anchor.tail.0) as usize + CheckpointHeader::SIZE;
             reader.get(head, size)?;
-            let next = Link {
-                lsn: Lsn(head.0 + size),
-                sequence: header.sequence.get() + 1,
-                previous_crc: header.crc.get(),
-            };
+            let next =
+                Link { lsn: Lsn(head.0 + size), sequence: header.sequence.get() + 1, previous_crc: header.crc.get() };
             let body_crc = crc32c::crc32c(&reader.bytes[body_at..][..body_len as usize]);
             if body_crc != header.body_crc.get() {
                 if next.lsn.0 < reader.end.0 {
@@ -181,9 +178,8 @@ impl Header {
 /// Whether a header is the one that belongs at `lsn`. Without a link it is the first, exempt from the chain.
 fn expected(header: &CheckpointHeader, lsn: Lsn, link: Option<Link>) -> bool {
     header.lsn.get() == lsn.0
-        && link.is_none_or(|link| {
-            header.previous_crc.get() == link.previous_crc && header.sequence.get() == link.sequence
-        })
+        && link
+            .is_none_or(|link| header.previous_crc.get() == link.previous_crc && header.sequence.get() == link.sequence)
 }
 
 /// Verifies a body, from `at` to the end of `bytes`, and lists its changes and pending frees. The checksums were right,

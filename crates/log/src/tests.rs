@@ -811,10 +811,7 @@ impl World {
         let committed = home.iter().map(|(&block, bytes)| (block, Some(bytes.clone()))).collect();
         let log = Some(open(&place).0);
         let (last, pending, flying, unhomed) = (None, Vec::new(), None, BTreeMap::new());
-        Self {
-            disk, place, random, log, committed, last, pending, flying, home, unhomed,
-            checkpoints: 0, crashes: 0,
-        }
+        Self { disk, place, random, log, committed, last, pending, flying, home, unhomed, checkpoints: 0, crashes: 0 }
     }
 
     /// One thing a caller may do. An error means the device is gone.

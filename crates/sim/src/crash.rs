@@ -284,9 +284,9 @@ impl History {
             let sizes: Vec<u64> =
                 file.versions_between(from, prefix.max(from)).iter().map(|version| version.size()).collect();
             let content = found.contents.get(&entry.stat.ino).ok_or("the content was not read")?;
-            judge_size(&sizes, content.size()).and_then(|()| self.judge_file(&versions, content)).map_err(|reason| {
-                format!("{}, versions from operation {from} to {newest}: {reason}", text(&entry.path))
-            })?;
+            judge_size(&sizes, content.size()).and_then(|()| self.judge_file(&versions, content)).map_err(
+                |reason| format!("{}, versions from operation {from} to {newest}: {reason}", text(&entry.path)),
+            )?;
         }
         Ok(())
     }

@@ -425,7 +425,8 @@ impl Generator {
         let path = self.path(model);
         let mut name = self.rng.pick(&XATTRS).to_vec();
         let draw = self.rng.below(10);
-        let present: Vec<_> = model.find(&path).map(|ino| model.all_xattrs(ino).into_keys().collect()).unwrap_or_default();
+        let present: Vec<_> =
+            model.find(&path).map(|ino| model.all_xattrs(ino).into_keys().collect()).unwrap_or_default();
         if draw < 5 && !present.is_empty() && self.rng.percent(70) {
             name = self.rng.pick(&present).clone();
         }

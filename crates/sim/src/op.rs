@@ -125,10 +125,16 @@ pub enum SetTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Mode(u16),
-    Owner { uid: Option<u32>, gid: Option<u32> },
+    Owner {
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
     Size(u64),
     /// Not both `None`.
-    Times { atime: Option<SetTime>, mtime: Option<SetTime> },
+    Times {
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+    },
     Flags(u32),
 }
 
@@ -137,38 +143,133 @@ pub type PathBytes = Vec<u8>;
 /// One operation. Paths start at the root, with or without a leading slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    Create { path: PathBytes, mode: u16 },
-    Mkdir { path: PathBytes, mode: u16 },
-    Mknod { path: PathBytes, kind: Kind, mode: u16, rdev: u64 },
-    Symlink { target: PathBytes, path: PathBytes },
-    Readlink { path: PathBytes },
-    Link { source: PathBytes, target: PathBytes },
-    Unlink { path: PathBytes },
-    Rmdir { path: PathBytes },
-    Rename { source: PathBytes, target: PathBytes, how: RenameHow },
-    Stat { path: PathBytes, follow: bool },
-    Access { path: PathBytes, mask: u8 },
-    ReadDir { path: PathBytes },
-    SetAttr { path: PathBytes, change: Change },
-    GetXattr { path: PathBytes, name: Vec<u8> },
-    SetXattr { path: PathBytes, name: Vec<u8>, value: Vec<u8>, how: XattrHow },
-    ListXattr { path: PathBytes },
-    RemoveXattr { path: PathBytes, name: Vec<u8> },
-    Open { slot: usize, path: PathBytes, how: OpenHow },
-    OpenTmpfile { slot: usize, path: PathBytes, mode: u16 },
+    Create {
+        path: PathBytes,
+        mode: u16,
+    },
+    Mkdir {
+        path: PathBytes,
+        mode: u16,
+    },
+    Mknod {
+        path: PathBytes,
+        kind: Kind,
+        mode: u16,
+        rdev: u64,
+    },
+    Symlink {
+        target: PathBytes,
+        path: PathBytes,
+    },
+    Readlink {
+        path: PathBytes,
+    },
+    Link {
+        source: PathBytes,
+        target: PathBytes,
+    },
+    Unlink {
+        path: PathBytes,
+    },
+    Rmdir {
+        path: PathBytes,
+    },
+    Rename {
+        source: PathBytes,
+        target: PathBytes,
+        how: RenameHow,
+    },
+    Stat {
+        path: PathBytes,
+        follow: bool,
+    },
+    Access {
+        path: PathBytes,
+        mask: u8,
+    },
+    ReadDir {
+        path: PathBytes,
+    },
+    SetAttr {
+        path: PathBytes,
+        change: Change,
+    },
+    GetXattr {
+        path: PathBytes,
+        name: Vec<u8>,
+    },
+    SetXattr {
+        path: PathBytes,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        how: XattrHow,
+    },
+    ListXattr {
+        path: PathBytes,
+    },
+    RemoveXattr {
+        path: PathBytes,
+        name: Vec<u8>,
+    },
+    Open {
+        slot: usize,
+        path: PathBytes,
+        how: OpenHow,
+    },
+    OpenTmpfile {
+        slot: usize,
+        path: PathBytes,
+        mode: u16,
+    },
     /// Names the open file; permissions are those of the step's user.
-    LinkFile { slot: usize, path: PathBytes },
-    Close { slot: usize },
-    HandleStat { slot: usize },
-    Read { slot: usize, offset: u64, len: usize },
+    LinkFile {
+        slot: usize,
+        path: PathBytes,
+    },
+    Close {
+        slot: usize,
+    },
+    HandleStat {
+        slot: usize,
+    },
+    Read {
+        slot: usize,
+        offset: u64,
+        len: usize,
+    },
     /// Writes `pattern::bytes(tag, ...)`; for a file opened to append, the pattern is that of `offset`, too.
-    Write { slot: usize, offset: u64, len: usize, tag: u32 },
-    Truncate { slot: usize, size: u64 },
-    Allocate { slot: usize, how: AllocateHow, offset: u64, len: u64 },
-    SeekData { slot: usize, offset: u64 },
-    SeekHole { slot: usize, offset: u64 },
-    HandleSetAttr { slot: usize, change: Change },
-    Fsync { slot: usize, data_only: bool },
+    Write {
+        slot: usize,
+        offset: u64,
+        len: usize,
+        tag: u32,
+    },
+    Truncate {
+        slot: usize,
+        size: u64,
+    },
+    Allocate {
+        slot: usize,
+        how: AllocateHow,
+        offset: u64,
+        len: u64,
+    },
+    SeekData {
+        slot: usize,
+        offset: u64,
+    },
+    SeekHole {
+        slot: usize,
+        offset: u64,
+    },
+    HandleSetAttr {
+        slot: usize,
+        change: Change,
+    },
+    Fsync {
+        slot: usize,
+        data_only: bool,
+    },
     /// Everything durable, as syncfs.
     Sync,
     /// All files closed, volume closed and opened again.

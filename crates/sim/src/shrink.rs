@@ -70,8 +70,7 @@ mod tests {
 
     #[test]
     fn finds_the_two_steps_that_matter() {
-        let steps: Vec<Step> =
-            (0..100).map(|slot| Step { cred: 0, op: Op::Close { slot } }).collect();
+        let steps: Vec<Step> = (0..100).map(|slot| Step { cred: 0, op: Op::Close { slot } }).collect();
         let has = |steps: &[Step], wanted| steps.iter().any(|step| step.op == Op::Close { slot: wanted });
         let small = shrink(&steps, 10_000, |steps| has(steps, 13) && has(steps, 77));
         assert_eq!(small.len(), 2);

@@ -11,8 +11,8 @@ use myriad_sim::generate::{Generator, Profile};
 use myriad_sim::model::Model;
 use myriad_sim::op::*;
 use myriad_sim::{pattern, rng, shrink};
-use rustix::fs::{self as unix, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::fd::OwnedFd;
+use rustix::fs::{self as unix, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, XattrFlags};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -182,9 +182,7 @@ fn stat_of(stat: &unix::Stat) -> Stat {
 }
 
 fn perform(slots: &Slots, op: Op) -> rustix::io::Result<Value> {
-    let fd = |slot: usize| {
-        slots.lock().unwrap()[slot].clone().ok_or(rustix::io::Errno::BADF)
-    };
+    let fd = |slot: usize| slots.lock().unwrap()[slot].clone().ok_or(rustix::io::Errno::BADF);
     let put = |slot: usize, fd: OwnedFd| slots.lock().unwrap()[slot] = Some(Arc::new(fd));
     let none = |()| Value::None;
     Ok(match op {
@@ -210,12 +208,8 @@ fn perform(slots: &Slots, op: Op) -> rustix::io::Result<Value> {
             };
             none(unix::renameat_with(CWD, source, CWD, target, flags)?)
         }
-        Op::Stat { path, follow } => {
-            Value::Stat(stat_of(&if follow { unix::stat(path)? } else { unix::lstat(path)? }))
-        }
-        Op::Access { path, mask } => {
-            none(unix::access(path, unix::Access::from_bits_retain(u32::from(mask)))?)
-        }
+        Op::Stat { path, follow } => Value::Stat(stat_of(&if follow { unix::stat(path)? } else { unix::lstat(path)? })),
+        Op::Access { path, mask } => none(unix::access(path, unix::Access::from_bits_retain(u32::from(mask)))?),
         Op::ReadDir { path } => {
             let dir = unix::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
             let mut entries = Vec::new();

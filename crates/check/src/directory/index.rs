@@ -6,8 +6,8 @@ use crate::directory::{find_block, position};
 use crate::findings::number;
 use crate::report::Place;
 use myriad_format::dir::{
-    DEPTH_MAX, ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, home_line,
-    leaf_lines, node_bits, pointer,
+    DEPTH_MAX, ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED,
+    home_line, leaf_lines, node_bits, pointer,
 };
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, flag};
@@ -87,8 +87,7 @@ impl Index {
             context.report(number::INDEX_SHAPE, place, format!("the index root has level {level} and depth {depth}"));
             return index;
         }
-        index.root =
-            Some(Root { depth, room_head: header.room_head.get(), entry_blocks: header.entry_blocks.get() });
+        index.root = Some(Root { depth, room_head: header.room_head.get(), entry_blocks: header.entry_blocks.get() });
         if is_leaf {
             index.leaves.push((0, root));
             return index;
@@ -144,7 +143,11 @@ impl Index {
         }
         let root_depth = self.root.map_or(0, |root| root.depth);
         if depth > root_depth || u64::from(number) >= 1 << depth {
-            context.report(number::INDEX_SHAPE, place, format!("leaf {block} at number {number} has depth {depth} of {root_depth}"));
+            context.report(
+                number::INDEX_SHAPE,
+                place,
+                format!("leaf {block} at number {number} has depth {depth} of {root_depth}"),
+            );
             return None;
         }
         let lines = leaf_lines(buf.len());
@@ -163,7 +166,9 @@ impl Index {
                 let distance = (line + lines - home) % lines;
                 let reached = (0..distance).all(|step| overflowed[(home + step) % lines]);
                 if u64::from(tag) & ((1 << depth) - 1) != u64::from(number) || !reached {
-                    let message = format!("leaf {block} line {line}: the record of position {position} is not where its tag {tag:#x} leads");
+                    let message = format!(
+                        "leaf {block} line {line}: the record of position {position} is not where its tag {tag:#x} leads"
+                    );
                     context.report(number::INDEX_PLACE, place, message);
                 }
             }
@@ -221,10 +226,15 @@ impl Index {
         in_index.sort_unstable();
         for missing in difference(&in_entries, &in_index) {
             let place = Place::Entry { directory: ino, position: u64::from(missing.1) };
-            context.report(number::INDEX_MISSING, place, format!("the entry of inode {} is not in the index", missing.2));
+            context.report(
+                number::INDEX_MISSING,
+                place,
+                format!("the entry of inode {} is not in the index", missing.2),
+            );
         }
         for stale in difference(&in_index, &in_entries) {
-            let message = format!("the index has a record for position {} and inode {}, which no entry has", stale.1, stale.2);
+            let message =
+                format!("the index has a record for position {} and inode {}, which no entry has", stale.1, stale.2);
             context.report(number::INDEX_STALE, place, message);
         }
     }
@@ -248,7 +258,11 @@ impl NodeWalk<'_> {
             }
             let number = prefix << bits | at as u64;
             if number << shift >= 1 << self.depth {
-                context.report(number::INDEX_SHAPE, place, format!("pointer {number} at level {level} is beyond depth {}", self.depth));
+                context.report(
+                    number::INDEX_SHAPE,
+                    place,
+                    format!("pointer {number} at level {level} is beyond depth {}", self.depth),
+                );
                 continue;
             }
             let child = FsBlock(child);
@@ -267,7 +281,8 @@ impl NodeWalk<'_> {
             }
             let found = IndexHeader::read(&buf).level;
             if found != level - 1 {
-                let corrupt = Corrupt::DirIndex { ino: self.ino, block: child, field: "level", value: u64::from(found) };
+                let corrupt =
+                    Corrupt::DirIndex { ino: self.ino, block: child, field: "level", value: u64::from(found) };
                 context.damage(place, corrupt.into());
                 continue;
             }
@@ -297,7 +312,9 @@ fn check_depths(depths: &HashMap<u32, u8>, root_depth: u8) -> Result<(), String>
             other &= !(1 << (31 - other.leading_zeros()));
             if let Some(&depth) = depths.get(&other) {
                 if u32::from(depth) <= bit {
-                    return Err(format!("the leaf at number {other} with depth {depth} of {root_depth} covers the one at number {number}"));
+                    return Err(format!(
+                        "the leaf at number {other} with depth {depth} of {root_depth} covers the one at number {number}"
+                    ));
                 }
                 break;
             }

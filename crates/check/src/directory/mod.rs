@@ -157,7 +157,8 @@ impl Names<'_> {
                     self.check_unique(ino, &buf[ENTRIES_OFFSET..tail], &mut names);
                 }
                 if u64::from(header.live.get()) != live {
-                    let message = format!("entry block {file_block}: {live} bytes are live, its header says {}", header.live);
+                    let message =
+                        format!("entry block {file_block}: {live} bytes are live, its header says {}", header.live);
                     context.report(number::ENTRY_BLOCK, place, message);
                 }
                 if index.is_some() && header.next_room.get() != 0 {
@@ -183,7 +184,8 @@ impl Names<'_> {
             match entry {
                 Err(bad) => {
                     let offset = bad.offset + ENTRIES_OFFSET as u32;
-                    let corrupt = Corrupt::DirEntry { ino, block: file_block, offset, field: bad.field, value: bad.value };
+                    let corrupt =
+                        Corrupt::DirEntry { ino, block: file_block, offset, field: bad.field, value: bad.value };
                     context.damage(Place::Inode(ino), corrupt.into());
                 }
                 Ok(entry) if entry.ino.is_none() => {}
@@ -214,14 +216,19 @@ impl Names<'_> {
             return;
         };
         if slot.file_type() != entry.file_type {
-            let message = format!("{name} has type {}, its inode {} has {}", entry.file_type, entry.ino, slot.file_type());
+            let message =
+                format!("{name} has type {}, its inode {} has {}", entry.file_type, entry.ino, slot.file_type());
             context.report(number::ENTRY_TYPE, place, message);
         }
         if let Some(index) = self.directories.index(entry.ino) {
             sums.subdirectories = sums.subdirectories.saturating_add(1);
             let is_root = entry.ino.0 == context.superblock.root_ino.get();
             if is_root || !self.directories.name(index, ino) {
-                context.report(number::DIRECTORY_TWICE, place, format!("{name} is one more name of directory {}", entry.ino));
+                context.report(
+                    number::DIRECTORY_TWICE,
+                    place,
+                    format!("{name} is one more name of directory {}", entry.ino),
+                );
             }
         } else {
             slot.found(1);

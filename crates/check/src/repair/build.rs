@@ -4,7 +4,10 @@ use crate::directory::index::root_level;
 use crate::io::Reader;
 use crate::run::CheckError;
 use myriad_format::btree::{ChildEntry, NodeHeader, TreeKind};
-use myriad_format::dir::{DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, encode_pointer, home_line, leaf_lines, node_bits};
+use myriad_format::dir::{
+    DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, encode_pointer, home_line, leaf_lines,
+    node_bits,
+};
 use myriad_format::{BlockKind, FsBlock, header};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -5,9 +5,7 @@ use super::{Chunk, Repair};
 use crate::run::CheckError;
 use crate::space::free_by_region;
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS};
-use myriad_format::group::{
-    FIRST_BY_START_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary,
-};
+use myriad_format::group::{FIRST_BY_START_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, header};
 use zerocopy::IntoBytes;
@@ -29,7 +27,8 @@ impl Repair {
             free += u64::from(self.geometry.blocks_in(AgNo(ag)).saturating_sub(FIXED_BLOCKS));
         }
         let used = self.items.iter().filter(|item| item.state & super::state::GONE == 0);
-        let (inodes, directories) = used.fold((0, 0), |(all, dirs), item| (all + 1, dirs + u64::from(item.file_type == 4)));
+        let (inodes, directories) =
+            used.fold((0, 0), |(all, dirs), item| (all + 1, dirs + u64::from(item.file_type == 4)));
         self.superblock.free_blocks.set(free);
         self.superblock.inodes_used.set(inodes);
         self.superblock.directories.set(directories);
@@ -53,7 +52,8 @@ impl Repair {
         let mut free;
         loop {
             free = self.free_extents(ag);
-            let nodes = node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
+            let nodes =
+                node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
             if places.len() >= chunk_nodes + nodes {
                 break;
             }
@@ -76,11 +76,14 @@ impl Repair {
             }
             levels
         };
-        let nodes = node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
+        let nodes =
+            node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
         let level: usize = level_of(free.len());
         let reserve_wanted = ((level + 2) * 3).min(RESERVE_MAX);
         while places.len() < nodes + reserve_wanted {
-            let Some(longest) = free.iter_mut().max_by_key(|extent| extent.1).filter(|extent| extent.1 > 1) else { break };
+            let Some(longest) = free.iter_mut().max_by_key(|extent| extent.1).filter(|extent| extent.1 > 1) else {
+                break;
+            };
             longest.1 -= 1;
             let block = first.offset_by(u64::from(longest.0 + longest.1));
             self.blocks.claim(block, 1);
@@ -91,11 +94,15 @@ impl Repair {
         let mut lengths: Vec<(u32, u32)> = free.iter().map(|&(start, length)| (length, start)).collect();
         lengths.sort_unstable();
         let by_length: Vec<u8> = lengths.iter().flat_map(|&(length, start)| pack(length, start)).collect();
-        let (start_root, start_level) = write_tree(&self.reader, FREE_BY_START, owner, &by_start, &mut || take(&mut places))?;
+        let (start_root, start_level) =
+            write_tree(&self.reader, FREE_BY_START, owner, &by_start, &mut || take(&mut places))?;
         let (length_root, length_level) =
             write_tree(&self.reader, FREE_BY_LENGTH, owner, &by_length, &mut || take(&mut places))?;
         if places.len() > RESERVE_MAX {
-            return Err(CheckError::Repair(format!("group {ag} has {} blocks left over for its reserve", places.len())));
+            return Err(CheckError::Repair(format!(
+                "group {ag} has {} blocks left over for its reserve",
+                places.len()
+            )));
         }
         let reserve: Vec<u32> = places.iter().map(|&block| self.geometry.ag_block_of(block).0).collect();
 
@@ -152,7 +159,8 @@ impl Repair {
     fn chunk_records(&mut self, ag: AgNo) -> Result<Inodes, CheckError> {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
-        let chunks: Vec<(FsBlock, Chunk)> = self.chunks.range(first..end).map(|(&start, &chunk)| (start, chunk)).collect();
+        let chunks: Vec<(FsBlock, Chunk)> =
+            self.chunks.range(first..end).map(|(&start, &chunk)| (start, chunk)).collect();
         let mut inodes = Inodes::default();
         let mut buf = self.reader.new_buffer();
         for (start, chunk) in chunks {
@@ -163,9 +171,9 @@ impl Repair {
             let (mut free_mask, mut used_mask) = (0_u64, 0_u64);
             for at in 0..chunk.initialised {
                 let block = start.offset_by(u64::from(at));
-                self.reader
-                    .read(block, BlockKind::Inode, u64::from(ag.0), &mut buf)
-                    .map_err(|damage| CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}")))?;
+                self.reader.read(block, BlockKind::Inode, u64::from(ag.0), &mut buf).map_err(|damage| {
+                    CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}"))
+                })?;
                 let free = u32::from(InodeBlockHeader::read(&buf).free_count.get());
                 free_mask |= u64::from(free > 0) << at;
                 used_mask |= u64::from(free < self.geometry.slots_per_block() - 1) << at;

@@ -12,7 +12,9 @@ use crate::tree::{Tree, Visitor, walk};
 use myriad_format::btree;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK};
-use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, flag, fork};
+use myriad_format::inode::{
+    BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, flag, fork,
+};
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::HashSet;
@@ -76,8 +78,11 @@ impl Repair {
             }
         }
         // Sound blocks first: where a torn one claims the same extent it is the torn one that loses.
-        let blocks: Vec<FsBlock> =
-            self.chunks.iter().flat_map(|(start, chunk)| (0..u64::from(chunk.initialised)).map(|at| start.offset_by(at))).collect();
+        let blocks: Vec<FsBlock> = self
+            .chunks
+            .iter()
+            .flat_map(|(start, chunk)| (0..u64::from(chunk.initialised)).map(|at| start.offset_by(at)))
+            .collect();
         let mut torn = Vec::new();
         for block in blocks {
             match self.state_of(block) {
@@ -115,7 +120,8 @@ impl Repair {
         let mut records = Vec::new();
         let mut complete = true;
         let mut collect = |bytes: &[u8]| records.push(*ChunkRecord::read(bytes));
-        let mut salvage = Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
+        let mut salvage =
+            Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
         walk(&self.reader, &tree, &mut salvage);
         complete &= !salvage.damaged;
         let mut end = 0;
@@ -130,7 +136,8 @@ impl Repair {
             end = chunk_end;
             let start = self.geometry.fs_block(ag, AgBlock(record.start.get() as u32));
             let chunk = Chunk { count: u32::from(record.count), initialised: u32::from(record.initialised) };
-            let holds_any = (0..chunk.initialised).any(|at| self.state_of(start.offset_by(u64::from(at))) != Found::Lost);
+            let holds_any =
+                (0..chunk.initialised).any(|at| self.state_of(start.offset_by(u64::from(at))) != Found::Lost);
             if chunk.initialised > 0 && !holds_any {
                 // The record is older than what its blocks are used for now.
                 continue;
@@ -172,7 +179,8 @@ impl Repair {
             Ok(()) => Found::Sound,
             Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
                 let head = BlockHeader::read(&buf);
-                let is_ours = head.volume == self.reader.volume && head.address.get() == block.0 && head.owner.get() == owner;
+                let is_ours =
+                    head.volume == self.reader.volume && head.address.get() == block.0 && head.owner.get() == owner;
                 if is_ours { Found::Torn } else { Found::Lost }
             }
             Err(_) => Found::Lost,
@@ -233,7 +241,13 @@ impl Repair {
 
     /// Puts an inode's own fields right and takes its blocks. Its data length and attributes as they shall be; `None` if
     /// it cannot be one.
-    fn take_inode(&mut self, ino: Ino, raw: &mut RawInode, data: &[u8], attributes: Vec<u8>) -> Option<(usize, Vec<u8>)> {
+    fn take_inode(
+        &mut self,
+        ino: Ino,
+        raw: &mut RawInode,
+        data: &[u8],
+        attributes: Vec<u8>,
+    ) -> Option<(usize, Vec<u8>)> {
         if !is_type(raw.mode.get()) {
             return None;
         }
@@ -299,8 +313,13 @@ impl Repair {
             Map::Inline(extents) => extents.iter().for_each(|extent| record(extent.as_bytes())),
             Map::Tree { root, level } => {
                 let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
-                let mut salvage =
-                    Salvage { repair: self, record: &mut record, nodes: Some(Vec::new()), damaged: false, followed: HashSet::new() };
+                let mut salvage = Salvage {
+                    repair: self,
+                    record: &mut record,
+                    nodes: Some(Vec::new()),
+                    damaged: false,
+                    followed: HashSet::new(),
+                };
                 walk(&self.reader, &tree, &mut salvage);
                 let tree_damaged = salvage.damaged;
                 nodes = salvage.nodes.unwrap_or_default();
@@ -509,7 +528,8 @@ impl Repair {
                     fn damage(&mut self, _: Damage) {}
                 }
                 let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
-                let mut record = |bytes: &[u8]| extents.extend(Extent::decode(RawExtent::read(bytes), &geometry, ino).ok());
+                let mut record =
+                    |bytes: &[u8]| extents.extend(Extent::decode(RawExtent::read(bytes), &geometry, ino).ok());
                 walk(&self.reader, &tree, &mut Collect(&mut nodes, &mut record));
             }
         }
@@ -520,7 +540,11 @@ impl Repair {
     pub(super) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
         self.store_at_hand()?;
         let is_chunk = |repair: &Self, block: FsBlock| {
-            repair.chunks.range(..=block).next_back().is_some_and(|(start, chunk)| block.0 < start.0 + u64::from(chunk.initialised))
+            repair
+                .chunks
+                .range(..=block)
+                .next_back()
+                .is_some_and(|(start, chunk)| block.0 < start.0 + u64::from(chunk.initialised))
         };
         let wanted = wanted.and_then(|ino| self.geometry.locate(ino)).filter(|&(block, _)| is_chunk(self, block));
         let mut place = None;
@@ -578,9 +602,9 @@ impl Repair {
     }
 
     fn is_slot_free(&self, slot: u32) -> bool {
-        self.at_hand.as_ref().is_some_and(|(_, buf, _)| {
-            InodeBlockHeader::read(buf).free_mask[slot as usize / 8] >> (slot % 8) & 1 == 1
-        })
+        self.at_hand
+            .as_ref()
+            .is_some_and(|(_, buf, _)| InodeBlockHeader::read(buf).free_mask[slot as usize / 8] >> (slot % 8) & 1 == 1)
     }
 }
 

@@ -126,7 +126,14 @@ impl Repair {
                 if file_block.0 >= made {
                     break;
                 }
-                if self.visit_block(directory, file_block, extent.start.offset_by(offset), has_index, &mut pass, queue)? {
+                if self.visit_block(
+                    directory,
+                    file_block,
+                    extent.start.offset_by(offset),
+                    has_index,
+                    &mut pass,
+                    queue,
+                )? {
                     end = file_block.0 + 1;
                 }
             }
@@ -196,7 +203,9 @@ impl Repair {
             Ok(()) => false,
             Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
                 let head = BlockHeader::read(&buf);
-                let is_ours = head.volume == self.reader.volume && head.address.get() == block.0 && head.owner.get() == directory.0;
+                let is_ours = head.volume == self.reader.volume
+                    && head.address.get() == block.0
+                    && head.owner.get() == directory.0;
                 if !is_ours {
                     return self.lose_block(directory, file_block, block, has_index, pass);
                 }
@@ -257,7 +266,10 @@ impl Repair {
         while at < bytes.len() {
             let Ok(entry) = entry_at(bytes, at) else {
                 // Where the next entry begins cannot be known.
-                self.act(format!("directory {directory}: cut entry block {file_block} at byte {}", at + ENTRIES_OFFSET));
+                self.act(format!(
+                    "directory {directory}: cut entry block {file_block} at byte {}",
+                    at + ENTRIES_OFFSET
+                ));
                 return Ok(at);
             };
             let length = usize::from(entry.length);
@@ -459,8 +471,13 @@ impl Repair {
         }
         let mut children = Vec::new();
         for run in runs {
-            for entry in crate::directory::entries::parse(&run).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
-                if self.item(entry.ino).is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0) {
+            for entry in
+                crate::directory::entries::parse(&run).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
+            {
+                if self
+                    .item(entry.ino)
+                    .is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0)
+                {
                     children.push(entry.ino);
                 }
             }
@@ -494,7 +511,9 @@ impl Repair {
         let raw = self.raw(directory)?;
         let mut names = HashMap::new();
         let mut collect = |bytes: &[u8]| {
-            for entry in crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
+            for entry in
+                crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
+            {
                 names.insert(entry.name.to_vec(), entry.ino);
             }
         };
@@ -560,7 +579,8 @@ impl Repair {
             }
         }
         // Blocks mapped past the last one made hold nothing: a new block takes the first free number after all of them.
-        let mut next = extents.last().map_or(0, |extent| extent.end().0).max(blocks.last().map_or(0, |block| block.0 + 1));
+        let mut next =
+            extents.last().map_or(0, |extent| extent.end().0).max(blocks.last().map_or(0, |block| block.0 + 1));
         let mut grown: HashSet<u64> = blocks.iter().filter(|block| block.1.is_none()).map(|block| block.0).collect();
         let mut placed = Vec::new();
         for item in added {
@@ -582,14 +602,24 @@ impl Repair {
             head.file_type = item.file_type;
             head.tag.set(hash as u32);
             bytes[at + EntryHeader::SIZE..][..item.name.len()].copy_from_slice(&item.name);
-            placed.push((item.ino, hash, position(FileBlock(*file_block), at as u32, block_size) as u32, item.file_type));
+            placed.push((
+                item.ino,
+                hash,
+                position(FileBlock(*file_block), at as u32, block_size) as u32,
+                item.file_type,
+            ));
         }
         for (file_block, block, _) in blocks.iter_mut().filter(|block| grown.contains(&block.0)) {
             *block = self.take(None)?;
             let extent = Extent { file_block: FileBlock(*file_block), start: *block, length: 1, unwritten: false };
             match extents.last_mut() {
-                Some(last) if last.end() == extent.file_block && last.start.0 + u64::from(last.length) == block.0
-                    && self.geometry.is_data_range(last.start, u64::from(last.length) + 1) => last.length += 1,
+                Some(last)
+                    if last.end() == extent.file_block
+                        && last.start.0 + u64::from(last.length) == block.0
+                        && self.geometry.is_data_range(last.start, u64::from(last.length) + 1) =>
+                {
+                    last.length += 1
+                }
                 _ => extents.push(extent),
             }
         }
@@ -599,7 +629,9 @@ impl Repair {
         self.fill_unmade(directory, &extents, &blocks, end, has_index, &mut pass)?;
         for (file_block, block, bytes) in &blocks {
             let live_before = pass.live;
-            for entry in crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
+            for entry in
+                crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
+            {
                 let position = position(FileBlock(*file_block), entry.offset, block_size);
                 pass.live += u64::from(entry.length);
                 pass.records.push(Record { tag: entry.tag, position: position as u32, ino: entry.ino.0 });
@@ -610,7 +642,13 @@ impl Repair {
             let head = EntryBlockHeader::read_mut(&mut buf);
             head.tail.set((ENTRIES_OFFSET + bytes.len()) as u32);
             head.live.set(live as u32);
-            head.next_room.set(enlist(&mut pass, FileBlock(*file_block), block_size - ENTRIES_OFFSET - live, block_size, has_index));
+            head.next_room.set(enlist(
+                &mut pass,
+                FileBlock(*file_block),
+                block_size - ENTRIES_OFFSET - live,
+                block_size,
+                has_index,
+            ));
             buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
             write(&self.reader, *block, &mut buf)?;
         }
@@ -668,7 +706,11 @@ impl Repair {
             self.blocks.release(block, 1);
             if IndexHeader::read(&buf).level > 0 {
                 let pointers = 1 << myriad_format::dir::node_bits(self.geometry.block_bits);
-                rest.extend((0..pointers).map(|at| FsBlock(myriad_format::dir::pointer(&buf, at))).filter(|block| !block.is_none()));
+                rest.extend(
+                    (0..pointers)
+                        .map(|at| FsBlock(myriad_format::dir::pointer(&buf, at)))
+                        .filter(|block| !block.is_none()),
+                );
             }
         }
     }

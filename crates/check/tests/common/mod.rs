@@ -10,7 +10,9 @@ use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummar
 use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, flag, fork};
 use myriad_format::superblock::{OrphanHeader, Superblock, feature, has_copy, seam};
 use myriad_format::xattr::AttrBlockHeader;
-use myriad_format::{AgBlock, AgNo, BlockKind, FileBlock, FsBlock, Geometry, Ino, Lsn, NameHasher, SLOT_SIZE, header, xattr};
+use myriad_format::{
+    AgBlock, AgNo, BlockKind, FileBlock, FsBlock, Geometry, Ino, Lsn, NameHasher, SLOT_SIZE, header, xattr,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -29,8 +31,14 @@ pub struct Shape {
     pub log_blocks: u64,
 }
 
-pub const SHAPE: Shape =
-    Shape { block_size: 4096, ag_blocks: 1024, region_blocks: 256, block_count: 2 * 1024 + 500, ag_used: 2, log_blocks: 64 };
+pub const SHAPE: Shape = Shape {
+    block_size: 4096,
+    ag_blocks: 1024,
+    region_blocks: 256,
+    block_count: 2 * 1024 + 500,
+    ag_used: 2,
+    log_blocks: 64,
+};
 /// Small blocks: two-level indexes and trees with few entries.
 pub const SMALL: Shape =
     Shape { block_size: 512, ag_blocks: 4096, region_blocks: 1024, block_count: 3 * 4096, ag_used: 2, log_blocks: 160 };
@@ -153,7 +161,18 @@ impl Builder {
         raw.mode.set(mode);
         raw.generation.set(7);
         raw.mtime.set(1_000_000_000);
-        self.nodes.insert(ino.0, Node { ino, raw, body_slots, data: Vec::new(), attributes: Vec::new(), entries: Vec::new(), laid_out: false });
+        self.nodes.insert(
+            ino.0,
+            Node {
+                ino,
+                raw,
+                body_slots,
+                data: Vec::new(),
+                attributes: Vec::new(),
+                entries: Vec::new(),
+                laid_out: false,
+            },
+        );
         ino
     }
 
@@ -477,7 +496,15 @@ impl Builder {
     }
 
     /// Writes an index by inserting record after record; its blocks.
-    fn index(&mut self, ino: Ino, ag: u32, root: FsBlock, records: &[(u32, u32, Ino)], room_head: u32, made: u32) -> u64 {
+    fn index(
+        &mut self,
+        ino: Ino,
+        ag: u32,
+        root: FsBlock,
+        records: &[(u32, u32, Ino)],
+        room_head: u32,
+        made: u32,
+    ) -> u64 {
         let mut depth = 0_u8;
         let mut leaves: BTreeMap<u32, (u8, Vec<(u32, u32, Ino)>)> = BTreeMap::from([(0, (0, Vec::new()))]);
         for &record in records {
@@ -656,7 +683,8 @@ impl Builder {
                             head.data_len.set(node.data.len() as u16);
                             head.attr_len.set(node.attributes.len() as u16);
                             body[BodyHeader::SIZE..][..node.data.len()].copy_from_slice(&node.data);
-                            body[BodyHeader::SIZE + node.data.len()..][..node.attributes.len()].copy_from_slice(&node.attributes);
+                            body[BodyHeader::SIZE + node.data.len()..][..node.attributes.len()]
+                                .copy_from_slice(&node.attributes);
                             used.extend(slot + 1..=slot + node.body_slots);
                         }
                         block[slot as usize * SLOT_SIZE..][..SLOT_SIZE].copy_from_slice(raw.as_bytes());
@@ -697,7 +725,8 @@ impl Builder {
         chunk_records.sort_by_key(|record| u64::from_le_bytes(record[..8].try_into().unwrap()));
         // The first node of a tree of one is at its fixed block; others are taken, and the fixed block goes to the reserve.
         let mut reserve: Vec<u32> = Vec::new();
-        let (inode_root, inode_level) = self.group_tree(ag, btree::INODE_CHUNKS, &chunk_records, fixed(4), &mut reserve);
+        let (inode_root, inode_level) =
+            self.group_tree(ag, btree::INODE_CHUNKS, &chunk_records, fixed(4), &mut reserve);
         let count = self.free_extents(ag).len();
         let nodes = |kind: TreeKind, count: usize| {
             let leaves = count.div_ceil(kind.leaf_max(self.shape.block_size) * 3 / 4);
@@ -718,13 +747,14 @@ impl Builder {
         let mut lengths: Vec<(u32, u32)> = free.iter().map(|&(start, length)| (length, start)).collect();
         lengths.sort_unstable();
         let by_length: Vec<Vec<u8>> = lengths.iter().map(|&(length, start)| pack(length, start)).collect();
-        let mut plant = |builder: &mut Self, kind: TreeKind, records: &[Vec<u8>], at: FsBlock, reserve: &mut Vec<u32>| {
-            if records.len() <= kind.leaf_max(builder.shape.block_size) * 3 / 4 {
-                return builder.tree(kind, u64::from(ag), records, &mut |_| at);
-            }
-            reserve.push((at.0 - base) as u32);
-            builder.tree(kind, u64::from(ag), records, &mut |_| FsBlock(base + u64::from(spare.pop().unwrap())))
-        };
+        let mut plant =
+            |builder: &mut Self, kind: TreeKind, records: &[Vec<u8>], at: FsBlock, reserve: &mut Vec<u32>| {
+                if records.len() <= kind.leaf_max(builder.shape.block_size) * 3 / 4 {
+                    return builder.tree(kind, u64::from(ag), records, &mut |_| at);
+                }
+                reserve.push((at.0 - base) as u32);
+                builder.tree(kind, u64::from(ag), records, &mut |_| FsBlock(base + u64::from(spare.pop().unwrap())))
+            };
         let (start_root, start_level) = plant(self, btree::FREE_BY_START, &by_start, fixed(2), &mut reserve);
         let (length_root, length_level) = plant(self, btree::FREE_BY_LENGTH, &by_length, fixed(3), &mut reserve);
         reserve.append(&mut spare);
@@ -777,7 +807,14 @@ impl Builder {
         u64::from(free_blocks)
     }
 
-    fn group_tree(&mut self, ag: u32, kind: TreeKind, records: &[Vec<u8>], at: FsBlock, reserve: &mut Vec<u32>) -> (FsBlock, u8) {
+    fn group_tree(
+        &mut self,
+        ag: u32,
+        kind: TreeKind,
+        records: &[Vec<u8>],
+        at: FsBlock,
+        reserve: &mut Vec<u32>,
+    ) -> (FsBlock, u8) {
         if records.len() <= kind.leaf_max(self.shape.block_size) * 3 / 4 {
             return self.tree(kind, u64::from(ag), records, &mut |_| at);
         }
@@ -875,7 +912,9 @@ impl Image {
         let mut found = Vec::new();
         for block in (0..self.geometry.block_count).map(FsBlock) {
             let bytes = self.read(block);
-            if header::verify(&bytes, kind, &VOLUME, block).is_ok() && header::verify_owner(&bytes, block, owner).is_ok() {
+            if header::verify(&bytes, kind, &VOLUME, block).is_ok()
+                && header::verify_owner(&bytes, block, owner).is_ok()
+            {
                 found.push(block);
             }
         }
@@ -941,7 +980,8 @@ pub fn sample_later(shape: Shape, more: impl FnOnce(&mut Builder)) -> Sample {
         }
     }
     b.dir(root, b"empty", 0, 0);
-    let attributes = b.with_body_attributes(root, b"attributes", &[(b"user.a", b"1"), (b"system.posix_acl_access", b"acl")]);
+    let attributes =
+        b.with_body_attributes(root, b"attributes", &[(b"user.a", b"1"), (b"system.posix_acl_access", b"acl")]);
     let chain = b.file(root, b"chain", 0, &[1]);
     let value = vec![b'v'; shape.block_size * 2];
     b.chain_attributes(chain, &[(b"user.long", &value), (b"user.x", b"")]);

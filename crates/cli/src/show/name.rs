@@ -68,6 +68,15 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
+/// `1 file`, `2 files`, `0 directories`.
+pub fn count(number: u64, what: &str) -> String {
+    match (number, what.strip_suffix('y')) {
+        (1, _) => format!("1 {what}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {what}s"),
+    }
+}
+
 /// `directory/name`, with one slash between them.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if directory.is_empty() || directory.ends_with(b"/") || name.is_empty() { b"" } else { b"/" };

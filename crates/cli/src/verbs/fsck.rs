@@ -4,14 +4,14 @@ use crate::context::Context;
 use crate::failure::{At, Failure, Kind, image_name};
 use crate::interrupt::Interrupted;
 use crate::output::Output;
-use crate::show::name::{Shown, needs_quotes};
+use crate::show::name::{Shown, count, needs_quotes};
 use crate::show::time;
 use crate::verb::{Command, Example, Status};
 use crate::volume::device;
 use anyhow::Result;
 use myriad_check::{CheckError, Finding, Options, Report, check};
 use myriad_device::{Access, BlockDevice, FileDevice};
-use myriad_format::superblock::{Superblock, seam};
+use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -96,12 +96,19 @@ impl Command for Fsck {
 
     fn run(self, context: &Context) -> Result<Status> {
         let name = image_name(&self.image);
-        let may_ask = !self.no && !self.json && io::stdin().is_terminal() && io::stderr().is_terminal();
+        let may_write = rustix::fs::access(&self.image, rustix::fs::Access::WRITE_OK).is_ok();
+        let has_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let may_ask = !self.no && !self.json && may_write && has_terminal;
         let is_repair = self.yes || self.preen;
         let access = if is_repair || may_ask { Access::ReadWrite } else { Access::ReadOnly };
         let volume = device::open(&self.image, access)?;
         let log = self.log_device.as_deref().map(|log| device::open(log, access)).transpose()?;
-        if self.preen && !self.force && was_closed_cleanly(&volume) {
+        let superblock = superblock(&volume);
+        if let Some(superblock) = &superblock {
+            device::check_is_whole(&*volume, superblock, &name)?;
+        }
+        let was_closed_cleanly = superblock.as_ref().map(device::was_closed_cleanly);
+        if self.preen && !self.force && was_closed_cleanly == Some(true) {
             context.note(&format!("{name}: closed cleanly"));
             return Ok(Status::OK);
         }
@@ -110,7 +117,7 @@ impl Command for Fsck {
         if is_asked {
             self.print_findings(&mut context.out(), &report)?;
             context.out().finish()?;
-            if ask(&format!("{name}: {} findings. Repair?", report.finding_count))? {
+            if ask(&format!("{name}: {}. Repair?", count(report.finding_count, "finding")))? {
                 report = self.check(context, &volume, log.as_ref(), true)?;
             }
         }
@@ -128,6 +135,9 @@ impl Command for Fsck {
                 line(&mut out, &format!("left: {finding}"))?;
             }
             out.finish()?;
+            if was_closed_cleanly == Some(false) && !report.repaired {
+                context.note(&format!("{name}: not closed cleanly: its log counts; the next opening for changes empties it"));
+            }
             context.note(&format!("{name}: {}", summary(&report)));
         }
         Ok(status(&report))
@@ -187,7 +197,7 @@ impl Fsck {
         }
         let untold = report.finding_count - report.findings.len() as u64;
         if untold > 0 {
-            writeln!(out, "and {untold} more findings")?;
+            writeln!(out, "and {} more", count(untold, "finding"))?;
         }
         Ok(())
     }
@@ -198,11 +208,10 @@ fn line(out: &mut Output, text: &str) -> io::Result<()> {
     if needs_quotes(text.as_bytes()) { writeln!(out, "{}", Shown(text.as_bytes())) } else { writeln!(out, "{text}") }
 }
 
-fn was_closed_cleanly(volume: &FileDevice) -> bool {
-    device::read_at(volume, 0, Superblock::SIZE)
-        .ok()
-        .and_then(|bytes| Superblock::decode(&bytes, myriad_format::FsBlock(0)).ok())
-        .is_some_and(|superblock| superblock.state.get() != seam::STATE_IN_USE)
+/// The superblock, if it is intact.
+fn superblock(volume: &FileDevice) -> Option<Superblock> {
+    let bytes = device::read_at(volume, 0, Superblock::SIZE).ok()?;
+    Superblock::decode(&bytes, myriad_format::FsBlock(0)).ok()
 }
 
 fn ask(question: &str) -> Result<bool> {
@@ -220,8 +229,11 @@ fn status(report: &Report) -> Status {
 fn summary(report: &Report) -> String {
     let totals = &report.totals;
     let files = format!(
-        "{} files, {} directories, {} of {} blocks free",
-        totals.inodes, totals.directories, totals.free_blocks, totals.blocks
+        "{}, {}, {} of {} blocks free",
+        count(totals.inodes.saturating_sub(totals.directories), "file"),
+        count(totals.directories, "directory"),
+        totals.free_blocks,
+        totals.blocks
     );
     match (report.finding_count, report.repaired) {
         (0, _) => format!("sound: {files}"),
@@ -232,11 +244,12 @@ fn summary(report: &Report) -> String {
             } else {
                 "copy what can be read, then run myriad fsck -y"
             };
-            format!("{found} findings; {next}")
+            format!("{}; {next}", count(found, "finding"))
         }
-        (found, true) if report.remaining_count == 0 => format!("{found} findings, all repaired: {files}"),
+        (found, true) if report.remaining_count == 0 => format!("{}, all repaired: {files}", count(found, "finding")),
         (found, true) => {
-            format!("{found} findings, {} left; copy what can be read to a new volume", report.remaining_count)
+            let found = count(found, "finding");
+            format!("{found}, {} left; copy what can be read to a new volume", report.remaining_count)
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::{At, image_name};
 use crate::output::Output;
-use crate::show::name::{hex, put, uuid};
+use crate::show::name::{count, hex, put, uuid};
 use crate::show::{size, table, time};
 use crate::verb::{Command, Example, Status};
 use crate::verbs::df::put_statfs;
@@ -244,8 +244,10 @@ impl Facts {
                 (
                     "Inodes",
                     format!(
-                        "{} used ({} directories), room for {}",
-                        usage.inodes_used, usage.directories, usage.inodes_free
+                        "{} used ({}), room for {}",
+                        usage.inodes_used,
+                        count(usage.directories, "directory"),
+                        usage.inodes_free
                     ),
                 ),
             ],

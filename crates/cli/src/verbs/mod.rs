@@ -3,6 +3,7 @@
 use crate::transfer;
 use crate::verb::Verb;
 
+mod bench;
 pub mod cat;
 pub mod completions;
 pub mod debug;
@@ -21,7 +22,8 @@ pub mod rm;
 pub mod stat;
 pub mod stats;
 
-/// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that implements `verb::Command`, and one more line here.
+/// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that
+/// implements `verb::Command`, and one more line here.
 pub const VERBS: &[Verb] = &[
     Verb::of::<mkfs::Mkfs>(),
     Verb::of::<info::Info>(),
@@ -42,6 +44,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<stats::Stats>(),
     Verb::of::<fsck::Fsck>(),
     Verb::of::<debug::Debug>(),
+    Verb::of::<myriad_lab::cli::Bench>(),
     Verb::of::<completions::Completions>(),
     Verb::of::<man::Man>(),
 ];

@@ -1,29 +1,28 @@
 //! The bytes of an unmounted volume, for verbs that look below the engine: `info`, `debug`, `fsck`.
 
-use crate::failure::{At, Failure, host_error, image_name};
+use crate::failure::{At, Failure, TRUNCATED_NEXT, host_error, image_name};
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, OpenError};
 use myriad_format::FsBlock;
-use myriad_format::superblock::{Superblock, SuperblockError};
+use myriad_format::superblock::{Superblock, SuperblockError, seam};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Opens an image for reading beside other readers, or for changing it alone.
 pub fn open(image: &Path, access: Access) -> Result<Arc<FileDevice>> {
-    let place = image_name(image);
-    let explain = |error| explain_open(error, &place);
     // The host's own errors first: they have a next step of their own.
-    std::fs::metadata(image).at(&place)?;
-    let device = FileDevice::open(image, access).map_err(explain)?;
+    std::fs::metadata(image).at(image_name(image))?;
+    let device = FileDevice::open(image, access).map_err(explain_open)?;
     match access {
         Access::ReadOnly => device.lock_shared(),
         Access::ReadWrite => device.lock_exclusive(),
     }
-    .map_err(explain)?;
+    .map_err(explain_open)?;
     Ok(Arc::new(device))
 }
 
-fn explain_open(error: OpenError, place: &str) -> anyhow::Error {
+/// The error in the words of `failure`.
+pub fn explain_open(error: OpenError) -> anyhow::Error {
     match error {
         OpenError::InUse(in_use) => {
             let next = match &in_use.holder {
@@ -32,12 +31,12 @@ fn explain_open(error: OpenError, place: &str) -> anyhow::Error {
             };
             let text = in_use.to_string();
             let what = text.strip_prefix(&format!("{}: ", in_use.path.display())).unwrap_or(&text).to_owned();
-            Failure::new(place, what, next).into()
+            Failure::new(image_name(&in_use.path), what, next).into()
         }
-        OpenError::Unsuitable { reason, .. } => {
-            Failure::new(place, reason, "give an image file or a block device").into()
+        OpenError::Unsuitable { path, reason } => {
+            Failure::new(image_name(&path), reason, "give an image file or a block device").into()
         }
-        OpenError::Io { source, .. } => Err::<(), _>(source).at(place).expect_err("made from an error"),
+        OpenError::Io { path, source, .. } => Err::<(), _>(source).at(image_name(&path)).expect_err("made from an error"),
     }
 }
 
@@ -72,12 +71,23 @@ pub fn superblock(device: &dyn BlockDevice, place: &str) -> Result<Superblock> {
             Failure::new(place, incompatible.to_string(), "use a newer myriad")
         }
     })?;
+    check_is_whole(device, &superblock, place)?;
+    Ok(superblock)
+}
+
+/// Refuses an image that ends before the volume in it does.
+pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: &str) -> Result<()> {
     let expected = superblock.geometry().block_count.saturating_mul(superblock.geometry().block_size() as u64);
     if device.size() < expected {
-        let what = format!("the image has {} bytes, the volume in it needs {expected}", device.size());
-        return Err(Failure::new(place, what, "it was cut short: get a whole copy").into());
+        let what = format!("the image is truncated: {} of {expected} bytes are there", device.size());
+        return Err(Failure::new(place, what, TRUNCATED_NEXT).into());
     }
-    Ok(superblock)
+    Ok(())
+}
+
+/// Whether everything is home. A copy of the superblock does not know.
+pub fn was_closed_cleanly(superblock: &Superblock) -> bool {
+    superblock.state.get() != seam::STATE_IN_USE
 }
 
 /// The log's changes that a mount would lay over the blocks, with what the log holds.

@@ -8,7 +8,7 @@ const POOL: std::ops::Range<u64> = 100..60_000;
 
 fn record(kind: TreeKind, key: u64, salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; kind.record_size];
-    let low = if kind.key_shift > 0 { salt & 0xffff } else { 0 };
+    let low = salt & ((1 << kind.key_shift) - 1);
     bytes[..8].copy_from_slice(&(key << kind.key_shift | low).to_le_bytes());
     for word in bytes[8..].chunks_mut(8) {
         word.copy_from_slice(&salt.to_le_bytes());

@@ -1,6 +1,7 @@
 //! The memory behind the cache: frames of one block each in one huge-page mapping, a header of one cache line a frame.
 //!
-//! This is the engine's only unsafe module. Its invariant: a frame's bytes are reached only through its latch.
+//! This is the engine's only unsafe module. Its invariants: a frame's bytes are reached only through its latch, and memory
+//! that is zero is a valid value of everything kept in [`Zeroed`] slices.
 
 #![allow(unsafe_code)]
 
@@ -9,6 +10,72 @@ use parking_lot::lock_api::RawRwLock as _;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A slice of zeros in huge pages of its own: a random access to a big table costs half as much with them. Memory is
+/// taken from the host as it is first used.
+pub(crate) struct Zeroed<T> {
+    memory: NonNull<T>,
+    len: usize,
+}
+
+/// Types of which zeroed memory is a valid value.
+///
+/// # Safety
+/// All bytes zero must be a valid value of the type.
+pub(crate) unsafe trait ZeroIsValid {}
+
+// SAFETY: an atomic integer is its integer.
+unsafe impl ZeroIsValid for AtomicU64 {}
+// SAFETY: bytes.
+unsafe impl ZeroIsValid for u8 {}
+// SAFETY: atomics, and a latch whose initial state is zero, which the assertion below holds to.
+unsafe impl ZeroIsValid for FrameHeader {}
+
+// SAFETY: a raw lock is one atomic word.
+const _: () = assert!(unsafe { std::mem::transmute::<RawRwLock, usize>(RawRwLock::INIT) } == 0);
+
+// SAFETY: the slice owns its memory; access between threads is as safe as the type's own.
+unsafe impl<T: Send> Send for Zeroed<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Zeroed<T> {}
+
+impl<T: ZeroIsValid> Zeroed<T> {
+    pub fn new(len: usize) -> std::io::Result<Self> {
+        let bytes = (len * size_of::<T>()).max(1);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
+        let memory = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE,
+            )
+        }?;
+        // A host without huge pages keeps small ones.
+        // SAFETY: the range is the mapping just made; the advice does not change its contents.
+        let _ = unsafe { rustix::mm::madvise(memory, bytes, rustix::mm::Advice::LinuxHugepage) };
+        let memory = NonNull::new(memory.cast()).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
+        Ok(Self { memory, len })
+    }
+}
+
+impl<T> Deref for Zeroed<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the mapping holds `len` values, zero or written since, for as long as `self` lives; pages are aligned
+        // for any type.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Zeroed<T> {
+    fn drop(&mut self) {
+        let bytes = (self.len * size_of::<T>()).max(1);
+        // SAFETY: the mapping was made in `new` with this length, and no borrow of it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), bytes) };
+    }
+}
 
 /// One frame's state. `mask`, `unhomed` and `first_lsn` change only under the exclusive latch or by the checkpointer.
 #[repr(align(64))]
@@ -27,45 +94,15 @@ pub(crate) struct FrameHeader {
 }
 
 pub(crate) struct Arena {
-    memory: NonNull<u8>,
-    map_len: usize,
+    memory: Zeroed<u8>,
     block_bits: u32,
-    headers: Box<[FrameHeader]>,
+    headers: Zeroed<FrameHeader>,
 }
 
-// SAFETY: `memory` is owned by the arena and only reached through latches, which order accesses between threads.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
-
 impl Arena {
-    /// Reserves `frames` frames of `1 << block_bits` bytes. Memory is taken from the host as frames are first used.
+    /// Reserves `frames` frames of `1 << block_bits` bytes.
     pub fn new(frames: usize, block_bits: u32) -> std::io::Result<Self> {
-        let map_len = frames << block_bits;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
-        let memory = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                map_len,
-                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-                rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE,
-            )
-        }?;
-        // Huge pages halve the cost of a random access; a host that has none keeps small ones.
-        // SAFETY: the range is the mapping just made; the advice does not change its contents.
-        let _ = unsafe { rustix::mm::madvise(memory, map_len, rustix::mm::Advice::LinuxHugepage) };
-        let memory = NonNull::new(memory.cast()).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
-        let headers = (0..frames)
-            .map(|_| FrameHeader {
-                latch: RawRwLock::INIT,
-                block: AtomicU64::new(0),
-                flags: AtomicU32::new(0),
-                mask: AtomicU64::new(0),
-                unhomed: AtomicU64::new(0),
-                first_lsn: AtomicU64::new(0),
-            })
-            .collect();
-        Ok(Self { memory, map_len, block_bits, headers })
+        Ok(Self { memory: Zeroed::new(frames << block_bits)?, block_bits, headers: Zeroed::new(frames)? })
     }
 
     pub fn len(&self) -> usize {
@@ -79,7 +116,7 @@ impl Arena {
     fn frame(&self, index: u32) -> *mut u8 {
         assert!((index as usize) < self.headers.len());
         // SAFETY: the index was just checked, so the result lies inside the mapping.
-        unsafe { self.memory.as_ptr().add((index as usize) << self.block_bits) }
+        unsafe { self.memory.memory.as_ptr().add((index as usize) << self.block_bits) }
     }
 
     /// Takes the frame's latch for reading.
@@ -104,23 +141,18 @@ impl Arena {
             _mm_prefetch::<_MM_HINT_T0>(self.frame(index).add(offset).cast());
         }
     }
-
-    /// Starts loading a frame's header.
-    pub fn prefetch_header(&self, index: u32) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as in `prefetch`.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self.header(index)).cast());
-        }
-    }
 }
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new` with this length, and no guard outlives the arena it borrows.
-        let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.map_len) };
+/// Starts loading the cache line of a value into the processor's cache.
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing the program can see, and the address is that of a live value.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
 }
 
 /// A frame's bytes under the shared latch.

@@ -18,10 +18,11 @@ mod arena;
 mod gate;
 
 pub(crate) use arena::{Arena, FrameRead, FrameWrite};
+use arena::{Zeroed, prefetch};
 pub(crate) use gate::{Closed, Entered, Gate, thread_slot};
 
 use crate::counters::{Count, Counters};
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use myriad_device::BlockDevice;
 use myriad_format::{BlockKind, FsBlock, header};
 use myriad_log::Overlay;
@@ -71,7 +72,7 @@ pub(crate) struct Cache {
     pub gate: Gate,
     /// Open-addressing table: tag of the block in the high half, frame index + 1 in the low half, 0 for empty.
     /// Entries are added under `state` and removed only while the gate is closed.
-    table: Box<[AtomicU64]>,
+    table: Zeroed<AtomicU64>,
     table_mask: usize,
     state: Mutex<State>,
     free_count: AtomicUsize,
@@ -123,13 +124,13 @@ impl Cache {
     ) -> Result<Self> {
         let per_frame = (1_u64 << block_bits) + 64 + 24;
         let frames = (cache_size / per_frame).clamp(1024, u64::from(u32::MAX) / 2) as usize;
-        let arena = Arena::new(frames, block_bits)
-            .map_err(|source| Error::Io { op: "memory for the cache", offset: 0, source })?;
+        let no_memory = |source| Error::Io { op: "memory for the cache", offset: 0, source };
+        let arena = Arena::new(frames, block_bits).map_err(no_memory)?;
         let table_len = (frames * 2).next_power_of_two();
         Ok(Self {
             arena,
             gate: Gate::new(),
-            table: (0..table_len).map(|_| AtomicU64::new(0)).collect(),
+            table: Zeroed::new(table_len).map_err(no_memory)?,
             table_mask: table_len - 1,
             state: Mutex::new(State { free: (0..frames as u32).rev().collect(), hand: 0 }),
             free_count: AtomicUsize::new(frames),
@@ -332,8 +333,11 @@ impl Cache {
             return Ok(());
         }
         let magic = myriad_format::BlockHeader::read(&bytes).magic.get();
-        let kind = BlockKind::from_magic(magic)
-            .ok_or(myriad_format::Corrupt::BlockKind { block, expected: "a metadata block", found: magic })?;
+        let kind = BlockKind::from_magic(magic).ok_or(myriad_format::Corrupt::BlockKind {
+            block,
+            expected: "a metadata block",
+            found: magic,
+        })?;
         self.get(block, kind).map(|_| ())
     }
 
@@ -515,11 +519,28 @@ impl Cache {
         freed
     }
 
-    /// Starts bringing the table entry of `block` into the processor's cache, then its header: for batches.
-    pub fn prefetch(&self, block: FsBlock, offset: usize) {
-        if let Some(index) = self.find(block) {
-            self.arena.prefetch_header(index);
-            self.arena.prefetch(index, offset);
+    /// First step of a batched access: starts loading the table's line for `block`.
+    pub fn prefetch_entry(&self, block: FsBlock) {
+        prefetch(&self.table[self.home(Self::hash(block))]);
+    }
+
+    /// Second step, when that line has arrived: starts loading the frame's header, and its bytes at `offset`. The block
+    /// is taken to be in the first frame whose tag fits; a wrong guess costs a wasted load.
+    pub fn prefetch_frame(&self, block: FsBlock, offset: usize) {
+        let hash = Self::hash(block);
+        let mut at = self.home(hash);
+        loop {
+            let entry = self.table[at].load(Ordering::Relaxed);
+            if entry == 0 {
+                return;
+            }
+            if (entry >> 32) as u32 == hash as u32 {
+                let index = entry as u32 - 1;
+                prefetch(self.arena.header(index));
+                self.arena.prefetch(index, offset);
+                return;
+            }
+            at = (at + 1) & self.table_mask;
         }
     }
 }

@@ -14,7 +14,7 @@
 use crate::counters::Count;
 use crate::dir::BlockSource;
 use crate::edit::{BlockEdit, BlockStore};
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use myriad_format::dir::{
     DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, LIST_END, OVERFLOWED, encode_pointer, home_line,
@@ -150,8 +150,14 @@ fn probe<R>(bytes: &[u8], tag: u32, mut f: impl FnMut(usize, Record) -> Option<R
 /// Records with this tag, at most `found.len()`; the number there are.
 #[inline]
 pub(crate) fn find(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32, found: &mut [Record]) -> Result<usize> {
-    look.volume.counters.bump(Count::dir_index_probes);
     let leaf = find_leaf(look, dir, root, tag)?;
+    find_in(look, dir, leaf, tag, found)
+}
+
+/// As [`find`], in the leaf where `tag` belongs.
+#[inline]
+pub(crate) fn find_in(look: &Look<'_>, dir: Ino, leaf: FsBlock, tag: u32, found: &mut [Record]) -> Result<usize> {
+    look.volume.counters.bump(Count::dir_index_probes);
     look.read(leaf, BlockKind::DirIndex, |bytes| {
         let header = header_of(bytes, dir, leaf)?;
         if header.level != 0 {
@@ -169,12 +175,11 @@ pub(crate) fn find(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32, found: &m
     })?
 }
 
-/// Starts loading what a lookup of `tag` will need, as far as that is known without waiting.
-pub(crate) fn prefetch(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<()> {
+/// The leaf of `tag`, and where in it the search begins: for batches, which load both before they search.
+pub(crate) fn place(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<(FsBlock, usize)> {
     let leaf = find_leaf(look, dir, root, tag)?;
     let lines = leaf_lines(look.volume.cache.block_size());
-    look.volume.cache.prefetch(leaf, record_offset(home_line(tag, lines), 0));
-    Ok(())
+    Ok((leaf, record_offset(home_line(tag, lines), 0)))
 }
 
 /// Puts a record into a leaf; false if no line within reach has room.
@@ -384,12 +389,7 @@ pub(crate) fn update(
 }
 
 /// Calls `f` with every block of the index, leaves included.
-pub(crate) fn for_each_block(
-    look: &Look<'_>,
-    dir: Ino,
-    root: FsBlock,
-    f: &mut impl FnMut(FsBlock),
-) -> Result<()> {
+pub(crate) fn for_each_block(look: &Look<'_>, dir: Ino, root: FsBlock, f: &mut impl FnMut(FsBlock)) -> Result<()> {
     let level = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??.level;
     visit(look, dir, root, level, f)
 }

@@ -16,14 +16,12 @@ mod index;
 
 use crate::counters::Count;
 use crate::edit::{BlockStore, NodeSource};
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::order::{Look, Txn};
 use entries::{Entries, NewEntry, Place, Run};
-use myriad_format::dir::{
-    ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size,
-};
+use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
@@ -95,6 +93,12 @@ pub(crate) struct Hit {
     pub position: u32,
 }
 
+/// A name found to be read, with its inode where the search has read that anyway.
+pub(crate) struct Found {
+    pub ino: Ino,
+    pub raw: Option<RawInode>,
+}
+
 /// What a lookup for a change found out.
 pub(crate) struct Search {
     pub hit: Option<Hit>,
@@ -131,9 +135,7 @@ fn unindexed_max(block_size: usize) -> usize {
 fn entry_block(look: &Look<'_>, dir: Ino, raw: &RawInode, block: FileBlock) -> Result<FsBlock> {
     match extent::lookup(&mut &*look, raw, dir, block)? {
         Mapping::Mapped(extent) => Ok(extent.start.offset_by(block.0 - extent.file_block.0)),
-        Mapping::Hole { .. } => {
-            Err(Corrupt::DirEntry { ino: dir, block, offset: 0, field: "block", value: 0 }.into())
-        }
+        Mapping::Hole { .. } => Err(Corrupt::DirEntry { ino: dir, block, offset: 0, field: "block", value: 0 }.into()),
     }
 }
 
@@ -149,19 +151,20 @@ fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
 }
 
 /// Looks a name up, to read. With an index, a record whose inode's identity matches is taken at its word.
-pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Hit>> {
+pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
+    let unread = |hit: Option<Hit>| hit.map(|hit| Found { ino: hit.ino, raw: None });
     let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else {
-        return scan(look, dir, raw, name);
+        return Ok(unread(scan(look, dir, raw, name)?));
     };
     if raw.has_flag(flag::HASH_TWINS) {
-        return Ok(search(look, dir, raw, name)?.hit);
+        return Ok(unread(search(look, dir, raw, name)?.hit));
     }
-    let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 16];
+    let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 4];
     let count = index::find(look, dir, root, name.tag(), &mut records)?;
     for record in &records[..count.min(records.len())] {
-        let (parent, hash) = inode::identity(look, record.ino)?;
-        if parent == dir && hash == name.hash {
-            return Ok(Some(Hit { ino: record.ino, position: record.position }));
+        let child = inode::read(look, record.ino)?;
+        if child.parent.get() == dir.0 && child.name_hash.get() == name.hash {
+            return Ok(Some(Found { ino: record.ino, raw: Some(child) }));
         }
     }
     if count == 0 {
@@ -169,7 +172,7 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
     // A hard link under another name than its identity, or a false hit of the tag: the entry decides.
     look.volume.counters.bump(Count::dir_index_false_hits);
-    Ok(search(look, dir, raw, name)?.hit)
+    Ok(unread(search(look, dir, raw, name)?.hit))
 }
 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
@@ -227,12 +230,19 @@ fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Opt
     }
 }
 
-/// Starts loading what a lookup of `name` will need.
-pub(crate) fn prefetch(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<()> {
+/// Where the index holds `name`, if there is one: leaf and offset in it.
+pub(crate) fn place(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<(FsBlock, usize)>> {
     match is_in_blocks(raw).then(|| index_root(raw)).flatten() {
-        Some(root) => index::prefetch(look, dir, root, name.tag()),
-        None => Ok(()),
+        Some(root) if !raw.has_flag(flag::HASH_TWINS) => index::place(look, dir, root, name.tag()).map(Some),
+        _ => Ok(None),
     }
+}
+
+/// The first inode that a leaf has for `name`: a guess, which the inode's identity confirms.
+pub(crate) fn guess(look: &Look<'_>, dir: Ino, leaf: FsBlock, name: Name<'_>) -> Result<Option<Ino>> {
+    let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 1];
+    let count = index::find_in(look, dir, leaf, name.tag(), &mut records)?;
+    Ok((count > 0).then_some(records[0].ino))
 }
 
 /// Adds an entry whose name is not there; returns its position. Changes `raw`.
@@ -468,6 +478,9 @@ fn add_entry_block(
     })?;
     let block = FileBlock(u64::from(made));
     let volume = txn.volume();
+    if made == 0 {
+        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: 0 }.into());
+    }
     // The last position must fit 32 bits.
     if (block.0 + 1) << volume.geometry.block_bits > u64::from(u32::MAX) * 8 {
         return Err(Error::Refused(Errno::NOSPC));
@@ -536,7 +549,9 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     raw.size = U64::new(raw.size.get() - length as u64);
     if let Some(root) = root {
         if !index::update(txn, dir, root, name.tag(), hit.position, None)? {
-            return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(hit.position) }.into());
+            return Err(
+                Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(hit.position) }.into()
+            );
         }
         if lists {
             list_room(txn, dir, raw, root, block)?;
@@ -670,4 +685,3 @@ pub(crate) fn list(
     }
     Ok(())
 }
-

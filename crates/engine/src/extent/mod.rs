@@ -27,7 +27,9 @@ use myriad_format::btree::EXTENTS;
 use myriad_format::extent::{Extent, FILE_BLOCK_MAX, LENGTH_MAX, RawExtent};
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::{Corrupt, FileBlock, FsBlock, Geometry, Ino};
-use std::ops::{ControlFlow, Range};
+#[cfg(test)]
+use std::ops::ControlFlow;
+use std::ops::Range;
 
 /// Most extents a fork holds.
 const INLINE_MAX: usize = 2;
@@ -79,6 +81,7 @@ pub(crate) fn lookup<S: BlockStore>(
 }
 
 /// Visits the extents that end after `from`, in order, until `f` breaks. `f` must not use the store.
+#[cfg(test)]
 pub(crate) fn for_each_from<S: BlockStore>(
     store: &mut S,
     inode: &RawInode,

@@ -243,13 +243,13 @@ fn sequential_writes_are_one_extent() {
     }
     assert_eq!(fixture.list(), [extent(0, 50, false)]);
     let long = Extent { file_block: FileBlock(100), start: FsBlock(DATA), length: LENGTH_MAX / 2, unwritten: false };
-    fixture.insert(Extent { length: 1 << 22, ..long }).unwrap();
+    fixture.insert(Extent { length: 1 << 21, ..long }).unwrap();
     assert_eq!(fixture.list().len(), 2);
 }
 
 #[test]
 fn the_longest_extent_is_not_exceeded() {
-    // Needs groups of more than 2^24 blocks.
+    // Needs groups of more than 2^22 blocks.
     let mut fixture = Fixture::new(12, S_IFREG, false);
     fixture.store = TestStore::new(geometry(12, 26, 21, 1 << 27));
     let start = (1 << 26) + 5;

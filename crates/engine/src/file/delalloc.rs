@@ -3,7 +3,7 @@
 use super::{FileData, OpenFile, SIZE_MAX};
 use crate::counters::Count;
 use crate::dir::BlockSource;
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::namei::Guarded;
@@ -60,13 +60,7 @@ fn take_frame(volume: &Volume) -> Result<u32> {
 }
 
 /// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it.
-pub(super) fn page(
-    volume: &Volume,
-    file: &OpenFile,
-    data: &mut FileData,
-    block: u64,
-    whole: bool,
-) -> Result<u32> {
+pub(super) fn page(volume: &Volume, file: &OpenFile, data: &mut FileData, block: u64, whole: bool) -> Result<u32> {
     if let Some(&frame) = data.pages.get(&block) {
         return Ok(frame);
     }
@@ -85,12 +79,16 @@ pub(super) fn page(
         if !whole {
             let start = block * block_size;
             let mut content = vec![0; block_size as usize];
-            if start < data.size && !data.emptied
+            if start < data.size
+                && !data.emptied
                 && let Err(error) = super::read::read_clean(volume, file, data, start, &mut content)
             {
                 volume.cache.drop_private(frame);
                 return Err(error);
             }
+            // A crash may have left bytes there of a write whose size never arrived.
+            let held = data.size.saturating_sub(start).min(block_size) as usize;
+            content[held..].fill(0);
             volume.cache.arena.write(frame).copy_from_slice(&content);
         }
         Ok(frame)
@@ -107,6 +105,20 @@ pub(super) fn page(
             Err(error)
         }
     }
+}
+
+/// Before a file grows past its last block's end without writing there: what that block holds past the old size must be
+/// zero from now on.
+pub(super) fn clear_tail(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
+    let block_size = volume.cache.block_size() as u64;
+    let block = data.size / block_size;
+    if data.size % block_size != 0
+        && !data.pages.contains_key(&block)
+        && super::read::is_mapped(volume, file, data, block)?
+    {
+        page(volume, file, data, block, false)?;
+    }
+    Ok(())
 }
 
 /// Writes `buf` at `offset`, or at the end if `append`; returns the bytes written, fewer only when space ran out
@@ -134,6 +146,9 @@ pub(crate) fn write(
         let offset = if append { data.size } else { offset };
         if offset >= SIZE_MAX {
             return Err(Errno::FBIG.into());
+        }
+        if offset > data.size {
+            clear_tail(volume, file, &mut data)?;
         }
         let length = buf.len().min((SIZE_MAX - offset) as usize);
         let written = write_pages(volume, file, &mut data, &buf[..length], offset);
@@ -211,7 +226,7 @@ pub(crate) fn flush_all(volume: &Volume) -> Result<()> {
     files.sort_by_key(|file| file.ino);
     let mut result = Ok(());
     for file in files {
-        let flushed = flush_listed(volume, &file, true);
+        let flushed = flush_listed(volume, &file, file.data.write(), true, Enter::Throttled);
         if result.is_ok() {
             result = flushed;
         }
@@ -221,11 +236,40 @@ pub(crate) fn flush_all(volume: &Volume) -> Result<()> {
 
 /// Gives a file's dirty pages their blocks and brings its inode up to date. Durable after the next checkpoint.
 pub(crate) fn flush(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
-    flush_listed(volume, file, false)
+    flush_listed(volume, file, file.data.write(), false, Enter::Throttled)
 }
 
-fn flush_listed(volume: &Volume, file: &Arc<OpenFile>, taken_off_list: bool) -> Result<()> {
-    let mut data = file.data.write();
+/// Flushes the files that were emptied and written again: a checkpoint that could show the one without the other would
+/// leave an empty file. Called by the checkpointer, which must not wait for anybody who waits for it: a file whose data
+/// lock is taken is in the middle of something, and its turn comes later.
+pub(crate) fn flush_emptied(volume: &Volume) -> Result<()> {
+    let files: Vec<Arc<OpenFile>> = {
+        let dirty = volume.files.dirty.lock();
+        dirty.iter().filter(|file| file.emptied.load(Ordering::Acquire)).cloned().collect()
+    };
+    for file in files {
+        if let Some(data) = file.data.try_write() {
+            flush_listed(volume, &file, data, false, Enter::Direct)?;
+        }
+    }
+    Ok(())
+}
+
+/// How a flush begins its transaction.
+enum Enter {
+    /// As any operation: it may have to wait for a checkpoint.
+    Throttled,
+    /// As part of a checkpoint.
+    Direct,
+}
+
+fn flush_listed(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    mut data: parking_lot::RwLockWriteGuard<'_, FileData>,
+    taken_off_list: bool,
+    enter: Enter,
+) -> Result<()> {
     if taken_off_list {
         data.listed = false;
     }
@@ -239,7 +283,11 @@ fn flush_listed(volume: &Volume, file: &Arc<OpenFile>, taken_off_list: bool) -> 
     volume.counters.bump(Count::delalloc_flushes);
     volume.counters.add(Count::delalloc_pages, data.pages.len() as u64);
     let node = Node { ino: file.ino.0, generation: file.generation };
-    let result = transact(volume, 0, |txn| {
+    let mut txn = match enter {
+        Enter::Throttled => volume.begin(0)?,
+        Enter::Direct => Txn::enter(volume),
+    };
+    let result = (|txn: &mut Txn<'_>| {
         let _lock = volume.lock_exclusive(file.ino);
         if file.is_dead() {
             return Ok(false);
@@ -260,14 +308,17 @@ fn flush_listed(volume: &Volume, file: &Arc<OpenFile>, taken_off_list: bool) -> 
         raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
         inode::write(txn, file.ino, &raw)?;
         Ok(true)
-    });
-    match result {
+    })(&mut txn);
+    match txn.finish(result) {
         Ok(true) => {
             let pages = data.pages.len() as u64;
             volume.files.dirty_pages.fetch_sub(pages, Ordering::Relaxed);
             data.pages.clear();
             volume.unreserve(std::mem::take(&mut data.promised));
             data.emptied = false;
+            if data.size > 0 {
+                file.emptied.store(false, Ordering::Release);
+            }
             file.ahead.store(false, Ordering::Release);
             drop(data);
             volume.files.forget_if_idle(file);

@@ -19,11 +19,11 @@ mod delalloc;
 mod read;
 mod resize;
 
-pub(crate) use delalloc::{discard, flush, flush_all, mark_dead, mark_dead_if_unnamed, write};
+pub(crate) use delalloc::{discard, flush, flush_all, flush_emptied, mark_dead, mark_dead_if_unnamed, write};
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
-use crate::error::{Error, Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::types::Stat;
 use myriad_format::Ino;
 use parking_lot::{Mutex, RwLock};
@@ -44,6 +44,10 @@ pub(crate) struct OpenFile {
     pub dead: AtomicBool,
     /// Made without a name, and may still get one.
     pub linkable: AtomicBool,
+    /// Cut to nothing, and not flushed with new content since: checkpoints flush it first.
+    pub emptied: AtomicBool,
+    /// Where the last read ended: one that begins there is sequential.
+    pub read_end: AtomicU64,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
     pub ahead: AtomicBool,
     pub size: AtomicU64,
@@ -66,8 +70,6 @@ pub(crate) struct FileData {
     pub emptied: bool,
     /// On the list of files to flush.
     pub listed: bool,
-    /// Where the last read ended: the next one at this offset is sequential.
-    pub read_end: u64,
 }
 
 impl OpenFile {
@@ -78,6 +80,8 @@ impl OpenFile {
             opens: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
+            emptied: AtomicBool::new(false),
+            read_end: AtomicU64::new(0),
             ahead: AtomicBool::new(false),
             size: AtomicU64::new(0),
             mtime: AtomicI64::new(0),

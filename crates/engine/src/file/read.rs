@@ -12,11 +12,12 @@ use myriad_device::{AlignedBuf, ReadRequest};
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::{FileBlock, FsBlock, Ino};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Reads at least this long go straight to the caller's buffer and do not displace what the cache holds.
 const DIRECT_MIN: usize = 256 << 10;
 /// What a sequential reader of small pieces gets read for it at once: XFS's smallest I/O buffer (XFS96 6.2), doubled.
-const READ_AHEAD: u64 = 128 << 10;
+const READ_AHEAD: usize = 128 << 10;
 
 /// A run of a request: where in the caller's buffer, how much, and the blocks that hold it.
 struct Piece {
@@ -41,6 +42,12 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     }
     let length = buf.len().min(usize::try_from(data.size - offset).unwrap_or(usize::MAX));
     let buf = &mut buf[..length];
+    let sequential = file.read_end.swap(offset + length as u64, Ordering::Relaxed) == offset;
+    // A sequential reader of small pieces that enters a new window gets all of it read into the cache.
+    if sequential && !data.emptied && length < READ_AHEAD && offset % READ_AHEAD as u64 <= length as u64 {
+        let mut window = vec![0; READ_AHEAD.min(usize::try_from(data.size - offset).unwrap_or(usize::MAX))];
+        read_clean(volume, file, &data, offset, &mut window)?;
+    }
     if data.emptied {
         buf.fill(0);
     } else {
@@ -73,7 +80,13 @@ pub(super) fn is_mapped(volume: &Volume, file: &OpenFile, data: &FileData, block
 
 /// Reads what the inode maps, leaving dirty pages aside; holes and what lies past its size are zero. The data lock is
 /// held, so the map stays.
-pub(super) fn read_clean(volume: &Volume, file: &OpenFile, _data: &FileData, offset: u64, buf: &mut [u8]) -> Result<()> {
+pub(super) fn read_clean(
+    volume: &Volume,
+    file: &OpenFile,
+    _data: &FileData,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
     let look = volume.look();
     let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
     let mut pieces = Vec::new();
@@ -205,18 +218,4 @@ fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// After a sequential read of a small piece: brings the next blocks into the cache.
-pub(crate) fn read_ahead(volume: &Volume, file: &Arc<OpenFile>, from: u64, length: usize) -> Result<()> {
-    if length as u64 >= READ_AHEAD {
-        return Ok(());
-    }
-    let mut window = vec![0; READ_AHEAD as usize];
-    let data = file.data.read();
-    if data.emptied || from >= data.size {
-        return Ok(());
-    }
-    let count = (data.size - from).min(READ_AHEAD) as usize;
-    read_clean(volume, file, &data, from, &mut window[..count])
 }

@@ -10,9 +10,9 @@ use crate::inode;
 use crate::ops::{free_range, transact};
 use crate::types::{AllocateMode, Cred, Node};
 use crate::volume::Volume;
+use myriad_format::FileBlock;
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::fork;
-use myriad_format::FileBlock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U64};
@@ -40,6 +40,9 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
     load(volume, file, &mut data)?;
     if size >= data.size {
         // Growing is a change of the size only; the next flush carries it.
+        if size > data.size {
+            delalloc::clear_tail(volume, file, &mut data)?;
+        }
         data.size = size;
         set_ahead(volume, file, &mut data, true);
         return Ok(());
@@ -53,6 +56,9 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
         volume.cache.arena.write(frame)[within..].fill(0);
     }
     drop_page_range(volume, &mut data, first_gone..u64::MAX);
+    if size == 0 {
+        file.emptied.store(true, Ordering::Release);
+    }
     if size == 0 && (data.emptied || can_empty_late(volume, file)?) {
         // The extents go with the flush that brings the new content: a crash in between finds old or new, not nothing.
         volume.counters.bump(Count::deferred_truncates);
@@ -127,9 +133,6 @@ pub(crate) fn allocate(
     if volume.options.read_only {
         return Err(Errno::ROFS.into());
     }
-    if length == 0 {
-        return Err(Errno::INVAL.into());
-    }
     let end = range_end(offset, length)?;
     delalloc::drop_set_id(volume, cred, file)?;
     // The map must be the inode's, with nothing pending over it.
@@ -146,6 +149,7 @@ pub(crate) fn allocate(
     }
     let grows = matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false });
     if grows && end > data.size {
+        delalloc::clear_tail(volume, file, &mut data)?;
         data.size = end;
     }
     set_ahead(volume, file, &mut data, true);

@@ -19,8 +19,8 @@ use crate::order::{Look, Txn};
 use crate::perm;
 use crate::types::{Cred, Node, Stat, Time};
 use crate::volume::Volume;
-use myriad_format::inode::RawInode;
 use myriad_format::Ino;
+use myriad_format::inode::RawInode;
 use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::I64;
@@ -71,9 +71,12 @@ impl<'a> Ops<'a> {
         if name.bytes.len() > myriad_format::dir::NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let hit = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
-        let child = inode::read(look, hit.ino)?;
-        Ok(self.stat_of(hit.ino, &child))
+        let found = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
+        let child = match found.raw {
+            Some(child) => child,
+            None => inode::read(look, found.ino)?,
+        };
+        Ok(self.stat_of(found.ino, &child))
     }
 
     /// Finds a name, without reading what it names.
@@ -81,28 +84,51 @@ impl<'a> Ops<'a> {
         namei::step(look, self.cred, dir, self.name(name))
     }
 
-    /// Starts loading what a lookup will read.
-    pub fn prefetch_lookup(&self, look: &Look<'_>, dir: Ino, name: &[u8]) {
-        let _lock = self.volume.lock_shared(dir);
-        // Only a hint: whatever is wrong, the lookup itself says so.
-        if let Ok(raw) = inode::read(look, dir) {
-            let _ = dir::prefetch(look, dir, &raw, self.name(name));
+    /// Looks many names up at once, in steps, so that their waits for memory overlap: table lines of the leaves; the leaves;
+    /// table lines of the inodes; the inodes. `None` for names that only the ordinary way can answer.
+    pub fn lookup_batch(&self, look: &Look<'_>, names: &[Option<(Ino, &[u8])>]) -> Vec<Option<Result<Stat>>> {
+        let cache = &self.volume.cache;
+        // Only a hint until the end: whatever is wrong on the way, the ordinary lookup says so.
+        let places: Vec<_> = names
+            .iter()
+            .map(|target| {
+                let (dir, name) = (*target)?;
+                let name = self.name(name);
+                let _lock = self.volume.lock_shared(dir);
+                let raw = inode::read(look, dir).ok().filter(RawInode::is_dir)?;
+                namei::check_access(look, self.cred, dir, &raw, perm::EXECUTE).ok()?;
+                let (leaf, offset) = dir::place(look, dir, &raw, name).ok()??;
+                cache.prefetch_entry(leaf);
+                Some((dir, name, leaf, offset))
+            })
+            .collect();
+        for (_, _, leaf, offset) in places.iter().flatten() {
+            cache.prefetch_frame(*leaf, *offset);
         }
-    }
-
-    pub fn prefetch_inode(&self, ino: Ino) {
-        if let Some((block, slot)) = self.volume.geometry.locate(ino) {
-            self.volume.cache.prefetch(block, slot as usize * myriad_format::SLOT_SIZE);
+        let guesses: Vec<_> = places
+            .iter()
+            .map(|place| {
+                let (dir, name, leaf, _) = (*place)?;
+                let _lock = self.volume.lock_shared(dir);
+                let ino = dir::guess(look, dir, leaf, name).ok()??;
+                let (block, slot) = self.volume.geometry.locate(ino)?;
+                cache.prefetch_entry(block);
+                Some((dir, name, ino, block, slot))
+            })
+            .collect();
+        for (_, _, _, block, slot) in guesses.iter().flatten() {
+            cache.prefetch_frame(*block, *slot as usize * myriad_format::SLOT_SIZE);
         }
-    }
-
-    /// The attributes of an inode that a name was found to have; looked up again if the inode says otherwise.
-    pub fn confirm_inside(&self, look: &Look<'_>, dir: Ino, name: &[u8], ino: Ino) -> Result<Stat> {
-        let raw = inode::read(look, ino)?;
-        if Ino(raw.parent.get()) == dir && raw.name_hash.get() == self.volume.hasher.hash(name) {
-            return Ok(self.stat_of(ino, &raw));
-        }
-        self.lookup_inside(look, dir, name)
+        guesses
+            .iter()
+            .map(|guess| {
+                let (dir, name, ino, _, _) = (*guess)?;
+                let _lock = self.volume.lock_shared(dir);
+                let raw = inode::read(look, ino).ok()?;
+                let confirmed = raw.parent.get() == dir.0 && raw.name_hash.get() == name.hash && raw.nlink.get() > 0;
+                confirmed.then(|| Ok(self.stat_of(ino, &raw)))
+            })
+            .collect()
     }
 
     pub fn readlink(&self, node: Node) -> Result<Vec<u8>> {
@@ -192,11 +218,7 @@ fn touch_dir(raw: &mut RawInode, now: Time) {
 }
 
 /// Runs `f` as one transaction.
-pub(crate) fn transact<'a, T>(
-    volume: &'a Volume,
-    blocks: u64,
-    f: impl FnOnce(&mut Txn<'a>) -> Result<T>,
-) -> Result<T> {
+pub(crate) fn transact<'a, T>(volume: &'a Volume, blocks: u64, f: impl FnOnce(&mut Txn<'a>) -> Result<T>) -> Result<T> {
     let mut txn = volume.begin(blocks)?;
     let result = f(&mut txn);
     txn.finish(result)

@@ -36,7 +36,7 @@ impl Ops<'_> {
             None => Ok(()),
             Some((position, value)) => Err(Corrupt::DirEntry {
                 ino,
-                block: FileBlock(position * 8 >> self.volume.geometry.block_bits),
+                block: FileBlock((position * 8) >> self.volume.geometry.block_bits),
                 offset: 0,
                 field: "type",
                 value: u64::from(value),
@@ -48,14 +48,18 @@ impl Ops<'_> {
     /// The attributes of the files that entries name; a name gone meanwhile has none.
     pub fn stat_entries(&self, entries: &[DirEntry]) -> Vec<Option<Stat>> {
         let look = self.volume.look();
-        for entry in entries {
-            if let Some((block, slot)) = self.volume.geometry.locate(Ino(entry.ino)) {
-                self.volume.cache.prefetch(block, slot as usize * myriad_format::SLOT_SIZE);
+        let mut stats = Vec::with_capacity(entries.len());
+        for batch in entries.chunks(32) {
+            for entry in batch {
+                if let Some((block, slot)) = self.volume.geometry.locate(Ino(entry.ino)) {
+                    self.volume.cache.prefetch_frame(block, slot as usize * myriad_format::SLOT_SIZE);
+                }
+            }
+            for entry in batch {
+                let raw = inode::read(&look, Ino(entry.ino)).ok();
+                stats.push(raw.map(|raw| self.stat_of(Ino(entry.ino), &raw)));
             }
         }
-        entries
-            .iter()
-            .map(|entry| inode::read(&look, Ino(entry.ino)).ok().map(|raw| self.stat_of(Ino(entry.ino), &raw)))
-            .collect()
+        stats
     }
 }

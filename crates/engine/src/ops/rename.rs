@@ -25,13 +25,7 @@ struct End<'n> {
 impl Ops<'_> {
     /// Moves a name. The old target, if any, loses its name in the same atomic change. `slashes`: source or target was
     /// given with a slash behind it, so that only a directory will do.
-    pub fn rename(
-        &self,
-        from: (Ino, &[u8]),
-        to: (Ino, &[u8]),
-        mode: RenameMode,
-        slashes: (bool, bool),
-    ) -> Result<()> {
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode, slashes: (bool, bool)) -> Result<()> {
         self.volume.counters.bump(Count::renames);
         let source = End { dir: from.0, name: self.name(from.1) };
         let target = End { dir: to.0, name: self.name(to.1) };
@@ -54,7 +48,7 @@ impl Ops<'_> {
             if self.peek(&look, target)?.is_none() {
                 return Ok(());
             }
-            self.peek(&look, source)?.and_then(|hit| self.volume.files.find(hit.ino))
+            self.peek(&look, source)?.and_then(|ino| self.volume.files.find(ino))
         };
         match file {
             Some(file) => crate::file::flush(self.volume, &file),
@@ -62,10 +56,13 @@ impl Ops<'_> {
         }
     }
 
-    fn peek(&self, look: &Look<'_>, end: End<'_>) -> Result<Option<Hit>> {
+    fn peek(&self, look: &Look<'_>, end: End<'_>) -> Result<Option<Ino>> {
         let _lock = self.volume.lock_shared(end.dir);
         let raw = inode::read(look, end.dir)?;
-        if raw.is_dir() { dir::lookup(look, end.dir, &raw, end.name) } else { Ok(None) }
+        if !raw.is_dir() {
+            return Ok(None);
+        }
+        Ok(dir::lookup(look, end.dir, &raw, end.name)?.map(|found| found.ino))
     }
 
     fn rename_inside(
@@ -193,8 +190,11 @@ impl Ops<'_> {
                 set_identity(&mut moved, target, hit.position);
                 set_identity(&mut other, source, source_hit.position);
                 if !same_dir && moved.is_dir() != other.is_dir() {
-                    let (gains, loses) =
-                        if moved.is_dir() { (&mut target_dir, &mut source_dir) } else { (&mut source_dir, &mut target_dir) };
+                    let (gains, loses) = if moved.is_dir() {
+                        (&mut target_dir, &mut source_dir)
+                    } else {
+                        (&mut source_dir, &mut target_dir)
+                    };
                     gains.nlink = U32::new(gains.nlink.get() + 1);
                     loses.nlink = U32::new(loses.nlink.get().saturating_sub(1));
                 }

@@ -89,7 +89,11 @@ pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
 /// The inode is locked exclusively.
 pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i64) -> Result<Gone> {
     let volume = txn.volume();
-    let left = if raw.is_dir() { 0 } else { raw.nlink.get().checked_sub(1).ok_or(Corrupt::Inode { ino, field: "nlink", value: 0 })? };
+    let left = if raw.is_dir() {
+        0
+    } else {
+        raw.nlink.get().checked_sub(1).ok_or(Corrupt::Inode { ino, field: "nlink", value: 0 })?
+    };
     raw.nlink = U32::new(left);
     raw.ctime = I64::new(now);
     if left > 0 {

@@ -18,7 +18,7 @@
 use crate::cache::flag;
 use crate::counters::Count;
 use crate::error::Result;
-use crate::order::{Freed, Txn};
+use crate::order::Txn;
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};
@@ -35,8 +35,12 @@ pub(crate) struct Checkpointer {
     builder: Checkpoint,
     /// Frames with logged changes not yet home.
     away: Vec<u32>,
-    /// Images of fresh blocks, copied while the gate was closed, and where they go.
-    fresh: Vec<FreshBlock>,
+    /// Fresh blocks, copied while the gate was closed. Their frames stay until they are home.
+    fresh: Vec<Image>,
+    /// Blocks that go home once their epoch is durable.
+    hot: Vec<Image>,
+    /// Blocks whose logged changes are older than this position are to go home: the log's room is short.
+    home_before: u64,
     spare: Vec<AlignedBuf>,
     /// Extents freed by a durable epoch that have not reached the trees yet.
     released: Vec<(FsBlock, u32)>,
@@ -46,11 +50,23 @@ pub(crate) struct Checkpointer {
     needed_lsn: u64,
 }
 
-/// A freshly allocated block as it was when its epoch closed. Its frame stays until the image is home.
-struct FreshBlock {
+/// A block as it was when its epoch closed.
+struct Image {
     block: u64,
     frame: u32,
-    image: AlignedBuf,
+    bytes: AlignedBuf,
+}
+
+/// Joins extents that touch.
+fn join_neighbours(extents: &mut Vec<(FsBlock, u32)>) {
+    extents.sort_unstable();
+    extents.dedup_by(|next, joined| {
+        let touches = joined.0.0 + u64::from(joined.1) == next.0.0 && joined.1.checked_add(next.1).is_some();
+        if touches {
+            joined.1 += next.1;
+        }
+        touches
+    });
 }
 
 impl Checkpointer {
@@ -60,6 +76,8 @@ impl Checkpointer {
             builder: Checkpoint::new(block_size),
             away: Vec::new(),
             fresh: Vec::new(),
+            hot: Vec::new(),
+            home_before: 0,
             spare: Vec::new(),
             released: pending,
             durable: 1,
@@ -133,6 +151,7 @@ impl Checkpointer {
         self.make_log_room(volume)?;
         self.release(volume)?;
         volume.release_empty_chunks()?;
+        crate::file::flush_emptied(volume)?;
 
         // Close the epoch.
         let closed = volume.cache.gate.close();
@@ -149,8 +168,19 @@ impl Checkpointer {
             // Data written straight to its place may still be in the device's cache.
             return volume.device_flush();
         }
-        self.capture(volume, &dirty, &freed);
+        self.capture(volume, &dirty);
+        volume.epoch.log_bytes.store(0, Ordering::Relaxed);
         drop(closed);
+        self.needed_lsn = freed.needed_lsn;
+        let mut freed = freed;
+        join_neighbours(&mut freed.limbo);
+        for &block in &freed.revokes {
+            self.builder.revoke(block);
+        }
+        // What an earlier epoch freed and nobody has put into the trees yet is still pending.
+        for &(start, length) in freed.limbo.iter().chain(&self.released) {
+            self.builder.pending(start, length);
+        }
 
         self.write_ordered(volume, ordered)?;
         let has_fresh = !self.fresh.is_empty();
@@ -175,23 +205,17 @@ impl Checkpointer {
         self.builder = sealed.recycle();
         self.durable = number + 1;
         self.needed_lsn = u64::MAX;
-        let mut freed = freed;
         self.released.append(&mut freed.limbo);
         self.move_tail(volume);
-        Ok(())
+        // Not flushed yet, so only the next checkpoint moves the tail past them.
+        let hot = std::mem::take(&mut self.hot);
+        self.write_images(volume, hot, true)
     }
 
     /// Copies what the closing epoch changed. The gate is closed: nothing moves.
-    fn capture(&mut self, volume: &Volume, dirty: &[u32], freed: &Freed) {
+    fn capture(&mut self, volume: &Volume, dirty: &[u32]) {
         let cache = &volume.cache;
-        let log = self.log.as_ref().expect("order log has a log");
-        let (head, capacity) = (log.head().0, log.capacity());
-        // Granules logged before this position are logged again with what changed, so that the tail can move past.
-        // Logging again is optional: it may use the room that the changes themselves leave.
-        let relog_before = head.saturating_sub(capacity / 4);
-        let lists = freed.revokes.len() * 8 + (freed.limbo.len() + self.released.len()) * 16;
-        let base = volume.epoch.log_bytes.swap(0, Ordering::Relaxed) + lists as u64;
-        let mut spare = log.room().saturating_sub(base).saturating_sub(capacity / 16).min(capacity / 4);
+        let head = self.log.as_ref().expect("order log has a log").head().0;
         self.builder.clear();
         for &index in dirty {
             let header = cache.arena.header(index);
@@ -204,7 +228,7 @@ impl Checkpointer {
             if flags & flag::FRESH != 0 {
                 let mut image = self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(cache.block_size()));
                 image.copy_from_slice(&bytes);
-                self.fresh.push(FreshBlock { block: block.0, frame: index, image });
+                self.fresh.push(Image { block: block.0, frame: index, bytes: image });
                 header.flags.fetch_and(!flag::FRESH, Ordering::Relaxed);
                 header.flags.fetch_or(flag::DATA_DIRTY, Ordering::Relaxed);
                 header.mask.store(0, Ordering::Relaxed);
@@ -215,31 +239,21 @@ impl Checkpointer {
                 continue;
             }
             let unhomed = header.unhomed.load(Ordering::Relaxed);
-            let mut logged = mask;
             if unhomed == 0 {
                 header.first_lsn.store(head, Ordering::Relaxed);
-            } else if header.first_lsn.load(Ordering::Relaxed) < relog_before {
-                let more = u64::from((unhomed & !mask).count_ones()) * volume.granule;
-                if more <= spare {
-                    spare -= more;
-                    logged |= unhomed;
-                    header.first_lsn.store(head, Ordering::Relaxed);
-                }
+            } else if header.first_lsn.load(Ordering::Relaxed) < self.home_before {
+                // It holds the log's tail, and operations touch it too often for it to go home in between.
+                let mut image = self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(cache.block_size()));
+                image.copy_from_slice(&bytes);
+                self.hot.push(Image { block: block.0, frame: index, bytes: image });
             }
             header.unhomed.store(unhomed | mask, Ordering::Relaxed);
-            self.builder.record(block, logged, &bytes);
+            self.builder.record(block, mask, &bytes);
             if flags & flag::AWAY == 0 {
                 header.flags.fetch_or(flag::AWAY, Ordering::Relaxed);
                 self.away.push(index);
             }
         }
-        for &block in &freed.revokes {
-            self.builder.revoke(block);
-        }
-        for &(start, length) in freed.limbo.iter().chain(&self.released) {
-            self.builder.pending(start, length);
-        }
-        self.needed_lsn = freed.needed_lsn;
     }
 
     /// Puts blocks that a durable epoch freed into the free-space trees.
@@ -254,12 +268,16 @@ impl Checkpointer {
         let log = self.log.as_ref().expect("order log has a log");
         let (room, capacity, head) = (log.room(), log.capacity(), log.head().0);
         let crowded = self.away.len() * 3 > volume.cache.frame_count();
-        if crowded {
-            self.write_home(volume, u64::MAX)?;
-        } else if room < capacity / 2 {
-            let before = head.saturating_sub(capacity / 4);
-            self.fetch_overlay(volume, before)?;
-            self.write_home(volume, before)?;
+        self.home_before = match (crowded, room < capacity / 2) {
+            (true, _) => u64::MAX,
+            (false, true) => head.saturating_sub(capacity / 4),
+            (false, false) => 0,
+        };
+        if self.home_before > 0 {
+            if !crowded {
+                self.fetch_overlay(volume, self.home_before)?;
+            }
+            self.write_home(volume, self.home_before)?;
         }
         // The commit that follows flushes these home writes, and only the next one may use the room they make. When
         // that would be too late, flush and move the tail now.
@@ -363,51 +381,70 @@ impl Checkpointer {
     }
 
     fn write_fresh(&mut self, volume: &Volume) -> Result<()> {
-        let lsn = self.log.as_ref().map_or(0, |log| log.head().0);
         volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.len() as u64);
-        self.fresh.sort_unstable_by_key(|fresh| fresh.block);
-        for fresh in &mut self.fresh {
-            header::seal(&mut fresh.image, lsn);
+        let fresh = std::mem::take(&mut self.fresh);
+        self.write_images(volume, fresh, false)
+    }
+
+    /// Writes images to their places; `logged`: they hold changes that had been in the log only.
+    fn write_images(&mut self, volume: &Volume, mut images: Vec<Image>, logged: bool) -> Result<()> {
+        if images.is_empty() {
+            return Ok(());
+        }
+        let lsn = self.log.as_ref().map_or(0, |log| log.head().0);
+        images.sort_unstable_by_key(|image| image.block);
+        for image in &mut images {
+            header::seal(&mut image.bytes, lsn);
         }
         let bits = volume.geometry.block_bits;
-        let parts: Vec<&[u8]> = self.fresh.iter().map(|fresh| &fresh.image[..]).collect();
+        let parts: Vec<&[u8]> = images.iter().map(|image| &image.bytes[..]).collect();
         let mut requests = Vec::new();
         let mut start = 0;
-        for i in 1..=self.fresh.len() {
-            let contiguous = i < self.fresh.len()
-                && self.fresh[i].block == self.fresh[i - 1].block + 1
-                && ((i - start) << bits) < WRITE_MAX;
+        for i in 1..=images.len() {
+            let contiguous =
+                i < images.len() && images[i].block == images[i - 1].block + 1 && ((i - start) << bits) < WRITE_MAX;
             if !contiguous {
-                requests.push(WriteRequest { offset: self.fresh[start].block << bits, parts: &parts[start..i] });
+                requests.push(WriteRequest { offset: images[start].block << bits, parts: &parts[start..i] });
                 start = i;
             }
         }
-        let result = if requests.is_empty() { Ok(()) } else { volume.write_requests(&requests) };
+        volume.write_requests(&requests)?;
         drop(requests);
         drop(parts);
         // Keep enough buffers for the next checkpoint of this size, not a burst's worth for ever.
-        let keep = self.fresh.len().max(self.spare.len() / 2).min(8192);
-        for fresh in self.fresh.drain(..) {
-            volume.cache.written(fresh.block, fresh.frame);
-            self.spare.push(fresh.image);
+        let keep = images.len().max(self.spare.len() / 2).min(8192);
+        if logged {
+            volume.counters.add(Count::blocks_homed, images.len() as u64);
+        }
+        for image in images {
+            if logged {
+                volume.cache.came_home(image.block, image.frame);
+            } else {
+                volume.cache.written(image.block, image.frame);
+            }
+            self.spare.push(image.bytes);
         }
         self.spare.truncate(keep);
-        result
+        Ok(())
     }
 
     /// Tells the log how far its tail may move: to the oldest change that is not home.
     fn move_tail(&mut self, volume: &Volume) {
         let cache = &volume.cache;
         let log = self.log.as_mut().expect("order log has a log");
-        let mut tail = log.head().0.min(self.needed_lsn).min(volume.epoch.freed.lock().needed_lsn);
+        // Nothing leaves the overlay or is forgotten unseen: what a forgotten block needs is noted under this lock, and
+        // a block taken from the overlay is on the list of recovered frames before the overlay's lock is free again.
+        let freed = volume.epoch.freed.lock();
+        let mut tail = log.head().0.min(self.needed_lsn).min(freed.needed_lsn);
+        if let Some(lsn) = cache.overlay.read().oldest() {
+            tail = tail.min(lsn.0);
+        }
+        self.away.append(&mut cache.take_recovered());
         for &index in &self.away {
             let header = cache.arena.header(index);
             if header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.load(Ordering::Relaxed) != 0 {
                 tail = tail.min(header.first_lsn.load(Ordering::Relaxed));
             }
-        }
-        if let Some(lsn) = cache.overlay.read().oldest() {
-            tail = tail.min(lsn.0);
         }
         log.set_tail(Lsn(tail));
     }
@@ -417,6 +454,7 @@ impl Checkpointer {
         volume.counters.bump(Count::checkpoints);
         self.release(volume)?;
         volume.release_empty_chunks()?;
+        crate::file::flush_emptied(volume)?;
         let closed = volume.cache.gate.close();
         let mut txn = Txn::behind(volume, &closed);
         let prepared = volume.prepare_capture(&mut txn);

@@ -144,11 +144,6 @@ impl<'a> Txn<'a> {
         result
     }
 
-    /// Whether the transaction has changed anything.
-    pub fn has_changed(&self) -> bool {
-        self.changed
-    }
-
     /// Notes that the granules in `mask` of a frame changed.
     fn note(&mut self, index: u32, mask: u64) {
         if mask == 0 {
@@ -177,6 +172,7 @@ impl<'a> Txn<'a> {
         self.changed = true;
         let volume = self.volume();
         volume.epoch.freed.lock().limbo.push((start, length));
+        self.log_bytes += 16;
         volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
         volume.counters.add(Count::blocks_freed, u64::from(length));
     }
@@ -195,15 +191,16 @@ impl<'a> Txn<'a> {
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
         let volume = self.volume();
-        let frame = volume.cache.create(block, kind)?;
-        let mut bytes = frame.write();
-        header::init(&mut bytes, kind, volume.cache.volume, owner, block);
-        let mut mask = u64::MAX;
         if logged {
             // It may have been forgotten in this very epoch. Its whole content is logged, so nothing older can shine
             // through, and a revoke would drop the new record with the old ones.
             volume.epoch.freed.lock().revokes.retain(|&revoked| revoked != block);
-        } else {
+        }
+        let frame = volume.cache.create(block, kind)?;
+        let mut bytes = frame.write();
+        header::init(&mut bytes, kind, volume.cache.volume, owner, block);
+        let mut mask = u64::MAX;
+        if !logged {
             volume.cache.arena.header(frame.index).flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
@@ -255,9 +252,12 @@ impl BlockStore for Txn<'_> {
 
     fn forget(&mut self, block: FsBlock) {
         self.changed = true;
+        self.log_bytes += 8;
         let volume = self.volume();
-        let needed = volume.cache.kill(block);
+        // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
+        // changes either in its frame or in `needed_lsn`.
         let mut freed = volume.epoch.freed.lock();
+        let needed = volume.cache.kill(block);
         freed.revokes.push(block);
         if let Some(lsn) = needed {
             freed.needed_lsn = freed.needed_lsn.min(lsn);
@@ -302,6 +302,8 @@ impl Drop for Txn<'_> {
         }
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
+        }
+        if self.log_bytes > 0 {
             volume.epoch.log_bytes.fetch_add(self.log_bytes, Ordering::Relaxed);
         }
         SPARE.set(std::mem::take(&mut self.dirty));

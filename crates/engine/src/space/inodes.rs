@@ -186,6 +186,7 @@ impl AgSpace {
     }
 
     /// Visits every chunk of the group.
+    #[cfg(test)]
     pub fn for_each_chunk<S: BlockStore>(&self, store: &mut S, mut f: impl FnMut(&ChunkRecord)) -> Result<()> {
         self.find_chunk(store, 0, false, usize::MAX, |chunk| {
             f(chunk);

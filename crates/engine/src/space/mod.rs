@@ -339,10 +339,12 @@ impl AgSpace {
         (region.free_blocks, region.directories)
     }
 
+    #[cfg(test)]
     pub fn region_count(&self) -> usize {
         self.pool.regions.len()
     }
 
+    #[cfg(test)]
     pub fn inode_blocks(&self) -> u32 {
         self.inode_blocks
     }
@@ -418,25 +420,6 @@ impl AgSpace {
         Ok(Some((AgBlock(start), length)))
     }
 
-    /// Allocates up to `max` blocks that begin exactly at `start`, the block after a file's last extent; the number it
-    /// got, or `None` if that block is not free.
-    pub fn allocate_exact<S: BlockStore>(&mut self, store: &mut S, start: AgBlock, max: u32) -> Result<Option<u32>> {
-        assert!(max > 0);
-        if start.0 >= self.block_count {
-            return Ok(None);
-        }
-        self.refill(store)?;
-        let Some(extent) = self.floor(store, start.0)? else { return Ok(None) };
-        let end = extent.0 + extent.1;
-        if end <= start.0 {
-            return Ok(None);
-        }
-        let length = max.min(end - start.0);
-        self.carve(store, extent, start.0, length)?;
-        self.save(store)?;
-        Ok(Some(length))
-    }
-
     /// Makes blocks free. The checkpoint that freed them must be durable: from here on they can be allocated and
     /// overwritten.
     pub fn free<S: BlockStore>(&mut self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
@@ -471,6 +454,7 @@ impl AgSpace {
     }
 
     /// Visits the free extents in order of their start. The reserve is not among them.
+    #[cfg(test)]
     pub fn for_each_free<S: BlockStore>(&self, store: &mut S, mut f: impl FnMut(AgBlock, u32)) -> Result<()> {
         let mut result = Ok(());
         self.by_start.for_each_from(store, 0, |record| match self.decode_by_start(record) {

@@ -164,30 +164,10 @@ impl Fixture {
 fn check(block_bits: u32, blocks: u32, largest: u64, seed: u64, steps: u64) {
     let mut rng = Rng::new(seed);
     let mut fixture = Fixture::new(block_bits, 14, 10, blocks, &[]);
-    let (mut refused, mut exact, mut levels) = (0, 0, 0);
+    let (mut refused, mut levels) = (0, 0);
     for step in 0..steps {
         let filling = step * 4 / steps % 2 == 0;
-        match rng.below(8) {
-            0 => {
-                let at = fixture
-                    .used
-                    .range(rng.below(u64::from(blocks)) as u32..)
-                    .next()
-                    .map(|(start, length)| start + length);
-                let max = 1 + rng.below(largest) as u32;
-                let Some(at) = at else { continue };
-                let list = fixture.free_list();
-                let expected = list.iter().find(|free| free.0 <= at && free.0 + free.1 > at);
-                let reserve = fixture.space.pool.reserve_count;
-                let got = fixture.space.allocate_exact(&mut fixture.store, AgBlock(at), max).unwrap();
-                if reserve == fixture.space.pool.reserve_count {
-                    assert_eq!(got, expected.map(|free| (free.0 + free.1 - at).min(max)));
-                }
-                if let Some(length) = got {
-                    exact += 1;
-                    fixture.own(at, length);
-                }
-            }
+        match 1 + rng.below(7) {
             1..=4 if filling => {
                 let max = 1 + rng.below(largest) as u32;
                 let min = 1 + rng.below(u64::from(max)) as u32;
@@ -205,7 +185,7 @@ fn check(block_bits: u32, blocks: u32, largest: u64, seed: u64, steps: u64) {
         }
     }
     let tiny = blocks < 500;
-    assert!(refused > 10 && (exact > 10 || tiny), "{refused} refused, {exact} exact");
+    assert!(refused > 10, "{refused} refused");
     assert!(levels > 0 || tiny || block_bits > 9, "no tree grew");
     fixture.empty();
     assert_eq!(fixture.space.free_blocks(), fixture.initially_free);
@@ -257,10 +237,6 @@ fn allocation_prefers_the_goal_then_its_surroundings_then_the_best_fit() {
     assert_eq!(fixture.allocate(10_500, 20, 20), Some((9020, 20)), "nearest, from its end");
     assert_eq!(fixture.allocate(300, 1000, 6000), Some((12_020, 4364)), "the longest, as none has the most");
     assert_eq!(fixture.allocate(300, 100, 6000), None);
-    assert_eq!(fixture.space.allocate_exact(&mut fixture.store, AgBlock(240), 9).unwrap(), Some(9));
-    assert_eq!(fixture.space.allocate_exact(&mut fixture.store, AgBlock(240), 9).unwrap(), None);
-    assert_eq!(fixture.space.allocate_exact(&mut fixture.store, AgBlock(16_384), 9).unwrap(), None);
-    fixture.used.insert(240, 9);
     fixture.audit();
 }
 
@@ -474,7 +450,6 @@ fn hostile_groups_neither_loop_nor_panic() {
         for _ in 0..200 {
             let at = AgBlock(rng.below(5000) as u32);
             let _ = space.allocate(store, at, 1, 8);
-            let _ = space.allocate_exact(store, at, 8);
             let _ = space.free(store, at, 1 + rng.below(4) as u32);
             let _ = space.longest(store);
             if let Ok(Some((block, slot))) = space.allocate_inode(store, at, true)

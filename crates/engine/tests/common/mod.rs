@@ -301,9 +301,7 @@ impl Engine {
                 let entries: engine::Result<Vec<_>> = session.read_dir(&self.at(path))?.collect();
                 Value::Entries(entries?.into_iter().map(entry_of).collect())
             }
-            Op::SetAttr { path, change } => {
-                Value::Stat(stat_of(&session.set_attr(&self.at(path), set_attr(*change))?))
-            }
+            Op::SetAttr { path, change } => Value::Stat(stat_of(&session.set_attr(&self.at(path), set_attr(*change))?)),
             Op::GetXattr { path, name } => Value::Bytes(session.get_xattr(&self.at(path), name)?),
             Op::SetXattr { path, name, value, how } => {
                 none(session.set_xattr(&self.at(path), name, value, xattr_mode(*how))?)
@@ -338,9 +336,7 @@ impl Engine {
             }
             Op::SeekData { slot, offset } => Value::Position(self.file(*slot)?.seek_data(*offset)?),
             Op::SeekHole { slot, offset } => Value::Position(self.file(*slot)?.seek_hole(*offset)?),
-            Op::HandleSetAttr { slot, change } => {
-                Value::Stat(stat_of(&self.file(*slot)?.set_attr(set_attr(*change))?))
-            }
+            Op::HandleSetAttr { slot, change } => Value::Stat(stat_of(&self.file(*slot)?.set_attr(set_attr(*change))?)),
             Op::Fsync { slot, data_only: false } => none(self.file(*slot)?.sync()?),
             Op::Fsync { slot, data_only: true } => none(self.file(*slot)?.sync_data()?),
             Op::Sync => none(self.fs().sync()?),
@@ -478,11 +474,8 @@ impl Engine {
         }
         let expected: BTreeMap<_, _> = tree.iter().map(|entry| (entry.path.clone(), entry.stat)).collect();
         let paths: Vec<&Vec<u8>> = expected.keys().collect();
-        let many: Option<Vec<Stat>> = session
-            .stat_many(&paths[1..])
-            .into_iter()
-            .map(|stat| stat.ok().map(|stat| stat_of(&stat)))
-            .collect();
+        let many: Option<Vec<Stat>> =
+            session.stat_many(&paths[1..]).into_iter().map(|stat| stat.ok().map(|stat| stat_of(&stat))).collect();
         if self.prefix.is_empty() && many.is_none_or(|many| !expected.values().skip(1).eq(many.iter())) {
             return Err("stat_many differs from the tree".into());
         }
@@ -607,6 +600,9 @@ pub fn catch(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
 
 /// While shrinking, the same panic would print a hundred times.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    // The hook is the process's: two threads that swap it at once could leave the silent one behind.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let result = work();

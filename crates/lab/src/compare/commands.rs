@@ -189,7 +189,10 @@ mod tests {
         let target = Box::new(SysCalls::new(folder.path(), false));
         let place = Place { variable: ("dir", folder.path().to_owned()), target: Some(target) };
         let line = |text: &str| text.split(' ').map(str::to_owned).collect::<Line>();
-        let commands = Commands { prepare: vec![line("mkdir {dir}/a")], timed: vec![line("touch {dir}/a/b"), line("ls {dir}/a/b")] };
+        let commands = Commands {
+            prepare: vec![line("mkdir {dir}/a")],
+            timed: vec![line("touch {dir}/a/b"), line("ls {dir}/a/b")],
+        };
         let row = Row { name: "touch".to_owned(), cold: false, ops: 2, dir: Some(commands), image: None };
         let broken = Row { dir: Some(Commands { prepare: vec![], timed: vec![line("ls {dir}/zzz")] }), ..row.clone() };
         let mut samples = Vec::new();

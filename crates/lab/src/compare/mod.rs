@@ -11,7 +11,7 @@ use crate::runner::{RunOptions, Sample};
 use crate::schedule::{self, Selected};
 use anyhow::{Context, Result, bail, ensure};
 use commands::Row;
-use kernel::{Kind, KernelProvider};
+use kernel::{KernelProvider, Kind};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,8 @@ pub struct Plan {
     pub volume: VolumeOptions,
     pub run: RunOptions,
     pub out: Option<PathBuf>,
+    /// No progress, no word about who is left out (the outcome has it).
+    pub quiet: bool,
     /// Goes into each record.
     pub options: serde_json::Value,
 }
@@ -95,7 +97,9 @@ fn run_here(plan: &Plan) -> Result<Outcome> {
     for &contestant in &plan.contestants {
         match contestant.kind().and_then(|kind| kind.missing(plan.image_bytes)) {
             Some(reason) => {
-                eprintln!("{} is left out: {reason}", contestant.name());
+                if !plan.quiet {
+                    eprintln!("{} is left out: {reason}", contestant.name());
+                }
                 skipped.push((contestant.name().to_owned(), reason));
             }
             None => contestants.push(contestant),
@@ -129,7 +133,7 @@ fn run_here(plan: &Plan) -> Result<Outcome> {
         Ok(())
     };
     let passes = plan.workloads.len() + usize::from(!plan.rows.is_empty());
-    let bar = schedule::progress(passes as u64 * providers.len() as u64 * u64::from(plan.rounds));
+    let bar = schedule::progress(passes as u64 * providers.len() as u64 * u64::from(plan.rounds), plan.quiet);
     for round in 0..plan.rounds {
         schedule::round(&mut providers, &plan.workloads, plan.run, round, &bar, &mut done)?;
         if !plan.rows.is_empty() {

@@ -3,7 +3,7 @@
 use super::{Counters, Target, Usage, Worker};
 use crate::workloads::plan::PathZ;
 use anyhow::{Context, Result, ensure};
-use myriad_engine::{Cred, Error, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session};
+use myriad_engine::{Cred, Errno, Error, File, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session};
 use std::path::Path;
 
 pub struct InProcess {
@@ -142,7 +142,8 @@ impl Worker for InProcessWorker {
     }
 
     fn write_file(&mut self, path: PathZ, content: &[u8], sync: bool) -> Result<()> {
-        let options = OpenOptions { write: true, create: true, exclusive: true, mode: FILE_MODE, ..OpenOptions::default() };
+        let options =
+            OpenOptions { write: true, create: true, exclusive: true, mode: FILE_MODE, ..OpenOptions::default() };
         let file = self.session.open(&path, options)?;
         if !content.is_empty() {
             let written = file.write_at(content, 0)?;
@@ -160,8 +161,14 @@ impl Worker for InProcessWorker {
     }
 
     fn open(&mut self, path: PathZ, new: bool) -> Result<()> {
-        let options =
-            OpenOptions { read: true, write: true, create: new, exclusive: new, mode: FILE_MODE, ..OpenOptions::default() };
+        let options = OpenOptions {
+            read: true,
+            write: true,
+            create: new,
+            exclusive: new,
+            mode: FILE_MODE,
+            ..OpenOptions::default()
+        };
         self.file = Some(self.session.open(&path, options)?);
         Ok(())
     }

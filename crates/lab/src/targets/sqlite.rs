@@ -24,8 +24,7 @@ pub struct Sqlite {
     idle: Mutex<Vec<Connection>>,
 }
 
-const SCHEMA: &str =
-    "CREATE TABLE sqlar(name TEXT PRIMARY KEY, mode INT, mtime INT, sz INT, data BLOB)";
+const SCHEMA: &str = "CREATE TABLE sqlar(name TEXT PRIMARY KEY, mode INT, mtime INT, sz INT, data BLOB)";
 const FILE_MODE: u32 = 0o100_644;
 const DIRECTORY_MODE: u32 = 0o040_755;
 /// Operations of a transaction when nothing is promised before the end.

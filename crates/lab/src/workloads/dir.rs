@@ -145,7 +145,8 @@ impl Workload for Dir {
                 );
             }),
             "unlink" => {
-                let push = |plan: &mut Plan, index| plan.push(Verb::Unlink, |out| self.push_entry(out, thread, b'r', index));
+                let push =
+                    |plan: &mut Plan, index| plan.push(Verb::Unlink, |out| self.push_entry(out, thread, b'r', index));
                 match self.unlink_order {
                     UnlinkOrder::Random => self.shuffled("unlink", thread, push),
                     UnlinkOrder::Sequential => self.in_order(thread, push),

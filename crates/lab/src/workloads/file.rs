@@ -98,7 +98,9 @@ impl Workload for Files {
             phases.push(Phase { cold: self.cold, ..Phase::new("read", false) });
         }
         for request in self.requests.iter().filter(|&&request| request <= self.big) {
-            for (pattern, changes) in [("seq_write", true), ("seq_read", false), ("rand_write", true), ("rand_read", false)] {
+            for (pattern, changes) in
+                [("seq_write", true), ("seq_read", false), ("rand_write", true), ("rand_read", false)]
+            {
                 let phase = Phase::new(format!("{pattern}@{request}"), changes);
                 phases.push(Phase { cold: self.cold && !changes, random_access: true, ..phase });
             }
@@ -149,8 +151,11 @@ mod tests {
     fn reads_ask_for_what_was_written() {
         let files = small();
         let writes = plan(&files, "write");
-        let written: HashMap<&[u8], (u64, u64)> =
-            writes.iter().filter(|op| op.verb == Verb::WriteFile).map(|op| (op.path.bytes(), (op.size, op.offset))).collect();
+        let written: HashMap<&[u8], (u64, u64)> = writes
+            .iter()
+            .filter(|op| op.verb == Verb::WriteFile)
+            .map(|op| (op.path.bytes(), (op.size, op.offset)))
+            .collect();
         let reads = plan(&files, "read");
         assert_eq!((written.len(), reads.ops()), (40, 40));
         assert!(reads.iter().all(|op| written[op.path.bytes()] == (op.size, op.offset)));
@@ -163,7 +168,8 @@ mod tests {
         assert_eq!(plan(&files, "seq_write@65536").bytes(), 1 << 20);
         assert_eq!(plan(&files, "rand_read@4096").ops(), 100);
         assert_eq!(plan(&files, "rand_read@65536").ops(), 16);
-        let inside = plan(&files, "rand_write@4096").iter().all(|op| op.offset % 4096 == 0 && op.offset + op.size <= 1 << 20);
+        let inside =
+            plan(&files, "rand_write@4096").iter().all(|op| op.offset % 4096 == 0 && op.offset + op.size <= 1 << 20);
         assert!(inside);
     }
 

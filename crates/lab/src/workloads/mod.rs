@@ -80,7 +80,12 @@ mod tests {
 
     #[test]
     fn selection_keeps_what_later_phases_need() {
-        let phases = vec![Phase::new("create", true), Phase::new("stat", false), Phase::new("rename", true), Phase::new("unlink", true)];
+        let phases = vec![
+            Phase::new("create", true),
+            Phase::new("stat", false),
+            Phase::new("rename", true),
+            Phase::new("unlink", true),
+        ];
         let chosen = select(phases.clone(), &["rename".to_owned()]).unwrap();
         let names: Vec<(&str, bool)> = chosen.iter().map(|phase| (phase.name.as_str(), phase.reported)).collect();
         assert_eq!(names, [("create", false), ("rename", true)]);

@@ -51,7 +51,9 @@ impl Tree {
         while let Some(dir) = stack.pop() {
             order.push(dir);
             let first = dir * self.fan + 1;
-            stack.extend((first..first + self.fan).take_while(|&child| child < self.dirs).collect::<Vec<_>>().into_iter().rev());
+            stack.extend(
+                (first..first + self.fan).take_while(|&child| child < self.dirs).collect::<Vec<_>>().into_iter().rev(),
+            );
         }
         order
     }
@@ -84,7 +86,8 @@ impl Tree {
         for _ in 0..self.lookups {
             let dir = random.below(self.dirs);
             // A name of another directory is missing here.
-            let file = random.below(self.files.max(1)) + if verb == Verb::StatMissing { self.dirs * self.files + 1 } else { 0 };
+            let file = random.below(self.files.max(1))
+                + if verb == Verb::StatMissing { self.dirs * self.files + 1 } else { 0 };
             plan.push(verb, |out| self.push_file(out, thread, dir, file));
         }
         plan

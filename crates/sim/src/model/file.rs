@@ -10,14 +10,8 @@ impl Model {
     pub(super) fn open(&mut self, cred: &Cred, slot: usize, path: &[u8], how: &OpenHow) -> Answer {
         self.release(slot);
         let (ino, created) = self.open_node(cred, path, how)?;
-        let handle = Handle {
-            ino,
-            cred: cred.clone(),
-            read: how.read,
-            write: how.write,
-            append: how.append,
-            sync: how.sync,
-        };
+        let handle =
+            Handle { ino, cred: cred.clone(), read: how.read, write: how.write, append: how.append, sync: how.sync };
         self.handles[slot] = Some(handle);
         if how.truncate && !created && self.inode(ino).kind == Kind::File {
             self.set_size(cred, ino, 0);

@@ -312,11 +312,8 @@ impl Model {
         let ino = self.resolve(cred, path, true)?;
         let Some(entries) = self.inode(ino).entries() else { return Err(Errno::NOTDIR) };
         self.permission(cred, ino, 4)?;
-        let entry = |(name, ino): (&Vec<u8>, &Ino)| Entry {
-            name: name.clone(),
-            ino: *ino,
-            kind: self.inode(*ino).kind,
-        };
+        let entry =
+            |(name, ino): (&Vec<u8>, &Ino)| Entry { name: name.clone(), ino: *ino, kind: self.inode(*ino).kind };
         Ok(Value::Entries(entries.iter().map(entry).collect()))
     }
 

@@ -4,6 +4,7 @@ use super::RawVolume;
 use super::part::{self, Part};
 use crate::context::Context;
 use crate::failure::host_error;
+use crate::show::name::count;
 use crate::show::{size, table, time};
 use crate::volume::device;
 use anyhow::Result;
@@ -41,7 +42,7 @@ pub fn show(context: &Context, volume: &RawVolume, json: bool) -> Result<()> {
         let replay = recovered.map(|log| {
             json!({
                 "tail": log.tail.0, "head": log.head.0, "last": log.last.map(|lsn| lsn.0), "checkpoints": log.checkpoints,
-                "bytes": log.bytes, "blocks": log.overlay.len(), "pending_frees": log.pending.len(), "time_ns": log.time,
+                "bytes": log.bytes, "closed_cleanly": volume.was_closed_cleanly, "blocks": log.overlay.len(), "pending_frees": log.pending.len(), "time_ns": log.time,
             })
         });
         let anchors: Vec<_> = anchors.iter().map(Part::json).collect();
@@ -58,7 +59,13 @@ pub fn show(context: &Context, volume: &RawVolume, json: bool) -> Result<()> {
                 ("Tail", log.tail.to_string()),
                 ("Last checkpoint", log.last.map_or("none yet".into(), |lsn| lsn.to_string())),
                 ("Head", log.head.to_string()),
-                ("To replay", format!("{} checkpoints, {}", log.checkpoints, size::exact(log.bytes))),
+                (
+                    "To replay",
+                    match (volume.was_closed_cleanly, log.checkpoints) {
+                        (true, _) => "nothing: the volume was closed cleanly".into(),
+                        (_, number) => format!("{}, {}", count(number, "checkpoint"), size::exact(log.bytes)),
+                    },
+                ),
                 ("Blocks changed", log.overlay.len().to_string()),
                 ("Pending frees", log.pending.len().to_string()),
                 ("Time", log.time.map_or("none".into(), time::full)),

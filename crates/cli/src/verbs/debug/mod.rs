@@ -131,6 +131,8 @@ pub struct RawVolume {
     pub geometry: Geometry,
     /// What the log holds, if there is one; why it cannot be read, if so.
     pub log: Result<Option<myriad_log::Recovered>>,
+    /// Everything is home: the log shows the last checkpoint, and a mount leaves it alone.
+    pub was_closed_cleanly: bool,
 }
 
 /// A block as read.
@@ -145,11 +147,13 @@ impl RawVolume {
         let name = image_name(image);
         let device = device::open(image, Access::ReadOnly)?;
         // A copy serves where the original is damaged: seeing what is left is what this verb is for.
-        let superblock =
-            device::superblock(&*device, &name).or_else(|error| superblock::first_copy(&*device).ok_or(error))?;
+        let original = device::superblock(&*device, &name);
+        let was_closed_cleanly = original.as_ref().is_ok_and(device::was_closed_cleanly);
+        let superblock = original.or_else(|error| superblock::first_copy(&*device).ok_or(error))?;
         let log_device = open.log_device.as_deref().map(|log| device::open(log, Access::ReadOnly)).transpose()?;
         let log = device::log(&device, log_device.clone(), &superblock, &name);
-        Ok(Self { name, device, log_device, geometry: superblock.geometry(), superblock, log })
+        let geometry = superblock.geometry();
+        Ok(Self { name, device, log_device, superblock, geometry, log, was_closed_cleanly })
     }
 
     /// A block as a mount would see it or, with `home`, as it lies on the disk.
@@ -161,9 +165,14 @@ impl RawVolume {
         }
         let mut bytes =
             device::read_at(&*self.device, number.0 << self.geometry.block_bits, self.geometry.block_size())
-                .map_err(|error| Failure::new(place(), crate::failure::host_error(&error), "see the host's log"))?;
+                .map_err(|error| match error.kind() {
+                    std::io::ErrorKind::UnexpectedEof => {
+                        Failure::new(place(), "the image ends before it", crate::failure::TRUNCATED_NEXT)
+                    }
+                    _ => Failure::new(place(), crate::failure::host_error(&error), "see the host's log"),
+                })?;
         let is_overlaid = match &self.log {
-            Ok(Some(log)) if !home => log.overlay.apply(number, &mut bytes).is_some(),
+            Ok(Some(log)) if !home && !self.was_closed_cleanly => log.overlay.apply(number, &mut bytes).is_some(),
             _ => false,
         };
         Ok(Block { number, bytes, is_overlaid })
