@@ -90,7 +90,7 @@ impl Verb {
 
     /// The verb's part of the parser.
     pub fn parser(&self) -> clap::Command {
-        let command = (self.arguments)(clap::Command::new(self.name)).about(self.about);
+        let command = (self.arguments)(clap::Command::new(self.name)).about(self.about).disable_help_subcommand(true);
         let command = match self.details {
             "" => command,
             details => command.long_about(format!("{}.\n\n{details}", self.about)),

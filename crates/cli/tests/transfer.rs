@@ -279,7 +279,7 @@ fn an_interrupted_import_leaves_a_sound_volume_and_says_how_far_it_came() {
     let bench = tree();
     bench.shell("mkdir old; echo kept > old/f; myriad import -q old v.img:/tree; mkfifo pipe; tar -cf whole.tar tree");
     // The archive stops in the middle, but the pipe stays open: the import waits.
-    let mut import = bench.command(&["import", "pipe", "v.img:/"]).stderr(Stdio::piped()).spawn().unwrap();
+    let import = bench.command(&["import", "pipe", "v.img:/"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut pipe = fs::OpenOptions::new().write(true).open(bench.path("pipe")).unwrap();
     let archive = fs::read(bench.path("whole.tar")).unwrap();
     std::io::Write::write_all(&mut pipe, &archive[..archive.len() / 2]).unwrap();

@@ -123,12 +123,13 @@ impl Volume {
         let mut opened = None;
         let mut recovered = false;
         if let Some(place) = log {
-            // Opening a log to append may have to write; a reader only looks.
-            let (log, found) = if options.read_only {
-                (None, myriad_log::recover(&place).map_err(log_open_error)?)
+            let found = if options.read_only {
+                // Opening the log for appending would erase a torn attempt.
+                myriad_log::recover(&place).map_err(log_open_error)?
             } else {
                 let (log, found) = Log::open(place).map_err(log_open_error)?;
-                (Some(log), found)
+                opened = Some(log);
+                found
             };
             // A volume closed cleanly has everything home; its log still shows the last checkpoint.
             if superblock.state.get() == seam::STATE_IN_USE {
@@ -136,7 +137,6 @@ impl Volume {
                 overlay = found.overlay;
             }
             pending = found.pending;
-            opened = log;
         }
         let cache = Cache::new(
             options.cache_size,
@@ -255,7 +255,13 @@ impl Volume {
             self.throttle()?;
         }
         if blocks > 0 && self.spare_blocks() < blocks as i64 {
-            self.find_space(blocks)?;
+            match self.find_space(blocks) {
+                Err(Error::Refused(Errno::NOSPC)) if self.has_promises() => {
+                    crate::file::flush_all(self)?;
+                    self.find_space(blocks)?;
+                }
+                found => found?,
+            }
         }
         Ok(Txn::enter(self))
     }
@@ -356,6 +362,11 @@ impl Volume {
             }
         }
         Err(Errno::NOSPC.into())
+    }
+
+    /// Whether dirty data holds promises. They are for the worst case: once the data has its blocks, more may fit.
+    pub fn has_promises(&self) -> bool {
+        self.totals.reserved_blocks.load(Ordering::Relaxed) > 0
     }
 
     pub fn unreserve(&self, blocks: u64) {

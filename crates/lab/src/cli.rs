@@ -90,7 +90,7 @@ struct Common {
     #[arg(long, value_name = "N", value_parser = parse_count)]
     lookups: Option<u64>,
     /// Paths given to a target at once in stat_many
-    #[arg(long, value_name = "N", default_value = "256", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = parse_some)]
     batch: u64,
     /// Only these phases, and what they build on
     #[arg(long, value_name = "PHASE,...", value_delimiter = ',')]
@@ -113,10 +113,10 @@ enum OrderChoice {
 #[derive(Clone, Debug, Args, Serialize)]
 struct DirOptions {
     /// Entries in each directory
-    #[arg(long, value_name = "N", default_value = "100k", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "100k", value_parser = parse_some)]
     entries: u64,
     /// Directories, per thread
-    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_some)]
     dirs: u64,
     /// In which order entries are removed
     #[arg(long, value_enum, default_value = "random")]
@@ -126,7 +126,7 @@ struct DirOptions {
 #[derive(Clone, Debug, Args, Serialize)]
 struct TreeOptions {
     /// Directories of the tree, per thread
-    #[arg(long, value_name = "N", default_value = "1k", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "1k", value_parser = parse_some)]
     tree_dirs: u64,
     /// Files in each
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
@@ -135,7 +135,7 @@ struct TreeOptions {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     tree_size: u64,
     /// Subdirectories of a directory
-    #[arg(long, value_name = "N", default_value = "8", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = parse_some)]
     fan: u64,
 }
 
@@ -275,7 +275,6 @@ trait Make {
 
 impl Make for DirOptions {
     fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
-        ensure!(self.entries > 0 && self.dirs > 0, "--entries and --dirs are at least 1");
         Ok(Box::new(Dir {
             entries: self.entries,
             dirs: self.dirs,
@@ -295,7 +294,6 @@ impl Make for DirOptions {
 
 impl TreeOptions {
     fn tree(&self, common: &Common, meta: bool) -> Result<Tree> {
-        ensure!(self.tree_dirs > 0 && self.fan > 0, "--tree-dirs and --fan are at least 1");
         // A chain of directories this long would have paths that no system call takes.
         ensure!(self.fan > 1 || self.tree_dirs <= 64, "--fan 1 makes one chain: at most 64 --tree-dirs");
         Ok(Tree {
@@ -498,6 +496,14 @@ fn parse_count(text: &str) -> Result<u64, String> {
             .ok_or_else(usage);
     }
     scaled(text, &[('K', 1000), ('M', 1_000_000), ('G', 1_000_000_000)]).ok_or_else(usage)
+}
+
+/// As `parse_count`, at least 1.
+fn parse_some(text: &str) -> Result<u64, String> {
+    match parse_count(text)? {
+        0 => Err("this is at least 1".to_owned()),
+        count => Ok(count),
+    }
 }
 
 fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {

@@ -2,9 +2,9 @@
 
 use super::batch::{Batch, Body, Entry, Feed, Gauge, Record};
 use super::compress::{Compression, Encoder, decoder};
+use super::run::{Fault, Outcome, Sink};
 use super::tar;
 use super::target::Owner;
-use super::transfer::{Fault, Outcome, Sink};
 use crate::failure::At;
 use std::io::{self, Read, Write};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::batch::Feed;
 use super::host_target::HostTarget;
+use super::run::{self, Options};
 use super::target::{Keep, Owner};
-use super::transfer::{self, Options};
 use super::volume_target::VolumeTarget;
 use super::writer::{Existing, Writer};
 use super::{host_tree, path, session, volume_tree};
@@ -200,7 +200,7 @@ impl Cp {
                 let target = VolumeTarget::new(session, place);
                 let feed = self.feed(source)?;
                 let mut writer = Writer::new(target, dir, base, Keep { umask, ..keep(Some(owner)) }, existing, false);
-                transfer::run(context, feed, &mut writer, options)
+                run::run(context, feed, &mut writer, options)
             }
             Side::Host(path) => {
                 let (dir, base) = match name {
@@ -220,7 +220,7 @@ impl Cp {
                 let umask = umask();
                 let target = HostTarget::new(dir.as_os_str().as_bytes().to_vec());
                 let mut writer = Writer::new(target, top, Some(base), Keep { umask, ..keep(owner) }, existing, false);
-                let result = transfer::run(context, feed, &mut writer, options);
+                let result = run::run(context, feed, &mut writer, options);
                 rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask.into()));
                 result
             }

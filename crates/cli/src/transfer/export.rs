@@ -4,8 +4,8 @@ use super::archive::ArchiveSink;
 use super::batch::Feed;
 use super::compress::Compression;
 use super::host_target::HostTarget;
+use super::run::{self, Options, Tally};
 use super::target::Keep;
-use super::transfer::{self, Options, Tally};
 use super::writer::{Existing, Writer};
 use super::{ExistingArgs, ReportArgs, owner_or_source, parse_owner, session, summarize, volume_tree};
 use crate::context::Context;
@@ -144,7 +144,6 @@ impl Export {
         Ok((tally, result))
     }
 
-    #[expect(clippy::type_complexity, reason = "what was done, how it ended, and where it went")]
     fn archive<W: Write>(
         &self,
         context: &Context,
@@ -156,7 +155,7 @@ impl Export {
         let owner = Some(owner_or_source(self.owner));
         let mut sink = ArchiveSink::new(output, compression, owner, place.clone()).at(place)?;
         let feed = self.feed(volume)?;
-        let (mut tally, result) = transfer::run(context, feed, &mut sink, self.options());
+        let (mut tally, result) = run::run(context, feed, &mut sink, self.options());
         tally.left_out = sink.left_out;
         tally.skipped -= sink.left_out;
         Ok((tally, result, sink.into_output()))
@@ -178,6 +177,6 @@ impl Export {
         let owner = (is_root || self.owner.is_some()).then(|| owner_or_source(self.owner));
         let mut writer = Writer::new(target, top, None, Keep::all(owner), self.existing.existing(), false);
         let feed = self.feed(volume)?;
-        Ok(transfer::run(context, feed, &mut writer, self.options()))
+        Ok(run::run(context, feed, &mut writer, self.options()))
     }
 }

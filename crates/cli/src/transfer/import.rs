@@ -1,8 +1,8 @@
 //! `import`: a tree of the host, or an archive, into a volume.
 
 use super::batch::Feed;
+use super::run::{self, Options, Tally};
 use super::target::Keep;
-use super::transfer::{self, Options, Tally};
 use super::volume_target::VolumeTarget;
 use super::writer::Writer;
 use super::{ExistingArgs, ReportArgs, archive, host_tree, owner_or_source, parse_owner, session, summarize, top};
@@ -92,6 +92,6 @@ impl Import {
         let is_unordered = feed.is_unordered;
         let mut writer = Writer::new(target, top.dir, top.base, keep, self.existing.existing(), is_unordered);
         let options = Options { skip_unreadable: self.report.skip_unreadable, doing: "importing" };
-        Ok(transfer::run(context, feed, &mut writer, options))
+        Ok(run::run(context, feed, &mut writer, options))
     }
 }

@@ -6,7 +6,7 @@
 //!     archive      /   (run)     \ archive
 //!
 //! A source has threads of its own; the sink runs on the main thread, so both cores work. `batch` is what travels between
-//! them, `transfer` the loop that moves it. `verify` compares two trees and uses none of this.
+//! them, `run` the loop that moves it. `verify` compares two trees and uses none of this.
 //!
 //! Not here: what a volume is. These verbs know the engine by its API only.
 
@@ -20,9 +20,9 @@ mod host_target;
 mod host_tree;
 mod import;
 mod path;
+mod run;
 mod tar;
 mod target;
-mod transfer;
 mod verify;
 mod volume_target;
 mod volume_tree;
@@ -39,8 +39,8 @@ use crate::show::{name, owner};
 use crate::volume::{Place, Volume};
 use anyhow::Result;
 use myriad_engine::{Cred, Errno, Error, Node, Session};
+use run::Tally;
 use target::Owner;
-use transfer::Tally;
 use writer::Existing;
 
 /// What to do about files that are there.

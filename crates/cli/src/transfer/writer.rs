@@ -10,8 +10,8 @@
 
 use super::batch::{Batch, Body, Entry, Meta};
 use super::path;
+use super::run::{Fault, Outcome, Sink};
 use super::target::{Attrs, Found, Keep, Target};
-use super::transfer::{Fault, Outcome, Sink};
 use crate::failure::{At, Failure};
 use crate::show::name::Shown;
 use myriad_engine::{Errno, Error, FileType};

@@ -34,13 +34,19 @@ impl Command for Man {
     fn run(self, context: &Context) -> Result<Status> {
         std::fs::create_dir_all(&self.directory).at(image_name(&self.directory))?;
         self.write("myriad.1", &main_page()?)?;
+        let mut count = 1 + ALIASES.len();
         for verb in VERBS {
             self.write(&format!("myriad-{}.1", verb.name), &verb_page(verb)?)?;
+            for part in verb.parser().get_subcommands() {
+                self.write(&format!("myriad-{}-{}.1", verb.name, part.get_name()), &part_page(verb, part)?)?;
+                count += 1;
+            }
+            count += 1;
         }
         for (alias, page) in ALIASES {
             self.write(alias, format!(".so {page}\n").as_bytes())?;
         }
-        context.note(&format!("{} pages in {}", VERBS.len() + 1 + ALIASES.len(), image_name(&self.directory)));
+        context.note(&format!("{count} pages in {}", image_name(&self.directory)));
         Ok(Status::OK)
     }
 }
@@ -76,6 +82,19 @@ fn verb_page(verb: &Verb) -> Result<Vec<u8>> {
     examples(&mut bytes, verb.examples.iter())?;
     section(&mut bytes, "SEE ALSO", |roff| {
         roff.text([bold("myriad"), roman("(1)")]);
+    })?;
+    Ok(bytes)
+}
+
+/// A page for what follows the verb, as in `bench dir`.
+fn part_page(verb: &Verb, part: &clap::Command) -> Result<Vec<u8>> {
+    let name = format!("myriad-{}-{}", verb.name, part.get_name());
+    let usage = format!("myriad {} {}", verb.name, part.get_name());
+    let mut bytes = Vec::new();
+    Page::new(part.clone().name(name).bin_name(usage)).source(SOURCE).render(&mut bytes)?;
+    exit_status(&mut bytes, verb.exit)?;
+    section(&mut bytes, "SEE ALSO", |roff| {
+        roff.text([bold(format!("myriad-{}", verb.name)), roman("(1)")]);
     })?;
     Ok(bytes)
 }

@@ -161,7 +161,7 @@ pub(crate) fn write(
 }
 
 fn write_part(volume: &Volume, file: &Arc<OpenFile>, buf: &[u8], offset: u64, append: bool) -> Result<usize> {
-    let written = {
+    let put = || {
         let mut data = file.data.write();
         load(volume, file, &mut data)?;
         let offset = if append { data.size } else { offset };
@@ -179,10 +179,17 @@ fn write_part(volume: &Volume, file: &Arc<OpenFile>, buf: &[u8], offset: u64, ap
             set_ahead(volume, file, &mut data, true);
         }
         match written {
-            Ok(done) => done,
-            Err((0, error)) => return Err(error),
-            Err((done, _)) => done,
+            Ok(done) => Ok(done),
+            Err((0, error)) => Err(error),
+            Err((done, _)) => Ok(done),
         }
+    };
+    let written = match put() {
+        Err(Error::Refused(Errno::NOSPC)) if volume.has_promises() => {
+            flush_all(volume)?;
+            put()?
+        }
+        written => written?,
     };
     let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
     if volume.options.allocation == Allocation::AtWrite {

@@ -59,21 +59,23 @@ pub fn tar_rows(tar: &Path) -> Result<Vec<Row>> {
     let name = tar.to_str().context("the archive's path is not UTF-8")?;
     let listing = run_program("tar", &["-tf".to_owned(), name.to_owned()])?;
     let ops = listing.lines().count().max(1) as u64;
+    // In a directory of its own, which can be removed in one command; the root of a mount or of a volume cannot.
+    let line = |text: &str| text.split(' ').map(str::to_owned).collect::<Line>();
     let row = |name: &str, cold, dir: &str, image: &str| {
-        let timed = |text: &str| {
-            let line = text.split(' ').map(str::to_owned).collect();
-            Some(Commands { prepare: Vec::new(), timed: vec![line] })
-        };
+        let timed = |text: &str| Some(Commands { prepare: Vec::new(), timed: vec![line(text)] });
         Row { name: name.to_owned(), cold, ops, dir: timed(dir), image: timed(image) }
     };
-    Ok(vec![
-        row("import", false, "tar -xf {tar} -C {dir}", "{exe} import {tar} {image}:/"),
-        row("find", true, "find {dir} -name *.h", "{exe} find {image}:/ -name *.h"),
-        row("du", true, "du -s {dir}", "{exe} du -s {image}:/"),
-        row("export", true, "tar -cf - -C {dir} .", "{exe} export {image}:/ -"),
-        // Not the directory itself, which is the mount.
-        row("rm", true, "find {dir} -mindepth 1 -maxdepth 1 -exec rm -rf {} +", "{exe} rm -rf {image}:/*"),
-    ])
+    let mut rows = vec![
+        row("import", false, "tar -xf {tar} -C {dir}/t", "{exe} import {tar} {image}:/t"),
+        row("find", true, "find {dir}/t -name *.h", "{exe} find {image}:/t -name *.h"),
+        row("du", true, "du -s {dir}/t", "{exe} du -s {image}:/t"),
+        row("export", true, "tar -cf - -C {dir}/t .", "{exe} export {image}:/t -"),
+        row("rm", true, "rm -r {dir}/t", "{exe} rm -r {image}:/t"),
+    ];
+    if let Some(unpack) = &mut rows[0].dir {
+        unpack.prepare.push(line("mkdir {dir}/t"));
+    }
+    Ok(rows)
 }
 
 /// Values of the variables.
