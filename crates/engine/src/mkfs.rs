@@ -19,6 +19,9 @@ use zerocopy::little_endian::{I64, U32, U64};
 
 /// Largest default log: what half a second reads.
 const LOG_MAX: u64 = 128 << 20;
+/// Smallest ring of a log, in its units: the changes of any one operation fit half of it, which is what one checkpoint
+/// may take.
+const LOG_UNITS_MIN: u64 = 32;
 /// Largest default group.
 const AG_MAX: u64 = 1 << 30;
 /// Bytes of a new inode chunk: eight blocks of 4 KiB.
@@ -75,7 +78,7 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
 
     let first_ag = blocks.min(ag_blocks);
     let unit = myriad_format::log::unit(options.block_size as usize) as u64;
-    let least = (2 + RING_UNITS_MIN) * unit;
+    let least = (2 + RING_UNITS_MIN.max(LOG_UNITS_MIN)) * unit;
     let log_bytes = match (external_log, options.log_size) {
         (Some(log), size) => {
             let bytes = size.unwrap_or(log.size()).min(log.size());
@@ -98,7 +101,7 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
             }
             size
         }
-        (None, None) => (blocks * block / 16).clamp(least.max(64 * unit), LOG_MAX).min(first_ag * block / 3).max(least),
+        (None, None) => (blocks * block / 16).clamp(64 * unit, LOG_MAX).min(first_ag * block / 3).max(least),
     };
     if options.order == Order::Log && log_bytes == 0 {
         return Err(option_error("order", "order=log needs a log; do not set its size to 0"));

@@ -141,6 +141,7 @@ impl Volume {
         let cache = Cache::new(
             options.cache_size,
             geometry.block_bits,
+            options.read_only,
             device.clone(),
             superblock.volume(),
             overlay,
@@ -841,6 +842,7 @@ impl Volume {
                 if flags & flag::DATA_DIRTY == 0 || header.block.load(Ordering::Relaxed) != block {
                     continue;
                 }
+                header.flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
                 let at = written.len() * block_size;
                 buffer[at..at + block_size].copy_from_slice(&bytes);
                 written.push((block, index));

@@ -47,7 +47,7 @@ fn setup(block_size: u32, order: Order, seed: u64) -> Setup {
     setup.options.cache_size = 16 << 20;
     // A small log, so that its tail moves and it wraps.
     let least = if seed % 2 == 0 { 1 << 20 } else { 256 << 10 };
-    setup.log_size = Some((16 * u64::from(block_size)).max(least));
+    setup.log_size = Some((34 * u64::from(block_size)).max(least));
     setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
     setup
 }

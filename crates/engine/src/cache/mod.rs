@@ -49,6 +49,8 @@ pub(crate) mod flag {
     pub const DATA_DIRTY: u32 = 1 << 14;
     /// Owned by one file's dirty data; not in the table.
     pub const PRIVATE: u32 = 1 << 15;
+    /// File data changed again since its write began: it stays dirty when that write is done.
+    pub const CHANGED_AGAIN: u32 = 1 << 16;
 }
 
 fn kind_code(kind: BlockKind) -> u32 {
@@ -81,6 +83,7 @@ pub(crate) struct Cache {
     pub device: Arc<dyn BlockDevice>,
     pub volume: [u8; 16],
     block_bits: u32,
+    read_only: bool,
     /// What the log holds and the home blocks do not, after a recovery.
     pub overlay: RwLock<Overlay>,
     has_overlay: AtomicBool,
@@ -117,6 +120,7 @@ impl Cache {
     pub fn new(
         cache_size: u64,
         block_bits: u32,
+        read_only: bool,
         device: Arc<dyn BlockDevice>,
         volume: [u8; 16],
         overlay: Overlay,
@@ -138,6 +142,7 @@ impl Cache {
             device,
             volume,
             block_bits,
+            read_only,
             has_overlay: AtomicBool::new(!overlay.is_empty()),
             overlay: RwLock::new(overlay),
             recovered: Mutex::new(Vec::new()),
@@ -319,16 +324,19 @@ impl Cache {
         if self.has_overlay.load(Ordering::Acquire) {
             let mut overlay = self.overlay.write();
             if let Some(applied) = overlay.apply(block, bytes) {
-                overlay.remove(block);
-                let header = self.arena.header(index);
-                header.unhomed.store(applied.mask, Ordering::Relaxed);
-                header.first_lsn.store(applied.lsn.0, Ordering::Relaxed);
+                // A reader never brings it home: there the overlay stays, and the frame may be evicted and filled again.
+                if !self.read_only {
+                    overlay.remove(block);
+                    let header = self.arena.header(index);
+                    header.unhomed.store(applied.mask, Ordering::Relaxed);
+                    header.first_lsn.store(applied.lsn.0, Ordering::Relaxed);
+                    header.flags.fetch_or(flag::AWAY, Ordering::Relaxed);
+                    self.recovered.lock().push(index);
+                }
                 drop(overlay);
                 // The home copy may be torn and its checksum with it; replay has set right what was torn. Seal what
                 // now stands, so that the same verification holds.
                 header::seal(bytes, applied.lsn.0);
-                header.flags.fetch_or(flag::AWAY, Ordering::Relaxed);
-                self.recovered.lock().push(index);
             }
         }
         header::verify(bytes, kind, &self.volume, block)?;
@@ -390,7 +398,7 @@ impl Cache {
             }
             header.mask.store(0, Ordering::Relaxed);
             header.unhomed.store(0, Ordering::Relaxed);
-            header.flags.fetch_and(!(flag::FRESH | flag::DATA_DIRTY), Ordering::Relaxed);
+            header.flags.fetch_and(!(flag::FRESH | flag::DATA_DIRTY | flag::CHANGED_AGAIN), Ordering::Relaxed);
             header.flags.fetch_or(flag::DEAD, Ordering::Release);
             drop(bytes);
         }
@@ -451,8 +459,22 @@ impl Cache {
         self.free_count.store(state.free.len(), Ordering::Relaxed);
     }
 
-    /// Makes a private frame the cached, still unwritten contents of `block`. Inside the gate.
-    pub fn publish(&self, index: u32, block: FsBlock) {
+    /// Makes the bytes of a private frame the cached, still unwritten contents of `block`; the frame that holds them from
+    /// now on. Inside the gate.
+    pub fn publish(&self, index: u32, block: FsBlock) -> u32 {
+        if let Some(held) = self.find(block) {
+            let header = self.arena.header(held);
+            let mut bytes = self.arena.write(held);
+            if header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == flag::DATA_DIRTY | flag::DATA {
+                // An earlier epoch has promised to write this block before its commit, and still does: with the new
+                // bytes, which are as good to it as the old ones.
+                bytes.copy_from_slice(&self.arena.read(index));
+                header.flags.fetch_or(flag::CHANGED_AGAIN, Ordering::Relaxed);
+                drop(bytes);
+                self.drop_private(index);
+                return held;
+            }
+        }
         self.kill(block);
         let state = self.state.lock();
         let header = self.arena.header(index);
@@ -460,13 +482,16 @@ impl Cache {
         header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | flag::REFERENCED, Ordering::Release);
         self.insert(block, index);
         drop(state);
+        index
     }
 
     /// The data or fresh block of a frame has been written: the frame may go, unless it holds another block by now.
     pub fn written(&self, block: u64, index: u32) {
         let _latch = self.arena.write(index);
         let header = self.arena.header(index);
-        if header.block.load(Ordering::Relaxed) == block {
+        if header.block.load(Ordering::Relaxed) == block
+            && header.flags.load(Ordering::Relaxed) & flag::CHANGED_AGAIN == 0
+        {
             header.flags.fetch_and(!flag::DATA_DIRTY, Ordering::Relaxed);
         }
     }
@@ -555,5 +580,74 @@ impl Cache {
             }
             at = (at + 1) & self.table_mask;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use myriad_device::MemoryDevice;
+
+    fn cache() -> Cache {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap()
+    }
+
+    fn page(cache: &Cache, byte: u8) -> u32 {
+        let frame = cache.take_private().unwrap();
+        cache.arena.write(frame).fill(byte);
+        frame
+    }
+
+    /// A block mapped in one epoch and overwritten in the next, before the first epoch's checkpoint wrote it: the first
+    /// commit referred to a block that was never written, and a crash showed what the medium had held before.
+    #[test]
+    fn data_promised_to_a_commit_is_written_though_it_changes_again() {
+        let cache = cache();
+        let _inside = cache.gate.enter();
+        let first = cache.publish(page(&cache, 1), FsBlock(100));
+        let second = cache.publish(page(&cache, 2), FsBlock(100));
+        assert_eq!(first, second, "one frame, on both lists");
+        let flags = || cache.arena.header(first).flags.load(Ordering::Relaxed);
+        assert_ne!(flags() & flag::DATA_DIRTY, 0);
+        assert_eq!(cache.arena.read(first)[0], 2);
+        // The writer begins, the data changes once more, the write ends: it is still to be written.
+        cache.arena.header(first).flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
+        cache.publish(page(&cache, 3), FsBlock(100));
+        cache.written(100, first);
+        assert_ne!(flags() & flag::DATA_DIRTY, 0);
+        cache.arena.header(first).flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
+        cache.written(100, first);
+        assert_eq!(flags() & flag::DATA_DIRTY, 0);
+    }
+
+    #[test]
+    fn evicted_blocks_leave_the_table_whole() {
+        let cache = cache();
+        let blocks = cache.frame_count() as u64 / 2;
+        for block in 1..=blocks {
+            let _inside = cache.gate.enter();
+            cache.insert_data(FsBlock(block * 37), &[block as u8; 4096]);
+        }
+        {
+            let _inside = cache.gate.enter();
+            for block in (1..=blocks).step_by(3) {
+                cache.kill(FsBlock(block * 37));
+            }
+        }
+        // Dead frames go, and what is left is found behind the gaps they leave.
+        cache.sweep(false);
+        cache.state.lock().hand = 0;
+        let _inside = cache.gate.enter();
+        for block in 1..=blocks {
+            if let Some(frame) = cache.find_data(FsBlock(block * 37)) {
+                assert_ne!(block % 3, 1);
+                assert_eq!(frame.read()[0], block as u8);
+            }
+        }
+        drop(_inside);
+        cache.sweep(true);
+        assert_eq!(cache.free_frames(), cache.frame_count());
+        assert!(cache.table.iter().all(|entry| entry.load(Ordering::Relaxed) == 0));
     }
 }

@@ -429,7 +429,7 @@ fn map_pages(
             for i in 0..count {
                 let target = FsBlock(start.0 + i);
                 let frame = run[done + i as usize].1;
-                volume.cache.publish(frame, target);
+                let frame = volume.cache.publish(frame, target);
                 writes.push((target.0, frame));
             }
             source.goal = start.offset_by(count);

@@ -203,7 +203,7 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
             bytes.fill(0);
             bytes[..part.len()].copy_from_slice(part);
         }
-        volume.cache.publish(frame, block);
+        let frame = volume.cache.publish(frame, block);
         txn.order_data([(block.0, frame)]);
         let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
         crate::extent::insert(txn, &mut source, raw, ino, extent)?;

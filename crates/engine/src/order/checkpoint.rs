@@ -101,6 +101,7 @@ impl Checkpointer {
 
     /// Puts durably freed blocks into the trees at once, for whoever waits for space.
     pub fn release_now(&mut self, volume: &Volume) -> Result<()> {
+        volume.check_running()?;
         let result = self.release(volume);
         if let Err(error) = &result {
             volume.shut_down(error);
@@ -110,6 +111,8 @@ impl Checkpointer {
 
     /// Writes home what can be, so that it can be evicted.
     pub fn bring_home(&mut self, volume: &Volume) -> Result<()> {
+        // What a failed checkpoint logged is not durable, and must not go home.
+        volume.check_running()?;
         if volume.order == Order::Log {
             self.away.append(&mut volume.cache.take_recovered());
             self.write_home(volume, u64::MAX)?;
@@ -146,8 +149,10 @@ impl Checkpointer {
             }
         }
         volume.device_flush()?;
+        if self.log.is_some() {
+            self.move_tail(volume);
+        }
         if let Some(log) = &mut self.log {
-            log.set_tail(log.head());
             log.write_anchor().map_err(|error| volume.log_error(error))?;
         }
         Ok(())
