@@ -189,6 +189,27 @@ fn damaged_directory_names_its_place() {
     place.line("fsck -n vol.img").expect(4, &[]);
 }
 
+/// Walks passed over files whose inode was damaged: an export lacked them, and said nothing.
+#[test]
+fn damaged_inodes_are_told_by_all_who_walk() {
+    let place = Place::with_volume(VOLUME);
+    place.change(|session| {
+        for number in 0..200 {
+            put(session, format!("/{number}"), b"dear all");
+        }
+    });
+    let inode = place.line("debug --json vol.img inode /150").ok().json();
+    let root = place.line("debug --json vol.img inode /").ok().json();
+    assert_ne!(inode["block"], root["block"], "the root is to be read");
+    let mut image = bytes(&place.path("vol.img"));
+    image[inode["block"].as_u64().unwrap() as usize * 4096 + 1000] ^= 1;
+    place.write("vol.img", &image);
+    let block = format!("block {}", inode["block"]);
+    for line in ["ls -l vol.img", "find vol.img", "du -s vol.img", "stats vol.img", "export vol.img all.tar"] {
+        place.line(line).expect(1, &[&block, "checksum", "run myriad fsck"]);
+    }
+}
+
 /// What looks like a checkpoint that power cut short, at the log's head, was erased by readers too, who may not write.
 #[test]
 fn a_torn_checkpoint_does_not_keep_readers_out() {

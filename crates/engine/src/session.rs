@@ -1232,6 +1232,8 @@ pub struct Walk {
 
 enum Step {
     File(WalkEntry),
+    /// A name whose inode cannot be read.
+    Damaged(Error),
     /// The rest of a directory's content.
     Content {
         path: Vec<u8>,
@@ -1261,6 +1263,7 @@ impl Iterator for Walk {
                     }
                     return Some(Ok(entry));
                 }
+                Step::Damaged(error) => return Some(Err(error)),
                 Step::Content { path, node, cookie } => {
                     let entries = match self.session.read_dir_plus_at(node, cookie, READ_DIR_BATCH) {
                         Ok(entries) => entries,
@@ -1272,7 +1275,16 @@ impl Iterator for Walk {
                     let cookie = last.cookie;
                     self.pending.push_front(Step::Content { path: path.clone(), node, cookie });
                     for (entry, stat) in entries.into_iter().rev() {
-                        let Some(stat) = stat else { continue };
+                        // Gone meanwhile, or damaged: looking the name up tells which. A walk that passed over damage
+                        // would make backups that lack files and say nothing.
+                        let stat = match stat.map_or_else(|| self.session.lookup(node, &entry.name), Ok) {
+                            Ok(stat) => stat,
+                            Err(Error::Refused(Errno::STALE | Errno::NOENT)) => continue,
+                            Err(error) => {
+                                self.pending.push_front(Step::Damaged(error));
+                                continue;
+                            }
+                        };
                         let mut child = Vec::with_capacity(path.len() + 1 + entry.name.len());
                         child.extend_from_slice(&path);
                         if !child.is_empty() {

@@ -258,7 +258,7 @@ impl Volume {
         if blocks > 0 && self.spare_blocks() < blocks as i64 {
             match self.find_space(blocks) {
                 Err(Error::Refused(Errno::NOSPC)) if self.has_promises() => {
-                    crate::file::flush_all(self)?;
+                    crate::file::flush_idle(self)?;
                     self.find_space(blocks)?;
                 }
                 found => found?,
