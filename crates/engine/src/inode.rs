@@ -22,7 +22,7 @@ fn locate(volume: &Volume, ino: Ino) -> Result<(FsBlock, usize)> {
 #[inline]
 pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
     let (block, at) = locate(look.volume, ino)?;
-    let raw = look.read(block, BlockKind::Inode, |bytes| *RawInode::read(&bytes[at..]))?;
+    let raw = look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..]))?;
     if raw.mode.get() == 0 {
         return Err(Corrupt::NoInode { ino }.into());
     }
@@ -35,7 +35,7 @@ pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
     let stale = || Error::Refused(Errno::STALE);
     let (block, slot) = look.volume.geometry.locate(Ino(node.ino)).ok_or_else(stale)?;
     let at = slot as usize * SLOT_SIZE;
-    let raw = match look.read(block, BlockKind::Inode, |bytes| *RawInode::read(&bytes[at..])) {
+    let raw = match look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..])) {
         Ok(raw) => raw,
         // The block holds something else by now.
         Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),

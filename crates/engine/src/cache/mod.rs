@@ -171,6 +171,12 @@ impl Cache {
     /// The frame that holds `block`, if any. Inside the gate only, or under the state mutex.
     #[inline]
     fn find(&self, block: FsBlock) -> Option<u32> {
+        self.find_at(block, 0)
+    }
+
+    /// As [`Self::find`]; the frame's bytes at `offset` are on their way while its header is looked at.
+    #[inline]
+    fn find_at(&self, block: FsBlock, offset: usize) -> Option<u32> {
         let hash = Self::hash(block);
         let mut at = self.home(hash);
         loop {
@@ -180,6 +186,7 @@ impl Cache {
             }
             if (entry >> 32) as u32 == hash as u32 {
                 let index = entry as u32 - 1;
+                self.arena.prefetch(index, offset);
                 let header = self.arena.header(index);
                 if header.block.load(Ordering::Relaxed) == block.0
                     && header.flags.load(Ordering::Acquire) & flag::DEAD == 0
@@ -248,8 +255,14 @@ impl Cache {
     /// A metadata block; read and verified if it is not here. Inside the gate.
     #[inline]
     pub fn get(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
+        self.get_at(block, kind, 0)
+    }
+
+    /// As [`Self::get`], for a caller that will look at `offset` first: the waits for header and bytes overlap.
+    #[inline]
+    pub fn get_at(&self, block: FsBlock, kind: BlockKind, offset: usize) -> Result<Frame<'_>> {
         self.counters.bump(Count::blocks_touched);
-        if let Some(index) = self.find(block) {
+        if let Some(index) = self.find_at(block, offset) {
             let flags = self.arena.header(index).flags.load(Ordering::Acquire);
             if flags & (flag::KIND | flag::LOADED) == kind_code(kind) | flag::LOADED {
                 self.touch(index);

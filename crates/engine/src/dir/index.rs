@@ -62,12 +62,19 @@ fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<FsBlo
         if header.level == 0 {
             return Ok::<_, Error>((0, 0, root.0));
         }
-        // One level: the pointer can be had without looking at the root again.
-        Ok((header.level, header.depth, root_pointer(bytes, bits, header.level, tag & mask(header.depth))))
+        let index = tag & mask(header.depth);
+        if header.level == 1 {
+            // The common case: all in one block, looked at once.
+            return match sole_pointer(bytes, bits, index) {
+                0 => Err(corrupt(dir, root, "pointer", 0)),
+                leaf => Ok((0, 0, leaf)),
+            };
+        }
+        Ok((header.level, header.depth, root_pointer(bytes, bits, header.level, index)))
     })?;
     let (level, depth, mut next) = first?;
     if level == 0 {
-        return Ok(root);
+        return Ok(FsBlock(next));
     }
     let mut index = tag & mask(depth);
     loop {
@@ -80,6 +87,17 @@ fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<FsBlo
         }
         index &= !(1 << (31 - index.leading_zeros()));
         next = look.read(root, BlockKind::DirIndex, |bytes| root_pointer(bytes, bits, level, index))?;
+    }
+}
+
+/// The pointer of a root of level 1 for `index`, or for the one that stands for it.
+fn sole_pointer(bytes: &[u8], bits: u32, mut index: u32) -> u64 {
+    loop {
+        let found = root_pointer(bytes, bits, 1, index);
+        if found != 0 || index == 0 {
+            return found;
+        }
+        index &= !(1 << (31 - index.leading_zeros()));
     }
 }
 
@@ -158,7 +176,8 @@ pub(crate) fn find(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32, found: &m
 #[inline]
 pub(crate) fn find_in(look: &Look<'_>, dir: Ino, leaf: FsBlock, tag: u32, found: &mut [Record]) -> Result<usize> {
     look.volume.counters.bump(Count::dir_index_probes);
-    look.read(leaf, BlockKind::DirIndex, |bytes| {
+    let home = record_offset(home_line(tag, leaf_lines(look.volume.cache.block_size())), 0);
+    look.read_at(leaf, BlockKind::DirIndex, home, |bytes| {
         let header = header_of(bytes, dir, leaf)?;
         if header.level != 0 {
             return Err(corrupt(dir, leaf, "level", u64::from(header.level)));

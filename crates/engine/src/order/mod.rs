@@ -98,7 +98,13 @@ impl<'a> Look<'a> {
 
     #[inline]
     pub fn read<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let frame = self.volume.cache.get(block, kind)?;
+        self.read_at(block, kind, 0, f)
+    }
+
+    /// As [`Self::read`], when `f` begins at `offset`.
+    #[inline]
+    pub fn read_at<R>(&self, block: FsBlock, kind: BlockKind, offset: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let frame = self.volume.cache.get_at(block, kind, offset)?;
         Ok(f(&frame.read()))
     }
 }
