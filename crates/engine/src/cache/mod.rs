@@ -1,8 +1,10 @@
 //! The cache: every block the engine reads or changes, metadata and file data, under one memory limit.
 //!
-//!     absent -> loading -> clean -> changed -> logged, not home -> clean
-//!                  |         ^`- evicted here only        |
-//!                  `-> dead  `------ dead (forgotten) <---'
+//! ```text
+//! absent -> loading -> clean -> changed -> logged, not home -> clean
+//!              |         ^`- evicted here only        |
+//!              `-> dead  `------ dead (forgotten) <---'
+//! ```
 //!
 //! Invariants
 //!   1. A live block has at most one frame; a dead frame may linger beside it until the next sweep.

@@ -1,7 +1,9 @@
 //! Directories of kind `indexed`.
 //!
-//!     empty --> in the inode's body --> one entry block --> entry blocks and an index
-//!       ^______________|____________________|__________________|   (when the last entry goes)
+//! ```text
+//! empty --> in the inode's body --> one entry block --> entry blocks and an index
+//!   ^______________|____________________|__________________|   (when the last entry goes)
+//! ```
 //!
 //! Entries are the truth and never move, so their position is a readdir cookie that stays valid; the index only finds
 //! them. A hit of the index is confirmed by the inode's identity (its parent and the full hash of its name), which the

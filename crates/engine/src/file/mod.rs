@@ -5,8 +5,10 @@
 //! times in one transaction, and hands the pages to that transaction's epoch: the checkpoint writes them before its
 //! commit record. So a crash finds neither a block that leaks nor a size without its data.
 //!
-//!     clean -> dirty (pages, promises) -> flushed (mapped, pages ordered before the commit) -> durable
-//!                 `-> discarded: truncated, or the file is gone; the promises go back
+//! ```text
+//! clean -> dirty (pages, promises) -> flushed (mapped, pages ordered before the commit) -> durable
+//!             `-> discarded: truncated, or the file is gone; the promises go back
+//! ```
 //!
 //! Invariants
 //!   1. While `FileData::ahead`, size and times in memory are the file's; the inode follows at the flush.
