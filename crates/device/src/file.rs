@@ -344,6 +344,15 @@ impl FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    /// Closing gives up the lock only with the last descriptor of the open file, and a child that another thread has
+    /// forked and that has not come to its `exec` holds one too: whoever opens the volume next would find it in use.
+    fn drop(&mut self) {
+        // In a forked child this refuses: the lock is the parent's.
+        let _ = self.unlock();
+    }
+}
+
 impl BlockDevice for FileDevice {
     fn size(&self) -> u64 {
         self.size

@@ -68,9 +68,13 @@ fn put_changed(edit: &mut BlockEdit<'_>, at: usize, raw: &RawInode) {
 /// known to be stale.
 pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     let (block, at) = locate(txn.volume(), ino)?;
+    // In units of about a millisecond.
+    let first = ((txn.volume().now() >> 20) as u32).max(1);
     txn.change(block, BlockKind::Inode, |edit| {
         let old = RawInode::read(&edit.bytes()[at..]).generation.get();
-        raw.generation = U32::new(old.wrapping_add(1));
+        // A block made anew does not know what its slots were before it was given back: the time does.
+        let next = if old == 0 { first } else { old.wrapping_add(1).max(1) };
+        raw.generation = U32::new(next);
         edit.put(at, raw.as_bytes());
     })
 }

@@ -5,7 +5,7 @@ use crate::file::{self, OpenFile};
 use crate::inode;
 use crate::mkfs;
 use crate::namei::{self, Guarded, Target};
-use crate::ops::{NewFile, Ops, reclaim_orphans};
+use crate::ops::{NewFile, Ops, RESOLVE_AGAIN, reclaim_orphans};
 use crate::order::Look;
 use crate::perm;
 use crate::types::*;
@@ -324,8 +324,8 @@ impl Volume {
         for ino in orphans {
             crate::ops::reclaim(self, Ino(ino))?;
         }
-        self.checkpointer.lock().settle(self)?;
-        self.write_superblock(seam::STATE_CLEAN)
+        // Not settled, it stays marked as in use, and the next opening recovers what the log holds.
+        if self.checkpointer.lock().settle(self)? { self.write_superblock(seam::STATE_CLEAN) } else { Ok(()) }
     }
 }
 
@@ -420,7 +420,19 @@ impl Session {
     }
 
     fn ops(&self) -> Ops<'_> {
-        Ops { volume: self.volume(), cred: &self.cred }
+        Ops { volume: self.volume(), cred: &self.cred, resolved: None }
+    }
+
+    /// Runs an operation on names given by path. Between finding their directories and locking them, those may have been
+    /// removed and their numbers used again: then the paths are resolved anew.
+    fn by_path<T>(&self, f: impl Fn(Ops<'_>) -> Result<T>) -> Result<T> {
+        loop {
+            let resolved = Some(self.volume().namespace_generation.load(Ordering::Acquire));
+            match f(Ops { resolved, ..self.ops() }) {
+                Err(Error::Refused(RESOLVE_AGAIN)) => {}
+                result => return result,
+            }
+        }
     }
 
     /// The root directory.
@@ -559,22 +571,28 @@ impl Session {
     }
 
     pub fn mkdir(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<Node> {
-        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, true)?;
-        let new = NewFile { mode: S_IFDIR | mode & 0o7777, rdev: 0, target: &[] };
-        Ok(self.ops().make(place.parent, &place.name, &new)?.node())
+        self.by_path(|ops| {
+            let place = self.new_name(path.as_path_bytes(), Errno::EXIST, true)?;
+            let new = NewFile { mode: S_IFDIR | mode & 0o7777, rdev: 0, target: &[] };
+            Ok(ops.make(place.parent, &place.name, &new)?.node())
+        })
     }
 
     /// FIFO, socket, device node or regular file: `mode` has the type bits (0 is a regular file).
     pub fn mknod(&self, path: &(impl AsPath + ?Sized), mode: u16, rdev: u64) -> Result<Node> {
-        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
-        Ok(self.ops().make(place.parent, &place.name, &node_kind(mode, rdev)?)?.node())
+        self.by_path(|ops| {
+            let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
+            Ok(ops.make(place.parent, &place.name, &node_kind(mode, rdev)?)?.node())
+        })
     }
 
     pub fn symlink(&self, target: &[u8], path: &(impl AsPath + ?Sized)) -> Result<Node> {
         check_target(target)?;
-        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
-        let new = NewFile { mode: S_IFLNK | 0o777, rdev: 0, target };
-        Ok(self.ops().make(place.parent, &place.name, &new)?.node())
+        self.by_path(|ops| {
+            let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
+            let new = NewFile { mode: S_IFLNK | 0o777, rdev: 0, target };
+            Ok(ops.make(place.parent, &place.name, &new)?.node())
+        })
     }
 
     pub fn readlink(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<u8>> {
@@ -583,23 +601,29 @@ impl Session {
 
     /// A second name for a file (not a directory). A final symbolic link in `source` is linked itself.
     pub fn link(&self, source: &(impl AsPath + ?Sized), target: &(impl AsPath + ?Sized)) -> Result<()> {
-        let node = self.resolve_node(source.as_path_bytes(), false)?;
-        let place = self.new_name(target.as_path_bytes(), Errno::EXIST, false)?;
-        self.ops().link(node, place.parent, &place.name, false).map(|_| ())
+        self.by_path(|ops| {
+            let node = self.resolve_node(source.as_path_bytes(), false)?;
+            let place = self.new_name(target.as_path_bytes(), Errno::EXIST, false)?;
+            ops.link(node, place.parent, &place.name, false).map(|_| ())
+        })
     }
 
     pub fn unlink(&self, path: &(impl AsPath + ?Sized)) -> Result<()> {
-        let place = self.old_name(path.as_path_bytes(), Errno::ISDIR, Errno::ISDIR)?;
-        if place.must_be_dir {
-            let stat = self.ops().lookup(place.parent, &place.name)?;
-            return Err(if stat.is_dir() { Errno::ISDIR } else { Errno::NOTDIR }.into());
-        }
-        self.ops().unlink(place.parent, &place.name)
+        self.by_path(|ops| {
+            let place = self.old_name(path.as_path_bytes(), Errno::ISDIR, Errno::ISDIR)?;
+            if place.must_be_dir {
+                let stat = self.ops().lookup(place.parent, &place.name)?;
+                return Err(if stat.is_dir() { Errno::ISDIR } else { Errno::NOTDIR }.into());
+            }
+            ops.unlink(place.parent, &place.name)
+        })
     }
 
     pub fn rmdir(&self, path: &(impl AsPath + ?Sized)) -> Result<()> {
-        let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
-        self.ops().rmdir(place.parent, &place.name)
+        self.by_path(|ops| {
+            let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
+            ops.rmdir(place.parent, &place.name)
+        })
     }
 
     /// An existing name; `dot` and `dotdot` are what to say for paths that end so. The root is busy.
@@ -631,19 +655,21 @@ impl Session {
         if source.is_empty() || target.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        // Both directories are found before either name is judged.
-        let (from, to) = {
-            let look = self.volume().look();
-            (self.target(&look, source)?, self.target(&look, target)?)
-        };
-        if from.name.is_empty() {
-            return Err(Errno::BUSY.into());
-        }
-        if to.name.is_empty() {
-            return Err(if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY }.into());
-        }
-        let slashes = (from.must_be_dir, to.must_be_dir);
-        self.ops().rename((from.parent, &from.name), (to.parent, &to.name), mode, slashes)
+        self.by_path(|ops| {
+            // Both directories are found before either name is judged.
+            let (from, to) = {
+                let look = self.volume().look();
+                (self.target(&look, source)?, self.target(&look, target)?)
+            };
+            if from.name.is_empty() {
+                return Err(Errno::BUSY.into());
+            }
+            if to.name.is_empty() {
+                return Err(if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY }.into());
+            }
+            let slashes = (from.must_be_dir, to.must_be_dir);
+            ops.rename((from.parent, &from.name), (to.parent, &to.name), mode, slashes)
+        })
     }
 
     /// Changes attributes, all or none. Follows a final symbolic link; [`Session::set_attr_node`] does not.
@@ -698,9 +724,12 @@ impl Session {
                 Err(Error::Refused(Errno::NOENT)) => {}
                 Err(error) => return Err(error),
             }
-            let place = self.creation_place(path, !options.no_follow && !options.exclusive)?;
-            let new = NewFile { mode: S_IFREG | options.mode & 0o7777, rdev: 0, target: &[] };
-            match self.ops().make(place.parent, &place.name, &new) {
+            let made = self.by_path(|ops| {
+                let place = self.creation_place(path, !options.no_follow && !options.exclusive)?;
+                let new = NewFile { mode: S_IFREG | options.mode & 0o7777, rdev: 0, target: &[] };
+                ops.make(place.parent, &place.name, &new)
+            });
+            match made {
                 // Who makes a file may open it whatever its mode says.
                 Ok(stat) => return self.open_unchecked(stat.node(), options),
                 Err(Error::Refused(Errno::EXIST)) if !options.exclusive => {}
@@ -744,9 +773,11 @@ impl Session {
 
     /// Names an unnamed file, or gives a named one a further name.
     pub fn link_file(&self, file: &File, path: &(impl AsPath + ?Sized)) -> Result<()> {
-        let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
-        let linkable = file.file.linkable.load(Ordering::Acquire);
-        self.ops().link(file.node(), place.parent, &place.name, linkable).map(|_| ())
+        self.by_path(|ops| {
+            let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
+            let linkable = file.file.linkable.load(Ordering::Acquire);
+            ops.link(file.node(), place.parent, &place.name, linkable).map(|_| ())
+        })
     }
 
     /// Entries of a directory, without "." and "..".

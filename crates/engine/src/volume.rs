@@ -78,6 +78,8 @@ pub(crate) struct Volume {
     /// Feature bits set since the superblock was last written.
     pub features: AtomicU64,
     groups: Box<[Mutex<Option<Box<AgSpace>>>]>,
+    /// Blocks let go by groups whose mirror was dropped.
+    stray_blocks: Mutex<Vec<FsBlock>>,
     high_water: AtomicU32,
     high_water_lock: Mutex<()>,
     stripes: Box<[RwLock<()>]>,
@@ -181,6 +183,7 @@ impl Volume {
             data_unflushed: AtomicBool::new(false),
             features: AtomicU64::new(superblock.features_compatible.get()),
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
+            stray_blocks: Mutex::new(Vec::new()),
             high_water: AtomicU32::new(superblock.ag_high_water.get()),
             high_water_lock: Mutex::new(()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
@@ -403,6 +406,9 @@ impl Volume {
     /// What a checkpoint writes itself, behind the closed gate: totals and the orphan list.
     pub fn prepare_capture(&self, txn: &mut Txn<'_>) -> Result<()> {
         self.write_orphans(txn)?;
+        for block in std::mem::take(&mut *self.stray_blocks.lock()) {
+            txn.block_free(block, 1);
+        }
         // Blocks that the groups' trees let go are neither free nor used until they are in limbo.
         for group in &self.groups[..self.high_water() as usize] {
             let released = match group.lock().as_mut() {
@@ -581,7 +587,8 @@ impl Volume {
         let result = f(space, txn);
         if result.is_err() {
             // The mirror may be half changed. The blocks are not, or the transaction's end shuts the volume down: load it
-            // again from them.
+            // again from them. What earlier operations let go still waits for the checkpoint.
+            self.stray_blocks.lock().append(&mut space.abandon());
             *group = None;
             return result;
         }
@@ -720,7 +727,8 @@ impl Volume {
 
     /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then.
     pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<()> {
-        for batch in released.chunks(1024) {
+        // Each free may touch a leaf of either tree, and what is inside the gate cannot evict.
+        for batch in released.chunks(64) {
             if !self.cache.has_room() {
                 self.cache.sweep(false);
             }

@@ -33,7 +33,13 @@ pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
 pub(crate) struct Ops<'a> {
     pub volume: &'a Volume,
     pub cred: &'a Cred,
+    /// Generation of the name space in which the directories given were resolved from a path; `None` for directories
+    /// that a caller holds as nodes. If it has passed when the directory is locked, the answer is [`RESOLVE_AGAIN`].
+    pub resolved: Option<u64>,
 }
+
+/// Never seen by callers: the path must be resolved again, for its directory may be another one by now.
+pub(crate) const RESOLVE_AGAIN: Errno = Errno::RESTART;
 
 impl<'a> Ops<'a> {
     fn name<'n>(&self, bytes: &'n [u8]) -> Name<'n> {
@@ -152,6 +158,11 @@ impl<'a> Ops<'a> {
 
     /// The directory `ino`, locked by the caller: it must be one that still has a name, and searchable.
     fn directory(&self, look: &Look<'_>, ino: Ino) -> Result<(RawInode, Guarded)> {
+        // Whatever removes or moves a directory says so before it lets go of the lock on its parent's entry, and before
+        // the inode can be used again.
+        if self.resolved.is_some_and(|then| then != self.volume.namespace_generation.load(Ordering::Acquire)) {
+            return Err(RESOLVE_AGAIN.into());
+        }
         let raw = inode::read(look, ino)?;
         if !raw.is_dir() {
             return Err(Errno::NOTDIR.into());

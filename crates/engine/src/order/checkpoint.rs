@@ -138,13 +138,17 @@ impl Checkpointer {
     }
 
     /// Makes everything durable and brings everything home, so that the log is empty and the trees know all free space.
-    pub fn settle(&mut self, volume: &Volume) -> Result<()> {
+    /// False if operations that go on beside it kept it from getting there.
+    pub fn settle(&mut self, volume: &Volume) -> Result<bool> {
+        let mut settled = false;
         // Each run may leave work for the next: frees wait for their own epoch, chunks for their last inode.
         for _ in 0..8 {
             self.run(volume)?;
             self.fetch_overlay(volume, u64::MAX)?;
+            self.away.append(&mut volume.cache.take_recovered());
             self.write_home(volume, u64::MAX)?;
-            if self.is_settled() && volume.epoch.is_empty() {
+            settled = self.is_settled() && volume.epoch.is_empty();
+            if settled {
                 break;
             }
         }
@@ -155,7 +159,7 @@ impl Checkpointer {
         if let Some(log) = &mut self.log {
             log.write_anchor().map_err(|error| volume.log_error(error))?;
         }
-        Ok(())
+        Ok(settled)
     }
 
     fn run_log(&mut self, volume: &Volume) -> Result<()> {
@@ -316,7 +320,8 @@ impl Checkpointer {
         };
         blocks.sort_unstable();
         for batch in blocks.chunks(256) {
-            volume.make_room_quietly();
+            // Not what makes checkpoints when it finds nothing to evict: this is one.
+            volume.cache.sweep(false);
             let look = super::Look::enter(volume);
             for &block in batch {
                 volume.cache.fetch_recovered(FsBlock(block))?;

@@ -377,6 +377,11 @@ impl AgSpace {
         Ok(std::mem::take(&mut self.pool.released))
     }
 
+    /// What [`Self::take_released`] would hand out, from a mirror about to be dropped.
+    pub fn abandon(&mut self) -> Vec<FsBlock> {
+        std::mem::take(&mut self.pool.released)
+    }
+
     /// Length of the longest free extent.
     pub fn longest<S: BlockStore>(&self, store: &mut S) -> Result<u32> {
         let Some(record) = self.by_length.last(store)? else { return Ok(0) };
