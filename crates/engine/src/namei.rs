@@ -1,5 +1,6 @@
 //! From a path to an inode, one component at a time.
 
+use crate::cache::Zeroed;
 use crate::counters::Count;
 use crate::dir::{self, Name};
 use crate::error::{Errno, Result};
@@ -17,43 +18,47 @@ const LINKS_MAX: usize = 40;
 /// Longest path, as Linux's PATH_MAX, its NUL included.
 const PATH_MAX: usize = 4096;
 
-/// Cache of (directory, name hash) -> inode, for the components of paths.
+/// Cache of (directory, name hash) -> inode.
 ///
 /// A fixed table of pairs of words; a reader that meets a half-written pair finds that it does not fit together and
 /// misses (Hyatt's lockless hash). An entry is made under the directory's shared lock and dropped under its exclusive
 /// one, so it never outlives the name.
 pub(crate) struct NameCache {
-    entries: Box<[(AtomicU64, AtomicU64)]>,
+    /// Pairs: key mixed with the inode number, inode number.
+    words: Zeroed<AtomicU64>,
+    bits: u32,
 }
 
-/// Entries of the name cache: 2^15 of 16 bytes, half a MiB, which stays in the processor's cache.
-const NAME_CACHE_BITS: u32 = 15;
-
 impl NameCache {
-    pub fn new(enabled: bool) -> Self {
-        let len = if enabled { 1 << NAME_CACHE_BITS } else { 0 };
-        Self { entries: (0..len).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect() }
+    /// A cache of about `names` names, 16 bytes each; 0: none.
+    pub fn new(names: usize) -> std::io::Result<Self> {
+        let entries = if names == 0 { 0 } else { names.next_power_of_two() };
+        Ok(Self { words: Zeroed::new(entries * 2)?, bits: entries.max(1).trailing_zeros() })
     }
 
     /// The slot, and the key that tells pairs apart: a mix of both words, wrong by chance once in 2^64.
-    fn slot(&self, dir: Ino, hash: u64) -> Option<(&(AtomicU64, AtomicU64), u64)> {
-        if self.entries.is_empty() {
+    fn slot(&self, dir: Ino, hash: u64) -> Option<([&AtomicU64; 2], u64)> {
+        if self.words.is_empty() {
             return None;
         }
         let key = (hash ^ dir.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ dir.0;
-        Some((&self.entries[(key >> (64 - NAME_CACHE_BITS)) as usize], key))
+        // Two shifts, for a cache of one entry.
+        let at = ((key >> 1) >> (63 - self.bits)) as usize * 2;
+        Some(([&self.words[at], &self.words[at + 1]], key))
     }
 
-    fn get(&self, dir: Ino, hash: u64) -> Option<Ino> {
+    /// The inode of a name, if it is known. The directory is locked.
+    pub fn get(&self, dir: Ino, hash: u64) -> Option<Ino> {
         let (slot, key) = self.slot(dir, hash)?;
-        let ino = slot.1.load(Ordering::Relaxed);
-        (ino != 0 && slot.0.load(Ordering::Relaxed) ^ ino == key).then_some(Ino(ino))
+        let ino = slot[1].load(Ordering::Relaxed);
+        (ino != 0 && slot[0].load(Ordering::Relaxed) ^ ino == key).then_some(Ino(ino))
     }
 
-    fn put(&self, dir: Ino, hash: u64, ino: Ino) {
+    /// Remembers a name. The directory is locked.
+    pub fn put(&self, dir: Ino, hash: u64, ino: Ino) {
         if let Some((slot, key)) = self.slot(dir, hash) {
-            slot.1.store(ino.0, Ordering::Relaxed);
-            slot.0.store(key ^ ino.0, Ordering::Relaxed);
+            slot[1].store(ino.0, Ordering::Relaxed);
+            slot[0].store(key ^ ino.0, Ordering::Relaxed);
         }
     }
 
@@ -62,7 +67,7 @@ impl NameCache {
         if let Some((slot, _)) = self.slot(dir, hash)
             && self.get(dir, hash).is_some()
         {
-            slot.1.store(0, Ordering::Relaxed);
+            slot[1].store(0, Ordering::Relaxed);
         }
     }
 }

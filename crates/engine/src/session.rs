@@ -534,6 +534,10 @@ impl Session {
     fn lstat_inside(&self, look: &Look<'_>, path: &[u8]) -> Result<Stat> {
         if split_plain(path).is_some() {
             let place = self.target(look, path)?;
+            // The directory was found, or is remembered, as one that this user may search.
+            if let Some(stat) = self.ops().lookup_known(look, place.parent, &place.name) {
+                return Ok(stat);
+            }
             return self.ops().lookup_inside(look, place.parent, &place.name);
         }
         let ino = self.resolve_ino(look, path, false)?;

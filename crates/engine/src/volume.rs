@@ -27,6 +27,9 @@ use zerocopy::little_endian::{I64, U32, U64};
 /// Inode locks. Inodes share a lock by hash; an operation that needs several takes them in the order of their numbers,
 /// each once.
 const STRIPES: usize = 4096;
+/// Names that the name cache holds: 2 MiB of them stay in the processor's cache, where finding out that a name is not
+/// among them costs little.
+const NAMES_MAX: usize = 1 << 17;
 /// Largest write to the device, in bytes.
 const WRITE_MAX: usize = 1 << 20;
 /// Blocks that one operation may allocate for metadata: directory, index, extent tree, attributes.
@@ -172,7 +175,8 @@ impl Volume {
                 directories: AtomicI64::new(0),
             },
             placement: Placement::new(&geometry, options.dirpref, seed),
-            names: NameCache::new(options.name_cache),
+            names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
+                .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             files: OpenFiles::new(),
             orphans: Mutex::new(BTreeSet::new()),
             orphan_blocks: Mutex::new((Vec::new(), BTreeSet::new())),

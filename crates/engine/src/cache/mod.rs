@@ -19,8 +19,8 @@
 mod arena;
 mod gate;
 
-pub(crate) use arena::{Arena, FrameRead, FrameWrite};
-use arena::{Zeroed, prefetch};
+use arena::prefetch;
+pub(crate) use arena::{Arena, FrameRead, FrameWrite, Zeroed};
 pub(crate) use gate::{Closed, Entered, Gate, thread_slot};
 
 use crate::counters::{Count, Counters};

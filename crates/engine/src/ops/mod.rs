@@ -11,6 +11,7 @@ mod rename;
 mod unlink;
 mod xattrs;
 
+use crate::counters::Count;
 use crate::dir::{self, Hit, Name};
 use crate::error::{Errno, Result};
 use crate::inode;
@@ -78,11 +79,23 @@ impl<'a> Ops<'a> {
             return Err(Errno::NAMETOOLONG.into());
         }
         let found = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
+        self.volume.names.put(dir, name.hash, found.ino);
         let child = match found.raw {
             Some(child) => child,
             None => inode::read(look, found.ino)?,
         };
         Ok(self.stat_of(found.ino, &child))
+    }
+
+    /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched.
+    #[inline]
+    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: &[u8]) -> Option<Stat> {
+        let name = self.name(name);
+        let _lock = self.volume.lock_shared(dir);
+        let ino = self.volume.names.get(dir, name.hash)?;
+        let raw = inode::read(look, ino).ok()?;
+        self.volume.counters.bump(Count::name_cache_hits);
+        Some(self.stat_of(ino, &raw))
     }
 
     /// Finds a name, without reading what it names.
