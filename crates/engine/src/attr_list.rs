@@ -8,7 +8,6 @@
 //!
 //! An access or default ACL is an attribute like others here. What its value means, and what setting it does to the
 //! mode, is `perm::acl`'s; see `check_xattr` for the order of calls.
-#![allow(dead_code)] // until `ops` calls it
 
 use crate::error::{self, Errno, refuse};
 use crate::perm::{self, READ, S_ISVTX, Subject, WRITE};

@@ -1,4 +1,52 @@
-//! Myriad's engine.
+//! Myriad's engine: a local file system for very many files, in the caller's own process.
+//!
+//! A volume is one image file or block device. [`Fs`] opens it, a [`Session`] is one user's view of it, a [`File`] is a file
+//! open for reading or writing. All three may be sent to other threads and shared between them.
+//!
+//! ```
+//! use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let image = std::env::temp_dir().join(format!("myriad-example-{}.img", std::process::id()));
+//! Fs::format(&image, Some(64 << 20), &MkfsOptions::default())?;
+//! let fs = Fs::open(&image, MountOptions::default())?;
+//! let session = fs.session(Cred::root());
+//! session.mkdir("notes", 0o755)?;
+//! let options = OpenOptions { write: true, create: true, mode: 0o644, ..OpenOptions::default() };
+//! session.open("notes/first", options)?.write_at(b"hello", 0)?;
+//! fs.sync()?; // all of it is durable
+//! assert_eq!(session.stat("notes/first")?.size, 5);
+//! drop(session);
+//! fs.close()?;
+//! # std::fs::remove_file(&image)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Names are bytes; errors carry the errno a system call would return ([`Error::errno`]). Without a sync, a change reaches the
+//! device within [`MountOptions::commit_interval_ms`]; what a crash may leave is in `docs/design/crash-safety.md`.
+//!
+//! Many files at once: [`Session::stat_many`] overlaps the waits of its lookups, [`Session::walk`] visits a tree depth first,
+//! [`Session::remove_tree`] reports progress and can be cancelled.
+//!
+//! ```
+//! # use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions};
+//! # use std::sync::Arc;
+//! # fn main() -> myriad_engine::Result<()> {
+//! # let device = Arc::new(myriad_device::MemoryDevice::new(64 << 20));
+//! # Fs::format_device(device.clone(), None, &MkfsOptions::default())?;
+//! # let fs = Fs::open_device(device, None, MountOptions::default())?;
+//! let session = fs.session(Cred::root());
+//! for name in ["a", "b", "c"] {
+//!     session.create(name, 0o644)?;
+//! }
+//! let stats = session.stat_many(&["a", "b", "missing"]);
+//! assert!(stats[0].is_ok() && stats[2].is_err());
+//! let names: Vec<_> = session.walk("/")?.map(|entry| entry.map(|entry| entry.path)).collect::<Result<_, _>>()?;
+//! assert_eq!(names, [&b""[..], b"a", b"b", b"c"]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod attr_list;
 mod btree;

@@ -329,7 +329,7 @@ impl Volume {
     }
 }
 
-/// The superblock, or, if it is damaged, a copy of it: then `fsck` is due, and the error says so.
+/// The superblock. A damaged one is an error that names `fsck`, which restores it from a copy.
 fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     let sector = device.alignment().max(4096).min(device.size() as usize).max(512);
     let mut bytes = myriad_device::AlignedBuf::zeroed(sector);

@@ -10,7 +10,6 @@
 //!   3. A stored ACL that makes no sense grants nothing: EUCLEAN. Its owner and user 0 do not depend on it.
 //!
 //! Not here: read-only volumes (EROFS); whether names exist; the attribute list that holds ACLs (`attr_list`).
-#![allow(dead_code)] // until `ops` and `namei` call it
 
 pub mod acl;
 #[cfg(test)]
