@@ -265,7 +265,7 @@ impl Drop for Mounted {
 fn run_background(volume: &Volume) {
     let interval = volume.options.commit_interval_ms;
     loop {
-        let timed_out = {
+        let flush = {
             let mut wake = volume.wake.0.lock();
             let mut timed_out = false;
             while !wake.wanted && !wake.stop && !timed_out {
@@ -280,16 +280,16 @@ fn run_background(volume: &Volume) {
                 return;
             }
             wake.wanted = false;
-            timed_out
+            timed_out || std::mem::take(&mut wake.flush)
         };
         if volume.check_running().is_err() {
             continue;
         }
         // An error has shut the volume down; its next user is told.
-        if timed_out && file::flush_all(volume).is_err() {
+        if flush && file::flush_all(volume).is_err() {
             continue;
         }
-        if !timed_out || !volume.epoch.is_empty() {
+        if !flush || !volume.epoch.is_empty() {
             let _ = volume.commit_now();
         }
     }

@@ -30,6 +30,9 @@ const STRIPES: usize = 4096;
 /// Names that the name cache holds: 2 MiB of them stay in the processor's cache, where finding out that a name is not
 /// among them costs little.
 const NAMES_MAX: usize = 1 << 17;
+/// Dirty data that the background thread begins to write, in bytes: enough for long requests, little enough that a
+/// disk is busy while a tree is still being filled.
+const DIRTY_SOFT_BYTES: u64 = 64 << 20;
 /// Largest write to the device, in bytes.
 const WRITE_MAX: usize = 1 << 20;
 /// Blocks that one operation may allocate for metadata: directory, index, extent tree, attributes.
@@ -91,13 +94,18 @@ pub(crate) struct Volume {
     /// Log bytes of an epoch at which a checkpoint is due, and at which operations wait for one.
     log_soft: u64,
     log_hard: u64,
+    /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
+    pub dirty_data_soft: u64,
     pub dirty_data_max: u64,
 }
 
 /// What the background thread is told.
 #[derive(Default)]
 pub(crate) struct Wake {
+    /// A checkpoint is due.
     pub wanted: bool,
+    /// Dirty data is to be flushed before it.
+    pub flush: bool,
     pub stop: bool,
 }
 
@@ -195,6 +203,7 @@ impl Volume {
             shut_down_reason: Mutex::new(String::new()),
             log_soft: log_capacity / 12,
             log_hard: log_capacity / 8,
+            dirty_data_soft: (frames / 16).min(DIRTY_SOFT_BYTES >> geometry.block_bits),
             dirty_data_max: frames / 4,
             cache,
             options,
@@ -301,7 +310,7 @@ impl Volume {
             self.make_room()?;
         }
         if self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_soft {
-            self.wake_background();
+            self.wake_background(false);
             if !self.options.background || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_hard {
                 self.counters.bump(Count::log_stalls);
                 self.commit_through(self.epoch.number.load(Ordering::Relaxed))?;
@@ -397,9 +406,10 @@ impl Volume {
         checkpointer.run(self)
     }
 
-    pub fn wake_background(&self) {
+    pub fn wake_background(&self, flush: bool) {
         if self.options.background {
             let mut wake = self.wake.0.lock();
+            wake.flush |= flush;
             if !wake.wanted {
                 wake.wanted = true;
                 self.wake.1.notify_one();

@@ -198,6 +198,8 @@ fn write_part(volume: &Volume, file: &Arc<OpenFile>, buf: &[u8], offset: u64, ap
     if dirty > volume.dirty_data_max {
         flush_all(volume)?;
         volume.commit_now()?;
+    } else if dirty > volume.dirty_data_soft {
+        volume.wake_background(true);
     }
     Ok(written)
 }

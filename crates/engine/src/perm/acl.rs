@@ -177,6 +177,7 @@ impl Acl {
         if sorted && once && mask_ok { Ok(Self { entries }) } else { Err(Errno::INVAL) }
     }
 
+    #[cfg(test)]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
