@@ -177,11 +177,6 @@ impl Acl {
         if sorted && once && mask_ok { Ok(Self { entries }) } else { Err(Errno::INVAL) }
     }
 
-    #[cfg(test)]
-    pub fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
     /// The attribute's value.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(HEADER_SIZE + self.entries.len() * ENTRY_SIZE);
