@@ -97,7 +97,7 @@ fn inode_block(s: &Sample, ino: Ino) -> FsBlock {
 
 fn first_extent(raw: &RawInode) -> FsBlock {
     let extent = RawExtent::read(&raw.fork);
-    FsBlock((extent.word0.get() & 0xffff) << 32 | extent.word1.get() >> 32)
+    FsBlock((extent.word0.get() & 0x3ff) << 37 | extent.word1.get() >> 27)
 }
 
 fn word(bytes: &[u8]) -> u64 {
@@ -483,7 +483,7 @@ const CASES: &[Case] = &[
             let block = inode_block(s, s.deep).0;
             s.image.change_inode(s.small, |raw| {
                 let extent = RawExtent::read_mut(&mut raw.fork);
-                extent.word1.set(block << 32 | extent.word1.get() & 0xffff_ffff);
+                extent.word1.set(block << 27 | extent.word1.get() & ((1 << 27) - 1));
             });
         },
     },
@@ -494,7 +494,7 @@ const CASES: &[Case] = &[
             s.image.change_inode(s.small, |raw| {
                 let (first, second) = raw.fork.split_at_mut(16);
                 let second = RawExtent::read_mut(second);
-                second.word0.set(RawExtent::read(first).word0.get() & !0xffff | second.word0.get() & 0xffff);
+                second.word0.set(RawExtent::read(first).word0.get() & !0x3ff | second.word0.get() & 0x3ff);
             })
         },
     },
