@@ -780,7 +780,10 @@ impl Session {
         self.by_path(|ops| {
             let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
             let linkable = file.file.linkable.load(Ordering::Acquire);
-            ops.link(file.node(), place.parent, &place.name, linkable).map(|_| ())
+            ops.link(file.node(), place.parent, &place.name, linkable)?;
+            // Once named, it is like any other file: gone when its last name and its last handle are.
+            file.file.linkable.store(false, Ordering::Release);
+            Ok(())
         })
     }
 
@@ -853,9 +856,6 @@ impl Session {
         if name == b"." || name == b".." {
             let node = if name == b"." { parent } else { self.parent_of(parent)? };
             return self.stat_node(node);
-        }
-        if name.len() > 255 {
-            return Err(Errno::NAMETOOLONG.into());
         }
         self.check_node(parent)?;
         self.ops().lookup(Ino(parent.ino), name)

@@ -37,7 +37,7 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
         super::delalloc::load(volume, file, &mut data)?;
     }
     let data = file.data.read();
-    if offset >= data.size {
+    if offset >= data.size || buf.is_empty() {
         return Ok(0);
     }
     let length = buf.len().min(usize::try_from(data.size - offset).unwrap_or(usize::MAX));

@@ -74,7 +74,8 @@ impl Ops<'_> {
     pub fn make_tmpfile(&self, parent: Ino, mode: u16) -> Result<Node> {
         transact(self.volume, OPERATION_BLOCKS, |txn| {
             let _lock = self.volume.lock_shared(parent);
-            let (dir, guarded) = self.directory(&txn.look, parent)?;
+            // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
+            let (dir, guarded) = self.living_directory(&txn.look, parent)?;
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             let new = NewFile { mode: S_IFREG | mode & 0o7777, rdev: 0, target: &[] };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;

@@ -176,6 +176,13 @@ impl<'a> Ops<'a> {
         if self.resolved.is_some_and(|then| then != self.volume.namespace_generation.load(Ordering::Acquire)) {
             return Err(RESOLVE_AGAIN.into());
         }
+        let (raw, guarded) = self.living_directory(look, ino)?;
+        perm::may_access(self.cred, &guarded.subject(), perm::EXECUTE)?;
+        Ok((raw, guarded))
+    }
+
+    /// As [`Self::directory`], with no permission asked for.
+    fn living_directory(&self, look: &Look<'_>, ino: Ino) -> Result<(RawInode, Guarded)> {
         let raw = inode::read(look, ino)?;
         if !raw.is_dir() {
             return Err(Errno::NOTDIR.into());
@@ -184,7 +191,6 @@ impl<'a> Ops<'a> {
             return Err(Errno::NOENT.into());
         }
         let guarded = Guarded::new(look, ino, &raw)?;
-        perm::may_access(self.cred, &guarded.subject(), perm::EXECUTE)?;
         Ok((raw, guarded))
     }
 
