@@ -15,10 +15,10 @@
 //! One checkpoint at a time: the checkpointer's lock is held throughout. Whoever wants a sync and finds it held waits,
 //! and then usually finds its epoch durable: that is group commit.
 
-use crate::cache::flag;
+use crate::cache::{Closed, flag};
 use crate::counters::Count;
 use crate::error::Result;
-use crate::order::Txn;
+use crate::order::{Freed, Txn};
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};
@@ -55,6 +55,30 @@ struct Image {
     block: u64,
     frame: u32,
     bytes: AlignedBuf,
+}
+
+/// What an epoch changed, taken when it closed.
+struct ClosedEpoch {
+    number: u64,
+    dirty: Vec<u32>,
+    freed: Freed,
+    /// File data: block and frame.
+    ordered: Vec<(u64, u32)>,
+}
+
+/// Ends the open epoch behind the closed gate, and begins the next one.
+fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>) -> Result<ClosedEpoch> {
+    let mut txn = Txn::behind(volume, closed);
+    let prepared = volume.prepare_capture(&mut txn);
+    txn.finish(prepared)?;
+    let epoch = &volume.epoch;
+    epoch.log_bytes.store(0, Ordering::Relaxed);
+    Ok(ClosedEpoch {
+        number: epoch.number.fetch_add(1, Ordering::Relaxed),
+        dirty: epoch.take_dirty(),
+        freed: std::mem::take(&mut *epoch.freed.lock()),
+        ordered: std::mem::take(&mut *epoch.ordered.lock()),
+    })
 }
 
 /// Joins extents that touch.
@@ -171,15 +195,8 @@ impl Checkpointer {
         volume.release_empty_chunks()?;
         crate::file::flush_emptied(volume)?;
 
-        // Close the epoch.
         let closed = volume.cache.gate.close();
-        let mut txn = Txn::behind(volume, &closed);
-        let prepared = volume.prepare_capture(&mut txn);
-        txn.finish(prepared)?;
-        let number = volume.epoch.number.fetch_add(1, Ordering::Relaxed);
-        let dirty = volume.epoch.take_dirty();
-        let freed = std::mem::take(&mut *volume.epoch.freed.lock());
-        let ordered = std::mem::take(&mut *volume.epoch.ordered.lock());
+        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed)?;
         if dirty.is_empty() && freed.limbo.is_empty() && freed.revokes.is_empty() && ordered.is_empty() {
             drop(closed);
             self.durable = number + 1;
@@ -187,10 +204,8 @@ impl Checkpointer {
             return volume.device_flush();
         }
         self.capture(volume, &dirty);
-        volume.epoch.log_bytes.store(0, Ordering::Relaxed);
         drop(closed);
         self.needed_lsn = freed.needed_lsn;
-        let mut freed = freed;
         join_neighbours(&mut freed.limbo);
         for &block in &freed.revokes {
             self.builder.revoke(block);
@@ -475,14 +490,7 @@ impl Checkpointer {
         volume.release_empty_chunks()?;
         crate::file::flush_emptied(volume)?;
         let closed = volume.cache.gate.close();
-        let mut txn = Txn::behind(volume, &closed);
-        let prepared = volume.prepare_capture(&mut txn);
-        txn.finish(prepared)?;
-        let number = volume.epoch.number.fetch_add(1, Ordering::Relaxed);
-        let dirty = volume.epoch.take_dirty();
-        let mut freed = std::mem::take(&mut *volume.epoch.freed.lock());
-        let ordered = std::mem::take(&mut *volume.epoch.ordered.lock());
-        volume.epoch.log_bytes.store(0, Ordering::Relaxed);
+        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed)?;
         let cache = &volume.cache;
         let mut home: Vec<(u64, u32)> = Vec::with_capacity(dirty.len());
         for index in dirty {
