@@ -36,6 +36,11 @@ impl NameCache {
         Ok(Self { words: Zeroed::new(entries * 2)?, bits: entries.max(1).trailing_zeros() })
     }
 
+    /// Has the host give memory for all of it now.
+    pub fn warm_up(&self) -> std::io::Result<()> {
+        self.words.populate(0..self.words.len())
+    }
+
     /// The slot, and the key that tells pairs apart: a mix of both words, wrong by chance once in 2^64.
     fn slot(&self, dir: Ino, hash: u64) -> Option<([&AtomicU64; 2], u64)> {
         if self.words.is_empty() {

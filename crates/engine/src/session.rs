@@ -5,7 +5,7 @@ use crate::file::{self, OpenFile};
 use crate::inode;
 use crate::mkfs;
 use crate::namei::{self, Guarded, Target};
-use crate::ops::{NewFile, Ops, RESOLVE_AGAIN, reclaim_orphans};
+use crate::ops::{Content, NewFile, Ops, RESOLVE_AGAIN, reclaim_orphans};
 use crate::order::Look;
 use crate::perm;
 use crate::types::*;
@@ -31,7 +31,7 @@ pub struct Fs {
 
 struct Mounted {
     volume: Arc<Volume>,
-    background: Mutex<Option<JoinHandle<()>>>,
+    background: Mutex<Vec<JoinHandle<()>>>,
     /// Process that opened the volume: a forked child must not touch it.
     pid: u32,
     closed: std::sync::atomic::AtomicBool,
@@ -115,15 +115,11 @@ impl Fs {
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
         volume.recover(place.as_ref())?;
         let volume = Arc::new(volume);
-        let background = (volume.options.background && !volume.options.read_only).then(|| {
-            let volume = volume.clone();
-            std::thread::Builder::new().name("myriad-log".into()).spawn(move || run_background(&volume))
-        });
-        let background = background.transpose().map_err(|source| Error::Io {
-            op: "start the background thread",
-            offset: 0,
-            source,
-        })?;
+        let background = if volume.options.background && !volume.options.read_only {
+            vec![spawn("myriad-log", &volume, run_background)?, spawn("myriad-warm", &volume, Volume::keep_warm)?]
+        } else {
+            Vec::new()
+        };
         Ok(Self {
             inner: Arc::new(Mounted {
                 volume,
@@ -246,8 +242,9 @@ impl Mounted {
             wake.stop = true;
             self.volume.wake.1.notify_one();
         }
-        if let Some(thread) = self.background.lock().take() {
-            // It returns after its checkpoint; a panic there has shut the volume down.
+        self.volume.cache.warm.stop();
+        for thread in std::mem::take(&mut *self.background.lock()) {
+            // The log's returns after its checkpoint; a panic there has shut the volume down.
             let _ = thread.join();
         }
         self.volume.unmount()
@@ -259,6 +256,12 @@ impl Drop for Mounted {
         // Nobody is left to tell; what was synced is safe, and the next opening recovers the rest.
         let _ = self.close();
     }
+}
+
+fn spawn(name: &str, volume: &Arc<Volume>, run: fn(&Volume)) -> Result<JoinHandle<()>> {
+    let volume = volume.clone();
+    let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(&volume));
+    thread.map_err(|source| Error::Io { op: "start a background thread", offset: 0, source })
 }
 
 /// Makes checkpoints when operations ask for them, and at least every commit interval.
@@ -577,7 +580,7 @@ impl Session {
     pub fn mkdir(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<Node> {
         self.by_path(|ops| {
             let place = self.new_name(path.as_path_bytes(), Errno::EXIST, true)?;
-            let new = NewFile { mode: S_IFDIR | mode & 0o7777, rdev: 0, target: &[] };
+            let new = NewFile { mode: S_IFDIR | mode & 0o7777, ..NewFile::default() };
             Ok(ops.make(place.parent, &place.name, &new)?.node())
         })
     }
@@ -594,7 +597,7 @@ impl Session {
         check_target(target)?;
         self.by_path(|ops| {
             let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
-            let new = NewFile { mode: S_IFLNK | 0o777, rdev: 0, target };
+            let new = NewFile { mode: S_IFLNK | 0o777, target, ..NewFile::default() };
             Ok(ops.make(place.parent, &place.name, &new)?.node())
         })
     }
@@ -730,7 +733,7 @@ impl Session {
             }
             let made = self.by_path(|ops| {
                 let place = self.creation_place(path, !options.no_follow && !options.exclusive)?;
-                let new = NewFile { mode: S_IFREG | options.mode & 0o7777, rdev: 0, target: &[] };
+                let new = NewFile { mode: S_IFREG | options.mode & 0o7777, ..NewFile::default() };
                 ops.make(place.parent, &place.name, &new)
             });
             match made {
@@ -914,14 +917,69 @@ impl Session {
 
     pub fn mkdir_at(&self, parent: Node, name: &[u8], mode: u16) -> Result<Stat> {
         self.check_node(parent)?;
-        let new = NewFile { mode: S_IFDIR | mode & 0o7777, rdev: 0, target: &[] };
+        let new = NewFile { mode: S_IFDIR | mode & 0o7777, ..NewFile::default() };
         self.ops().make(Ino(parent.ino), name, &new)
     }
 
     pub fn symlink_at(&self, target: &[u8], parent: Node, name: &[u8]) -> Result<Stat> {
         check_target(target)?;
         self.check_node(parent)?;
-        self.ops().make(Ino(parent.ino), name, &NewFile { mode: S_IFLNK | 0o777, rdev: 0, target })
+        self.ops().make(Ino(parent.ino), name, &NewFile { mode: S_IFLNK | 0o777, target, ..NewFile::default() })
+    }
+
+    /// Makes a file with its content and attributes in one transaction: after a crash it is there whole, or not at all.
+    /// The same as `mknod_at` or `symlink_at`, a write, and `set_attr_node`, with their errors; and EINVAL for content
+    /// that its type cannot have, or a size in `attr`. Content of more than 1 MiB (less in a small cache) is written
+    /// after the name is made, and a crash may leave part of it.
+    pub fn create_with(&self, parent: Node, name: &[u8], new: &CreateWith<'_>) -> Result<Stat> {
+        self.check_node(parent)?;
+        let mut file = if new.mode & S_IFMT == S_IFLNK {
+            check_target(new.content)?;
+            NewFile { mode: S_IFLNK | 0o777, target: new.content, ..NewFile::default() }
+        } else {
+            node_kind(new.mode, new.rdev)?
+        };
+        if new.attr.size.is_some() || !new.content.is_empty() && !matches!(file.mode & S_IFMT, S_IFREG | S_IFLNK) {
+            return Err(Errno::INVAL.into());
+        }
+        if new.attr != SetAttr::default() {
+            file.attr = Some(&new.attr);
+        }
+        let data = if file.mode & S_IFMT == S_IFREG { new.content } else { &[] };
+        let volume = self.volume();
+        if data.len() > CREATE_WITH_MAX.min(volume.cache.frame_count() / 8 * volume.cache.block_size()) {
+            return self.create_long(parent, name, &NewFile { attr: None, ..file }, new);
+        }
+        volume.check_running()?;
+        let pages = file::fill(volume, data)?;
+        file.content = Content { size: data.len() as u64, pages: &pages, passing: new.dont_cache };
+        let made = self.ops().make(Ino(parent.ino), name, &file);
+        if made.is_err() && volume.check_running().is_ok() {
+            // Refused before the first change, so the frames are still ours.
+            for (_, frame) in pages {
+                volume.cache.drop_private(frame);
+            }
+            return made;
+        }
+        file::bound_ordered(volume)?;
+        made
+    }
+
+    fn create_long(&self, parent: Node, name: &[u8], file: &NewFile<'_>, new: &CreateWith<'_>) -> Result<Stat> {
+        let node = self.ops().make(Ino(parent.ino), name, file)?.node();
+        let options = OpenOptions { write: true, dont_cache: new.dont_cache, ..OpenOptions::default() };
+        let filled = self.open_unchecked(node, options).and_then(|file| {
+            let written = file.write_at(new.content, 0)?;
+            if written < new.content.len() { Err(Errno::NOSPC.into()) } else { Ok(()) }
+        });
+        let done = filled.and_then(|()| {
+            if new.attr == SetAttr::default() { self.stat_node(node) } else { self.set_attr_node(node, new.attr) }
+        });
+        if done.is_err() {
+            // The error in hand says more than one about this.
+            let _ = self.unlink_at(parent, name);
+        }
+        done
     }
 
     pub fn link_at(&self, node: Node, parent: Node, name: &[u8]) -> Result<Stat> {
@@ -1071,7 +1129,7 @@ fn node_kind(mode: u16, rdev: u64) -> Result<NewFile<'static>> {
     match kind {
         S_IFDIR => Err(Errno::PERM.into()),
         S_IFLNK => Err(Errno::INVAL.into()),
-        _ => Ok(NewFile { mode: kind | mode & 0o7777, rdev, target: &[] }),
+        _ => Ok(NewFile { mode: kind | mode & 0o7777, rdev, ..NewFile::default() }),
     }
 }
 
@@ -1110,7 +1168,7 @@ impl File {
         if self.is_dir()? {
             return Err(Errno::ISDIR.into());
         }
-        let count = file::read(self.volume(), &self.file, buf, offset)?;
+        let count = file::read(self.volume(), &self.file, buf, offset, self.options.dont_cache)?;
         Ok(count)
     }
 
@@ -1127,7 +1185,8 @@ impl File {
     /// volume filled up half-way. ENOSPC, EFBIG, EBADF.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.check_data(true)?;
-        let count = file::write(self.volume(), &self.session.cred, &self.file, buf, offset, self.options.append)?;
+        let OpenOptions { append, dont_cache, .. } = self.options;
+        let count = file::write(self.volume(), &self.session.cred, &self.file, buf, offset, append, dont_cache)?;
         if self.options.sync {
             self.sync()?;
         }
@@ -1234,6 +1293,9 @@ pub struct ReadDir {
 
 /// Names looked up together: more loads in flight than a core can wait for.
 const STAT_BATCH: usize = 32;
+
+/// Content that `create_with` takes into its transaction, in bytes.
+const CREATE_WITH_MAX: usize = 1 << 20;
 
 /// Entries asked for at a time.
 const READ_DIR_BATCH: usize = 512;

@@ -161,6 +161,21 @@ pub enum SetTime {
     At(Time),
 }
 
+/// A file to make whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CreateWith<'a> {
+    /// Type and permission bits, before umask and default ACL; no type is a regular file.
+    pub mode: u16,
+    /// Of a device node.
+    pub rdev: u64,
+    /// Data of a regular file, target of a symbolic link.
+    pub content: &'a [u8],
+    /// To be set once it is there; no size.
+    pub attr: SetAttr,
+    /// The content need not stay in the cache (see [`OpenOptions::dont_cache`]).
+    pub dont_cache: bool,
+}
+
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -177,6 +192,9 @@ pub struct OpenOptions {
     pub no_follow: bool,
     /// Each write returns only when durable: data and size (O_DSYNC), or all of the inode (O_SYNC).
     pub sync: bool,
+    /// What is read or written through this handle need not stay in the cache: it is used once, or somebody else caches
+    /// it (Linux's RWF_DONTCACHE).
+    pub dont_cache: bool,
     /// Permission bits of a new file, before umask or default ACL.
     pub mode: u16,
 }

@@ -417,6 +417,18 @@ impl Volume {
         }
     }
 
+    /// Has the host give memory ahead of its use, until the volume closes (`cache/warm.rs`).
+    pub fn keep_warm(&self) {
+        let mut done = 0;
+        while let Some(frames) = self.cache.warm.next(done) {
+            // A host that does not know the request gives memory at the first use, as ever.
+            if (done == 0 && self.names.warm_up().is_err()) || self.cache.warm_up(done..frames).is_err() {
+                return;
+            }
+            done = frames;
+        }
+    }
+
     /// What a checkpoint writes itself, behind the closed gate: totals and the orphan list.
     pub fn prepare_capture(&self, txn: &mut Txn<'_>) -> Result<()> {
         self.write_orphans(txn)?;
@@ -849,12 +861,16 @@ impl Volume {
         if requests.is_empty() { Ok(()) } else { self.write_requests(&requests) }
     }
 
-    /// Writes frames of file data (block, frame; sorted), unless they were freed meanwhile.
-    pub fn write_data(&self, frames: &[(u64, u32)]) -> Result<()> {
+    /// Writes frames of file data (block, frame; sorted), unless they were freed meanwhile. They go through `staging`,
+    /// which grows to what it has to hold: memory used before need not be cleared by the host.
+    pub fn write_data(&self, frames: &[(u64, u32)], staging: &mut AlignedBuf) -> Result<()> {
         let block_size = self.cache.block_size();
         let per_batch = (8 * WRITE_MAX / block_size).max(1);
         self.data_unflushed.store(true, Ordering::Release);
-        let mut buffer = AlignedBuf::zeroed(per_batch.min(frames.len()) * block_size);
+        let needed = per_batch.min(frames.len()) * block_size;
+        if staging.len() < needed {
+            *staging = AlignedBuf::zeroed(needed);
+        }
         for batch in frames.chunks(per_batch) {
             let mut written = Vec::with_capacity(batch.len());
             for &(block, index) in batch {
@@ -866,10 +882,10 @@ impl Volume {
                 }
                 header.flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
                 let at = written.len() * block_size;
-                buffer[at..at + block_size].copy_from_slice(&bytes);
+                staging[at..at + block_size].copy_from_slice(&bytes);
                 written.push((block, index));
             }
-            self.write_blocks(&written, &buffer[..written.len() * block_size])?;
+            self.write_blocks(&written, &staging[..written.len() * block_size])?;
             for (block, index) in written {
                 self.cache.written(block, index);
             }

@@ -45,6 +45,7 @@ const WRITE: OpenOptions = OpenOptions {
     exclusive: false,
     no_follow: false,
     sync: false,
+    dont_cache: false,
     mode: 0o644,
 };
 

@@ -609,7 +609,9 @@ impl Worker<'_> {
         if stat.size == 0 {
             return Ok(());
         }
-        let file = self.session.open_node(stat.node(), OpenOptions { read: true, ..OpenOptions::default() })?;
+        let file = self
+            .session
+            .open_node(stat.node(), OpenOptions { read: true, dont_cache: true, ..OpenOptions::default() })?;
         let mut offset = 0;
         while offset < stat.size {
             if Interrupted::received().is_some() {

@@ -4,7 +4,9 @@ use super::batch::Meta;
 use super::target::{Attrs, Found, Lost, Result, Target};
 use crate::show::name::join;
 use crate::volume::Place;
-use myriad_engine::{Errno, Error, File, FileType, Node, OpenOptions, Session, SetAttr, SetTime, XattrMode};
+use myriad_engine::{
+    CreateWith, Errno, Error, File, FileType, Node, OpenOptions, Session, SetAttr, SetTime, XattrMode,
+};
 use myriad_format::xattr::AttrIter;
 use std::cell::RefCell;
 
@@ -24,10 +26,7 @@ impl VolumeTarget {
     /// Owner, mode and times in one change, after the data, because writing changes times; then the attributes, because
     /// a new owner takes capabilities away.
     fn set(&self, node: Node, attrs: &Attrs, file: &[u8], xattrs: &[u8]) -> Result<()> {
-        let (atime, mtime) = attrs.times.unzip();
-        let (uid, gid) = attrs.owner.unzip();
-        let (atime, mtime) = (atime.map(SetTime::At), mtime.map(SetTime::At));
-        let set = SetAttr { mode: attrs.mode, uid, gid, atime, mtime, ..SetAttr::default() };
+        let set = set_attr(attrs);
         if set != SetAttr::default() {
             self.session.set_attr_node(node, set)?;
         }
@@ -52,9 +51,10 @@ impl VolumeTarget {
         Ok(())
     }
 
-    /// Attributes of a new file; on an error the file goes.
-    fn finish(&self, dir: Node, name: &[u8], node: Node, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
-        let result = self.set(node, attrs, name, xattrs);
+    /// A new file of any type but a directory, whole; on an error it is not there.
+    fn make(&self, dir: Node, name: &[u8], new: &CreateWith<'_>, xattrs: &[u8]) -> Result<()> {
+        let node = self.session.create_with(dir, name, new)?.node();
+        let result = self.set_xattrs(node, name, xattrs);
         self.undo(dir, name, result)
     }
 
@@ -98,18 +98,14 @@ impl Target for VolumeTarget {
 
     fn make_whole(&self, dir: &Node, name: &[u8], data: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         let mode = attrs.mode.unwrap_or(0o644) | FileType::File.mode_bits();
-        let node = self.session.mknod_at(*dir, name, mode, 0)?.node();
-        if !data.is_empty() {
-            let options = OpenOptions { write: true, ..OpenOptions::default() };
-            let written = self.session.open_node(node, options).and_then(|file| file.write_at(data, 0));
-            self.undo(*dir, name, written)?;
-        }
-        self.finish(*dir, name, node, attrs, xattrs)
+        let new = CreateWith { mode, content: data, attr: set_attr(attrs), dont_cache: true, ..CreateWith::default() };
+        self.make(*dir, name, &new, xattrs)
     }
 
     fn make_file(&self, dir: &Node, name: &[u8]) -> Result<Self::File> {
         let node = self.session.mknod_at(*dir, name, 0o600 | FileType::File.mode_bits(), 0)?.node();
-        let opened = self.session.open_node(node, OpenOptions { write: true, ..OpenOptions::default() });
+        let opened =
+            self.session.open_node(node, OpenOptions { write: true, dont_cache: true, ..OpenOptions::default() });
         self.undo(*dir, name, opened).map(|file| (file, node))
     }
 
@@ -127,15 +123,16 @@ impl Target for VolumeTarget {
     }
 
     fn make_symlink(&self, dir: &Node, name: &[u8], target: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
-        let node = self.session.symlink_at(target, *dir, name)?.node();
         // A link has no mode of its own.
-        self.finish(*dir, name, node, &Attrs { mode: None, ..*attrs }, xattrs)
+        let attr = SetAttr { mode: None, ..set_attr(attrs) };
+        let mode = FileType::Symlink.mode_bits();
+        self.make(*dir, name, &CreateWith { mode, content: target, attr, ..CreateWith::default() }, xattrs)
     }
 
     fn make_node(&self, dir: &Node, name: &[u8], meta: &Meta, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         let mode = attrs.mode.unwrap_or(0o644) | meta.file_type().mode_bits();
-        let node = self.session.mknod_at(*dir, name, mode, meta.rdev)?.node();
-        self.finish(*dir, name, node, attrs, xattrs)
+        let new = CreateWith { mode, rdev: meta.rdev, attr: set_attr(attrs), ..CreateWith::default() };
+        self.make(*dir, name, &new, xattrs)
     }
 
     fn link(&self, (from, source): (&Node, &[u8]), (dir, name): (&Node, &[u8])) -> Result<()> {
@@ -158,6 +155,13 @@ impl Target for VolumeTarget {
     fn place(&self, path: &[u8]) -> String {
         Place { image: self.place.image.clone(), path: join(&self.place.path, path) }.to_string()
     }
+}
+
+fn set_attr(attrs: &Attrs) -> SetAttr {
+    let (atime, mtime) = attrs.times.unzip();
+    let (uid, gid) = attrs.owner.unzip();
+    let (atime, mtime) = (atime.map(SetTime::At), mtime.map(SetTime::At));
+    SetAttr { mode: attrs.mode, uid, gid, atime, mtime, ..SetAttr::default() }
 }
 
 fn found(stat: &myriad_engine::Stat) -> Found {

@@ -42,7 +42,7 @@ impl Command for Cat {
 }
 
 fn copy(context: &Context, volume: &Volume, place: &Place) -> Result<()> {
-    let options = OpenOptions { read: true, ..OpenOptions::default() };
+    let options = OpenOptions { read: true, dont_cache: true, ..OpenOptions::default() };
     let file = volume.session().open(&place.path, options).at(place)?;
     let mut chunk = vec![0; CHUNK_SIZE];
     let mut offset = 0;

@@ -57,6 +57,21 @@ impl<T: ZeroIsValid> Zeroed<T> {
         let memory = NonNull::new(memory.cast()).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
         Ok(Self { memory, len })
     }
+
+    /// Has the host give memory for a range of values now, rather than at their first use.
+    pub fn populate(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
+        assert!(range.start <= range.end && range.end <= self.len);
+        const PAGE: usize = 4096;
+        let (start, end) = (range.start * size_of::<T>() / PAGE * PAGE, range.end * size_of::<T>());
+        if start < end {
+            // SAFETY: the range lies inside the mapping, whose values the advice does not change.
+            unsafe {
+                let at = self.memory.as_ptr().cast::<u8>().add(start);
+                rustix::mm::madvise(at.cast(), end - start, rustix::mm::Advice::LinuxPopulateWrite)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<T> Deref for Zeroed<T> {
@@ -107,6 +122,13 @@ impl Arena {
 
     pub fn len(&self) -> usize {
         self.headers.len()
+    }
+
+    /// Has the host give memory for frames and their headers.
+    pub fn populate(&self, frames: std::ops::Range<u32>) -> std::io::Result<()> {
+        let range = frames.start as usize..frames.end as usize;
+        self.headers.populate(range.clone())?;
+        self.memory.populate(range.start << self.block_bits..range.end << self.block_bits)
     }
 
     pub fn header(&self, index: u32) -> &FrameHeader {

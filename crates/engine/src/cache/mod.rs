@@ -18,10 +18,12 @@
 
 mod arena;
 mod gate;
+mod warm;
 
 use arena::prefetch;
 pub(crate) use arena::{Arena, FrameRead, FrameWrite, Zeroed};
 pub(crate) use gate::{Closed, Entered, Gate, thread_slot};
+use warm::Warmer;
 
 use crate::counters::{Count, Counters};
 use crate::error::{Errno, Error, Result};
@@ -53,7 +55,12 @@ pub(crate) mod flag {
     pub const PRIVATE: u32 = 1 << 15;
     /// File data changed again since its write began: it stays dirty when that write is done.
     pub const CHANGED_AGAIN: u32 = 1 << 16;
+    /// File data that its writer will not read again: goes once it is written, unless somebody reads it first.
+    pub const PASSING: u32 = 1 << 17;
 }
+
+/// Written frames that are to go, before the gate is closed for them.
+const PASSING_MIN: usize = 256;
 
 fn kind_code(kind: BlockKind) -> u32 {
     match kind {
@@ -80,6 +87,9 @@ pub(crate) struct Cache {
     table_mask: usize,
     state: Mutex<State>,
     free_count: AtomicUsize,
+    pub warm: Warmer,
+    /// Written data that nobody wants to keep: goes when the gate closes next.
+    passing: Mutex<Vec<u32>>,
     /// Frames kept for operations already inside the gate, which cannot evict.
     reserve: usize,
     pub device: Arc<dyn BlockDevice>,
@@ -95,9 +105,21 @@ pub(crate) struct Cache {
 }
 
 struct State {
+    /// Frames used before, the last one freed on top: its memory is the likeliest to be near the processor.
     free: Vec<u32>,
+    /// Frames from here on have never been used, and the host has given no memory for them yet.
+    unused: u32,
+    /// At this value of `unused`, the warmer is told to go on.
+    warm_at: u32,
+    frames: u32,
     /// Clock hand: the next frame to consider.
     hand: u32,
+}
+
+impl State {
+    fn free_count(&self) -> usize {
+        self.free.len() + (self.frames - self.unused) as usize
+    }
 }
 
 /// A frame found inside the gate.
@@ -138,8 +160,16 @@ impl Cache {
             gate: Gate::new(),
             table: Zeroed::new(table_len).map_err(no_memory)?,
             table_mask: table_len - 1,
-            state: Mutex::new(State { free: (0..frames as u32).rev().collect(), hand: 0 }),
+            state: Mutex::new(State {
+                free: Vec::new(),
+                unused: 0,
+                warm_at: warm::BEGIN,
+                frames: frames as u32,
+                hand: 0,
+            }),
             free_count: AtomicUsize::new(frames),
+            warm: Warmer::default(),
+            passing: Mutex::new(Vec::new()),
             reserve: (frames / 16).max(256),
             device,
             volume,
@@ -244,8 +274,18 @@ impl Cache {
     }
 
     fn pop_free(&self, state: &mut State) -> Result<u32> {
-        let index = state.free.pop().ok_or(Error::Refused(Errno::NOMEM))?;
-        self.free_count.store(state.free.len(), Ordering::Relaxed);
+        let index = match state.free.pop() {
+            Some(index) => index,
+            None if state.unused < state.frames => {
+                state.unused += 1;
+                if state.unused == state.warm_at {
+                    state.warm_at = self.warm.go_on(state.unused, state.frames, self.block_bits);
+                }
+                state.unused - 1
+            }
+            None => return Err(Errno::NOMEM.into()),
+        };
+        self.free_count.store(state.free_count(), Ordering::Relaxed);
         Ok(index)
     }
 
@@ -422,6 +462,9 @@ impl Cache {
         let flags = self.arena.header(index).flags.load(Ordering::Acquire);
         (flags & (flag::KIND | flag::LOADED) == flag::DATA | flag::LOADED).then(|| {
             self.touch(index);
+            if flags & flag::PASSING != 0 {
+                self.arena.header(index).flags.fetch_and(!flag::PASSING, Ordering::Relaxed);
+            }
             Frame { cache: self, index }
         })
     }
@@ -429,7 +472,7 @@ impl Cache {
     /// Puts file data just read into the cache, if there is a frame to spare. Inside the gate.
     pub fn insert_data(&self, block: FsBlock, bytes: &[u8]) {
         let state = self.state.lock();
-        if state.free.len() <= self.reserve || self.find(block).is_some() {
+        if state.free_count() <= self.reserve || self.find(block).is_some() {
             return;
         }
         if let Ok(index) = self.claim(state, block, flag::DATA) {
@@ -442,7 +485,7 @@ impl Cache {
     /// A frame outside the table, for a file's dirty data. `None`: make room first.
     pub fn take_private(&self) -> Option<u32> {
         let mut state = self.state.lock();
-        if state.free.len() <= self.reserve {
+        if state.free_count() <= self.reserve {
             return None;
         }
         let index = self.pop_free(&mut state).ok()?;
@@ -458,12 +501,12 @@ impl Cache {
         let mut state = self.state.lock();
         self.arena.header(index).flags.store(0, Ordering::Release);
         state.free.push(index);
-        self.free_count.store(state.free.len(), Ordering::Relaxed);
+        self.free_count.store(state.free_count(), Ordering::Relaxed);
     }
 
     /// Makes the bytes of a private frame the cached, still unwritten contents of `block`; the frame that holds them from
-    /// now on. Inside the gate.
-    pub fn publish(&self, index: u32, block: FsBlock) -> u32 {
+    /// now on. `passing`: it need not stay once it is written. Inside the gate.
+    pub fn publish(&self, index: u32, block: FsBlock, passing: bool) -> u32 {
         if let Some(held) = self.find(block) {
             let header = self.arena.header(held);
             let mut bytes = self.arena.write(held);
@@ -481,7 +524,8 @@ impl Cache {
         let state = self.state.lock();
         let header = self.arena.header(index);
         header.block.store(block.0, Ordering::Relaxed);
-        header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | flag::REFERENCED, Ordering::Release);
+        let stay = if passing { flag::PASSING } else { flag::REFERENCED };
+        header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | stay, Ordering::Release);
         self.insert(block, index);
         drop(state);
         index
@@ -494,8 +538,41 @@ impl Cache {
         if header.block.load(Ordering::Relaxed) == block
             && header.flags.load(Ordering::Relaxed) & flag::CHANGED_AGAIN == 0
         {
-            header.flags.fetch_and(!flag::DATA_DIRTY, Ordering::Relaxed);
+            let flags = header.flags.fetch_and(!flag::DATA_DIRTY, Ordering::Relaxed);
+            if flags & flag::PASSING != 0 {
+                self.passing.lock().push(index);
+            }
         }
+    }
+
+    /// Lets go of written data that nobody wants to keep, once there is enough of it to close the gate for.
+    pub fn let_pass(&self) {
+        let written = {
+            let mut passing = self.passing.lock();
+            if passing.len() < PASSING_MIN {
+                return;
+            }
+            std::mem::take(&mut *passing)
+        };
+        let closed = self.gate.close();
+        let mut state = self.state.lock();
+        for index in written {
+            // Read, changed or forgotten since, it is no longer ours to take.
+            let flags = self.arena.header(index).flags.load(Ordering::Relaxed);
+            if flags & (flag::PASSING | flag::DATA_DIRTY | flag::DEAD | flag::PRIVATE) == flag::PASSING {
+                self.free(&mut state, index);
+            }
+        }
+        self.free_count.store(state.free_count(), Ordering::Relaxed);
+        drop(state);
+        drop(closed);
+    }
+
+    /// Takes a frame from its block. While the gate is closed, under the state mutex.
+    fn free(&self, state: &mut State, index: u32) {
+        self.remove(index);
+        self.arena.header(index).flags.store(0, Ordering::Relaxed);
+        state.free.push(index);
     }
 
     /// The logged changes of a frame are home, unless the frame holds another block by now.
@@ -524,15 +601,16 @@ impl Cache {
         let closed = self.gate.close();
         let mut state = self.state.lock();
         self.counters.bump(Count::cache_sweeps);
-        let frames = self.arena.len() as u32;
+        // Frames never used hold nothing to evict.
+        let frames = state.unused;
         let want = if everything { usize::MAX } else { self.reserve + (self.arena.len() / 32).max(64) };
         let mut freed = 0;
         for _ in 0..frames * 2 {
-            if state.free.len() >= want {
+            if state.free_count() >= want {
                 break;
             }
             let index = state.hand;
-            state.hand = if index + 1 == frames { 0 } else { index + 1 };
+            state.hand = if index + 1 >= frames { 0 } else { index + 1 };
             let header = self.arena.header(index);
             let flags = header.flags.load(Ordering::Relaxed);
             if flags & flag::KIND == 0 || flags & (flag::PRIVATE | flag::LISTED | flag::DATA_DIRTY) != 0 {
@@ -547,16 +625,31 @@ impl Cache {
                     continue;
                 }
             }
-            self.remove(index);
-            header.flags.store(0, Ordering::Relaxed);
-            state.free.push(index);
+            self.free(&mut state, index);
             freed += 1;
         }
         self.counters.add(Count::cache_evictions, freed as u64);
-        self.free_count.store(state.free.len(), Ordering::Relaxed);
+        self.free_count.store(state.free_count(), Ordering::Relaxed);
         drop(state);
         drop(closed);
         freed
+    }
+
+    /// Has the host give memory for frames before they are taken, and with the first of them for the table. Stops short
+    /// when the cache is about to go, or the host knows no such request.
+    pub fn warm_up(&self, frames: std::ops::Range<u32>) -> std::io::Result<()> {
+        if frames.start == 0 {
+            self.table.populate(0..self.table.len())?;
+        }
+        // A huge page at a time.
+        let step = ((2 << 20) >> self.block_bits).max(1);
+        for start in frames.clone().step_by(step) {
+            if self.warm.is_stopped() {
+                break;
+            }
+            self.arena.populate(start..frames.end.min(start + step as u32))?;
+        }
+        Ok(())
     }
 
     /// First step of a batched access: starts loading the table's line for `block`.
@@ -607,20 +700,47 @@ mod tests {
     fn data_promised_to_a_commit_is_written_though_it_changes_again() {
         let cache = cache();
         let _inside = cache.gate.enter();
-        let first = cache.publish(page(&cache, 1), FsBlock(100));
-        let second = cache.publish(page(&cache, 2), FsBlock(100));
+        let first = cache.publish(page(&cache, 1), FsBlock(100), false);
+        let second = cache.publish(page(&cache, 2), FsBlock(100), false);
         assert_eq!(first, second, "one frame, on both lists");
         let flags = || cache.arena.header(first).flags.load(Ordering::Relaxed);
         assert_ne!(flags() & flag::DATA_DIRTY, 0);
         assert_eq!(cache.arena.read(first)[0], 2);
         // The writer begins, the data changes once more, the write ends: it is still to be written.
         cache.arena.header(first).flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
-        cache.publish(page(&cache, 3), FsBlock(100));
+        cache.publish(page(&cache, 3), FsBlock(100), false);
         cache.written(100, first);
         assert_ne!(flags() & flag::DATA_DIRTY, 0);
         cache.arena.header(first).flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
         cache.written(100, first);
         assert_eq!(flags() & flag::DATA_DIRTY, 0);
+    }
+
+    #[test]
+    fn data_that_nobody_wants_to_keep_goes_once_it_is_written_unless_it_is_read() {
+        let cache = cache();
+        let blocks = 0..PASSING_MIN as u64;
+        for block in blocks.clone() {
+            let _inside = cache.gate.enter();
+            let frame = cache.publish(page(&cache, block as u8), FsBlock(block), true);
+            // One is still to be written, one was read.
+            if block != 5 {
+                cache.written(block, frame);
+            }
+            assert_eq!(cache.find_data(FsBlock(7)).is_some(), block >= 7);
+        }
+        cache.let_pass();
+        assert_eq!(cache.frame_count() - cache.free_frames(), blocks.end as usize, "too few to close the gate for");
+        {
+            let _inside = cache.gate.enter();
+            let frame = cache.publish(page(&cache, 0), FsBlock(1000), true);
+            cache.written(1000, frame);
+        }
+        cache.let_pass();
+        let _inside = cache.gate.enter();
+        let left: Vec<u64> = (0..1001).filter(|&block| cache.find_data(FsBlock(block)).is_some()).collect();
+        assert_eq!(left, [5, 7]);
+        assert_eq!(cache.frame_count() - cache.free_frames(), 2);
     }
 
     #[test]

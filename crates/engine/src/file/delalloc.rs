@@ -20,10 +20,37 @@ use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U64};
 
 /// Pages that get a further promise of one block for the nodes of the extent tree.
-const PAGES_PER_NODE: u64 = 16;
+pub(crate) const PAGES_PER_NODE: u64 = 16;
+
+/// Data of whole new files that may wait for a commit, in units of what the background thread begins to write at. Enough
+/// that their maker does not wait while the disk keeps up, little enough that the same frames serve again and again.
+const ORDERED_MAX: u64 = 3;
 
 /// Bytes written under one hold of the data lock.
 const WRITE_PART: usize = 4 << 20;
+
+/// Puts the content of a new file into private frames. Outside the gate.
+pub(crate) fn fill(volume: &Volume, content: &[u8]) -> Result<Vec<(u64, u32)>> {
+    let block_size = volume.cache.block_size();
+    let mut pages = Vec::with_capacity(content.len().div_ceil(block_size));
+    for (block, part) in content.chunks(block_size).enumerate() {
+        match take_frame(volume) {
+            Ok(frame) => {
+                let mut bytes = volume.cache.arena.write(frame);
+                bytes[..part.len()].copy_from_slice(part);
+                bytes[part.len()..].fill(0);
+                pages.push((block as u64, frame));
+            }
+            Err(error) => {
+                for (_, frame) in pages {
+                    volume.cache.drop_private(frame);
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(pages)
+}
 
 /// Loads the size from the inode at the first use of the data lock.
 pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
@@ -84,7 +111,7 @@ pub(super) fn page(volume: &Volume, file: &OpenFile, data: &mut FileData, block:
             let mut content = vec![0; block_size as usize];
             if start < data.size
                 && !data.emptied
-                && let Err(error) = super::read::read_clean(volume, file, data, start, &mut content)
+                && let Err(error) = super::read::read_clean(volume, file, data, start, &mut content, true)
             {
                 volume.cache.drop_private(frame);
                 return Err(error);
@@ -125,7 +152,7 @@ pub(super) fn clear_tail(volume: &Volume, file: &OpenFile, data: &mut FileData) 
 }
 
 /// Writes `buf` at `offset`, or at the end if `append`; returns the bytes written, fewer only when space ran out
-/// half-way.
+/// half-way. `passing`: the cache need not keep them.
 pub(crate) fn write(
     volume: &Volume,
     cred: &Cred,
@@ -133,6 +160,7 @@ pub(crate) fn write(
     buf: &[u8],
     offset: u64,
     append: bool,
+    passing: bool,
 ) -> Result<usize> {
     volume.check_running()?;
     if volume.options.read_only {
@@ -146,7 +174,7 @@ pub(crate) fn write(
     // In parts, so that a buffer larger than the cache finds its way out between them.
     let mut done = 0;
     for part in buf.chunks(WRITE_PART) {
-        match write_part(volume, file, part, offset.saturating_add(done as u64), append) {
+        match write_part(volume, file, part, offset.saturating_add(done as u64), append, passing) {
             Ok(written) => {
                 done += written;
                 if written < part.len() {
@@ -160,9 +188,17 @@ pub(crate) fn write(
     Ok(done)
 }
 
-fn write_part(volume: &Volume, file: &Arc<OpenFile>, buf: &[u8], offset: u64, append: bool) -> Result<usize> {
+fn write_part(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    buf: &[u8],
+    offset: u64,
+    append: bool,
+    passing: bool,
+) -> Result<usize> {
     let put = || {
         let mut data = file.data.write();
+        data.passing = passing;
         load(volume, file, &mut data)?;
         let offset = if append { data.size } else { offset };
         if offset >= SIZE_MAX {
@@ -268,6 +304,18 @@ pub(crate) fn flush_idle(volume: &Volume) -> Result<()> {
     Ok(())
 }
 
+/// Keeps data that waits for the open epoch's commit within bounds: past the first the background thread begins to
+/// write, past the second the caller waits for it.
+pub(crate) fn bound_ordered(volume: &Volume) -> Result<()> {
+    let waiting = volume.epoch.ordered_count.load(Ordering::Relaxed);
+    if waiting > volume.dirty_data_soft * ORDERED_MAX {
+        volume.commit_now()?;
+    } else if waiting > volume.dirty_data_soft {
+        volume.wake_background(false);
+    }
+    Ok(())
+}
+
 /// Flushes every dirty file. The caller holds no data lock.
 pub(crate) fn flush_all(volume: &Volume) -> Result<()> {
     let mut files = std::mem::take(&mut *volume.files.dirty.lock());
@@ -348,10 +396,8 @@ fn flush_listed(
             assert!(left.is_none(), "only files of few extents are emptied late");
         }
         let pages: Vec<(u64, u32)> = data.pages.iter().map(|(&block, &frame)| (block, frame)).collect();
-        let mut writes = Vec::with_capacity(pages.len());
-        map_pages(txn, &mut source, file.ino, &mut raw, &pages, &mut writes)?;
+        map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.passing)?;
         source.settle(&mut raw);
-        txn.order_data(writes);
         raw.size = U64::new(data.size);
         raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
         raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
@@ -388,16 +434,18 @@ fn flush_listed(
     }
 }
 
-/// Maps runs of neighbouring pages, allocating where nothing is mapped; the frames become the blocks' cached content.
-fn map_pages(
+/// Maps runs of neighbouring pages, allocating where nothing is mapped; the frames become the blocks' cached content,
+/// which the epoch's commit waits for.
+pub(crate) fn map_pages(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     ino: Ino,
     raw: &mut RawInode,
     pages: &[(u64, u32)],
-    writes: &mut Vec<(u64, u32)>,
+    passing: bool,
 ) -> Result<()> {
     let volume = txn.volume();
+    let mut writes = Vec::with_capacity(pages.len());
     let mut at = 0;
     while at < pages.len() {
         let first = pages[at].0;
@@ -431,13 +479,14 @@ fn map_pages(
             for i in 0..count {
                 let target = FsBlock(start.0 + i);
                 let frame = run[done + i as usize].1;
-                let frame = volume.cache.publish(frame, target);
+                let frame = volume.cache.publish(frame, target, passing);
                 writes.push((target.0, frame));
             }
             source.goal = start.offset_by(count);
             done += count as usize;
         }
     }
+    txn.order_data(writes);
     Ok(())
 }
 

@@ -22,7 +22,8 @@ mod read;
 mod resize;
 
 pub(crate) use delalloc::{
-    discard, flush, flush_all, flush_emptied, flush_idle, mark_dead, mark_dead_if_unnamed, write,
+    PAGES_PER_NODE, bound_ordered, discard, fill, flush, flush_all, flush_emptied, flush_idle, map_pages, mark_dead,
+    mark_dead_if_unnamed, write,
 };
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
@@ -74,6 +75,8 @@ pub(crate) struct FileData {
     pub emptied: bool,
     /// On the list of files to flush.
     pub listed: bool,
+    /// The last writer will not read what it wrote: its pages need not stay once they are written.
+    pub passing: bool,
 }
 
 impl OpenFile {

@@ -29,8 +29,9 @@ struct Piece {
     within: usize,
 }
 
-/// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
-pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset: u64) -> Result<usize> {
+/// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file. `passing`: the cache need not keep what
+/// is not in it yet.
+pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset: u64, passing: bool) -> Result<usize> {
     volume.counters.bump(Count::reads);
     if !file.data.read().loaded {
         let mut data = file.data.write();
@@ -40,18 +41,19 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     if offset >= data.size || buf.is_empty() {
         return Ok(0);
     }
-    let length = buf.len().min(usize::try_from(data.size - offset).unwrap_or(usize::MAX));
+    let rest = usize::try_from(data.size - offset).unwrap_or(usize::MAX);
+    let length = buf.len().min(rest);
     let buf = &mut buf[..length];
     let sequential = file.read_end.swap(offset + length as u64, Ordering::Relaxed) == offset;
     // A sequential reader of small pieces that enters a new window gets all of it read into the cache.
-    if sequential && !data.emptied && length < READ_AHEAD && offset % READ_AHEAD as u64 <= length as u64 {
-        let mut window = vec![0; READ_AHEAD.min(usize::try_from(data.size - offset).unwrap_or(usize::MAX))];
-        read_clean(volume, file, &data, offset, &mut window)?;
+    let window = READ_AHEAD.min(rest);
+    if sequential && !data.emptied && length < window && offset % READ_AHEAD as u64 <= length as u64 {
+        read_clean(volume, file, &data, offset, &mut vec![0; window], true)?;
     }
     if data.emptied {
         buf.fill(0);
     } else {
-        read_clean(volume, file, &data, offset, buf)?;
+        read_clean(volume, file, &data, offset, buf, !passing)?;
     }
     // Dirty pages lie over what is on the device.
     let block_size = volume.cache.block_size() as u64;
@@ -79,13 +81,14 @@ pub(super) fn is_mapped(volume: &Volume, file: &OpenFile, data: &FileData, block
 }
 
 /// Reads what the inode maps, leaving dirty pages aside; holes and what lies past its size are zero. The data lock is
-/// held, so the map stays.
+/// held, so the map stays. `keep`: in the cache, what had to be read and is not long.
 pub(super) fn read_clean(
     volume: &Volume,
     file: &OpenFile,
     _data: &FileData,
     offset: u64,
     buf: &mut [u8],
+    keep: bool,
 ) -> Result<()> {
     let look = volume.look();
     let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
@@ -95,7 +98,7 @@ pub(super) fn read_clean(
         return Ok(());
     }
     drop(look);
-    fetch(volume, &pieces, buf)
+    fetch(volume, &pieces, buf, keep)
 }
 
 impl Volume {
@@ -103,7 +106,7 @@ impl Volume {
     pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut pieces = Vec::new();
         collect(look, ino, raw, offset, buf, &mut pieces)?;
-        if pieces.is_empty() { Ok(()) } else { fetch(self, &pieces, buf) }
+        if pieces.is_empty() { Ok(()) } else { fetch(self, &pieces, buf, true) }
     }
 }
 
@@ -174,13 +177,13 @@ fn add_piece(pieces: &mut Vec<Piece>, block_size: usize, piece: Piece) {
     pieces.push(piece);
 }
 
-/// Reads pieces from the device: long whole blocks straight into the buffer, the rest by way of the cache.
-fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8]) -> Result<()> {
+/// Reads pieces from the device: whole blocks that the cache is not to keep straight into the buffer.
+fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8], keep: bool) -> Result<()> {
     let block_size = volume.cache.block_size();
     let bits = volume.geometry.block_bits;
     let total: usize = pieces.iter().map(|piece| piece.length).sum();
     volume.counters.add(Count::data_reads, pieces.len() as u64);
-    let keep = total < DIRECT_MIN;
+    let keep = keep && total < DIRECT_MIN;
     let mut rest = buf;
     let mut consumed = 0;
     let mut requests = Vec::new();

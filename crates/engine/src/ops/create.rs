@@ -1,16 +1,17 @@
 //! create, mkdir, mknod, symlink, and files without a name.
 
-use super::{Ops, touch_dir, transact};
+use super::{Ops, attr, touch_dir, transact};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
 use crate::error::{Errno, Result};
+use crate::file::{self, PAGES_PER_NODE};
 use crate::inode;
 use crate::order::Txn;
 use crate::perm::{self, NewInode};
 use crate::placement::{Averages, Summary};
-use crate::types::{FileType, Node, Stat, check_name};
+use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
 use crate::volume::{OPERATION_BLOCKS, Volume};
 use crate::xattr;
 use myriad_format::extent::Extent;
@@ -20,12 +21,27 @@ use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
 /// What to make.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct NewFile<'a> {
     /// Type and permission bits, before umask and default ACL.
     pub mode: u16,
     pub rdev: u64,
     /// Of a symbolic link.
     pub target: &'a [u8],
+    /// Of a regular file.
+    pub content: Content<'a>,
+    /// To be set as its maker could set them afterwards; no size.
+    pub attr: Option<&'a SetAttr>,
+}
+
+/// The data of a new file, already in private frames of the cache.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Content<'a> {
+    pub size: u64,
+    /// File block and frame.
+    pub pages: &'a [(u64, u32)],
+    /// The cache need not keep it.
+    pub passing: bool,
 }
 
 impl Ops<'_> {
@@ -36,7 +52,9 @@ impl Ops<'_> {
         let is_dir = file_type == FileType::Directory;
         self.volume.counters.bump(if is_dir { Count::mkdirs } else { Count::creates });
         let name = self.name(name);
-        transact(self.volume, OPERATION_BLOCKS, |txn| {
+        let pages = new.content.pages.len() as u64;
+        // At worst each page is an extent of its own, and the tree over them has a node for few.
+        transact(self.volume, OPERATION_BLOCKS + pages + pages / PAGES_PER_NODE, |txn| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let (mut dir, guarded) = self.directory(&txn.look, parent)?;
@@ -50,13 +68,26 @@ impl Ops<'_> {
                 return Err(Errno::PERM.into());
             }
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
-            let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            let mut owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            if new.content.size > 0 {
+                owner.mode = perm::mode_after_write(self.cred, &subject_of(&owner));
+            }
+            let mut raw = blank(volume.now(), &owner, new);
+            if let Some(attr) = new.attr {
+                let acl = attr::change(self.cred, &subject_of(&owner), attr, raw.ctime.get(), &mut raw)?;
+                owner.access_acl = acl.or(owner.access_acl);
+            }
             let near = place(txn, parent, is_dir)?;
-            let (ino, mut raw) = make_inode(txn, near, &owner, new)?;
+            let ino = volume.allocate_inode(txn, near)?;
             let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type.code())?;
             raw.parent = U64::new(parent.0);
             raw.name_hash = U64::new(name.hash);
             raw.entry_position = U32::new(position);
+            if pages > 0 {
+                let mut source = BlockSource::new(volume.block_of(ino));
+                file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages, new.content.passing)?;
+                source.settle(&mut raw);
+            }
             finish_inode(txn, ino, &mut raw, &owner, new.target)?;
             touch_dir(&mut dir, raw.btime.get());
             if is_dir {
@@ -77,17 +108,24 @@ impl Ops<'_> {
             // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
             let (dir, guarded) = self.living_directory(&txn.look, parent)?;
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
-            let new = NewFile { mode: S_IFREG | mode & 0o7777, rdev: 0, target: &[] };
+            let new = NewFile { mode: S_IFREG | mode & 0o7777, ..NewFile::default() };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
             let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
             let near = self.volume.block_of(parent);
-            let (ino, mut raw) = make_inode(txn, near, &owner, &new)?;
+            let ino = self.volume.allocate_inode(txn, near)?;
+            let mut raw = blank(self.volume.now(), &owner, &new);
             raw.nlink = U32::new(0);
             finish_inode(txn, ino, &mut raw, &owner, &[])?;
             self.volume.orphans.lock().insert(ino.0);
             Ok(inode::node(ino, &raw))
         })
     }
+}
+
+/// A new inode as permission sees it.
+fn subject_of(owner: &NewInode) -> perm::Subject<'_> {
+    let access_acl = owner.access_acl.as_deref();
+    perm::Subject { mode: owner.mode, uid: owner.uid, gid: owner.gid, flags: 0, access_acl }
 }
 
 /// Where a new inode should lie: beside its parent, a directory where placement puts it.
@@ -139,11 +177,9 @@ fn summary(txn: &mut Txn<'_>, region: RegionNo) -> Result<Summary> {
     })
 }
 
-/// Takes an inode slot and fills in what does not depend on a name.
-fn make_inode(txn: &mut Txn<'_>, near: FsBlock, owner: &NewInode, new: &NewFile<'_>) -> Result<(Ino, RawInode)> {
-    let volume = txn.volume();
-    let ino = volume.allocate_inode(txn, near)?;
-    let now = I64::new(volume.now());
+/// A new inode, but for what depends on its name, and on its number.
+fn blank(now: Time, owner: &NewInode, new: &NewFile<'_>) -> RawInode {
+    let now = I64::new(now);
     let mut raw = RawInode::zeroed();
     raw.mode = U16::new(owner.mode);
     raw.uid = U32::new(owner.uid);
@@ -159,9 +195,9 @@ fn make_inode(txn: &mut Txn<'_>, near: FsBlock, owner: &NewInode, new: &NewFile<
                 raw.fork[..new.target.len()].copy_from_slice(new.target);
             }
         }
-        _ => {}
+        _ => raw.size = U64::new(new.content.size),
     }
-    Ok((ino, raw))
+    raw
 }
 
 /// Writes a new inode: its slot, then what lies outside it.
@@ -204,7 +240,7 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
             bytes.fill(0);
             bytes[..part.len()].copy_from_slice(part);
         }
-        let frame = volume.cache.publish(frame, block);
+        let frame = volume.cache.publish(frame, block, false);
         txn.order_data([(block.0, frame)]);
         let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
         crate::extent::insert(txn, &mut source, raw, ino, extent)?;
@@ -216,8 +252,9 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
 /// A directory or other inode without permission checks or parent: the root of a new volume.
 pub(crate) fn new_node(volume: &Volume, near: FsBlock, owner: &NewInode) -> Result<Ino> {
     transact(volume, 0, |txn| {
-        let new = NewFile { mode: owner.mode, rdev: 0, target: &[] };
-        let (ino, mut raw) = make_inode(txn, near, owner, &new)?;
+        let new = NewFile { mode: owner.mode, ..NewFile::default() };
+        let ino = volume.allocate_inode(txn, near)?;
+        let mut raw = blank(volume.now(), owner, &new);
         raw.parent = U64::new(ino.0);
         finish_inode(txn, ino, &mut raw, owner, &[])?;
         volume.count_directory(txn, ino)?;

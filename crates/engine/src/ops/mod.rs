@@ -26,7 +26,7 @@ use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::I64;
 
-pub(crate) use create::{NewFile, new_node};
+pub(crate) use create::{Content, NewFile, new_node};
 pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
 
 /// Who does what to which volume.

@@ -42,6 +42,8 @@ pub(crate) struct Checkpointer {
     /// Blocks whose logged changes are older than this position are to go home: the log's room is short.
     home_before: u64,
     spare: Vec<AlignedBuf>,
+    /// Through which file data is written.
+    staging: AlignedBuf,
     /// Extents freed by a durable epoch that have not reached the trees yet.
     released: Vec<(FsBlock, u32)>,
     /// Epochs below this one are durable.
@@ -73,6 +75,7 @@ fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>) -> Result<ClosedE
     txn.finish(prepared)?;
     let epoch = &volume.epoch;
     epoch.log_bytes.store(0, Ordering::Relaxed);
+    epoch.ordered_count.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
         number: epoch.number.fetch_add(1, Ordering::Relaxed),
         dirty: epoch.take_dirty(),
@@ -103,6 +106,7 @@ impl Checkpointer {
             hot: Vec::new(),
             home_before: 0,
             spare: Vec::new(),
+            staging: AlignedBuf::zeroed(0),
             released: pending,
             durable: 1,
             needed_lsn: u64::MAX,
@@ -411,7 +415,9 @@ impl Checkpointer {
         ordered.sort_unstable();
         ordered.dedup();
         volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
-        volume.write_data(&ordered)
+        volume.write_data(&ordered, &mut self.staging)?;
+        volume.cache.let_pass();
+        Ok(())
     }
 
     fn write_fresh(&mut self, volume: &Volume) -> Result<()> {

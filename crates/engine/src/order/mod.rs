@@ -25,6 +25,8 @@ pub(crate) struct OpenEpoch {
     pub freed: Mutex<Freed>,
     /// File data that must be on the device before the commit: block and frame.
     pub ordered: Mutex<Vec<(u64, u32)>>,
+    /// How many those are, readable without the lock.
+    pub ordered_count: AtomicU64,
     /// Bytes that the epoch will take in the log.
     pub log_bytes: AtomicU64,
     /// Number of the epoch: those below are closed.
@@ -53,6 +55,7 @@ impl OpenEpoch {
             dirty: (0..64).map(|_| Mutex::new(Vec::new())).collect(),
             freed: Mutex::new(Freed::default()),
             ordered: Mutex::new(Vec::new()),
+            ordered_count: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
             number: AtomicU64::new(1),
         }
@@ -185,7 +188,10 @@ impl<'a> Txn<'a> {
 
     /// File data that must be on the device before this epoch's commit.
     pub fn order_data(&mut self, writes: impl IntoIterator<Item = (u64, u32)>) {
-        self.volume().epoch.ordered.lock().extend(writes);
+        let epoch = &self.volume().epoch;
+        let mut ordered = epoch.ordered.lock();
+        ordered.extend(writes);
+        epoch.ordered_count.store(ordered.len() as u64, Ordering::Relaxed);
     }
 
     fn init_block<R>(

@@ -162,6 +162,8 @@ fn open_options(how: &OpenHow) -> engine::OpenOptions {
         exclusive: how.exclusive,
         no_follow: how.no_follow,
         sync: how.sync,
+        // Makes no difference to any answer, so anything may decide it.
+        dont_cache: how.mode & 0o100 != 0,
         mode: how.mode,
     }
 }
