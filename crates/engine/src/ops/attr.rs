@@ -3,11 +3,12 @@
 use super::{Ops, transact};
 use crate::attr_list::{self, ACCESS_ACL};
 use crate::counters::Count;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode;
 use crate::namei::Guarded;
 use crate::perm;
 use crate::types::{Node, SetAttr, SetTime, Stat, XattrMode};
+use crate::volume::Share;
 use crate::xattr;
 use myriad_format::Ino;
 use zerocopy::little_endian::{I64, U16, U32};
@@ -47,6 +48,10 @@ impl Ops<'_> {
                     let value = perm::acl::chmod_acl(acl, mode)?;
                     let mut list = xattr::read(&txn.look, ino, &raw)?;
                     attr_list::set(ino, &mut list, ACCESS_ACL, &value, XattrMode::Set)?;
+                    let need = xattr::blocks_for(volume.cache.block_size(), list.len());
+                    if !txn.try_reserve(need, Share::Last) {
+                        return Err(Errno::NOSPC.into());
+                    }
                     xattr::write(txn, ino, &mut raw, &list)?;
                 }
             }

@@ -11,7 +11,7 @@ use crate::order::Txn;
 use crate::perm::{self, NewInode};
 use crate::placement::{Averages, Summary};
 use crate::types::{FileType, Node, Stat, check_name};
-use crate::volume::{OPERATION_BLOCKS, Volume};
+use crate::volume::{Share, Volume};
 use crate::xattr;
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
@@ -36,7 +36,7 @@ impl Ops<'_> {
         let is_dir = file_type == FileType::Directory;
         self.volume.counters.bump(if is_dir { Count::mkdirs } else { Count::creates });
         let name = self.name(name);
-        transact(self.volume, OPERATION_BLOCKS, |txn| {
+        transact(self.volume, self.volume.blocks_to_create(), |txn| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let (mut dir, guarded) = self.directory(&txn.look, parent)?;
@@ -51,6 +51,7 @@ impl Ops<'_> {
             }
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
             let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            reserve_acls(txn, &owner)?;
             let near = place(txn, parent, is_dir)?;
             let (ino, mut raw) = make_inode(txn, near, &owner, new)?;
             let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type.code())?;
@@ -72,7 +73,7 @@ impl Ops<'_> {
 
     /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before.
     pub fn make_tmpfile(&self, parent: Ino, mode: u16) -> Result<Node> {
-        transact(self.volume, OPERATION_BLOCKS, |txn| {
+        transact(self.volume, self.volume.blocks_to_create(), |txn| {
             let _lock = self.volume.lock_shared(parent);
             // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
             let (dir, guarded) = self.living_directory(&txn.look, parent)?;
@@ -80,6 +81,7 @@ impl Ops<'_> {
             let new = NewFile { mode: S_IFREG | mode & 0o7777, rdev: 0, target: &[] };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
             let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            reserve_acls(txn, &owner)?;
             let near = self.volume.block_of(parent);
             let (ino, mut raw) = make_inode(txn, near, &owner, &new)?;
             raw.nlink = U32::new(0);
@@ -137,6 +139,18 @@ fn summary(txn: &mut Txn<'_>, region: RegionNo) -> Result<Summary> {
         let (free_blocks, directories) = space.region(at);
         Ok(Summary { free_blocks, directories })
     })
+}
+
+/// ACLs that a directory hands down may not fit the new inode's body.
+fn reserve_acls(txn: &mut Txn<'_>, owner: &NewInode) -> Result<()> {
+    let len = |acl: &Option<Vec<u8>>| {
+        acl.as_ref().map_or(0, |acl| ACCESS_ACL.len().max(DEFAULT_ACL.len()) + acl.len() + xattr::ENTRY_ROOM)
+    };
+    let len = len(&owner.access_acl) + len(&owner.default_acl);
+    if len > 0 && !txn.try_reserve(xattr::blocks_for(txn.volume().cache.block_size(), len), Share::Common) {
+        return Err(Errno::NOSPC.into());
+    }
+    Ok(())
 }
 
 /// Takes an inode slot and fills in what does not depend on a name.
@@ -198,7 +212,7 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
     let mut source = BlockSource::new(volume.block_of(ino));
     for (i, part) in target.chunks(block_size).enumerate() {
         let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
-        let frame = volume.cache.take_private().ok_or(Errno::NOMEM)?;
+        let frame = volume.cache.take_private_inside()?;
         {
             let mut bytes = volume.cache.arena.write(frame);
             bytes.fill(0);
