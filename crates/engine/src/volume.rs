@@ -37,6 +37,21 @@ const DIRTY_SOFT_BYTES: u64 = 64 << 20;
 const WRITE_MAX: usize = 1 << 20;
 /// Blocks that one operation may allocate for metadata: directory, index, extent tree, attributes.
 pub(crate) const OPERATION_BLOCKS: u64 = 24;
+/// Nodes that one change in the middle of a file's map may need: two more extents, each of which may split every level
+/// of a tree of three and add one.
+pub(crate) const MAP_BLOCKS: u64 = 8;
+/// With more blocks than this to spare, an operation need not look at what others have reserved: it is more than 300
+/// of them can ask for at once.
+const PLENTY: i64 = 8192;
+
+/// How deep an operation may reach into the free blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Down to the blocks held back.
+    Common,
+    /// Down to the last one: it gives space back, and may need a little for that.
+    Last,
+}
 
 /// Exact counts of the whole volume.
 pub(crate) struct Totals {
@@ -260,10 +275,21 @@ impl Volume {
 
     // ---- entering ----
 
-    /// Begins an operation that changes metadata and may allocate up to `blocks` blocks: waits for room in cache, log and
-    /// volume; ENOSPC if there is none. 0 blocks: an operation that only gives back; it works on a full volume.
+    /// Begins an operation that changes metadata and may allocate up to `blocks` blocks, which are reserved until its end:
+    /// waits for room in cache, log and volume; ENOSPC if there is none. 0 blocks: it allocates nothing.
     #[inline]
     pub fn begin(&self, blocks: u64) -> Result<Txn<'_>> {
+        self.begin_with(blocks, Share::Common)
+    }
+
+    /// As [`Self::begin`], for an operation that gives space back, or has a promise for what it takes: it works on a full
+    /// volume.
+    pub fn begin_giving(&self, blocks: u64) -> Result<Txn<'_>> {
+        self.begin_with(blocks, Share::Last)
+    }
+
+    #[inline]
+    fn begin_with(&self, blocks: u64, share: Share) -> Result<Txn<'_>> {
         self.check_running()?;
         if self.options.read_only {
             return Err(Errno::ROFS.into());
@@ -271,16 +297,36 @@ impl Volume {
         if !self.cache.has_room() || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_soft {
             self.throttle()?;
         }
-        if blocks > 0 && self.spare_blocks() < blocks as i64 {
-            match self.find_space(blocks) {
-                Err(Error::Refused(Errno::NOSPC)) if self.has_promises() => {
+        let txn = Txn::reserving(self, blocks);
+        if blocks == 0 || self.has_plenty() {
+            return Ok(txn);
+        }
+        drop(txn);
+        self.begin_scarce(blocks, share)
+    }
+
+    /// Each who wants space reserves it first and then looks whether all reservations together fit: two who look at the
+    /// same time see each other.
+    #[cold]
+    fn begin_scarce(&self, blocks: u64, share: Share) -> Result<Txn<'_>> {
+        for attempt in 0..3 {
+            let txn = Txn::reserving(self, blocks);
+            if self.has_spare(share) {
+                return Ok(txn);
+            }
+            drop(txn);
+            match attempt {
+                0 => self.find_space(blocks, share)?,
+                // Promises are for the worst case: once the data has its blocks, more may fit. Who has a promise himself
+                // is a flush.
+                1 if share == Share::Common && self.has_promises() => {
                     crate::file::flush_idle(self)?;
-                    self.find_space(blocks)?;
+                    self.find_space(blocks, share)?;
                 }
-                found => found?,
+                _ => break,
             }
         }
-        Ok(Txn::enter(self))
+        Err(Errno::NOSPC.into())
     }
 
     /// Begins an operation that only looks.
@@ -292,16 +338,44 @@ impl Volume {
         Look::enter(self)
     }
 
-    /// Blocks that a new operation may count on.
-    fn spare_blocks(&self) -> i64 {
-        self.totals.ready_blocks.load(Ordering::Relaxed)
-            - self.totals.reserved_blocks.load(Ordering::Relaxed)
-            - self.held_back()
+    /// Free blocks that neither a promise nor an operation under way counts on, less those that `share` leaves.
+    fn spare_blocks(&self, share: Share) -> i64 {
+        // In this order: a reservation becomes an allocation or a promise before it ends, and is at worst seen twice.
+        let ready = self.totals.ready_blocks.load(Ordering::SeqCst);
+        let left = match share {
+            Share::Common => self.held_back() + self.orphan_list_blocks() as i64,
+            Share::Last => 0,
+        };
+        ready - self.totals.reserved_blocks.load(Ordering::SeqCst) - self.cache.gate.weight() as i64 - left
+    }
+
+    /// Whether all reservations, the caller's included, can be met.
+    pub fn has_spare(&self, share: Share) -> bool {
+        self.has_plenty() || self.spare_blocks(share) >= 0
+    }
+
+    fn has_plenty(&self) -> bool {
+        let promised = self.totals.reserved_blocks.load(Ordering::SeqCst);
+        self.totals.ready_blocks.load(Ordering::SeqCst) - promised > PLENTY
+    }
+
+    /// Blocks that the next checkpoint may need for the list of orphans.
+    fn orphan_list_blocks(&self) -> usize {
+        self.orphans.lock().len().div_ceil(self.orphans_per_block())
+    }
+
+    fn orphans_per_block(&self) -> usize {
+        (self.cache.block_size() - OrphanHeader::SIZE) / 8
     }
 
     /// Blocks that only operations which give back may dip into: splitting an extent can need a node.
     fn held_back(&self) -> i64 {
         (self.geometry.block_count / 64).min(256) as i64
+    }
+
+    /// Blocks that making a file may take: its directory's, and a chunk of inodes.
+    pub fn blocks_to_create(&self) -> u64 {
+        OPERATION_BLOCKS + u64::from(self.geometry.chunk_blocks)
     }
 
     #[cold]
@@ -347,35 +421,31 @@ impl Volume {
         }
     }
 
-    /// Waits until limbo has let go of enough blocks, or says ENOSPC.
+    /// Waits for limbo to let go of its blocks, until there are `blocks` to spare or no more come.
     #[cold]
-    fn find_space(&self, blocks: u64) -> Result<()> {
-        // Twice: the first checkpoint makes the frees durable, the second one puts them into the trees.
+    fn find_space(&self, blocks: u64, share: Share) -> Result<()> {
         for _ in 0..3 {
-            let limbo =
-                self.totals.free_blocks.load(Ordering::Relaxed) - self.totals.ready_blocks.load(Ordering::Relaxed);
-            if limbo <= 0 {
-                break;
-            }
+            let before = self.totals.ready_blocks.load(Ordering::Relaxed);
             self.commit_now()?;
             self.checkpointer.lock().release_now(self)?;
-            if self.spare_blocks() >= blocks as i64 {
-                return Ok(());
+            let after = self.totals.ready_blocks.load(Ordering::Relaxed);
+            if after <= before || self.spare_blocks(share) >= blocks as i64 {
+                break;
             }
         }
-        if self.spare_blocks() >= blocks as i64 { Ok(()) } else { Err(Errno::NOSPC.into()) }
+        Ok(())
     }
 
     /// Promises `blocks` to a file's dirty data; ENOSPC if they are not there.
     pub fn reserve(&self, blocks: u64) -> Result<()> {
         for attempt in 0..2 {
-            self.totals.reserved_blocks.fetch_add(blocks as i64, Ordering::Relaxed);
-            if self.spare_blocks() >= 0 {
+            self.totals.reserved_blocks.fetch_add(blocks as i64, Ordering::SeqCst);
+            if self.has_spare(Share::Common) {
                 return Ok(());
             }
-            self.totals.reserved_blocks.fetch_sub(blocks as i64, Ordering::Relaxed);
+            self.totals.reserved_blocks.fetch_sub(blocks as i64, Ordering::SeqCst);
             if attempt == 0 {
-                self.find_space(blocks)?;
+                self.find_space(blocks, Share::Common)?;
             }
         }
         Err(Errno::NOSPC.into())
@@ -492,7 +562,7 @@ impl Volume {
             txn.forget(block);
             txn.block_free(block, 1);
         }
-        let per_block = (self.cache.block_size() - OrphanHeader::SIZE) / 8;
+        let per_block = self.orphans_per_block();
         let list: Vec<u64> = orphans.iter().copied().collect();
         let mut next = 0;
         let mut blocks = Vec::new();
@@ -956,4 +1026,57 @@ fn rand_seed(superblock: &Superblock) -> u64 {
     let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
     hasher.write(&superblock.header.volume);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::MkfsOptions;
+    use myriad_device::MemoryDevice;
+
+    /// A volume of 16 MiB.
+    fn volume() -> Volume {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(16 << 20));
+        crate::mkfs::format(device.clone(), None, &MkfsOptions::default()).unwrap();
+        let mut block = AlignedBuf::zeroed(4096);
+        device.read(0, &mut block).unwrap();
+        let superblock = Superblock::decode(&block, FsBlock(0)).unwrap();
+        let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+        let log = crate::mkfs::log_place(&superblock, &device, None).unwrap();
+        let volume = Volume::assemble(device, log, superblock, options).unwrap();
+        volume.load_totals(&superblock);
+        volume
+    }
+
+    /// Space was looked at when an operation began and taken later: threads that began together on a full volume each saw
+    /// the same last blocks, and the one that came last found none in the middle of its change.
+    #[test]
+    fn who_begins_has_reserved() {
+        let volume = volume();
+        let spare = volume.spare_blocks(Share::Common) as u64;
+        let first = volume.begin(spare - 10).unwrap();
+        // Within this thread, so that it would wait for itself if it went looking for more.
+        let mut second = volume.begin(10).unwrap();
+        assert!(!second.try_reserve(1, Share::Common));
+        let held_back = volume.held_back() as u64;
+        assert!(!second.try_reserve(held_back + 1, Share::Last));
+        assert!(second.try_reserve(held_back, Share::Last));
+        drop(first);
+        assert!(second.try_reserve(spare - 10 - held_back, Share::Common));
+        drop(second);
+        assert_eq!(volume.spare_blocks(Share::Common) as u64, spare);
+    }
+
+    #[test]
+    fn promises_and_operations_share_what_there_is() {
+        let volume = volume();
+        let spare = volume.spare_blocks(Share::Common) as u64;
+        volume.reserve(spare - 24).unwrap();
+        let mut operation = volume.begin(24).unwrap();
+        assert!(!operation.try_reserve(1, Share::Common));
+        drop(operation);
+        assert!(matches!(volume.begin(25).err(), Some(Error::Refused(Errno::NOSPC))));
+        volume.unreserve(1);
+        volume.begin(25).unwrap();
+    }
 }

@@ -8,7 +8,7 @@ use crate::extent;
 use crate::inode;
 use crate::order::{Look, Txn};
 use myriad_format::inode::{RawInode, flag, fork};
-use myriad_format::xattr::{AttrBlockHeader, LIST_MAX};
+use myriad_format::xattr::{AttrBlockHeader, AttrHeader, LIST_MAX};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, header};
 use zerocopy::little_endian::{U32, U64};
 
@@ -72,9 +72,12 @@ fn one(look: &Look<'_>, ino: Ino, raw: &RawInode, name: &[u8]) -> Result<Option<
     Ok(attr_list::get(ino, &list, name)?.map(<[u8]>::to_vec))
 }
 
+/// Bytes of a list that one attribute takes beside its name and value, at most.
+pub(crate) const ENTRY_ROOM: usize = AttrHeader::SIZE;
+
 /// Blocks that a list of this length may need.
-pub(crate) fn blocks_for(look_block_size: usize, len: usize) -> u64 {
-    (len.div_ceil(look_block_size - AttrBlockHeader::SIZE) + 4) as u64
+pub(crate) fn blocks_for(block_size: usize, len: usize) -> u64 {
+    (len.div_ceil(block_size - AttrBlockHeader::SIZE) + 4) as u64
 }
 
 /// Gives an inode this packed list, in place of what it has. Changes `raw`. The transaction has reserved

@@ -4,15 +4,21 @@
 //! changed, and when frames are evicted; so an operation needs no pin on a frame and no shared write to enter.
 //!
 //! Entering twice on one thread would deadlock when somebody closes in between: an operation enters once, at its top.
+//!
+//! Each who is inside may carry a weight: the blocks of the volume that its operation counts on. It lies in the same
+//! word as the count of those inside, so that reserving space costs an operation nothing.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Counters that threads share by number; more threads than counters only share cache lines.
 const SLOTS: usize = 64;
 
+/// How many of a slot's threads are inside, and, from bit `WEIGHT` on, the sum of their weights.
 #[repr(align(128))]
-struct Slot(AtomicU32);
+struct Slot(AtomicU64);
+
+const WEIGHT: u32 = 32;
 
 pub(crate) struct Gate {
     slots: Box<[Slot]>,
@@ -37,7 +43,7 @@ pub(crate) fn thread_slot() -> usize {
 impl Gate {
     pub fn new() -> Self {
         Self {
-            slots: (0..SLOTS).map(|_| Slot(AtomicU32::new(0))).collect(),
+            slots: (0..SLOTS).map(|_| Slot(AtomicU64::new(0))).collect(),
             closed: AtomicBool::new(false),
             closing: Mutex::new(()),
             wait: Mutex::new(()),
@@ -45,21 +51,27 @@ impl Gate {
         }
     }
 
-    /// Enters; waits while the gate is closed.
-    pub fn enter(&self) -> Entered<'_> {
+    /// Enters with this weight; waits while the gate is closed.
+    pub fn enter(&self, weight: u32) -> Entered<'_> {
         let slot = thread_slot();
+        let share = 1 | u64::from(weight) << WEIGHT;
         loop {
             // Sequentially consistent with the closer's store and loads: either we see it closed, or it sees us inside.
-            self.slots[slot].0.fetch_add(1, Ordering::SeqCst);
+            self.slots[slot].0.fetch_add(share, Ordering::SeqCst);
             if !self.closed.load(Ordering::SeqCst) {
-                return Entered { gate: self, slot };
+                return Entered { gate: self, slot, share };
             }
-            self.slots[slot].0.fetch_sub(1, Ordering::Release);
+            self.slots[slot].0.fetch_sub(share, Ordering::Release);
             let mut wait = self.wait.lock();
             while self.closed.load(Ordering::SeqCst) {
                 self.opened.wait(&mut wait);
             }
         }
+    }
+
+    /// The weight of all who are inside.
+    pub fn weight(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.0.load(Ordering::SeqCst) >> WEIGHT).sum()
     }
 
     /// Closes the gate and waits until everybody inside has left. The caller must be outside.
@@ -87,11 +99,29 @@ impl Gate {
 pub(crate) struct Entered<'a> {
     gate: &'a Gate,
     slot: usize,
+    /// What this one has added to its slot.
+    share: u64,
+}
+
+impl Entered<'_> {
+    /// Adds to the weight.
+    pub fn add_weight(&mut self, weight: u32) {
+        let more = u64::from(weight) << WEIGHT;
+        self.gate.slots[self.slot].0.fetch_add(more, Ordering::SeqCst);
+        self.share += more;
+    }
+
+    /// Takes from the weight what was added.
+    pub fn sub_weight(&mut self, weight: u32) {
+        let less = u64::from(weight) << WEIGHT;
+        self.share -= less;
+        self.gate.slots[self.slot].0.fetch_sub(less, Ordering::SeqCst);
+    }
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.gate.slots[self.slot].0.fetch_sub(1, Ordering::Release);
+        self.gate.slots[self.slot].0.fetch_sub(self.share, Ordering::Release);
     }
 }
 
@@ -113,6 +143,22 @@ impl Drop for Closed<'_> {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn weights_are_those_of_who_is_inside() {
+        let gate = Gate::new();
+        let mut first = gate.enter(24);
+        let second = gate.enter(u32::MAX >> 8);
+        assert_eq!(gate.weight(), 24 + u64::from(u32::MAX >> 8));
+        drop(second);
+        first.add_weight(8);
+        assert_eq!(gate.weight(), 32);
+        first.sub_weight(8);
+        drop(first);
+        assert_eq!(gate.weight(), 0);
+        drop(gate.close());
+    }
 
     #[test]
     fn nobody_is_inside_while_closed() {
@@ -124,7 +170,7 @@ mod tests {
                 let (gate, inside, stop) = (gate.clone(), inside.clone(), stop.clone());
                 std::thread::spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        let entered = gate.enter();
+                        let entered = gate.enter(3);
                         inside.fetch_add(1, Ordering::Relaxed);
                         inside.fetch_sub(1, Ordering::Relaxed);
                         drop(entered);

@@ -484,16 +484,22 @@ impl Cache {
 
     /// A frame outside the table, for a file's dirty data. `None`: make room first.
     pub fn take_private(&self) -> Option<u32> {
-        let mut state = self.state.lock();
-        if state.free_count() <= self.reserve {
-            return None;
-        }
-        let index = self.pop_free(&mut state).ok()?;
+        let state = self.state.lock();
+        if state.free_count() <= self.reserve { None } else { self.make_private(state).ok() }
+    }
+
+    /// As [`Self::take_private`], for an operation inside the gate, which cannot make room: from the reserve if need be.
+    pub fn take_private_inside(&self) -> Result<u32> {
+        self.make_private(self.state.lock())
+    }
+
+    fn make_private(&self, mut state: parking_lot::MutexGuard<'_, State>) -> Result<u32> {
+        let index = self.pop_free(&mut state)?;
         let header = self.arena.header(index);
         header.mask.store(0, Ordering::Relaxed);
         header.unhomed.store(0, Ordering::Relaxed);
         header.flags.store(flag::DATA | flag::PRIVATE, Ordering::Release);
-        Some(index)
+        Ok(index)
     }
 
     /// Gives a private frame back.
@@ -699,7 +705,7 @@ mod tests {
     #[test]
     fn data_promised_to_a_commit_is_written_though_it_changes_again() {
         let cache = cache();
-        let _inside = cache.gate.enter();
+        let _inside = cache.gate.enter(0);
         let first = cache.publish(page(&cache, 1), FsBlock(100), false);
         let second = cache.publish(page(&cache, 2), FsBlock(100), false);
         assert_eq!(first, second, "one frame, on both lists");
@@ -716,12 +722,26 @@ mod tests {
         assert_eq!(flags() & flag::DATA_DIRTY, 0);
     }
 
+    /// A long link's target was refused a frame while the reserve was full, in the middle of making the link: the volume
+    /// shut down for lack of memory that was there.
+    #[test]
+    fn the_reserve_is_for_who_is_inside() {
+        let cache = cache();
+        while cache.take_private().is_some() {}
+        assert!(!cache.has_room());
+        let _inside = cache.gate.enter(0);
+        for _ in 0..cache.reserve {
+            cache.take_private_inside().unwrap();
+        }
+        assert!(cache.take_private_inside().is_err());
+    }
+
     #[test]
     fn data_that_nobody_wants_to_keep_goes_once_it_is_written_unless_it_is_read() {
         let cache = cache();
         let blocks = 0..PASSING_MIN as u64;
         for block in blocks.clone() {
-            let _inside = cache.gate.enter();
+            let _inside = cache.gate.enter(0);
             let frame = cache.publish(page(&cache, block as u8), FsBlock(block), true);
             // One is still to be written, one was read.
             if block != 5 {
@@ -732,12 +752,12 @@ mod tests {
         cache.let_pass();
         assert_eq!(cache.frame_count() - cache.free_frames(), blocks.end as usize, "too few to close the gate for");
         {
-            let _inside = cache.gate.enter();
+            let _inside = cache.gate.enter(0);
             let frame = cache.publish(page(&cache, 0), FsBlock(1000), true);
             cache.written(1000, frame);
         }
         cache.let_pass();
-        let _inside = cache.gate.enter();
+        let _inside = cache.gate.enter(0);
         let left: Vec<u64> = (0..1001).filter(|&block| cache.find_data(FsBlock(block)).is_some()).collect();
         assert_eq!(left, [5, 7]);
         assert_eq!(cache.frame_count() - cache.free_frames(), 2);
@@ -748,11 +768,11 @@ mod tests {
         let cache = cache();
         let blocks = cache.frame_count() as u64 / 2;
         for block in 1..=blocks {
-            let _inside = cache.gate.enter();
+            let _inside = cache.gate.enter(0);
             cache.insert_data(FsBlock(block * 37), &[block as u8; 4096]);
         }
         {
-            let _inside = cache.gate.enter();
+            let _inside = cache.gate.enter(0);
             for block in (1..=blocks).step_by(3) {
                 cache.kill(FsBlock(block * 37));
             }
@@ -760,7 +780,7 @@ mod tests {
         // Dead frames go, and what is left is found behind the gaps they leave.
         cache.sweep(false);
         cache.state.lock().hand = 0;
-        let _inside = cache.gate.enter();
+        let _inside = cache.gate.enter(0);
         for block in 1..=blocks {
             if let Some(frame) = cache.find_data(FsBlock(block * 37)) {
                 assert_ne!(block % 3, 1);

@@ -22,6 +22,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::order::{Look, Txn};
+use crate::volume::Share;
 use entries::{Entries, NewEntry, Place, Run};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size};
 use myriad_format::extent::Extent;
@@ -491,7 +492,9 @@ fn add_entry_block(
         Mapping::Mapped(extent) => extent.start.offset_by(block.0 - extent.file_block.0),
         Mapping::Hole { .. } => {
             let previous = entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?;
-            let want = (made / 8).clamp(1, 64);
+            let run = (made / 8).clamp(1, 64);
+            // The operation has reserved one; without room for the run, one will do.
+            let want = if txn.try_reserve(u64::from(run - 1), Share::Common) { run } else { 1 };
             let (start, length) = volume.allocate_extent(txn, previous.offset_by(1), 1, want)?;
             let extent = Extent { file_block: block, start, length, unwritten: false };
             extent::insert(txn, source, raw, dir, extent)?;

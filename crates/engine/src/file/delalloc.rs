@@ -11,7 +11,7 @@ use crate::ops::transact;
 use crate::order::Txn;
 use crate::perm;
 use crate::types::{Allocation, Cred, Node};
-use crate::volume::Volume;
+use crate::volume::{MAP_BLOCKS, Volume};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
@@ -204,15 +204,17 @@ fn write_part(
         if offset >= SIZE_MAX {
             return Err(Errno::FBIG.into());
         }
-        if offset > data.size {
-            clear_tail(volume, file, &mut data)?;
-        }
         let length = buf.len().min((SIZE_MAX - offset) as usize);
-        let written = write_pages(volume, file, &mut data, &buf[..length], offset);
+        let cleared = if offset > data.size { clear_tail(volume, file, &mut data) } else { Ok(()) };
+        let written = cleared
+            .map_err(|error| (0, error))
+            .and_then(|()| write_pages(volume, file, &mut data, &buf[..length], offset));
         let done = *written.as_ref().unwrap_or_else(|(done, _)| done);
         if done > 0 {
             data.size = data.size.max(offset + done as u64);
             set_ahead(volume, file, &mut data, true);
+        } else {
+            drop_strays(volume, file, &mut data);
         }
         match written {
             Ok(done) => Ok(done),
@@ -381,7 +383,7 @@ fn flush_listed(
     volume.counters.add(Count::delalloc_pages, data.pages.len() as u64);
     let node = Node { ino: file.ino.0, generation: file.generation };
     let mut txn = match enter {
-        Enter::Throttled => volume.begin(0)?,
+        Enter::Throttled => volume.begin_giving(MAP_BLOCKS)?,
         Enter::Direct => Txn::enter(volume),
     };
     let result = (|txn: &mut Txn<'_>| {
@@ -520,6 +522,14 @@ fn drop_pages(volume: &Volume, file: &OpenFile, data: &mut FileData) {
     }
     volume.unreserve(std::mem::take(&mut data.promised));
     file.ahead.store(false, Ordering::Release);
+}
+
+/// After a change that failed: pages made on the way to it, in a file that is clean, are on no list and would stay for
+/// ever. What they hold is what the device has, or zeros for it.
+pub(super) fn drop_strays(volume: &Volume, file: &OpenFile, data: &mut FileData) {
+    if !file.ahead.load(Ordering::Acquire) {
+        drop_pages(volume, file, data);
+    }
 }
 
 /// Drops the pages of the blocks in `range`.

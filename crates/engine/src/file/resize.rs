@@ -7,12 +7,13 @@ use crate::dir::BlockSource;
 use crate::error::{Errno, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
-use crate::ops::{free_range, transact};
+use crate::ops::{free_range, transact, transact_giving};
 use crate::types::{AllocateMode, Cred, Node};
-use crate::volume::Volume;
+use crate::volume::{MAP_BLOCKS, Volume};
 use myriad_format::FileBlock;
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::fork;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U64};
@@ -38,24 +39,32 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
     delalloc::drop_set_id(volume, cred, file)?;
     let mut data = file.data.write();
     load(volume, file, &mut data)?;
+    let result = truncate_locked(volume, file, &mut data, size);
+    if result.is_err() {
+        delalloc::drop_strays(volume, file, &mut data);
+    }
+    result
+}
+
+fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, size: u64) -> Result<()> {
     if size >= data.size {
         // Growing is a change of the size only; the next flush carries it.
         if size > data.size {
-            delalloc::clear_tail(volume, file, &mut data)?;
+            delalloc::clear_tail(volume, file, data)?;
         }
         data.size = size;
-        set_ahead(volume, file, &mut data, true);
+        set_ahead(volume, file, data, true);
         return Ok(());
     }
     let block_size = volume.cache.block_size() as u64;
     let first_gone = size.div_ceil(block_size);
     let within = (size % block_size) as usize;
-    if within != 0 && is_data(volume, file, &data, size / block_size)? {
+    if within != 0 && is_data(volume, file, data, size / block_size)? {
         // The rest of the last block must be zero when the file grows again.
-        let frame = page(volume, file, &mut data, size / block_size, false)?;
+        let frame = page(volume, file, data, size / block_size, false)?;
         volume.cache.arena.write(frame)[within..].fill(0);
     }
-    drop_page_range(volume, &mut data, first_gone..u64::MAX);
+    drop_page_range(volume, data, first_gone..u64::MAX);
     if size == 0 {
         file.emptied.store(true, Ordering::Release);
     }
@@ -64,11 +73,11 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
         volume.counters.bump(Count::deferred_truncates);
         data.emptied = true;
         data.size = 0;
-        set_ahead(volume, file, &mut data, true);
+        set_ahead(volume, file, data, true);
         return Ok(());
     }
     data.size = size;
-    set_ahead(volume, file, &mut data, true);
+    set_ahead(volume, file, data, true);
     let more = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(file.ino);
         let mut raw = inode::read_node(&txn.look, node(file))?;
@@ -139,20 +148,35 @@ pub(crate) fn allocate(
     delalloc::flush(volume, file)?;
     let mut data = file.data.write();
     load(volume, file, &mut data)?;
+    let result = allocate_locked(volume, file, &mut data, mode, offset..end);
+    if result.is_err() {
+        delalloc::drop_strays(volume, file, &mut data);
+    }
+    result
+}
+
+fn allocate_locked(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    data: &mut FileData,
+    mode: AllocateMode,
+    range: Range<u64>,
+) -> Result<()> {
+    let Range { start, end } = range;
     match mode {
-        AllocateMode::Extend | AllocateMode::KeepSize => preallocate(volume, file, offset, end)?,
-        AllocateMode::Punch => punch(volume, file, &mut data, offset, end)?,
+        AllocateMode::Extend | AllocateMode::KeepSize => preallocate(volume, file, start, end)?,
+        AllocateMode::Punch => punch(volume, file, data, start, end)?,
         AllocateMode::Zero { .. } => {
-            punch(volume, file, &mut data, offset, end)?;
-            preallocate(volume, file, offset, end)?;
+            punch(volume, file, data, start, end)?;
+            preallocate(volume, file, start, end)?;
         }
     }
     let grows = matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false });
     if grows && end > data.size {
-        delalloc::clear_tail(volume, file, &mut data)?;
+        delalloc::clear_tail(volume, file, data)?;
         data.size = end;
     }
-    set_ahead(volume, file, &mut data, true);
+    set_ahead(volume, file, data, true);
     Ok(())
 }
 
@@ -184,7 +208,7 @@ fn preallocate(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Resul
     let result = (|| {
         let mut goal = volume.block_of(file.ino);
         while at < last {
-            at = transact(volume, 0, |txn| {
+            at = transact(volume, MAP_BLOCKS, |txn| {
                 let _lock = volume.lock_exclusive(file.ino);
                 let mut raw = inode::read_node(&txn.look, node(file))?;
                 let next = match extent::lookup(&mut &txn.look, &raw, file.ino, at)? {
@@ -234,7 +258,7 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
         drop_page_range(volume, data, first..last);
         let mut from = Some(FileBlock(first));
         while let Some(start) = from {
-            from = transact(volume, 0, |txn| {
+            from = transact_giving(volume, MAP_BLOCKS, |txn| {
                 let _lock = volume.lock_exclusive(file.ino);
                 let mut raw = inode::read_node(&txn.look, node(file))?;
                 let mut source = BlockSource::new(volume.block_of(file.ino));

@@ -3,12 +3,13 @@
 use super::{Ops, transact};
 use crate::attr_list::{self, ACCESS_ACL};
 use crate::counters::Count;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode;
 use crate::namei::Guarded;
 use crate::perm;
 use crate::perm::Subject;
 use crate::types::{Cred, Node, SetAttr, SetTime, Stat, Time, XattrMode};
+use crate::volume::Share;
 use crate::xattr;
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
@@ -28,6 +29,9 @@ impl Ops<'_> {
             if let Some(acl) = change(self.cred, &guarded.subject(), attr, now, &mut raw)? {
                 let mut list = xattr::read(&txn.look, ino, &raw)?;
                 attr_list::set(ino, &mut list, ACCESS_ACL, &acl, XattrMode::Set)?;
+                if !txn.try_reserve(xattr::blocks_for(volume.cache.block_size(), list.len()), Share::Last) {
+                    return Err(Errno::NOSPC.into());
+                }
                 xattr::write(txn, ino, &mut raw, &list)?;
             }
             if attr.mtime.is_some() {

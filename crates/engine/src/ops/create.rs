@@ -12,7 +12,7 @@ use crate::order::Txn;
 use crate::perm::{self, NewInode};
 use crate::placement::{Averages, Summary};
 use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
-use crate::volume::{OPERATION_BLOCKS, Volume};
+use crate::volume::{Share, Volume};
 use crate::xattr;
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
@@ -54,7 +54,7 @@ impl Ops<'_> {
         let name = self.name(name);
         let pages = new.content.pages.len() as u64;
         // At worst each page is an extent of its own, and the tree over them has a node for few.
-        transact(self.volume, OPERATION_BLOCKS + pages + pages / PAGES_PER_NODE, |txn| {
+        transact(self.volume, self.volume.blocks_to_create() + pages + pages / PAGES_PER_NODE, |txn| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let (mut dir, guarded) = self.directory(&txn.look, parent)?;
@@ -77,6 +77,7 @@ impl Ops<'_> {
                 let acl = attr::change(self.cred, &subject_of(&owner), attr, raw.ctime.get(), &mut raw)?;
                 owner.access_acl = acl.or(owner.access_acl);
             }
+            reserve_acls(txn, &owner)?;
             let near = place(txn, parent, is_dir)?;
             let ino = volume.allocate_inode(txn, near)?;
             let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type.code())?;
@@ -103,7 +104,7 @@ impl Ops<'_> {
 
     /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before.
     pub fn make_tmpfile(&self, parent: Ino, mode: u16) -> Result<Node> {
-        transact(self.volume, OPERATION_BLOCKS, |txn| {
+        transact(self.volume, self.volume.blocks_to_create(), |txn| {
             let _lock = self.volume.lock_shared(parent);
             // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
             let (dir, guarded) = self.living_directory(&txn.look, parent)?;
@@ -111,6 +112,7 @@ impl Ops<'_> {
             let new = NewFile { mode: S_IFREG | mode & 0o7777, ..NewFile::default() };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
             let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            reserve_acls(txn, &owner)?;
             let near = self.volume.block_of(parent);
             let ino = self.volume.allocate_inode(txn, near)?;
             let mut raw = blank(self.volume.now(), &owner, &new);
@@ -177,6 +179,18 @@ fn summary(txn: &mut Txn<'_>, region: RegionNo) -> Result<Summary> {
     })
 }
 
+/// ACLs that a directory hands down may not fit the new inode's body.
+fn reserve_acls(txn: &mut Txn<'_>, owner: &NewInode) -> Result<()> {
+    let len = |acl: &Option<Vec<u8>>| {
+        acl.as_ref().map_or(0, |acl| ACCESS_ACL.len().max(DEFAULT_ACL.len()) + acl.len() + xattr::ENTRY_ROOM)
+    };
+    let len = len(&owner.access_acl) + len(&owner.default_acl);
+    if len > 0 && !txn.try_reserve(xattr::blocks_for(txn.volume().cache.block_size(), len), Share::Common) {
+        return Err(Errno::NOSPC.into());
+    }
+    Ok(())
+}
+
 /// A new inode, but for what depends on its name, and on its number.
 fn blank(now: Time, owner: &NewInode, new: &NewFile<'_>) -> RawInode {
     let now = I64::new(now);
@@ -234,7 +248,7 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
     let mut source = BlockSource::new(volume.block_of(ino));
     for (i, part) in target.chunks(block_size).enumerate() {
         let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
-        let frame = volume.cache.take_private().ok_or(Errno::NOMEM)?;
+        let frame = volume.cache.take_private_inside()?;
         {
             let mut bytes = volume.cache.arena.write(frame);
             bytes.fill(0);

@@ -1,13 +1,15 @@
 //! Extended attributes, and ACLs among them.
 
-use super::{Ops, transact};
+use super::{Ops, transact, transact_giving};
 use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL, XattrOp};
 use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::namei::Guarded;
+use crate::order::Txn;
 use crate::perm::acl::Acl;
 use crate::types::{Node, XattrMode};
+use crate::volume::Share;
 use crate::xattr;
 use myriad_format::Ino;
 use zerocopy::little_endian::{I64, U16};
@@ -71,11 +73,11 @@ impl Ops<'_> {
             let look = self.volume.look();
             let _lock = self.volume.lock_shared(ino);
             let raw = inode::read_node(&look, node)?;
-            let len = xattr::read(&look, ino, &raw)?.len() + value.map_or(0, |value| value.len() + name.len() + 8);
-            xattr::blocks_for(self.volume.cache.block_size(), len)
+            let added = value.map_or(0, |value| value.len() + name.len() + xattr::ENTRY_ROOM);
+            xattr::blocks_for(self.volume.cache.block_size(), xattr::read(&look, ino, &raw)?.len() + added)
         };
-        let blocks = if value.is_some() { room } else { 0 };
-        transact(self.volume, blocks, |txn| {
+        let share = if value.is_some() { Share::Common } else { Share::Last };
+        let change = |txn: &mut Txn<'_>| {
             let _lock = self.volume.lock_exclusive(ino);
             let mut raw = inode::read_node(&txn.look, node)?;
             let guarded = Guarded::new(&txn.look, ino, &raw)?;
@@ -98,6 +100,11 @@ impl Ops<'_> {
                 Err(Error::Refused(Errno::NODATA)) if is_acl => {}
                 other => other?,
             }
+            // Others may have added attributes since the room was measured.
+            let need = xattr::blocks_for(self.volume.cache.block_size(), list.len());
+            if need > room && !txn.try_reserve(need - room, share) {
+                return Err(Errno::NOSPC.into());
+            }
             xattr::write(txn, ino, &mut raw, &list)?;
             raw.ctime = I64::new(self.volume.now());
             inode::write(txn, ino, &raw)?;
@@ -105,6 +112,10 @@ impl Ops<'_> {
                 self.paths_changed();
             }
             Ok(())
-        })
+        };
+        match share {
+            Share::Common => transact(self.volume, room, change),
+            Share::Last => transact_giving(self.volume, room, change),
+        }
     }
 }

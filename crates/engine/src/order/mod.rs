@@ -12,7 +12,7 @@ use crate::cache::{Closed, Entered, flag, thread_slot};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockStore};
 use crate::error::{Error, Result};
-use crate::volume::Volume;
+use crate::volume::{Share, Volume};
 use myriad_format::{BlockKind, FsBlock, Geometry, header};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -84,19 +84,19 @@ thread_local! {
 
 /// Where a transaction or a reader stands: inside the gate, or behind it, closed, with everybody else outside.
 enum Standing<'a> {
-    Inside { _entered: Entered<'a> },
+    Inside(Entered<'a>),
     Closed { _closed: &'a Closed<'a> },
 }
 
 /// Inside the gate, to look only.
 pub(crate) struct Look<'a> {
     pub volume: &'a Volume,
-    _standing: Standing<'a>,
+    standing: Standing<'a>,
 }
 
 impl<'a> Look<'a> {
     pub fn enter(volume: &'a Volume) -> Self {
-        Self { volume, _standing: Standing::Inside { _entered: volume.cache.gate.enter() } }
+        Self { volume, standing: Standing::Inside(volume.cache.gate.enter(0)) }
     }
 
     #[inline]
@@ -129,9 +129,15 @@ impl<'a> Txn<'a> {
         Self::new(Look::enter(volume))
     }
 
+    /// Enters, and counts on `blocks` free blocks until the end. Whether they are there, [`Volume::begin`] finds out.
+    pub fn reserving(volume: &'a Volume, blocks: u64) -> Self {
+        let entered = volume.cache.gate.enter(blocks as u32);
+        Self::new(Look { volume, standing: Standing::Inside(entered) })
+    }
+
     /// A transaction of the checkpointer itself, behind the closed gate.
     pub fn behind(volume: &'a Volume, closed: &'a Closed<'a>) -> Self {
-        Self::new(Look { volume, _standing: Standing::Closed { _closed: closed } })
+        Self::new(Look { volume, standing: Standing::Closed { _closed: closed } })
     }
 
     fn new(look: Look<'a>) -> Self {
@@ -151,6 +157,22 @@ impl<'a> Txn<'a> {
             self.volume().shut_down(error);
         }
         result
+    }
+
+    /// Reserves further blocks until the end; false, with nothing reserved, if they are not there.
+    pub fn try_reserve(&mut self, blocks: u64, share: Share) -> bool {
+        let volume = self.volume();
+        match &mut self.look.standing {
+            Standing::Inside(entered) => {
+                entered.add_weight(blocks as u32);
+                let fits = volume.has_spare(share);
+                if !fits {
+                    entered.sub_weight(blocks as u32);
+                }
+                fits
+            }
+            Standing::Closed { .. } => unreachable!("what the checkpointer allocates behind the gate is accounted for"),
+        }
     }
 
     /// Notes that the granules in `mask` of a frame changed.

@@ -1,0 +1,180 @@
+//! A volume filled to its last block by several threads at once, emptied, and filled again: space runs out at the
+//! operation that asks for it, and never in the middle of one, which would shut the volume down.
+
+mod common;
+
+use common::{Setup, check_silent};
+use myriad_device::BlockDevice;
+use myriad_engine::{AllocateMode, Cred, Errno, Error, Fs, OpenOptions, RenameMode, Result, Session, SetAttr};
+use myriad_sim::rng::{self, Rng};
+use std::sync::Arc;
+
+const WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    create: true,
+    exclusive: false,
+    no_follow: false,
+    sync: false,
+    dont_cache: false,
+    mode: 0o644,
+};
+
+/// One step of a thread: whatever may take or give space.
+fn step(session: &Session, rng: &mut Rng, top: &str, block: u64) -> Result<()> {
+    let name = |rng: &mut Rng| format!("{top}/d{}/file-{}", rng.below(4), rng.below(40));
+    let path = name(rng);
+    match rng.below(20) {
+        0..5 => {
+            let length = rng.below(12 * block) as usize;
+            session.open(&path, WRITE)?.write_at(&vec![7; length], rng.below(4) * block).map(|_| ())
+        }
+        5 => session.create(&path, 0o644).map(|_| ()),
+        6 => session.mkdir(&format!("{path}.dir"), 0o755).map(|_| ()),
+        7 => session.symlink(&vec![b't'; 1 + rng.below(3000) as usize], &path).map(|_| ()),
+        8 => session.set_xattr(&path, b"user.large", &vec![1; rng.below(6000) as usize], Default::default()),
+        9 => session.remove_xattr(&path, b"user.large"),
+        10 => {
+            let offset = rng.below(16) * block;
+            session.open(&path, WRITE)?.allocate(AllocateMode::Extend, offset, (1 + rng.below(8)) * block)
+        }
+        11..13 => {
+            let offset = rng.below(16) * block;
+            session.open(&path, WRITE)?.allocate(AllocateMode::Punch, offset, (1 + rng.below(2)) * block)
+        }
+        13 => session.open(&path, WRITE)?.truncate(rng.below(8) * block + 1),
+        14 => session.rename(&path, &name(rng), RenameMode::Replace),
+        15 => session.link(&path, &name(rng)),
+        16 => session.unlink(&path),
+        17 => session.set_attr(&path, SetAttr { mode: Some(0o600), ..SetAttr::default() }).map(|_| ()),
+        // Every other block: an extent each.
+        18 => {
+            let file = session.open(&path, WRITE)?;
+            (0..rng.below(30)).try_for_each(|i| file.write_at(&[3; 100], i * 2 * block).map(|_| ()))
+        }
+        _ => session.open(&path, WRITE)?.sync(),
+    }
+}
+
+fn may_be_refused(error: &Error) -> bool {
+    let expected = [
+        Errno::NOSPC,
+        Errno::NOENT,
+        Errno::EXIST,
+        Errno::ISDIR,
+        Errno::LOOP,
+        Errno::NODATA,
+        Errno::NOTEMPTY,
+        Errno::NAMETOOLONG,
+    ];
+    matches!(error, Error::Refused(errno) if expected.contains(errno))
+}
+
+/// Steps until space has run out often enough; how often it did.
+fn fill(fs: &Fs, top: &str, seed: u64, steps: u64, block: u64) -> std::result::Result<u64, String> {
+    let session = fs.session(Cred::root());
+    let mut rng = Rng::new(seed);
+    let mut full = 0;
+    for number in 0..steps {
+        match step(&session, &mut rng, top, block) {
+            Ok(()) => {}
+            Err(Error::Refused(Errno::NOSPC)) => full += 1,
+            Err(error) if may_be_refused(&error) => {}
+            Err(error) => return Err(format!("{top}, step {number}: {error}; {:?}", fs.shut_down_reason())),
+        }
+    }
+    Ok(full)
+}
+
+fn run(test: &str, block_size: u32, size: u64, threads: u64, background: bool) {
+    let seed = rng::seed_or(u64::from(block_size));
+    let replay = rng::replay_line("myriad-engine", &format!("full::{test}"), seed, "");
+    let (rounds, steps) = if rng::is_long() { (20, 3000) } else { (4, 800) };
+    let mut setup = Setup::new(block_size, size);
+    setup.options.background = background;
+    setup.options.commit_interval_ms = if background { 20 } else { 0 };
+    setup.options.cache_size = 16 << 20;
+    let device: Arc<dyn BlockDevice> = Arc::new(setup.format());
+    let fs = setup.open(device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    let settled = || {
+        // Inodes, their chunks, and the nodes that listed these go one after the other.
+        for _ in 0..4 {
+            fs.sync().unwrap();
+        }
+        let now = fs.statfs().unwrap();
+        (now.free_blocks, now.inodes_used, now.directories)
+    };
+    let fresh = settled();
+    let mut full = 0;
+    for round in 0..rounds {
+        for thread in 0..threads {
+            session.mkdir(&format!("t{thread}"), 0o755).unwrap();
+            for dir in 0..4 {
+                session.mkdir(&format!("t{thread}/d{dir}"), 0o755).unwrap();
+            }
+        }
+        // Most of it is taken at once, so that what the threads do happens at the end of the space.
+        let ballast = session.open("ballast", WRITE).unwrap();
+        let mut left = threads * (20 + Rng::new(seed + round).below(80));
+        loop {
+            let most = fs.statfs().unwrap().free_blocks.saturating_sub(left) * u64::from(block_size);
+            match ballast.allocate(AllocateMode::Extend, 0, most.max(1)) {
+                Ok(()) => break,
+                // The group's own reserves are not to be had.
+                Err(Error::Refused(Errno::NOSPC)) => left += 16,
+                Err(error) => panic!("{error}\n{replay}"),
+            }
+        }
+        drop(ballast);
+        std::thread::scope(|scope| {
+            let fs = &fs;
+            let workers: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let seed = seed ^ (round * threads + thread) << 20;
+                    scope.spawn(move || fill(fs, &format!("t{thread}"), seed, steps, u64::from(block_size)))
+                })
+                .collect();
+            for worker in workers {
+                full += worker.join().unwrap().unwrap_or_else(|message| panic!("{message}\n{replay}"));
+            }
+        });
+        session.unlink("ballast").unwrap();
+        for thread in 0..threads {
+            let removed = session.remove_tree(&format!("t{thread}"), &mut |_| true);
+            removed.unwrap_or_else(|error| panic!("removing: {error}; {:?}\n{replay}", fs.shut_down_reason()));
+        }
+        assert_eq!(settled(), fresh, "the volume is empty again\n{replay}");
+    }
+    assert!(full > 0, "space never ran out: the test tests nothing\n{replay}");
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&device).unwrap_or_else(|message| panic!("{message}\n{replay}"));
+}
+
+#[test]
+fn threads_fill_small_blocks() {
+    run("threads_fill_small_blocks", 512, 2 << 20, 6, true);
+}
+
+#[test]
+fn threads_fill_small_blocks_without_background() {
+    run("threads_fill_small_blocks_without_background", 512, 1 << 20, 4, false);
+}
+
+#[test]
+fn threads_fill_a_volume() {
+    run("threads_fill_a_volume", 4096, 16 << 20, 8, true);
+}
+
+#[test]
+fn threads_fill_a_volume_without_background() {
+    run("threads_fill_a_volume_without_background", 4096, 16 << 20, 4, false);
+}
+
+#[test]
+fn threads_fill_large_blocks() {
+    run("threads_fill_large_blocks", 65536, 64 << 20, 4, true);
+}
