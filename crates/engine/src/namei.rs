@@ -1,6 +1,6 @@
 //! From a path to an inode, one component at a time.
 
-use crate::cache::Zeroed;
+use crate::cache::{Zeroed, prefetch};
 use crate::counters::Count;
 use crate::dir::{self, Name};
 use crate::error::{Errno, Result};
@@ -52,11 +52,18 @@ impl NameCache {
         Some(([&self.words[at], &self.words[at + 1]], key))
     }
 
-    /// The inode of a name, if it is known. The directory is locked.
+    /// The inode of a name, if it is known. Unless the directory is locked, the name may be gone as this returns.
     pub fn get(&self, dir: Ino, hash: u64) -> Option<Ino> {
         let (slot, key) = self.slot(dir, hash)?;
         let ino = slot[1].load(Ordering::Relaxed);
         (ino != 0 && slot[0].load(Ordering::Relaxed) ^ ino == key).then_some(Ino(ino))
+    }
+
+    /// Starts loading what [`Self::get`] will look at.
+    pub fn prefetch(&self, dir: Ino, hash: u64) {
+        if let Some((slot, _)) = self.slot(dir, hash) {
+            prefetch(slot[0]);
+        }
     }
 
     /// Remembers a name. The directory is locked.

@@ -1,5 +1,6 @@
 //! The library's API: volumes, sessions, files.
 
+use crate::dir::Name;
 use crate::error::{Errno, Error, Result};
 use crate::file::{self, OpenFile};
 use crate::inode;
@@ -16,10 +17,11 @@ use myriad_format::superblock::{Superblock, feature, seam};
 use myriad_format::{BlockKind, FsBlock, Ino};
 use myriad_log::LogPlace;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -136,7 +138,7 @@ impl Fs {
 
     /// A view of the volume for one user.
     pub fn session(&self, cred: Cred) -> Session {
-        Session { fs: self.clone(), cred, memo: Mutex::new(Memo::default()) }
+        Session { fs: self.clone(), cred, number: NEXT_SESSION.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Makes everything done so far durable: data, names, attributes.
@@ -372,21 +374,33 @@ pub struct VolumeInfo {
 /// One user's view of a volume: every operation, by path or by node.
 ///
 /// Paths are bytes, relative to the root, with or without a leading slash; `..`, `.` and symbolic links are resolved as
-/// POSIX says (40 links at most, then ELOOP). A session may be used by several threads; threads that work in different
-/// directories do better with one each, because a session remembers the directory it last resolved.
+/// POSIX says (40 links at most, then ELOOP). A session may be used by several threads.
 pub struct Session {
     fs: Fs,
     cred: Cred,
-    memo: Mutex<Memo>,
+    /// Among all sessions of the process.
+    number: u64,
 }
 
-/// The directory part of the last path, and what it resolved to.
-#[derive(Default)]
+static NEXT_SESSION: AtomicU64 = AtomicU64::new(1);
+
+/// The directory part of a path, and what it resolved to.
 struct Memo {
-    path: Vec<u8>,
-    parent: Ino,
-    /// Generation of the name space for which this holds; 0: nothing yet.
+    /// Number of the session that resolved it; 0: nothing yet.
+    session: u64,
+    /// Generation of the name space for which this holds.
     generation: u64,
+    parent: Ino,
+    path: Vec<u8>,
+}
+
+/// Sessions of which a thread remembers the last directory, by number.
+const MEMOS: usize = 4;
+
+thread_local! {
+    static MEMO: RefCell<[Memo; MEMOS]> = const {
+        RefCell::new([const { Memo { session: 0, generation: 0, parent: Ino(0), path: Vec::new() } }; MEMOS])
+    };
 }
 
 /// Anything that can be a path.
@@ -455,20 +469,34 @@ impl Session {
     #[inline]
     fn target<'p>(&self, look: &Look<'_>, path: &'p [u8]) -> Result<Place<'p>> {
         if let Some((dir, name)) = split_plain(path) {
-            let generation = self.volume().namespace_generation.load(Ordering::Acquire);
-            let mut memo = self.memo.lock();
-            if memo.generation == generation && memo.path == dir {
-                self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
-                return Ok(Place { parent: memo.parent, name: name.into(), must_be_dir: false, ends_in_dot: false });
-            }
-            let target = namei::resolve_parent(look, &self.cred, self.volume().root, path)?;
-            memo.path.clear();
-            memo.path.extend_from_slice(dir);
-            memo.parent = target.parent;
-            memo.generation = generation;
-            return Ok(target.into());
+            let parent = self.parent(look, path, dir)?;
+            return Ok(Place { parent, name: name.into(), must_be_dir: false, ends_in_dot: false });
         }
         Ok(namei::resolve_parent(look, &self.cred, self.volume().root, path)?.into())
+    }
+
+    /// The directory `dir`, which `path` begins with; its user may search it.
+    #[inline]
+    fn parent(&self, look: &Look<'_>, path: &[u8], dir: &[u8]) -> Result<Ino> {
+        let generation = self.volume().namespace_generation.load(Ordering::Acquire);
+        let at = self.number as usize % MEMOS;
+        let known = MEMO.with_borrow(|memos| {
+            let memo = &memos[at];
+            let hit = memo.session == self.number && memo.generation == generation && memo.path == dir;
+            hit.then_some(memo.parent)
+        });
+        if let Some(parent) = known {
+            self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
+            return Ok(parent);
+        }
+        let parent = namei::resolve_parent(look, &self.cred, self.volume().root, path)?.parent;
+        MEMO.with_borrow_mut(|memos| {
+            let memo = &mut memos[at];
+            (memo.session, memo.generation, memo.parent) = (self.number, generation, parent);
+            memo.path.clear();
+            memo.path.extend_from_slice(dir);
+        });
+        Ok(parent)
     }
 
     fn resolve_ino(&self, look: &Look<'_>, path: &[u8], follow: bool) -> Result<Ino> {
@@ -535,13 +563,14 @@ impl Session {
 
     #[inline]
     fn lstat_inside(&self, look: &Look<'_>, path: &[u8]) -> Result<Stat> {
-        if split_plain(path).is_some() {
-            let place = self.target(look, path)?;
+        if let Some((dir, name)) = split_plain(path) {
+            let parent = self.parent(look, path, dir)?;
+            let name = Name { bytes: name, hash: self.volume().hasher.hash(name) };
             // The directory was found, or is remembered, as one that this user may search.
-            if let Some(stat) = self.ops().lookup_known(look, place.parent, &place.name) {
+            if let Some(stat) = self.ops().lookup_known(look, parent, name) {
                 return Ok(stat);
             }
-            return self.ops().lookup_inside(look, place.parent, &place.name);
+            return self.ops().lookup_name(look, parent, name);
         }
         let ino = self.resolve_ino(look, path, false)?;
         Ok(self.ops().stat_of(ino, &inode::read(look, ino)?))
@@ -552,19 +581,19 @@ impl Session {
         let mut results = Vec::with_capacity(paths.len());
         for batch in paths.chunks(STAT_BATCH) {
             let look = self.volume().look();
-            let places: Vec<Option<Place<'_>>> = batch
-                .iter()
-                .map(|path| {
-                    split_plain(path.as_path_bytes()).and_then(|_| self.target(&look, path.as_path_bytes()).ok())
-                })
-                .collect();
-            let names: Vec<Option<(Ino, &[u8])>> =
-                places.iter().map(|place| place.as_ref().map(|place| (place.parent, &*place.name))).collect();
+            let mut names = [None; STAT_BATCH];
+            for (target, path) in names.iter_mut().zip(batch) {
+                let path = path.as_path_bytes();
+                *target = split_plain(path).and_then(|(dir, name)| {
+                    let parent = self.parent(&look, path, dir).ok()?;
+                    Some((parent, Name { bytes: name, hash: self.volume().hasher.hash(name) }))
+                });
+            }
             let found = self.ops().lookup_batch(&look, &names);
+            self.volume().counters.add(crate::counters::Count::stats, batch.len() as u64);
             for (path, found) in batch.iter().zip(found) {
-                self.volume().counters.bump(crate::counters::Count::stats);
                 results.push(match found {
-                    Some(stat) => stat,
+                    Some(stat) => Ok(stat),
                     None => self.lstat_inside(&look, path.as_path_bytes()),
                 });
             }

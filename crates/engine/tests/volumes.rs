@@ -249,3 +249,55 @@ fn a_forgotten_close_is_a_clean_close() {
     assert!(!fs.info().recovered);
     assert_eq!(fs.session(Cred::root()).stat("f").unwrap().size, 4);
 }
+
+/// Names are looked up without a lock while their inodes are freed and used again for others: an answer is always about
+/// the file that the name means, or that there is none.
+#[test]
+fn a_name_never_answers_for_another_file() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, MountOptions { cache_size: 8 << 20, ..MountOptions::default() });
+    let root = Cred { umask: 0, ..Cred::root() };
+    fs.session(root.clone()).mkdir("d", 0o755).unwrap();
+    // The mode tells which name a file was made for.
+    let names: Vec<String> = (0..0o200).map(|mode| format!("d/f{mode}")).collect();
+    let stop = AtomicBool::new(false);
+    let seen: Vec<u64> = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let session = fs.session(root.clone());
+                let (names, stop) = (&names, &stop);
+                scope.spawn(move || {
+                    let mut seen = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let one_by_one: Vec<_> = names.iter().map(|name| session.stat(name)).collect();
+                        for answers in [one_by_one, session.stat_many(names)] {
+                            for (mode, stat) in answers.into_iter().enumerate() {
+                                match stat {
+                                    Ok(stat) => assert_eq!(usize::from(stat.mode & 0o777), mode, "{stat:?}"),
+                                    Err(error) => assert_eq!(error.errno(), Errno::NOENT, "{error}"),
+                                }
+                                seen += 1;
+                            }
+                        }
+                    }
+                    seen
+                })
+            })
+            .collect();
+        let session = fs.session(root.clone());
+        let mut random = 1_u64;
+        for _ in 0..60_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let mode = (random >> 33) as usize % names.len();
+            if session.create(&names[mode], mode as u16).is_err() {
+                session.unlink(&names[mode]).unwrap();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+    });
+    assert!(seen.iter().all(|&seen| seen > 1000), "{seen:?}");
+    fs.close().unwrap();
+    assert_sound(&device, None);
+}

@@ -20,8 +20,7 @@ mod arena;
 mod gate;
 mod warm;
 
-use arena::prefetch;
-pub(crate) use arena::{Arena, FrameRead, FrameWrite, Zeroed};
+pub(crate) use arena::{Arena, FrameRead, FrameWrite, Zeroed, prefetch};
 pub(crate) use gate::{Closed, Entered, Gate, thread_slot};
 use warm::Warmer;
 

@@ -66,9 +66,12 @@ impl<'a> Ops<'a> {
         self.lookup_inside(&look, dir, name)
     }
 
-    #[inline]
     pub fn lookup_inside(&self, look: &Look<'_>, dir: Ino, name: &[u8]) -> Result<Stat> {
-        let name = self.name(name);
+        self.lookup_name(look, dir, self.name(name))
+    }
+
+    #[inline]
+    pub fn lookup_name(&self, look: &Look<'_>, dir: Ino, name: Name<'_>) -> Result<Stat> {
         let _lock = self.volume.lock_shared(dir);
         let raw = inode::read(look, dir)?;
         if !raw.is_dir() {
@@ -88,12 +91,11 @@ impl<'a> Ops<'a> {
     }
 
     /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched.
+    /// Nothing is locked: the inode itself says whether the name is still its own.
     #[inline]
-    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: &[u8]) -> Option<Stat> {
-        let name = self.name(name);
-        let _lock = self.volume.lock_shared(dir);
+    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: Name<'_>) -> Option<Stat> {
         let ino = self.volume.names.get(dir, name.hash)?;
-        let raw = inode::read(look, ino).ok()?;
+        let raw = read_if_named(look, ino, dir, name)?;
         self.volume.counters.bump(Count::name_cache_hits);
         Some(self.stat_of(ino, &raw))
     }
@@ -103,51 +105,61 @@ impl<'a> Ops<'a> {
         namei::step(look, self.cred, dir, self.name(name))
     }
 
-    /// Looks many names up at once, in steps, so that their waits for memory overlap: table lines of the leaves; the leaves;
-    /// table lines of the inodes; the inodes. `None` for names that only the ordinary way can answer.
-    pub fn lookup_batch(&self, look: &Look<'_>, names: &[Option<(Ino, &[u8])>]) -> Vec<Option<Result<Stat>>> {
+    /// Looks names up together, in steps, so that their waits for memory overlap: name cache; leaves of those that it
+    /// does not know; inodes. The directories may be searched, as the caller knows. Nothing is locked, and what is found
+    /// on the way is a guess until the inode confirms it. `None` for names that only the ordinary way can answer.
+    pub fn lookup_batch<const N: usize>(
+        &self,
+        look: &Look<'_>,
+        names: &[Option<(Ino, Name<'_>)>; N],
+    ) -> [Option<Stat>; N] {
         let cache = &self.volume.cache;
-        // Only a hint until the end: whatever is wrong on the way, the ordinary lookup says so.
-        let places: Vec<_> = names
-            .iter()
-            .map(|target| {
-                let (dir, name) = (*target)?;
-                let name = self.name(name);
-                let _lock = self.volume.lock_shared(dir);
-                let raw = inode::read(look, dir).ok().filter(RawInode::is_dir)?;
-                namei::check_access(look, self.cred, dir, &raw, perm::EXECUTE).ok()?;
-                let (leaf, offset) = dir::place(look, dir, &raw, name).ok()??;
+        for (dir, name) in names.iter().flatten() {
+            self.volume.names.prefetch(*dir, name.hash);
+        }
+        let mut inos = [None; N];
+        let mut leaves = [None; N];
+        // Neighbours in a batch are mostly in one directory.
+        let mut last: Option<(Ino, RawInode)> = None;
+        for (i, (dir, name)) in present(names) {
+            inos[i] = self.volume.names.get(dir, name.hash);
+            if inos[i].is_some() {
+                continue;
+            }
+            if last.is_none_or(|(ino, _)| ino != dir) {
+                last = inode::read(look, dir).ok().filter(RawInode::is_dir).map(|raw| (dir, raw));
+            }
+            let Some((_, raw)) = &last else { continue };
+            if let Ok(Some((leaf, offset))) = dir::place(look, dir, raw, name) {
                 cache.prefetch_entry(leaf);
-                Some((dir, name, leaf, offset))
-            })
-            .collect();
-        for (_, _, leaf, offset) in places.iter().flatten() {
+                leaves[i] = Some((leaf, offset));
+            }
+        }
+        for (leaf, offset) in leaves.iter().flatten() {
             cache.prefetch_frame(*leaf, *offset);
         }
-        let guesses: Vec<_> = places
-            .iter()
-            .map(|place| {
-                let (dir, name, leaf, _) = (*place)?;
-                let _lock = self.volume.lock_shared(dir);
-                let ino = dir::guess(look, dir, leaf, name).ok()??;
-                let (block, slot) = self.volume.geometry.locate(ino)?;
+        let mut blocks = [None; N];
+        for (i, (dir, name)) in present(names) {
+            if let Some((leaf, _)) = leaves[i] {
+                inos[i] = dir::guess(look, dir, leaf, name).ok().flatten();
+            }
+            blocks[i] = inos[i].and_then(|ino| self.volume.geometry.locate(ino));
+            if let Some((block, _)) = blocks[i] {
                 cache.prefetch_entry(block);
-                Some((dir, name, ino, block, slot))
-            })
-            .collect();
-        for (_, _, _, block, slot) in guesses.iter().flatten() {
+            }
+        }
+        for (block, slot) in blocks.iter().flatten() {
             cache.prefetch_frame(*block, *slot as usize * myriad_format::SLOT_SIZE);
         }
-        guesses
-            .iter()
-            .map(|guess| {
-                let (dir, name, ino, _, _) = (*guess)?;
-                let _lock = self.volume.lock_shared(dir);
-                let raw = inode::read(look, ino).ok()?;
-                let confirmed = raw.parent.get() == dir.0 && raw.name_hash.get() == name.hash && raw.nlink.get() > 0;
-                confirmed.then(|| Ok(self.stat_of(ino, &raw)))
-            })
-            .collect()
+        let mut found = [const { None }; N];
+        for (i, (dir, name)) in present(names) {
+            if let Some(ino) = inos[i]
+                && let Some(raw) = read_if_named(look, ino, dir, name)
+            {
+                found[i] = Some(self.stat_of(ino, &raw));
+            }
+        }
+        found
     }
 
     pub fn readlink(&self, node: Node) -> Result<Vec<u8>> {
@@ -230,6 +242,19 @@ impl<'a> Ops<'a> {
     fn paths_changed(&self) {
         self.volume.namespace_generation.fetch_add(1, Ordering::Release);
     }
+}
+
+/// An inode that is still called `name` in `dir`; only its first name is known to it. Whatever else is there, be it no
+/// inode at all, is the ordinary lookup's to say.
+#[inline]
+fn read_if_named(look: &Look<'_>, ino: Ino, dir: Ino, name: Name<'_>) -> Option<RawInode> {
+    let raw = inode::read(look, ino).ok()?;
+    (raw.parent.get() == dir.0 && raw.name_hash.get() == name.hash && raw.nlink.get() > 0).then_some(raw)
+}
+
+/// What is there of a batch, with its place.
+fn present<'n, T: Copy>(batch: &'n [Option<T>]) -> impl Iterator<Item = (usize, T)> + 'n {
+    batch.iter().enumerate().filter_map(|(i, one)| one.map(|one| (i, one)))
 }
 
 /// A directory and one of its entries, both locked.
