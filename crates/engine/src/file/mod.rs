@@ -135,7 +135,6 @@ pub(crate) struct OpenFiles {
     pub dirty_pages: AtomicU64,
     /// Gone files whose pages are still to be discarded.
     dead: Mutex<HashMap<u64, Arc<OpenFile>>>,
-    count: AtomicU64,
 }
 
 #[derive(Default)]
@@ -153,16 +152,11 @@ impl OpenFiles {
             dirty: Mutex::new(Vec::new()),
             dirty_pages: AtomicU64::new(0),
             dead: Mutex::new(HashMap::new()),
-            count: AtomicU64::new(0),
         }
     }
 
     fn shard(&self, ino: Ino) -> &Shard {
         &self.shards[(ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
     }
 
     /// The file, if it is open or dirty.
@@ -186,7 +180,6 @@ impl OpenFiles {
         let mut files = shard.files.lock();
         let file = files.entry(ino.0).or_insert_with(|| {
             shard.count.fetch_add(1, Ordering::AcqRel);
-            self.count.fetch_add(1, Ordering::Relaxed);
             Arc::new(OpenFile::new(ino, generation))
         });
         file.opens.fetch_add(1, Ordering::AcqRel);
@@ -201,7 +194,6 @@ impl OpenFiles {
         if same && file.opens.load(Ordering::Acquire) == 0 && !file.ahead.load(Ordering::Acquire) {
             files.remove(&file.ino.0);
             shard.count.fetch_sub(1, Ordering::AcqRel);
-            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -214,7 +206,6 @@ impl OpenFiles {
         let file = shard.files.lock().remove(&ino.0);
         if file.is_some() {
             shard.count.fetch_sub(1, Ordering::AcqRel);
-            self.count.fetch_sub(1, Ordering::Relaxed);
         }
         file
     }
