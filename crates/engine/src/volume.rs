@@ -387,7 +387,7 @@ impl Volume {
             self.wake_background(false);
             if !self.options.background || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_hard {
                 self.counters.bump(Count::log_stalls);
-                self.commit_through(self.epoch.number.load(Ordering::Relaxed))?;
+                self.commit_through(self.epoch.current())?;
             }
         }
         Ok(())
@@ -464,7 +464,7 @@ impl Volume {
 
     /// Makes everything that was done before the call durable.
     pub fn commit_now(&self) -> Result<()> {
-        self.commit_through(self.epoch.number.load(Ordering::Relaxed))
+        self.commit_through(self.epoch.current())
     }
 
     /// Waits until `epoch` is durable, making the checkpoint if nobody else does.
@@ -1028,15 +1028,14 @@ fn rand_seed(superblock: &Superblock) -> u64 {
     hasher.finish()
 }
 
+/// Volumes for tests that look inside.
 #[cfg(test)]
-mod tests {
+pub(crate) mod testing {
     use super::*;
     use crate::types::MkfsOptions;
-    use myriad_device::MemoryDevice;
 
-    /// A volume of 16 MiB.
-    fn volume() -> Volume {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(16 << 20));
+    /// A new volume on a device, with nothing going on behind the test's back.
+    pub fn volume(device: Arc<dyn BlockDevice>) -> Volume {
         crate::mkfs::format(device.clone(), None, &MkfsOptions::default()).unwrap();
         let mut block = AlignedBuf::zeroed(4096);
         device.read(0, &mut block).unwrap();
@@ -1046,6 +1045,16 @@ mod tests {
         let volume = Volume::assemble(device, log, superblock, options).unwrap();
         volume.load_totals(&superblock);
         volume
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use myriad_device::MemoryDevice;
+
+    fn volume() -> Volume {
+        testing::volume(Arc::new(MemoryDevice::new(16 << 20)))
     }
 
     /// Space was looked at when an operation began and taken later: threads that began together on a full volume each saw

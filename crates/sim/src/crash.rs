@@ -7,8 +7,10 @@
 //!   2. k is no older than the last fsync or sync that had been answered at p;
 //!   3. a checkpoint can have been made there: something was written during operation k or k+1;
 //!   4. every sector of every file is as in one of its versions, from the oldest that may remain to the newest at p; its
-//!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last synced one; for a file that replaced another's name before k, or was
-//!      truncated to zero and written again before k, the one that it had then, or at the first checkpoint after that.
+//!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last
+//!      synced one, or the one that a file had when it replaced another's name before k;
+//!   5. a file truncated to zero and written again before k has what it had before, or what it had at the first
+//!      checkpoint after that, or newer: not the nothing in between.
 //!
 //! Zeros and holes need no rule of their own: a sector beyond the end, or never written, is zero in that version. So
 //! "old, new or zero" comes out, zero only where some allowed version has it, and foreign bytes never.
@@ -40,16 +42,16 @@ struct FileHistory {
     synced: Vec<usize>,
     /// Operations whose checkpoint first writes the file's data.
     forced: Vec<Forced>,
-    /// Truncated to zero, and nothing written since.
-    emptied: bool,
+    /// Operation that truncated it to zero, if nothing has been written since.
+    emptied: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
 enum Forced {
     /// It replaced another's name, with the content it had by then.
     Replacing(usize),
-    /// It was truncated to zero and is written again, up to what it has at the checkpoint.
-    Rewritten(usize),
+    /// It was truncated to zero by `cut` and is written again by `first`, up to what it has at the checkpoint.
+    Rewritten { cut: usize, first: usize },
 }
 
 /// Operation 0 is making the volume; operation i is the i-th that was run.
@@ -147,9 +149,11 @@ impl History {
             let size = self.model.inode(ino).size();
             let file = self.files.entry(ino).or_default();
             if size == 0 {
-                file.emptied |= size_before.is_some_and(|size| size > 0);
-            } else if std::mem::take(&mut file.emptied) {
-                file.forced.push(Forced::Rewritten(index));
+                if size_before.is_some_and(|size| size > 0) {
+                    file.emptied = Some(index);
+                }
+            } else if let Some(cut) = file.emptied.take() {
+                file.forced.push(Forced::Rewritten { cut, first: index });
             }
         }
         if let Some(ino) = replaced {
@@ -274,21 +278,49 @@ impl History {
             let file = &self.files[ino];
             // A sync counts once it is answered; what it had to write is the version at its beginning.
             let synced = file.synced.iter().rfind(|&&index| index <= answered).copied();
-            let forced = file.forced.iter().map(|forced| match forced {
-                Forced::Replacing(index) => *index,
-                Forced::Rewritten(index) => self.first_checkpoint(*index),
-            });
-            let forced = forced.filter(|&index| index <= prefix).max();
-            let from = synced.max(forced).unwrap_or(0);
-            let versions = file.versions_between(from, newest);
-            let sizes: Vec<u64> =
-                file.versions_between(from, prefix.max(from)).iter().map(|version| version.size()).collect();
+            let spans = self.spans(file, synced.unwrap_or(0), prefix, newest);
+            let versions: Vec<&Content> =
+                spans.iter().flat_map(|&(from, to)| file.versions_between(from, to)).collect();
+            let sizes: Vec<u64> = spans
+                .iter()
+                .flat_map(|&(from, to)| file.versions_between(from, to.min(prefix.max(from))))
+                .map(Content::size)
+                .collect();
             let content = found.contents.get(&entry.stat.ino).ok_or("the content was not read")?;
-            judge_size(&sizes, content.size()).and_then(|()| self.judge_file(&versions, content)).map_err(
-                |reason| format!("{}, versions from operation {from} to {newest}: {reason}", text(&entry.path)),
-            )?;
+            judge_size(&sizes, content.size())
+                .and_then(|()| self.judge_file(&versions, content))
+                .map_err(|reason| format!("{}, versions of operations {spans:?}: {reason}", text(&entry.path)))?;
         }
         Ok(())
+    }
+
+    /// First and last operations between which a file has a version that may be found, newest first.
+    fn spans(&self, file: &FileHistory, synced: usize, prefix: usize, newest: usize) -> Vec<(usize, usize)> {
+        let mut spans = Vec::new();
+        let mut to = newest;
+        for forced in file.forced.iter().rev() {
+            let (from, cut) = match *forced {
+                Forced::Replacing(index) => (index, None),
+                Forced::Rewritten { cut, first } => (self.first_checkpoint(first), Some(cut)),
+            };
+            if from > prefix {
+                continue;
+            }
+            if from <= synced {
+                break;
+            }
+            // Between a cut and the next one there may have been no checkpoint.
+            if from <= to {
+                spans.push((from, to));
+            }
+            match cut {
+                // Or all of it is still as it was before.
+                Some(cut) if cut > synced => to = cut - 1,
+                _ => return spans,
+            }
+        }
+        spans.push((synced, to));
+        spans
     }
 
     fn judge_file(&self, versions: &[&Content], found: &Content) -> Result<(), String> {
@@ -514,6 +546,13 @@ mod tests {
         edit(&mut empty, b"f", |content| content.truncate(0));
         // Empty only if a checkpoint can have been made between truncating and writing.
         assert!(history(&again(0)).judge(5, &empty).is_err());
+        // What it had before may be all that is there, though not with the new size.
+        let ops = again(0);
+        let mut old = found(&ops, 5);
+        edit(&mut old, b"f", |content| content.write(0, &pattern::bytes(1, 0, 1024)));
+        assert_eq!(history(&ops).judge(5, &old), Ok(()));
+        edit(&mut old, b"f", |content| content.truncate(512));
+        assert!(history(&ops).judge(5, &old).unwrap_err().contains("size 512"));
         assert_eq!(history(&again(2)).judge(6, &empty), Ok(()));
     }
 }

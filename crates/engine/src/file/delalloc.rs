@@ -230,7 +230,7 @@ fn write_part(
         written => written?,
     };
     let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
-    if volume.options.allocation == Allocation::AtWrite {
+    if volume.options.allocation == Allocation::AtWrite || file.writes_through(volume.epoch.current()) {
         flush(volume, file)?;
     }
     if dirty > volume.dirty_data_max {
@@ -338,27 +338,11 @@ pub(crate) fn flush(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
     flush_listed(volume, file, file.data.write(), false, Enter::Throttled)
 }
 
-/// Flushes the files that were emptied and written again: a checkpoint that could show the one without the other would
-/// leave an empty file. Called by the checkpointer, which must not wait for anybody who waits for it: a file whose data
-/// lock is taken is in the middle of something, and its turn comes later.
-pub(crate) fn flush_emptied(volume: &Volume) -> Result<()> {
-    let files: Vec<Arc<OpenFile>> = {
-        let dirty = volume.files.dirty.lock();
-        dirty.iter().filter(|file| file.emptied.load(Ordering::Acquire)).cloned().collect()
-    };
-    for file in files {
-        if let Some(data) = file.data.try_write() {
-            flush_listed(volume, &file, data, false, Enter::Direct)?;
-        }
-    }
-    Ok(())
-}
-
 /// How a flush begins its transaction.
 enum Enter {
     /// As any operation: it may have to wait for a checkpoint.
     Throttled,
-    /// As part of a checkpoint.
+    /// For whoever makes room, perhaps for a checkpoint.
     Direct,
 }
 
@@ -397,6 +381,11 @@ fn flush_listed(
             let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
             assert!(left.is_none(), "only files of few extents are emptied late");
         }
+        if data.size > 0 {
+            file.note_content(volume.epoch.current());
+        } else if data.emptied {
+            file.note_cut(true);
+        }
         let pages: Vec<(u64, u32)> = data.pages.iter().map(|(&block, &frame)| (block, frame)).collect();
         map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.passing)?;
         source.settle(&mut raw);
@@ -413,9 +402,6 @@ fn flush_listed(
             data.pages.clear();
             volume.unreserve(std::mem::take(&mut data.promised));
             data.emptied = false;
-            if data.size > 0 {
-                file.emptied.store(false, Ordering::Release);
-            }
             file.ahead.store(false, Ordering::Release);
             drop(data);
             volume.files.forget_if_idle(file);

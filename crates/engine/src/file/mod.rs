@@ -20,9 +20,11 @@
 mod delalloc;
 mod read;
 mod resize;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use delalloc::{
-    PAGES_PER_NODE, bound_ordered, discard, fill, flush, flush_all, flush_emptied, flush_idle, map_pages, mark_dead,
+    PAGES_PER_NODE, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead,
     mark_dead_if_unnamed, write,
 };
 pub(crate) use read::read;
@@ -39,6 +41,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 /// Largest size of a file: offsets are signed 64-bit numbers.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
+/// The inode has content, or never had any: a checkpoint may show it as it is.
+const WHOLE: u64 = 0;
+/// The inode is empty because the file was cut.
+const BARE: u64 = u64::MAX;
+
 /// A file that somebody has open, or whose data is not flushed yet.
 pub(crate) struct OpenFile {
     pub ino: Ino,
@@ -49,8 +56,8 @@ pub(crate) struct OpenFile {
     pub dead: AtomicBool,
     /// Made without a name, and may still get one.
     pub linkable: AtomicBool,
-    /// Cut to nothing, and not flushed with new content since: checkpoints flush it first.
-    pub emptied: AtomicBool,
+    /// What a truncation to nothing has left in the inode: [`WHOLE`], [`BARE`], or the epoch in which new content came.
+    cut: AtomicU64,
     /// Where the last read ended: one that begins there is sequential.
     pub read_end: AtomicU64,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
@@ -87,7 +94,7 @@ impl OpenFile {
             opens: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
-            emptied: AtomicBool::new(false),
+            cut: AtomicU64::new(WHOLE),
             read_end: AtomicU64::new(0),
             ahead: AtomicBool::new(false),
             size: AtomicU64::new(0),
@@ -99,6 +106,26 @@ impl OpenFile {
 
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// Notes what a truncation to nothing leaves in the inode. Under the data lock.
+    fn note_cut(&self, bare: bool) {
+        self.cut.store(if bare { BARE } else { WHOLE }, Ordering::Relaxed);
+    }
+
+    /// Notes that a flush has brought content. Under the data lock and inside the gate, so that the epoch stays open.
+    fn note_content(&self, epoch: u64) {
+        if self.cut.load(Ordering::Relaxed) == BARE {
+            self.cut.store(epoch, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether whoever changes the content must flush before he returns, `epoch` being open. A checkpoint that shows that the file was
+    /// cut to nothing must show all that had been written by then. It cannot see to that itself: it may not wait for the
+    /// data lock.
+    fn writes_through(&self, epoch: u64) -> bool {
+        let cut = self.cut.load(Ordering::Relaxed);
+        cut == BARE || cut == epoch
     }
 }
 
@@ -113,7 +140,6 @@ pub(crate) struct OpenFiles {
     pub dirty_pages: AtomicU64,
     /// Gone files whose pages are still to be discarded.
     dead: Mutex<HashMap<u64, Arc<OpenFile>>>,
-    count: AtomicU64,
 }
 
 #[derive(Default)]
@@ -131,16 +157,11 @@ impl OpenFiles {
             dirty: Mutex::new(Vec::new()),
             dirty_pages: AtomicU64::new(0),
             dead: Mutex::new(HashMap::new()),
-            count: AtomicU64::new(0),
         }
     }
 
     fn shard(&self, ino: Ino) -> &Shard {
         &self.shards[(ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
     }
 
     /// The file, if it is open or dirty.
@@ -164,7 +185,6 @@ impl OpenFiles {
         let mut files = shard.files.lock();
         let file = files.entry(ino.0).or_insert_with(|| {
             shard.count.fetch_add(1, Ordering::AcqRel);
-            self.count.fetch_add(1, Ordering::Relaxed);
             Arc::new(OpenFile::new(ino, generation))
         });
         file.opens.fetch_add(1, Ordering::AcqRel);
@@ -179,7 +199,6 @@ impl OpenFiles {
         if same && file.opens.load(Ordering::Acquire) == 0 && !file.ahead.load(Ordering::Acquire) {
             files.remove(&file.ino.0);
             shard.count.fetch_sub(1, Ordering::AcqRel);
-            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -192,7 +211,6 @@ impl OpenFiles {
         let file = shard.files.lock().remove(&ino.0);
         if file.is_some() {
             shard.count.fetch_sub(1, Ordering::AcqRel);
-            self.count.fetch_sub(1, Ordering::Relaxed);
         }
         file
     }

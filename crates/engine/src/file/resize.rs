@@ -13,6 +13,7 @@ use crate::volume::{MAP_BLOCKS, Volume};
 use myriad_format::FileBlock;
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::fork;
+use parking_lot::RwLockWriteGuard;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,10 +41,23 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
     let mut data = file.data.write();
     load(volume, file, &mut data)?;
     let result = truncate_locked(volume, file, &mut data, size);
+    finish_change(volume, file, data, result)
+}
+
+/// Ends a change of a file's size or blocks.
+fn finish_change(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    mut data: RwLockWriteGuard<'_, FileData>,
+    result: Result<()>,
+) -> Result<()> {
     if result.is_err() {
         delalloc::drop_strays(volume, file, &mut data);
+        return result;
     }
-    result
+    let through = data.size > 0 && file.writes_through(volume.epoch.current());
+    drop(data);
+    if through { delalloc::flush(volume, file) } else { Ok(()) }
 }
 
 fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, size: u64) -> Result<()> {
@@ -65,10 +79,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         volume.cache.arena.write(frame)[within..].fill(0);
     }
     drop_page_range(volume, data, first_gone..u64::MAX);
-    if size == 0 {
-        file.emptied.store(true, Ordering::Release);
-    }
-    if size == 0 && (data.emptied || can_empty_late(volume, file)?) {
+    if size == 0 && (data.emptied || empty_late(volume, file)?) {
         // The extents go with the flush that brings the new content: a crash in between finds old or new, not nothing.
         volume.counters.bump(Count::deferred_truncates);
         data.emptied = true;
@@ -87,6 +98,9 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed));
         let left = free_range(txn, file.ino, &mut raw, FileBlock(first_gone), EXTENTS_PER_TXN)?;
         inode::write(txn, file.ino, &raw)?;
+        if size == 0 {
+            file.note_cut(true);
+        }
         if left.is_some() {
             // A crash before the rest is gone must not bring it back: the orphan list remembers.
             volume.orphans.lock().insert(file.ino.0);
@@ -109,10 +123,16 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     Ok(())
 }
 
-/// Whether the file has so few extents that one transaction can free them with the flush of what follows.
-fn can_empty_late(volume: &Volume, file: &OpenFile) -> Result<bool> {
+/// Whether the file has so few extents that one transaction can free them with the flush of what follows. If so, notes
+/// whether the inode has old content until then.
+fn empty_late(volume: &Volume, file: &OpenFile) -> Result<bool> {
     let look = volume.look();
-    Ok(inode::read_node(&look, node(file))?.fork_code() != fork::TREE)
+    let raw = inode::read_node(&look, node(file))?;
+    let late = raw.fork_code() != fork::TREE;
+    if late {
+        file.note_cut(raw.size.get() == 0);
+    }
+    Ok(late)
 }
 
 /// Whether a block holds bytes that may not be zero.
@@ -149,10 +169,7 @@ pub(crate) fn allocate(
     let mut data = file.data.write();
     load(volume, file, &mut data)?;
     let result = allocate_locked(volume, file, &mut data, mode, offset..end);
-    if result.is_err() {
-        delalloc::drop_strays(volume, file, &mut data);
-    }
-    result
+    finish_change(volume, file, data, result)
 }
 
 fn allocate_locked(

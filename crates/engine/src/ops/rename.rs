@@ -5,6 +5,7 @@ use super::{Ops, touch_dir, transact};
 use crate::counters::Count;
 use crate::dir::{self, Hit, Name};
 use crate::error::{Errno, Result};
+use crate::file::OpenFile;
 use crate::inode;
 use crate::namei::Guarded;
 use crate::order::{Look, Txn};
@@ -13,6 +14,8 @@ use crate::types::{RenameMode, check_name};
 use crate::volume::OPERATION_BLOCKS;
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
 
 /// One end of a rename: a directory and a name in it.
@@ -29,40 +32,23 @@ impl Ops<'_> {
         self.volume.counters.bump(Count::renames);
         let source = End { dir: from.0, name: self.name(from.1) };
         let target = End { dir: to.0, name: self.name(to.1) };
-        // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename.
-        self.flush_source(source, target)?;
-        let gone = transact(self.volume, OPERATION_BLOCKS, |txn| {
-            // Two renames of directories at once could each move one below the other.
-            let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
-            self.rename_inside(txn, source, target, mode, slashes)
-        })?;
-        finish_gone(self.volume, gone)
-    }
-
-    fn flush_source(&self, source: End<'_>, target: End<'_>) -> Result<()> {
-        if self.volume.files.is_empty() {
-            return Ok(());
-        }
-        let file = {
-            let look = self.volume.look();
-            if self.peek(&look, target)?.is_none() {
-                return Ok(());
+        // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
+        // enough: what is written meanwhile belongs to nobody's promise.
+        let mut flushed = None;
+        loop {
+            let renamed = transact(self.volume, OPERATION_BLOCKS, |txn| {
+                // Two renames of directories at once could each move one below the other.
+                let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
+                self.rename_inside(txn, source, target, mode, slashes, flushed)
+            })?;
+            match renamed {
+                Renamed::Done(gone) => return finish_gone(self.volume, gone),
+                Renamed::FlushFirst(file) => {
+                    crate::file::flush(self.volume, &file)?;
+                    flushed = Some(file.ino);
+                }
             }
-            self.peek(&look, source)?.and_then(|ino| self.volume.files.find(ino))
-        };
-        match file {
-            Some(file) => crate::file::flush(self.volume, &file),
-            None => Ok(()),
         }
-    }
-
-    fn peek(&self, look: &Look<'_>, end: End<'_>) -> Result<Option<Ino>> {
-        let _lock = self.volume.lock_shared(end.dir);
-        let raw = inode::read(look, end.dir)?;
-        if !raw.is_dir() {
-            return Ok(None);
-        }
-        Ok(dir::lookup(look, end.dir, &raw, end.name)?.map(|found| found.ino))
     }
 
     fn rename_inside(
@@ -72,7 +58,8 @@ impl Ops<'_> {
         target: End<'_>,
         mode: RenameMode,
         slashes: (bool, bool),
-    ) -> Result<Gone> {
+        flushed: Option<Ino>,
+    ) -> Result<Renamed> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
         loop {
@@ -102,12 +89,13 @@ impl Ops<'_> {
                 target_hit: search.hit,
                 twin: search.twin,
                 slashes,
+                flushed,
             };
             return self.rename_locked(txn, ends, mode);
         }
     }
 
-    fn rename_locked(&self, txn: &mut Txn<'_>, ends: Ends<'_>, mode: RenameMode) -> Result<Gone> {
+    fn rename_locked(&self, txn: &mut Txn<'_>, ends: Ends<'_>, mode: RenameMode) -> Result<Renamed> {
         let Ends { source, target, mut source_dir, mut target_dir, source_hit, target_hit, .. } = ends;
         let same_dir = source.dir == target.dir;
         if mode == RenameMode::NoReplace && target_hit.is_some() {
@@ -142,7 +130,7 @@ impl Ops<'_> {
         }
         if replaced.as_ref().is_some_and(|(hit, _)| hit.ino == source_hit.ino) {
             // Two names of one file: POSIX says to do nothing.
-            return Ok(Gone::Done);
+            return Ok(Renamed::Done(Gone::Done));
         }
         let victim = Guarded::new(&txn.look, source_hit.ino, &moved)?;
         perm::may_delete(self.cred, &ends.source_guard.subject(), &victim.subject())?;
@@ -175,6 +163,15 @@ impl Ops<'_> {
         let target_is_full = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir() && raw.size.get() != 0);
         if target_is_full && mode != RenameMode::Exchange {
             return Err(Errno::NOTEMPTY.into());
+        }
+
+        // Found only under the locks: the target may have come a moment ago.
+        if replaced.is_some()
+            && ends.flushed != Some(source_hit.ino)
+            && let Some(file) = self.volume.files.find(source_hit.ino)
+            && file.ahead.load(Ordering::Acquire)
+        {
+            return Ok(Renamed::FlushFirst(file));
         }
 
         // From here on nothing is refused.
@@ -244,7 +241,7 @@ impl Ops<'_> {
             touch_dir(&mut source_dir, now);
             inode::write(txn, source.dir, &source_dir)?;
         }
-        Ok(gone)
+        Ok(Renamed::Done(gone))
     }
 
     /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
@@ -264,6 +261,13 @@ impl Ops<'_> {
     }
 }
 
+/// How an attempt at a rename ended.
+enum Renamed {
+    Done(Gone),
+    /// Nothing has changed: the file is to replace another one and has data in memory.
+    FlushFirst(Arc<OpenFile>),
+}
+
 struct Ends<'n> {
     source: End<'n>,
     target: End<'n>,
@@ -275,10 +279,51 @@ struct Ends<'n> {
     target_hit: Option<Hit>,
     twin: bool,
     slashes: (bool, bool),
+    /// The file that has been flushed for this rename.
+    flushed: Option<Ino>,
 }
 
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
     raw.parent = U64::new(end.dir.0);
     raw.name_hash = U64::new(end.name.hash);
     raw.entry_position = U32::new(position);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::NewFile;
+    use crate::types::Cred;
+    use crate::volume::testing;
+    use myriad_device::MemoryDevice;
+    use myriad_format::inode::S_IFREG;
+
+    /// Whether there was something to replace was found out before the locks were taken. A target that came in between
+    /// was replaced by a file whose data was only in memory: power loss left neither.
+    #[test]
+    fn a_target_that_has_just_come_is_replaced_by_a_whole_file() {
+        let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, resolved: None };
+        let make = |name: &[u8]| {
+            let stat = ops.make(volume.root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
+            volume.files.open(Ino(stat.ino), stat.generation)
+        };
+        let source = make(b"new");
+        crate::file::write(&volume, &cred, &source, b"content", 0, false, false).unwrap();
+        make(b"old");
+        let end = |name| End { dir: volume.root, name: ops.name(name) };
+        // As if the target had come after every look at it but the last.
+        let attempt = |flushed| {
+            transact(&volume, OPERATION_BLOCKS, |txn| {
+                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), flushed)
+            })
+            .unwrap()
+        };
+        assert!(matches!(attempt(None), Renamed::FlushFirst(file) if file.ino == source.ino));
+        assert!(source.ahead.load(Ordering::Relaxed), "nothing has changed");
+        ops.rename((volume.root, b"new"), (volume.root, b"old"), RenameMode::Replace, (false, false)).unwrap();
+        assert!(!source.ahead.load(Ordering::Relaxed), "flushed on the way");
+        assert_eq!(ops.lookup(volume.root, b"old").unwrap().ino, source.ino.0);
+    }
 }

@@ -77,7 +77,7 @@ fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>) -> Result<ClosedE
     epoch.log_bytes.store(0, Ordering::Relaxed);
     epoch.ordered_count.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
-        number: epoch.number.fetch_add(1, Ordering::Relaxed),
+        number: epoch.number.fetch_add(1, Ordering::Release),
         dirty: epoch.take_dirty(),
         freed: std::mem::take(&mut *epoch.freed.lock()),
         ordered: std::mem::take(&mut *epoch.ordered.lock()),
@@ -197,7 +197,6 @@ impl Checkpointer {
         self.make_log_room(volume)?;
         self.release(volume)?;
         volume.release_empty_chunks()?;
-        crate::file::flush_emptied(volume)?;
 
         let closed = volume.cache.gate.close();
         let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed)?;
@@ -494,7 +493,6 @@ impl Checkpointer {
         volume.counters.bump(Count::checkpoints);
         self.release(volume)?;
         volume.release_empty_chunks()?;
-        crate::file::flush_emptied(volume)?;
         let closed = volume.cache.gate.close();
         let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed)?;
         let cache = &volume.cache;

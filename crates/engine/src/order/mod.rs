@@ -30,7 +30,7 @@ pub(crate) struct OpenEpoch {
     /// Bytes that the epoch will take in the log.
     pub log_bytes: AtomicU64,
     /// Number of the epoch: those below are closed.
-    pub number: AtomicU64,
+    number: AtomicU64,
 }
 
 /// What an epoch gave up.
@@ -59,6 +59,11 @@ impl OpenEpoch {
             log_bytes: AtomicU64::new(0),
             number: AtomicU64::new(1),
         }
+    }
+
+    /// Number of the open epoch. It stays the same for whoever is inside the gate.
+    pub fn current(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
     }
 
     /// Takes all lists of changed frames. While the gate is closed.

@@ -1,0 +1,93 @@
+//! What threads do to each other: promises that one file's readers, or one name's makers, could break.
+
+mod common;
+
+use common::check_silent;
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    create: true,
+    exclusive: false,
+    no_follow: false,
+    sync: false,
+    dont_cache: false,
+    mode: 0o644,
+};
+
+/// Small, and with checkpoints only when the test asks for them.
+fn quiet() -> MountOptions {
+    MountOptions { background: false, commit_interval_ms: 0, cache_size: 16 << 20, ..MountOptions::default() }
+}
+
+fn formatted(size: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(size));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    device
+}
+
+/// What power loss leaves when everything written so far has arrived.
+fn after_power_loss(device: &Arc<MemoryDevice>) -> (Arc<MemoryDevice>, Fs) {
+    let image = Arc::new(device.clone_image());
+    let fs = Fs::open_device(image.clone(), None, quiet()).unwrap();
+    (image, fs)
+}
+
+fn content(fs: &Fs, path: &str) -> Vec<u8> {
+    let session = fs.session(Cred::root());
+    let mut bytes = vec![0; session.stat(path).unwrap().size as usize];
+    let file = session.open(path, OpenOptions { read: true, ..OpenOptions::default() }).unwrap();
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
+/// A checkpoint flushed a file that had been cut to nothing and written again, but only if it got the file's data lock at
+/// once: with a reader on the file, a crash left it empty.
+#[test]
+fn a_file_cut_and_written_again_is_whole_though_it_is_read() {
+    let device = formatted(16 << 20);
+    let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+    let session = fs.session(Cred::root());
+    let file = session.open("file", WRITE).unwrap();
+    let other = session.open("other", WRITE).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let reader = fs.session(Cred::root()).open("file", WRITE).unwrap();
+                let mut buf = vec![0; 400 << 10];
+                while !done.load(Ordering::Relaxed) {
+                    reader.read_at(&mut buf, 0).unwrap();
+                }
+            });
+        }
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 1..=10_u8 {
+                // More extents than the inode holds, so that cutting frees them at once.
+                for i in 0..4 {
+                    file.write_at(&[round; 4096], (200 + 2 * i) * 4096).unwrap();
+                }
+                fs.sync().unwrap();
+                file.truncate(0).unwrap();
+                let new = vec![round; 300 << 10];
+                file.write_at(&new, 0).unwrap();
+                other.write_at(&[round], 0).unwrap();
+                // A checkpoint that nobody asked to flush the file.
+                other.sync().unwrap();
+                let (_, found) = after_power_loss(&device);
+                assert!(content(&found, "file") == new, "round {round}: {} bytes", content(&found, "file").len());
+            }
+        }));
+        done.store(true, Ordering::Relaxed);
+        outcome.unwrap();
+    });
+    drop((file, other, session));
+    fs.close().unwrap();
+    check_silent(&(device as Arc<dyn BlockDevice>)).unwrap();
+}
