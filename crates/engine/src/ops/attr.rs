@@ -37,12 +37,12 @@ impl Ops<'_> {
             let now = volume.now();
             let mut mode = subject.mode;
             if attr.uid.is_some() || attr.gid.is_some() {
-                mode = perm::mode_after_chown(self.cred, &subject);
+                mode = perm::mode_after_chown(self.caller, &subject);
                 raw.uid = U32::new(attr.uid.unwrap_or(subject.uid));
                 raw.gid = U32::new(attr.gid.unwrap_or(subject.gid));
             }
             if let Some(wanted) = attr.mode {
-                mode = perm::mode_after_chmod(self.cred, &subject, raw.gid.get(), wanted);
+                mode = perm::mode_after_chmod(self.caller, &subject, raw.gid.get(), wanted);
                 if let Some(acl) = subject.access_acl {
                     let value = perm::acl::chmod_acl(acl, mode)?;
                     let mut list = xattr::read(&txn.look, ino, &raw)?;

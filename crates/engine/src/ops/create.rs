@@ -50,7 +50,7 @@ impl Ops<'_> {
                 return Err(Errno::PERM.into());
             }
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
-            let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            let owner = perm::new_inode(self.caller, &guarded.subject(), default_acl.as_deref(), new.mode)?;
             let near = place(txn, parent, is_dir)?;
             let (ino, mut raw) = make_inode(txn, near, &owner, new)?;
             let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type.code())?;
@@ -79,7 +79,7 @@ impl Ops<'_> {
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             let new = NewFile { mode: S_IFREG | mode & 0o7777, rdev: 0, target: &[] };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
-            let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            let owner = perm::new_inode(self.caller, &guarded.subject(), default_acl.as_deref(), new.mode)?;
             let near = self.volume.block_of(parent);
             let (ino, mut raw) = make_inode(txn, near, &owner, &new)?;
             raw.nlink = U32::new(0);
