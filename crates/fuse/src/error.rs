@@ -20,8 +20,6 @@ pub enum MountError {
     Ring(String),
     #[error("option {option}: {reason}")]
     Option { option: String, reason: String },
-    #[error("starting to serve: {0}")]
-    Start(io::Error),
 }
 
 /// Why serving ended other than by an unmount and a clean close.
