@@ -44,7 +44,7 @@ use service::Service;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use transport::{Classic, Device, Message, Transport};
+use transport::{Classic, Device, Message, Notifier, Transport};
 use volume::VolumeService;
 use wire::OutHeader;
 use zerocopy::IntoBytes;
@@ -54,10 +54,11 @@ pub fn mount(fs: Fs, mount_point: &Path, mut options: Options) -> Result<Mount, 
     options.read_only |= fs.info().read_only;
     let log = options.request_log.take();
     let connection = Connection::new(mount_point, &options, fs.has_acls())?;
-    let service = VolumeService::new(fs, &options, connection.agreement, connection.transport.name());
+    let Connection { mount_point, transport, notifier, agreement } = connection;
+    let service = VolumeService::new(fs, &options, agreement, notifier, transport.name());
     service.recorder().set_log(log);
-    let shared = Shared { service, mount_point: connection.mount_point };
-    Ok(Mount { handle: Handle { shared: Arc::new(shared) }, transport: Some(connection.transport) })
+    let shared = Shared { service, mount_point };
+    Ok(Mount { handle: Handle { shared: Arc::new(shared) }, transport: Some(transport) })
 }
 
 /// A mounted volume that is not served yet. Dropped without being served, it is unmounted.
@@ -148,6 +149,7 @@ impl Handle {
 struct Connection {
     mount_point: MountPoint,
     transport: Box<dyn Transport>,
+    notifier: Notifier,
     agreement: Agreement,
 }
 
@@ -155,10 +157,14 @@ impl Connection {
     fn new(path: &Path, options: &Options, has_acls: bool) -> Result<Self, MountError> {
         let wishes = Wishes::new(options, has_acls, false);
         let (mount_point, device) = MountPoint::mount(path, options)?;
-        match shake_hands(&device, wishes) {
-            Ok(agreement) => {
+        let start = || {
+            let agreement = shake_hands(&device, wishes)?;
+            Ok((agreement, device.notifier().map_err(MountError::Device)?))
+        };
+        match start() {
+            Ok((agreement, notifier)) => {
                 let transport = Box::new(Classic::new(device, options.threads));
-                Ok(Self { mount_point, transport, agreement })
+                Ok(Self { mount_point, transport, notifier, agreement })
             }
             Err(error) => {
                 let _ = mount_point.unmount(true);

@@ -73,7 +73,7 @@ fn unmount(path: &Path, lazy: bool, by_helper: bool) -> io::Result<()> {
 /// The mount point's path with nothing left to resolve. Its last component may be a dead mount, which nobody can look at.
 fn resolve(path: &Path) -> Result<PathBuf, MountError> {
     let error = |source| MountError::MountPoint { path: path.to_owned(), source };
-    match path.canonicalize() {
+    match std::fs::metadata(path).and_then(|_| path.canonicalize()) {
         Err(source) if source.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
             let name = path.file_name().ok_or_else(|| error(io::ErrorKind::InvalidInput.into()))?;
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -174,8 +174,11 @@ impl KernelOptions {
                 words.push(word.clone());
             }
         }
-        let (allow_other, default_permissions) = (options.allow_other, options.default_permissions);
-        Ok(Self { flags, words, allow_other, default_permissions })
+        // With a mount for user 0 alone there is nobody to refuse anything; not checking saves a GETATTR of the directory
+        // after each change of it.
+        let only_root = rustix::process::geteuid().is_root() && !options.allow_other;
+        let default_permissions = options.default_permissions && !only_root;
+        Ok(Self { flags, words, allow_other: options.allow_other, default_permissions })
     }
 
     fn data(&self, device: &Device) -> String {

@@ -100,6 +100,12 @@ wire! {
     SyncFsIn { padding: u64, }
     /// Followed by the name, padded to 8 bytes.
     DirentHeader { ino: u64, off: u64, namelen: u32, kind: u32, }
+    NotifyInvalInodeOut {
+        ino: u64,
+        /// Negative: attributes only.
+        off: i64,
+        len: i64,
+    }
     /// `struct fsxattr` of linux/fs.h.
     FsXattr { xflags: u32, extsize: u32, nextents: u32, projid: u32, cowextsize: u32, pad: [u8; 8], }
 }
@@ -203,6 +209,9 @@ pub const STATX_BTIME: u32 = 0x800;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+/// `OutHeader::error` of a message that answers no request: attributes of an inode are no longer what they were.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// ioctl(2) numbers that reach us.
 pub mod ioctl {

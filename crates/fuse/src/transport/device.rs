@@ -1,10 +1,12 @@
 //! /dev/fuse: one message a read, one answer a write.
 
 use crate::negotiate::REQUEST_MAX;
+use crate::wire::{NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
+use zerocopy::IntoBytes;
 
 /// Room for the largest request: what the kernel asks for before it hands out any.
 pub const BUFFER_SIZE: usize = REQUEST_MAX + 4096;
@@ -52,6 +54,11 @@ impl Device {
         }
     }
 
+    /// A second descriptor for messages of our own accord.
+    pub fn notifier(&self) -> io::Result<Notifier> {
+        Ok(Notifier { device: Self { fd: self.fd.try_clone()? } })
+    }
+
     /// Sends an answer.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         match rustix::io::write(&self.fd, message) {
@@ -60,6 +67,22 @@ impl Device {
             Err(Errno::NOENT | Errno::NODEV) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Tells the kernel of what it did not see.
+pub struct Notifier {
+    device: Device,
+}
+
+impl Notifier {
+    /// The attributes of an inode have changed by a request that the kernel thinks changes none.
+    pub fn attributes_changed(&self, id: u64) {
+        let body = NotifyInvalInodeOut { ino: id, off: -1, len: 0 };
+        let len = (size_of::<OutHeader>() + size_of_val(&body)) as u32;
+        let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+        // A kernel that has no such inode has nothing to forget.
+        let _ = self.device.send(&[header.as_bytes(), body.as_bytes()].concat());
     }
 }
 

@@ -7,7 +7,7 @@ mod classic;
 mod device;
 
 pub use classic::Classic;
-pub use device::{BUFFER_SIZE, Device, Message};
+pub use device::{BUFFER_SIZE, Device, Message, Notifier};
 
 use crate::error::ServeError;
 use crate::service::Service;

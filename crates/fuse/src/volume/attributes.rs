@@ -231,6 +231,9 @@ impl VolumeService {
             return Err(Errno::NOTTY);
         }
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
-        self.fs.session(cred).set_attr_node(node, attr).map(|_| ()).map_err(errno)
+        self.fs.session(cred).set_attr_node(node, attr).map_err(errno)?;
+        // The change time has moved, which the kernel does not expect of an ioctl.
+        self.notifier.attributes_changed(header.nodeid);
+        Ok(())
     }
 }

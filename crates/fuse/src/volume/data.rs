@@ -5,7 +5,7 @@ use crate::negotiate::REQUEST_MAX;
 use crate::service::put;
 use crate::wire::{CopyFileRangeIn, CopyFileRangeOut, FallocateIn, InHeader, LseekIn, LseekOut, OpenIn, ReadIn};
 use crate::wire::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut};
-use myriad_engine::{AllocateMode, Errno, File, FileType, Node, OpenOptions, SetAttr};
+use myriad_engine::{AllocateMode, Errno, File, FileType, Node, OpenOptions};
 use rustix::fs::{FallocateFlags, OFlags};
 
 /// Most that one COPY_FILE_RANGE copies: a killed copy ends soon, and others get their turn.
@@ -32,24 +32,22 @@ impl VolumeService {
         }
         let node = self.node(header.nodeid)?;
         let flags = OFlags::from_bits_retain(args.flags);
-        let truncate = self.agreement.atomic_truncate && flags.contains(OFlags::TRUNC);
-        if self.settings.default_permissions {
-            if truncate {
-                let kills = args.open_flags & OPEN_KILL_SUIDGID != 0;
-                let session = self.writer(header, kills, kills && self.group_matters(node)?);
-                session.set_attr_node(node, SetAttr { size: Some(0), ..SetAttr::default() }).map_err(errno)?;
-            }
+        let access = flags & OFlags::ACCMODE;
+        let options = OpenOptions {
+            read: access != OFlags::WRONLY,
+            write: access != OFlags::RDONLY,
+            append: flags.contains(OFlags::APPEND),
+            truncate: self.agreement.atomic_truncate && flags.contains(OFlags::TRUNC),
+            ..READ
+        };
+        let session = if self.settings.default_permissions {
+            let kills = args.open_flags & OPEN_KILL_SUIDGID != 0;
+            self.writer(header, kills, kills && self.group_matters(node)?)
         } else {
-            let access = flags & OFlags::ACCMODE;
-            let options = OpenOptions {
-                read: access != OFlags::WRONLY,
-                write: access != OFlags::RDONLY,
-                append: flags.contains(OFlags::APPEND),
-                truncate,
-                ..READ
-            };
-            self.session(header, 0).open_node(node, options).map_err(errno)?;
-        }
+            self.session(header, 0)
+        };
+        // Opened for the checks, and closed at once: a file lives by its lookup count.
+        session.open_node(node, options).map_err(errno)?;
         put(out, &self.opened())
     }
 

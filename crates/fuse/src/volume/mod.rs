@@ -20,6 +20,7 @@ use crate::options::Options;
 use crate::request::{Operation, Request};
 use crate::service::{Answer, Service};
 use crate::stats::{Recorder, Stats};
+use crate::transport::Notifier;
 use crate::wire::{Attr, AttrOut, EntryOut};
 use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
 use special::Special;
@@ -41,6 +42,7 @@ pub struct VolumeService {
     settings: Settings,
     special: Option<Special>,
     recorder: Recorder,
+    notifier: Notifier,
     transport: &'static str,
 }
 
@@ -57,7 +59,7 @@ struct Settings {
 }
 
 impl VolumeService {
-    pub fn new(fs: Fs, options: &Options, agreement: Agreement, transport: &'static str) -> Self {
+    pub fn new(fs: Fs, options: &Options, agreement: Agreement, notifier: Notifier, transport: &'static str) -> Self {
         let kernel = fs.session_checked(Cred { umask: 0, ..Cred::root() });
         let nodes = Arc::new(Nodes::new(kernel.root()));
         fs.set_keeper(nodes.clone());
@@ -75,7 +77,7 @@ impl VolumeService {
         let name_is_free = kernel.lookup(kernel.root(), special::DIRECTORY).is_err();
         let special = (options.stats_dir && name_is_free).then(Special::default);
         let recorder = Recorder::default();
-        Self { fs, kernel, nodes, agreement, settings, special, recorder, transport }
+        Self { fs, kernel, nodes, agreement, settings, special, recorder, notifier, transport }
     }
 
     pub fn fs(&self) -> &Fs {

@@ -6,6 +6,7 @@ use myriad_check::{Options as CheckOptions, check};
 use myriad_device::FileDevice;
 use myriad_engine::{Fs, MkfsOptions, MountOptions};
 use myriad_fuse::{Handle, Options, ServeError};
+use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -39,10 +40,12 @@ pub struct Mounted {
 
 /// A volume of 256 MiB, mounted as most would.
 pub fn mounted() -> Mounted {
-    Mounted::new(&MkfsOptions::default(), MountOptions::default(), Options::default())
+    mounted_with(Options::default())
 }
 
+/// The same, but for these options, and for all users.
 pub fn mounted_with(options: Options) -> Mounted {
+    let options = Options { allow_other: true, ..options };
     Mounted::new(&MkfsOptions::default(), MountOptions::default(), options)
 }
 
@@ -58,7 +61,7 @@ impl Mounted {
     pub fn again(folder: TempDir, open: MountOptions, options: Options) -> Self {
         let open = MountOptions { cache_size: 32 << 20, read_only: options.read_only, ..open };
         let fs = Fs::open(&folder.path().join("image"), open).unwrap();
-        let options = Options { source: "the source".to_owned(), allow_other: true, ..options };
+        let options = Options { source: "the source".to_owned(), ..options };
         let mount = myriad_fuse::mount(fs, &folder.path().join("mount"), options).unwrap();
         let handle = mount.handle();
         let server = std::thread::spawn(move || mount.serve());
@@ -104,7 +107,8 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // A test that failed may have files open.
         if let Some(server) = self.server.take() {
-            let _ = self.handle.unmount(true);
+            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
+            let _ = rustix::mount::unmount(self.root(), flags);
             let ended = server.join();
             if !std::thread::panicking() {
                 ended.unwrap().unwrap();
