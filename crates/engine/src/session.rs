@@ -138,7 +138,45 @@ impl Fs {
 
     /// A view of the volume for one user.
     pub fn session(&self, cred: Cred) -> Session {
-        Session { fs: self.clone(), cred, number: NEXT_SESSION.fetch_add(1, Ordering::Relaxed) }
+        Session { fs: self.clone(), cred, checked: false, number: NEXT_SESSION.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// A view of the volume for one user whose permissions somebody else checks: the kernel, for a mount. What is made is
+    /// `cred`'s and set-id bits go by it; nothing is refused but by inode flags.
+    pub fn session_checked(&self, cred: Cred) -> Session {
+        Session { checked: true, ..self.session(cred) }
+    }
+
+    /// Has files live on without a name while `keeper` holds them. Set once, before the volume is used.
+    pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
+        // A second keeper would not know what the first one holds.
+        assert!(self.volume().files.keeper.set(keeper).is_ok(), "a volume has one keeper");
+    }
+
+    /// Ends what [`Keeper::hold`] or [`File::hold`] began: without other handles, the file is gone.
+    pub fn release(&self, node: Node) {
+        let file = self.volume().files.find(Ino(node.ino)).filter(|file| file.generation == node.generation);
+        if let Some(file) = file {
+            drop(File { session: self.session(Cred::root()), file, options: OpenOptions::default() });
+        }
+    }
+
+    /// Whether the file has data that has no blocks yet: its `Stat::blocks` is an estimate then.
+    pub fn has_unflushed_data(&self, node: Node) -> bool {
+        self.volume().files.is_ahead(node)
+    }
+
+    /// Refuses all changes from now on, as after a device error; what was not synced is lost.
+    pub fn shut_down(&self, reason: &str) {
+        let source = std::io::Error::other(reason.to_owned());
+        self.volume().shut_down(&Error::Io { op: "use", offset: 0, source });
+    }
+
+    /// Whether some file has had an access control list.
+    pub fn has_acls(&self) -> bool {
+        let volume = self.volume();
+        let bits = volume.superblock.features_compatible.get() | volume.features.load(Ordering::Relaxed);
+        bits & feature::COMPATIBLE_ACL != 0
     }
 
     /// Makes everything done so far durable: data, names, attributes.
@@ -378,6 +416,8 @@ pub struct VolumeInfo {
 pub struct Session {
     fs: Fs,
     cred: Cred,
+    /// Permissions were checked by the caller.
+    checked: bool,
     /// Among all sessions of the process.
     number: u64,
 }
@@ -401,6 +441,13 @@ thread_local! {
     static MEMO: RefCell<[Memo; MEMOS]> = const {
         RefCell::new([const { Memo { session: 0, generation: 0, parent: Ino(0), path: Vec::new() } }; MEMOS])
     };
+}
+
+/// Who keeps files alive that have neither name nor handle: a mount, for the inodes that its kernel knows.
+pub trait Keeper: Send + Sync {
+    /// Asked when a file loses its last name and nobody has it open. True: it counts as open until [`Fs::release`].
+    /// Called with the inode locked; must not call the volume.
+    fn hold(&self, node: Node) -> bool;
 }
 
 /// Anything that can be a path.
@@ -437,7 +484,13 @@ impl Session {
     }
 
     fn ops(&self) -> Ops<'_> {
-        Ops { volume: self.volume(), cred: &self.cred, resolved: None }
+        Ops { volume: self.volume(), cred: self.judged(), caller: &self.cred, resolved: None }
+    }
+
+    /// For whom permissions are checked: nobody is refused what was granted already.
+    fn judged(&self) -> &Cred {
+        static ROOT: Cred = Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0 };
+        if self.checked { &ROOT } else { &self.cred }
     }
 
     /// Runs an operation on names given by path. Between finding their directories and locking them, those may have been
@@ -472,7 +525,7 @@ impl Session {
             let parent = self.parent(look, path, dir)?;
             return Ok(Place { parent, name: name.into(), must_be_dir: false, ends_in_dot: false });
         }
-        Ok(namei::resolve_parent(look, &self.cred, self.volume().root, path)?.into())
+        Ok(namei::resolve_parent(look, self.judged(), self.volume().root, path)?.into())
     }
 
     /// The directory `dir`, which `path` begins with; its user may search it.
@@ -489,7 +542,7 @@ impl Session {
             self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
             return Ok(parent);
         }
-        let parent = namei::resolve_parent(look, &self.cred, self.volume().root, path)?.parent;
+        let parent = namei::resolve_parent(look, self.judged(), self.volume().root, path)?.parent;
         MEMO.with_borrow_mut(|memos| {
             let memo = &mut memos[at];
             (memo.session, memo.generation, memo.parent) = (self.number, generation, parent);
@@ -503,7 +556,7 @@ impl Session {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        namei::resolve(look, &self.cred, self.volume().root, path, follow)
+        namei::resolve(look, self.judged(), self.volume().root, path, follow)
     }
 
     fn resolve_node(&self, path: &[u8], follow: bool) -> Result<Node> {
@@ -789,7 +842,7 @@ impl Session {
                 return Ok(place);
             }
             let link = inode::link_target(&look, ino, &raw)?;
-            let target = namei::resolve_parent(&look, &self.cred, place.parent, &link)?;
+            let target = namei::resolve_parent(&look, self.judged(), place.parent, &link)?;
             if target.must_be_dir {
                 return Err(Errno::ISDIR.into());
             }
@@ -805,6 +858,13 @@ impl Session {
         let file = self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })?;
         file.file.linkable.store(true, Ordering::Release);
         Ok(file)
+    }
+
+    /// An unnamed file in `directory`.
+    pub fn open_tmpfile_at(&self, directory: Node, mode: u16) -> Result<File> {
+        self.check_node(directory)?;
+        let made = self.ops().make_tmpfile(Ino(directory.ino), mode)?;
+        self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })
     }
 
     /// Names an unnamed file, or gives a named one a further name.
@@ -909,6 +969,15 @@ impl Session {
         self.node_of(&look, Ino(raw.parent.get()))
     }
 
+    /// The node that has an inode number now.
+    pub fn node(&self, ino: u64) -> Result<Node> {
+        let look = self.volume().look();
+        if self.volume().geometry.locate(Ino(ino)).is_none() {
+            return Err(Errno::STALE.into());
+        }
+        self.node_of(&look, Ino(ino))
+    }
+
     pub fn stat_node(&self, node: Node) -> Result<Stat> {
         self.ops().stat_node(node)
     }
@@ -926,7 +995,7 @@ impl Session {
                     _ => return Err(Errno::INVAL.into()),
                 }
                 let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
-                perm::check_truncate(&self.cred, &guarded.subject())?;
+                perm::check_truncate(self.judged(), &guarded.subject())?;
                 self.handle(Ino(node.ino), raw.generation.get(), OpenOptions { write: true, ..OpenOptions::default() })
             };
             file::truncate(self.volume(), &self.cred, &file.file, size)?;
@@ -1013,7 +1082,8 @@ impl Session {
 
     pub fn link_at(&self, node: Node, parent: Node, name: &[u8]) -> Result<Stat> {
         self.check_node(parent)?;
-        self.ops().link(node, Ino(parent.ino), name, false)
+        // A kernel that checks permissions also knows which of its unnamed files may get a name.
+        self.ops().link(node, Ino(parent.ino), name, self.checked)
     }
 
     pub fn unlink_at(&self, parent: Node, name: &[u8]) -> Result<()> {
@@ -1046,7 +1116,7 @@ impl Session {
                 return Err(Errno::LOOP.into());
             }
             let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
-            perm::check_open(&self.cred, &guarded.subject(), &options)?;
+            perm::check_open(self.judged(), &guarded.subject(), &options)?;
             let writes = options.write || options.append || options.truncate;
             if writes && self.volume().options.read_only {
                 return Err(Errno::ROFS.into());
@@ -1077,7 +1147,7 @@ impl Session {
     }
 
     fn again(&self) -> Session {
-        self.fs.session(self.cred.clone())
+        Session { checked: self.checked, ..self.fs.session(self.cred.clone()) }
     }
 
     /// Entries of a directory, without "." and "..".
@@ -1101,6 +1171,11 @@ impl Session {
         let entries = self.read_dir_at(directory, cookie, max)?;
         let stats = self.ops().stat_entries(&entries);
         Ok(entries.into_iter().zip(stats).collect())
+    }
+
+    /// The attributes of the files that entries name (`None`: gone meanwhile).
+    pub fn stat_entries(&self, entries: &[DirEntry]) -> Vec<Option<Stat>> {
+        self.ops().stat_entries(entries)
     }
 
     pub fn get_xattr_node(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
@@ -1180,6 +1255,12 @@ impl File {
 
     pub fn stat(&self) -> Result<Stat> {
         self.session.stat_node(self.node())
+    }
+
+    /// Leaves the file open without this handle, until [`Fs::release`].
+    pub fn hold(self) -> Node {
+        self.file.opens.fetch_add(1, Ordering::AcqRel);
+        self.node()
     }
 
     fn check_data(&self, writes: bool) -> Result<()> {

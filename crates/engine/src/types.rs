@@ -45,6 +45,16 @@ impl Node {
     pub fn ino(self) -> u64 {
         self.ino
     }
+
+    /// Tells apart the files that had this number one after the other, as in `Stat::generation`.
+    pub fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// A node that was taken apart: for who hands its parts to others and gets them back.
+    pub fn from_parts(ino: u64, generation: u32) -> Self {
+        Self { ino, generation }
+    }
 }
 
 /// File types, as in `mode`.

@@ -5,8 +5,10 @@
 //! - [`generate`]: seeded operations; [`shrink`]: the fewest of them that still fail.
 //! - [`compare`]: answers and whole trees held against each other.
 //! - [`crash`]: what may be found on a volume after power was lost.
+//! - [`host`]: the model held against a directory of the host, through system calls.
 //!
-//! Architecture invariant: this crate does not know the engine. Everything here is deterministic: same seed, same run.
+//! Architecture invariant: this crate does not know the engine. Everything here is deterministic: same seed, same run
+//! (the host aside).
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +16,7 @@ pub mod compare;
 pub mod crash;
 pub mod errno;
 pub mod generate;
+pub mod host;
 pub mod model;
 pub mod op;
 pub mod pattern;

@@ -66,6 +66,8 @@ pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Res
 /// Notes that memory is ahead of the inode: the file is on the list of dirty ones until its flush.
 pub(super) fn set_ahead(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, changed: bool) {
     file.size.store(data.size, Ordering::Relaxed);
+    file.pages.store(data.pages.len() as u64, Ordering::Relaxed);
+    file.emptied.store(data.emptied, Ordering::Relaxed);
     if changed || !file.ahead.load(Ordering::Relaxed) {
         let now = volume.now();
         file.mtime.store(now, Ordering::Relaxed);

@@ -31,12 +31,13 @@ pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
 use crate::error::{Errno, Error, Result};
-use crate::types::Stat;
+use crate::session::Keeper;
+use crate::types::{Node, Stat};
 use myriad_format::Ino;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Largest size of a file: offsets are signed 64-bit numbers.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
@@ -65,6 +66,9 @@ pub(crate) struct OpenFile {
     pub size: AtomicU64,
     pub mtime: AtomicI64,
     pub ctime: AtomicI64,
+    /// Dirty pages, and `FileData::emptied`, for the same purpose.
+    pub pages: AtomicU64,
+    pub emptied: AtomicBool,
     pub data: RwLock<FileData>,
 }
 
@@ -100,6 +104,8 @@ impl OpenFile {
             size: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
             ctime: AtomicI64::new(0),
+            pages: AtomicU64::new(0),
+            emptied: AtomicBool::new(false),
             data: RwLock::new(FileData::default()),
         }
     }
@@ -140,6 +146,8 @@ pub(crate) struct OpenFiles {
     pub dirty_pages: AtomicU64,
     /// Gone files whose pages are still to be discarded.
     dead: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    /// Who keeps files without a name alive besides open handles.
+    pub keeper: OnceLock<Arc<dyn Keeper>>,
 }
 
 #[derive(Default)]
@@ -157,6 +165,7 @@ impl OpenFiles {
             dirty: Mutex::new(Vec::new()),
             dirty_pages: AtomicU64::new(0),
             dead: Mutex::new(HashMap::new()),
+            keeper: OnceLock::new(),
         }
     }
 
@@ -177,6 +186,19 @@ impl OpenFiles {
     /// Whether somebody has it open. The inode is locked exclusively.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.find(ino).is_some_and(|file| file.opens.load(Ordering::Acquire) > 0)
+    }
+
+    /// Whether a file that lost its last name lives on: somebody has it open, or the keeper holds it, which then counts as
+    /// a handle. The inode is locked exclusively.
+    pub fn is_kept(&self, ino: Ino, generation: u32) -> bool {
+        if self.is_open(ino) {
+            return true;
+        }
+        let held = self.keeper.get().is_some_and(|keeper| keeper.hold(Node { ino: ino.0, generation }));
+        if held {
+            self.open(ino, generation);
+        }
+        held
     }
 
     /// Opens: makes the entry if it is missing. The inode is locked.
@@ -231,15 +253,26 @@ impl OpenFiles {
         self.shards.iter().map(open).sum()
     }
 
-    /// Puts what memory knows better than the inode into `stat`.
+    /// Puts what memory knows better than the inode into `stat`. Blocks promised count as the file's, or programs would
+    /// take it for one without data.
     #[inline]
-    pub fn overlay_stat(&self, stat: &mut Stat) {
+    pub fn overlay_stat(&self, stat: &mut Stat, block_bits: u32) {
         let Some(file) = self.find(Ino(stat.ino)) else { return };
         if file.generation == stat.generation && file.ahead.load(Ordering::Acquire) {
             stat.size = file.size.load(Ordering::Relaxed);
             stat.mtime = file.mtime.load(Ordering::Relaxed);
             stat.ctime = file.ctime.load(Ordering::Relaxed).max(stat.ctime);
+            // Pages may lie over blocks that are mapped: with those, the file is at most as large as its size says.
+            let unit = 1 << (block_bits - 9);
+            let mapped = if file.emptied.load(Ordering::Relaxed) { 0 } else { stat.blocks };
+            let most = mapped.max(stat.size.div_ceil(unit << 9).saturating_mul(unit));
+            stat.blocks = most.min(mapped + file.pages.load(Ordering::Relaxed) * unit);
         }
+    }
+
+    /// Whether memory is ahead of the inode.
+    pub fn is_ahead(&self, node: Node) -> bool {
+        self.find(Ino(node.ino)).is_some_and(|file| file.ahead.load(Ordering::Acquire))
     }
 
     pub fn set_mtime(&self, ino: Ino, time: i64) {

@@ -10,7 +10,7 @@ use myriad_format::inode::S_IFREG;
 use myriad_format::superblock::seam;
 
 fn open(volume: &Volume, name: &str) -> Arc<OpenFile> {
-    let ops = Ops { volume, cred: &Cred::root(), resolved: None };
+    let ops = Ops { volume, cred: &Cred::root(), caller: &Cred::root(), resolved: None };
     let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
     let stat = ops.make(volume.root, name.as_bytes(), &new).unwrap();
     volume.files.open(Ino(stat.ino), stat.generation)

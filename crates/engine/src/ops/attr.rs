@@ -8,7 +8,7 @@ use crate::inode;
 use crate::namei::Guarded;
 use crate::perm;
 use crate::perm::Subject;
-use crate::types::{Cred, Node, SetAttr, SetTime, Stat, Time, XattrMode};
+use crate::types::{Node, SetAttr, SetTime, Stat, Time, XattrMode};
 use crate::volume::Share;
 use crate::xattr;
 use myriad_format::Ino;
@@ -26,7 +26,7 @@ impl Ops<'_> {
             let mut raw = inode::read_node(&txn.look, node)?;
             let guarded = Guarded::new(&txn.look, ino, &raw)?;
             let now = volume.now();
-            if let Some(acl) = change(self.cred, &guarded.subject(), attr, now, &mut raw)? {
+            if let Some(acl) = self.change(&guarded.subject(), attr, now, &mut raw)? {
                 let mut list = xattr::read(&txn.look, ino, &raw)?;
                 attr_list::set(ino, &mut list, ACCESS_ACL, &acl, XattrMode::Set)?;
                 if !txn.try_reserve(xattr::blocks_for(volume.cache.block_size(), list.len()), Share::Last) {
@@ -45,53 +45,53 @@ impl Ops<'_> {
             Ok(self.stat_of(ino, &raw))
         })
     }
-}
 
-/// Checks all of `attr` but the size against the inode that `subject` and `raw` describe, then makes the changes in
-/// `raw`. Returns the access ACL that must follow a change of mode, if there is one. Flags go by what they were:
-/// clearing immutable comes first, alone.
-pub(super) fn change(
-    cred: &Cred,
-    subject: &Subject<'_>,
-    attr: &SetAttr,
-    now: Time,
-    raw: &mut RawInode,
-) -> Result<Option<Vec<u8>>> {
-    if attr.uid.is_some() || attr.gid.is_some() {
-        perm::check_chown(cred, subject, attr.uid, attr.gid)?;
+    /// Checks all of `attr` but the size against the inode that `subject` and `raw` describe, then makes the changes in
+    /// `raw`. Returns the access ACL that must follow a change of mode, if there is one. Flags go by what they were:
+    /// clearing immutable comes first, alone.
+    pub(super) fn change(
+        &self,
+        subject: &Subject<'_>,
+        attr: &SetAttr,
+        now: Time,
+        raw: &mut RawInode,
+    ) -> Result<Option<Vec<u8>>> {
+        if attr.uid.is_some() || attr.gid.is_some() {
+            perm::check_chown(self.cred, subject, attr.uid, attr.gid)?;
+        }
+        if attr.mode.is_some() {
+            perm::check_chmod(self.cred, subject)?;
+        }
+        perm::check_set_times(self.cred, subject, attr.atime, attr.mtime)?;
+        if let Some(flags) = attr.flags {
+            perm::check_flags(self.cred, subject, flags)?;
+        }
+        let mut mode = subject.mode;
+        if attr.uid.is_some() || attr.gid.is_some() {
+            mode = perm::mode_after_chown(self.caller, subject);
+            raw.uid = U32::new(attr.uid.unwrap_or(subject.uid));
+            raw.gid = U32::new(attr.gid.unwrap_or(subject.gid));
+        }
+        let mut acl = None;
+        if let Some(wanted) = attr.mode {
+            mode = perm::mode_after_chmod(self.caller, subject, raw.gid.get(), wanted);
+            acl = subject.access_acl.map(|acl| perm::acl::chmod_acl(acl, mode)).transpose()?;
+        }
+        raw.mode = U16::new(mode);
+        if let Some(flags) = attr.flags {
+            raw.flags = U32::new(raw.flags.get() & !inode::USER_FLAGS | flags & inode::USER_FLAGS);
+        }
+        let time = |wanted: SetTime| match wanted {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        if let Some(wanted) = attr.atime {
+            raw.atime = I64::new(time(wanted));
+        }
+        if let Some(wanted) = attr.mtime {
+            raw.mtime = I64::new(time(wanted));
+        }
+        raw.ctime = I64::new(now);
+        Ok(acl)
     }
-    if attr.mode.is_some() {
-        perm::check_chmod(cred, subject)?;
-    }
-    perm::check_set_times(cred, subject, attr.atime, attr.mtime)?;
-    if let Some(flags) = attr.flags {
-        perm::check_flags(cred, subject, flags)?;
-    }
-    let mut mode = subject.mode;
-    if attr.uid.is_some() || attr.gid.is_some() {
-        mode = perm::mode_after_chown(cred, subject);
-        raw.uid = U32::new(attr.uid.unwrap_or(subject.uid));
-        raw.gid = U32::new(attr.gid.unwrap_or(subject.gid));
-    }
-    let mut acl = None;
-    if let Some(wanted) = attr.mode {
-        mode = perm::mode_after_chmod(cred, subject, raw.gid.get(), wanted);
-        acl = subject.access_acl.map(|acl| perm::acl::chmod_acl(acl, mode)).transpose()?;
-    }
-    raw.mode = U16::new(mode);
-    if let Some(flags) = attr.flags {
-        raw.flags = U32::new(raw.flags.get() & !inode::USER_FLAGS | flags & inode::USER_FLAGS);
-    }
-    let time = |wanted: SetTime| match wanted {
-        SetTime::Now => now,
-        SetTime::At(time) => time,
-    };
-    if let Some(wanted) = attr.atime {
-        raw.atime = I64::new(time(wanted));
-    }
-    if let Some(wanted) = attr.mtime {
-        raw.mtime = I64::new(time(wanted));
-    }
-    raw.ctime = I64::new(now);
-    Ok(acl)
 }

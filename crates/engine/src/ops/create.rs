@@ -1,6 +1,6 @@
 //! create, mkdir, mknod, symlink, and files without a name.
 
-use super::{Ops, attr, touch_dir, transact};
+use super::{Ops, touch_dir, transact};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
@@ -68,13 +68,13 @@ impl Ops<'_> {
                 return Err(Errno::PERM.into());
             }
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
-            let mut owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            let mut owner = perm::new_inode(self.caller, &guarded.subject(), default_acl.as_deref(), new.mode)?;
             if new.content.size > 0 {
-                owner.mode = perm::mode_after_write(self.cred, &subject_of(&owner));
+                owner.mode = perm::mode_after_write(self.caller, &subject_of(&owner));
             }
             let mut raw = blank(volume.now(), &owner, new);
             if let Some(attr) = new.attr {
-                let acl = attr::change(self.cred, &subject_of(&owner), attr, raw.ctime.get(), &mut raw)?;
+                let acl = self.change(&subject_of(&owner), attr, raw.ctime.get(), &mut raw)?;
                 owner.access_acl = acl.or(owner.access_acl);
             }
             reserve_acls(txn, &owner)?;
@@ -111,7 +111,7 @@ impl Ops<'_> {
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             let new = NewFile { mode: S_IFREG | mode & 0o7777, ..NewFile::default() };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
-            let owner = perm::new_inode(self.cred, &guarded.subject(), default_acl.as_deref(), new.mode)?;
+            let owner = perm::new_inode(self.caller, &guarded.subject(), default_acl.as_deref(), new.mode)?;
             reserve_acls(txn, &owner)?;
             let near = self.volume.block_of(parent);
             let ino = self.volume.allocate_inode(txn, near)?;

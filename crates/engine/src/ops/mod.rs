@@ -33,7 +33,10 @@ pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
 #[derive(Clone, Copy)]
 pub(crate) struct Ops<'a> {
     pub volume: &'a Volume,
+    /// For whom permissions are checked.
     pub cred: &'a Cred,
+    /// Who asks: new files are theirs, and set-id bits go by them. Another than `cred` where somebody else has checked.
+    pub caller: &'a Cred,
     /// Generation of the name space in which the directories given were resolved from a path; `None` for directories
     /// that a caller holds as nodes. If it has passed when the directory is locked, the answer is [`RESOLVE_AGAIN`].
     pub resolved: Option<u64>,
@@ -50,7 +53,7 @@ impl<'a> Ops<'a> {
     /// Attributes of an inode just read, with what open files are ahead of it.
     pub fn stat_of(&self, ino: Ino, raw: &RawInode) -> Stat {
         let mut stat = inode::stat(self.volume, ino, raw);
-        self.volume.files.overlay_stat(&mut stat);
+        self.volume.files.overlay_stat(&mut stat, self.volume.geometry.block_bits);
         stat
     }
 

@@ -304,7 +304,7 @@ mod tests {
     fn a_target_that_has_just_come_is_replaced_by_a_whole_file() {
         let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
         let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, resolved: None };
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred, resolved: None };
         let make = |name: &[u8]| {
             let stat = ops.make(volume.root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
             volume.files.open(Ino(stat.ino), stat.generation)

@@ -100,7 +100,7 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Done);
     }
-    if volume.files.is_open(ino) {
+    if volume.files.is_kept(ino, raw.generation.get()) {
         volume.orphans.lock().insert(ino.0);
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);

@@ -32,7 +32,7 @@ impl Ops<'_> {
         let _lock = self.volume.lock_shared(ino);
         let raw = inode::read_node(&look, node)?;
         let list = xattr::read(&look, ino, &raw)?;
-        attr_list::names(self.cred, ino, &list)
+        attr_list::names(self.caller, ino, &list)
     }
 
     pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
@@ -86,7 +86,7 @@ impl Ops<'_> {
             let mut list = xattr::read(&txn.look, ino, &raw)?;
             let mut value = value.map(<[u8]>::to_vec);
             if let (Some(acl), true) = (acl, name == ACCESS_ACL) {
-                let (mode, stored) = crate::perm::acl::mode_from_acl(self.cred, &guarded.subject(), acl);
+                let (mode, stored) = crate::perm::acl::mode_from_acl(self.caller, &guarded.subject(), acl);
                 raw.mode = U16::new(mode);
                 value = stored;
             }

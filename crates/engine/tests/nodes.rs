@@ -1,0 +1,154 @@
+//! What a mount needs of the engine: files held without names or handles, callers checked by somebody else.
+
+use myriad_check::{Options as CheckOptions, check};
+use myriad_device::MemoryDevice;
+use myriad_engine::{Cred, Errno, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions, RenameMode};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+/// Holds what it was told to, and remembers what it was asked to hold.
+#[derive(Default)]
+struct Known {
+    nodes: Mutex<HashSet<Node>>,
+    held: Mutex<Vec<Node>>,
+}
+
+impl Keeper for Known {
+    fn hold(&self, node: Node) -> bool {
+        let known = self.nodes.lock().unwrap().contains(&node);
+        if known {
+            self.held.lock().unwrap().push(node);
+        }
+        known
+    }
+}
+
+fn volume() -> (Arc<MemoryDevice>, Fs, Arc<Known>) {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    let fs = open(&device);
+    let known = Arc::new(Known::default());
+    fs.set_keeper(known.clone());
+    (device, fs, known)
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Fs {
+    let options = MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
+    Fs::open_device(device.clone(), None, options).unwrap()
+}
+
+fn assert_sound(device: &Arc<MemoryDevice>) {
+    let report = check(device.clone(), None, &CheckOptions::default()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
+}
+
+const READ_WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    create: false,
+    exclusive: false,
+    no_follow: false,
+    sync: false,
+    dont_cache: false,
+    mode: 0,
+};
+
+#[test]
+fn a_held_file_outlives_its_name_until_it_is_released() {
+    let (device, fs, known) = volume();
+    let session = fs.session(Cred::root());
+    let root = session.root();
+    for (victim, remove) in [("a", "unlink"), ("b", "rename"), ("c", "rmdir")] {
+        let node = match remove {
+            "rmdir" => session.mkdir(victim, 0o755).unwrap(),
+            _ => session.create(victim, 0o644).unwrap(),
+        };
+        known.nodes.lock().unwrap().insert(node);
+        if remove != "rmdir" {
+            session.open_node(node, READ_WRITE).unwrap().write_at(b"still here", 0).unwrap();
+        }
+        match remove {
+            "unlink" => session.unlink_at(root, b"a").unwrap(),
+            "rename" => {
+                session.create("new", 0o644).unwrap();
+                session.rename_at(root, b"new", root, b"b", RenameMode::Replace).unwrap();
+            }
+            _ => session.rmdir_at(root, b"c").unwrap(),
+        }
+        assert_eq!(known.held.lock().unwrap().pop(), Some(node));
+        assert_eq!(session.stat_node(node).unwrap().nlink, 0);
+        // Opened and closed, written and flushed, it is still held.
+        if remove != "rmdir" {
+            session.open_node(node, READ_WRITE).unwrap().write_at(b"and", 6).unwrap();
+            fs.sync().unwrap();
+            let mut buf = [0; 10];
+            assert_eq!(session.open_node(node, READ_WRITE).unwrap().read_at(&mut buf, 0).unwrap(), 10);
+            assert_eq!(&buf, b"still ande");
+        }
+        fs.release(node);
+        assert_eq!(session.stat_node(node).unwrap_err().errno(), Errno::STALE);
+    }
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device);
+}
+
+#[test]
+fn held_files_are_reclaimed_after_a_crash() {
+    let (device, fs, known) = volume();
+    let session = fs.session(Cred::root());
+    let used = fs.statfs().unwrap().inodes_used;
+    let node = session.create("gone", 0o644).unwrap();
+    known.nodes.lock().unwrap().insert(node);
+    session.unlink("gone").unwrap();
+    let tmpfile = session.open_tmpfile_at(session.root(), 0o600).unwrap().hold();
+    assert_eq!(session.stat_node(tmpfile).unwrap().nlink, 0);
+    fs.sync().unwrap();
+    let image = Arc::new(device.clone_image());
+    let fs = open(&image);
+    assert_eq!(fs.statfs().unwrap().inodes_used, used);
+    fs.close().unwrap();
+    assert_sound(&image);
+}
+
+#[test]
+fn a_checked_session_is_refused_nothing_but_owns_what_it_makes() {
+    let (_, fs, _) = volume();
+    let owner = fs.session(Cred::root());
+    owner.mkdir("closed", 0o700).unwrap();
+    owner.create("closed/file", 0o6711).unwrap();
+    let stranger = Cred { uid: 1000, gid: 1000, groups: vec![], umask: 0 };
+    let refused = fs.session(stranger.clone());
+    assert_eq!(refused.stat("closed/file").unwrap_err().errno(), Errno::ACCESS);
+    let checked = fs.session_checked(stranger);
+    let directory = checked.lookup(checked.root(), b"closed").unwrap().node();
+    let made = checked.mknod_at(directory, b"made", 0o644, 0).unwrap();
+    assert_eq!((made.uid, made.gid), (1000, 1000));
+    // Set-id bits go with a stranger's write, whoever checked it.
+    let file = checked.lookup(directory, b"file").unwrap();
+    assert_eq!(file.mode & 0o7777, 0o6711);
+    checked.open_node(file.node(), READ_WRITE).unwrap().write_at(b"x", 0).unwrap();
+    assert_eq!(checked.stat_node(file.node()).unwrap().mode & 0o7777, 0o711);
+}
+
+#[test]
+fn blocks_of_unflushed_data_are_told() {
+    let (_, fs, _) = volume();
+    let session = fs.session(Cred::root());
+    let node = session.create("file", 0o644).unwrap();
+    let file = session.open_node(node, READ_WRITE).unwrap();
+    file.write_at(&[1; 20000], 0).unwrap();
+    assert!(fs.has_unflushed_data(node));
+    assert_eq!(file.stat().unwrap().blocks, 40);
+    fs.sync().unwrap();
+    assert!(!fs.has_unflushed_data(node));
+    assert_eq!(file.stat().unwrap().blocks, 40);
+    // Over blocks that are there, and then over none.
+    file.write_at(&[2; 8192], 0).unwrap();
+    assert_eq!(file.stat().unwrap().blocks, 40);
+    file.truncate(0).unwrap();
+    file.write_at(&[3; 5000], 0).unwrap();
+    assert_eq!(file.stat().unwrap().blocks, 16);
+}

@@ -1,0 +1,33 @@
+//! What can go wrong with a mount. Each message names the mount point or the thing, and the next step.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a volume could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("{}: {source}; the mount point must be a directory that can be searched", .path.display())]
+    MountPoint { path: PathBuf, source: io::Error },
+    #[error("/dev/fuse: {0}; load the kernel's module `fuse` or give the container the device")]
+    Device(io::Error),
+    #[error("mounting on {}: {source}", .path.display())]
+    Mount { path: PathBuf, source: io::Error },
+    #[error("fusermount3: {0}; install fuse3, or mount as root")]
+    Helper(String),
+    #[error("the kernel's FUSE protocol is {major}.{minor}; 7.31 or later is needed (Linux 5.4)")]
+    Protocol { major: u32, minor: u32 },
+    #[error("FUSE over io_uring: {0}; choose the classic transport")]
+    Ring(String),
+    #[error("option {option}: {reason}")]
+    Option { option: String, reason: String },
+}
+
+/// Why serving ended other than by an unmount and a clean close.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("/dev/fuse: {0}")]
+    Device(io::Error),
+    /// The mount is gone, but the volume was not closed cleanly; its next opening recovers it.
+    #[error("closing the volume: {0}")]
+    Close(myriad_engine::Error),
+}

@@ -1,0 +1,204 @@
+//! Mounts a volume through FUSE, with a transport of our own.
+//!
+//! [`mount`] mounts and shakes hands with the kernel; [`Mount::serve`] answers requests until the mount is gone, and closes
+//! the volume. `docs/design/mount.md` tells what is asked of the kernel and why that is safe.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use myriad_engine::{Fs, MountOptions};
+//! let fs = Fs::open("vol.img".as_ref(), MountOptions::default())?;
+//! let options = myriad_fuse::Options { source: "vol.img".into(), ..Default::default() };
+//! let mount = myriad_fuse::mount(fs, "/mnt".as_ref(), options)?;
+//! let handle = mount.handle();
+//! std::thread::spawn(move || handle.unmount(false)); // whenever it is time
+//! mount.serve()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Invariant:** no other crate knows the FUSE protocol.
+#![deny(unsafe_code)]
+
+mod error;
+mod mount_point;
+mod negotiate;
+mod nodes;
+mod options;
+mod request;
+mod service;
+mod stats;
+mod transport;
+mod volume;
+mod wire;
+
+pub use error::{MountError, ServeError};
+pub use options::{Options, TransportChoice};
+pub use request::{DecodeError, Forgets, Operation, Request, decode};
+pub use stats::{LATENCY_BUCKETS, RequestStats, Stats};
+pub use wire::{InHeader, InitIn};
+
+use mount_point::MountPoint;
+use myriad_engine::Fs;
+use negotiate::{Agreement, Wishes, negotiate};
+use service::Service;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use transport::{Classic, Device, Message, Notifier, Transport};
+use volume::VolumeService;
+use wire::OutHeader;
+use zerocopy::IntoBytes;
+
+/// Mounts a volume. Requests wait until [`Mount::serve`] answers them.
+pub fn mount(fs: Fs, mount_point: &Path, mut options: Options) -> Result<Mount, MountError> {
+    options.read_only |= fs.info().read_only;
+    let log = options.request_log.take();
+    let connection = Connection::new(mount_point, &options, fs.has_acls())?;
+    let Connection { mount_point, transport, notifier, agreement } = connection;
+    let service = VolumeService::new(fs, &options, agreement, notifier, transport.name());
+    service.recorder().set_log(log);
+    let shared = Shared { service, mount_point };
+    Ok(Mount { handle: Handle { shared: Arc::new(shared) }, transport: Some(transport) })
+}
+
+/// A mounted volume that is not served yet. Dropped without being served, it is unmounted.
+pub struct Mount {
+    handle: Handle,
+    transport: Option<Box<dyn Transport>>,
+}
+
+impl Mount {
+    /// Answers requests until the mount is gone; then closes the volume.
+    pub fn serve(mut self) -> Result<(), ServeError> {
+        let transport = self.transport.take().expect("a mount is served once");
+        let shared = Arc::clone(&self.handle.shared);
+        let served = transport.run(shared.clone());
+        if served.is_err() {
+            // Whoever still waits for an answer gets an error instead.
+            let _ = shared.mount_point.unmount(true);
+        }
+        shared.service.release_all();
+        shared.service.fs().clone().close().map_err(ServeError::Close)?;
+        served
+    }
+
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.transport.take().is_some() {
+            // Nobody will answer: without this, the mount point would be dead.
+            let _ = self.handle.shared.mount_point.unmount(true);
+        }
+    }
+}
+
+/// Speaks to a mount from other threads.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    service: VolumeService,
+    mount_point: MountPoint,
+}
+
+impl Service for Shared {
+    fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> service::Answer {
+        self.service.answer(request, out)
+    }
+
+    fn panicked(&self) {
+        self.service.panicked();
+    }
+
+    fn recorder(&self) -> &stats::Recorder {
+        self.service.recorder()
+    }
+}
+
+impl Handle {
+    pub fn fs(&self) -> &Fs {
+        self.shared.service.fs()
+    }
+
+    pub fn mount_point(&self) -> &Path {
+        self.shared.mount_point.path()
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.shared.service.stats()
+    }
+
+    /// Unmounts. `lazy`: at once, though files are open; they stay usable until they are closed.
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        self.shared.mount_point.unmount(lazy)
+    }
+
+    /// From now on, a line for every request; `None` ends it.
+    pub fn set_request_log(&self, log: Option<Box<dyn Write + Send>>) {
+        self.shared.service.recorder().set_log(log);
+    }
+}
+
+/// A mount whose INIT is answered, and how its requests come.
+struct Connection {
+    mount_point: MountPoint,
+    transport: Box<dyn Transport>,
+    notifier: Notifier,
+    agreement: Agreement,
+}
+
+impl Connection {
+    fn new(path: &Path, options: &Options, has_acls: bool) -> Result<Self, MountError> {
+        let wishes = Wishes::new(options, has_acls, false);
+        let (mount_point, device) = MountPoint::mount(path, options)?;
+        let start = || {
+            let agreement = shake_hands(&device, wishes)?;
+            Ok((agreement, device.notifier().map_err(MountError::Device)?))
+        };
+        match start() {
+            Ok((agreement, notifier)) => {
+                let transport = Box::new(Classic::new(device, options.threads));
+                Ok(Self { mount_point, transport, notifier, agreement })
+            }
+            Err(error) => {
+                let _ = mount_point.unmount(true);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Answers INIT, the first request.
+fn shake_hands(device: &Device, wishes: Wishes) -> Result<Agreement, MountError> {
+    let mut buf = vec![0; transport::BUFFER_SIZE];
+    loop {
+        let len = match device.receive(&mut buf).map_err(MountError::Device)? {
+            Message::Bytes(len) => len,
+            Message::Nothing => continue,
+            Message::Gone => return Err(MountError::Device(io::ErrorKind::NotConnected.into())),
+        };
+        let (header, theirs) = match decode(&buf[..len]) {
+            Ok(Request { header, operation: Operation::Init(theirs) }) => (header, theirs),
+            // Nothing comes before INIT.
+            _ => return Err(MountError::Device(io::ErrorKind::InvalidData.into())),
+        };
+        let (major, minor) = (theirs.major, theirs.minor);
+        if major < wire::MAJOR || major == wire::MAJOR && minor < wire::MINOR_MIN {
+            return Err(MountError::Protocol { major, minor });
+        }
+        // A newer major version asks again when told which one we speak.
+        let (answer, agreement) = negotiate(&theirs, wishes);
+        let head =
+            OutHeader { len: (size_of::<OutHeader>() + size_of_val(&answer)) as u32, error: 0, unique: header.unique };
+        device.send(&[head.as_bytes(), answer.as_bytes()].concat()).map_err(MountError::Device)?;
+        if major == wire::MAJOR {
+            return Ok(agreement);
+        }
+    }
+}

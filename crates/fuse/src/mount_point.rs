@@ -1,0 +1,304 @@
+//! Mounting and unmounting: by mount(2) where that is allowed, through fusermount3 otherwise.
+
+use crate::error::MountError;
+use crate::options::Options;
+use crate::transport::Device;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What /proc/mounts shows as the type.
+const FS_TYPE: &str = "fuse.myriad";
+const HELPER: &str = "fusermount3";
+
+/// A mount that is taken away when this goes, unless it is gone already.
+pub struct MountPoint {
+    path: PathBuf,
+    /// How it was mounted, and so how it is unmounted.
+    by_helper: bool,
+}
+
+impl MountPoint {
+    /// Mounts, and gives the descriptor that its requests come from. A dead mount of ours in the way is taken away first.
+    pub fn mount(path: &Path, options: &Options) -> Result<(Self, Device), MountError> {
+        let path = resolve(path)?;
+        let mode = std::fs::metadata(&path).map_err(|source| MountError::MountPoint { path: path.clone(), source })?;
+        if mode.mode() & 0o17_0000 != 0o4_0000 {
+            let source = io::ErrorKind::NotADirectory.into();
+            return Err(MountError::MountPoint { path, source });
+        }
+        let kernel = KernelOptions::new(options)?;
+        if rustix::process::geteuid().is_root() {
+            match mount_direct(&path, options, &kernel) {
+                // A container's root may lack the right, and yet have the helper.
+                Err(MountError::Mount { source, .. }) if source.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {}
+                result => return result.map(|device| (Self { path, by_helper: false }, device)),
+            }
+        }
+        mount_by_helper(&path, options, &kernel).map(|device| (Self { path, by_helper: true }, device))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts; `lazy` though it is in use.
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        unmount(&self.path, lazy, self.by_helper)
+    }
+}
+
+fn unmount(path: &Path, lazy: bool, by_helper: bool) -> io::Result<()> {
+    if !by_helper {
+        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        return Ok(rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW)?);
+    }
+    let mut command = Command::new(HELPER);
+    command.args(if lazy { &["-u", "-z", "-q"][..] } else { &["-u", "-q"][..] }).arg("--").arg(path);
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// The mount point's path with nothing left to resolve. Its last component may be a dead mount, which nobody can look at.
+fn resolve(path: &Path) -> Result<PathBuf, MountError> {
+    let error = |source| MountError::MountPoint { path: path.to_owned(), source };
+    match std::fs::metadata(path).and_then(|_| path.canonicalize()) {
+        Err(source) if source.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            let name = path.file_name().ok_or_else(|| error(io::ErrorKind::InvalidInput.into()))?;
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let path = parent.canonicalize().map_err(error)?.join(name);
+            if mounted_type(&path).as_deref() != Some(FS_TYPE) {
+                return Err(error(source));
+            }
+            let is_root = rustix::process::geteuid().is_root();
+            unmount(&path, true, !is_root).map_err(error)?;
+            path.canonicalize().map_err(error)
+        }
+        result => result.map_err(error),
+    }
+}
+
+/// Type of the topmost mount on a path.
+fn mounted_type(path: &Path) -> Option<String> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let lines: Vec<&[u8]> = table.split(|&byte| byte == b'\n').collect();
+    lines.iter().rev().find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let is_it = unescape(fields.get(4)?) == path.as_os_str().as_bytes();
+        is_it.then(|| String::from_utf8_lossy(fields.get(dash + 1).copied().unwrap_or_default()).into_owned())
+    })
+}
+
+/// Undoes the octal escapes of /proc/self/mountinfo.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) if byte == b'\\' => {
+                out.push(escaped);
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// The options that the kernel, not the server, carries out.
+struct KernelOptions {
+    flags: MountFlags,
+    /// The same in words, for fusermount3.
+    words: Vec<String>,
+    allow_other: bool,
+    default_permissions: bool,
+}
+
+impl KernelOptions {
+    fn new(options: &Options) -> Result<Self, MountError> {
+        // As mount.fuse has it: an image may be a stranger's.
+        let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let mut words = Vec::new();
+        flags.set(MountFlags::RDONLY, options.read_only);
+        if options.read_only {
+            words.push("ro".to_owned());
+        }
+        for word in &options.kernel_options {
+            let (flag, on) = match word.as_str() {
+                "ro" => (MountFlags::RDONLY, true),
+                "rw" => (MountFlags::RDONLY, options.read_only),
+                "suid" => (MountFlags::NOSUID, false),
+                "nosuid" => (MountFlags::NOSUID, true),
+                "dev" => (MountFlags::NODEV, false),
+                "nodev" => (MountFlags::NODEV, true),
+                "exec" => (MountFlags::NOEXEC, false),
+                "noexec" => (MountFlags::NOEXEC, true),
+                "atime" => (MountFlags::NOATIME, false),
+                "noatime" => (MountFlags::NOATIME, true),
+                "diratime" => (MountFlags::NODIRATIME, false),
+                "nodiratime" => (MountFlags::NODIRATIME, true),
+                "relatime" => (MountFlags::RELATIME, true),
+                "norelatime" => (MountFlags::RELATIME, false),
+                "strictatime" => (MountFlags::STRICTATIME, true),
+                "lazytime" => (MountFlags::LAZYTIME, true),
+                "nolazytime" => (MountFlags::LAZYTIME, false),
+                "sync" => (MountFlags::SYNCHRONOUS, true),
+                "async" => (MountFlags::SYNCHRONOUS, false),
+                "dirsync" => (MountFlags::DIRSYNC, true),
+                _ => {
+                    let reason = "is none that the kernel knows for a mount".to_owned();
+                    return Err(MountError::Option { option: word.clone(), reason });
+                }
+            };
+            flags.set(flag, on);
+            // fusermount3 sets nosuid and nodev itself and does not know all of these words.
+            if !matches!(word.as_str(), "rw" | "diratime" | "nodiratime" | "relatime" | "norelatime" | "strictatime")
+                && !matches!(word.as_str(), "lazytime" | "nolazytime")
+            {
+                words.push(word.clone());
+            }
+        }
+        // With a mount for user 0 alone there is nobody to refuse anything; not checking saves a GETATTR of the directory
+        // after each change of it.
+        let only_root = rustix::process::geteuid().is_root() && !options.allow_other;
+        let default_permissions = options.default_permissions && !only_root;
+        Ok(Self { flags, words, allow_other: options.allow_other, default_permissions })
+    }
+
+    fn data(&self, device: &Device) -> String {
+        use rustix::fd::AsFd;
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let fd = device.as_fd().as_raw_fd();
+        let mut data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid}");
+        for (on, word) in [(self.allow_other, "allow_other"), (self.default_permissions, "default_permissions")] {
+            if on {
+                data.push(',');
+                data.push_str(word);
+            }
+        }
+        data
+    }
+}
+
+fn mount_direct(path: &Path, options: &Options, kernel: &KernelOptions) -> Result<Device, MountError> {
+    let device = Device::open().map_err(MountError::Device)?;
+    let c_string = |bytes: &[u8], option: &str| {
+        CString::new(bytes)
+            .map_err(|_| MountError::Option { option: option.into(), reason: "holds a zero byte".into() })
+    };
+    let source = c_string(options.source.as_bytes(), "source")?;
+    let target = c_string(path.as_os_str().as_bytes(), "mount point")?;
+    let data = c_string(kernel.data(&device).as_bytes(), "data")?;
+    rustix::mount::mount(&*source, &*target, FS_TYPE, kernel.flags, &*data)
+        .map_err(|error| MountError::Mount { path: path.to_owned(), source: error.into() })?;
+    Ok(device)
+}
+
+/// fusermount3 mounts, being set-uid root, and sends the descriptor through a socket that it is given.
+fn mount_by_helper(path: &Path, options: &Options, kernel: &KernelOptions) -> Result<Device, MountError> {
+    let failed = |text: String| MountError::Helper(text);
+    let io_failed = |error: io::Error| MountError::Helper(error.to_string());
+    // Commas and backslashes are the helper's own.
+    let source: String = options
+        .source
+        .chars()
+        .flat_map(|c| {
+            let escape = matches!(c, ',' | '\\').then_some('\\');
+            escape.into_iter().chain([c])
+        })
+        .collect();
+    let mut words = vec![format!("fsname={source}"), "subtype=myriad".to_owned()];
+    for (on, word) in [(kernel.allow_other, "allow_other"), (kernel.default_permissions, "default_permissions")] {
+        if on {
+            words.push(word.to_owned());
+        }
+    }
+    words.extend(kernel.words.iter().cloned());
+
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|error| io_failed(error.into()))?;
+    let mut helper = Command::new(HELPER)
+        .arg("-o")
+        .arg(words.join(","))
+        .arg("--")
+        .arg(path)
+        // The socket is its standard input: that needs no descriptor that other children would inherit.
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(io_failed)?;
+    let received = receive_descriptor(&ours);
+    let mut message = String::new();
+    if let Some(mut stderr) = helper.stderr.take() {
+        let _ = stderr.read_to_string(&mut message);
+    }
+    let status = helper.wait().map_err(io_failed)?;
+    match received {
+        Ok(Some(fd)) if status.success() => Ok(Device::from(fd)),
+        Err(error) => Err(io_failed(error)),
+        _ if message.trim().is_empty() => Err(failed(status.to_string())),
+        _ => Err(failed(message.trim().trim_start_matches("fusermount3: ").to_owned())),
+    }
+}
+
+/// The descriptor that a message brings; `None` if the other end closes without one.
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    loop {
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags) {
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(_) => break,
+        }
+    }
+    let fds = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(fds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_tables_are_unescaped() {
+        assert_eq!(unescape(br"/a\040b\134\011"), b"/a b\\\t");
+        assert_eq!(unescape(br"/a\04"), br"/a\04");
+        assert_eq!(unescape(br"\999\040"), br"\999 ");
+        assert!(mounted_type(Path::new("/proc")).is_some());
+        assert_eq!(mounted_type(Path::new("/no/such/mount")), None);
+    }
+
+    #[test]
+    fn options_that_the_kernel_does_not_know_are_refused_by_name() {
+        let options = Options { kernel_options: vec!["noexec".into(), "exotic".into()], ..Options::default() };
+        let error = KernelOptions::new(&options).err().unwrap().to_string();
+        assert!(error.contains("exotic"), "{error}");
+        let options = Options { kernel_options: vec!["suid".into(), "noexec".into()], ..Options::default() };
+        let kernel = KernelOptions::new(&options).unwrap();
+        assert_eq!(kernel.flags, MountFlags::NODEV | MountFlags::NOEXEC);
+    }
+}

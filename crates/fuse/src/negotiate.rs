@@ -1,0 +1,138 @@
+//! INIT: what kernel and server agree on.
+
+use crate::options::Options;
+use crate::wire::{InitIn, InitOut, MAJOR, MINOR, init};
+
+/// Largest read or write request: longer ones gain nothing, shorter ones cost direct reads a quarter.
+pub const REQUEST_MAX: usize = 1 << 20;
+/// The same in pages.
+const PAGES_MAX: u16 = (REQUEST_MAX / 4096) as u16;
+
+/// What a mount asks of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes {
+    pub no_open: bool,
+    pub acl: bool,
+    pub writeback: bool,
+    pub ring: bool,
+}
+
+impl Wishes {
+    pub fn new(options: &Options, has_acls: bool, ring: bool) -> Self {
+        Self {
+            // The kernel opens by itself only what needs no answer to OPEN: direct I/O does, and permissions that it is
+            // not to check.
+            no_open: options.no_open && !options.direct_io && options.default_permissions,
+            acl: (options.acl || has_acls) && !options.no_xattr,
+            writeback: options.writeback,
+            ring,
+        }
+    }
+
+    fn flags(self) -> u64 {
+        let mut flags = init::ASYNC_READ
+            | init::EXPORT_SUPPORT
+            | init::BIG_WRITES
+            | init::DO_READDIRPLUS
+            | init::READDIRPLUS_AUTO
+            | init::ASYNC_DIO
+            | init::NO_OPEN_SUPPORT
+            | init::PARALLEL_DIROPS
+            | init::ABORT_ERROR
+            | init::MAX_PAGES
+            | init::CACHE_SYMLINKS
+            | init::EXPLICIT_INVAL_DATA
+            | init::HANDLE_KILLPRIV_V2
+            | init::SETXATTR_EXT
+            | init::INIT_EXT
+            | init::DIRECT_IO_ALLOW_MMAP;
+        if !self.no_open {
+            // Without OPEN nobody would truncate.
+            flags |= init::ATOMIC_O_TRUNC;
+        }
+        if self.acl {
+            // A directory's default ACL may take the umask's place, and only the server knows it.
+            flags |= init::POSIX_ACL | init::DONT_MASK;
+        }
+        if self.writeback {
+            flags |= init::WRITEBACK_CACHE;
+        }
+        if self.ring {
+            flags |= init::OVER_IO_URING;
+        }
+        flags
+    }
+}
+
+/// What was agreed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    pub no_open: bool,
+    pub acl: bool,
+    pub ring: bool,
+    /// OPEN also truncates.
+    pub atomic_truncate: bool,
+}
+
+/// Answers INIT: of our wishes, those that the kernel knows.
+pub fn negotiate(theirs: &InitIn, wishes: Wishes) -> (InitOut, Agreement) {
+    let extended = u64::from(theirs.flags) & init::INIT_EXT != 0;
+    let offered = u64::from(theirs.flags) | if extended { u64::from(theirs.flags2) << 32 } else { 0 };
+    let agreed = offered & wishes.flags();
+    let out = InitOut {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead: theirs.max_readahead.max(REQUEST_MAX as u32),
+        flags: agreed as u32,
+        flags2: (agreed >> 32) as u32,
+        max_background: 64,
+        congestion_threshold: 48,
+        max_write: REQUEST_MAX as u32,
+        time_gran: 1,
+        max_pages: PAGES_MAX,
+        ..InitOut::default()
+    };
+    let has = |flag| agreed & flag != 0;
+    let agreement = Agreement {
+        no_open: wishes.no_open && has(init::NO_OPEN_SUPPORT),
+        acl: has(init::POSIX_ACL),
+        ring: has(init::OVER_IO_URING),
+        atomic_truncate: has(init::ATOMIC_O_TRUNC),
+    };
+    (out, agreement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes() -> Wishes {
+        Wishes { no_open: true, acl: true, writeback: false, ring: true }
+    }
+
+    #[test]
+    fn nothing_is_taken_that_was_not_offered() {
+        let theirs = InitIn { major: 7, minor: 31, flags: init::BIG_WRITES as u32, ..InitIn::default() };
+        let (out, agreement) = negotiate(&theirs, wishes());
+        assert_eq!((u64::from(out.flags), out.flags2), (init::BIG_WRITES, 0));
+        assert_eq!(agreement, Agreement::default());
+        // Flags from bit 32 on count only with INIT_EXT.
+        let high = (init::OVER_IO_URING >> 32) as u32;
+        let theirs = InitIn { flags2: high, ..theirs };
+        assert!(!negotiate(&theirs, wishes()).1.ring);
+        let theirs = InitIn { flags: init::INIT_EXT as u32, ..theirs };
+        assert!(negotiate(&theirs, wishes()).1.ring);
+    }
+
+    #[test]
+    fn truncation_by_open_needs_opens() {
+        let theirs = InitIn { flags: u32::MAX, flags2: u32::MAX, ..InitIn::default() };
+        let (out, agreement) = negotiate(&theirs, wishes());
+        assert!(agreement.no_open && !agreement.atomic_truncate);
+        assert_eq!(u64::from(out.flags) & (init::ATOMIC_O_TRUNC | init::WRITEBACK_CACHE), 0);
+        let (_, agreement) = negotiate(&theirs, Wishes { no_open: false, ..wishes() });
+        assert!(!agreement.no_open && agreement.atomic_truncate);
+        let options = Options { direct_io: true, ..Options::default() };
+        assert!(!Wishes::new(&options, false, false).no_open);
+    }
+}

@@ -1,0 +1,175 @@
+//! The inodes that the kernel knows, and how often it was told of each.
+//!
+//! An inode number is its node number, but for the root, which the protocol wants to be 1; no inode has that number. An
+//! entry lives from the first answer that names the inode to the FORGET that takes the last one back, and as long as it
+//! does, the engine keeps the inode (`Keeper`): so a file that the kernel has open is there, though nobody tells us of
+//! opens, and a number never means another file while the kernel uses it.
+//!
+//! Locking: a shard's lock is a leaf; the engine calls `hold` with an inode locked, and nothing is called with a shard
+//! locked.
+
+use crate::wire::ROOT;
+use myriad_engine::{Keeper, Node};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SHARDS: usize = 64;
+
+/// Inode numbers are positions on the device: one multiplication spreads them well enough.
+#[derive(Default)]
+struct InoHasher(u64);
+
+impl Hasher for InoHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    lookups: u64,
+    generation: u32,
+    /// The engine counts this entry as an open handle: the file has no name any more.
+    held: bool,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard(Mutex<HashMap<u64, Known, BuildHasherDefault<InoHasher>>>);
+
+pub struct Nodes {
+    root: Node,
+    shards: Box<[Shard]>,
+    count: AtomicU64,
+}
+
+impl Nodes {
+    pub fn new(root: Node) -> Self {
+        Self { root, shards: (0..SHARDS).map(|_| Shard::default()).collect(), count: AtomicU64::new(0) }
+    }
+
+    fn shard(&self, ino: u64) -> &Shard {
+        // A directory's inodes are neighbours: they go to different shards.
+        &self.shards[(ino % SHARDS as u64) as usize]
+    }
+
+    /// How the kernel calls an inode.
+    pub fn id(&self, node: Node) -> u64 {
+        if node.ino() == self.root.ino() { ROOT } else { node.ino() }
+    }
+
+    /// What the kernel calls `id`, if it was told of it.
+    pub fn find(&self, id: u64) -> Option<Node> {
+        if id == ROOT {
+            return Some(self.root);
+        }
+        self.shard(id).0.lock().get(&id).map(|known| Node::from_parts(id, known.generation))
+    }
+
+    /// The kernel is told of an inode once more.
+    pub fn learn(&self, node: Node) {
+        if node.ino() == self.root.ino() {
+            return;
+        }
+        match self.shard(node.ino()).0.lock().entry(node.ino()) {
+            Entry::Occupied(mut known) => {
+                known.get_mut().lookups += 1;
+                known.get_mut().generation = node.generation();
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(Known { lookups: 1, generation: node.generation(), held: false });
+                self.count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The kernel is told of a new file without a name, which the engine holds already.
+    pub fn learn_held(&self, node: Node) {
+        self.learn(node);
+        if let Some(known) = self.shard(node.ino()).0.lock().get_mut(&node.ino()) {
+            known.held = true;
+        }
+    }
+
+    /// The kernel takes back that many. The node if the engine must let go of it now.
+    #[must_use = "the engine holds the node until it is released"]
+    pub fn forget(&self, id: u64, lookups: u64) -> Option<Node> {
+        let mut shard = self.shard(id).0.lock();
+        let known = shard.get_mut(&id)?;
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups > 0 {
+            return None;
+        }
+        let known = shard.remove(&id)?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        known.held.then(|| Node::from_parts(id, known.generation))
+    }
+
+    /// Forgets everything; those that the engine must let go of.
+    #[must_use = "the engine holds the nodes until they are released"]
+    pub fn forget_all(&self) -> Vec<Node> {
+        let mut held = Vec::new();
+        for shard in &self.shards {
+            let nodes = std::mem::take(&mut *shard.0.lock());
+            held.extend(
+                nodes.iter().filter(|(_, known)| known.held).map(|(&ino, k)| Node::from_parts(ino, k.generation)),
+            );
+        }
+        self.count.store(0, Ordering::Relaxed);
+        held
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl Keeper for Nodes {
+    fn hold(&self, node: Node) -> bool {
+        let mut shard = self.shard(node.ino()).0.lock();
+        let known = shard.get_mut(&node.ino()).filter(|known| known.generation == node.generation());
+        known.is_some_and(|known| {
+            known.held = true;
+            true
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_forget_releases_what_is_held() {
+        let nodes = Nodes::new(Node::from_parts(100, 1));
+        let (file, other) = (Node::from_parts(7, 3), Node::from_parts(8, 1));
+        assert_eq!((nodes.id(nodes.root), nodes.find(ROOT)), (ROOT, Some(Node::from_parts(100, 1))));
+        nodes.learn(file);
+        nodes.learn(file);
+        nodes.learn(other);
+        assert_eq!((nodes.count(), nodes.find(7)), (2, Some(file)));
+        assert!(nodes.hold(file) && !nodes.hold(Node::from_parts(7, 4)) && !nodes.hold(Node::from_parts(9, 1)));
+        assert_eq!(nodes.forget(7, 1), None);
+        assert_eq!(nodes.forget(8, 1), None);
+        assert_eq!(nodes.forget(7, 1), Some(file));
+        assert_eq!((nodes.forget(7, 1), nodes.find(7), nodes.count()), (None, None, 0));
+        // More than was told is no reason to fall over.
+        nodes.learn_held(other);
+        assert_eq!(nodes.forget(8, u64::MAX), Some(other));
+        nodes.learn_held(other);
+        assert_eq!((nodes.forget_all(), nodes.count()), (vec![other], 0));
+    }
+}

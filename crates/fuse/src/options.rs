@@ -1,0 +1,96 @@
+//! How a volume is mounted and served.
+
+use std::io::Write;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How to mount and serve. `Default` is what most want.
+pub struct Options {
+    /// Shown in /proc/mounts exactly as given.
+    pub source: String,
+    pub read_only: bool,
+    /// Users other than the one who mounted may use the mount.
+    pub allow_other: bool,
+    /// The kernel checks permissions by the attributes it has; no request is sent for it.
+    pub default_permissions: bool,
+    /// Show every file as owned by this user.
+    pub uid: Option<u32>,
+    /// Show every file as owned by this group.
+    pub gid: Option<u32>,
+    /// How long the kernel may use a name without asking again.
+    pub entry_timeout: Duration,
+    /// How long the kernel may use attributes without asking again.
+    pub attr_timeout: Duration,
+    pub transport: TransportChoice,
+    /// Threads of the classic transport; 0: by the number of cores. The ring has one for each core.
+    pub threads: usize,
+    /// Have the kernel open files without asking.
+    pub no_open: bool,
+    /// Extended attributes are refused, and then not asked for again.
+    pub no_xattr: bool,
+    /// The kernel keeps written data and sends it later.
+    pub writeback: bool,
+    /// Reads and writes bypass the kernel's page cache. Opens are asked for then.
+    pub direct_io: bool,
+    /// Serve access control lists though the volume holds none yet.
+    pub acl: bool,
+    /// `nosuid`, `nodev`, `noexec`, `noatime`, `sync`, `dirsync` and the like: handed to the kernel.
+    pub kernel_options: Vec<String>,
+    /// A line for every request.
+    pub request_log: Option<Box<dyn Write + Send>>,
+    /// Whether the root has the hidden directory `.myriad`, with live statistics.
+    pub stats_dir: bool,
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TransportChoice {
+    /// The ring where the kernel offers it, else classic.
+    #[default]
+    Auto,
+    /// Reads and writes of /dev/fuse.
+    Classic,
+    /// FUSE over io_uring.
+    Ring,
+}
+
+impl FromStr for TransportChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "classic" => Ok(Self::Classic),
+            "ring" => Ok(Self::Ring),
+            _ => Err(format!("{text} is none of auto, classic, ring")),
+        }
+    }
+}
+
+/// All changes to a mounted volume go through its one server, so the kernel's copies of names and attributes never age.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            source: String::from("myriad"),
+            read_only: false,
+            allow_other: false,
+            default_permissions: true,
+            uid: None,
+            gid: None,
+            entry_timeout: NEVER,
+            attr_timeout: NEVER,
+            transport: TransportChoice::Auto,
+            threads: 0,
+            no_open: true,
+            no_xattr: false,
+            writeback: false,
+            direct_io: false,
+            acl: false,
+            kernel_options: Vec::new(),
+            request_log: None,
+            stats_dir: true,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Between transports and servers: a request in, an answer out, counted and logged on the way.
+
+use crate::request::{DecodeError, Request};
+use crate::stats::Recorder;
+use crate::wire::OutHeader;
+use myriad_engine::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+use zerocopy::IntoBytes;
+
+/// Who answers requests: a volume, or nobody in particular ([`crate::null`]).
+pub trait Service: Send + Sync {
+    /// Answers a request: the answer's bytes go to the front of `out`, which has room for as many as the request asks.
+    fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer;
+
+    /// A request made the program panic: whatever it worked on may be half done.
+    fn panicked(&self);
+
+    fn recorder(&self) -> &Recorder;
+}
+
+/// How a request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// With this many bytes.
+    Bytes(usize),
+    Error(Errno),
+    /// Not at all: the kernel expects none.
+    Nothing,
+}
+
+impl From<Result<usize, Errno>> for Answer {
+    fn from(result: Result<usize, Errno>) -> Self {
+        match result {
+            Ok(len) => Self::Bytes(len),
+            Err(errno) => Self::Error(errno),
+        }
+    }
+}
+
+/// Puts a structure at the front of an answer.
+pub fn put(out: &mut [u8], value: &(impl IntoBytes + zerocopy::Immutable)) -> Result<usize, Errno> {
+    let bytes = value.as_bytes();
+    out.get_mut(..bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
+    Ok(bytes.len())
+}
+
+/// Answers what was decoded, or refuses what could not be. The header that goes with the answer's bytes in `out`; `None`
+/// if nothing is to be sent.
+pub fn respond(
+    service: &dyn Service,
+    request: Result<Request<'_>, DecodeError>,
+    out: &mut [u8],
+) -> Option<(OutHeader, usize)> {
+    let (unique, answer) = match request {
+        Ok(request) => {
+            let recorder = service.recorder();
+            let start = Instant::now();
+            let answer = catch_unwind(AssertUnwindSafe(|| service.answer(&request, out))).unwrap_or_else(|_| {
+                service.panicked();
+                Answer::Error(Errno::IO)
+            });
+            recorder.record(&request, answer, start.elapsed());
+            (request.header.unique, answer)
+        }
+        Err(error) => {
+            service.recorder().note(&error);
+            (error.unique()?, Answer::Error(Errno::INVAL))
+        }
+    };
+    let (error, len) = match answer {
+        Answer::Bytes(len) => (0, len),
+        Answer::Error(errno) => (-errno.raw_os_error(), 0),
+        Answer::Nothing => return None,
+    };
+    Some((OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique }, len))
+}

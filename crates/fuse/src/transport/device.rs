@@ -1,0 +1,109 @@
+//! /dev/fuse: one message a read, one answer a write.
+
+use crate::negotiate::REQUEST_MAX;
+use crate::wire::{NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use zerocopy::IntoBytes;
+
+/// Room for the largest request: what the kernel asks for before it hands out any.
+pub const BUFFER_SIZE: usize = REQUEST_MAX + 4096;
+
+/// A descriptor of /dev/fuse that belongs to a mount.
+pub struct Device {
+    fd: OwnedFd,
+}
+
+/// What came of a read.
+pub enum Message {
+    /// A message of so many bytes.
+    Bytes(usize),
+    /// Nothing this time: ask again.
+    Nothing,
+    /// The mount is gone.
+    Gone,
+}
+
+impl Device {
+    /// A descriptor for a mount that is still to be made.
+    pub fn open() -> io::Result<Self> {
+        let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { fd })
+    }
+
+    /// A further descriptor of the same mount, with a queue of its own for requests in work. On kernels that cannot, the
+    /// same descriptor again.
+    pub fn clone_channel(&self) -> io::Result<Self> {
+        let further = Self::open()?;
+        match clone_onto(&further.fd, &self.fd) {
+            Ok(()) => Ok(further),
+            Err(_) => Ok(Self { fd: self.fd.try_clone()? }),
+        }
+    }
+
+    /// Waits for a message.
+    pub fn receive(&self, buf: &mut [u8]) -> io::Result<Message> {
+        match rustix::io::read(&self.fd, buf) {
+            Ok(len) => Ok(Message::Bytes(len)),
+            // The request was interrupted before we took it.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Ok(Message::Nothing),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Message::Gone),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A second descriptor for messages of our own accord.
+    pub fn notifier(&self) -> io::Result<Notifier> {
+        Ok(Notifier { device: Self { fd: self.fd.try_clone()? } })
+    }
+
+    /// Sends an answer.
+    pub fn send(&self, message: &[u8]) -> io::Result<()> {
+        match rustix::io::write(&self.fd, message) {
+            Ok(_) => Ok(()),
+            // Who asked was killed meanwhile, or the mount is gone, which the next read tells.
+            Err(Errno::NOENT | Errno::NODEV) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Tells the kernel of what it did not see.
+pub struct Notifier {
+    device: Device,
+}
+
+impl Notifier {
+    /// The attributes of an inode have changed by a request that the kernel thinks changes none.
+    pub fn attributes_changed(&self, id: u64) {
+        let body = NotifyInvalInodeOut { ino: id, off: -1, len: 0 };
+        let len = (size_of::<OutHeader>() + size_of_val(&body)) as u32;
+        let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+        // A kernel that has no such inode has nothing to forget.
+        let _ = self.device.send(&[header.as_bytes(), body.as_bytes()].concat());
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+/// Makes `further`, just opened, a descriptor of the mount that `of` belongs to.
+#[allow(unsafe_code, reason = "an ioctl that no crate wraps")]
+fn clone_onto(further: &OwnedFd, of: &OwnedFd) -> rustix::io::Result<()> {
+    use rustix::fd::AsRawFd;
+    use rustix::ioctl::{Setter, ioctl, opcode};
+    const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
+    // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, a descriptor number, and writes nothing (linux/fuse.h).
+    unsafe { ioctl(further, Setter::<CLONE, u32>::new(of.as_raw_fd() as u32)) }
+}

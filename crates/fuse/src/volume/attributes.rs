@@ -1,0 +1,239 @@
+//! Requests about attributes: stat, chmod and their kin, extended attributes, flags, totals.
+
+use super::caller::groups_of;
+use super::{Reply, VolumeService, errno, join_time, split_time};
+use crate::service::put;
+use crate::wire::{self, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx};
+use crate::wire::{SETXATTR_ACL_KILL_SGID, STATX_BASIC_STATS, STATX_BTIME, StatxOut, StatxTime, fattr};
+use myriad_engine::{Errno, FileType, Node, SetAttr, SetTime, XattrMode};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// statx(2)'s bits for immutable, append-only and nodump: the same as the FS_*_FL flags.
+const FLAG_PAIRS: [(u32, u32); 4] = [(1, 0x10), (2, 0x20), (4, 0x40), (8, 0x80)];
+/// The same in `struct fsxattr`.
+const XFLAG_PAIRS: [(u32, u32); 4] = [(1, 0x08), (2, 0x10), (4, 0x80), (8, 0x40)];
+
+/// Flags of one kind as flags of the other; EOPNOTSUPP for one that has no counterpart.
+fn convert_flags(flags: u32, pairs: impl Iterator<Item = (u32, u32)>) -> Result<u32, Errno> {
+    let (mut left, mut converted) = (flags, 0);
+    for (from, to) in pairs {
+        converted |= if flags & from != 0 { to } else { 0 };
+        left &= !from;
+    }
+    if left == 0 { Ok(converted) } else { Err(Errno::OPNOTSUPP) }
+}
+
+impl VolumeService {
+    pub(super) fn get_attr(&self, header: &InHeader, out: &mut [u8]) -> Reply {
+        let stat = self.kernel.stat_node(self.node(header.nodeid)?).map_err(errno)?;
+        put(out, &self.attr_out(&stat))
+    }
+
+    /// As GETATTR, with the time of creation.
+    pub(super) fn statx(&self, header: &InHeader, out: &mut [u8]) -> Reply {
+        let stat = self.kernel.stat_node(self.node(header.nodeid)?).map_err(errno)?;
+        let valid = self.attr_timeout(&stat);
+        let attr = self.attr(&stat);
+        let (sec, nsec) = split_time(stat.btime);
+        let attributes_of = |flags| convert_flags(flags, FLAG_PAIRS.into_iter()).map_or(0, u64::from);
+        let statx = Statx {
+            mask: STATX_BASIC_STATS | STATX_BTIME,
+            attributes: attributes_of(stat.flags & 7),
+            attributes_mask: attributes_of(7),
+            btime: StatxTime { sec: sec as i64, nsec, reserved: 0 },
+            rdev_major: rustix::fs::major(stat.rdev),
+            rdev_minor: rustix::fs::minor(stat.rdev),
+            ..Statx::from(&attr)
+        };
+        let answer = StatxOut {
+            attr_valid: valid.as_secs(),
+            attr_valid_nsec: valid.subsec_nanos(),
+            stat: statx,
+            ..StatxOut::default()
+        };
+        put(out, &answer)
+    }
+
+    pub(super) fn set_attr(&self, header: &InHeader, args: &SetAttrIn, out: &mut [u8]) -> Reply {
+        let node = self.node(header.nodeid)?;
+        let has = |bit| args.valid & bit != 0;
+        let time = |set, now, sec, nsec| match (has(set), has(now)) {
+            (false, _) => None,
+            (true, true) => Some(SetTime::Now),
+            (true, false) => Some(SetTime::At(join_time(sec, nsec))),
+        };
+        let attr = SetAttr {
+            mode: has(fattr::MODE).then_some(args.mode as u16 & 0o7777),
+            uid: has(fattr::UID).then_some(args.uid),
+            gid: has(fattr::GID).then_some(args.gid),
+            size: has(fattr::SIZE).then_some(args.size),
+            atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
+            mtime: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
+            flags: None,
+        };
+        let session = if !self.settings.default_permissions {
+            self.session(header, 0)
+        } else if attr.size.is_some() {
+            self.writer(header, has(fattr::KILL_SUIDGID), self.group_matters(node)?)
+        } else if attr.mode.is_some() {
+            // The kernel has dropped the setgid bit of who may not set it.
+            self.writer(header, false, false)
+        } else if (attr.uid.is_some() || attr.gid.is_some()) && header.uid != 0 {
+            self.writer(header, true, self.group_matters(node)?)
+        } else {
+            self.session(header, 0)
+        };
+        let stat = session.set_attr_node(node, attr).map_err(errno)?;
+        put(out, &self.attr_out(&stat))
+    }
+
+    /// Whether who loses set-id bits depends on membership in the file's group: setgid without group execute.
+    pub(super) fn group_matters(&self, node: Node) -> Result<bool, Errno> {
+        let mode = self.kernel.stat_node(node).map_err(errno)?.mode;
+        Ok(mode & 0o2010 == 0o2000)
+    }
+
+    pub(super) fn access(&self, header: &InHeader, mask: u32) -> Reply {
+        if self.settings.default_permissions {
+            return Err(Errno::NOSYS);
+        }
+        let node = self.node(header.nodeid)?;
+        self.session(header, 0).access_node(node, (mask & 7) as u8).map(|()| 0).map_err(errno)
+    }
+
+    pub(super) fn stat_fs(&self, out: &mut [u8]) -> Reply {
+        let total = self.fs.statfs().map_err(errno)?;
+        let answer = KStatFs {
+            blocks: total.blocks,
+            bfree: total.free_blocks,
+            bavail: total.free_blocks,
+            files: total.inodes_used + total.inodes_free,
+            ffree: total.inodes_free,
+            bsize: total.block_size,
+            namelen: total.name_max,
+            frsize: total.block_size,
+            ..KStatFs::default()
+        };
+        put(out, &answer)
+    }
+
+    // ---- extended attributes ----
+
+    /// Without ACLs agreed on, the kernel does not know that one changes a mode: they are not to be had then.
+    fn check_xattr(&self, name: &[u8]) -> Result<(), Errno> {
+        if self.settings.no_xattr {
+            return Err(Errno::NOSYS);
+        }
+        let is_acl = name.starts_with(b"system.posix_acl_");
+        if is_acl && !self.agreement.acl { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+    }
+
+    /// An attribute's bytes, or how many they are if none are asked for.
+    fn put_sized(value: &[u8], size: u32, out: &mut [u8]) -> Reply {
+        if size == 0 {
+            return put(out, &GetXattrOut { size: value.len() as u32, padding: 0 });
+        }
+        if value.len() > size as usize {
+            return Err(Errno::RANGE);
+        }
+        out.get_mut(..value.len()).ok_or(Errno::RANGE)?.copy_from_slice(value);
+        Ok(value.len())
+    }
+
+    pub(super) fn get_xattr(&self, header: &InHeader, name: &[u8], size: u32, out: &mut [u8]) -> Reply {
+        self.check_xattr(name)?;
+        let value = self.reader(header).get_xattr_node(self.node(header.nodeid)?, name).map_err(errno)?;
+        Self::put_sized(&value, size, out)
+    }
+
+    pub(super) fn list_xattr(&self, header: &InHeader, size: u32, out: &mut [u8]) -> Reply {
+        self.check_xattr(b"")?;
+        // Who asks decides which names are shown.
+        let names = self.session(header, 0).list_xattr_node(self.node(header.nodeid)?).map_err(errno)?;
+        let mut list = Vec::new();
+        for name in names {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        Self::put_sized(&list, size, out)
+    }
+
+    pub(super) fn set_xattr(&self, header: &InHeader, name: &[u8], value: &[u8], args: &SetXattrIn) -> Reply {
+        self.check_xattr(name)?;
+        let mode = match args.flags {
+            0 => XattrMode::Set,
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        let session = if self.settings.default_permissions {
+            self.writer(header, args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0, false)
+        } else {
+            self.session(header, 0)
+        };
+        session.set_xattr_node(self.node(header.nodeid)?, name, value, mode).map(|()| 0).map_err(errno)
+    }
+
+    pub(super) fn remove_xattr(&self, header: &InHeader, name: &[u8]) -> Reply {
+        self.check_xattr(name)?;
+        self.session(header, 0).remove_xattr_node(self.node(header.nodeid)?, name).map(|()| 0).map_err(errno)
+    }
+
+    // ---- ioctl ----
+
+    pub(super) fn ioctl(&self, header: &InHeader, args: &IoctlIn, data: &[u8], out: &mut [u8]) -> Reply {
+        use wire::ioctl::{FSGETXATTR, FSSETXATTR, GETFLAGS, GETFLAGS_32, SETFLAGS, SETFLAGS_32, SHUTDOWN};
+        let node = self.node(header.nodeid)?;
+        let read = |value: &[u8], out: &mut [u8]| {
+            let head = put(out, &IoctlOut::default())?;
+            let len = value.len().min(args.out_size as usize);
+            out.get_mut(head..head + len).ok_or(Errno::INVAL)?.copy_from_slice(&value[..len]);
+            Ok(head + len)
+        };
+        let back = |pairs: [(u32, u32); 4]| pairs.into_iter().map(|(ours, theirs)| (theirs, ours));
+        match args.cmd {
+            GETFLAGS | GETFLAGS_32 => {
+                let flags = self.kernel.stat_node(node).map_err(errno)?.flags;
+                read(convert_flags(flags, FLAG_PAIRS.into_iter())?.as_bytes(), out)
+            }
+            SETFLAGS | SETFLAGS_32 => {
+                let (flags, _) = u32::read_from_prefix(data).map_err(|_| Errno::INVAL)?;
+                self.set_flags(header, node, convert_flags(flags, back(FLAG_PAIRS))?)?;
+                put(out, &IoctlOut::default())
+            }
+            FSGETXATTR => {
+                let flags = self.kernel.stat_node(node).map_err(errno)?.flags;
+                let xflags = convert_flags(flags, XFLAG_PAIRS.into_iter())?;
+                read(FsXattr { xflags, ..FsXattr::default() }.as_bytes(), out)
+            }
+            FSSETXATTR => {
+                let (wanted, _) = FsXattr::read_from_prefix(data).map_err(|_| Errno::INVAL)?;
+                if (wanted.extsize, wanted.projid, wanted.cowextsize) != (0, 0, 0) {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                self.set_flags(header, node, convert_flags(wanted.xflags, back(XFLAG_PAIRS))?)?;
+                put(out, &IoctlOut::default())
+            }
+            SHUTDOWN if header.uid != 0 => Err(Errno::PERM),
+            SHUTDOWN => {
+                self.fs.shut_down("it was told to by the shutdown ioctl");
+                put(out, &IoctlOut::default())
+            }
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
+    /// Whoever asks: the kernel asks the owner's question, and not always the super-user's.
+    fn set_flags(&self, header: &InHeader, node: Node, flags: u32) -> Result<(), Errno> {
+        let cred = myriad_engine::Cred { uid: header.uid, gid: header.gid, groups: groups_of(header), umask: 0 };
+        let kind = self.kernel.stat_node(node).map_err(errno)?.file_type();
+        if !matches!(kind, FileType::File | FileType::Directory) {
+            return Err(Errno::NOTTY);
+        }
+        let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
+        self.fs.session(cred).set_attr_node(node, attr).map_err(errno)?;
+        // The change time has moved, which the kernel does not expect of an ioctl.
+        self.notifier.attributes_changed(header.nodeid);
+        Ok(())
+    }
+}

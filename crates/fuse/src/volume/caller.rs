@@ -1,0 +1,65 @@
+//! Who asks: from a request's header to a session of the engine.
+
+use super::VolumeService;
+use crate::wire::InHeader;
+use myriad_engine::{Cred, Session};
+
+/// A user who owns nothing: for set-id bits that go though user 0 asks, who lacks the capability to keep them.
+const NOBODY: u32 = 65534;
+
+impl VolumeService {
+    /// The caller, for requests that make or change things. `umask` only where the kernel leaves it to us.
+    pub(super) fn session(&self, header: &InHeader, umask: u32) -> Session {
+        let umask = if self.agreement.acl { (umask & 0o777) as u16 } else { 0 };
+        let cred = Cred { uid: header.uid, gid: header.gid, groups: Vec::new(), umask };
+        if self.settings.default_permissions {
+            return self.fs.session_checked(cred);
+        }
+        self.fs.session(Cred { groups: groups_of(header), ..cred })
+    }
+
+    /// The caller of a request that only looks: nobody's, unless permissions are to be checked.
+    pub(super) fn reader(&self, header: &InHeader) -> SessionRef<'_> {
+        if self.settings.default_permissions {
+            SessionRef::Shared(&self.kernel)
+        } else {
+            SessionRef::Own(Box::new(self.session(header, 0)))
+        }
+    }
+
+    /// The caller of a request that changes a file's content or ACL. The kernel says whether that takes set-id bits
+    /// away; `group_matters` if setgid without group execute is among them, which members of the group keep.
+    pub(super) fn writer(&self, header: &InHeader, kills_set_id: bool, group_matters: bool) -> Session {
+        if !kills_set_id {
+            return self.fs.session_checked(Cred { umask: 0, ..Cred::root() });
+        }
+        let uid = if header.uid == 0 { NOBODY } else { header.uid };
+        let groups = if group_matters { groups_of(header) } else { Vec::new() };
+        self.fs.session_checked(Cred { uid, gid: header.gid, groups, umask: 0 })
+    }
+}
+
+/// A session made for one request, or the one for all.
+pub(super) enum SessionRef<'a> {
+    Shared(&'a Session),
+    Own(Box<Session>),
+}
+
+impl std::ops::Deref for SessionRef<'_> {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        match self {
+            Self::Shared(session) => session,
+            Self::Own(session) => session,
+        }
+    }
+}
+
+/// Supplementary groups of the process that asks, which requests do not carry. None if it is gone or not to be seen:
+/// then it gets the permissions of its first group.
+pub(super) fn groups_of(header: &InHeader) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid)).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.map(|line| line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()).unwrap_or_default()
+}

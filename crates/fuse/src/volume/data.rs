@@ -1,0 +1,153 @@
+//! Requests about file content. Files are found by their number and opened for each request: no handle outlives one.
+
+use super::{Reply, VolumeService, errno};
+use crate::negotiate::REQUEST_MAX;
+use crate::service::put;
+use crate::wire::{CopyFileRangeIn, CopyFileRangeOut, FallocateIn, InHeader, LseekIn, LseekOut, OpenIn, ReadIn};
+use crate::wire::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut};
+use myriad_engine::{AllocateMode, Errno, File, FileType, Node, OpenOptions};
+use rustix::fs::{FallocateFlags, OFlags};
+
+/// Most that one COPY_FILE_RANGE copies: a killed copy ends soon, and others get their turn.
+const COPY_MAX: u64 = 64 << 20;
+
+const READ: OpenOptions = OpenOptions {
+    read: true,
+    write: false,
+    append: false,
+    truncate: false,
+    create: false,
+    exclusive: false,
+    no_follow: false,
+    sync: false,
+    // The kernel caches what is read and written here.
+    dont_cache: true,
+    mode: 0,
+};
+const WRITE: OpenOptions = OpenOptions { read: false, write: true, ..READ };
+
+impl VolumeService {
+    pub(super) fn open(&self, header: &InHeader, args: &OpenIn, out: &mut [u8]) -> Reply {
+        if self.agreement.no_open {
+            // The kernel remembers, and opens files by itself from now on.
+            return Err(Errno::NOSYS);
+        }
+        let node = self.node(header.nodeid)?;
+        let flags = OFlags::from_bits_retain(args.flags);
+        let access = flags & OFlags::ACCMODE;
+        let options = OpenOptions {
+            read: access != OFlags::WRONLY,
+            write: access != OFlags::RDONLY,
+            append: flags.contains(OFlags::APPEND),
+            truncate: self.agreement.atomic_truncate && flags.contains(OFlags::TRUNC),
+            ..READ
+        };
+        let session = if self.settings.default_permissions {
+            let kills = args.open_flags & OPEN_KILL_SUIDGID != 0;
+            self.writer(header, kills, kills && self.group_matters(node)?)
+        } else {
+            self.session(header, 0)
+        };
+        // Opened for the checks, and closed at once: a file lives by its lookup count.
+        session.open_node(node, options).map_err(errno)?;
+        put(out, &self.opened())
+    }
+
+    /// Opened as the kernel has it: permissions were checked then.
+    fn file(&self, node: Node, options: OpenOptions) -> Result<File, Errno> {
+        self.kernel.open_node(node, options).map_err(errno)
+    }
+
+    pub(super) fn read(&self, header: &InHeader, args: &ReadIn, out: &mut [u8]) -> Reply {
+        let file = self.file(self.node(header.nodeid)?, READ)?;
+        let len = out.len().min(args.size as usize);
+        file.read_at(&mut out[..len], args.offset).map_err(errno)
+    }
+
+    pub(super) fn write(&self, header: &InHeader, args: &WriteIn, data: &[u8], out: &mut [u8]) -> Reply {
+        let node = self.node(header.nodeid)?;
+        let cached = args.write_flags & WRITE_CACHE != 0;
+        let flags = OFlags::from_bits_retain(args.flags);
+        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0;
+        let session = self.writer(header, kills_set_id, kills_set_id && self.group_matters(node)?);
+        // What the kernel writes back from its cache has its place already, whoever wrote it.
+        let append = !cached && flags.contains(OFlags::APPEND);
+        let sync = !cached && flags.intersects(OFlags::DSYNC | OFlags::SYNC);
+        let file = session.open_node(node, OpenOptions { append, sync, ..WRITE }).map_err(errno)?;
+        let size = file.write_at(data, args.offset).map_err(errno)?;
+        put(out, &WriteOut { size: size as u32, padding: 0 })
+    }
+
+    /// Of a file or directory: its name, too, is durable after.
+    pub(super) fn fsync(&self, header: &InHeader) -> Reply {
+        let node = self.node(header.nodeid)?;
+        match self.kernel.stat_node(node).map_err(errno)?.file_type() {
+            FileType::File | FileType::Directory => self.file(node, READ)?.sync(),
+            _ => self.fs.sync(),
+        }
+        .map(|()| 0)
+        .map_err(errno)
+    }
+
+    pub(super) fn fallocate(&self, header: &InHeader, args: &FallocateIn) -> Reply {
+        const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
+        let flags = FallocateFlags::from_bits_retain(args.mode);
+        let mode = match flags {
+            flags if flags.is_empty() => AllocateMode::Extend,
+            KEEP => AllocateMode::KeepSize,
+            flags if flags == FallocateFlags::PUNCH_HOLE | KEEP => AllocateMode::Punch,
+            FallocateFlags::ZERO_RANGE => AllocateMode::Zero { keep_size: false },
+            flags if flags == FallocateFlags::ZERO_RANGE | KEEP => AllocateMode::Zero { keep_size: true },
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let node = self.node(header.nodeid)?;
+        // Without a flag that says so: set-id bits go unless user 0 asks.
+        let session = self.writer(header, header.uid != 0, header.uid != 0 && self.group_matters(node)?);
+        let file = session.open_node(node, WRITE).map_err(errno)?;
+        file.allocate(mode, args.offset, args.length).map(|()| 0).map_err(errno)
+    }
+
+    pub(super) fn seek(&self, header: &InHeader, args: &LseekIn, out: &mut [u8]) -> Reply {
+        const DATA: u32 = 3;
+        const HOLE: u32 = 4;
+        let file = self.file(self.node(header.nodeid)?, READ)?;
+        let offset = match args.whence {
+            DATA => file.seek_data(args.offset),
+            HOLE => file.seek_hole(args.offset),
+            _ => return Err(Errno::INVAL),
+        };
+        put(out, &LseekOut { offset: offset.map_err(errno)? })
+    }
+
+    /// Copies inside the server, through one buffer; holes become zeros.
+    pub(super) fn copy_range(&self, header: &InHeader, args: &CopyFileRangeIn, wide: bool, out: &mut [u8]) -> Reply {
+        if args.flags != 0 {
+            return Err(Errno::INVAL);
+        }
+        let source = self.file(self.node(header.nodeid)?, READ)?;
+        let target_node = self.node(args.nodeid_out)?;
+        let kills = header.uid != 0;
+        let session = self.writer(header, kills, kills && self.group_matters(target_node)?);
+        let target = session.open_node(target_node, WRITE).map_err(errno)?;
+        let wanted = args.len.min(COPY_MAX);
+        let mut buf = vec![0; REQUEST_MAX.min(wanted as usize)];
+        let mut done = 0;
+        while done < wanted {
+            let part = buf.len().min((wanted - done) as usize);
+            let step = source.read_at(&mut buf[..part], args.off_in.saturating_add(done)).and_then(|len| {
+                if len == 0 { Ok(0) } else { target.write_at(&buf[..len], args.off_out.saturating_add(done)) }
+            });
+            match step {
+                Ok(0) => break,
+                Ok(len) => done += len as u64,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(errno(error)),
+            }
+        }
+        if wide {
+            put(out, &CopyFileRangeOut { bytes_copied: done })
+        } else {
+            put(out, &WriteOut { size: done as u32, padding: 0 })
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! A volume as a server: each request is one call of the engine.
+//!
+//! Permissions are the kernel's affair with `default_permissions`: the engine is told who asks, for owners and set-id
+//! bits, and refuses nothing but what inode flags forbid. Without it, the engine checks, and supplementary groups are
+//! read from /proc.
+//!
+//! All changes to a mounted volume come through here, so the kernel may keep names and attributes as long as it likes;
+//! every answer to a change carries the attributes after it.
+
+mod attributes;
+mod caller;
+mod data;
+mod directories;
+mod names;
+mod special;
+
+use crate::negotiate::Agreement;
+use crate::nodes::Nodes;
+use crate::options::Options;
+use crate::request::{Operation, Request};
+use crate::service::{Answer, Service};
+use crate::stats::{Recorder, Stats};
+use crate::transport::Notifier;
+use crate::wire::{Attr, AttrOut, EntryOut};
+use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
+use special::Special;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Handlers answer with a length or an errno.
+type Reply = Result<usize, Errno>;
+
+/// How long the kernel may use the attributes of a file that has data without blocks: their number is an estimate.
+const UNSETTLED: Duration = Duration::from_secs(1);
+
+pub struct VolumeService {
+    fs: Fs,
+    /// For what the kernel does on its own account.
+    kernel: Session,
+    nodes: Arc<Nodes>,
+    agreement: Agreement,
+    settings: Settings,
+    special: Option<Special>,
+    recorder: Recorder,
+    notifier: Notifier,
+    transport: &'static str,
+}
+
+/// What answers depend on, of the options.
+struct Settings {
+    default_permissions: bool,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    entry_timeout: Duration,
+    attr_timeout: Duration,
+    no_xattr: bool,
+    direct_io: bool,
+    block_size: u32,
+}
+
+impl VolumeService {
+    pub fn new(fs: Fs, options: &Options, agreement: Agreement, notifier: Notifier, transport: &'static str) -> Self {
+        let kernel = fs.session_checked(Cred { umask: 0, ..Cred::root() });
+        let nodes = Arc::new(Nodes::new(kernel.root()));
+        fs.set_keeper(nodes.clone());
+        let settings = Settings {
+            default_permissions: options.default_permissions,
+            uid: options.uid,
+            gid: options.gid,
+            entry_timeout: options.entry_timeout,
+            attr_timeout: options.attr_timeout,
+            no_xattr: options.no_xattr,
+            direct_io: options.direct_io,
+            block_size: fs.info().block_size,
+        };
+        // A file of that name in the volume goes first.
+        let name_is_free = kernel.lookup(kernel.root(), special::DIRECTORY).is_err();
+        let special = (options.stats_dir && name_is_free).then(Special::default);
+        let recorder = Recorder::default();
+        Self { fs, kernel, nodes, agreement, settings, special, recorder, notifier, transport }
+    }
+
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats { nodes: self.nodes.count(), transport: self.transport, ..self.recorder.snapshot() }
+    }
+
+    /// Lets go of all that the kernel, which is gone, held.
+    pub fn release_all(&self) {
+        for node in self.nodes.forget_all() {
+            self.fs.release(node);
+        }
+    }
+
+    // ---- what handlers share ----
+
+    /// The node that the kernel means. It may ask for one that it was not told of: by a file handle it gave out earlier
+    /// (open_by_handle_at), and then compares generations itself.
+    fn node(&self, id: u64) -> Result<Node, Errno> {
+        match self.nodes.find(id) {
+            Some(node) => Ok(node),
+            None => self.kernel.node(id).map_err(errno),
+        }
+    }
+
+    fn forget(&self, id: u64, lookups: u64) {
+        if let Some(special) = self.special.as_ref().filter(|_| Special::is_one(id)) {
+            special.forget(id, lookups);
+        } else if let Some(node) = self.nodes.forget(id, lookups) {
+            self.fs.release(node);
+        }
+    }
+
+    fn attr(&self, stat: &Stat) -> Attr {
+        let (atime, atimensec) = split_time(stat.atime);
+        let (mtime, mtimensec) = split_time(stat.mtime);
+        let (ctime, ctimensec) = split_time(stat.ctime);
+        Attr {
+            ino: stat.ino,
+            size: stat.size,
+            blocks: stat.blocks,
+            atime,
+            mtime,
+            ctime,
+            atimensec,
+            mtimensec,
+            ctimensec,
+            mode: u32::from(stat.mode),
+            nlink: stat.nlink,
+            uid: self.settings.uid.unwrap_or(stat.uid),
+            gid: self.settings.gid.unwrap_or(stat.gid),
+            rdev: kernel_device(stat.rdev),
+            blksize: self.settings.block_size.max(4096),
+            flags: 0,
+        }
+    }
+
+    /// How long the attributes hold.
+    fn attr_timeout(&self, stat: &Stat) -> Duration {
+        let may_be_unsettled = stat.size > 0 && stat.file_type() == FileType::File;
+        if may_be_unsettled && self.fs.has_unflushed_data(stat.node()) {
+            return UNSETTLED.min(self.settings.attr_timeout);
+        }
+        self.settings.attr_timeout
+    }
+
+    /// An answer that tells the kernel of an inode; the caller has said so to `nodes`.
+    fn entry(&self, stat: &Stat) -> EntryOut {
+        let (entry_valid, attr_valid) = (self.settings.entry_timeout, self.attr_timeout(stat));
+        EntryOut {
+            nodeid: self.nodes.id(stat.node()),
+            generation: u64::from(stat.generation),
+            entry_valid: entry_valid.as_secs(),
+            entry_valid_nsec: entry_valid.subsec_nanos(),
+            attr_valid: attr_valid.as_secs(),
+            attr_valid_nsec: attr_valid.subsec_nanos(),
+            attr: self.attr(stat),
+        }
+    }
+
+    fn attr_out(&self, stat: &Stat) -> AttrOut {
+        let valid = self.attr_timeout(stat);
+        AttrOut { attr_valid: valid.as_secs(), attr_valid_nsec: valid.subsec_nanos(), dummy: 0, attr: self.attr(stat) }
+    }
+
+    fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
+        let header = &request.header;
+        if Special::is_one(header.nodeid)
+            && let Some(special) = &self.special
+            && let Some(answer) = special.answer(self, request, out)
+        {
+            return answer;
+        }
+        match &request.operation {
+            Operation::Lookup { name } => self.lookup(header, name, out).into(),
+            Operation::Forget { lookups } => {
+                self.forget(header.nodeid, *lookups);
+                Answer::Nothing
+            }
+            Operation::BatchForget { nodes } => {
+                for one in nodes.clone() {
+                    self.forget(one.nodeid, one.nlookup);
+                }
+                Answer::Nothing
+            }
+            Operation::GetAttr => self.get_attr(header, out).into(),
+            Operation::Statx { .. } => self.statx(header, out).into(),
+            Operation::SetAttr(args) => self.set_attr(header, args, out).into(),
+            Operation::ReadLink => self.read_link(header, out).into(),
+            Operation::Symlink { name, target } => self.symlink(header, name, target, out).into(),
+            Operation::MkNod { name, args } => self.make_node(header, name, args, out).into(),
+            Operation::MkDir { name, args } => self.make_dir(header, name, args, out).into(),
+            Operation::Unlink { name } => self.unlink(header, name).into(),
+            Operation::RmDir { name } => self.remove_dir(header, name).into(),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                self.rename(header, name, *new_parent, new_name, *flags).into()
+            }
+            Operation::Link { node, name } => self.link(header, *node, name, out).into(),
+            Operation::Open(args) => self.open(header, args, out).into(),
+            Operation::Create { name, args } => self.create(header, name, args, out).into(),
+            Operation::TmpFile(args) => self.make_tmpfile(header, args, out).into(),
+            Operation::Read(args) => self.read(header, args, out).into(),
+            Operation::Write { args, data } => self.write(header, args, data, out).into(),
+            // A file lives by its lookup count, so there is nothing to let go of.
+            Operation::Release | Operation::ReleaseDir => Answer::Bytes(0),
+            // Nothing is to be done at close; the kernel remembers, and asks no more.
+            Operation::Flush => Answer::Error(Errno::NOSYS),
+            Operation::Fsync => self.fsync(header).into(),
+            Operation::FsyncDir => self.fsync(header).into(),
+            Operation::SyncFs => self.fs.sync().map(|()| 0).map_err(errno).into(),
+            Operation::OpenDir => self.open_dir(header, out).into(),
+            Operation::ReadDir { args, plus } => self.read_dir(header, args, *plus, out).into(),
+            Operation::StatFs => self.stat_fs(out).into(),
+            Operation::GetXattr { name, size } => self.get_xattr(header, name, *size, out).into(),
+            Operation::SetXattr { name, value, args } => self.set_xattr(header, name, value, args).into(),
+            Operation::ListXattr { size } => self.list_xattr(header, *size, out).into(),
+            Operation::RemoveXattr { name } => self.remove_xattr(header, name).into(),
+            Operation::Access { mask } => self.access(header, *mask).into(),
+            Operation::Fallocate(args) => self.fallocate(header, args).into(),
+            Operation::Lseek(args) => self.seek(header, args, out).into(),
+            Operation::CopyFileRange { args, wide } => self.copy_range(header, args, *wide, out).into(),
+            Operation::Ioctl { args, data } => self.ioctl(header, args, data, out).into(),
+            Operation::Destroy => self.fs.sync().map(|()| 0).map_err(errno).into(),
+            // No request takes long enough to be worth it; the kernel remembers, and sends no more.
+            Operation::Interrupt => Answer::Error(Errno::NOSYS),
+            // A second INIT is nothing a kernel sends.
+            Operation::Init(_) => Answer::Error(Errno::INVAL),
+            Operation::Other => Answer::Error(Errno::NOSYS),
+        }
+    }
+}
+
+impl Service for VolumeService {
+    fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
+        self.dispatch(request, out)
+    }
+
+    fn panicked(&self) {
+        self.fs.shut_down("an earlier request failed in the middle (a fault of this program; see its messages)");
+    }
+
+    fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+}
+
+fn errno(error: Error) -> Errno {
+    error.errno()
+}
+
+/// Seconds, in two's complement before 1970, and nanoseconds.
+fn split_time(time: i64) -> (u64, u32) {
+    const NS: i64 = 1_000_000_000;
+    (time.div_euclid(NS) as u64, time.rem_euclid(NS) as u32)
+}
+
+/// The other way; a time beyond what 64 bits of nanoseconds hold becomes the nearest that they do.
+fn join_time(sec: u64, nsec: u32) -> i64 {
+    (sec as i64).saturating_mul(1_000_000_000).saturating_add(i64::from(nsec))
+}
+
+/// makedev(3)'s form to the kernel's 32 bits: 12 of major, 20 of minor.
+fn kernel_device(rdev: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    minor & 0xff | (major & 0xfff) << 8 | (minor & !0xff) << 12
+}
+
+/// The kernel's 32 bits to makedev(3)'s form.
+fn device_of(rdev: u32) -> u64 {
+    rustix::fs::makedev((rdev & 0xf_ff00) >> 8, rdev & 0xff | (rdev >> 12) & 0xf_ff00)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_devices_go_both_ways() {
+        for time in [0, 1, -1, 999_999_999, -1_000_000_000, i64::MAX, i64::MIN + 1_000_000_000] {
+            let (sec, nsec) = split_time(time);
+            assert_eq!(join_time(sec, nsec), time);
+        }
+        assert_eq!(join_time(i64::MAX as u64, 0), i64::MAX);
+        for (major, minor) in [(0, 0), (8, 1), (4095, 0xf_ffff), (1, 256)] {
+            let device = rustix::fs::makedev(major, minor);
+            assert_eq!(device_of(kernel_device(device)), device, "{major}:{minor}");
+        }
+        assert_eq!(kernel_device(rustix::fs::makedev(8, 1)), 0x801);
+    }
+}

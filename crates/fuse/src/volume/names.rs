@@ -1,0 +1,144 @@
+//! Requests about names: finding, making, moving and removing them.
+
+use super::{Reply, VolumeService, device_of, errno, special};
+use crate::service::put;
+use crate::wire::{CreateIn, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, ROOT, fopen};
+use myriad_engine::{Errno, RenameMode, SetAttr, Stat};
+use rustix::fs::{OFlags, RenameFlags};
+
+impl VolumeService {
+    /// Tells the kernel of a file.
+    fn tell(&self, stat: &Stat, out: &mut [u8]) -> Reply {
+        let len = put(out, &self.entry(stat))?;
+        self.nodes.learn(stat.node());
+        Ok(len)
+    }
+
+    pub(super) fn lookup(&self, header: &InHeader, name: &[u8], out: &mut [u8]) -> Reply {
+        if header.nodeid == ROOT
+            && let Some(len) = self.special.as_ref().and_then(|special| special.lookup(self, name, out))
+        {
+            return Ok(len);
+        }
+        let parent = self.node(header.nodeid)?;
+        match self.reader(header).lookup(parent, name).map_err(errno) {
+            // By a file handle of somebody who remembers more than the kernel does: what has no name any more is gone.
+            Ok(stat) if name == b"." && stat.nlink == 0 => Err(Errno::STALE),
+            Ok(stat) => self.tell(&stat, out),
+            // Node 0 says for how long the name is known to be missing.
+            Err(Errno::NOENT) => {
+                let valid = self.settings.entry_timeout;
+                let missing = EntryOut {
+                    entry_valid: valid.as_secs(),
+                    entry_valid_nsec: valid.subsec_nanos(),
+                    ..EntryOut::default()
+                };
+                put(out, &missing)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub(super) fn make_node(&self, header: &InHeader, name: &[u8], args: &MknodIn, out: &mut [u8]) -> Reply {
+        let parent = self.node(header.nodeid)?;
+        let session = self.session(header, args.umask);
+        let stat = session.mknod_at(parent, name, args.mode as u16, device_of(args.rdev)).map_err(errno)?;
+        self.tell(&stat, out)
+    }
+
+    pub(super) fn make_dir(&self, header: &InHeader, name: &[u8], args: &MkdirIn, out: &mut [u8]) -> Reply {
+        let parent = self.node(header.nodeid)?;
+        let session = self.session(header, args.umask);
+        let stat = session.mkdir_at(parent, name, args.mode as u16).map_err(errno)?;
+        self.tell(&stat, out)
+    }
+
+    pub(super) fn symlink(&self, header: &InHeader, name: &[u8], target: &[u8], out: &mut [u8]) -> Reply {
+        let parent = self.node(header.nodeid)?;
+        let stat = self.session(header, 0).symlink_at(target, parent, name).map_err(errno)?;
+        self.tell(&stat, out)
+    }
+
+    pub(super) fn read_link(&self, header: &InHeader, out: &mut [u8]) -> Reply {
+        let target = self.kernel.readlink_node(self.node(header.nodeid)?).map_err(errno)?;
+        out.get_mut(..target.len()).ok_or(Errno::INVAL)?.copy_from_slice(&target);
+        Ok(target.len())
+    }
+
+    pub(super) fn link(&self, header: &InHeader, node: u64, name: &[u8], out: &mut [u8]) -> Reply {
+        let (node, parent) = (self.node(node)?, self.node(header.nodeid)?);
+        let stat = self.session(header, 0).link_at(node, parent, name).map_err(errno)?;
+        self.tell(&stat, out)
+    }
+
+    pub(super) fn unlink(&self, header: &InHeader, name: &[u8]) -> Reply {
+        let parent = self.node(header.nodeid)?;
+        self.session(header, 0).unlink_at(parent, name).map(|()| 0).map_err(errno)
+    }
+
+    pub(super) fn remove_dir(&self, header: &InHeader, name: &[u8]) -> Reply {
+        let parent = self.node(header.nodeid)?;
+        self.session(header, 0).rmdir_at(parent, name).map(|()| 0).map_err(errno)
+    }
+
+    pub(super) fn rename(&self, header: &InHeader, name: &[u8], new_parent: u64, new_name: &[u8], flags: u32) -> Reply {
+        let mode = match RenameFlags::from_bits_retain(flags) {
+            flags if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        if new_parent == ROOT && new_name == special::DIRECTORY && self.special.is_some() {
+            return Err(Errno::PERM);
+        }
+        let (parent, new_parent) = (self.node(header.nodeid)?, self.node(new_parent)?);
+        let session = self.session(header, 0);
+        session.rename_at(parent, name, new_parent, new_name, mode).map(|()| 0).map_err(errno)
+    }
+
+    /// Makes a file and opens it; one that is there already is opened, as O_CREAT without O_EXCL says.
+    pub(super) fn create(&self, header: &InHeader, name: &[u8], args: &CreateIn, out: &mut [u8]) -> Reply {
+        let parent = self.node(header.nodeid)?;
+        let session = self.session(header, args.umask);
+        let flags = OFlags::from_bits_retain(args.flags);
+        let stat = match session.mknod_at(parent, name, args.mode as u16, 0).map_err(errno) {
+            // The kernel found no file a moment ago; one appeared by another of its names for this directory.
+            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
+                let stat = session.lookup(parent, name).map_err(errno)?;
+                if flags.contains(OFlags::TRUNC) {
+                    session
+                        .set_attr_node(stat.node(), SetAttr { size: Some(0), ..SetAttr::default() })
+                        .map_err(errno)?
+                } else {
+                    stat
+                }
+            }
+            made => made?,
+        };
+        self.tell_opened(&stat, out).inspect(|_| self.nodes.learn(stat.node()))
+    }
+
+    pub(super) fn make_tmpfile(&self, header: &InHeader, args: &CreateIn, out: &mut [u8]) -> Reply {
+        let parent = self.node(header.nodeid)?;
+        let session = self.session(header, args.umask);
+        let file = session.open_tmpfile_at(parent, args.mode as u16).map_err(errno)?;
+        let stat = file.stat().map_err(errno)?;
+        let len = self.tell_opened(&stat, out)?;
+        self.nodes.learn_held(file.hold());
+        Ok(len)
+    }
+
+    /// The answer to CREATE and TMPFILE: of a file, and how it was opened.
+    fn tell_opened(&self, stat: &Stat, out: &mut [u8]) -> Reply {
+        let entry = put(out, &self.entry(stat))?;
+        let opened = put(&mut out[entry..], &self.opened())?;
+        Ok(entry + opened)
+    }
+
+    /// How files are open: no handle of ours goes with them, for they are found by their number.
+    pub(super) fn opened(&self) -> OpenOut {
+        let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+        let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | if self.settings.direct_io { direct } else { 0 };
+        OpenOut { fh: 0, open_flags, backing_id: 0 }
+    }
+}

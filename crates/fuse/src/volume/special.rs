@@ -1,0 +1,180 @@
+//! The hidden directory `.myriad` in the root: statistics of the mount as files.
+//!
+//! It is listed nowhere and found by its name alone. A file's content is made when its name is looked up, as a node of
+//! its own: two readers may see two contents, but nobody sees one change under them, and the kernel's cache of it is
+//! always right. Nothing can be made, changed or removed here.
+
+use super::VolumeService;
+use crate::request::{Operation, Request};
+use crate::service::{Answer, put};
+use crate::wire::{Attr, AttrOut, DirentHeader, EntryOut, OpenOut, Statx, StatxOut, padded};
+use myriad_engine::{Errno, FileType};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub const DIRECTORY: &[u8] = b".myriad";
+const FILES: [&[u8]; 2] = [b"stats", b"counters"];
+
+/// Node numbers from here on are ours; inodes have smaller ones, for they are positions on a device.
+const FIRST: u64 = 1 << 63;
+
+/// The contents that the kernel knows, by node number; the directory is `FIRST`.
+pub struct Special {
+    next: AtomicU64,
+    contents: Mutex<HashMap<u64, Arc<Content>>>,
+}
+
+impl Default for Special {
+    fn default() -> Self {
+        Self { next: AtomicU64::new(FIRST + 1), contents: Mutex::default() }
+    }
+}
+
+struct Content {
+    text: Vec<u8>,
+    time: std::time::Duration,
+}
+
+impl Special {
+    pub fn is_one(id: u64) -> bool {
+        id >= FIRST
+    }
+
+    /// A lookup in the root: answered if the name is ours.
+    pub fn lookup(&self, service: &VolumeService, name: &[u8], out: &mut [u8]) -> Option<usize> {
+        if name != DIRECTORY {
+            return None;
+        }
+        // Never kept: it costs nothing to ask again, and lookups are not counted for it.
+        put(out, &EntryOut { nodeid: FIRST, attr: attr(service, FIRST, None), ..EntryOut::default() }).ok()
+    }
+
+    /// The kernel knows a content no more. It is told of each once, so one FORGET is all.
+    pub fn forget(&self, id: u64, _lookups: u64) {
+        self.contents.lock().remove(&id);
+    }
+
+    fn make(&self, service: &VolumeService, name: &[u8]) -> Option<(u64, Arc<Content>)> {
+        let text = match name {
+            b"stats" => service.stats().to_text(),
+            b"counters" => {
+                let mut text = String::new();
+                for (name, value) in service.fs.counters() {
+                    let _ = writeln!(text, "{name} {value}");
+                }
+                text
+            }
+            _ => return None,
+        };
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let content = Arc::new(Content { text: text.into_bytes(), time });
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.contents.lock().insert(id, Arc::clone(&content));
+        Some((id, content))
+    }
+
+    /// Answers a request about one of ours; `None` for those that are the same for all nodes.
+    pub fn answer(&self, service: &VolumeService, request: &Request<'_>, out: &mut [u8]) -> Option<Answer> {
+        let id = request.header.nodeid;
+        let content = self.contents.lock().get(&id).cloned();
+        if id != FIRST && content.is_none() && !matches!(request.operation, Operation::Forget { .. }) {
+            return Some(Answer::Error(Errno::STALE));
+        }
+        let reply = match &request.operation {
+            Operation::Lookup { name } => match self.make(service, name) {
+                Some((id, content)) => {
+                    put(out, &EntryOut { nodeid: id, attr: attr(service, id, Some(&content)), ..EntryOut::default() })
+                }
+                None => Err(Errno::NOENT),
+            },
+            Operation::GetAttr => {
+                put(out, &AttrOut { attr: attr(service, id, content.as_deref()), ..AttrOut::default() })
+            }
+            Operation::OpenDir | Operation::Open(_) if service.agreement.no_open && content.is_some() => {
+                Err(Errno::NOSYS)
+            }
+            Operation::OpenDir | Operation::Open(_) => put(out, &OpenOut::default()),
+            Operation::Read(args) => {
+                let text = content.as_ref().map_or(&[][..], |content| &content.text);
+                let rest = text.get(usize::try_from(args.offset).unwrap_or(usize::MAX)..).unwrap_or_default();
+                let len = rest.len().min(args.size as usize).min(out.len());
+                out[..len].copy_from_slice(&rest[..len]);
+                Ok(len)
+            }
+            Operation::ReadDir { args, plus } => list(args.offset, *plus, args.size as usize, out),
+            Operation::Access { mask } if mask & 2 == 0 => Ok(0),
+            Operation::GetXattr { .. } => Err(Errno::NODATA),
+            Operation::ListXattr { .. } => Err(Errno::OPNOTSUPP),
+            Operation::Statx { .. } => {
+                let stat = Statx::from(&attr(service, id, content.as_deref()));
+                put(out, &StatxOut { stat, ..StatxOut::default() })
+            }
+            Operation::Ioctl { .. } => Err(Errno::NOTTY),
+            Operation::Forget { .. }
+            | Operation::BatchForget { .. }
+            | Operation::Release
+            | Operation::ReleaseDir
+            | Operation::Flush
+            | Operation::StatFs
+            | Operation::Interrupt
+            | Operation::Destroy => return None,
+            _ => Err(Errno::PERM),
+        };
+        Some(reply.into())
+    }
+}
+
+/// Attributes: world-readable, and the super-user's.
+fn attr(service: &VolumeService, id: u64, content: Option<&Content>) -> Attr {
+    let mode = match content {
+        Some(_) => FileType::File.mode_bits() | 0o444,
+        None => FileType::Directory.mode_bits() | 0o555,
+    };
+    let size = content.map_or(0, |content| content.text.len() as u64);
+    let time = content.map_or_else(Default::default, |content| content.time);
+    Attr {
+        ino: id,
+        size,
+        blocks: size.div_ceil(512),
+        atime: time.as_secs(),
+        mtime: time.as_secs(),
+        ctime: time.as_secs(),
+        mode: u32::from(mode),
+        nlink: if content.is_some() { 1 } else { 2 },
+        uid: service.settings.uid.unwrap_or(0),
+        gid: service.settings.gid.unwrap_or(0),
+        blksize: 4096,
+        ..Attr::default()
+    }
+}
+
+/// Lists the files, all of them at once: they fit any buffer.
+fn list(offset: u64, plus: bool, size: usize, out: &mut [u8]) -> Result<usize, Errno> {
+    if offset > 0 {
+        return Ok(0);
+    }
+    let mut len = 0;
+    let room = out.len().min(size);
+    for (i, name) in [&b"."[..], b".."].into_iter().chain(FILES).enumerate() {
+        let kind = if i < 2 { FileType::Directory } else { FileType::File };
+        let entry_size = if plus { size_of::<EntryOut>() } else { 0 };
+        let end = len + entry_size + padded(size_of::<DirentHeader>() + name.len());
+        let place = out[..room].get_mut(len..end).ok_or(Errno::INVAL)?;
+        place.fill(0);
+        let mode = u32::from(kind.mode_bits());
+        if plus {
+            put(place, &EntryOut { attr: Attr { ino: FIRST, mode, ..Attr::default() }, ..EntryOut::default() })?;
+        }
+        let namelen = name.len() as u32;
+        put(
+            &mut place[entry_size..],
+            &DirentHeader { ino: FIRST + i as u64, off: i as u64 + 1, namelen, kind: u32::from(kind.code()) },
+        )?;
+        place[entry_size + size_of::<DirentHeader>()..][..name.len()].copy_from_slice(name);
+        len = end;
+    }
+    Ok(len)
+}

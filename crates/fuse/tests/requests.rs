@@ -1,0 +1,548 @@
+//! Each kind of request, by the system calls that send it.
+
+mod common;
+
+use common::{Mounted, mounted, mounted_with};
+use myriad_engine::{MkfsOptions, MountOptions};
+use myriad_fuse::Options;
+use rustix::fs::{
+    self as unix, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
+};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+fn open(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
+    unix::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))
+}
+
+fn read_write() -> OFlags {
+    OFlags::RDWR | OFlags::CREATE
+}
+
+/// The same things on a mount whose kernel opens by itself, and on one that asks.
+fn both(test: impl Fn(Mounted)) {
+    for no_open in [true, false] {
+        test(mounted_with(Options { no_open, ..Options::default() }));
+    }
+}
+
+#[test]
+fn the_mount_table_shows_source_and_type() {
+    skip_without_mounts!();
+    let (first, second) = (mounted(), mounted());
+    let table = fs::read_to_string("/proc/mounts").unwrap();
+    for mount in [&first, &second] {
+        let line = format!("the\\040source {} fuse.myriad rw,nosuid,nodev", mount.root().display());
+        assert!(table.lines().any(|entry| entry.starts_with(&line)), "{table}");
+    }
+    fs::write(first.path("one"), b"1").unwrap();
+    assert!(!second.path("one").exists());
+    first.unmount();
+    second.unmount();
+}
+
+#[test]
+fn names() {
+    skip_without_mounts!();
+    both(|mount| {
+        let at = |name: &str| mount.path(name);
+        fs::create_dir(at("dir")).unwrap();
+        fs::write(at("dir/file"), b"content").unwrap();
+        assert_eq!(fs::read(at("dir/file")).unwrap(), b"content");
+        assert_eq!(fs::create_dir(at("dir")).unwrap_err().raw_os_error(), Some(Errno::EXIST.raw_os_error()));
+        assert!(open(&at("dir/file"), read_write() | OFlags::EXCL).is_err());
+        // Link counts are right at once, whatever the kernel remembers.
+        fs::hard_link(at("dir/file"), at("link")).unwrap();
+        assert_eq!((fs::metadata(at("dir/file")).unwrap().nlink(), fs::metadata(at("link")).unwrap().nlink()), (2, 2));
+        fs::remove_file(at("dir/file")).unwrap();
+        assert_eq!(fs::metadata(at("link")).unwrap().nlink(), 1);
+        std::os::unix::fs::symlink("dir/../link", at("symlink")).unwrap();
+        assert_eq!(fs::read_link(at("symlink")).unwrap(), Path::new("dir/../link"));
+        assert_eq!(fs::read(at("symlink")).unwrap(), b"content");
+        // Renaming: over a file, without replacing, exchanging.
+        fs::write(at("other"), b"other").unwrap();
+        let rename = |a: &str, b: &str, flags| unix::renameat_with(CWD, at(a), CWD, at(b), flags);
+        assert_eq!(rename("link", "other", RenameFlags::NOREPLACE), Err(Errno::EXIST));
+        rename("link", "other", RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(
+            (fs::read(at("link")).unwrap(), fs::read(at("other")).unwrap()),
+            (b"other".to_vec(), b"content".to_vec())
+        );
+        fs::rename(at("link"), at("other")).unwrap();
+        assert_eq!(fs::read(at("other")).unwrap(), b"other");
+        assert_eq!(rename("other", "x", RenameFlags::WHITEOUT), Err(Errno::INVAL));
+        // A name that was missing is found once it is made.
+        assert!(!at("late").exists());
+        fs::write(at("late"), b"").unwrap();
+        assert!(at("late").exists());
+        assert_eq!(fs::remove_dir(at("late")).unwrap_err().raw_os_error(), Some(Errno::NOTDIR.raw_os_error()));
+        fs::remove_dir(at("dir")).unwrap();
+        assert!(!at("dir").exists());
+        // Special files, with any device number.
+        let device = unix::makedev(259, 0x12345);
+        unix::mknodat(CWD, at("device"), unix::FileType::BlockDevice, Mode::from_raw_mode(0o600), device).unwrap();
+        assert_eq!(fs::metadata(at("device")).unwrap().rdev(), device);
+        unix::mknodat(CWD, at("fifo"), unix::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let long = "n".repeat(255);
+        fs::write(at(&long), b"").unwrap();
+        let longer = open(&at(&"n".repeat(256)), read_write());
+        assert_eq!(longer.err(), Some(Errno::NAMETOOLONG));
+        mount.unmount();
+    });
+}
+
+#[test]
+fn attributes() {
+    skip_without_mounts!();
+    let mount = mounted();
+    let path = mount.path("file");
+    fs::write(&path, b"content").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
+    unix::chown(&path, Some(unix::Uid::from_raw(12)), Some(unix::Gid::from_raw(34))).unwrap();
+    let stat = fs::metadata(&path).unwrap();
+    // chown takes set-id bits.
+    assert_eq!((stat.mode(), stat.uid(), stat.gid(), stat.size(), stat.blocks()), (0o100751, 12, 34, 7, 8));
+    let times = [(-5, 999_999_999), (7_000_000_000, 1)];
+    let [access, modified] = times.map(|(tv_sec, tv_nsec)| unix::Timespec { tv_sec, tv_nsec });
+    let set = unix::Timestamps { last_access: access, last_modification: modified };
+    unix::utimensat(CWD, &path, &set, AtFlags::empty()).unwrap();
+    let stat = fs::metadata(&path).unwrap();
+    assert_eq!([(stat.atime(), stat.atime_nsec()), (stat.mtime(), stat.mtime_nsec())], times);
+    // The time of creation.
+    let statx = unix::statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME | StatxFlags::BASIC_STATS).unwrap();
+    assert!(statx.stx_mask & StatxFlags::BTIME.bits() != 0 && statx.stx_btime.tv_sec > 1_700_000_000, "{statx:?}");
+    assert_eq!((statx.stx_size, statx.stx_nlink), (7, 1));
+    // Totals.
+    let total = unix::statvfs(mount.root()).unwrap();
+    assert_eq!((total.f_bsize, total.f_namemax), (4096, 255));
+    assert!(total.f_bfree > 0 && total.f_bfree < total.f_blocks && total.f_ffree > 0);
+    // Shown as somebody else's.
+    let mount = mount.remount(Options { uid: Some(1), gid: Some(2), ..Options::default() });
+    let stat = fs::metadata(mount.path("file")).unwrap();
+    assert_eq!((stat.uid(), stat.gid(), stat.size()), (1, 2, 7));
+}
+
+#[test]
+fn extended_attributes() {
+    skip_without_mounts!();
+    let mount = mounted();
+    let path = mount.path("file");
+    fs::write(&path, b"").unwrap();
+    let mut buf = [0; 64];
+    unix::setxattr(&path, "user.a", b"one", XattrFlags::CREATE).unwrap();
+    assert_eq!(unix::setxattr(&path, "user.a", b"two", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(unix::setxattr(&path, "user.b", b"two", XattrFlags::REPLACE), Err(Errno::NODATA));
+    unix::setxattr(&path, "user.b", b"", XattrFlags::empty()).unwrap();
+    assert_eq!(unix::getxattr(&path, "user.a", &mut buf), Ok(3));
+    assert_eq!(&buf[..3], b"one");
+    assert_eq!(unix::getxattr(&path, "user.a", &mut buf[..2]), Err(Errno::RANGE));
+    assert_eq!(unix::getxattr_query(&path, "user.a"), Ok(3));
+    let len = unix::listxattr(&path, &mut buf).unwrap();
+    assert_eq!(&buf[..len], b"user.a\0user.b\0");
+    unix::removexattr(&path, "user.a").unwrap();
+    assert_eq!(unix::getxattr(&path, "user.a", &mut buf), Err(Errno::NODATA));
+    // An ACL would change the mode behind the kernel's back, unless it was told to look.
+    let acl = [2u32.to_le_bytes().to_vec()].concat();
+    assert_eq!(unix::setxattr(&path, "system.posix_acl_access", &acl, XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    // Refused altogether, they are asked for once.
+    let mount = mount.remount(Options { no_xattr: true, ..Options::default() });
+    for _ in 0..3 {
+        assert_eq!(unix::getxattr(mount.path("file"), "user.b", &mut buf), Err(Errno::OPNOTSUPP));
+    }
+    assert_eq!(mount.requests("GETXATTR"), 1);
+}
+
+#[test]
+fn content() {
+    skip_without_mounts!();
+    both(|mount| {
+        let path = mount.path("file");
+        let mut file = File::from(open(&path, read_write()).unwrap());
+        file.write_all(&[1; 100_000]).unwrap();
+        file.write_all_at(b"far", 1 << 40).unwrap();
+        assert_eq!(file.metadata().unwrap().size(), (1 << 40) + 3);
+        let mut buf = [9; 8];
+        file.read_exact_at(&mut buf, 99_996).unwrap();
+        assert_eq!(buf, [1, 1, 1, 1, 0, 0, 0, 0]);
+        // Holes and data.
+        let hole = unix::seek(&file, unix::SeekFrom::Hole(0)).unwrap();
+        assert!((100_000..200_000).contains(&hole), "{hole}");
+        assert_eq!(unix::seek(&file, unix::SeekFrom::Data(200_000)), Ok(1 << 40));
+        unix::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 50_000).unwrap();
+        unix::fallocate(&file, FallocateFlags::ZERO_RANGE, 60_000, 10).unwrap();
+        file.read_exact_at(&mut buf, 49_996).unwrap();
+        assert_eq!(buf, [0, 0, 0, 0, 1, 1, 1, 1]);
+        file.read_exact_at(&mut buf, 60_006).unwrap();
+        assert_eq!(buf, [0, 0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(unix::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
+        file.set_len(70_000).unwrap();
+        unix::fallocate(&file, FallocateFlags::empty(), 70_000, 30_000).unwrap();
+        file.seek(SeekFrom::Start(69_999)).unwrap();
+        let mut rest = Vec::new();
+        file.read_to_end(&mut rest).unwrap();
+        assert_eq!((rest.len(), rest[0], rest[1]), (30_001, 1, 0));
+        file.sync_all().unwrap();
+        file.sync_data().unwrap();
+        // Copied in the server.
+        let mut copy = File::from(open(&mount.path("copy"), read_write()).unwrap());
+        let copied = unix::copy_file_range(&file, Some(&mut 50_000), &copy, Some(&mut 10), 1 << 30).unwrap();
+        assert_eq!(copied, 50_000);
+        assert!(mount.requests("COPY_FILE_RANGE") + mount.requests("COPY_FILE_RANGE_64") > 0);
+        let mut bytes = Vec::new();
+        copy.read_to_end(&mut bytes).unwrap();
+        assert_eq!((bytes.len(), &bytes[8..12]), (50_010, &[0, 0, 1, 1][..]));
+        // Appending goes to the end, wherever others write.
+        let append = File::from(open(&path, OFlags::WRONLY | OFlags::APPEND).unwrap());
+        append.write_all_at(b"end", 5).unwrap();
+        assert_eq!(file.metadata().unwrap().size(), 100_003);
+        // Opening with truncation.
+        drop(open(&path, OFlags::WRONLY | OFlags::TRUNC).unwrap());
+        assert_eq!(file.metadata().unwrap().size(), 0);
+        drop((file, copy, append));
+        mount.unmount();
+    });
+}
+
+#[test]
+fn direct_io() {
+    skip_without_mounts!();
+    for direct_io in [false, true] {
+        let mount = mounted_with(Options { direct_io, ..Options::default() });
+        let flags = if direct_io { OFlags::empty() } else { OFlags::DIRECT };
+        let path = mount.path("file");
+        let file = File::from(open(&path, read_write() | flags).unwrap());
+        let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 4096) as u8).collect();
+        file.write_all_at(&bytes, 0).unwrap();
+        let mut back = vec![0; bytes.len()];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == bytes);
+        // 1 MiB at a time, and the buffer does not begin at a page.
+        assert!(mount.requests("READ") <= 2, "{}", mount.requests("READ"));
+        // Through the page cache it is the same file.
+        let other = File::open(&path).unwrap();
+        other.read_exact_at(&mut back[..10], 4091).unwrap();
+        assert_eq!(back[..10], [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+        file.write_all_at(&[77; 4096], 4096).unwrap();
+        other.read_exact_at(&mut back[..10], 4091).unwrap();
+        assert_eq!(back[..10], [0, 0, 0, 0, 0, 77, 77, 77, 77, 77]);
+        drop((file, other));
+        mount.unmount();
+    }
+}
+
+#[test]
+fn synchronous_writes_are_durable_when_they_return() {
+    skip_without_mounts!();
+    for (flag, durable) in [(OFlags::SYNC, true), (OFlags::DSYNC, true), (OFlags::empty(), false)] {
+        let mount = mounted();
+        let file = File::from(open(&mount.path("file"), read_write() | flag).unwrap());
+        file.write_all_at(b"synced", 0).unwrap();
+        // What is on the device now, as after a loss of power.
+        let copy = mount.image().with_file_name("copy");
+        fs::copy(mount.image(), &copy).unwrap();
+        let fs = myriad_engine::Fs::open(&copy, MountOptions::default()).unwrap();
+        let found = fs.session(myriad_engine::Cred::root()).stat("file").map(|stat| stat.size).ok();
+        assert_eq!(found, durable.then_some(6), "{flag:?}");
+        drop(file);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn directories_are_listed_whatever_happens_to_them() {
+    skip_without_mounts!();
+    let mount = mounted();
+    let names: Vec<String> = (0..3000).map(|i| format!("a name that is not short {i:05}")).collect();
+    fs::create_dir(mount.path("dir")).unwrap();
+    for name in &names {
+        fs::write(mount.path("dir").join(name), b"x").unwrap();
+    }
+    let mount = mount.remount(Options::default());
+    let list = |path: &Path| {
+        let mut found: Vec<_> =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        found.sort();
+        found
+    };
+    assert_eq!(list(&mount.path("dir")), names);
+    assert!(mount.requests("READDIRPLUS") > 0);
+    // Attributes came with the names.
+    for name in &names[..20] {
+        assert_eq!(fs::metadata(mount.path("dir").join(name)).unwrap().size(), 1);
+    }
+    assert!(mount.requests("LOOKUP") < 5, "{}", mount.handle().stats().to_text());
+    // Every second name goes while the directory is read; the others come once each. A cookie is good for ever.
+    let mut dir = unix::Dir::new(open(&mount.path("dir"), OFlags::RDONLY | OFlags::DIRECTORY).unwrap()).unwrap();
+    let mut seen = Vec::new();
+    let mut half = None;
+    while let Some(entry) = dir.read() {
+        let entry = entry.unwrap();
+        seen.push(entry.file_name().to_string_lossy().into_owned());
+        if seen.len() == 1000 {
+            half = Some(entry.offset());
+            for name in names.iter().step_by(2) {
+                fs::remove_file(mount.path("dir").join(name)).unwrap();
+            }
+        }
+    }
+    seen.retain(|name| !name.starts_with('.'));
+    let odd: Vec<_> = names.iter().skip(1).step_by(2).collect();
+    assert!(odd.iter().all(|name| seen.iter().filter(|other| other == name).count() == 1));
+    dir.seek(half.unwrap()).unwrap();
+    let mut after = 0;
+    while let Some(entry) = dir.read() {
+        let name = entry.unwrap().file_name().to_string_lossy().into_owned();
+        assert!(!name.starts_with('.') && odd.contains(&&name), "{name}");
+        after += 1;
+    }
+    assert!((900..=1001).contains(&after), "{after}");
+    drop(dir);
+    mount.unmount();
+}
+
+#[test]
+fn inode_flags() {
+    skip_without_mounts!();
+    both(flags_of_inodes);
+}
+
+fn flags_of_inodes(mount: Mounted) {
+    let path = mount.path("file");
+    fs::write(&path, b"content").unwrap();
+    let file = File::open(&path).unwrap();
+    assert_eq!(unix::ioctl_getflags(&file), Ok(IFlags::empty()));
+    unix::ioctl_setflags(&file, IFlags::IMMUTABLE | IFlags::NODUMP).unwrap();
+    assert_eq!(unix::ioctl_getflags(&file), Ok(IFlags::IMMUTABLE | IFlags::NODUMP));
+    assert_eq!(unix::unlink(&path), Err(Errno::PERM));
+    assert_eq!(unix::rename(&path, mount.path("other")), Err(Errno::PERM));
+    assert_eq!(unix::chmod(&path, Mode::empty()), Err(Errno::PERM));
+    unix::ioctl_setflags(&file, IFlags::APPEND).unwrap();
+    let append = File::from(open(&path, OFlags::WRONLY | OFlags::APPEND).unwrap());
+    append.write_all_at(b"!", 0).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"content!");
+    // Refused at the write, or at the opening if that is asked for.
+    let refused = open(&path, OFlags::WRONLY).and_then(|fd| rustix::io::pwrite(fd, b"!", 0));
+    assert_eq!(refused, Err(Errno::PERM));
+    // A flag that we do not have.
+    assert_eq!(unix::ioctl_setflags(&file, IFlags::COMPRESSED), Err(Errno::OPNOTSUPP));
+    unix::ioctl_setflags(&file, IFlags::empty()).unwrap();
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_mapped_file_is_the_file() {
+    skip_without_mounts!();
+    both(|mount| {
+        let path = mount.path("file");
+        fs::write(&path, vec![b'.'; 10_000]).unwrap();
+        // A program that maps: the linker's way, without unsafe code here.
+        let script = "import mmap,sys\nf=open(sys.argv[1],'r+b')\nm=mmap.mmap(f.fileno(),0)\nassert m[9999:]==b'.'\n\
+            m[4094:4098]=b'abcd'\np=mmap.mmap(f.fileno(),0,mmap.MAP_PRIVATE)\np[0:1]=b'x'\nm.flush()\nm.close()\n";
+        let run = std::process::Command::new("python3").arg("-c").arg(script).arg(&path).status();
+        match run {
+            Ok(status) => assert!(status.success()),
+            Err(error) => {
+                println!("skipped: python3: {error}");
+                return;
+            }
+        }
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!((bytes[0], &bytes[4092..4100]), (b'.', &b"..abcd.."[..]));
+        let mount = mount.remount(Options::default());
+        assert_eq!(fs::read(mount.path("file")).unwrap(), bytes);
+    });
+}
+
+#[test]
+fn locks_are_the_kernels() {
+    skip_without_mounts!();
+    let mount = mounted();
+    fs::write(mount.path("file"), b"").unwrap();
+    let (one, two) = (File::open(mount.path("file")).unwrap(), File::open(mount.path("file")).unwrap());
+    unix::flock(&one, unix::FlockOperation::LockExclusive).unwrap();
+    assert_eq!(unix::flock(&two, unix::FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
+    drop(one);
+    unix::flock(&two, unix::FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert_eq!(mount.requests("SETLK") + mount.requests("SETLKW"), 0);
+}
+
+#[test]
+fn read_only_volumes_stay_as_they_are() {
+    skip_without_mounts!();
+    let mount = mounted();
+    fs::write(mount.path("file"), b"content").unwrap();
+    let mount = mount.remount(Options { read_only: true, ..Options::default() });
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"content");
+    assert_eq!(open(&mount.path("new"), read_write()).err(), Some(Errno::ROFS));
+    assert_eq!(unix::unlink(mount.path("file")), Err(Errno::ROFS));
+    assert!(
+        fs::read_to_string("/proc/mounts").unwrap().contains(&format!("{} fuse.myriad ro,", mount.root().display()))
+    );
+    mount.unmount();
+}
+
+#[test]
+fn permissions_are_the_kernels_or_the_engines() {
+    skip_without_mounts!();
+    for default_permissions in [true, false] {
+        let mount = mounted_with(Options { default_permissions, ..Options::default() });
+        fs::create_dir(mount.path("shared")).unwrap();
+        unix::chown(mount.path("shared"), None, Some(unix::Gid::from_raw(500))).unwrap();
+        unix::chmod(mount.path("shared"), Mode::from_raw_mode(0o2770)).unwrap();
+        fs::write(mount.path("secret"), b"secret").unwrap();
+        unix::chmod(mount.path("secret"), Mode::from_raw_mode(0o600)).unwrap();
+        let try_as = |uid: u32, groups: &'static [u32], command: String| {
+            std::thread::spawn(move || {
+                use rustix::process::{Gid, Uid};
+                use rustix::thread as threads;
+                let groups: Vec<Gid> = groups.iter().map(|&gid| Gid::from_raw(gid)).collect();
+                threads::set_thread_groups(&groups).unwrap();
+                threads::set_thread_res_gid(Gid::from_raw(uid), Gid::from_raw(uid), Gid::from_raw(uid)).unwrap();
+                threads::set_thread_res_uid(Uid::from_raw(uid), Uid::from_raw(uid), Uid::from_raw(uid)).unwrap();
+                File::create(command).err().and_then(|error| error.raw_os_error())
+            })
+            .join()
+            .unwrap()
+        };
+        let denied = Some(Errno::ACCESS.raw_os_error());
+        let shared = mount.path("shared/new").display().to_string();
+        // The folder that holds the mount is the test's own: others must be let through.
+        unix::chmod(mount.root().parent().unwrap(), Mode::from_raw_mode(0o755)).unwrap();
+        unix::chmod(mount.root(), Mode::from_raw_mode(0o755)).unwrap();
+        assert_eq!(try_as(1000, &[], shared.clone()), denied, "{default_permissions}");
+        // A supplementary group, which requests do not carry.
+        assert_eq!(try_as(1000, &[500], shared.clone()), None, "{default_permissions}");
+        let stat = fs::metadata(&shared).unwrap();
+        assert_eq!((stat.uid(), stat.gid()), (1000, 500));
+        assert_eq!(try_as(1000, &[], mount.path("secret").display().to_string()), denied);
+        assert_eq!(try_as(1000, &[], mount.path("new").display().to_string()), denied);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn what_need_not_be_asked_is_not_asked() {
+    skip_without_mounts!();
+    // For all users, the kernel asks for a directory's mode after each change of the directory; for user 0 alone, it
+    // checks nothing. A file's capabilities are asked for at its first write.
+    for (allow_other, no_xattr, attributes, capabilities) in
+        [(true, false, 3, 1), (false, false, 0, 1), (false, true, 0, 0)]
+    {
+        let options = Options { allow_other, no_xattr, ..Options::default() };
+        let mount = Mounted::new(&MkfsOptions::default(), MountOptions::default(), options);
+        fs::create_dir(mount.path("dir")).unwrap();
+        fs::write(mount.path("dir/first"), b"x").unwrap();
+        drop(File::open(mount.path("dir/first")).unwrap());
+        fs::rename(mount.path("dir/first"), mount.path("dir/renamed")).unwrap();
+        fs::remove_file(mount.path("dir/renamed")).unwrap();
+        let count = |names: &[&str]| names.iter().map(|name| mount.requests(name)).sum::<u64>();
+        let opens = || count(&["OPEN", "RELEASE", "FLUSH", "ACCESS"]);
+        let before = (opens(), count(&["GETATTR"]), count(&["GETXATTR"]));
+        for i in 0..50 {
+            let path = mount.path(&format!("dir/{i}"));
+            fs::write(&path, b"content").unwrap();
+            drop(File::open(&path).unwrap());
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::rename(&path, mount.path("dir/renamed")).unwrap();
+            fs::remove_file(mount.path("dir/renamed")).unwrap();
+        }
+        let asked = (opens() - before.0, count(&["GETATTR"]) - before.1, count(&["GETXATTR"]) - before.2);
+        assert_eq!(asked, (0, 50 * attributes, 50 * capabilities), "{}", mount.handle().stats().to_text());
+        // The inodes are forgotten with their names.
+        assert!(mount.handle().stats().nodes < 10, "{}", mount.handle().stats().nodes);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn statistics_are_files() {
+    skip_without_mounts!();
+    let mount = mounted();
+    fs::write(mount.path("file"), b"content").unwrap();
+    let listed: Vec<_> = fs::read_dir(mount.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(listed, ["file"]);
+    let mut files: Vec<_> =
+        fs::read_dir(mount.path(".myriad")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, ["counters", "stats"]);
+    let written = |text: &str| text.lines().any(|line| line.starts_with("WRITE "));
+    assert!(written(&fs::read_to_string(mount.path(".myriad/stats")).unwrap()));
+    let creates = || {
+        let text = fs::read_to_string(mount.path(".myriad/counters")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("creates ")).unwrap().to_owned();
+        line.parse::<u64>().unwrap()
+    };
+    let before = creates();
+    fs::write(mount.path("another"), b"").unwrap();
+    assert_eq!(creates(), before + 1);
+    let statx = unix::statx(CWD, mount.path(".myriad/stats"), AtFlags::empty(), StatxFlags::BTIME).unwrap();
+    assert_eq!(statx.stx_mode & 0o777, 0o444);
+    assert!(fs::write(mount.path(".myriad/new"), b"").is_err());
+    assert!(fs::rename(mount.path("file"), mount.path(".myriad")).is_err());
+    assert!(fs::create_dir(mount.path(".myriad")).is_err());
+    // A file of the volume's own goes first.
+    let mount = mount.remount(Options { stats_dir: false, ..Options::default() });
+    fs::write(mount.path(".myriad"), b"mine").unwrap();
+    let mount = mount.remount(Options::default());
+    assert_eq!(fs::read(mount.path(".myriad")).unwrap(), b"mine");
+}
+
+#[test]
+fn small_blocks_and_writeback() {
+    skip_without_mounts!();
+    let mkfs = MkfsOptions { block_size: 512, ..MkfsOptions::default() };
+    let options = Options { writeback: true, allow_other: true, ..Options::default() };
+    let mount = Mounted::new(&mkfs, MountOptions::default(), options);
+    let mut file = File::create(mount.path("file")).unwrap();
+    for i in 0..2000 {
+        writeln!(file, "line {i}").unwrap();
+    }
+    drop(file);
+    assert!(mount.requests("WRITE") < 100, "the kernel gathers small writes");
+    let mount = mount.remount(Options::default());
+    let text = fs::read_to_string(mount.path("file")).unwrap();
+    assert_eq!((text.lines().count(), text.lines().last()), (2000, Some("line 1999")));
+}
+
+#[test]
+fn a_full_volume_says_so_at_the_write() {
+    skip_without_mounts!();
+    let mount = mounted();
+    let mut file = File::create(mount.path("file")).unwrap();
+    let bytes = vec![7; 1 << 20];
+    let error = (0..1000).find_map(|_| file.write_all(&bytes).err()).expect("256 MiB hold no 1000");
+    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    drop(file);
+    fs::remove_file(mount.path("file")).unwrap();
+    fs::write(mount.path("file"), &bytes).unwrap();
+    mount.unmount();
+}
+
+#[test]
+fn the_request_log_has_a_line_for_each() {
+    skip_without_mounts!();
+    #[derive(Clone, Default)]
+    struct Sink(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mount = mounted();
+    let sink = Sink::default();
+    mount.handle().set_request_log(Some(Box::new(sink.clone())));
+    fs::create_dir(mount.path("tab\there")).unwrap();
+    mount.handle().set_request_log(None);
+    fs::create_dir(mount.path("unseen")).unwrap();
+    let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("MKDIR unique=") && text.contains(r#"name="tab\there" -> 128 bytes"#), "{text}");
+    assert!(!text.contains("unseen"));
+}
