@@ -23,6 +23,7 @@ mod error;
 mod mount_point;
 mod negotiate;
 mod nodes;
+mod null;
 mod options;
 mod request;
 mod service;
@@ -32,6 +33,7 @@ mod volume;
 mod wire;
 
 pub use error::{MountError, ServeError};
+pub use null::{NullHandle, NullMount, mount_null};
 pub use options::{Options, TransportChoice};
 pub use request::{DecodeError, Forgets, Operation, Request, decode};
 pub use stats::{LATENCY_BUCKETS, RequestStats, Stats};
