@@ -23,6 +23,7 @@ mod error;
 mod mount_point;
 mod negotiate;
 mod nodes;
+mod null;
 mod options;
 mod request;
 mod service;
@@ -32,6 +33,7 @@ mod volume;
 mod wire;
 
 pub use error::{MountError, ServeError};
+pub use null::{NullHandle, NullMount, mount_null};
 pub use options::{Options, TransportChoice};
 pub use request::{DecodeError, Forgets, Operation, Request, decode};
 pub use stats::{LATENCY_BUCKETS, RequestStats, Stats};
@@ -44,7 +46,7 @@ use service::Service;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use transport::{Classic, Device, Message, Notifier, Transport};
+use transport::{Classic, Device, Message, Notifier, Transport, Uring};
 use volume::VolumeService;
 use wire::OutHeader;
 use zerocopy::IntoBytes;
@@ -155,7 +157,11 @@ struct Connection {
 
 impl Connection {
     fn new(path: &Path, options: &Options, has_acls: bool) -> Result<Self, MountError> {
-        let wishes = Wishes::new(options, has_acls, false);
+        let ring = match (options.transport, transport::ring_obstacle()) {
+            (TransportChoice::Ring, Some(reason)) => return Err(MountError::Ring(reason)),
+            (choice, obstacle) => choice != TransportChoice::Classic && obstacle.is_none(),
+        };
+        let wishes = Wishes::new(options, has_acls, ring);
         let (mount_point, device) = MountPoint::mount(path, options)?;
         let start = || {
             let agreement = shake_hands(&device, wishes)?;
@@ -163,7 +169,11 @@ impl Connection {
         };
         match start() {
             Ok((agreement, notifier)) => {
-                let transport = Box::new(Classic::new(device, options.threads));
+                let transport: Box<dyn Transport> = if agreement.ring {
+                    Box::new(Uring::new(device))
+                } else {
+                    Box::new(Classic::new(device, options.threads))
+                };
                 Ok(Self { mount_point, transport, notifier, agreement })
             }
             Err(error) => {

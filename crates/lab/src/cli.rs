@@ -3,6 +3,7 @@
 use crate::compare::commands::{read_rows, tar_rows};
 use crate::compare::{self, Contestant};
 use crate::interrupt;
+use crate::mount_floor::MountFloor;
 use crate::provenance::Provenance;
 use crate::provider::{self, Provider, VolumeOptions};
 use crate::report::{self, Column, Record};
@@ -41,6 +42,8 @@ enum What {
     File(Direct<FileOptions>),
     /// Kernel file systems on loop devices, a volume and SQLite, interleaved, with ratios
     Compare(Box<Compare>),
+    /// Requests of a mounted volume beside those of a FUSE server that does nothing, with ratios (as root)
+    Mount(MountFloor),
 }
 
 #[derive(Debug, Args, Serialize)]
@@ -249,6 +252,7 @@ impl Bench {
             What::Tree(direct) => run_direct(direct, out, quiet),
             What::File(direct) => run_direct(direct, out, quiet),
             What::Compare(compare) => run_compare(compare, out, quiet),
+            What::Mount(mount) => mount.run(out, quiet),
         };
         // A program we started got the signal too, and its failure came first.
         outcome.map_err(|error| interrupt::check().err().unwrap_or(error))
@@ -261,6 +265,7 @@ impl Bench {
             What::Tree(direct) => &mut direct.common,
             What::File(direct) => &mut direct.common,
             What::Compare(compare) => &mut compare.common,
+            What::Mount(_) => return,
         };
         common.cachesize = Some(common.cache_size());
     }

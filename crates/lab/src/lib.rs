@@ -9,6 +9,7 @@
 //! stats       medians and intervals: pure functions
 //! report      samples into tables and JSON lines
 //! compare     kernel file systems on loop devices beside a volume, interleaved; leaves nothing behind
+//! mount_floor a mounted volume beside a FUSE server that does nothing
 //! cli         the verb `myriad bench`
 //! ```
 //!
@@ -19,6 +20,7 @@
 pub mod cli;
 pub mod compare;
 pub mod interrupt;
+pub mod mount_floor;
 pub mod provenance;
 pub mod provider;
 pub mod report;

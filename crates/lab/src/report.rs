@@ -180,7 +180,7 @@ fn median_of(runs: &[&Sample], value: &dyn Fn(&Sample) -> Option<f64>) -> Option
     stats::median(&values)
 }
 
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header.to_vec());
     for (index, column) in table.column_iter_mut().enumerate() {

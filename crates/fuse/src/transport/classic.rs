@@ -11,6 +11,8 @@ use std::io;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
+const HEADER: usize = size_of::<OutHeader>();
+
 pub struct Classic {
     device: Device,
     threads: usize,
@@ -31,7 +33,7 @@ impl Transport for Classic {
             let worker = self.device.clone_channel().and_then(|device| {
                 let service = Arc::clone(&service);
                 let name = format!("myriad-fuse-{i}");
-                std::thread::Builder::new().name(name).spawn(move || work(&device, &*service))
+                std::thread::Builder::new().name(name).spawn(move || Worker::new().serve(&device, &*service))
             });
             match worker {
                 Ok(worker) => workers.push(worker),
@@ -39,7 +41,7 @@ impl Transport for Classic {
                 Err(_) => break,
             }
         }
-        let mut result = work(&self.device, &*service);
+        let mut result = Worker::new().serve(&self.device, &*service);
         for worker in workers {
             let ended = worker.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
             result = result.and(ended);
@@ -52,21 +54,33 @@ impl Transport for Classic {
     }
 }
 
-/// Answers requests one after the other.
-fn work(device: &Device, service: &dyn Service) -> io::Result<()> {
-    const HEADER: usize = size_of::<OutHeader>();
-    let mut request = vec![0; BUFFER_SIZE];
-    let mut answer = vec![0; HEADER + REQUEST_MAX];
-    loop {
-        let len = match device.receive(&mut request)? {
-            Message::Bytes(len) => len,
-            Message::Nothing => continue,
-            Message::Gone => return Ok(()),
-        };
-        let (head, body) = answer.split_at_mut(HEADER);
-        if let Some((header, len)) = respond(service, decode(&request[..len]), body) {
-            head.copy_from_slice(header.as_bytes());
-            device.send(&answer[..HEADER + len])?;
+/// Buffers for one request at a time, and its answer.
+pub struct Worker {
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Worker {
+    pub fn new() -> Self {
+        Self { request: vec![0; BUFFER_SIZE], answer: vec![0; HEADER + REQUEST_MAX] }
+    }
+
+    /// Answers requests one after the other, until the mount is gone.
+    pub fn serve(&mut self, device: &Device, service: &dyn Service) -> io::Result<()> {
+        while !matches!(self.serve_one(device, service)?, Message::Gone) {}
+        Ok(())
+    }
+
+    /// Answers the next request; what came of reading it.
+    pub fn serve_one(&mut self, device: &Device, service: &dyn Service) -> io::Result<Message> {
+        let message = device.receive(&mut self.request)?;
+        if let Message::Bytes(len) = message {
+            let (head, body) = self.answer.split_at_mut(HEADER);
+            if let Some((header, len)) = respond(service, decode(&self.request[..len]), body) {
+                head.copy_from_slice(header.as_bytes());
+                device.send(&self.answer[..HEADER + len])?;
+            }
         }
+        Ok(message)
     }
 }

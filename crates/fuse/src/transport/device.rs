@@ -43,6 +43,16 @@ impl Device {
         }
     }
 
+    /// From now on, reading does not wait.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
+    }
+
+    /// From now on, reading waits.
+    pub fn set_blocking(&self) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, false)?)
+    }
+
     /// Waits for a message.
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Message> {
         match rustix::io::read(&self.fd, buf) {

@@ -5,9 +5,11 @@
 
 mod classic;
 mod device;
+mod ring;
 
 pub use classic::Classic;
 pub use device::{BUFFER_SIZE, Device, Message, Notifier};
+pub use ring::{Uring, obstacle as ring_obstacle};
 
 use crate::error::ServeError;
 use crate::service::Service;
