@@ -3,6 +3,7 @@
 use crate::error::{Errno, Error, Result};
 use crate::file::{self, OpenFile};
 use crate::inode;
+use crate::locks::Rank;
 use crate::mkfs;
 use crate::namei::{self, Guarded, Target};
 use crate::ops::{NewFile, Ops, RESOLVE_AGAIN, reclaim_orphans};
@@ -140,7 +141,7 @@ impl Fs {
 
     /// A view of the volume for one user.
     pub fn session(&self, cred: Cred) -> Session {
-        Session { fs: self.clone(), cred, memo: Mutex::new(Memo::default()) }
+        Session { fs: self.clone(), cred, memo: Default::default() }
     }
 
     /// Makes everything done so far durable: data, names, attributes.
@@ -374,7 +375,7 @@ pub struct VolumeInfo {
 pub struct Session {
     fs: Fs,
     cred: Cred,
-    memo: Mutex<Memo>,
+    memo: crate::locks::Mutex<{ Rank::Memo as u8 }, Memo>,
 }
 
 /// The directory part of the last path, and what it resolved to.

@@ -8,6 +8,7 @@
 //! Each who is inside may carry a weight: the blocks of the volume that its operation counts on. It lies in the same
 //! word as the count of those inside, so that reserving space costs an operation nothing.
 
+use crate::locks::{Held, Rank};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -52,14 +53,16 @@ impl Gate {
     }
 
     /// Enters with this weight; waits while the gate is closed.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn enter(&self, weight: u32) -> Entered<'_> {
+        let held = Held::wait(Rank::Gate, 0);
         let slot = thread_slot();
         let share = 1 | u64::from(weight) << WEIGHT;
         loop {
             // Sequentially consistent with the closer's store and loads: either we see it closed, or it sees us inside.
             self.slots[slot].0.fetch_add(share, Ordering::SeqCst);
             if !self.closed.load(Ordering::SeqCst) {
-                return Entered { gate: self, slot, share };
+                return Entered { gate: self, slot, share, _held: held };
             }
             self.slots[slot].0.fetch_sub(share, Ordering::Release);
             let mut wait = self.wait.lock();
@@ -75,7 +78,9 @@ impl Gate {
     }
 
     /// Closes the gate and waits until everybody inside has left. The caller must be outside.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn close(&self) -> Closed<'_> {
+        let held = Held::wait(Rank::Gate, 0);
         let closing = self.closing.lock();
         self.closed.store(true, Ordering::SeqCst);
         for slot in &self.slots {
@@ -92,7 +97,7 @@ impl Gate {
                 }
             }
         }
-        Closed { gate: self, _closing: closing }
+        Closed { gate: self, _closing: closing, _held: held }
     }
 }
 
@@ -101,6 +106,7 @@ pub(crate) struct Entered<'a> {
     slot: usize,
     /// What this one has added to its slot.
     share: u64,
+    _held: Held,
 }
 
 impl Entered<'_> {
@@ -128,6 +134,7 @@ impl Drop for Entered<'_> {
 pub(crate) struct Closed<'a> {
     gate: &'a Gate,
     _closing: MutexGuard<'a, ()>,
+    _held: Held,
 }
 
 impl Drop for Closed<'_> {
@@ -149,9 +156,12 @@ mod tests {
     fn weights_are_those_of_who_is_inside() {
         let gate = Gate::new();
         let mut first = gate.enter(24);
-        let second = gate.enter(u32::MAX >> 8);
-        assert_eq!(gate.weight(), 24 + u64::from(u32::MAX >> 8));
-        drop(second);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _second = gate.enter(u32::MAX >> 8);
+                assert_eq!(gate.weight(), 24 + u64::from(u32::MAX >> 8));
+            });
+        });
         first.add_weight(8);
         assert_eq!(gate.weight(), 32);
         first.sub_weight(8);

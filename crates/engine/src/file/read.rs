@@ -95,7 +95,7 @@ pub(super) fn read_clean(
         return Ok(());
     }
     drop(look);
-    fetch(volume, &pieces, buf)
+    fetch(volume, None, &pieces, buf)
 }
 
 impl Volume {
@@ -103,7 +103,7 @@ impl Volume {
     pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut pieces = Vec::new();
         collect(look, ino, raw, offset, buf, &mut pieces)?;
-        if pieces.is_empty() { Ok(()) } else { fetch(self, &pieces, buf) }
+        if pieces.is_empty() { Ok(()) } else { fetch(self, Some(look), &pieces, buf) }
     }
 }
 
@@ -175,7 +175,8 @@ fn add_piece(pieces: &mut Vec<Piece>, block_size: usize, piece: Piece) {
 }
 
 /// Reads pieces from the device: long whole blocks straight into the buffer, the rest by way of the cache.
-fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8]) -> Result<()> {
+/// `inside`: the caller is inside the gate already.
+fn fetch(volume: &Volume, inside: Option<&Look<'_>>, pieces: &[Piece], buf: &mut [u8]) -> Result<()> {
     let block_size = volume.cache.block_size();
     let bits = volume.geometry.block_bits;
     let total: usize = pieces.iter().map(|piece| piece.length).sum();
@@ -210,10 +211,10 @@ fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8]) -> Result<()> {
         target.copy_from_slice(&bounce[piece.within..piece.within + piece.length]);
     }
     if keep && !bounced.is_empty() {
-        let look = volume.look();
+        let _entered = inside.is_none().then(|| volume.look());
         for (i, bounce) in &bounced {
             for (n, bytes) in bounce.chunks(block_size).enumerate() {
-                look.volume.cache.insert_data(pieces[*i].block.offset_by(n as u64), bytes);
+                volume.cache.insert_data(pieces[*i].block.offset_by(n as u64), bytes);
             }
         }
     }
