@@ -58,6 +58,7 @@ mod error;
 mod extent;
 mod file;
 mod inode;
+mod locks;
 mod mkfs;
 mod namei;
 mod ops;

@@ -6,6 +6,7 @@ use crate::edit::BlockStore;
 use crate::error::{Errno, Error, Result};
 use crate::file::OpenFiles;
 use crate::inode;
+use crate::locks::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::namei::NameCache;
 use crate::order::checkpoint::Checkpointer;
 use crate::order::{Look, OpenEpoch, Txn};
@@ -18,7 +19,7 @@ use myriad_format::inode::RawInode;
 use myriad_format::superblock::{OrphanHeader, Superblock, feature, seam};
 use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Geometry, Ino, NameHasher, header};
 use myriad_log::{Log, LogError, LogPlace};
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::Condvar;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -85,27 +86,27 @@ pub(crate) struct Volume {
     pub names: NameCache,
     pub files: OpenFiles,
     /// Inodes without a name that live on while somebody has them open, or whose blocks are still being freed.
-    pub orphans: Mutex<BTreeSet<u64>>,
+    pub orphans: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
     /// Blocks of the orphan list as last written, and the list.
-    orphan_blocks: Mutex<(Vec<FsBlock>, BTreeSet<u64>)>,
-    pub checkpointer: Mutex<Checkpointer>,
+    orphan_blocks: Mutex<{ Rank::OrphanList as u8 }, (Vec<FsBlock>, BTreeSet<u64>)>,
+    pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
     /// Wakes the background thread.
-    pub wake: (Mutex<Wake>, Condvar),
+    pub wake: (parking_lot::Mutex<Wake>, Condvar),
     /// Rises with every change that may make a resolved directory path mean something else.
     pub namespace_generation: AtomicU64,
-    pub rename_lock: Mutex<()>,
+    pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
     /// File data has been written that no flush has covered yet.
     pub data_unflushed: AtomicBool,
     /// Feature bits set since the superblock was last written.
     pub features: AtomicU64,
-    groups: Box<[Mutex<Option<Box<AgSpace>>>]>,
+    groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
     /// Blocks let go by groups whose mirror was dropped.
-    stray_blocks: Mutex<Vec<FsBlock>>,
+    stray_blocks: Mutex<{ Rank::Leaf as u8 }, Vec<FsBlock>>,
     high_water: AtomicU32,
-    high_water_lock: Mutex<()>,
-    stripes: Box<[RwLock<()>]>,
+    high_water_lock: Mutex<{ Rank::NewGroup as u8 }, ()>,
+    stripes: Box<[RwLock<{ Rank::Inode as u8 }, ()>]>,
     shut_down: AtomicBool,
-    shut_down_reason: Mutex<String>,
+    shut_down_reason: Mutex<{ Rank::Leaf as u8 }, String>,
     /// Log bytes of an epoch at which a checkpoint is due, and at which operations wait for one.
     log_soft: u64,
     log_hard: u64,
@@ -204,7 +205,7 @@ impl Volume {
             orphans: Mutex::new(BTreeSet::new()),
             orphan_blocks: Mutex::new((Vec::new(), BTreeSet::new())),
             checkpointer: Mutex::new(checkpointer),
-            wake: (Mutex::new(Wake::default()), Condvar::new()),
+            wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
             namespace_generation: AtomicU64::new(1),
             rename_lock: Mutex::new(()),
             data_unflushed: AtomicBool::new(false),
@@ -624,13 +625,15 @@ impl Volume {
     /// Locks one inode to look at it.
     #[inline]
     pub fn lock_shared(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
-        self.stripes[self.stripe(ino)].read()
+        let stripe = self.stripe(ino);
+        self.stripes[stripe].read_at(stripe)
     }
 
     /// Locks one inode to change it.
     #[inline]
     pub fn lock_exclusive(&self, ino: Ino) -> RwLockWriteGuard<'_, ()> {
-        self.stripes[self.stripe(ino)].write()
+        let stripe = self.stripe(ino);
+        self.stripes[stripe].write_at(stripe)
     }
 
     /// Locks several inodes to change them, in lock order, each lock once.
@@ -638,7 +641,7 @@ impl Volume {
         let mut stripes: Vec<usize> = inos.iter().map(|&ino| self.stripe(ino)).collect();
         stripes.sort_unstable();
         stripes.dedup();
-        stripes.into_iter().map(|stripe| self.stripes[stripe].write()).collect()
+        stripes.into_iter().map(|stripe| self.stripes[stripe].write_at(stripe)).collect()
     }
 
     /// Locks `second` while `first` is locked: `None` if that is not possible without waiting out of order, and `first`
@@ -648,9 +651,9 @@ impl Volume {
         if held == wanted {
             Some(None)
         } else if wanted > held {
-            Some(Some(self.stripes[wanted].write()))
+            Some(Some(self.stripes[wanted].write_at(wanted)))
         } else {
-            self.stripes[wanted].try_write().map(Some)
+            self.stripes[wanted].try_write_at(wanted).map(Some)
         }
     }
 
@@ -1063,17 +1066,19 @@ mod tests {
     fn who_begins_has_reserved() {
         let volume = volume();
         let spare = volume.spare_blocks(Share::Common) as u64;
-        let first = volume.begin(spare - 10).unwrap();
-        // Within this thread, so that it would wait for itself if it went looking for more.
-        let mut second = volume.begin(10).unwrap();
-        assert!(!second.try_reserve(1, Share::Common));
         let held_back = volume.held_back() as u64;
-        assert!(!second.try_reserve(held_back + 1, Share::Last));
-        assert!(second.try_reserve(held_back, Share::Last));
+        let first = volume.begin(spare - 10).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut second = volume.begin(10).unwrap();
+                let refused = !second.try_reserve(1, Share::Common) && !second.try_reserve(held_back + 1, Share::Last);
+                refused && second.try_reserve(held_back, Share::Last)
+            });
+            assert!(other.join().unwrap());
+        });
         drop(first);
-        assert!(second.try_reserve(spare - 10 - held_back, Share::Common));
-        drop(second);
         assert_eq!(volume.spare_blocks(Share::Common) as u64, spare);
+        drop(volume.begin(spare).unwrap());
     }
 
     #[test]

@@ -91,3 +91,30 @@ fn a_file_cut_and_written_again_is_whole_though_it_is_read() {
     fs.close().unwrap();
     check_silent(&(device as Arc<dyn BlockDevice>)).unwrap();
 }
+
+/// Reading a long link's target from the device entered the gate a second time: with a checkpoint in between, both
+/// waited for each other for ever.
+#[test]
+fn long_links_are_read_while_checkpoints_are_made() {
+    let device = formatted(64 << 20);
+    let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+    let session = fs.session(Cred::root());
+    let target = vec![b't'; 4000];
+    for i in 0..50 {
+        session.symlink(&target, &format!("link{i}")).unwrap();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fs.drop_caches().unwrap();
+            }
+        });
+        for _ in 0..20 {
+            for i in 0..50 {
+                assert!(session.readlink(&format!("link{i}")).unwrap() == target);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::locks::{Held, Rank};
 use parking_lot::RawRwLock;
 use parking_lot::lock_api::RawRwLock as _;
 use std::ops::{Deref, DerefMut};
@@ -142,15 +143,27 @@ impl Arena {
     }
 
     /// Takes the frame's latch for reading.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self, index: u32) -> FrameRead<'_> {
+        let held = Held::wait(Rank::Latch, 0);
         self.header(index).latch.lock_shared();
-        FrameRead { arena: self, index }
+        FrameRead { arena: self, index, _held: held }
+    }
+
+    /// As [`Self::read`], of a frame whose latch nobody else can have, so that it may be read under another's: a private
+    /// one, by whoever has its file locked.
+    pub fn read_private(&self, index: u32) -> FrameRead<'_> {
+        let free = self.header(index).latch.try_lock_shared();
+        assert!(free, "a private frame is its owner's alone");
+        FrameRead { arena: self, index, _held: Held::tried(Rank::Latch, 0) }
     }
 
     /// Takes the frame's latch for change.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self, index: u32) -> FrameWrite<'_> {
+        let held = Held::wait(Rank::Latch, 0);
         self.header(index).latch.lock_exclusive();
-        FrameWrite { arena: self, index }
+        FrameWrite { arena: self, index, _held: held }
     }
 
     /// Starts loading the cache lines at `offset` of a frame into the processor's cache.
@@ -181,6 +194,7 @@ pub(crate) fn prefetch<T>(value: &T) {
 pub(crate) struct FrameRead<'a> {
     arena: &'a Arena,
     index: u32,
+    _held: Held,
 }
 
 impl Deref for FrameRead<'_> {
@@ -203,6 +217,7 @@ impl Drop for FrameRead<'_> {
 pub(crate) struct FrameWrite<'a> {
     arena: &'a Arena,
     index: u32,
+    _held: Held,
 }
 
 impl Deref for FrameWrite<'_> {

@@ -8,9 +8,9 @@
 //! Each who is inside may carry a weight: the blocks of the volume that its operation counts on. It lies in the same
 //! word as the count of those inside, so that reserving space costs an operation nothing.
 
+use crate::locks::{Held, Rank};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counters, one for each of so many threads; the last one is shared by all further threads.
@@ -99,18 +99,30 @@ impl Gate {
 
     /// Enters with this weight; waits while the gate is closed.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn enter(&self, weight: u32) -> Entered<'_> {
+        let held = Held::wait(Rank::Gate, 0);
         let slot = thread_slot();
         let share = 1 | u64::from(weight) << WEIGHT;
         loop {
             // Sequentially consistent with the closer's store and loads: either we see it closed, or it sees us inside.
             self.slots[slot].0.fetch_add(share, Ordering::SeqCst);
-            let entered = Entered { gate: self, slot, share, _stays: PhantomData };
             if !self.closed.load(Ordering::SeqCst) {
-                return entered;
+                return Entered { gate: self, slot, share, _held: held };
             }
-            drop(entered);
+            self.leave(slot, share);
             self.wait_until_open();
+        }
+    }
+
+    #[inline]
+    fn leave(&self, slot: usize, share: u64) {
+        let counter = &self.slots[slot].0;
+        if slot == SHARED {
+            counter.fetch_sub(share, Ordering::Release);
+        } else {
+            // Nobody else writes this one: a plain store will do, at a fifth of the cost.
+            counter.store(counter.load(Ordering::Relaxed) - share, Ordering::Release);
         }
     }
 
@@ -128,7 +140,9 @@ impl Gate {
     }
 
     /// Closes the gate and waits until everybody inside has left. The caller must be outside.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn close(&self) -> Closed<'_> {
+        let held = Held::wait(Rank::Gate, 0);
         let closing = self.closing.lock();
         self.closed.store(true, Ordering::SeqCst);
         for slot in &self.slots {
@@ -145,7 +159,7 @@ impl Gate {
                 }
             }
         }
-        Closed { gate: self, _closing: closing }
+        Closed { gate: self, _closing: closing, _held: held }
     }
 }
 
@@ -154,8 +168,8 @@ pub(crate) struct Entered<'a> {
     slot: usize,
     /// What this one has added to its slot.
     share: u64,
-    /// The slot is this thread's: who enters is who leaves.
-    _stays: PhantomData<*const ()>,
+    /// Which also keeps it on this thread, whose slot it is: who enters is who leaves.
+    _held: Held,
 }
 
 impl Entered<'_> {
@@ -176,19 +190,14 @@ impl Entered<'_> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        let slot = &self.gate.slots[self.slot].0;
-        if self.slot == SHARED {
-            slot.fetch_sub(self.share, Ordering::Release);
-        } else {
-            // Nobody else writes this one: a plain store will do, at a fifth of the cost.
-            slot.store(slot.load(Ordering::Relaxed) - self.share, Ordering::Release);
-        }
+        self.gate.leave(self.slot, self.share);
     }
 }
 
 pub(crate) struct Closed<'a> {
     gate: &'a Gate,
     _closing: MutexGuard<'a, ()>,
+    _held: Held,
 }
 
 impl Drop for Closed<'_> {
@@ -210,9 +219,12 @@ mod tests {
     fn weights_are_those_of_who_is_inside() {
         let gate = Gate::new();
         let mut first = gate.enter(24);
-        let second = gate.enter(u32::MAX >> 8);
-        assert_eq!(gate.weight(), 24 + u64::from(u32::MAX >> 8));
-        drop(second);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _second = gate.enter(u32::MAX >> 8);
+                assert_eq!(gate.weight(), 24 + u64::from(u32::MAX >> 8));
+            });
+        });
         first.add_weight(8);
         assert_eq!(gate.weight(), 32);
         first.sub_weight(8);

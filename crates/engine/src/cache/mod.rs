@@ -26,10 +26,10 @@ use warm::Warmer;
 
 use crate::counters::{Count, Counters};
 use crate::error::{Errno, Error, Result};
+use crate::locks::{Mutex, MutexGuard, Rank, RwLock};
 use myriad_device::BlockDevice;
 use myriad_format::{BlockKind, FsBlock, header};
 use myriad_log::Overlay;
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -84,11 +84,11 @@ pub(crate) struct Cache {
     /// Entries are added under `state` and removed only while the gate is closed.
     table: Zeroed<AtomicU64>,
     table_mask: usize,
-    state: Mutex<State>,
+    state: Mutex<{ Rank::Leaf as u8 }, State>,
     free_count: AtomicUsize,
     pub warm: Warmer,
     /// Written data that nobody wants to keep: goes when the gate closes next.
-    passing: Mutex<Vec<u32>>,
+    passing: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     /// Frames kept for operations already inside the gate, which cannot evict.
     reserve: usize,
     pub device: Arc<dyn BlockDevice>,
@@ -96,10 +96,10 @@ pub(crate) struct Cache {
     block_bits: u32,
     read_only: bool,
     /// What the log holds and the home blocks do not, after a recovery.
-    pub overlay: RwLock<Overlay>,
+    pub overlay: RwLock<{ Rank::Overlay as u8 }, Overlay>,
     has_overlay: AtomicBool,
     /// Frames filled from the overlay that the checkpointer has not yet listed as away.
-    recovered: Mutex<Vec<u32>>,
+    recovered: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     pub counters: Arc<Counters>,
 }
 
@@ -348,7 +348,7 @@ impl Cache {
     }
 
     /// Takes a free frame for `block` and puts it in the table, not yet loaded.
-    fn claim(&self, mut state: parking_lot::MutexGuard<'_, State>, block: FsBlock, kind: u32) -> Result<u32> {
+    fn claim(&self, mut state: MutexGuard<'_, State>, block: FsBlock, kind: u32) -> Result<u32> {
         let index = self.pop_free(&mut state)?;
         let header = self.arena.header(index);
         header.block.store(block.0, Ordering::Relaxed);
@@ -492,7 +492,7 @@ impl Cache {
         self.make_private(self.state.lock())
     }
 
-    fn make_private(&self, mut state: parking_lot::MutexGuard<'_, State>) -> Result<u32> {
+    fn make_private(&self, mut state: MutexGuard<'_, State>) -> Result<u32> {
         let index = self.pop_free(&mut state)?;
         let header = self.arena.header(index);
         header.mask.store(0, Ordering::Relaxed);
@@ -518,7 +518,7 @@ impl Cache {
             if header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == flag::DATA_DIRTY | flag::DATA {
                 // An earlier epoch has promised to write this block before its commit, and still does: with the new
                 // bytes, which are as good to it as the old ones.
-                bytes.copy_from_slice(&self.arena.read(index));
+                bytes.copy_from_slice(&self.arena.read_private(index));
                 header.flags.fetch_or(flag::CHANGED_AGAIN, Ordering::Relaxed);
                 drop(bytes);
                 self.drop_private(index);

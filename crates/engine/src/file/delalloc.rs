@@ -351,7 +351,7 @@ enum Enter {
 fn flush_listed(
     volume: &Volume,
     file: &Arc<OpenFile>,
-    mut data: parking_lot::RwLockWriteGuard<'_, FileData>,
+    mut data: crate::locks::RwLockWriteGuard<'_, FileData>,
     taken_off_list: bool,
     enter: Enter,
 ) -> Result<()> {

@@ -31,10 +31,10 @@ pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
 use crate::error::{Errno, Error, Result};
+use crate::locks::{Mutex, Rank, RwLock};
 use crate::session::Keeper;
 use crate::types::{Node, Stat};
 use myriad_format::Ino;
-use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -69,7 +69,7 @@ pub(crate) struct OpenFile {
     /// Dirty pages, and `FileData::emptied`, for the same purpose.
     pub pages: AtomicU64,
     pub emptied: AtomicBool,
-    pub data: RwLock<FileData>,
+    pub data: RwLock<{ Rank::FileData as u8 }, FileData>,
 }
 
 /// What the data lock guards.
@@ -141,11 +141,11 @@ const SHARDS: usize = 64;
 pub(crate) struct OpenFiles {
     shards: Box<[Shard]>,
     /// Files with unflushed data, in the order in which they became dirty.
-    pub dirty: Mutex<Vec<Arc<OpenFile>>>,
+    pub dirty: Mutex<{ Rank::Leaf as u8 }, Vec<Arc<OpenFile>>>,
     /// Pages dirty in all files.
     pub dirty_pages: AtomicU64,
     /// Gone files whose pages are still to be discarded.
-    dead: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    dead: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Arc<OpenFile>>>,
     /// Who keeps files without a name alive besides open handles.
     pub keeper: OnceLock<Arc<dyn Keeper>>,
 }
@@ -155,7 +155,7 @@ pub(crate) struct OpenFiles {
 struct Shard {
     /// Entries in `files`, readable without its lock.
     count: AtomicU32,
-    files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    files: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Arc<OpenFile>>>,
 }
 
 impl OpenFiles {

@@ -98,7 +98,7 @@ pub(super) fn read_clean(
         return Ok(());
     }
     drop(look);
-    fetch(volume, &pieces, buf, keep)
+    fetch(volume, None, &pieces, buf, keep)
 }
 
 impl Volume {
@@ -106,7 +106,7 @@ impl Volume {
     pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut pieces = Vec::new();
         collect(look, ino, raw, offset, buf, &mut pieces)?;
-        if pieces.is_empty() { Ok(()) } else { fetch(self, &pieces, buf, true) }
+        if pieces.is_empty() { Ok(()) } else { fetch(self, Some(look), &pieces, buf, true) }
     }
 }
 
@@ -177,8 +177,9 @@ fn add_piece(pieces: &mut Vec<Piece>, block_size: usize, piece: Piece) {
     pieces.push(piece);
 }
 
-/// Reads pieces from the device: whole blocks that the cache is not to keep straight into the buffer.
-fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8], keep: bool) -> Result<()> {
+/// Reads pieces from the device: whole blocks that the cache is not to keep straight into the buffer. `inside`: the
+/// caller is inside the gate already.
+fn fetch(volume: &Volume, inside: Option<&Look<'_>>, pieces: &[Piece], buf: &mut [u8], keep: bool) -> Result<()> {
     let block_size = volume.cache.block_size();
     let bits = volume.geometry.block_bits;
     let total: usize = pieces.iter().map(|piece| piece.length).sum();
@@ -213,10 +214,10 @@ fn fetch(volume: &Volume, pieces: &[Piece], buf: &mut [u8], keep: bool) -> Resul
         target.copy_from_slice(&bounce[piece.within..piece.within + piece.length]);
     }
     if keep && !bounced.is_empty() {
-        let look = volume.look();
+        let _entered = inside.is_none().then(|| volume.look());
         for (i, bounce) in &bounced {
             for (n, bytes) in bounce.chunks(block_size).enumerate() {
-                look.volume.cache.insert_data(pieces[*i].block.offset_by(n as u64), bytes);
+                volume.cache.insert_data(pieces[*i].block.offset_by(n as u64), bytes);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Operations, a file each: lock order and the extent of each transaction show here and nowhere else.
 //!
-//! Lock order: a file's data lock -> the gate -> the rename lock -> inode locks by number -> one group -> a frame. What
-//! is inside the gate never waits for what is outside it.
+//! Lock order: see `locks`. What is inside the gate never waits for what is outside it.
 
 mod attr;
 mod create;
@@ -15,6 +14,7 @@ use crate::counters::Count;
 use crate::dir::{self, Hit, Name};
 use crate::error::{Errno, Result};
 use crate::inode;
+use crate::locks::RwLockWriteGuard;
 use crate::namei::{self, Guarded};
 use crate::order::{Look, Txn};
 use crate::perm;
@@ -22,7 +22,6 @@ use crate::types::{Cred, Node, Stat, Time};
 use crate::volume::Volume;
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
-use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::I64;
 

@@ -12,19 +12,19 @@ use crate::cache::{Closed, Entered, flag, thread_slot};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockStore};
 use crate::error::{Error, Result};
+use crate::locks::{Mutex, Rank};
 use crate::volume::{Share, Volume};
 use myriad_format::{BlockKind, FsBlock, Geometry, header};
-use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the operations since the last checkpoint have changed.
 pub(crate) struct OpenEpoch {
     /// Frames changed, a list a thread slot.
-    dirty: Box<[Mutex<Vec<u32>>]>,
-    pub freed: Mutex<Freed>,
+    dirty: Box<[Mutex<{ Rank::Leaf as u8 }, Vec<u32>>]>,
+    pub freed: Mutex<{ Rank::Freed as u8 }, Freed>,
     /// File data that must be on the device before the commit: block and frame.
-    pub ordered: Mutex<Vec<(u64, u32)>>,
+    pub ordered: Mutex<{ Rank::Leaf as u8 }, Vec<(u64, u32)>>,
     /// How many those are, readable without the lock.
     pub ordered_count: AtomicU64,
     /// Bytes that the epoch will take in the log.

@@ -1,0 +1,282 @@
+//! Locks that know their place in the lock order. Builds with debug assertions stop at the first acquisition out of it,
+//! whether or not anybody would have waited; others pay nothing.
+//!
+//! A thread may wait for a lock only if it holds none of the same rank or a later one. Exceptions: inode locks are taken
+//! several at once, in the order of their stripes; and what is only tried, not waited for, may be tried at any time.
+//! Being inside the gate counts as holding it, and so does having closed it. So what is inside the gate never waits for
+//! what is outside: a file's data lock, or a checkpoint.
+//!
+//! Not here: locks that go with a condition variable (the gate's own, the background thread's). They are held for a look
+//! at a flag.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// Every lock of the engine, outermost first. ARCHITECTURE.md has the same list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Rank {
+    /// A file's data lock; held across reads of the device.
+    FileData,
+    /// Held across a whole checkpoint.
+    Checkpointer,
+    /// Inside the gate, or having closed it.
+    Gate,
+    Rename,
+    /// Inode locks by stripe.
+    Inode,
+    /// The orphan list as written; only behind the closed gate.
+    OrphanList,
+    /// Making groups that have never been used.
+    NewGroup,
+    /// One group's space.
+    Group,
+    /// What the open epoch gave up.
+    Freed,
+    /// A frame's latch.
+    Latch,
+    /// What the log holds and the home blocks do not.
+    Overlay,
+    /// Held for a few instructions; nothing is waited for under it.
+    Leaf,
+}
+
+/// A place in the order, held. Zero-sized without debug assertions.
+pub(crate) struct Held {
+    #[cfg(debug_assertions)]
+    lock: (Rank, usize),
+    /// It belongs to the thread that took it.
+    _thread: PhantomData<*const ()>,
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static HELD: std::cell::RefCell<Vec<(Rank, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+impl Held {
+    /// Before waiting for a lock. `key` orders locks of rank `Inode` among themselves.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn wait(rank: Rank, key: usize) -> Self {
+        #[cfg(debug_assertions)]
+        HELD.with_borrow(|held| {
+            for &(other, other_key) in held {
+                let later = rank > other || rank == other && rank == Rank::Inode && key > other_key;
+                assert!(later, "lock order: {rank:?} {key} waited for while {other:?} {other_key} is held");
+            }
+        });
+        Self::tried(rank, key)
+    }
+
+    /// After a lock was got without waiting.
+    #[inline]
+    pub fn tried(rank: Rank, key: usize) -> Self {
+        #[cfg(debug_assertions)]
+        HELD.with_borrow_mut(|held| held.push((rank, key)));
+        #[cfg(not(debug_assertions))]
+        let _ = (rank, key);
+        Self {
+            #[cfg(debug_assertions)]
+            lock: (rank, key),
+            _thread: PhantomData,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.with_borrow_mut(|held| {
+            let at = held.iter().rposition(|lock| *lock == self.lock).expect("what is let go was held");
+            held.swap_remove(at);
+        });
+    }
+}
+
+/// A guard of parking_lot's, with its place in the order.
+pub(crate) struct Guard<G> {
+    guard: G,
+    /// After the guard: the place is given up when the lock is.
+    _held: Held,
+}
+
+impl<G: Deref> Deref for Guard<G> {
+    type Target = G::Target;
+
+    #[inline]
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Guard<G> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+pub(crate) type MutexGuard<'a, T> = Guard<parking_lot::MutexGuard<'a, T>>;
+pub(crate) type RwLockReadGuard<'a, T> = Guard<parking_lot::RwLockReadGuard<'a, T>>;
+pub(crate) type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a, T>>;
+
+/// The rank that a lock's type names.
+const fn rank(number: u8) -> Rank {
+    const ALL: [Rank; 12] = [
+        Rank::FileData,
+        Rank::Checkpointer,
+        Rank::Gate,
+        Rank::Rename,
+        Rank::Inode,
+        Rank::OrphanList,
+        Rank::NewGroup,
+        Rank::Group,
+        Rank::Freed,
+        Rank::Latch,
+        Rank::Overlay,
+        Rank::Leaf,
+    ];
+    let rank = ALL[number as usize];
+    assert!(rank as u8 == number);
+    rank
+}
+
+/// parking_lot's mutex, with a rank: `Mutex<{ Rank::Group as u8 }, T>`.
+#[derive(Default)]
+pub(crate) struct Mutex<const RANK: u8, T>(parking_lot::Mutex<T>);
+
+impl<const RANK: u8, T> Mutex<RANK, T> {
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::Mutex::new(value))
+    }
+
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let held = Held::wait(const { rank(RANK) }, 0);
+        Guard { guard: self.0.lock(), _held: held }
+    }
+}
+
+/// parking_lot's reader-writer lock, with a rank.
+#[derive(Default)]
+pub(crate) struct RwLock<const RANK: u8, T>(parking_lot::RwLock<T>);
+
+impl<const RANK: u8, T> RwLock<RANK, T> {
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::RwLock::new(value))
+    }
+
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.read_at(0)
+    }
+
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.write_at(0)
+    }
+
+    /// As [`Self::read`], for one of several locks of a rank.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn read_at(&self, key: usize) -> RwLockReadGuard<'_, T> {
+        let held = Held::wait(const { rank(RANK) }, key);
+        Guard { guard: self.0.read(), _held: held }
+    }
+
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn write_at(&self, key: usize) -> RwLockWriteGuard<'_, T> {
+        let held = Held::wait(const { rank(RANK) }, key);
+        Guard { guard: self.0.write(), _held: held }
+    }
+
+    /// Does not wait, so it may be out of order.
+    #[inline]
+    pub fn try_write_at(&self, key: usize) -> Option<RwLockWriteGuard<'_, T>> {
+        let guard = self.0.try_write()?;
+        Some(Guard { guard, _held: Held::tried(const { rank(RANK) }, key) })
+    }
+
+    #[inline]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.try_write_at(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> crate::cache::Gate {
+        crate::cache::Gate::new()
+    }
+
+    #[test]
+    fn the_order_and_its_exceptions_are_allowed() {
+        let data: RwLock<{ Rank::FileData as u8 }, ()> = RwLock::default();
+        let other: RwLock<{ Rank::FileData as u8 }, ()> = RwLock::default();
+        let stripe: RwLock<{ Rank::Inode as u8 }, ()> = RwLock::default();
+        let group: Mutex<{ Rank::Group as u8 }, ()> = Mutex::default();
+        let held = data.read();
+        let gate = gate();
+        let inside = gate.enter(0);
+        let first = stripe.read_at(3);
+        let second = stripe.read_at(7);
+        drop(first);
+        assert!(other.try_write().is_some());
+        let last = group.lock();
+        // In any order of letting go.
+        drop(inside);
+        drop(second);
+        drop(last);
+        drop(held);
+        drop(data.write());
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order: FileData 0 waited for while Gate 0 is held")]
+    fn inside_the_gate_nobody_waits_for_a_data_lock() {
+        let data: RwLock<{ Rank::FileData as u8 }, ()> = RwLock::default();
+        let gate = gate();
+        let _inside = gate.enter(0);
+        let _data = data.read();
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order: Checkpointer 0 waited for while Gate 0 is held")]
+    fn inside_the_gate_nobody_waits_for_a_checkpoint() {
+        let checkpointer: Mutex<{ Rank::Checkpointer as u8 }, ()> = Mutex::default();
+        let gate = gate();
+        let _inside = gate.enter(0);
+        let _checkpointer = checkpointer.lock();
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order: Gate 0 waited for while Gate 0 is held")]
+    fn nobody_enters_twice() {
+        let gate = gate();
+        let _inside = gate.enter(0);
+        let _again = gate.enter(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order: Inode 3 waited for while Inode 7 is held")]
+    fn stripes_are_taken_in_their_order() {
+        let stripe: RwLock<{ Rank::Inode as u8 }, ()> = RwLock::default();
+        let _first = stripe.read_at(7);
+        let _second = stripe.read_at(3);
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order: Latch 0 waited for while Latch 0 is held")]
+    fn one_latch_at_a_time() {
+        let arena = crate::cache::Arena::new(2, 12).unwrap();
+        let _first = arena.read(0);
+        let _second = arena.read(1);
+    }
+}
