@@ -289,3 +289,48 @@ fn a_killed_server_leaves_a_volume_that_mounts_again() {
     assert_eq!(used(&mount), names + 1, "orphans were reclaimed");
     mount.unmount();
 }
+
+#[test]
+fn a_user_without_rights_mounts_by_the_helper() {
+    skip_without_mounts!();
+    const NOBODY: u32 = 65534;
+    let mode = fs::metadata("/dev/fuse").unwrap().mode();
+    if mode & 0o006 != 0o006 || Command::new("fusermount3").arg("-V").output().is_err() {
+        println!("skipped: fusermount3 is missing, or /dev/fuse is not for all");
+        return;
+    }
+    // A copy of this program where that user can reach it.
+    let folder = tempfile::tempdir().unwrap();
+    let [image, point, program] = ["image", "a,b\\c", "program"].map(|name| folder.path().join(name));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    Fs::format(&image, Some(64 << 20), &MkfsOptions { root_uid: NOBODY, ..MkfsOptions::default() }).unwrap();
+    fs::create_dir(&point).unwrap();
+    for path in [&image, &point] {
+        unix::chown(path, Some(unix::Uid::from_raw(NOBODY)), Some(unix::Gid::from_raw(NOBODY))).unwrap();
+    }
+    unix::chmod(folder.path(), Mode::from_raw_mode(0o755)).unwrap();
+    let as_user = |program: &Path| {
+        let mut command = Command::new(program);
+        std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+        std::os::unix::process::CommandExt::gid(&mut command, NOBODY);
+        command
+    };
+    let mut server = as_user(&program)
+        .args(["child_serves", "--exact", "--nocapture"])
+        .envs([(CHILD_IMAGE, &image), (CHILD_MOUNT, &point)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("mounted")));
+    let table = fs::read_to_string("/proc/mounts").unwrap();
+    assert!(table.contains("fuse.myriad rw,nosuid,nodev,relatime,user_id=65534,"), "{table}");
+    // It is that user's alone; not even the super-user looks in.
+    assert_eq!(fs::metadata(&point).unwrap_err().raw_os_error(), Some(Errno::ACCESS.raw_os_error()));
+    let script = "cd \"$0\" && echo text > file && chmod 400 file && ! echo more 2> /dev/null >> file && cat file";
+    let output = as_user(Path::new("sh")).args(["-c", script]).arg(&point).output().unwrap();
+    assert_eq!(output.stdout, b"text\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(as_user(Path::new("fusermount3")).arg("-u").arg(&point).status().unwrap().success());
+    assert!(server.wait().unwrap().success());
+    assert_sound(&image);
+}

@@ -17,9 +17,9 @@ use myriad_fuse::{Options, TransportChoice};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// What to measure, and how.
@@ -46,22 +46,24 @@ pub struct MountFloor {
     /// One JSON object, with every sample
     #[arg(long)]
     json: bool,
+    /// Be the server of a mount point, in a process of its own
+    #[arg(long, hide = true, value_name = "DIRECTORY")]
+    #[serde(skip)]
+    serve: Option<PathBuf>,
+    /// Of this volume
+    #[arg(long, hide = true, requires = "serve")]
+    #[serde(skip)]
+    image: Option<PathBuf>,
 }
+
+/// What a server says once it can be used.
+const MOUNTED: &str = "mounted\n";
 
 #[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 enum Transport {
     Classic,
     Ring,
-}
-
-impl Transport {
-    fn choice(self) -> TransportChoice {
-        match self {
-            Self::Classic => TransportChoice::Classic,
-            Self::Ring => TransportChoice::Ring,
-        }
-    }
 }
 
 /// A phase: what is done `ops` times.
@@ -177,77 +179,105 @@ const PHASES: &[Phase] = &[
     },
 ];
 
-/// A mount that a thread serves, until dropped.
+/// A mount that a process serves, until dropped.
 struct Served {
     label: &'static str,
     /// Where its files are made.
     root: PathBuf,
-    unmount: Box<dyn Fn() -> std::io::Result<()>>,
-    server: Option<JoinHandle<Result<(), myriad_fuse::ServeError>>>,
+    server: Option<Child>,
 }
 
 impl Served {
     /// Ends it, and says what went wrong while it was served.
     fn close(mut self) -> Result<()> {
-        (self.unmount)().with_context(|| format!("unmounting the {} server", self.label))?;
-        let server = self.server.take().expect("closed once");
-        server.join().map_err(|_| anyhow::anyhow!("the {} server panicked", self.label))??;
+        unmount(&self.root).with_context(|| format!("unmounting the {} server", self.label))?;
+        let status = self.server.take().expect("closed once").wait()?;
+        ensure!(status.success(), "the {} server ended with {status}", self.label);
         Ok(())
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            let _ = (self.unmount)();
-            let _ = server.join();
+        if let Some(mut server) = self.server.take() {
+            let _ = unmount(&self.root);
+            let _ = server.wait();
         }
     }
 }
 
+fn unmount(root: &Path) -> rustix::io::Result<()> {
+    rustix::mount::unmount(root, rustix::mount::UnmountFlags::DETACH)
+}
+
 impl MountFloor {
-    fn options(&self) -> Options {
-        Options { source: "myriad bench".to_owned(), transport: self.transport.choice(), ..Options::default() }
+    /// Starts a server. A process of its own, as servers are: between threads of one, switches are cheaper.
+    fn start(&self, label: &'static str, image: Option<&Path>, root: PathBuf) -> Result<Served> {
+        std::fs::create_dir(&root)?;
+        let transport = match self.transport {
+            Transport::Classic => "classic",
+            Transport::Ring => "ring",
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "mount", "--transport", transport, "--serve"]).arg(&root);
+        if let Some(image) = image {
+            command.arg("--image").arg(image);
+        }
+        let mut server = command.stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        let stdout = server.stdout.take().context("the server's output")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        let served = Served { label, root, server: Some(server) };
+        ensure!(line == MOUNTED, "the {label} server did not mount; what it said is above");
+        Ok(served)
     }
 
-    fn serve_null(&self, point: &Path) -> Result<Served> {
-        let mount = myriad_fuse::mount_null(point, self.options())?;
-        let handle = mount.handle();
-        let server = std::thread::spawn(move || mount.serve());
-        let unmount = Box::new(move || handle.unmount(true));
-        Ok(Served { label: "null", root: point.to_owned(), unmount, server: Some(server) })
-    }
-
-    fn serve_volume(&self, image: &Path, point: &Path) -> Result<Served> {
-        // Room for the files of a phase with a block each, several times.
-        let size = (u64::from(self.ops) * (64 << 10)).max(512 << 20);
-        Fs::format(image, Some(size), &MkfsOptions::default())?;
-        let fs = Fs::open(image, MountOptions::default())?;
-        let mount = myriad_fuse::mount(fs, point, self.options())?;
-        let handle = mount.handle();
-        let server = std::thread::spawn(move || mount.serve());
-        let unmount = Box::new(move || handle.unmount(true));
-        Ok(Served { label: "volume", root: point.to_owned(), unmount, server: Some(server) })
+    /// Is the server, in a process that `start` made.
+    fn serve(&self, root: &Path, out: &mut dyn Write) -> Result<()> {
+        let transport = match self.transport {
+            Transport::Classic => TransportChoice::Classic,
+            Transport::Ring => TransportChoice::Ring,
+        };
+        let options = Options { source: "myriad bench".to_owned(), transport, ..Options::default() };
+        let mut mounted = || write!(out, "{MOUNTED}").and_then(|()| out.flush());
+        match &self.image {
+            None => {
+                let mount = myriad_fuse::mount_null(root, options)?;
+                mounted()?;
+                mount.serve()?;
+            }
+            Some(image) => {
+                let mount = myriad_fuse::mount(Fs::open(image, MountOptions::default())?, root, options)?;
+                mounted()?;
+                mount.serve()?;
+            }
+        }
+        Ok(())
     }
 
     /// Measures, and writes the table to `out`.
     pub fn run(&self, out: &mut dyn Write, quiet: bool) -> Result<()> {
+        if let Some(root) = &self.serve {
+            return self.serve(root, out);
+        }
+        let provenance = Provenance::now();
         if !self.spread {
             pin()?;
         }
         let folder = tempfile::Builder::new().prefix("myriad-bench-").tempdir_in(&self.folder)?;
-        let point = |name: &str| -> Result<PathBuf> {
-            let path = folder.path().join(name);
-            std::fs::create_dir(&path)?;
-            Ok(path)
-        };
-        let mounts =
-            [self.serve_null(&point("null")?)?, self.serve_volume(&folder.path().join("image"), &point("volume")?)?];
+        let image = folder.path().join("image");
+        // Room for the files of a phase with a block each, several times.
+        let size = (u64::from(self.ops) * (64 << 10)).max(512 << 20);
+        Fs::format(&image, Some(size), &MkfsOptions::default())?;
+        let mounts = [
+            self.start("null", None, folder.path().join("null"))?,
+            self.start("volume", Some(&image), folder.path().join("volume"))?,
+        ];
         let samples = self.measure(&mounts, quiet)?;
         for mount in mounts {
             mount.close()?;
         }
-        self.tell(&samples, out)
+        self.tell(&provenance, &samples, out)
     }
 
     /// Micro-seconds an operation: by phase, mount, run.
@@ -283,8 +313,7 @@ impl MountFloor {
         Ok(samples)
     }
 
-    fn tell(&self, samples: &[[Vec<f64>; 2]], out: &mut dyn Write) -> Result<()> {
-        let provenance = Provenance::now();
+    fn tell(&self, provenance: &Provenance, samples: &[[Vec<f64>; 2]], out: &mut dyn Write) -> Result<()> {
         let rows: Vec<Row<'_>> = PHASES
             .iter()
             .zip(samples)

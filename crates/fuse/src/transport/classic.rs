@@ -19,10 +19,11 @@ pub struct Classic {
 }
 
 impl Classic {
-    /// `threads` of 0: as many as there are cores.
+    /// `threads` of 0: as many as there are cores, so that all can be busy; two at least, so that a request that waits for
+    /// the device does not hold up all others; 16 at most, for each has buffers of 2 MiB.
     pub fn new(device: Device, threads: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { device, threads: if threads == 0 { cores } else { threads } }
+        Self { device, threads: if threads == 0 { cores.clamp(2, 16) } else { threads } }
     }
 }
 
