@@ -112,6 +112,11 @@ fn read_only_image() {
 fn truncated_image() {
     let place = with_letter();
     let file = std::fs::File::options().write(true).open(place.path("vol.img")).unwrap();
+    file.set_len(VOLUME / 2).unwrap();
+    let said = format!("vol.img: the image is truncated: {} of {VOLUME} bytes are there; get a whole copy", VOLUME / 2);
+    for (line, code) in [("ls vol.img", 1), ("info vol.img", 1), ("fsck -n vol.img", 8)] {
+        place.line(line).expect(code, &[&said]);
+    }
     for length in [VOLUME / 2, 4096, 100] {
         file.set_len(length).unwrap();
         let before = bytes(&place.path("vol.img"));
@@ -208,6 +213,17 @@ fn damaged_inodes_are_told_by_all_who_walk() {
     for line in ["ls -l vol.img", "find vol.img", "du -s vol.img", "stats vol.img", "export vol.img all.tar"] {
         place.line(line).expect(1, &[&block, "checksum", "run myriad fsck"]);
     }
+    // They say where, and go on with the rest.
+    for (line, said) in [
+        ("find vol.img", "vol.img:/150: "),
+        ("du -a vol.img", "vol.img:/150: "),
+        ("export vol.img more.tar", "31 failed"),
+        ("stats vol.img", "vol.img:/1"),
+    ] {
+        place.line(line).expect(1, &[said]);
+    }
+    let found = String::from_utf8(place.line("find vol.img").out).unwrap();
+    assert!(found.contains("/199\n") && !found.contains("/150\n"), "{found}");
 }
 
 /// What looks like a checkpoint that power cut short, at the log's head, was erased by readers too, who may not write.
