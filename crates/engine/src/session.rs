@@ -1,5 +1,6 @@
 //! The library's API: volumes, sessions, files.
 
+use crate::cache::ProcessMark;
 use crate::error::{Errno, Error, Result};
 use crate::file::{self, OpenFile};
 use crate::inode;
@@ -34,6 +35,7 @@ struct Mounted {
     volume: Arc<Volume>,
     background: Mutex<Option<JoinHandle<()>>>,
     /// Process that opened the volume: a forked child must not touch it.
+    opener: ProcessMark,
     pid: u32,
     closed: std::sync::atomic::AtomicBool,
 }
@@ -128,6 +130,11 @@ impl Fs {
             inner: Arc::new(Mounted {
                 volume,
                 background: Mutex::new(background),
+                opener: ProcessMark::new().map_err(|source| Error::Io {
+                    op: "memory for a mark",
+                    offset: 0,
+                    source,
+                })?,
                 pid: std::process::id(),
                 closed: std::sync::atomic::AtomicBool::new(false),
             }),
@@ -227,7 +234,7 @@ impl Fs {
 
 impl Mounted {
     fn check_process(&self) -> Result<()> {
-        if self.pid == std::process::id() {
+        if self.opener.is_ours() {
             return Ok(());
         }
         Err(Error::InUse(format!(

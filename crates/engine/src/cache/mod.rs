@@ -20,7 +20,7 @@ mod arena;
 mod gate;
 
 use arena::prefetch;
-pub(crate) use arena::{Arena, FrameRead, FrameWrite, Zeroed};
+pub(crate) use arena::{Arena, FrameRead, FrameWrite, ProcessMark, Zeroed};
 pub(crate) use gate::{Closed, Entered, Gate, thread_slot};
 
 use crate::counters::{Count, Counters};
