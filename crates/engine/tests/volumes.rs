@@ -3,7 +3,7 @@
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{
-    Allocation, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
+    Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
 };
 use std::sync::Arc;
 
@@ -194,6 +194,39 @@ fn a_reader_sees_what_the_log_holds_and_writes_nothing() {
     drop(session);
     reader.close().unwrap();
     assert_eq!(image.counters().writes, writes);
+}
+
+/// The same seed makes the same volume id: what the log of an earlier life of the image held looked valid.
+#[test]
+fn a_volume_made_again_with_its_seed_is_empty() {
+    let clock = Arc::new(std::sync::atomic::AtomicI64::new(1));
+    let mkfs = MkfsOptions { seed: Some(5), clock: Clock::Manual(clock.clone()), ..MkfsOptions::default() };
+    let device = formatted(64 << 20, &mkfs);
+    let work = |device: &Arc<MemoryDevice>, names: &[&str]| {
+        let options = MountOptions { seed: Some(5), clock: Clock::Manual(clock.clone()), ..quiet() };
+        let fs = open(device, options);
+        let session = fs.session(Cred::root());
+        for name in names {
+            session.mkdir(name, 0o755).unwrap();
+            fs.sync().unwrap();
+        }
+        let listed = session.read_dir("/").unwrap().count();
+        (crashed(device), listed)
+    };
+    let (device, _) = work(&device, &["a", "b", "c"]);
+    Fs::format_device(device.clone(), None, &mkfs).unwrap();
+    assert_sound(&device, None);
+    let (device, listed) = work(&device, &[]);
+    assert_eq!(listed, 0);
+    // Again as in the earlier life, up to where its second checkpoint would follow.
+    let (device, _) = work(&device, &["a"]);
+    let (device, listed) = work(&device, &[]);
+    assert_eq!(listed, 1);
+    let mut log = vec![0; 8 << 20];
+    device.read(0, &mut log).unwrap();
+    let headers = log.chunks(4096).filter(|unit| unit.starts_with(b"MYLC")).count();
+    assert!(headers <= 2, "{headers} checkpoints in the log of a volume that has made one or two");
+    assert_sound(&device, None);
 }
 
 #[test]
