@@ -101,7 +101,7 @@ impl Target for VolumeTarget {
         let node = self.session.mknod_at(*dir, name, mode, 0)?.node();
         if !data.is_empty() {
             let options = OpenOptions { write: true, ..OpenOptions::default() };
-            let written = self.session.open_node(node, options).and_then(|file| file.write_at(data, 0));
+            let written = self.session.open_node(node, options).and_then(|file| write_all(&file, data, 0));
             self.undo(*dir, name, written)?;
         }
         self.finish(*dir, name, node, attrs, xattrs)
@@ -114,7 +114,7 @@ impl Target for VolumeTarget {
     }
 
     fn write(&self, (file, _): &Self::File, offset: u64, bytes: &[u8]) -> Result<()> {
-        file.write_at(bytes, offset).map(|_| ())
+        write_all(file, bytes, offset)
     }
 
     fn finish_file(&self, (file, node): Self::File, size: u64, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
@@ -151,6 +151,11 @@ impl Target for VolumeTarget {
         self.session.unlink_at(*dir, name)
     }
 
+    fn room(&self) -> Option<u64> {
+        let statfs = self.session.fs().statfs().ok()?;
+        Some(statfs.free_blocks * u64::from(statfs.block_size))
+    }
+
     fn lost(&self) -> Lost {
         self.lost.borrow().clone()
     }
@@ -158,6 +163,19 @@ impl Target for VolumeTarget {
     fn place(&self, path: &[u8]) -> String {
         Place { image: self.place.image.clone(), path: join(&self.place.path, path) }.to_string()
     }
+}
+
+/// Writes all of it. When the volume fills up half-way, a write says so only if it is asked for the rest.
+fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+    while !bytes.is_empty() {
+        let count = file.write_at(bytes, offset)?;
+        if count == 0 {
+            return Err(Errno::NOSPC.into());
+        }
+        bytes = &bytes[count..];
+        offset += count as u64;
+    }
+    Ok(())
 }
 
 fn found(stat: &myriad_engine::Stat) -> Found {
