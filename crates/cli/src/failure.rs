@@ -110,8 +110,9 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
         Error::Incompatible(incompatible) => (incompatible.to_string(), "use a newer myriad"),
         Error::Foreign => ("not a Myriad volume".into(), "check the name, or make a volume with myriad mkfs"),
-        // No option at all: the engine's word for an image that ends before its volume does.
-        Error::Option { option: "image", reason } => (reason.clone(), TRUNCATED_NEXT),
+        Error::Truncated { found, needed } => {
+            (format!("the image is truncated: {found} of {needed} bytes are there"), TRUNCATED_NEXT)
+        }
         Error::Option { option, reason } => {
             return Failure { kind: Kind::Usage, place, what: option_text(option, reason), next: String::new() }.into();
         }

@@ -339,3 +339,29 @@ fn files_nobody_may_read_are_counted() {
     bench.myriad(&["verify", "--skip-unreadable", "v.img:/u", "t"], 0);
     bench.shell("chmod 700 t/f t/d");
 }
+
+/// A write that ran out of space half-way was taken for a whole one: the copy was cut short, and nobody said so.
+#[test]
+fn a_full_volume_takes_whole_files_or_says_so() {
+    let bench = Bench { folder: tempfile::tempdir().unwrap() };
+    bench.myriad(&["mkfs", "--quiet", "--size", "16M", "v.img"], 0);
+    let said = |output: String, name: &str| {
+        let expected = format!("v.img:/{name}: No space left on device: ");
+        assert!(output.contains(&expected) && output.contains("are left in the volume; remove files"), "{output}");
+    };
+    fs::write(bench.path("large"), vec![7; 20 << 20]).unwrap();
+    said(bench.myriad(&["cp", "large", "v.img:/large"], 1), "large");
+    assert_eq!(bench.myriad(&["ls", "v.img"], 0), "");
+    fs::create_dir(bench.path("many")).unwrap();
+    for number in 100..200 {
+        fs::write(bench.path(&format!("many/{number}")), vec![7; 201 << 10]).unwrap();
+    }
+    let output = bench.myriad(&["cp", "-r", "many", "v.img:/many"], 1);
+    said(output.clone(), &output[output.find("many/").unwrap()..][..8]);
+    let sizes = bench.myriad(&["find", "v.img:/many", "-type", "f", "--json"], 0);
+    assert!(sizes.lines().count() > 20, "{sizes}");
+    for line in sizes.lines() {
+        assert!(line.contains("\"size\":205824"), "{line}");
+    }
+    bench.check();
+}

@@ -112,6 +112,11 @@ fn read_only_image() {
 fn truncated_image() {
     let place = with_letter();
     let file = std::fs::File::options().write(true).open(place.path("vol.img")).unwrap();
+    file.set_len(VOLUME / 2).unwrap();
+    let said = format!("vol.img: the image is truncated: {} of {VOLUME} bytes are there; get a whole copy", VOLUME / 2);
+    for (line, code) in [("ls vol.img", 1), ("info vol.img", 1), ("fsck -n vol.img", 8)] {
+        place.line(line).expect(code, &[&said]);
+    }
     for length in [VOLUME / 2, 4096, 100] {
         file.set_len(length).unwrap();
         let before = bytes(&place.path("vol.img"));
@@ -208,6 +213,17 @@ fn damaged_inodes_are_told_by_all_who_walk() {
     for line in ["ls -l vol.img", "find vol.img", "du -s vol.img", "stats vol.img", "export vol.img all.tar"] {
         place.line(line).expect(1, &[&block, "checksum", "run myriad fsck"]);
     }
+    // They say where, and go on with the rest.
+    for (line, said) in [
+        ("find vol.img", "vol.img:/150: "),
+        ("du -a vol.img", "vol.img:/150: "),
+        ("export vol.img more.tar", "31 failed"),
+        ("stats vol.img", "vol.img:/1"),
+    ] {
+        place.line(line).expect(1, &[said]);
+    }
+    let found = String::from_utf8(place.line("find vol.img").out).unwrap();
+    assert!(found.contains("/199\n") && !found.contains("/150\n"), "{found}");
 }
 
 /// What looks like a checkpoint that power cut short, at the log's head, was erased by readers too, who may not write.
@@ -218,13 +234,23 @@ fn a_torn_checkpoint_does_not_keep_readers_out() {
     for name in ["a", "b", "c"] {
         place.line(&format!("mkdir vol.img:/{name}")).ok();
     }
-    // The same identity again: the older log's headers lie where the next ones will.
+    let older = bytes(&place.path("vol.img"));
+    // The same identity again: the older log's headers belong where the next ones will be.
     place.line("mkfs vol.img --force --seed 1 -q").ok();
     place.line("mkdir vol.img:/a").ok();
-    let before = bytes(&place.path("vol.img"));
+    let mut image = bytes(&place.path("vol.img"));
+    let mut torn = 0;
+    for (new, old) in image.chunks_mut(4096).zip(older.chunks(4096)) {
+        if old.starts_with(b"MYLC") && !new.starts_with(b"MYLC") {
+            new.copy_from_slice(old);
+            torn += 1;
+        }
+    }
+    assert!(torn > 0, "the older log had more in it, and mkfs has erased it");
+    place.write("vol.img", &image);
     assert_eq!(place.line("ls vol.img").ok().out, b"a\n");
     place.assert_sound();
-    assert!(bytes(&place.path("vol.img")) == before, "readers change nothing");
+    assert!(bytes(&place.path("vol.img")) == image, "readers change nothing");
 }
 
 #[test]

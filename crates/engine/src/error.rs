@@ -25,6 +25,9 @@ pub enum Error {
     /// The image is not a Myriad volume.
     #[error("not a Myriad volume")]
     Foreign,
+    /// The image ends before its volume does.
+    #[error("the image is truncated: {found} of {needed} bytes are there; get a whole copy")]
+    Truncated { found: u64, needed: u64 },
     /// An option that cannot be honoured: which, and why.
     #[error("option {option}: {reason}")]
     Option { option: &'static str, reason: String },
@@ -48,7 +51,7 @@ impl Error {
             Self::Refused(errno) => *errno,
             Self::Io { .. } | Self::Shutdown => Errno::IO,
             Self::Corrupt(_) => Errno::UCLEAN,
-            Self::Incompatible(_) | Self::Foreign => Errno::INVAL,
+            Self::Incompatible(_) | Self::Foreign | Self::Truncated { .. } => Errno::INVAL,
             Self::Option { .. } => Errno::INVAL,
             Self::InUse(_) => Errno::BUSY,
             Self::Cancelled => Errno::INTR,

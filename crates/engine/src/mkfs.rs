@@ -185,8 +185,10 @@ pub(crate) fn format(
         source,
     })?;
     if let Some(place) = &place {
-        // Seeded volumes start at position 0; others anywhere, so that a log made again on the same place with the same
-        // UUID cannot be taken for this one.
+        // The same seed gives the same UUID: a log of an earlier life of this place could go on where ours ends.
+        if options.seed.is_some() {
+            myriad_log::erase(place).map_err(log_open_error)?;
+        }
         myriad_log::format(place, Lsn(0)).map_err(log_open_error)?;
     }
 

@@ -1,5 +1,6 @@
 //! The library's API: volumes, sessions, files.
 
+use crate::cache::ProcessMark;
 use crate::dir::Name;
 use crate::error::{Errno, Error, Result};
 use crate::file::{self, OpenFile};
@@ -35,6 +36,7 @@ struct Mounted {
     volume: Arc<Volume>,
     background: Mutex<Vec<JoinHandle<()>>>,
     /// Process that opened the volume: a forked child must not touch it.
+    opener: ProcessMark,
     pid: u32,
     closed: std::sync::atomic::AtomicBool,
 }
@@ -110,8 +112,7 @@ impl Fs {
         }
         let end = superblock.block_count.get() << superblock.block_bits;
         if end > device.size() {
-            let reason = format!("the image is truncated: {} of {end} bytes are there", device.size());
-            return Err(Error::Option { option: "image", reason });
+            return Err(Error::Truncated { found: device.size(), needed: end });
         }
         let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
@@ -126,6 +127,11 @@ impl Fs {
             inner: Arc::new(Mounted {
                 volume,
                 background: Mutex::new(background),
+                opener: ProcessMark::new().map_err(|source| Error::Io {
+                    op: "memory for a mark",
+                    offset: 0,
+                    source,
+                })?,
                 pid: std::process::id(),
                 closed: std::sync::atomic::AtomicBool::new(false),
             }),
@@ -263,7 +269,7 @@ impl Fs {
 
 impl Mounted {
     fn check_process(&self) -> Result<()> {
-        if self.pid == std::process::id() {
+        if self.opener.is_ours() {
             return Ok(());
         }
         Err(Error::InUse(format!(
@@ -896,50 +902,48 @@ impl Session {
     pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
         let stat = self.ops().lookup(place.parent, &place.name)?;
-        let mut removed = 0;
-        if stat.is_dir() {
-            self.remove_content(stat.node(), &mut removed, progress)?;
-            self.ops().rmdir(place.parent, &place.name)?;
-        } else {
+        if !stat.is_dir() {
             self.ops().unlink(place.parent, &place.name)?;
+            return Ok(1);
         }
-        Ok(removed + 1)
+        self.remove_directory(Emptying::new(place.parent, &place.name, stat.node()), progress)
     }
 
-    fn remove_content(&self, top: Node, removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+    fn remove_directory(&self, top: Emptying, progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        let mut removed = 0;
         // A stack, not recursion: trees may be deeper than ours.
-        let mut stack: Vec<(Node, Vec<u8>)> = vec![(top, Vec::new())];
-        while let Some((dir, _)) = stack.last().cloned() {
-            // Always from the start: what was listed before is gone.
-            let entries = self.read_dir_at(dir, 0, 1024)?;
-            let mut descended = false;
-            for entry in &entries {
-                if entry.file_type == FileType::Directory {
-                    let child = self.ops().lookup(Ino(dir.ino), &entry.name)?;
-                    if child.is_dir() && child.size > 0 {
-                        stack.push((child.node(), entry.name.clone()));
-                        descended = true;
-                        break;
+        let mut stack = vec![top];
+        while let Some(level) = stack.last_mut() {
+            let dir = Ino(level.node.ino);
+            let Some(entry) = level.next(self)? else {
+                match self.ops().rmdir(level.parent, &level.name) {
+                    // Others have made names behind our back. We go on for as long as a round finds something.
+                    Err(Error::Refused(Errno::NOTEMPTY)) if level.cookie > 0 => {
+                        level.cookie = 0;
+                        continue;
                     }
-                    self.ops().rmdir(Ino(dir.ino), &entry.name)?;
-                } else {
-                    self.ops().unlink(Ino(dir.ino), &entry.name)?;
+                    result => result?,
                 }
-                *removed += 1;
-                if *removed % 256 == 0 && !progress(*removed) {
-                    return Err(Error::Cancelled);
-                }
-            }
-            if descended || !entries.is_empty() {
+                stack.pop();
+                removed += 1;
                 continue;
+            };
+            if entry.file_type == FileType::Directory {
+                let child = self.ops().lookup(dir, &entry.name)?;
+                if child.is_dir() && child.size > 0 {
+                    stack.push(Emptying::new(dir, &entry.name, child.node()));
+                    continue;
+                }
+                self.ops().rmdir(dir, &entry.name)?;
+            } else {
+                self.ops().unlink(dir, &entry.name)?;
             }
-            let (_, name) = stack.pop().expect("just looked at");
-            if let Some((parent, _)) = stack.last() {
-                self.ops().rmdir(Ino(parent.ino), &name)?;
-                *removed += 1;
+            removed += 1;
+            if removed % 256 == 0 && !progress(removed) {
+                return Err(Error::Cancelled);
             }
         }
-        Ok(())
+        Ok(removed)
     }
 
     // ---- by node ----
@@ -1407,6 +1411,34 @@ const STAT_BATCH: usize = 32;
 /// Content that `create_with` takes into its transaction, in bytes.
 const CREATE_WITH_MAX: usize = 1 << 20;
 
+/// A directory that is being emptied.
+struct Emptying {
+    parent: Ino,
+    name: Vec<u8>,
+    node: Node,
+    /// How far it has been listed: entries do not move, so nothing is listed twice.
+    cookie: u64,
+    entries: VecDeque<DirEntry>,
+}
+
+impl Emptying {
+    fn new(parent: Ino, name: &[u8], node: Node) -> Self {
+        Self { parent, name: name.to_vec(), node, cookie: 0, entries: VecDeque::new() }
+    }
+
+    /// The next entry; `None` at the end of the directory.
+    fn next(&mut self, session: &Session) -> Result<Option<DirEntry>> {
+        if self.entries.is_empty() {
+            let mut entries = session.read_dir_at(self.node, self.cookie, 2 * READ_DIR_BATCH)?;
+            self.cookie = entries.last().map_or(self.cookie, |entry| entry.cookie);
+            // Neighbours among inodes one after the other, also where entries lie in places used before.
+            entries.sort_unstable_by_key(|entry| entry.ino);
+            self.entries = entries.into();
+        }
+        Ok(self.entries.pop_front())
+    }
+}
+
 /// Entries asked for at a time.
 const READ_DIR_BATCH: usize = 512;
 
@@ -1440,7 +1472,7 @@ pub struct Walk {
 enum Step {
     File(WalkEntry),
     /// A name whose inode cannot be read.
-    Damaged(Error),
+    Damaged(WalkError),
     /// The rest of a directory's content.
     Content {
         path: Vec<u8>,
@@ -1457,8 +1489,24 @@ pub struct WalkEntry {
     pub stat: Stat,
 }
 
+/// Something that a walk could not read. The walk goes on with the rest of the tree.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", String::from_utf8_lossy(path))]
+pub struct WalkError {
+    /// The file, or the directory, relative to where the walk began.
+    pub path: Vec<u8>,
+    #[source]
+    pub error: Error,
+}
+
+impl From<WalkError> for Error {
+    fn from(error: WalkError) -> Self {
+        error.error
+    }
+}
+
 impl Iterator for Walk {
-    type Item = Result<WalkEntry>;
+    type Item = std::result::Result<WalkEntry, WalkError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -1476,28 +1524,28 @@ impl Iterator for Walk {
                         Ok(entries) => entries,
                         // The directory went while we walked.
                         Err(Error::Refused(Errno::STALE | Errno::NOENT)) => continue,
-                        Err(error) => return Some(Err(error)),
+                        Err(error) => return Some(Err(WalkError { path, error })),
                     };
                     let Some((last, _)) = entries.last() else { continue };
                     let cookie = last.cookie;
                     self.pending.push_front(Step::Content { path: path.clone(), node, cookie });
                     for (entry, stat) in entries.into_iter().rev() {
-                        // Gone meanwhile, or damaged: looking the name up tells which. A walk that passed over damage
-                        // would make backups that lack files and say nothing.
-                        let stat = match stat.map_or_else(|| self.session.lookup(node, &entry.name), Ok) {
-                            Ok(stat) => stat,
-                            Err(Error::Refused(Errno::STALE | Errno::NOENT)) => continue,
-                            Err(error) => {
-                                self.pending.push_front(Step::Damaged(error));
-                                continue;
-                            }
-                        };
                         let mut child = Vec::with_capacity(path.len() + 1 + entry.name.len());
                         child.extend_from_slice(&path);
                         if !child.is_empty() {
                             child.push(b'/');
                         }
                         child.extend_from_slice(&entry.name);
+                        // Gone meanwhile, or damaged: looking the name up tells which. A walk that passed over damage
+                        // would make backups that lack files and say nothing.
+                        let stat = match stat.map_or_else(|| self.session.lookup(node, &entry.name), Ok) {
+                            Ok(stat) => stat,
+                            Err(Error::Refused(Errno::STALE | Errno::NOENT)) => continue,
+                            Err(error) => {
+                                self.pending.push_front(Step::Damaged(WalkError { path: child, error }));
+                                continue;
+                            }
+                        };
                         self.pending.push_front(Step::File(WalkEntry { path: child, stat }));
                     }
                 }

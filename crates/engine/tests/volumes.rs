@@ -3,7 +3,7 @@
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{
-    Allocation, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
+    Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
 };
 use std::sync::Arc;
 
@@ -195,6 +195,130 @@ fn a_reader_sees_what_the_log_holds_and_writes_nothing() {
     drop(session);
     reader.close().unwrap();
     assert_eq!(image.counters().writes, writes);
+}
+
+/// The same seed makes the same volume id: what the log of an earlier life of the image held looked valid.
+#[test]
+fn a_volume_made_again_with_its_seed_is_empty() {
+    let clock = Arc::new(std::sync::atomic::AtomicI64::new(1));
+    let mkfs = MkfsOptions { seed: Some(5), clock: Clock::Manual(clock.clone()), ..MkfsOptions::default() };
+    let device = formatted(64 << 20, &mkfs);
+    let work = |device: &Arc<MemoryDevice>, names: &[&str]| {
+        let options = MountOptions { seed: Some(5), clock: Clock::Manual(clock.clone()), ..quiet() };
+        let fs = open(device, options);
+        let session = fs.session(Cred::root());
+        for name in names {
+            session.mkdir(name, 0o755).unwrap();
+            fs.sync().unwrap();
+        }
+        let listed = session.read_dir("/").unwrap().count();
+        (crashed(device), listed)
+    };
+    let (device, _) = work(&device, &["a", "b", "c"]);
+    Fs::format_device(device.clone(), None, &mkfs).unwrap();
+    assert_sound(&device, None);
+    let (device, listed) = work(&device, &[]);
+    assert_eq!(listed, 0);
+    // Again as in the earlier life, up to where its second checkpoint would follow.
+    let (device, _) = work(&device, &["a"]);
+    let (device, listed) = work(&device, &[]);
+    assert_eq!(listed, 1);
+    let mut log = vec![0; 8 << 20];
+    device.read(0, &mut log).unwrap();
+    let headers = log.chunks(4096).filter(|unit| unit.starts_with(b"MYLC")).count();
+    assert!(headers <= 2, "{headers} checkpoints in the log of a volume that has made one or two");
+    assert_sound(&device, None);
+}
+
+#[test]
+fn a_truncated_image_says_what_is_missing() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let mut start = vec![0; 4096];
+    device.read(0, &mut start).unwrap();
+    let short = self::device(1 << 20);
+    short.write(0, &start).unwrap();
+    let error = Fs::open_device(short, None, quiet()).err().unwrap();
+    assert!(matches!(error, Error::Truncated { found: 0x10_0000, needed: 0x400_0000 }), "{error}");
+    assert!(error.to_string().contains("1048576 of 67108864 bytes are there; get a whole copy"));
+}
+
+/// Each batch listed the directory from its beginning, over all the blocks that were empty by then: the work grew with
+/// the square of the number of files.
+#[test]
+fn removing_a_tree_costs_the_same_for_each_file() {
+    let blocks_per_file = |files: u64| {
+        let device = formatted(256 << 20, &MkfsOptions::default());
+        let fs = open(&device, MountOptions { cache_size: 64 << 20, ..quiet() });
+        let session = fs.session(Cred::root());
+        session.mkdir("d", 0o755).unwrap();
+        for i in 0..files {
+            session.create(&format!("d/a-file-of-{i}"), 0o644).unwrap();
+        }
+        let touched = || fs.counters().iter().find(|(name, _)| *name == "blocks_touched").unwrap().1;
+        let before = touched();
+        assert_eq!(session.remove_tree("d", &mut |_| true).unwrap(), files + 1);
+        (touched() - before) as f64 / files as f64
+    };
+    let (few, many) = (blocks_per_file(4_000), blocks_per_file(40_000));
+    assert!(many < few * 1.1, "{few:.2} blocks a file of 4000, {many:.2} of 40000");
+}
+
+#[test]
+fn trees_are_removed_whatever_they_hold() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, quiet());
+    let session = fs.session(Cred::root());
+    for d in 0..3 {
+        let mut path = format!("top{d}");
+        session.mkdir(&path, 0o755).unwrap();
+        for depth in 0..30 {
+            for name in ["a", "b", "zz"] {
+                session.create(&format!("{path}/{name}{depth}"), 0o644).unwrap();
+            }
+            session.mkdir(&format!("{path}/empty"), 0o755).unwrap();
+            path += "/m";
+            session.mkdir(&path, 0o755).unwrap();
+        }
+    }
+    assert_eq!(session.remove_tree("top0", &mut |_| true).unwrap(), 1 + 30 * 5);
+    let cancelled = session.remove_tree("top1", &mut |_| false);
+    assert!(cancelled.is_ok(), "asked every 256 files only");
+    session.create("top2/m/m/z", 0o644).unwrap();
+    // A directory into which somebody makes names while it is emptied.
+    let mut made = 0;
+    session.mkdir("busy", 0o755).unwrap();
+    for i in 0..600 {
+        session.create(&format!("busy/{i}"), 0o644).unwrap();
+    }
+    let other = fs.session(Cred::root());
+    let removed = session.remove_tree("busy", &mut |_| {
+        other.create(&format!("busy/new{made}"), 0o644).unwrap();
+        made += 1;
+        true
+    });
+    assert_eq!(removed.unwrap(), 601 + made);
+    drop((session, other));
+    fs.close().unwrap();
+    assert_sound(&device, None);
+}
+
+#[test]
+fn a_walk_says_where_it_could_not_go_and_goes_on() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, quiet());
+    let session = fs.session(Cred::root());
+    for (dir, mode) in [("a", 0o755), ("a/secret", 0o700), ("b", 0o755)] {
+        session.mkdir(dir, mode).unwrap();
+        session.create(&format!("{dir}/f"), 0o644).unwrap();
+    }
+    let user = fs.session(Cred { uid: 1000, gid: 1000, ..Cred::root() });
+    let steps: Vec<_> = user.walk("/").unwrap().collect();
+    let errors: Vec<_> = steps.iter().filter_map(|step| step.as_ref().err()).collect();
+    assert_eq!(errors.len(), 1);
+    assert_eq!((&errors[0].path[..], errors[0].error.errno()), (&b"a/secret"[..], Errno::ACCESS));
+    assert!(errors[0].to_string().starts_with("a/secret: "));
+    let paths: Vec<_> = steps.iter().flatten().map(|entry| entry.path.clone()).collect();
+    assert!(paths.contains(&b"a/secret".to_vec()) && paths.contains(&b"b/f".to_vec()), "{paths:?}");
 }
 
 #[test]

@@ -6,12 +6,13 @@ use crate::place::{LogError, LogPlace, POSITION_MAX, Ring};
 use crate::recover::{Recovered, Scan};
 use myriad_device::WriteRequest;
 use myriad_format::Lsn;
+use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Makes an empty log: nothing in it is valid. `first_lsn`, in whole units, is the LSN of the first checkpoint; unless
-/// the volume id is new or the ring is all zeros it must lie beyond every LSN used before.
+/// the volume id is new or [`erase`] has seen the ring, it must lie beyond every LSN used before.
 pub fn format(place: &LogPlace, first_lsn: Lsn) -> Result<(), LogError> {
     let ring = place.ring()?;
     if first_lsn.0 % ring.unit != 0 || first_lsn.0 > POSITION_MAX {
@@ -27,6 +28,36 @@ pub fn format(place: &LogPlace, first_lsn: Lsn) -> Result<(), LogError> {
     ];
     let done = place.device.write_many(&writes).and_then(|()| place.device.flush());
     done.map_err(|source| LogError::Io { op: "format", offset: place.start, source })
+}
+
+/// Erases what looks like checkpoints of this volume in a place where no log has been made yet: for a volume id that may
+/// have been used here before. Their places become zeros, everything else stays as it is. Returns how many there were.
+pub fn erase(place: &LogPlace) -> Result<u64, LogError> {
+    /// Read at a time.
+    const WINDOW: u64 = 1 << 20;
+    let ring = place.ring()?;
+    let failed = |op| move |source| LogError::Io { op, offset: place.start, source };
+    let zeros = vec![0; ring.unit as usize];
+    let mut erased = 0;
+    let mut window = vec![0; WINDOW.min(ring.capacity) as usize];
+    let mut at = 0;
+    while at < ring.capacity {
+        let length = (ring.capacity - at).min(window.len() as u64) as usize;
+        place.read(ring.start + at, &mut window[..length])?;
+        for (index, unit) in window[..length].chunks(ring.unit as usize).enumerate() {
+            let header = CheckpointHeader::read(unit);
+            if header.magic.get() == CHECKPOINT_MAGIC && header.volume == place.volume {
+                let offset = ring.start + at + index as u64 * ring.unit;
+                place.device.write(offset, &zeros).map_err(failed("erase"))?;
+                erased += 1;
+            }
+        }
+        at += length as u64;
+    }
+    if erased > 0 {
+        place.device.flush().map_err(failed("flush"))?;
+    }
+    Ok(erased)
 }
 
 /// An open log.

@@ -54,7 +54,7 @@
 //!   - *Leftovers behind a rewritten, shorter attempt:* bytes of the old body. A body may hold bytes a user chose, even
 //!     a forged header; `previous_crc` must be the checksum of a header that did not exist when they were written.
 //!   - *An earlier life of the volume's space:* other volume id. [`format`] wants a new id, a `first_lsn` beyond all
-//!     that was used, or a ring of zeros.
+//!     that was used, or a ring without its headers ([`erase`]).
 //!   - *First one at the tail:* exempt from the chain, and safe by 4; in a log just formatted the place was zeroed.
 //!
 //! **Damage in the middle** of the log looks like its end. Where it can be told apart it is reported, not skipped: a
@@ -75,7 +75,7 @@ mod recover;
 #[cfg(test)]
 mod tests;
 
-pub use append::{Log, format};
+pub use append::{Log, erase, format};
 pub use checkpoint::{Checkpoint, Sealed};
 pub use overlay::{Applied, Overlay};
 pub use place::{LogError, LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};

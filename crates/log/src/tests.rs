@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Link;
 use crate::place::{LogError, LogPlace};
-use crate::{Checkpoint, Log, Recovered, Sealed, format, recover};
+use crate::{Checkpoint, Log, Recovered, Sealed, erase, format, recover};
 use myriad_device::{BlockDevice, DeviceCounters};
 use myriad_format::log::{CheckpointHeader, RecordHeader};
 use myriad_format::{Corrupt, FsBlock, Lsn};
@@ -449,6 +449,31 @@ fn another_volumes_log_is_not_ours() {
     disk.poke(ring_offset(&place, link.lsn), filler(1, 9, 9).seal([1; 16], link, 0).bytes());
     assert_eq!(open(&place).1.checkpoints, 1);
     is_corrupt(Log::open(LogPlace { volume: [1; 16], ..place }), "anchor pair");
+}
+
+/// The same volume made twice in one place, with the same first checkpoint: the second one of its earlier life followed.
+#[test]
+fn checkpoints_of_an_earlier_life_are_erased() {
+    let (_, place) = new_log(8);
+    let mut log = open(&place).0;
+    append(&mut log, filler(1, 1, 1));
+    append(&mut log, filler(2, 2, 2));
+    drop(log);
+    let again = |erases: bool| {
+        if erases {
+            // The one that `format` has not zeroed.
+            assert_eq!(erase(&place).unwrap(), 1);
+        }
+        format(&place, Lsn(0)).unwrap();
+        assert_eq!(recover(&place).unwrap().checkpoints, 0);
+        append(&mut open(&place).0, filler(1, 1, 1));
+        recover(&place).unwrap().checkpoints
+    };
+    assert_eq!(again(false), 2, "what this is about");
+    format(&place, Lsn(0)).unwrap();
+    assert_eq!(again(true), 1);
+    let other = LogPlace { volume: [1; 16], ..place.clone() };
+    assert_eq!(erase(&other).unwrap(), 0, "others' headers are no danger");
 }
 
 /// A process dies, the machine lives on: the next process reads what is not durable yet, and builds on it.

@@ -92,6 +92,10 @@ pub trait Target {
     fn link(&self, from: (&Self::Dir, &[u8]), to: (&Self::Dir, &[u8])) -> Result<()>;
     fn rename(&self, dir: &Self::Dir, name: &[u8], new_name: &[u8]) -> Result<()>;
     fn unlink(&self, dir: &Self::Dir, name: &[u8]) -> Result<()>;
+    /// Bytes that are free where the files go, if the target knows.
+    fn room(&self) -> Option<u64> {
+        None
+    }
     /// Attributes that could not be given to files that are there otherwise.
     fn lost(&self) -> Lost;
     /// A path below the target, for messages.

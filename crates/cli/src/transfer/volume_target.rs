@@ -110,7 +110,7 @@ impl Target for VolumeTarget {
     }
 
     fn write(&self, (file, _): &Self::File, offset: u64, bytes: &[u8]) -> Result<()> {
-        file.write_at(bytes, offset).map(|_| ())
+        write_all(file, bytes, offset)
     }
 
     fn finish_file(&self, (file, node): Self::File, size: u64, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
@@ -148,6 +148,11 @@ impl Target for VolumeTarget {
         self.session.unlink_at(*dir, name)
     }
 
+    fn room(&self) -> Option<u64> {
+        let statfs = self.session.fs().statfs().ok()?;
+        Some(statfs.free_blocks * u64::from(statfs.block_size))
+    }
+
     fn lost(&self) -> Lost {
         self.lost.borrow().clone()
     }
@@ -162,6 +167,19 @@ fn set_attr(attrs: &Attrs) -> SetAttr {
     let (uid, gid) = attrs.owner.unzip();
     let (atime, mtime) = (atime.map(SetTime::At), mtime.map(SetTime::At));
     SetAttr { mode: attrs.mode, uid, gid, atime, mtime, ..SetAttr::default() }
+}
+
+/// Writes all of it. When the volume fills up half-way, a write says so only if it is asked for the rest.
+fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+    while !bytes.is_empty() {
+        let count = file.write_at(bytes, offset)?;
+        if count == 0 {
+            return Err(Errno::NOSPC.into());
+        }
+        bytes = &bytes[count..];
+        offset += count as u64;
+    }
+    Ok(())
 }
 
 fn found(stat: &myriad_engine::Stat) -> Found {

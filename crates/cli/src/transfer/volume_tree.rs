@@ -104,7 +104,7 @@ impl Walker {
         };
         for step in walk {
             // After an error the walk goes on, or ends, as the damage allows.
-            self.push(step.at(&self.place).map_or_else(Item::Problem, Item::File))?;
+            self.push(self.place.step(step).map_or_else(Item::Problem, Item::File))?;
         }
         Ok(())
     }

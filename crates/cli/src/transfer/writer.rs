@@ -12,8 +12,9 @@ use super::batch::{Batch, Body, Entry, Meta};
 use super::path;
 use super::run::{Fault, Outcome, Sink};
 use super::target::{Attrs, Found, Keep, Target};
-use crate::failure::{At, Failure};
+use crate::failure::{At, Failure, errno_text};
 use crate::show::name::Shown;
+use crate::show::size;
 use myriad_engine::{Errno, Error, FileType};
 use std::collections::HashSet;
 
@@ -179,7 +180,13 @@ impl<T: Target> Writer<T> {
             Error::Refused(Errno::NOTDIR | Errno::LOOP) => {
                 Failure::new(place, "is there, and is not a directory", "remove it, or choose another target").into()
             }
-            error => Err::<(), _>(error).at(place).expect_err("an error stays one"),
+            error => match (&error, self.target.room()) {
+                (Error::Refused(Errno::NOSPC), Some(room)) => {
+                    let what = format!("{}: {} are left in the volume", errno_text(Errno::NOSPC), size::exact(room));
+                    Failure::new(place, what, "remove files, or copy all of it to a larger volume").into()
+                }
+                _ => Err::<(), _>(error).at(place).expect_err("an error stays one"),
+            },
         };
         if is_fatal { Fault::Fatal(error) } else { Fault::Entry(error) }
     }

@@ -96,7 +96,7 @@ impl Du {
                 context.check()?;
                 progress.set(count);
             }
-            let entry = match entry.at(place) {
+            let entry = match place.step(entry) {
                 Ok(entry) => entry,
                 Err(error) => {
                     context.tolerate(Err(error))?;

@@ -113,12 +113,13 @@ impl Tally {
         };
         let mut seen = HashSet::new();
         let total = volume.fs().statfs().at(volume.name())?.inodes_used;
+        let root = volume.root();
         for (entry, done) in volume.session().walk("/").at(volume.name())?.zip(0_u64..) {
             if done % 1024 == 0 {
                 context.check()?;
                 progress.set_of(done, total);
             }
-            let stat = entry.at(volume.name())?.stat;
+            let stat = root.step(entry)?.stat;
             let kind = stat.file_type();
             // A file with several names is one file.
             if kind != FileType::Directory && stat.nlink > 1 && !seen.insert(stat.ino) {

@@ -1,8 +1,9 @@
 //! The bytes of an unmounted volume, for verbs that look below the engine: `info`, `debug`, `fsck`.
 
-use crate::failure::{At, Failure, TRUNCATED_NEXT, host_error, image_name};
+use crate::failure::{At, Failure, host_error, image_name};
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, OpenError};
+use myriad_engine::Error;
 use myriad_format::FsBlock;
 use myriad_format::superblock::{Superblock, SuperblockError, seam};
 use std::path::Path;
@@ -81,8 +82,7 @@ pub fn superblock(device: &dyn BlockDevice, place: &str) -> Result<Superblock> {
 pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: &str) -> Result<()> {
     let expected = superblock.geometry().block_count.saturating_mul(superblock.geometry().block_size() as u64);
     if device.size() < expected {
-        let what = format!("the image is truncated: {} of {expected} bytes are there", device.size());
-        return Err(Failure::new(place, what, TRUNCATED_NEXT).into());
+        return Err(Error::Truncated { found: device.size(), needed: expected }).at(place);
     }
     Ok(())
 }

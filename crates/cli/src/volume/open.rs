@@ -50,6 +50,11 @@ impl Volume {
         image_name(&self.image)
     }
 
+    /// Its root directory.
+    pub fn root(&self) -> Place {
+        Place { image: self.image.clone(), path: b"/".to_vec() }
+    }
+
     /// Attributes of a place of this volume, the last symbolic link not followed.
     pub fn lstat(&self, place: &Place) -> Result<Stat> {
         self.session.lstat(&place.path).at(place)

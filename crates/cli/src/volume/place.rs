@@ -1,7 +1,8 @@
 //! `IMAGE:/path`: a path inside a volume, as scp writes places.
 
-use crate::failure::image_name;
+use crate::failure::{At, image_name};
 use crate::show::name::Shown;
+use myriad_engine::WalkError;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +17,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// A step of a walk that began here; an error names the file where it happened.
+    pub fn step<T>(&self, step: Result<T, WalkError>) -> anyhow::Result<T> {
+        step.or_else(|WalkError { path, error }| Err(error).at(self.below(&path)))
+    }
+
     /// Splits `IMAGE:/path` at the last `:/` that follows the name of an existing file, so that both the image's path
     /// and the one inside may contain `:/`. If no such file exists, at the last `:/`.
     pub fn parse(argument: &OsStr) -> Result<Self, PlaceError> {

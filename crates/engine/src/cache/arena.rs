@@ -10,7 +10,7 @@ use parking_lot::RawRwLock;
 use parking_lot::lock_api::RawRwLock as _;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A slice of zeros in huge pages of its own: a random access to a big table costs half as much with them. Memory is
 /// taken from the host as it is first used.
@@ -90,6 +90,39 @@ impl<T> Drop for Zeroed<T> {
         let bytes = (self.len * size_of::<T>()).max(1);
         // SAFETY: the mapping was made in `new` with this length, and no borrow of it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), bytes) };
+    }
+}
+
+/// Tells the process that made it from its forked children, by a page that the kernel hands to a child empty: asking for
+/// the process's number would be a system call for each read and write.
+pub(crate) struct ProcessMark {
+    page: Zeroed<AtomicU64>,
+    /// A kernel that cannot do so (before 4.14) has to be asked.
+    pid: Option<u32>,
+}
+
+impl ProcessMark {
+    pub fn new() -> std::io::Result<Self> {
+        let page: Zeroed<AtomicU64> = Zeroed::new(1)?;
+        // SAFETY: the mapping is ours, and a child that finds zeros finds a valid value.
+        let wiped = unsafe {
+            rustix::mm::madvise(
+                page.memory.as_ptr().cast(),
+                size_of::<AtomicU64>(),
+                rustix::mm::Advice::LinuxWipeOnFork,
+            )
+        };
+        page[0].store(1, Ordering::Relaxed);
+        Ok(Self { page, pid: wiped.is_err().then(std::process::id) })
+    }
+
+    /// Whether this is the process that made the mark.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        match self.pid {
+            None => self.page[0].load(Ordering::Relaxed) != 0,
+            Some(pid) => pid == std::process::id(),
+        }
     }
 }
 

@@ -107,7 +107,7 @@ impl Find {
             if count % 1024 == 0 {
                 context.check()?;
             }
-            let entry = match entry.at(place) {
+            let entry = match place.step(entry) {
                 Ok(entry) => entry,
                 Err(error) => {
                     context.tolerate(Err(error))?;
