@@ -71,7 +71,7 @@ pub struct History {
 }
 
 impl History {
-    /// A fresh volume; the trace had `point` events when it was made.
+    /// A volume with nothing left to write, which is as `model`; the trace had `point` events then.
     pub fn new(model: Model, point: usize) -> Self {
         let mut history = Self {
             model,
@@ -84,7 +84,21 @@ impl History {
             tag_max: 0,
         };
         history.record(point);
+        history.add_new_files(0);
         history
+    }
+
+    /// The first version of each file that has none.
+    fn add_new_files(&mut self, index: usize) {
+        let new: Vec<Ino> = self
+            .model
+            .inodes()
+            .filter(|(ino, inode)| inode.kind == Kind::File && !self.files.contains_key(ino))
+            .map(|(ino, _)| ino)
+            .collect();
+        for ino in new {
+            self.add_version(ino, index);
+        }
     }
 
     pub fn model(&self) -> &Model {
@@ -104,8 +118,9 @@ impl History {
         let index = self.digests.len();
         let tree = self.model.names();
         let digest = namespace_digest(&tree);
-        if self.digests.last() != Some(&digest) {
-            let names = tree.into_iter().map(|entry| (entry.path, entry.stat.ino)).collect();
+        // Not by the digest, which is the same when two files that are alike change places.
+        let names: BTreeMap<_, _> = tree.into_iter().map(|entry| (entry.path, entry.stat.ino)).collect();
+        if self.names.last().is_none_or(|(_, last)| *last != names) {
             self.names.push((index, names));
         }
         self.digests.push(digest);
@@ -131,15 +146,7 @@ impl History {
         let size_before = touched.map(|ino| self.model.inode(ino).size());
         let answer = self.model.apply(step);
         self.record(point);
-        let created: Vec<Ino> = self
-            .model
-            .inodes()
-            .filter(|(ino, inode)| inode.kind == Kind::File && !self.files.contains_key(ino))
-            .map(|(ino, _)| ino)
-            .collect();
-        for ino in created {
-            self.add_version(ino, index);
-        }
+        self.add_new_files(index);
         if let Op::Write { tag, .. } = step.op {
             self.tag_max = self.tag_max.max(tag);
         }
@@ -224,6 +231,15 @@ impl History {
     /// Operations answered when the trace had `point` events; a crash there may also show the next one.
     pub fn answered(&self, point: usize) -> usize {
         self.ends.partition_point(|&end| end <= point) - 1
+    }
+
+    /// What a judgement at `point` depends on, beside what was found: the newest operation that may show, how many had
+    /// been answered, and whether the newest can end a checkpoint. Two histories that begin with the same operations
+    /// up to that newest one, and agree in the rest, judge alike.
+    pub fn moment(&self, point: usize) -> (usize, usize, bool) {
+        let answered = self.answered(point);
+        let newest = (answered + 1).min(self.len());
+        (newest, answered, self.may_be_checkpoint(newest))
     }
 
     /// Whether a checkpoint can have been made right after operation `index`: the device was written to in it, or in
@@ -480,6 +496,24 @@ mod tests {
             // Operation 3 alone is in no checkpoint: nothing was written between it and 4.
             assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
         }
+    }
+
+    /// Two files that differ in nothing but their contents were exchanged, and the oracle looked for each one's bytes
+    /// in the other.
+    #[test]
+    fn contents_follow_an_exchange() {
+        let exchange = Op::Rename { source: b"f".into(), target: b"g".into(), how: RenameHow::Exchange };
+        let ops = [
+            (open(b"f", FRESH), 0),
+            (write(1024, 1), 0),
+            (open(b"g", FRESH), 0),
+            (write(2048, 2), 0),
+            (Op::Sync, 3),
+            (exchange, 0),
+            (Op::Sync, 2),
+        ];
+        assert_eq!(history(&ops).judge(6, &found(&ops, 7)), Ok(()));
+        assert!(history(&ops).judge(6, &found(&ops, 5)).is_err());
     }
 
     #[test]

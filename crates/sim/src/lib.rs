@@ -18,6 +18,7 @@ pub mod model;
 pub mod op;
 pub mod pattern;
 pub mod rng;
+pub mod sequences;
 pub mod shrink;
 
 pub use errno::Errno;
