@@ -11,8 +11,9 @@
 
 mod convert;
 pub mod crash;
+pub mod fault;
 pub mod machine;
 mod nodes;
 pub mod setup;
-mod tree;
+pub mod tree;
 pub mod verdict;

@@ -4,6 +4,18 @@ fn main() {
     let campaign = Campaign::default();
     let amount = if std::env::var("LONG").is_ok() { Amount::Long } else { Amount::Short };
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.iter().any(|name| name == "fault") {
+        use myriad_reliability::fault::{campaign::*, run::Outcome};
+        let counts = Counts::default();
+        let start = std::time::Instant::now();
+        for failure in inject(&counts, &seeds(amount), 2, || false) {
+            println!("{failure}");
+        }
+        for (number, (name, ..)) in KINDS.iter().enumerate() {
+            println!("{name}: {:?}", Outcome::ALL.map(|o| counts.of(number, o)));
+        }
+        println!("{} in {:?}", counts.total(), start.elapsed());
+    }
     for class in Class::ALL {
         let mut ids: Vec<RunId> =
             wanted.iter().filter_map(|name| RunId::named(name)).filter(|id| id.class == class).collect();

@@ -15,7 +15,7 @@ const WHOLE_SIZE_MAX: u64 = 1 << 20;
 
 impl Engine {
     /// Everything below the prefix, as the super-user sees it, with the bytes of the files.
-    pub fn found(&self) -> engine::Result<(Vec<TreeEntry>, BTreeMap<u64, Content>)> {
+    pub fn found(&self) -> Result<(Vec<TreeEntry>, BTreeMap<u64, Content>), ReadError> {
         let session = self.root();
         let top = if self.prefix.is_empty() { b"/".to_vec() } else { self.prefix.clone() };
         let node = session.resolve(&top)?;
@@ -25,7 +25,7 @@ impl Engine {
     }
 
     /// As [`Engine::found`], without the bytes.
-    pub fn tree(&self) -> engine::Result<Vec<TreeEntry>> {
+    pub fn tree(&self) -> Result<Vec<TreeEntry>, ReadError> {
         Ok(self.found()?.0)
     }
 
@@ -69,9 +69,32 @@ pub(crate) fn read_pages(session: &Session, dir: engine::Node, page: usize) -> e
     }
 }
 
+/// Why a tree could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    Engine(Error),
+    /// Two answers of the engine contradict each other.
+    Contradiction(String),
+}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Engine(error) => error.fmt(f),
+            Self::Contradiction(message) => f.write_str(message),
+        }
+    }
+}
+
+impl From<Error> for ReadError {
+    fn from(error: Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
 type Collected = (Vec<TreeEntry>, BTreeMap<u64, Content>);
 
-fn add_tree(session: &Session, node: engine::Node, path: Vec<u8>, found: &mut Collected) -> engine::Result<()> {
+fn add_tree(session: &Session, node: engine::Node, path: Vec<u8>, found: &mut Collected) -> Result<(), ReadError> {
     let stat = stat_of(&session.stat_node(node)?);
     let mut xattrs = BTreeMap::new();
     for name in session.list_xattr_node(node)? {
@@ -96,14 +119,20 @@ fn add_tree(session: &Session, node: engine::Node, path: Vec<u8>, found: &mut Co
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         for entry in entries {
             let child = session.lookup(node, &entry.name)?;
-            assert_eq!((child.ino, kind_of(child.file_type())), (entry.ino, entry.kind), "{:?}", entry.name);
+            let looked_up = (child.ino, kind_of(child.file_type()));
+            if looked_up != (entry.ino, entry.kind) {
+                let (name, listed) = (entry.name.escape_ascii(), (entry.ino, entry.kind));
+                return Err(ReadError::Contradiction(format!(
+                    "{name} is listed as {listed:?} and found as {looked_up:?}"
+                )));
+            }
             add_tree(session, child.node(), join(&path, &entry.name), found)?;
         }
     }
     Ok(())
 }
 
-fn read_content(session: &Session, node: engine::Node, size: u64) -> engine::Result<Content> {
+fn read_content(session: &Session, node: engine::Node, size: u64) -> Result<Content, ReadError> {
     let options = engine::OpenOptions { read: true, ..engine::OpenOptions::default() };
     let file = session.open_node(node, options)?;
     let mut content = Content::default();
@@ -114,11 +143,13 @@ fn read_content(session: &Session, node: engine::Node, size: u64) -> engine::Res
             at = match file.seek_data(at) {
                 Ok(data) => data,
                 Err(Error::Refused(engine::Errno::NXIO)) => break,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             };
         }
         let count = file.read_at(&mut buf, at)?;
-        assert!(count > 0, "size is {size}, but nothing can be read at {at}");
+        if count == 0 {
+            return Err(ReadError::Contradiction(format!("size is {size}, but nothing can be read at {at}")));
+        }
         content.write(at, &buf[..count]);
         at += count as u64;
     }

@@ -15,6 +15,13 @@ pub fn check_silent(devices: &Devices) -> Result<(), String> {
     Err(format!("check finds {} things wrong:{}", report.finding_count, shown.collect::<String>()))
 }
 
+/// Whether the checker reports something of this kind.
+pub fn finds(devices: &Devices, number: u32) -> bool {
+    let options = Options { threads: 1, ..Options::default() };
+    let report = check(devices.main.clone(), devices.log.clone(), &options);
+    report.is_ok_and(|report| report.findings.iter().any(|finding| finding.number == number))
+}
+
 /// Check may repair; afterwards it has nothing to say.
 pub fn repair(devices: &Devices) -> Result<(), String> {
     let options = Options { threads: 1, repair: true, ..Options::default() };

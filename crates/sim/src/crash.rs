@@ -258,6 +258,11 @@ impl History {
         &self.names[at].1
     }
 
+    /// Whether names, links, owners, modes and attributes are those of any moment of the run.
+    pub fn was(&self, found: &Found) -> bool {
+        self.by_digest.contains_key(&namespace_digest(&found.tree))
+    }
+
     /// Whether what recovery `found` after a crash at `point` is allowed. The error says what is not.
     pub fn judge(&self, point: usize, found: &Found) -> Result<(), String> {
         let answered = self.answered(point);

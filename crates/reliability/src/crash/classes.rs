@@ -171,11 +171,11 @@ pub(super) fn depth(class: Class, amount: Amount) -> Depth {
     Depth { bounds, again: FEW, again_percent: 2, before_percent: 10, continue_percent: 3 }
 }
 
-fn small(shape: Shape) -> Setup {
+/// A small volume with the least log there is: its tail moves and it wraps.
+pub(crate) fn small(shape: Shape) -> Setup {
     const BLOCK: u32 = 1024;
     let mut setup = Setup::new(BLOCK, 1 << 20);
     setup.ag_size = Some(512 << 10);
-    // The least there is: its tail moves and it wraps.
     setup.log_size = Some(140 << 10);
     setup.log_device_size = (shape == Shape::Apart).then_some(140 << 10);
     setup.options.cache_size = 1 << 20;
