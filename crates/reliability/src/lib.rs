@@ -12,6 +12,7 @@
 mod convert;
 pub mod crash;
 pub mod fault;
+pub mod full;
 pub mod machine;
 mod nodes;
 pub mod setup;

@@ -92,13 +92,18 @@ pub fn run_step(
         }
         return Ok(());
     }
-    let short = match (&step.op, &got) {
+    let short = short_write(step, &got);
+    let step = short.as_ref().unwrap_or(step);
+    let expected = follower.apply(step);
+    differ.answer(follower.model(), step, &expected, &got).map_err(at)
+}
+
+/// The write that was done, if it was a shorter one than was asked for.
+pub fn short_write(step: &Step, got: &Answer) -> Option<Step> {
+    match (&step.op, got) {
         (&Op::Write { slot, offset, len, tag }, &Ok(Value::Count(count))) if count < len as u64 => {
             Some(Step { cred: step.cred, op: Op::Write { slot, offset, len: count as usize, tag } })
         }
         _ => None,
-    };
-    let step = short.as_ref().unwrap_or(step);
-    let expected = follower.apply(step);
-    differ.answer(follower.model(), step, &expected, &got).map_err(at)
+    }
 }

@@ -13,7 +13,7 @@
 //! | write corrupted | as above | names of some moment, or damage that the checker finds and repairs |
 //! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
 
-use crate::crash::base::Base;
+use crate::crash::base::{Base, short_write};
 use crate::machine::{Engine, Way};
 use crate::setup::Devices;
 use crate::tree::ReadError;
@@ -177,6 +177,9 @@ impl Rig {
             let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
             match engine.run(step, self.history.model().next_clock()) {
                 Ok(got) => {
+                    // What follows the byte that could not be had is not written, and the count says so.
+                    let short = self.told_or_struck().then(|| short_write(step, &got)).flatten();
+                    let step = short.as_ref().unwrap_or(step);
                     let expected = self.apply(step);
                     let compared = differ.answer(self.history.model(), step, &expected, &got);
                     match (self.lie, compared) {
@@ -212,17 +215,13 @@ impl Rig {
                         continue;
                     }
                     // A read that failed before anything was changed leaves no trace: the run goes on, and would show one.
-                    if is_read(&error) && !matches!(step.op, Op::Sync | Op::Fsync { .. }) {
-                        if let Op::Open { slot, .. } | Op::OpenTmpfile { slot, .. } = step.op {
-                            // What was in the slot was closed first.
-                            let _ = self.apply(&Step { cred: 0, op: Op::Close { slot } });
-                        }
+                    if is_read(&error) && self.is_one_piece(step) {
                         continue;
                     }
-                    // Whether it is in effect is open from here on, but not whether it was promised.
-                    self.apply_failed(step);
+                    // What trying again and closing write may be a checkpoint with or without the operation: whether it
+                    // is in effect is open from here on, but not whether it was promised.
                     after_failure(engine, step, &error).map_err(at)?;
-                    // What trying again and closing may have written.
+                    self.apply_failed(step);
                     self.apply_failed(&sync);
                     return Ok(());
                 }
@@ -240,6 +239,24 @@ impl Rig {
             }
         }
         Ok(())
+    }
+
+    fn told_or_struck(&self) -> bool {
+        self.told || self.devices.iter().any(|device| device.struck() > 0)
+    }
+
+    /// Whether the operation is one transaction, so that it happens or does not. A sync first flushes; what changes a
+    /// size, or removes a file, may free what it cut off in several.
+    fn is_one_piece(&self, step: &Step) -> bool {
+        match &step.op {
+            Op::Sync | Op::Fsync { .. } | Op::Write { .. } | Op::Truncate { .. } | Op::Allocate { .. } => false,
+            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } | Op::Close { .. } => false,
+            Op::SetAttr { change, .. } | Op::HandleSetAttr { change, .. } => !matches!(change, Change::Size(_)),
+            // The slot's file is closed first, and may have to go.
+            Op::Open { slot, how, .. } => !how.truncate && self.history.model().handle(*slot).is_none(),
+            Op::OpenTmpfile { slot, .. } => self.history.model().handle(*slot).is_none(),
+            _ => true,
+        }
     }
 
     /// Ends a run on a device that lied, in whatever way it ends; what is on the medium is looked at afterwards.
