@@ -67,6 +67,10 @@ pub struct History {
     files: BTreeMap<Ino, FileHistory>,
     /// Operations that made all before them durable.
     durable: Vec<usize>,
+    /// Syncs by others: trace length when one was answered, and the operation after which it began.
+    promises: Vec<(usize, usize)>,
+    /// Others make checkpoints, too.
+    beside: bool,
     tag_max: u32,
 }
 
@@ -81,6 +85,8 @@ impl History {
             ends: Vec::new(),
             files: BTreeMap::new(),
             durable: vec![0],
+            promises: Vec::new(),
+            beside: false,
             tag_max: 0,
         };
         history.record(point);
@@ -99,6 +105,22 @@ impl History {
         for ino in new {
             self.add_version(ino, index);
         }
+    }
+
+    /// From here on others make checkpoints while these operations go on: any operation may be the last in one.
+    pub fn checkpoints_beside(&mut self) {
+        self.beside = true;
+    }
+
+    /// Somebody else's sync, which began when operation `index` had been answered, was answered when the trace had
+    /// `point` events.
+    pub fn promise(&mut self, index: usize, point: usize) {
+        self.promises.push((point, index));
+    }
+
+    /// The last operation that a sync by others has made durable at `point`.
+    fn promised(&self, point: usize) -> usize {
+        self.promises.iter().filter(|(at, _)| *at <= point).map(|(_, index)| *index).max().unwrap_or(0)
     }
 
     pub fn model(&self) -> &Model {
@@ -246,7 +268,7 @@ impl History {
     /// the one after it.
     fn may_be_checkpoint(&self, index: usize) -> bool {
         let wrote = |index: usize| index > 0 && self.ends.get(index).is_some_and(|end| *end > self.ends[index - 1]);
-        index == 0 || wrote(index) || wrote(index + 1)
+        self.beside || index == 0 || wrote(index) || wrote(index + 1)
     }
 
     fn first_checkpoint(&self, from: usize) -> usize {
@@ -266,7 +288,9 @@ impl History {
     /// Whether what recovery `found` after a crash at `point` is allowed. The error says what is not.
     pub fn judge(&self, point: usize, found: &Found) -> Result<(), String> {
         let answered = self.answered(point);
-        let oldest = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
+        let own = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
+        let promised = self.promised(point);
+        let oldest = own.max(promised);
         let newest = (answered + 1).min(self.len());
         let digest = namespace_digest(&found.tree);
         let same = self.by_digest.get(&digest).map_or(&[][..], Vec::as_slice);
@@ -280,7 +304,7 @@ impl History {
         }
         let mut reasons = BTreeSet::new();
         for prefix in prefixes {
-            match self.judge_contents(prefix, answered, newest, found) {
+            match self.judge_contents(prefix, answered, promised, newest, found) {
                 Ok(()) => return Ok(()),
                 Err(reason) => reasons.insert(format!("as after operation {prefix}: {reason}")),
             };
@@ -288,7 +312,14 @@ impl History {
         Err(reasons.into_iter().collect::<Vec<_>>().join("\n"))
     }
 
-    fn judge_contents(&self, prefix: usize, answered: usize, newest: usize, found: &Found) -> Result<(), String> {
+    fn judge_contents(
+        &self,
+        prefix: usize,
+        answered: usize,
+        promised: usize,
+        newest: usize,
+        found: &Found,
+    ) -> Result<(), String> {
         let names = self.names_after(prefix);
         let mut done = BTreeSet::new();
         for entry in found.tree.iter().filter(|entry| entry.stat.kind == Kind::File) {
@@ -298,8 +329,8 @@ impl History {
             let ino = names.get(&entry.path).ok_or("a name that the digest did not show")?;
             let file = &self.files[ino];
             // A sync counts once it is answered; what it had to write is the version at its beginning.
-            let synced = file.synced.iter().rfind(|&&index| index <= answered).copied();
-            let spans = self.spans(file, synced.unwrap_or(0), prefix, newest);
+            let synced = file.synced.iter().rfind(|&&index| index <= answered).copied().unwrap_or(0).max(promised);
+            let spans = self.spans(file, synced, prefix, newest);
             let versions: Vec<&Content> =
                 spans.iter().flat_map(|&(from, to)| file.versions_between(from, to)).collect();
             let sizes: Vec<u64> = spans
@@ -519,6 +550,23 @@ mod tests {
         ];
         assert_eq!(history(&ops).judge(6, &found(&ops, 7)), Ok(()));
         assert!(history(&ops).judge(6, &found(&ops, 5)).is_err());
+    }
+
+    /// A sync by another thread promises what had been done when it began.
+    #[test]
+    fn a_sync_beside_the_operations() {
+        let ops = [(open(b"f", FRESH), 0), (write(1024, 1), 0), (open(b"g", FRESH), 0), (Op::Close { slot: 0 }, 3)];
+        let mut history = history(&ops);
+        history.checkpoints_beside();
+        history.promise(2, 4);
+        let mut state = found(&ops, 2);
+        assert_eq!(history.judge(4, &state), Ok(()));
+        assert_eq!(history.judge(4, &found(&ops, 3)), Ok(()));
+        assert_eq!(history.judge(3, &found(&ops, 1)), Ok(()));
+        assert!(history.judge(4, &found(&ops, 1)).is_err());
+        edit(&mut state, b"f", |content| content.zero(0, 512));
+        assert!(history.judge(4, &state).is_err());
+        assert_eq!(history.judge(3, &state), Ok(()));
     }
 
     #[test]

@@ -132,6 +132,17 @@ pub enum Amount {
     Long,
 }
 
+/// How many sequences there are of a class, of which `runs` takes all or some.
+pub fn sequence_count(class: Class) -> Option<u64> {
+    let parts = Part::COUNT as u64;
+    match class {
+        Class::One => Some(parts),
+        Class::Two => Some(parts.pow(2)),
+        Class::Three => Some(parts.pow(3)),
+        _ => None,
+    }
+}
+
 /// The runs of a class.
 pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
     let long = amount == Amount::Long;
@@ -148,11 +159,11 @@ pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
             let pairs = (0..Part::COUNT).flat_map(|one| (0..Part::COUNT).map(move |two| (one, two)));
             pairs.flat_map(|(one, two)| both(vec![Part::nth(one), Part::nth(two)])).collect()
         }
-        Class::Two => (0..700).flat_map(|_| both(vec![any(), any()])).collect(),
-        Class::Three => (0..if long { 10_000 } else { 200 }).flat_map(|_| both(vec![any(), any(), any()])).collect(),
+        Class::Two => (0..2000).flat_map(|_| both(vec![any(), any()])).collect(),
+        Class::Three => (0..if long { 40_000 } else { 500 }).flat_map(|_| both(vec![any(), any(), any()])).collect(),
         Class::Random => seeds(if long { 1600 } else { 24 }),
-        Class::Aged => seeds(if long { 300 } else { 8 }),
-        Class::Unordered => seeds(if long { 200 } else { 10 }),
+        Class::Aged => seeds(if long { 200 } else { 4 }),
+        Class::Unordered => seeds(if long { 100 } else { 6 }),
     }
 }
 
@@ -165,6 +176,7 @@ pub(super) fn depth(class: Class, amount: Amount) -> Depth {
         Class::One | Class::Two | Class::Three => {
             Bounds { all_up_to: if long { 8 } else { 5 }, sampled: 16, tears: if long { 24 } else { 6 }, scattered: 4 }
         }
+        Class::Random | Class::Aged if long => Bounds { all_up_to: 6, sampled: 16, tears: 8, scattered: 8 },
         Class::Random | Class::Aged => Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
         Class::Unordered => Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
     };

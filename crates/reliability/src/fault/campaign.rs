@@ -48,8 +48,8 @@ impl Counts {
 /// Runs, by seed: the sequences' tree, remounts among the operations so that there is something to read.
 pub fn seeds(amount: Amount) -> Vec<u64> {
     match amount {
-        Amount::Short => (1..=8).collect(),
-        Amount::Long => (1..=160).collect(),
+        Amount::Short => (1..=10).collect(),
+        Amount::Long => (1..=220).collect(),
     }
 }
 

@@ -1,0 +1,52 @@
+//! Each planted bug in turn, and which part of the machinery finds it.
+
+use crate::crash::campaign::Campaign;
+use crate::crash::classes::{Amount, Class, RunId, What, runs};
+use crate::crash::known::{Counts, Known};
+use crate::fault::campaign::{self, inject};
+use crate::paused::hold_everywhere;
+use crate::verdict::{catch, quietly};
+use myriad_engine::planted::{Bug, plant};
+
+/// Who found a bug, and what it said.
+pub struct Finding {
+    pub bug: Bug,
+    pub finder: &'static str,
+    pub message: String,
+}
+
+/// Those who look, in this order: the cheapest first.
+const FINDERS: [(&str, fn() -> Vec<String>); 7] = [
+    ("sequences of one operation", || explore(runs(Class::One, Amount::Short))),
+    ("sequences of two operations", || explore(runs(Class::Two, Amount::Short))),
+    ("faults", || inject(&campaign::Counts::default(), &[1, 2], 2, || false)),
+    ("random runs", || explore(runs(Class::Random, Amount::Short))),
+    ("an old, almost full volume", || explore(seeds(Class::Aged, 4))),
+    ("a checkpoint held", || {
+        let held = |seed| catch(|| hold_everywhere(seed, &Known::default(), &Counts::default()).map(drop)).err();
+        (1..=3).find_map(held).into_iter().collect()
+    }),
+    ("random runs, long form", || explore(seeds(Class::Random, 400))),
+];
+
+fn seeds(class: Class, count: u64) -> Vec<RunId> {
+    let long = runs(class, Amount::Long);
+    long.into_iter().filter(|run| matches!(run.what, What::Seed(seed) if seed <= count)).collect()
+}
+
+fn explore(runs: Vec<RunId>) -> Vec<String> {
+    Campaign::default().run(&runs, Amount::Short, 2, || false)
+}
+
+/// Plants the bug and asks one after the other until somebody finds it.
+pub fn find(bug: Bug) -> Option<Finding> {
+    plant(Some(bug));
+    let found = quietly(|| {
+        FINDERS.iter().find_map(|(finder, look)| {
+            let message = look().into_iter().next()?;
+            Some(Finding { bug, finder, message })
+        })
+    });
+    plant(None);
+    found
+}
