@@ -181,7 +181,9 @@ impl Checkpointer {
                 break;
             }
         }
-        volume.device_flush()?;
+        if !planted(Bug::SkipFlush) {
+            volume.device_flush()?;
+        }
         if self.log.is_some() {
             self.move_tail(volume);
         }

@@ -9,17 +9,22 @@ use myriad_sim::shrink;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Failures after which a campaign stops: the first few tell most.
-const FAILURES_MAX: usize = 3;
-/// Runs that shrinking one failure may take.
-const SHRINK_RUNS: usize = 120;
-
 /// What all runs share.
-#[derive(Default)]
 pub struct Campaign {
+    /// Failures after which it stops: the first few tell most.
+    pub failures_max: usize,
+    /// Runs that shrinking one failure may take.
+    pub shrink_runs: usize,
     judged: Known,
     contents: Known,
     counts: [Counts; Class::ALL.len()],
+}
+
+impl Default for Campaign {
+    fn default() -> Self {
+        let (judged, contents) = (Known::default(), Known::default());
+        Self { failures_max: 3, shrink_runs: 120, judged, contents, counts: Default::default() }
+    }
 }
 
 impl Campaign {
@@ -50,7 +55,7 @@ impl Campaign {
                 if let Err(message) = self.attempt(run, amount) {
                     let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
                     failures.push(message);
-                    if failures.len() == FAILURES_MAX {
+                    if failures.len() >= self.failures_max {
                         next.store(runs.len(), Ordering::Relaxed);
                     }
                 }
@@ -75,7 +80,7 @@ impl Campaign {
         };
         let Err(message) = explore(self, &all) else { return Ok(()) };
         let again = |steps: &[Step]| explore(&Self::default(), steps);
-        let small = quietly(|| shrink::shrink(&all, SHRINK_RUNS, |steps| again(steps).is_err()));
+        let small = quietly(|| shrink::shrink(&all, self.shrink_runs, |steps| again(steps).is_err()));
         let last = quietly(|| again(&small)).err().unwrap_or_else(|| "does not fail by itself".into());
         Err(format!(
             "{message}\nreplay: scripts/reliability --replay {}\nshrunk to {} steps: {last}\n{}",

@@ -183,13 +183,16 @@ pub(super) fn depth(class: Class, amount: Amount) -> Depth {
     Depth { bounds, again: FEW, again_percent: 2, before_percent: 10, continue_percent: 3 }
 }
 
+/// Smallest log of blocks up to 4 KiB.
+const LEAST_LOG: u64 = 140 << 10;
+
 /// A small volume with the least log there is: its tail moves and it wraps.
 pub(crate) fn small(shape: Shape) -> Setup {
     const BLOCK: u32 = 1024;
     let mut setup = Setup::new(BLOCK, 1 << 20);
     setup.ag_size = Some(512 << 10);
-    setup.log_size = Some(140 << 10);
-    setup.log_device_size = (shape == Shape::Apart).then_some(140 << 10);
+    setup.log_size = Some(LEAST_LOG);
+    setup.log_device_size = (shape == Shape::Apart).then_some(LEAST_LOG);
     setup.options.cache_size = 1 << 20;
     setup.options.name_cache = false;
     setup
@@ -200,7 +203,12 @@ fn random_setup(shape: Shape, seed: u64) -> Setup {
         [(1024, 4 << 20), (4096, 16 << 20), (512, 4 << 20), (4096, 24 << 20), (65536, 48 << 20)][seed as usize % 5];
     let mut setup = Setup::new(block_size, size);
     setup.options.cache_size = 4 << 20;
-    let least = if seed % 2 == 0 { 1 << 20 } else { 256 << 10 };
+    // The smallest volumes have the least log there is, so that its tail has to move all the time.
+    let least = match seed % 5 {
+        0 => LEAST_LOG,
+        rest if rest % 2 == 0 => 1 << 20,
+        _ => 256 << 10,
+    };
     let log_size = (34 * u64::from(block_size)).max(least);
     setup.log_size = Some(log_size);
     setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
