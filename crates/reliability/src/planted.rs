@@ -19,12 +19,12 @@ pub struct Finding {
 const FINDERS: [(&str, fn() -> Vec<String>); 6] = [
     ("sequences of one operation", || explore(runs(Class::One, Amount::Short))),
     ("faults", || inject(&campaign::Counts::default(), &[1, 2], 2, || false)),
+    ("sequences of two operations", || explore(runs(Class::Two, Amount::Short))),
     ("random runs", || explore(seeds(Class::Random, 60))),
     ("a checkpoint held", || {
         let held = |seed| catch(|| hold_everywhere(seed, &Known::default(), &Counts::default()).map(drop)).err();
         (1..=3).find_map(held).into_iter().collect()
     }),
-    ("sequences of two operations", || explore(runs(Class::Two, Amount::Short))),
     ("an old, almost full volume", || explore(seeds(Class::Aged, 8))),
 ];
 

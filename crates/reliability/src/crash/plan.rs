@@ -111,3 +111,59 @@ fn tears(trace: &Trace, all: &[Piece], bounds: &Bounds, rng: &mut Rng, states: &
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::trace::SECTOR;
+    use myriad_device::{BlockDevice, MemoryDevice, RecordingDevice};
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    const ALL: Bounds = Bounds { all_up_to: 3, sampled: 5, tears: 100, scattered: 4 };
+
+    /// So many writes of so many sectors, a flush, and the same again.
+    fn planned(writes: usize, sectors: usize, bounds: Bounds) -> Vec<HashMap<Kind, usize>> {
+        let device = RecordingDevice::new(MemoryDevice::new(1 << 20));
+        let base: Arc<dyn BlockDevice> = Arc::new(device.inner().clone_image());
+        for number in 0..2 * writes {
+            device.write((number * sectors * SECTOR) as u64, &vec![1; sectors * SECTOR]).unwrap();
+            if number % writes == writes - 1 {
+                device.flush().unwrap();
+            }
+        }
+        let trace = Trace::new(vec![base], vec![device.timed_snapshot()]);
+        let (mut cursor, mut rng, mut planned) = (trace.cursor(), Rng::new(1), Vec::new());
+        loop {
+            let mut kinds = HashMap::new();
+            for (kind, _) in states(&trace, &cursor, &bounds, &mut rng) {
+                *kinds.entry(kind).or_default() += 1;
+            }
+            planned.push(kinds);
+            if !cursor.advance().unwrap() {
+                return planned;
+            }
+        }
+    }
+
+    #[test]
+    fn all_states_of_few_writes() {
+        let planned = planned(3, 4, ALL);
+        assert_eq!(planned.len(), 9);
+        for (point, kinds) in planned.iter().enumerate() {
+            assert_eq!(kinds[&Kind::Prefix], 1);
+            let before_flush = point % 4 == 3;
+            // All subsets but the whole; three tears a write, of which either side arrives, with three choices of others.
+            let expected = if before_flush { [7, 3 * 3 * 2 * 3, 4] } else { [0; 3] };
+            let found = [Kind::Subset, Kind::Torn, Kind::Scattered].map(|kind| kinds.get(&kind).copied().unwrap_or(0));
+            assert_eq!(found, expected, "point {point}");
+        }
+    }
+
+    #[test]
+    fn many_writes_are_sampled() {
+        let kinds = &planned(10, 2, Bounds { tears: 6, ..ALL })[10];
+        // None, each alone, all but each, and the samples.
+        assert_eq!((kinds[&Kind::Subset], kinds[&Kind::Torn]), (1 + 2 * 10 + 5, 6 * 2 * 3));
+    }
+}
