@@ -5,7 +5,7 @@ use crate::crash::classes::{Amount, Class, RunId, What, runs};
 use crate::crash::known::{Counts, Known};
 use crate::fault::campaign::{self, inject};
 use crate::paused::hold_everywhere;
-use crate::verdict::{catch, quietly};
+use crate::verdict::catch;
 use myriad_engine::planted::{Bug, plant};
 
 /// Who found a bug, and what it said.
@@ -43,11 +43,9 @@ fn explore(runs: Vec<RunId>) -> Vec<String> {
 /// Plants the bug and asks one after the other until somebody finds it.
 pub fn find(bug: Bug) -> Option<Finding> {
     plant(Some(bug));
-    let found = quietly(|| {
-        FINDERS.iter().find_map(|(finder, look)| {
-            let message = look().into_iter().next()?;
-            Some(Finding { bug, finder, message })
-        })
+    let found = FINDERS.iter().find_map(|(finder, look)| {
+        let message = look().into_iter().next()?;
+        Some(Finding { bug, finder, message })
     });
     plant(None);
     found

@@ -192,7 +192,10 @@ impl Rig {
                             self.wrong_bytes = true
                         }
                         // An old block was read; from here on the model knows nothing of this volume.
-                        (Lie::Invisible, Err(_)) => return Ok(self.give_up(engine)),
+                        (Lie::Invisible, Err(_)) => {
+                            give_up(engine);
+                            return Ok(());
+                        }
                         (_, Err(message)) => return Err(at(message)),
                     }
                 }
@@ -209,7 +212,8 @@ impl Rig {
                     if self.lie != Lie::None {
                         self.apply_failed(step);
                         self.apply_failed(&sync);
-                        return Ok(self.give_up(engine));
+                        give_up(engine);
+                        return Ok(());
                     }
                     if !step.op.is_change() {
                         continue;
@@ -259,12 +263,6 @@ impl Rig {
         }
     }
 
-    /// Ends a run on a device that lied, in whatever way it ends; what is on the medium is looked at afterwards.
-    fn give_up(&self, mut engine: Engine) {
-        let _ = engine.found();
-        let _ = engine.close();
-    }
-
     /// The volume on the medium as it is.
     fn look(&self, base: &Base) -> Result<Outcome, String> {
         let healthy = self.healthy();
@@ -312,6 +310,12 @@ impl Rig {
         engine.close().map_err(|error| format!("closing after recovery: {error}"))?;
         Ok(Found { tree, contents })
     }
+}
+
+/// Ends a run on a device that lied, in whatever way it ends; what is on the medium is looked at afterwards.
+fn give_up(mut engine: Engine) {
+    let _ = engine.found();
+    let _ = engine.close();
 }
 
 /// Reads go on or fail for the device's sake; once the volume has said shutdown it stays so, and closing is safe.
