@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::findings::number;
 use crate::report::Place;
 use myriad_format::inode::{RawInode, flag};
-use myriad_format::xattr::{AttrBlockHeader, AttrIter, LIST_MAX};
+use myriad_format::xattr::{AttrBlockHeader, AttrIter, LIST_MAX, has_namespace};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,6 +72,10 @@ pub(crate) fn check_attributes(context: &Context<'_>, ino: Ino, raw: &RawInode, 
                 Err(offset) => bad("offset", offset as u64),
                 Ok((name, _)) => {
                     has_acl |= ACL_NAMES.contains(&name);
+                    if !has_namespace(name) {
+                        let message = format!("attribute {} has no namespace", name.escape_ascii());
+                        context.report(number::ATTRIBUTES, place, message);
+                    }
                     if !names.insert(name) {
                         context.report(
                             number::ATTRIBUTES,

@@ -11,7 +11,7 @@ use myriad_format::dir::{
 use myriad_format::extent::RawExtent;
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode, flag, fork};
 use myriad_format::superblock::{OrphanHeader, Superblock};
-use myriad_format::xattr::AttrBlockHeader;
+use myriad_format::xattr::{AttrBlockHeader, AttrHeader};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 
 fn look(image: &Image) -> Report {
@@ -841,6 +841,15 @@ const CASES: &[Case] = &[
             let (block, _) = s.image.geometry.locate(s.attributes).unwrap();
             let first = usize::from(s.image.inode(s.attributes).body_first.get());
             s.image.change(block, |bytes| bytes[first * SLOT_SIZE + 2] -= 1);
+        },
+    },
+    Case {
+        name: "attribute without a namespace",
+        expected: n::ATTRIBUTES,
+        damage: |s| {
+            // Behind the list's one header, whose last byte is the name's length.
+            let blocks = s.image.blocks_of(BlockKind::Attributes, s.chain.0);
+            s.image.change(blocks[0], |bytes| bytes[AttrBlockHeader::SIZE + AttrHeader::SIZE] ^= 0x20);
         },
     },
     Case {

@@ -1,10 +1,13 @@
-//! A device that fails where a test says so.
+//! A device that fails or lies where a test says so.
 
 use std::io;
 
 use parking_lot::Mutex;
 
 use crate::{BlockDevice, DeviceCounters, ReadRequest, WriteRequest};
+
+/// What disks write as one: a short or corrupted request is so by whole sectors.
+const SECTOR_SIZE: usize = 512;
 
 /// The kinds of request that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,11 +25,26 @@ pub enum FaultSpan {
     Forever,
 }
 
-/// Wraps a device and fails chosen requests with a chosen errno.
+/// What happens to a request that a fault strikes. The first two tell; the others answer as if all were well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Answers this errno and does nothing.
+    Fail(i32),
+    /// Serves the first half, in whole sectors, and answers EIO. A flush or discard does nothing.
+    Short,
+    /// One byte of the middle sector arrives inverted; of a read, in the buffer only. A flush or discard is lost.
+    Corrupted,
+    /// Served so many bytes further on, around the device's end. A flush or discard is lost.
+    Misdirected { bytes: u64 },
+    /// Nothing is done; a read leaves its buffer as it was.
+    Lost,
+}
+
+/// Wraps a device and fails chosen requests.
 ///
-/// A failed request does not reach the device below. Each request of a batch counts; those before the one that fails
-/// are served, it and those after it are not. A durable write counts as a write and then a flush, so it can fail with
-/// its bytes written. To record what was served, wrap the recorder: `FaultDevice<RecordingDevice<D>>`.
+/// Each request of a batch counts; those before one that is told to have failed are served, those after it are not. A
+/// durable write counts as a write and then a flush, so it can fail with its bytes written. To record what was served,
+/// wrap the recorder: `FaultDevice<RecordingDevice<D>>`.
 pub struct FaultDevice<D> {
     inner: D,
     state: Mutex<State>,
@@ -36,6 +54,7 @@ pub struct FaultDevice<D> {
 struct State {
     seen: [u64; 4],
     faults: Vec<Fault>,
+    struck: u64,
 }
 
 struct Fault {
@@ -43,32 +62,35 @@ struct Fault {
     /// Value of `seen` at which it strikes.
     due: u64,
     span: FaultSpan,
-    errno: i32,
+    kind: FaultKind,
 }
 
 impl State {
-    /// Counts one request and says whether it fails.
-    fn strike(&mut self, op: FaultOp) -> io::Result<()> {
+    /// Counts one request and says what befalls it.
+    fn strike(&mut self, op: FaultOp) -> Option<FaultKind> {
         self.seen[op as usize] += 1;
         let seen = self.seen[op as usize];
-        let struck = self.faults.iter().position(|fault| {
+        let is_due = |fault: &&Fault| {
             fault.op == op && (fault.due == seen || fault.span == FaultSpan::Forever && fault.due < seen)
-        });
-        match struck {
-            Some(index) => Err(io::Error::from_raw_os_error(self.faults[index].errno)),
-            None => Ok(()),
-        }
+        };
+        let kind = self.faults.iter().find(is_due)?.kind;
+        self.struck += 1;
+        Some(kind)
     }
+}
 
-    /// Counts requests up to the first that fails; answers how many are to be served, and the failure.
-    fn strike_many(&mut self, op: FaultOp, count: usize) -> (usize, io::Result<()>) {
-        for index in 0..count {
-            if let Err(error) = self.strike(op) {
-                return (index, Err(error));
-            }
-        }
-        (count, Ok(()))
-    }
+/// The first half of a request, in whole sectors.
+fn half(len: usize) -> usize {
+    len / 2 / SECTOR_SIZE * SECTOR_SIZE
+}
+
+/// Where in a request the one byte is that arrives inverted. Not at a sector's start: only whole checksums notice.
+fn corrupted_at(len: usize) -> Option<usize> {
+    len.checked_sub(1).map(|last| (len / 2 / SECTOR_SIZE * SECTOR_SIZE + 300).min(last))
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
 }
 
 impl<D: BlockDevice> FaultDevice<D> {
@@ -78,11 +100,16 @@ impl<D: BlockDevice> FaultDevice<D> {
     }
 
     /// Makes the `nth` request of kind `op` from now fail with `errno` (1 is the next one, and so is 0), and all
-    /// after it if `span` says so. Faults add up; where two meet, the one set first gives the errno.
+    /// after it if `span` says so. Faults add up; where two meet, the one set first counts.
     pub fn fail(&self, op: FaultOp, nth: u64, span: FaultSpan, errno: i32) {
+        self.inject(op, nth, span, FaultKind::Fail(errno));
+    }
+
+    /// As [`FaultDevice::fail`], for any kind of fault.
+    pub fn inject(&self, op: FaultOp, nth: u64, span: FaultSpan, kind: FaultKind) {
         let mut state = self.state.lock();
         let due = state.seen[op as usize].saturating_add(nth.max(1));
-        state.faults.push(Fault { op, due, span, errno });
+        state.faults.push(Fault { op, due, span, kind });
     }
 
     /// Takes back all faults.
@@ -96,6 +123,11 @@ impl<D: BlockDevice> FaultDevice<D> {
         self.state.lock().seen[op as usize]
     }
 
+    /// Requests that a fault has struck so far.
+    pub fn struck(&self) -> u64 {
+        self.state.lock().struck
+    }
+
     /// The device below.
     pub fn inner(&self) -> &D {
         &self.inner
@@ -106,8 +138,66 @@ impl<D: BlockDevice> FaultDevice<D> {
         self.inner
     }
 
-    fn strike(&self, op: FaultOp) -> io::Result<()> {
+    fn strike(&self, op: FaultOp) -> Option<FaultKind> {
         self.state.lock().strike(op)
+    }
+
+    fn elsewhere(&self, offset: u64, bytes: u64, len: usize) -> u64 {
+        let room = self.inner.size().saturating_sub(len as u64) + 1;
+        let unit = self.inner.alignment() as u64;
+        offset.wrapping_add(bytes) % room / unit * unit
+    }
+
+    fn serve_write(&self, kind: Option<FaultKind>, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        match kind {
+            None => self.inner.write(offset, bytes),
+            Some(FaultKind::Fail(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            Some(FaultKind::Short) => {
+                self.inner.write(offset, &bytes[..half(bytes.len())])?;
+                Err(eio())
+            }
+            Some(FaultKind::Corrupted) => {
+                let mut bytes = bytes.to_vec();
+                if let Some(at) = corrupted_at(bytes.len()) {
+                    bytes[at] ^= 0xff;
+                }
+                self.inner.write(offset, &bytes)
+            }
+            Some(FaultKind::Misdirected { bytes: by }) => {
+                self.inner.write(self.elsewhere(offset, by, bytes.len()), bytes)
+            }
+            Some(FaultKind::Lost) => Ok(()),
+        }
+    }
+
+    fn serve_read(&self, kind: Option<FaultKind>, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        match kind {
+            None => self.inner.read(offset, buf),
+            Some(FaultKind::Fail(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            Some(FaultKind::Short) => {
+                let len = half(buf.len());
+                self.inner.read(offset, &mut buf[..len])?;
+                Err(eio())
+            }
+            Some(FaultKind::Corrupted) => {
+                self.inner.read(offset, buf)?;
+                if let Some(at) = corrupted_at(buf.len()) {
+                    buf[at] ^= 0xff;
+                }
+                Ok(())
+            }
+            Some(FaultKind::Misdirected { bytes }) => self.inner.read(self.elsewhere(offset, bytes, buf.len()), buf),
+            Some(FaultKind::Lost) => Ok(()),
+        }
+    }
+
+    /// What becomes of a request without bytes: `None` if it is to be served.
+    fn refuse(&self, op: FaultOp) -> Option<io::Result<()>> {
+        self.strike(op).map(|kind| match kind {
+            FaultKind::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
+            FaultKind::Short => Err(eio()),
+            FaultKind::Corrupted | FaultKind::Misdirected { .. } | FaultKind::Lost => Ok(()),
+        })
     }
 }
 
@@ -121,44 +211,52 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.strike(FaultOp::Read)?;
-        self.inner.read(offset, buf)
+        self.serve_read(self.strike(FaultOp::Read), offset, buf)
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.strike(FaultOp::Write)?;
-        self.inner.write(offset, buf)
+        self.serve_write(self.strike(FaultOp::Write), offset, buf)
     }
 
     fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
-        let (served, outcome) = self.state.lock().strike_many(FaultOp::Write, writes.len());
-        self.inner.write_many(&writes[..served])?;
-        outcome
+        let mut served = 0;
+        for (index, request) in writes.iter().enumerate() {
+            let Some(kind) = self.strike(FaultOp::Write) else { continue };
+            self.inner.write_many(&writes[served..index])?;
+            self.serve_write(Some(kind), request.offset, &request.parts.concat())?;
+            served = index + 1;
+        }
+        self.inner.write_many(&writes[served..])
     }
 
     fn read_many(&self, reads: &mut [ReadRequest<'_>]) -> io::Result<()> {
-        let (served, outcome) = self.state.lock().strike_many(FaultOp::Read, reads.len());
-        self.inner.read_many(&mut reads[..served])?;
-        outcome
+        let mut served = 0;
+        for index in 0..reads.len() {
+            let Some(kind) = self.strike(FaultOp::Read) else { continue };
+            self.inner.read_many(&mut reads[served..index])?;
+            let request = &mut reads[index];
+            self.serve_read(Some(kind), request.offset, request.buf)?;
+            served = index + 1;
+        }
+        self.inner.read_many(&mut reads[served..])
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.strike(FaultOp::Flush)?;
-        self.inner.flush()
+        self.refuse(FaultOp::Flush).unwrap_or_else(|| self.inner.flush())
     }
 
     fn write_durable(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.strike(FaultOp::Write)?;
-        if let Err(error) = self.strike(FaultOp::Flush) {
-            self.inner.write(offset, buf)?;
-            return Err(error);
+        let written = self.strike(FaultOp::Write);
+        if written.is_none() && self.state.lock().faults.is_empty() {
+            self.state.lock().seen[FaultOp::Flush as usize] += 1;
+            return self.inner.write_durable(offset, buf);
         }
-        self.inner.write_durable(offset, buf)
+        self.serve_write(written, offset, buf)?;
+        self.flush()
     }
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.strike(FaultOp::Discard)?;
-        self.inner.discard(offset, length)
+        self.refuse(FaultOp::Discard).unwrap_or_else(|| self.inner.discard(offset, length))
     }
 
     fn counters(&self) -> DeviceCounters {
@@ -227,5 +325,42 @@ mod tests {
         device.read(0, &mut image).unwrap();
         assert_eq!(image, *b"x");
         device.write_durable(0, b"y").unwrap();
+    }
+
+    #[test]
+    fn lies_are_answered_with_ok() {
+        let image = |device: &FaultDevice<MemoryDevice>| {
+            let mut image = vec![0; 4096];
+            device.inner().read(0, &mut image).unwrap();
+            image
+        };
+        let write = |kind| {
+            let device = FaultDevice::new(MemoryDevice::new(4096));
+            device.inject(FaultOp::Write, 1, FaultSpan::Once, kind);
+            let parts: [&[u8]; 1] = [&[1; 1024]];
+            let outcome = device.write_many(&[WriteRequest { offset: 512, parts: &parts }]);
+            assert_eq!(device.struck(), 1);
+            (errno(outcome), image(&device))
+        };
+        let ones = |image: &[u8]| image.iter().filter(|&&byte| byte == 1).count();
+        let (outcome, after) = write(FaultKind::Short);
+        assert_eq!((outcome, ones(&after[512..1024]), ones(&after)), (Some(EIO), 512, 512));
+        let (outcome, after) = write(FaultKind::Corrupted);
+        assert_eq!((outcome, ones(&after), after[1024 + 300]), (None, 1023, 0xfe));
+        let (outcome, after) = write(FaultKind::Misdirected { bytes: 1024 });
+        assert_eq!((outcome, ones(&after[1536..2560]), ones(&after)), (None, 1024, 1024));
+        let (outcome, after) = write(FaultKind::Lost);
+        assert_eq!((outcome, ones(&after)), (None, 0));
+
+        let device = FaultDevice::new(MemoryDevice::from_bytes(&[3; 4096]));
+        let mut buf = [0; 1024];
+        device.inject(FaultOp::Read, 1, FaultSpan::Once, FaultKind::Corrupted);
+        device.read(0, &mut buf).unwrap();
+        assert_eq!(buf.iter().filter(|&&byte| byte != 3).count(), 1);
+        device.inject(FaultOp::Read, 1, FaultSpan::Once, FaultKind::Lost);
+        device.read(0, &mut buf[..1]).unwrap();
+        device.inject(FaultOp::Flush, 1, FaultSpan::Once, FaultKind::Lost);
+        device.write_durable(0, &[4; 512]).unwrap();
+        assert_eq!((device.counters().flushes, device.seen(FaultOp::Flush)), (0, 1));
     }
 }

@@ -5,7 +5,8 @@
 //! MemoryDevice     sparse memory; copies of an image share what they have in common
 //! OverlayDevice    changes in memory over a base that is never written
 //! RecordingDevice  any device, and the exact sequence of what was done to it
-//! FaultDevice      any device, failing where a test says so
+//! FaultDevice      any device, failing or lying where a test says so
+//! PausingDevice    any device, holding back a request until a test lets it go
 //! ```
 //!
 //! [`CrashImages`] turns a recorded trace into the images that a power cut could have left behind.
@@ -24,6 +25,7 @@ mod file;
 mod lock;
 mod memory;
 mod overlay;
+mod pausing;
 mod pool;
 mod recording;
 mod sparse;
@@ -36,11 +38,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, BufferPool};
 pub use crash::{CrashImages, PrefixCursor, Torn, TornSide};
 pub use error::{ForkedChild, Holder, InUse, OpenError, RangeError};
-pub use fault::{FaultDevice, FaultOp, FaultSpan};
+pub use fault::{FaultDevice, FaultKind, FaultOp, FaultSpan};
 pub use file::{Access, DirectIo, FileDevice, FileOptions, IoBackend};
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
-pub use recording::{Event, RecordingDevice};
+pub use pausing::PausingDevice;
+pub use recording::{Event, RecordingDevice, Timed};
 
 /// A store of bytes addressed by offset, read and written in whole sectors.
 ///

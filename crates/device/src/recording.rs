@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -27,15 +28,30 @@ pub enum Event {
 /// Changes are served one at a time: with the order of overlapping writes left to chance, the trace could not be
 /// exact. A request of a batch is an event of its own; a durable write is a write, then a flush. Requests that fail
 /// are not recorded.
+///
+/// Recorders of several devices may share a clock, which ticks once an event: the ticks say how their traces interleave.
 pub struct RecordingDevice<D> {
     inner: D,
-    trace: Mutex<Vec<Event>>,
+    trace: Mutex<Vec<Timed>>,
+    clock: Arc<AtomicU64>,
+}
+
+/// An event, and the tick of the recorder's clock at which it was served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timed {
+    pub tick: u64,
+    pub event: Event,
 }
 
 impl<D: BlockDevice> RecordingDevice<D> {
     /// Records from here on; what `inner` holds now is the base of the trace.
     pub fn new(inner: D) -> Self {
-        Self { inner, trace: Mutex::new(Vec::new()) }
+        Self::with_clock(inner, Arc::default())
+    }
+
+    /// As [`RecordingDevice::new`], with a clock that other recorders share.
+    pub fn with_clock(inner: D, clock: Arc<AtomicU64>) -> Self {
+        Self { inner, trace: Mutex::new(Vec::new()), clock }
     }
 
     /// The device below.
@@ -45,16 +61,21 @@ impl<D: BlockDevice> RecordingDevice<D> {
 
     /// The device below, and the trace.
     pub fn into_parts(self) -> (D, Vec<Event>) {
-        (self.inner, self.trace.into_inner())
+        (self.inner, events(self.trace.into_inner()))
     }
 
     /// Events since the start or the last [`RecordingDevice::take`]; the recording starts again from nothing.
     pub fn take(&self) -> Vec<Event> {
-        std::mem::take(&mut self.trace.lock())
+        events(std::mem::take(&mut self.trace.lock()))
     }
 
     /// A copy of the events so far; bytes are shared, not copied.
     pub fn snapshot(&self) -> Vec<Event> {
+        events(self.timed_snapshot())
+    }
+
+    /// As [`RecordingDevice::snapshot`], with the ticks.
+    pub fn timed_snapshot(&self) -> Vec<Timed> {
         self.trace.lock().clone()
     }
 
@@ -66,9 +87,18 @@ impl<D: BlockDevice> RecordingDevice<D> {
     fn record<const N: usize>(&self, serve: impl FnOnce(&D) -> io::Result<()>, events: [Event; N]) -> io::Result<()> {
         let mut trace = self.trace.lock();
         serve(&self.inner)?;
-        trace.extend(events);
+        self.note(&mut trace, events);
         Ok(())
     }
+
+    /// Under the trace's lock, so that ticks ascend.
+    fn note(&self, trace: &mut Vec<Timed>, events: impl IntoIterator<Item = Event>) {
+        trace.extend(events.into_iter().map(|event| Timed { tick: self.clock.fetch_add(1, Ordering::Relaxed), event }));
+    }
+}
+
+fn events(trace: Vec<Timed>) -> Vec<Event> {
+    trace.into_iter().map(|timed| timed.event).collect()
 }
 
 impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
@@ -91,9 +121,9 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
     fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
         let mut trace = self.trace.lock();
         self.inner.write_many(writes)?;
-        trace.extend(
-            writes.iter().map(|request| Event::Write { offset: request.offset, bytes: request.parts.concat().into() }),
-        );
+        let event =
+            |request: &WriteRequest<'_>| Event::Write { offset: request.offset, bytes: request.parts.concat().into() };
+        self.note(&mut trace, writes.iter().map(event));
         Ok(())
     }
 
@@ -123,6 +153,20 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+
+    #[test]
+    fn a_shared_clock_tells_how_traces_interleave() {
+        let clock = Arc::default();
+        let one = RecordingDevice::with_clock(MemoryDevice::new(100), Arc::clone(&clock));
+        let other = RecordingDevice::with_clock(MemoryDevice::new(100), clock);
+        one.write(0, b"a").unwrap();
+        other.write_durable(0, b"b").unwrap();
+        one.flush().unwrap();
+        let ticks = |device: &RecordingDevice<MemoryDevice>| -> Vec<u64> {
+            device.timed_snapshot().iter().map(|timed| timed.tick).collect()
+        };
+        assert_eq!((ticks(&one), ticks(&other)), (vec![0, 3], vec![1, 2]));
+    }
 
     #[test]
     fn the_trace_is_what_was_done() {

@@ -65,6 +65,11 @@ mod ops;
 mod order;
 mod perm;
 mod placement;
+#[cfg_attr(feature = "planted-bugs", doc(hidden))]
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 mod session;
 mod space;
 mod types;

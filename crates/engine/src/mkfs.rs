@@ -10,7 +10,7 @@ use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
-use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, has_copy, seam};
+use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, has_copy, seam};
 use myriad_format::{AgNo, BlockKind, FsBlock, Lsn, header};
 use myriad_log::{LogPlace, RING_UNITS_MIN};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
     let mut sb = Superblock::zeroed();
     let (uuid, key, log_uuid) = random_ids(options.seed)?;
     sb.header.volume = uuid;
-    sb.version = U32::new(FORMAT_VERSION);
+    sb.version = U32::new(VERSION_UNFINISHED);
     sb.block_bits = options.block_size.trailing_zeros() as u8;
     sb.space = seam::SPACE_BTREE;
     sb.inodes = seam::INODES_DYNAMIC;
@@ -177,7 +177,7 @@ pub(crate) fn format(
 ) -> Result<()> {
     let mut sb = plan(&*device, external_log.as_deref(), options)?;
     let place = log_place(&sb, &device, external_log.as_ref())?;
-    // Until the superblock is written, the last step, there is no volume: an interrupted mkfs leaves none.
+    // Until the superblock is written whole, the last step, there is no volume: an interrupted mkfs leaves none.
     let block_size = options.block_size as usize;
     device.write_durable(0, &AlignedBuf::zeroed(block_size)).map_err(|source| Error::Io {
         op: "write",
@@ -244,12 +244,14 @@ pub(crate) fn format(
         };
         txn.finish(result)?;
     }
-    // Everything but the superblock reaches the device before it does: its frame is written last, by hand.
+    // The superblock goes home among the other blocks, but as that of a volume not finished yet. When all are there, it is
+    // written by hand, with its version.
     volume.checkpointer.lock().settle(&volume)?;
     let mut image = AlignedBuf::zeroed(block_size);
     device.read(0, &mut image).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
     let order = U32::new(u32::from(if options.order == Order::Log { seam::ORDER_LOG } else { seam::ORDER_NONE }));
     Superblock::read_mut(&mut image).last_order = order;
+    Superblock::read_mut(&mut image).version = U32::new(FORMAT_VERSION);
     for ag in (1..geometry.ag_count).map(AgNo).filter(|&ag| has_copy(ag)) {
         let at = geometry.fs_block(ag, myriad_format::AgBlock(0));
         let mut copy = image.clone();

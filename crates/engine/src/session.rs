@@ -10,6 +10,7 @@ use crate::namei::{self, Guarded, Target};
 use crate::ops::{Content, NewFile, Ops, RESOLVE_AGAIN, reclaim_orphans};
 use crate::order::Look;
 use crate::perm;
+use crate::planted::{Bug, planted};
 use crate::types::*;
 use crate::volume::Volume;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
@@ -386,6 +387,9 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
         return Err(Error::Foreign);
     }
     device.read(0, &mut bytes).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
+    if planted(Bug::TornSuperblock) {
+        myriad_format::header::seal(&mut bytes, 0);
+    }
     Ok(Superblock::decode(&bytes, FsBlock(0))?)
 }
 

@@ -979,7 +979,11 @@ impl Volume {
                 raw.mount_machine = machine_id();
                 raw.mount_boot = boot_id();
                 raw.mount_pid = U32::new(std::process::id());
-                raw.mount_nonce = U64::new(rand_seed(raw));
+                // Another number than the last mount's; with a seed the same in every run.
+                raw.mount_nonce = U64::new(match self.options.seed {
+                    Some(seed) => raw.mount_nonce.get().wrapping_add(seed | 1),
+                    None => rand_seed(raw),
+                });
                 raw.mount_time = I64::new(self.now());
             }
             image.copy_from_slice(&bytes);

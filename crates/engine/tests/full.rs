@@ -1,11 +1,9 @@
 //! A volume filled to its last block by several threads at once, emptied, and filled again: space runs out at the
 //! operation that asks for it, and never in the middle of one, which would shut the volume down.
 
-mod common;
-
-use common::{Setup, check_silent};
-use myriad_device::BlockDevice;
 use myriad_engine::{AllocateMode, Cred, Errno, Error, Fs, OpenOptions, RenameMode, Result, Session, SetAttr};
+use myriad_reliability::setup::{Devices, Setup};
+use myriad_reliability::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
 use std::sync::Arc;
 
@@ -96,7 +94,7 @@ fn run(test: &str, block_size: u32, size: u64, threads: u64, background: bool) {
     setup.options.background = background;
     setup.options.commit_interval_ms = if background { 20 } else { 0 };
     setup.options.cache_size = 16 << 20;
-    let device: Arc<dyn BlockDevice> = Arc::new(setup.format());
+    let device = Devices::from(Arc::new(setup.format()));
     let fs = setup.open(device.clone()).unwrap();
     let session = fs.session(Cred::root());
     let settled = || {

@@ -3,11 +3,10 @@
 //! A failure prints one line that replays it, and the fewest steps that still fail. `MYRIAD_SEED` replays,
 //! `MYRIAD_LONG=1` runs ten times as much.
 
-mod common;
-
-use common::{Engine, Setup, Way, catch, check_silent, quietly};
-use myriad_device::BlockDevice;
 use myriad_engine::{Allocation, Cred, DirPref, OpenOptions, RenameMode, StatFs};
+use myriad_reliability::machine::{Engine, Way};
+use myriad_reliability::setup::{Devices, Setup};
+use myriad_reliability::verdict::{catch, check_silent, quietly};
 use myriad_sim::compare::{Differ, Rules};
 use myriad_sim::generate::{self, Generator, Profile};
 use myriad_sim::model::Model;
@@ -33,8 +32,8 @@ fn vary(setup: &mut Setup, seed: u64) {
     options.discard = rng.percent(20);
 }
 
-fn look_at_closed(device: &Arc<dyn BlockDevice>) {
-    if let Err(message) = check_silent(device) {
+fn look_at_closed(devices: &Devices) {
+    if let Err(message) = check_silent(devices) {
         panic!("after closing: {message}");
     }
 }
@@ -42,7 +41,7 @@ fn look_at_closed(device: &Arc<dyn BlockDevice>) {
 /// Runs the steps on a fresh volume and on the model.
 fn compare(setup: &Setup, way: Way, steps: &[Step]) -> Result<(), String> {
     catch(|| {
-        let device: Arc<dyn BlockDevice> = Arc::new(setup.format());
+        let device = Devices::from(Arc::new(setup.format()));
         let mut engine = Engine::open(setup, device.clone(), way).map_err(|error| error.to_string())?;
         engine.on_remount = Some(look_at_closed);
         let fresh = settled(&engine)?;
@@ -179,7 +178,7 @@ fn threads_in_their_own_directories() {
     let mut setup = Setup::new(4096, VOLUME_SIZE);
     setup.options.background = true;
     setup.options.commit_interval_ms = 5;
-    let device: Arc<dyn BlockDevice> = Arc::new(setup.format());
+    let device = Devices::from(Arc::new(setup.format()));
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     for thread in 0..THREADS {
@@ -248,7 +247,7 @@ fn threads_in_one_directory() {
         setup.options.commit_interval_ms = 5;
         setup
     };
-    let device: Arc<dyn BlockDevice> = Arc::new(setup.format());
+    let device = Devices::from(Arc::new(setup.format()));
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     let fresh = {
@@ -343,7 +342,7 @@ fn threads_moving_directories_make_no_circle() {
     const DIRS: u64 = 12;
     let count = if rng::is_long() { 20_000 } else { 2_000 };
     let setup = Setup::new(4096, VOLUME_SIZE);
-    let device: Arc<dyn BlockDevice> = Arc::new(setup.format());
+    let device = Devices::from(Arc::new(setup.format()));
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     for dir in 0..DIRS {
@@ -400,7 +399,7 @@ fn place_of(session: &myriad_engine::Session, name: &str) -> Option<String> {
 fn a_full_volume_works_on() {
     for block_size in [512, 4096] {
         let setup = Setup::new(block_size, 16 << 20);
-        let device: Arc<dyn BlockDevice> = Arc::new(setup.format());
+        let device = Devices::from(Arc::new(setup.format()));
         let mut engine = Engine::open(&setup, device.clone(), Way::Path).unwrap();
         let fresh = settled(&engine).unwrap();
         let root = engine.root();

@@ -1,10 +1,8 @@
 //! What threads do to each other: promises that one file's readers, or one name's makers, could break.
 
-mod common;
-
-use common::check_silent;
-use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_device::MemoryDevice;
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_reliability::verdict::check_silent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -89,7 +87,7 @@ fn a_file_cut_and_written_again_is_whole_though_it_is_read() {
     });
     drop((file, other, session));
     fs.close().unwrap();
-    check_silent(&(device as Arc<dyn BlockDevice>)).unwrap();
+    check_silent(&device.into()).unwrap();
 }
 
 /// Reading a long link's target from the device entered the gate a second time: with a checkpoint in between, both

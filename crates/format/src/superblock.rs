@@ -7,6 +7,8 @@ use zerocopy::little_endian::{I64, U32, U64};
 
 /// Version of the format this build writes.
 pub const FORMAT_VERSION: u32 = 1;
+/// The version while mkfs is under way: not a volume yet.
+pub const VERSION_UNFINISHED: u32 = 0;
 
 on_disk! {
     /// Block 0 of the volume. Its checksum covers its 512 bytes only, so that it can be read before the block size is
@@ -142,6 +144,9 @@ impl Superblock {
             return Err(SuperblockError::Foreign);
         }
         header::verify(&bytes[..Self::SIZE], BlockKind::Superblock, &raw.header.volume, address)?;
+        if raw.version.get() == VERSION_UNFINISHED {
+            return Err(SuperblockError::Foreign);
+        }
         raw.check()?;
         Ok(*raw)
     }

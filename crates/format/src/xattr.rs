@@ -68,6 +68,15 @@ impl<'a> Iterator for AttrIter<'a> {
     }
 }
 
+/// Whether a name has a namespace that attributes may have: `user.`, `trusted.` and `security.`, with a name behind them
+/// that listxattr(2) can give back, and the two ACLs.
+pub fn has_namespace(name: &[u8]) -> bool {
+    const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let is_acl = name == b"system.posix_acl_access" || name == b"system.posix_acl_default";
+    let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix));
+    is_acl || rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(&0))
+}
+
 /// Appends one attribute to a packed list.
 pub fn push(list: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     debug_assert!(!name.is_empty() && name.len() <= NAME_MAX && value.len() <= VALUE_MAX);
@@ -80,6 +89,16 @@ pub fn push(list: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn namespaces() {
+        for name in [&b"user.a"[..], b"trusted.\xff", b"security.selinux", b"system.posix_acl_default"] {
+            assert!(has_namespace(name));
+        }
+        for name in [&b""[..], b"user.", b"user.a\0", b"other.a", b"system.nfs4_acl", b"vser.a"] {
+            assert!(!has_namespace(name));
+        }
+    }
 
     #[test]
     fn lists_round_trip_and_damage_shows() {

@@ -67,11 +67,15 @@ pub struct History {
     files: BTreeMap<Ino, FileHistory>,
     /// Operations that made all before them durable.
     durable: Vec<usize>,
+    /// Syncs by others: trace length when one was answered, and the operation after which it began.
+    promises: Vec<(usize, usize)>,
+    /// Others make checkpoints, too.
+    beside: bool,
     tag_max: u32,
 }
 
 impl History {
-    /// A fresh volume; the trace had `point` events when it was made.
+    /// A volume with nothing left to write, which is as `model`; the trace had `point` events then.
     pub fn new(model: Model, point: usize) -> Self {
         let mut history = Self {
             model,
@@ -81,10 +85,42 @@ impl History {
             ends: Vec::new(),
             files: BTreeMap::new(),
             durable: vec![0],
+            promises: Vec::new(),
+            beside: false,
             tag_max: 0,
         };
         history.record(point);
+        history.add_new_files(0);
         history
+    }
+
+    /// The first version of each file that has none.
+    fn add_new_files(&mut self, index: usize) {
+        let new: Vec<Ino> = self
+            .model
+            .inodes()
+            .filter(|(ino, inode)| inode.kind == Kind::File && !self.files.contains_key(ino))
+            .map(|(ino, _)| ino)
+            .collect();
+        for ino in new {
+            self.add_version(ino, index);
+        }
+    }
+
+    /// From here on others make checkpoints while these operations go on: any operation may be the last in one.
+    pub fn checkpoints_beside(&mut self) {
+        self.beside = true;
+    }
+
+    /// Somebody else's sync, which began when operation `index` had been answered, was answered when the trace had
+    /// `point` events.
+    pub fn promise(&mut self, index: usize, point: usize) {
+        self.promises.push((point, index));
+    }
+
+    /// The last operation that a sync by others has made durable at `point`.
+    fn promised(&self, point: usize) -> usize {
+        self.promises.iter().filter(|(at, _)| *at <= point).map(|(_, index)| *index).max().unwrap_or(0)
     }
 
     pub fn model(&self) -> &Model {
@@ -104,8 +140,9 @@ impl History {
         let index = self.digests.len();
         let tree = self.model.names();
         let digest = namespace_digest(&tree);
-        if self.digests.last() != Some(&digest) {
-            let names = tree.into_iter().map(|entry| (entry.path, entry.stat.ino)).collect();
+        // Not by the digest, which is the same when two files that are alike change places.
+        let names: BTreeMap<_, _> = tree.into_iter().map(|entry| (entry.path, entry.stat.ino)).collect();
+        if self.names.last().is_none_or(|(_, last)| *last != names) {
             self.names.push((index, names));
         }
         self.digests.push(digest);
@@ -131,15 +168,7 @@ impl History {
         let size_before = touched.map(|ino| self.model.inode(ino).size());
         let answer = self.model.apply(step);
         self.record(point);
-        let created: Vec<Ino> = self
-            .model
-            .inodes()
-            .filter(|(ino, inode)| inode.kind == Kind::File && !self.files.contains_key(ino))
-            .map(|(ino, _)| ino)
-            .collect();
-        for ino in created {
-            self.add_version(ino, index);
-        }
+        self.add_new_files(index);
         if let Op::Write { tag, .. } = step.op {
             self.tag_max = self.tag_max.max(tag);
         }
@@ -226,11 +255,20 @@ impl History {
         self.ends.partition_point(|&end| end <= point) - 1
     }
 
+    /// What a judgement at `point` depends on, beside what was found: the newest operation that may show, how many had
+    /// been answered, and whether the newest can end a checkpoint. Two histories that begin with the same operations
+    /// up to that newest one, and agree in the rest, judge alike.
+    pub fn moment(&self, point: usize) -> (usize, usize, bool) {
+        let answered = self.answered(point);
+        let newest = (answered + 1).min(self.len());
+        (newest, answered, self.may_be_checkpoint(newest))
+    }
+
     /// Whether a checkpoint can have been made right after operation `index`: the device was written to in it, or in
     /// the one after it.
     fn may_be_checkpoint(&self, index: usize) -> bool {
         let wrote = |index: usize| index > 0 && self.ends.get(index).is_some_and(|end| *end > self.ends[index - 1]);
-        index == 0 || wrote(index) || wrote(index + 1)
+        self.beside || index == 0 || wrote(index) || wrote(index + 1)
     }
 
     fn first_checkpoint(&self, from: usize) -> usize {
@@ -242,10 +280,17 @@ impl History {
         &self.names[at].1
     }
 
+    /// Whether names, links, owners, modes and attributes are those of any moment of the run.
+    pub fn was(&self, found: &Found) -> bool {
+        self.by_digest.contains_key(&namespace_digest(&found.tree))
+    }
+
     /// Whether what recovery `found` after a crash at `point` is allowed. The error says what is not.
     pub fn judge(&self, point: usize, found: &Found) -> Result<(), String> {
         let answered = self.answered(point);
-        let oldest = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
+        let own = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
+        let promised = self.promised(point);
+        let oldest = own.max(promised);
         let newest = (answered + 1).min(self.len());
         let digest = namespace_digest(&found.tree);
         let same = self.by_digest.get(&digest).map_or(&[][..], Vec::as_slice);
@@ -259,7 +304,7 @@ impl History {
         }
         let mut reasons = BTreeSet::new();
         for prefix in prefixes {
-            match self.judge_contents(prefix, answered, newest, found) {
+            match self.judge_contents(prefix, answered, promised, newest, found) {
                 Ok(()) => return Ok(()),
                 Err(reason) => reasons.insert(format!("as after operation {prefix}: {reason}")),
             };
@@ -267,7 +312,14 @@ impl History {
         Err(reasons.into_iter().collect::<Vec<_>>().join("\n"))
     }
 
-    fn judge_contents(&self, prefix: usize, answered: usize, newest: usize, found: &Found) -> Result<(), String> {
+    fn judge_contents(
+        &self,
+        prefix: usize,
+        answered: usize,
+        promised: usize,
+        newest: usize,
+        found: &Found,
+    ) -> Result<(), String> {
         let names = self.names_after(prefix);
         let mut done = BTreeSet::new();
         for entry in found.tree.iter().filter(|entry| entry.stat.kind == Kind::File) {
@@ -277,8 +329,8 @@ impl History {
             let ino = names.get(&entry.path).ok_or("a name that the digest did not show")?;
             let file = &self.files[ino];
             // A sync counts once it is answered; what it had to write is the version at its beginning.
-            let synced = file.synced.iter().rfind(|&&index| index <= answered).copied();
-            let spans = self.spans(file, synced.unwrap_or(0), prefix, newest);
+            let synced = file.synced.iter().rfind(|&&index| index <= answered).copied().unwrap_or(0).max(promised);
+            let spans = self.spans(file, synced, prefix, newest);
             let versions: Vec<&Content> =
                 spans.iter().flat_map(|&(from, to)| file.versions_between(from, to)).collect();
             let sizes: Vec<u64> = spans
@@ -480,6 +532,41 @@ mod tests {
             // Operation 3 alone is in no checkpoint: nothing was written between it and 4.
             assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
         }
+    }
+
+    /// Two files that differ in nothing but their contents were exchanged, and the oracle looked for each one's bytes
+    /// in the other.
+    #[test]
+    fn contents_follow_an_exchange() {
+        let exchange = Op::Rename { source: b"f".into(), target: b"g".into(), how: RenameHow::Exchange };
+        let ops = [
+            (open(b"f", FRESH), 0),
+            (write(1024, 1), 0),
+            (open(b"g", FRESH), 0),
+            (write(2048, 2), 0),
+            (Op::Sync, 3),
+            (exchange, 0),
+            (Op::Sync, 2),
+        ];
+        assert_eq!(history(&ops).judge(6, &found(&ops, 7)), Ok(()));
+        assert!(history(&ops).judge(6, &found(&ops, 5)).is_err());
+    }
+
+    /// A sync by another thread promises what had been done when it began.
+    #[test]
+    fn a_sync_beside_the_operations() {
+        let ops = [(open(b"f", FRESH), 0), (write(1024, 1), 0), (open(b"g", FRESH), 0), (Op::Close { slot: 0 }, 3)];
+        let mut history = history(&ops);
+        history.checkpoints_beside();
+        history.promise(2, 4);
+        let mut state = found(&ops, 2);
+        assert_eq!(history.judge(4, &state), Ok(()));
+        assert_eq!(history.judge(4, &found(&ops, 3)), Ok(()));
+        assert_eq!(history.judge(3, &found(&ops, 1)), Ok(()));
+        assert!(history.judge(4, &found(&ops, 1)).is_err());
+        edit(&mut state, b"f", |content| content.zero(0, 512));
+        assert!(history.judge(4, &state).is_err());
+        assert_eq!(history.judge(3, &state), Ok(()));
     }
 
     #[test]

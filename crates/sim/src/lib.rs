@@ -21,6 +21,7 @@ pub mod model;
 pub mod op;
 pub mod pattern;
 pub mod rng;
+pub mod sequences;
 pub mod shrink;
 
 pub use errno::Errno;

@@ -353,7 +353,7 @@ impl Repair {
         let mut names: HashSet<Vec<u8>> = HashSet::new();
         let mut kept = Vec::new();
         for (name, value) in AttrIter::new(&in_body).map_while(Result::ok) {
-            if names.insert(name.to_vec()) {
+            if xattr::has_namespace(name) && names.insert(name.to_vec()) {
                 xattr::push(&mut kept, name, value);
             }
         }
@@ -409,12 +409,14 @@ impl Repair {
         if blocks.len() as u64 != count || list.len() > LIST_MAX {
             return None;
         }
+        let mut all = names.clone();
         for attribute in AttrIter::new(&list) {
             let (name, _) = attribute.ok()?;
-            if !names.insert(name.to_vec()) {
+            if !xattr::has_namespace(name) || !all.insert(name.to_vec()) {
                 return None;
             }
         }
+        *names = all;
         Some(())
     }
 

@@ -27,6 +27,7 @@ use warm::Warmer;
 use crate::counters::{Count, Counters};
 use crate::error::{Errno, Error, Result};
 use crate::locks::{Mutex, MutexGuard, Rank, RwLock};
+use crate::planted::{Bug, planted};
 use myriad_device::BlockDevice;
 use myriad_format::{BlockKind, FsBlock, header};
 use myriad_log::Overlay;
@@ -379,6 +380,9 @@ impl Cache {
                 // now stands, so that the same verification holds.
                 header::seal(bytes, applied.lsn.0);
             }
+        }
+        if planted(Bug::TornSuperblock) && kind == BlockKind::Superblock {
+            header::seal(bytes, 0);
         }
         header::verify(bytes, kind, &self.volume, block)?;
         Ok(())

@@ -19,6 +19,7 @@ use crate::cache::{Closed, flag};
 use crate::counters::Count;
 use crate::error::Result;
 use crate::order::{Freed, Txn};
+use crate::planted::{Bug, planted};
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};
@@ -180,7 +181,9 @@ impl Checkpointer {
                 break;
             }
         }
-        volume.device_flush()?;
+        if !planted(Bug::SkipFlush) {
+            volume.device_flush()?;
+        }
         if self.log.is_some() {
             self.move_tail(volume);
         }
@@ -218,6 +221,10 @@ impl Checkpointer {
             self.builder.pending(start, length);
         }
 
+        if planted(Bug::HomeBeforeCommit) {
+            let hot = std::mem::take(&mut self.hot);
+            self.write_images(volume, hot, true)?;
+        }
         self.write_ordered(volume, ordered)?;
         let has_fresh = !self.fresh.is_empty();
         self.write_fresh(volume)?;
@@ -227,7 +234,9 @@ impl Checkpointer {
         let sealed = log.seal(&mut self.builder, time).map_err(|error| volume.log_error(error))?;
         if has_fresh || volume.data_unflushed.swap(false, Ordering::AcqRel) {
             log.write_body(&sealed).map_err(|error| volume.log_error(error))?;
-            volume.device_flush()?;
+            if !planted(Bug::NoBarrier) {
+                volume.device_flush()?;
+            }
             log.write_commit(&sealed).map_err(|error| volume.log_error(error))?;
         } else {
             log.write_all(&sealed).map_err(|error| volume.log_error(error))?;
@@ -318,7 +327,9 @@ impl Checkpointer {
         // The commit that follows flushes these home writes, and only the next one may use the room they make. When
         // that would be too late, flush and move the tail now.
         if room < capacity / 3 {
-            volume.device_flush()?;
+            if !planted(Bug::SkipFlush) {
+                volume.device_flush()?;
+            }
             self.move_tail(volume);
             let log = self.log.as_mut().expect("order log has a log");
             log.write_anchor().map_err(|error| volume.log_error(error))?;

@@ -1,0 +1,67 @@
+//! Bugs planted on purpose, to show that the tests would find them. `scripts/reliability --planted` plants each in turn.
+//!
+//! Without the feature `planted-bugs`, which only that command asks for, `planted` is constantly false and nothing of
+//! this is left in the program. With it, one bug at a time can be in force in the whole process.
+
+#[cfg(all(feature = "planted-bugs", not(debug_assertions)))]
+compile_error!("planted-bugs is for tests: it cannot be built into a release");
+
+macro_rules! bugs {
+    ($($bug:ident $name:literal $sentence:literal;)*) => {
+        /// A bug that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code))]
+        #[repr(u8)]
+        pub enum Bug {
+            $(#[doc = $sentence] $bug,)*
+        }
+
+        #[cfg(feature = "planted-bugs")]
+        impl Bug {
+            pub const ALL: &[Self] = &[$(Self::$bug),*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$bug => $name),* }
+            }
+
+            pub fn sentence(self) -> &'static str {
+                match self { $(Self::$bug => $sentence),* }
+            }
+        }
+    };
+}
+
+bugs! {
+    SkipFlush "skip-flush" "The log's tail moves past blocks whose home writes were not flushed.";
+    HomeBeforeCommit "home-before-commit" "Blocks go home with the changes of an epoch that is not committed yet.";
+    NoBarrier "no-barrier" "Nothing is flushed between file data with fresh blocks and the commit that refers to them.";
+    IndexForgotten "index-forgotten" "A new directory entry is not put into the directory's index.";
+    WrongLinkCount "wrong-link-count" "A further name does not raise the link count.";
+    StaleBytes "stale-bytes" "A file grows over bytes that a truncation left behind its end.";
+    TornSuperblock "torn-superblock" "The superblock's checksum is not looked at.";
+    OrphanLeaked "orphan-leaked" "An open file that loses its last name is not put into the list of orphans.";
+    DoubleAllocation "double-allocation" "Allocated blocks stay in the free-space trees.";
+    RenameLost "rename-lost" "A rename to a new name is answered and not done.";
+}
+
+#[cfg(feature = "planted-bugs")]
+static IN_FORCE: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(u8::MAX);
+
+/// Puts a bug in force, or none.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    IN_FORCE.store(bug.map_or(u8::MAX, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether this bug is in force.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn planted(bug: Bug) -> bool {
+    IN_FORCE.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
+}
+
+/// Whether this bug is in force: never.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}

@@ -1,0 +1,92 @@
+//! Many runs on several threads, and what they found.
+
+use super::classes::{Amount, Class, RunId, depth, steps, with_base};
+use super::explore::Explorer;
+use super::known::{Counts, Known};
+use crate::verdict::{catch, quietly};
+use myriad_sim::op::Step;
+use myriad_sim::shrink;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What all runs share.
+pub struct Campaign {
+    /// Failures after which it stops: the first few tell most.
+    pub failures_max: usize,
+    /// Runs that shrinking one failure may take.
+    pub shrink_runs: usize,
+    judged: Known,
+    contents: Known,
+    counts: [Counts; Class::ALL.len()],
+}
+
+impl Default for Campaign {
+    fn default() -> Self {
+        let (judged, contents) = (Known::default(), Known::default());
+        Self { failures_max: 3, shrink_runs: 120, judged, contents, counts: Default::default() }
+    }
+}
+
+impl Campaign {
+    pub fn counts(&self, class: Class) -> &Counts {
+        &self.counts[class as usize]
+    }
+
+    /// Distinct states looked at, over all classes.
+    pub fn distinct(&self) -> u64 {
+        Class::ALL.iter().map(|class| self.counts(*class).distinct()).sum()
+    }
+
+    /// Does the runs on so many threads, until `is_over`; failures come shrunk, with the line that replays them.
+    pub fn run(
+        &self,
+        runs: &[RunId],
+        amount: Amount,
+        threads: usize,
+        is_over: impl Fn() -> bool + Sync,
+    ) -> Vec<String> {
+        let next = AtomicUsize::new(0);
+        let failures = Mutex::new(Vec::new());
+        let work = || {
+            while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if is_over() {
+                    break;
+                }
+                if let Err(message) = self.attempt(run, amount) {
+                    let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+                    failures.push(message);
+                    if failures.len() >= self.failures_max {
+                        next.store(runs.len(), Ordering::Relaxed);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..threads.max(1)).for_each(|_| drop(scope.spawn(work)));
+        });
+        failures.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attempt(&self, run: &RunId, amount: Amount) -> Result<(), String> {
+        let all = with_base(run, |base| Ok(steps(run, base)))?;
+        let explore = |campaign: &Self, steps: &[Step]| {
+            let explorer = Explorer {
+                depth: depth(run.class, amount),
+                judged: &campaign.judged,
+                contents: &campaign.contents,
+                counts: campaign.counts(run.class),
+            };
+            catch(|| with_base(run, |base| explorer.explore(base, steps, run.seed())))
+        };
+        let Err(message) = explore(self, &all) else { return Ok(()) };
+        let again = |steps: &[Step]| explore(&Self::default(), steps);
+        let small = quietly(|| shrink::shrink(&all, self.shrink_runs, |steps| again(steps).is_err()));
+        let last = quietly(|| again(&small)).err().unwrap_or_else(|| "does not fail by itself".into());
+        Err(format!(
+            "{message}\nreplay: scripts/reliability --replay {}\nshrunk to {} steps: {last}\n{}",
+            run.name(),
+            small.len(),
+            shrink::show(&small)
+        ))
+    }
+}

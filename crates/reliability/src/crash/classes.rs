@@ -1,0 +1,302 @@
+//! Which runs there are, by class. A run is named `class/shape/rest` and can be made again from its name.
+
+use super::base::Base;
+use super::explore::Depth;
+use super::plan::Bounds;
+use crate::setup::Setup;
+use myriad_engine::{Allocation, Order};
+use myriad_sim::generate::{self, Generator, Profile};
+use myriad_sim::op::{Op, OpenHow, Step};
+use myriad_sim::rng::Rng;
+use myriad_sim::sequences::{self, Part};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A class of runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Sequences of one, two and three operations.
+    One,
+    Two,
+    Three,
+    /// Long random runs.
+    Random,
+    /// Random runs on a small volume that is old and almost full.
+    Aged,
+    /// Long random runs without a log: what check must repair.
+    Unordered,
+}
+
+impl Class {
+    pub const ALL: [Self; 6] = [Self::One, Self::Two, Self::Three, Self::Random, Self::Aged, Self::Unordered];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Two => "two",
+            Self::Three => "three",
+            Self::Random => "random",
+            Self::Aged => "aged",
+            Self::Unordered => "unordered",
+        }
+    }
+
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::One => "sequences of one operation, all",
+            Self::Two => "sequences of two operations",
+            Self::Three => "sequences of three operations, sampled",
+            Self::Random => "long random runs",
+            Self::Aged => "random runs on an old, almost full volume",
+            Self::Unordered => "random runs without a log, repaired",
+        }
+    }
+}
+
+/// Where the log lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    Inside,
+    Apart,
+}
+
+impl Shape {
+    const ALL: [Self; 2] = [Self::Inside, Self::Apart];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Inside => "inside",
+            Self::Apart => "apart",
+        }
+    }
+}
+
+/// One run: what its name says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunId {
+    pub class: Class,
+    pub shape: Shape,
+    pub what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Parts(Vec<Part>),
+    Seed(u64),
+}
+
+impl RunId {
+    pub fn name(&self) -> String {
+        let what = match &self.what {
+            What::Parts(parts) => parts.iter().map(|part| part.name()).collect::<Vec<_>>().join("/"),
+            What::Seed(seed) => seed.to_string(),
+        };
+        format!("{}/{}/{what}", self.class.name(), self.shape.name())
+    }
+
+    /// The run of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let mut parts = name.split('/');
+        let class = parts.next()?;
+        let class = Class::ALL.into_iter().find(|known| known.name() == class)?;
+        let shape = parts.next()?;
+        let shape = Shape::ALL.into_iter().find(|known| known.name() == shape)?;
+        let rest: Vec<&str> = parts.collect();
+        let what = match (class, &rest[..]) {
+            (Class::One | Class::Two | Class::Three, parts) => {
+                What::Parts(parts.iter().map(|part| Part::named(part)).collect::<Option<_>>()?)
+            }
+            (_, [seed]) => What::Seed(seed.parse().ok()?),
+            _ => return None,
+        };
+        Some(Self { class, shape, what })
+    }
+
+    /// What the states drawn depend on.
+    pub(super) fn seed(&self) -> u64 {
+        match &self.what {
+            What::Seed(seed) => *seed,
+            What::Parts(parts) => {
+                parts.iter().fold(1, |seed, part| seed * 1_000_003 + (part.operation * 16 + part.persistence) as u64)
+            }
+        }
+    }
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// What tests do always.
+    Short,
+    Long,
+}
+
+/// How many sequences there are of a class, of which `runs` takes all or some.
+pub fn sequence_count(class: Class) -> Option<u64> {
+    let parts = Part::COUNT as u64;
+    match class {
+        Class::One => Some(parts),
+        Class::Two => Some(parts.pow(2)),
+        Class::Three => Some(parts.pow(3)),
+        _ => None,
+    }
+}
+
+/// The runs of a class.
+pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
+    let long = amount == Amount::Long;
+    let id = |shape, what| RunId { class, shape, what };
+    let seeds = |count: u64| -> Vec<RunId> {
+        (1..=count).map(|seed| id(Shape::ALL[usize::from(seed % 4 == 3)], What::Seed(seed))).collect()
+    };
+    let both = |parts: Vec<Part>| Shape::ALL.map(|shape| id(shape, What::Parts(parts.clone())));
+    let mut rng = Rng::new(17);
+    let mut any = || Part::nth(rng.index(Part::COUNT));
+    match class {
+        Class::One => (0..Part::COUNT).flat_map(|one| both(vec![Part::nth(one)])).collect(),
+        Class::Two if long => {
+            let pairs = (0..Part::COUNT).flat_map(|one| (0..Part::COUNT).map(move |two| (one, two)));
+            pairs.flat_map(|(one, two)| both(vec![Part::nth(one), Part::nth(two)])).collect()
+        }
+        Class::Two => (0..2000).flat_map(|_| both(vec![any(), any()])).collect(),
+        Class::Three => (0..if long { 40_000 } else { 500 }).flat_map(|_| both(vec![any(), any(), any()])).collect(),
+        Class::Random => seeds(if long { 1600 } else { 24 }),
+        Class::Aged => seeds(if long { 200 } else { 4 }),
+        Class::Unordered => seeds(if long { 100 } else { 6 }),
+    }
+}
+
+const FEW: Bounds = Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 };
+
+/// How closely its states are looked at.
+pub(super) fn depth(class: Class, amount: Amount) -> Depth {
+    let long = amount == Amount::Long;
+    let bounds = match class {
+        Class::One | Class::Two | Class::Three => {
+            Bounds { all_up_to: if long { 8 } else { 5 }, sampled: 16, tears: if long { 24 } else { 6 }, scattered: 4 }
+        }
+        Class::Random | Class::Aged if long => Bounds { all_up_to: 6, sampled: 16, tears: 8, scattered: 8 },
+        Class::Random | Class::Aged => Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
+        Class::Unordered => Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
+    };
+    Depth { bounds, again: FEW, again_percent: 2, before_percent: 10, continue_percent: 3 }
+}
+
+/// Smallest log of blocks up to 4 KiB.
+const LEAST_LOG: u64 = 140 << 10;
+
+/// A small volume with the least log there is: its tail moves and it wraps.
+pub(crate) fn small(shape: Shape) -> Setup {
+    const BLOCK: u32 = 1024;
+    let mut setup = Setup::new(BLOCK, 1 << 20);
+    setup.ag_size = Some(512 << 10);
+    setup.log_size = Some(LEAST_LOG);
+    setup.log_device_size = (shape == Shape::Apart).then_some(LEAST_LOG);
+    setup.options.cache_size = 1 << 20;
+    setup.options.name_cache = false;
+    setup
+}
+
+fn random_setup(shape: Shape, seed: u64) -> Setup {
+    let (block_size, size) =
+        [(1024, 4 << 20), (4096, 16 << 20), (512, 4 << 20), (4096, 24 << 20), (65536, 48 << 20)][seed as usize % 5];
+    let mut setup = Setup::new(block_size, size);
+    setup.options.cache_size = 4 << 20;
+    // The smallest volumes have the least log there is, so that its tail has to move all the time.
+    let least = match seed % 5 {
+        0 => LEAST_LOG,
+        rest if rest % 2 == 0 => 1 << 20,
+        _ => 256 << 10,
+    };
+    let log_size = (34 * u64::from(block_size)).max(least);
+    setup.log_size = Some(log_size);
+    setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
+    setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
+    setup
+}
+
+/// Fills the volume, and frees a part of it again in places: little is free, and that in pieces.
+fn aging(seed: u64) -> Vec<Step> {
+    let mut rng = Rng::new(seed ^ 0xa6ed);
+    let mut steps = Vec::new();
+    let how = OpenHow { write: true, create: true, mode: 0o644, ..OpenHow::default() };
+    let step = |op| Step { cred: 0, op };
+    let path = |number: u32| format!("old{}/f{number}", number % 4).into_bytes();
+    for dir in 0..4 {
+        steps.push(step(Op::Mkdir { path: format!("old{dir}").into_bytes(), mode: 0o755 }));
+    }
+    let mut alive: Vec<u32> = Vec::new();
+    for number in 0..240 {
+        steps.push(step(Op::Open { slot: 0, path: path(number), how }));
+        steps.push(step(Op::Write { slot: 0, offset: 0, len: 500 + rng.index(9000), tag: 10_000 + number }));
+        alive.push(number);
+        if number % 8 == 0 {
+            steps.push(step(Op::Sync));
+        }
+        if number > 80 && rng.percent(60) {
+            let victim = alive.swap_remove(rng.index(alive.len()));
+            steps.push(step(Op::Unlink { path: path(victim) }));
+        }
+    }
+    for _ in 0..14 {
+        let victim = alive.swap_remove(rng.index(alive.len()));
+        steps.push(step(Op::Unlink { path: path(victim) }));
+    }
+    steps.push(step(Op::Close { slot: 0 }));
+    steps.push(step(Op::Sync));
+    steps
+}
+
+/// The volume a run starts from. Those of sequences are made once a thread, for a clock belongs to a volume.
+pub(super) fn with_base<T>(id: &RunId, run: impl FnOnce(&Base) -> Result<T, String>) -> Result<T, String> {
+    match (id.class, &id.what) {
+        (Class::One | Class::Two | Class::Three, _) => {
+            thread_local! {
+                static BASES: RefCell<HashMap<Shape, Rc<Base>>> = RefCell::default();
+            }
+            let known = BASES.with(|bases| bases.borrow().get(&id.shape).cloned());
+            let base = match known {
+                Some(base) => base,
+                None => {
+                    let base = Rc::new(Base::new(small(id.shape), &sequences::prelude())?);
+                    BASES.with(|bases| bases.borrow_mut().insert(id.shape, base.clone()));
+                    base
+                }
+            };
+            run(&base)
+        }
+        (class, what) => {
+            let What::Seed(seed) = what else { return Err("this class has seeds".into()) };
+            let mut setup = match class {
+                Class::Aged => small(id.shape),
+                _ => random_setup(id.shape, *seed),
+            };
+            if class == Class::Unordered {
+                setup.order = Order::None;
+                setup.options.order = Some(Order::None);
+            }
+            let before = if class == Class::Aged { aging(*seed) } else { Vec::new() };
+            run(&Base::new(setup, &before)?)
+        }
+    }
+}
+
+/// What a run does.
+pub(super) fn steps(id: &RunId, base: &Base) -> Vec<Step> {
+    match (&id.what, id.class) {
+        (What::Parts(parts), _) => sequences::steps(parts),
+        (What::Seed(seed), Class::Aged) => {
+            // About as many files as there are: each that comes finds its room where another went.
+            let profile = Profile { inodes_max: base.model.inode_count(), burst_every: 0, ..Profile::crash() };
+            let (mut generator, mut model) = (Generator::new(*seed, profile), base.model.clone());
+            let next = |_| {
+                let step = generator.next(&model);
+                let _ = model.apply(&step);
+                step
+            };
+            (0..250).map(next).collect()
+        }
+        (What::Seed(seed), _) => generate::run(*seed, 400, Profile::crash()).0,
+    }
+}

@@ -1,0 +1,334 @@
+//! What was done to the devices of a volume, in one order, and the states that losing power can leave.
+//!
+//! Each device has a volatile cache of its own: at any moment all that it flushed is there, and of what came after its
+//! last flush anything may be, whatever the other device has done since. `myriad_device::CrashImages` does the same for
+//! one device; here two are cut at the same moment, and each state has a hash, so that none is looked at twice.
+
+use crate::setup::Devices;
+use myriad_device::{BlockDevice, Event, OverlayDevice, Timed};
+use myriad_sim::compare::hash;
+use myriad_sim::pattern::mix;
+use myriad_sim::rng::Rng;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+/// What disks write as one.
+pub const SECTOR: usize = 512;
+
+/// One event, on one of the devices.
+pub struct Traced {
+    /// 0: the volume's, 1: the log's.
+    pub device: usize,
+    pub event: Event,
+    /// Of a write: the hash of each sector.
+    sectors: Vec<u64>,
+}
+
+/// A recording of all devices of a volume.
+pub struct Trace {
+    bases: Vec<Arc<dyn BlockDevice>>,
+    pub events: Vec<Traced>,
+}
+
+/// A write that reached the medium, or the part of it that did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Index of the event.
+    pub event: usize,
+    pub part: Part,
+}
+
+/// Sectors of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Whole,
+    /// The first so many.
+    Head(usize),
+    /// All but the first so many.
+    Tail(usize),
+    /// Each or not, by this seed.
+    Scattered(u64),
+}
+
+impl Part {
+    fn arrived(&self, count: usize) -> Vec<bool> {
+        match *self {
+            Self::Whole => vec![true; count],
+            Self::Head(head) => (0..count).map(|index| index < head).collect(),
+            Self::Tail(head) => (0..count).map(|index| index >= head).collect(),
+            Self::Scattered(seed) => {
+                let mut rng = Rng::new(seed);
+                (0..count).map(|_| rng.percent(50)).collect()
+            }
+        }
+    }
+}
+
+impl Trace {
+    /// From what the recorders of the devices saw, on the clock they share, since the devices were as `bases`.
+    pub fn new(bases: Vec<Arc<dyn BlockDevice>>, recorded: Vec<Vec<Timed>>) -> Self {
+        let mut merged: Vec<(u64, usize, Event)> = recorded
+            .into_iter()
+            .enumerate()
+            .flat_map(|(device, events)| events.into_iter().map(move |timed| (timed.tick, device, timed.event)))
+            .collect();
+        merged.sort_by_key(|(tick, ..)| *tick);
+        let traced = |(_, device, event): (u64, usize, Event)| {
+            let sectors = match &event {
+                Event::Write { offset, bytes } => {
+                    assert!(offset % SECTOR as u64 == 0 && bytes.len() % SECTOR == 0, "the engine writes sectors");
+                    bytes.chunks(SECTOR).map(sector_hash).collect()
+                }
+                _ => Vec::new(),
+            };
+            Traced { device, event, sectors }
+        };
+        Self { bases, events: merged.into_iter().map(traced).collect() }
+    }
+
+    /// Sectors that the event writes; 0 if it is no write.
+    pub fn sector_count(&self, event: usize) -> usize {
+        self.events[event].sectors.len()
+    }
+
+    /// A cursor before the first event.
+    pub fn cursor(&self) -> Cursor<'_> {
+        let reached: Vec<OverlayDevice> = self.bases.iter().map(|base| OverlayDevice::new(base.clone())).collect();
+        Cursor {
+            durable: reached.iter().map(OverlayDevice::fork).collect(),
+            reached,
+            unflushed: Vec::new(),
+            point: 0,
+            durable_hashes: HashMap::new(),
+            durable_sum: 0,
+            trace: self,
+        }
+    }
+}
+
+fn sector_hash(bytes: &[u8]) -> u64 {
+    if bytes.iter().all(|&byte| byte == 0) { 0 } else { hash(1, bytes) | 1 }
+}
+
+/// What a sector with these contents adds to the hash of its state.
+fn weight(device: usize, sector: u64, content: u64) -> u128 {
+    let place = mix(sector << 1 | device as u64);
+    u128::from(mix(place ^ content)) << 64 | u128::from(mix(place.rotate_left(32) ^ mix(content)))
+}
+
+/// Walks a trace forward and makes states at each point.
+pub struct Cursor<'a> {
+    trace: &'a Trace,
+    /// All events before `point`.
+    reached: Vec<OverlayDevice>,
+    /// What is sure to be there.
+    durable: Vec<OverlayDevice>,
+    /// Hash of each sector that was ever flushed differently from the base.
+    durable_hashes: HashMap<(usize, u64), u64>,
+    durable_sum: u128,
+    /// Events that are not sure to be there.
+    unflushed: Vec<usize>,
+    point: usize,
+}
+
+impl Cursor<'_> {
+    pub fn point(&self) -> usize {
+        self.point
+    }
+
+    /// Events since the last flush of their device, oldest first.
+    pub fn unflushed(&self) -> &[usize] {
+        &self.unflushed
+    }
+
+    /// Applies the next event. False at the end of the trace.
+    pub fn advance(&mut self) -> io::Result<bool> {
+        let Some(Traced { device, event, .. }) = self.trace.events.get(self.point) else { return Ok(false) };
+        match event {
+            Event::Flush => {
+                let of_device = |event: &usize| self.trace.events[*event].device == *device;
+                let (flushed, rest): (Vec<usize>, Vec<usize>) =
+                    self.unflushed.iter().partition(|event| of_device(event));
+                self.unflushed = rest;
+                let pieces: Vec<Piece> = flushed.into_iter().map(|event| Piece { event, part: Part::Whole }).collect();
+                for ((device, sector), content) in self.changes(&pieces)? {
+                    let old = self.content(device, sector)?;
+                    self.durable_sum = self
+                        .durable_sum
+                        .wrapping_add(weight(device, sector, content))
+                        .wrapping_sub(weight(device, sector, old));
+                    self.durable_hashes.insert((device, sector), content);
+                }
+                self.durable[*device] = self.reached[*device].fork();
+            }
+            _ => {
+                apply(&self.reached[*device], event, &Part::Whole)?;
+                self.unflushed.push(self.point);
+            }
+        }
+        self.point += 1;
+        Ok(true)
+    }
+
+    /// Everything before this point, as pieces.
+    pub fn all(&self) -> Vec<Piece> {
+        self.unflushed.iter().map(|&event| Piece { event, part: Part::Whole }).collect()
+    }
+
+    /// The state in which of the unflushed events these arrived, in the order of the trace.
+    pub fn state(&self, pieces: &[Piece]) -> io::Result<Devices> {
+        let images: Vec<OverlayDevice> = self.durable.iter().map(OverlayDevice::fork).collect();
+        for piece in pieces {
+            let Traced { device, event, .. } = &self.trace.events[piece.event];
+            apply(&images[*device], event, &piece.part)?;
+        }
+        let mut images = images.into_iter().map(|image| Arc::new(image) as Arc<dyn BlockDevice>);
+        Ok(Devices { main: images.next().expect("a volume has a device"), log: images.next() })
+    }
+
+    /// Hash of that state's contents: equal contents, equal hash, however they came about.
+    pub fn state_hash(&self, pieces: &[Piece]) -> io::Result<u128> {
+        let mut sum = self.durable_sum;
+        for ((device, sector), content) in self.changes(pieces)? {
+            let old = self.content(device, sector)?;
+            sum = sum.wrapping_add(weight(device, sector, content)).wrapping_sub(weight(device, sector, old));
+        }
+        Ok(sum)
+    }
+
+    /// Sectors that the pieces leave changed, and their hashes.
+    fn changes(&self, pieces: &[Piece]) -> io::Result<HashMap<(usize, u64), u64>> {
+        let mut changes = HashMap::new();
+        for Piece { event, part } in pieces {
+            let Traced { device, event, sectors } = &self.trace.events[*event];
+            match event {
+                Event::Write { offset, .. } => {
+                    let first = offset / SECTOR as u64;
+                    for (index, arrived) in part.arrived(sectors.len()).into_iter().enumerate() {
+                        if arrived {
+                            changes.insert((*device, first + index as u64), sectors[index]);
+                        }
+                    }
+                }
+                Event::Discard { offset, length } => {
+                    let sectors = offset.div_ceil(SECTOR as u64)..(offset + length) / SECTOR as u64;
+                    changes.extend(sectors.map(|sector| ((*device, sector), 0)));
+                }
+                Event::Flush => {}
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Hash of a sector as flushed.
+    fn content(&self, device: usize, sector: u64) -> io::Result<u64> {
+        if let Some(content) = self.durable_hashes.get(&(device, sector)) {
+            return Ok(*content);
+        }
+        let mut bytes = [0; SECTOR];
+        self.trace.bases[device].read(sector * SECTOR as u64, &mut bytes)?;
+        Ok(sector_hash(&bytes))
+    }
+}
+
+fn apply(image: &OverlayDevice, event: &Event, part: &Part) -> io::Result<()> {
+    match (event, part) {
+        (Event::Write { offset, bytes }, Part::Whole) => image.write(*offset, bytes),
+        (Event::Write { offset, bytes }, part) => {
+            for (index, arrived) in part.arrived(bytes.len() / SECTOR).into_iter().enumerate() {
+                if arrived {
+                    let at = index * SECTOR;
+                    image.write(offset + at as u64, &bytes[at..at + SECTOR])?;
+                }
+            }
+            Ok(())
+        }
+        (Event::Discard { offset, length }, _) => image.discard(*offset, *length),
+        (Event::Flush, _) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use myriad_device::{MemoryDevice, RecordingDevice};
+    use std::collections::{HashMap, HashSet};
+
+    fn put(device: &dyn BlockDevice, sector: u64, text: &str) {
+        let bytes: Vec<u8> = text.bytes().flat_map(|letter| [letter; SECTOR]).collect();
+        device.write(sector * SECTOR as u64, &bytes).unwrap();
+    }
+
+    fn show(device: &Arc<dyn BlockDevice>) -> String {
+        let mut bytes = vec![0; 6 * SECTOR];
+        device.read(0, &mut bytes).unwrap();
+        bytes.chunks(SECTOR).map(|sector| if sector[0] == 0 { '-' } else { char::from(sector[0]) }).collect()
+    }
+
+    /// Two devices: 0 and 1 write, 1 flushes, both write.
+    fn sample() -> Trace {
+        let clock = Arc::default();
+        let one = RecordingDevice::with_clock(MemoryDevice::new(6 * SECTOR as u64), Arc::clone(&clock));
+        let other = RecordingDevice::with_clock(MemoryDevice::new(6 * SECTOR as u64), clock);
+        let bases: Vec<Arc<dyn BlockDevice>> =
+            vec![Arc::new(one.inner().clone_image()), Arc::new(other.inner().clone_image())];
+        put(&one, 0, "ab");
+        put(&other, 0, "x");
+        other.flush().unwrap();
+        put(&one, 1, "B");
+        put(&other, 1, "yz");
+        Trace::new(bases, vec![one.timed_snapshot(), other.timed_snapshot()])
+    }
+
+    #[test]
+    fn each_device_is_at_its_own_point() {
+        let trace = sample();
+        let mut cursor = trace.cursor();
+        while cursor.advance().unwrap() {}
+        assert_eq!(cursor.unflushed(), [0, 3, 4]);
+        let mut seen = HashSet::new();
+        for mask in 0..8 {
+            let pieces: Vec<Piece> = cursor
+                .all()
+                .into_iter()
+                .enumerate()
+                .filter(|(bit, _)| mask >> bit & 1 == 1)
+                .map(|(_, piece)| piece)
+                .collect();
+            let devices = cursor.state(&pieces).unwrap();
+            seen.insert(format!("{} {}", show(&devices.main), show(&devices.log.unwrap())));
+        }
+        let expected = ["------", "ab----", "-B----", "aB----"]
+            .map(|main| ["x-----", "xyz---"].map(|log| format!("{main} {log}")));
+        assert_eq!(seen, expected.into_iter().flatten().collect());
+    }
+
+    #[test]
+    fn equal_contents_have_equal_hashes_and_no_others() {
+        let trace = sample();
+        let mut cursor = trace.cursor();
+        let mut by_content: HashMap<String, u128> = HashMap::new();
+        let mut hashes = HashSet::new();
+        loop {
+            let all = cursor.all();
+            for mask in 0..1_u32 << all.len() {
+                for part in [Part::Whole, Part::Head(1), Part::Tail(1), Part::Scattered(7)] {
+                    let kept = all.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
+                    let pieces: Vec<Piece> =
+                        kept.map(|(_, piece)| Piece { event: piece.event, part: part.clone() }).collect();
+                    let devices = cursor.state(&pieces).unwrap();
+                    let content = format!("{} {}", show(&devices.main), show(&devices.log.unwrap()));
+                    let hash = cursor.state_hash(&pieces).unwrap();
+                    assert_eq!(*by_content.entry(content).or_insert(hash), hash);
+                    hashes.insert(hash);
+                }
+            }
+            if !cursor.advance().unwrap() {
+                break;
+            }
+        }
+        assert_eq!(hashes.len(), by_content.len());
+        assert!(hashes.len() > 10);
+    }
+}

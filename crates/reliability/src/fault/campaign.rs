@@ -1,0 +1,135 @@
+//! Every fault of many runs.
+
+use super::run::{Fault, OPS, Outcome, Seen, run};
+use crate::crash::base::Base;
+use crate::crash::classes::{Amount, Shape, small};
+use crate::verdict::{catch, quietly};
+use myriad_device::{FaultKind, FaultOp, FaultSpan};
+use myriad_sim::generate::{Generator, Profile};
+use myriad_sim::model::Model;
+use myriad_sim::op::Step;
+use myriad_sim::{sequences, shrink};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+const FAILURES_MAX: usize = 3;
+const SHRINK_RUNS: usize = 120;
+
+/// The kinds of fault, with the names the report has for them.
+pub const KINDS: [(&str, FaultKind, FaultSpan); 7] = [
+    ("EIO once", FaultKind::Fail(EIO), FaultSpan::Once),
+    ("EIO from then on", FaultKind::Fail(EIO), FaultSpan::Forever),
+    ("ENOSPC", FaultKind::Fail(ENOSPC), FaultSpan::Once),
+    ("short", FaultKind::Short, FaultSpan::Once),
+    ("corrupted", FaultKind::Corrupted, FaultSpan::Once),
+    ("misdirected", FaultKind::Misdirected { bytes: 7 * 1024 }, FaultSpan::Once),
+    ("lost", FaultKind::Lost, FaultSpan::Once),
+];
+
+/// Faults by kind and by what came of them.
+#[derive(Default)]
+pub struct Counts {
+    counts: [[AtomicU64; Outcome::ALL.len()]; KINDS.len()],
+}
+
+impl Counts {
+    pub fn of(&self, kind: usize, outcome: Outcome) -> u64 {
+        self.counts[kind][outcome as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn total(&self) -> u64 {
+        self.counts.iter().flatten().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// Runs, by seed: the sequences' tree, remounts among the operations so that there is something to read.
+pub fn seeds(amount: Amount) -> Vec<u64> {
+    match amount {
+        Amount::Short => (1..=10).collect(),
+        Amount::Long => (1..=220).collect(),
+    }
+}
+
+fn shape(seed: u64) -> Shape {
+    if seed % 4 == 3 { Shape::Apart } else { Shape::Inside }
+}
+
+fn steps(seed: u64, model: &Model) -> Vec<Step> {
+    let profile = Profile { sync_percent: 12, burst_every: 60, burst_max: 30, remount_every: 20, ..Profile::crash() };
+    let (mut generator, mut model) = (Generator::new(seed, profile), model.clone());
+    let next = |_| {
+        let step = generator.next(&model);
+        let _ = model.apply(&step);
+        step
+    };
+    (0..70).map(next).collect()
+}
+
+/// All faults of a run that makes these requests.
+fn faults(seen: Seen) -> Vec<(usize, Fault)> {
+    let mut faults = Vec::new();
+    for (on_log, seen) in [false, true].into_iter().zip(seen) {
+        for (op, seen) in OPS.into_iter().zip(seen) {
+            for (number, (_, kind, span)) in KINDS.into_iter().enumerate() {
+                // A flush has no bytes: it fails or is lost.
+                let is_odd = op == FaultOp::Flush && !matches!(kind, FaultKind::Fail(EIO) | FaultKind::Lost);
+                // Nobody runs out of space by reading.
+                if is_odd || op == FaultOp::Read && kind == FaultKind::Fail(ENOSPC) {
+                    continue;
+                }
+                faults.extend((1..=seen).map(|nth| (number, Fault { on_log, op, nth, span, kind })));
+            }
+        }
+    }
+    faults
+}
+
+/// Makes every fault of the runs of `seeds`, on so many threads, until `is_over`. Failures come shrunk.
+pub fn inject(counts: &Counts, seeds: &[u64], threads: usize, is_over: impl Fn() -> bool + Sync) -> Vec<String> {
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(message) = inject_one(counts, seed, &is_over) {
+                let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+                failures.push(message);
+                if failures.len() == FAILURES_MAX {
+                    next.store(seeds.len(), Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..threads.max(1)).for_each(|_| drop(scope.spawn(work)));
+    });
+    failures.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn inject_one(counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {
+    let replay = format!("replay: scripts/reliability --replay fault/{seed}");
+    let base = Base::new(small(shape(seed)), &sequences::prelude())?;
+    let steps = steps(seed, &base.model);
+    let (seen, _) = run(&base, &steps, None).map_err(|message| format!("without a fault: {message}\n{replay}"))?;
+    for (number, fault) in faults(seen) {
+        if is_over() {
+            return Ok(());
+        }
+        let outcome = Cell::new(Outcome::Harmless);
+        let go = |steps: &[Step]| catch(|| run(&base, steps, Some(fault)).map(|(_, came)| outcome.set(came)));
+        let Err(message) = go(&steps) else {
+            counts.counts[number][outcome.get() as usize].fetch_add(1, Ordering::Relaxed);
+            continue;
+        };
+        let small = quietly(|| shrink::shrink(&steps, SHRINK_RUNS, |steps| go(steps).is_err()));
+        return Err(format!(
+            "{fault:?}: {message}\n{replay}\nshrunk to {} steps: {}\n{}",
+            small.len(),
+            quietly(|| go(&small)).err().unwrap_or_default(),
+            shrink::show(&small)
+        ));
+    }
+    Ok(())
+}

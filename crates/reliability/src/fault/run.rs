@@ -1,0 +1,347 @@
+//! One run with one fault.
+//!
+//! A device that *tells* (an errno, half a request): the answer is the model's or an error of the device, no change is
+//! accepted after a shutdown, and what a healthy device then shows is what the crash oracle allows: nothing that was
+//! promised is lost, the checker is silent.
+//!
+//! A device that *lies* answers well and does wrong. Metadata and log have checksums and addresses, file data has
+//! neither, and a block that was not written is a good block of an earlier time. So:
+//!
+//! | lie | answers | afterwards, on the medium as it is |
+//! |---|---|---|
+//! | read corrupted, misdirected, not done | the model's, or an error; bytes of files may be wrong | sound, names of some moment of the run |
+//! | write corrupted | as above | names of some moment, or damage that the checker finds and repairs |
+//! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
+
+use crate::crash::base::{Base, short_write};
+use crate::machine::{Engine, Way};
+use crate::setup::Devices;
+use crate::tree::ReadError;
+use crate::verdict::{check_silent, finds, repair};
+use myriad_device::{BlockDevice, FaultDevice, FaultKind, FaultOp, FaultSpan, OverlayDevice, RecordingDevice};
+use myriad_engine::Error;
+use myriad_sim::compare::{Differ, Rules};
+use myriad_sim::crash::{Found, History};
+use myriad_sim::op::*;
+use myriad_sim::shrink;
+use std::sync::Arc;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The log's own device instead of the volume's.
+    pub on_log: bool,
+    pub op: FaultOp,
+    pub nth: u64,
+    pub span: FaultSpan,
+    pub kind: FaultKind,
+}
+
+/// How much may be wrong afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    None,
+    /// What was read was not what is there.
+    Read,
+    /// What is there has a wrong checksum.
+    Visible,
+    /// What is there is old.
+    Invisible,
+}
+
+impl Fault {
+    fn lie(&self) -> Lie {
+        match (self.kind, self.op) {
+            (FaultKind::Fail(_) | FaultKind::Short, _) => Lie::None,
+            (_, FaultOp::Read) => Lie::Read,
+            (FaultKind::Corrupted, FaultOp::Write) => Lie::Visible,
+            _ => Lie::Invisible,
+        }
+    }
+}
+
+/// What came of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The engine answered an error.
+    Error,
+    /// Nobody noticed, and nothing was wrong.
+    Harmless,
+    /// The engine noticed nothing; the checker did, and repaired.
+    Checker,
+    /// Only a file's bytes, or the age of what was not written, can be wrong.
+    Unnoticed,
+}
+
+impl Outcome {
+    pub const ALL: [Self; 4] = [Self::Error, Self::Harmless, Self::Checker, Self::Unnoticed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "an error of the engine",
+            Self::Harmless => "no harm",
+            Self::Checker => "found and repaired by check",
+            Self::Unnoticed => "not to be seen: file data, or old blocks",
+        }
+    }
+}
+
+/// Requests of each kind that a run makes: reads, writes and flushes of the volume's device, then of the log's.
+pub type Seen = [[u64; 3]; 2];
+
+pub const OPS: [FaultOp; 3] = [FaultOp::Read, FaultOp::Write, FaultOp::Flush];
+
+type Device = FaultDevice<RecordingDevice<OverlayDevice>>;
+
+/// Whether the error is one that a failing device may cause.
+fn is_expected(error: &Error, lie: Lie) -> bool {
+    matches!(error, Error::Io { .. } | Error::Shutdown)
+        || lie != Lie::None
+            && matches!(error, Error::Corrupt(_) | Error::Foreign | Error::Incompatible(_) | Error::Option { .. })
+}
+
+/// A read that fails loses nothing, so what asked for it may be tried again.
+fn is_read(error: &Error) -> bool {
+    matches!(error, Error::Io { op: "read", .. })
+}
+
+struct Rig {
+    devices: Vec<Arc<Device>>,
+    lie: Lie,
+    history: History,
+    /// The engine said that something is wrong.
+    told: bool,
+    /// Bytes of files were not what they should be.
+    wrong_bytes: bool,
+}
+
+/// Runs the steps with a fault, then looks at the volume as the device has it.
+pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, Outcome), String> {
+    let images = base.devices();
+    let clock = Arc::default();
+    let wrap = |image: &Arc<dyn BlockDevice>| {
+        let recording = RecordingDevice::with_clock(OverlayDevice::new(image.clone()), Arc::clone(&clock));
+        Arc::new(FaultDevice::new(recording))
+    };
+    let devices: Vec<Arc<Device>> = [Some(&images.main), images.log.as_ref()].into_iter().flatten().map(wrap).collect();
+    if let Some(Fault { on_log, op, nth, span, kind }) = fault {
+        devices[usize::from(on_log)].inject(op, nth, span, kind);
+    }
+    let lie = fault.map_or(Lie::None, |fault| fault.lie());
+    let history = History::new(base.model.clone(), 0);
+    let mut rig = Rig { devices, lie, history, told: false, wrong_bytes: false };
+    match Engine::open(&base.setup, rig.faulty(), Way::Path) {
+        Ok(engine) => rig.run_steps(engine, steps)?,
+        Err(error) if is_expected(&error, lie) => rig.told = true,
+        Err(error) => return Err(format!("opening: {error}")),
+    }
+    let mut seen = Seen::default();
+    for (device, seen) in rig.devices.iter().zip(&mut seen) {
+        *seen = OPS.map(|op| device.seen(op));
+    }
+    let outcome = rig.look(base)?;
+    Ok((seen, outcome))
+}
+
+impl Rig {
+    fn faulty(&self) -> Devices {
+        let mut devices = self.devices.iter().map(|device| device.clone() as Arc<dyn BlockDevice>);
+        Devices { main: devices.next().expect("a volume has a device"), log: devices.next() }
+    }
+
+    /// The devices as they are, working well from here on.
+    fn healthy(&self) -> Devices {
+        let mut images =
+            self.devices.iter().map(|device| Arc::new(device.inner().inner().fork()) as Arc<dyn BlockDevice>);
+        Devices { main: images.next().expect("a volume has a device"), log: images.next() }
+    }
+
+    fn point(&self) -> usize {
+        self.devices.iter().map(|device| device.inner().event_count()).sum()
+    }
+
+    fn apply(&mut self, step: &Step) -> Answer {
+        let point = self.point();
+        self.history.apply(step, point)
+    }
+
+    fn apply_failed(&mut self, step: &Step) {
+        let point = self.point();
+        self.history.apply_failed(step, point);
+    }
+
+    fn run_steps(&mut self, mut engine: Engine, steps: &[Step]) -> Result<(), String> {
+        let sync = Step { cred: 0, op: Op::Sync };
+        let mut differ = Differ::new(Rules::from_env());
+        for (index, step) in steps.iter().enumerate() {
+            let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
+            match engine.run(step, self.history.model().next_clock()) {
+                Ok(got) => {
+                    // What follows the byte that could not be had is not written, and the count says so.
+                    let short = self.told_or_struck().then(|| short_write(step, &got)).flatten();
+                    let step = short.as_ref().unwrap_or(step);
+                    let expected = self.apply(step);
+                    let compared = differ.answer(self.history.model(), step, &expected, &got);
+                    match (self.lie, compared) {
+                        (_, Ok(())) => {}
+                        (Lie::None, Err(message)) => return Err(at(message)),
+                        // No checksum covers them.
+                        (_, Err(_)) if matches!((&step.op, &got), (Op::Read { .. }, Ok(_))) => self.wrong_bytes = true,
+                        // A hole and zeros are the same to the oracle, not to the seek.
+                        (_, Err(_)) if matches!(step.op, Op::SeekData { .. } | Op::SeekHole { .. }) => {
+                            self.wrong_bytes = true
+                        }
+                        // An old block was read; from here on the model knows nothing of this volume.
+                        (Lie::Invisible, Err(_)) => {
+                            give_up(engine);
+                            return Ok(());
+                        }
+                        (_, Err(message)) => return Err(at(message)),
+                    }
+                }
+                Err(error) if !is_expected(&error, self.lie) => {
+                    return Err(at(format!("not an error of the device: {error}")));
+                }
+                Err(error) => {
+                    self.told = true;
+                    if step.op == Op::Remount {
+                        // The volume is closed, or was never opened again; what closing wrote counts.
+                        self.apply_failed(&sync);
+                        return Ok(());
+                    }
+                    if self.lie != Lie::None {
+                        self.apply_failed(step);
+                        self.apply_failed(&sync);
+                        give_up(engine);
+                        return Ok(());
+                    }
+                    if !step.op.is_change() {
+                        continue;
+                    }
+                    // A read that failed before anything was changed leaves no trace: the run goes on, and would show one.
+                    if is_read(&error) && self.is_one_piece(step) {
+                        continue;
+                    }
+                    // What trying again and closing write may be a checkpoint with or without the operation: whether it
+                    // is in effect is open from here on, but not whether it was promised.
+                    after_failure(engine, step, &error).map_err(at)?;
+                    self.apply_failed(step);
+                    self.apply_failed(&sync);
+                    return Ok(());
+                }
+            }
+        }
+        match engine.close() {
+            Err(error) if !is_expected(&error, self.lie) => return Err(format!("closing: {error}")),
+            Err(_) => {
+                self.told = true;
+                // Closing may have made durable what nobody had asked for yet.
+                self.apply_failed(&sync);
+            }
+            Ok(()) => {
+                let _ = self.apply(&sync);
+            }
+        }
+        Ok(())
+    }
+
+    fn told_or_struck(&self) -> bool {
+        self.told || self.devices.iter().any(|device| device.struck() > 0)
+    }
+
+    /// Whether the operation is one transaction, so that it happens or does not. A sync first flushes; what changes a
+    /// size, or removes a file, may free what it cut off in several.
+    fn is_one_piece(&self, step: &Step) -> bool {
+        match &step.op {
+            Op::Sync | Op::Fsync { .. } | Op::Write { .. } | Op::Truncate { .. } | Op::Allocate { .. } => false,
+            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } | Op::Close { .. } => false,
+            Op::SetAttr { change, .. } | Op::HandleSetAttr { change, .. } => !matches!(change, Change::Size(_)),
+            // The slot's file is closed first, and may have to go.
+            Op::Open { slot, how, .. } => !how.truncate && self.history.model().handle(*slot).is_none(),
+            Op::OpenTmpfile { slot, .. } => self.history.model().handle(*slot).is_none(),
+            _ => true,
+        }
+    }
+
+    /// The volume on the medium as it is.
+    fn look(&self, base: &Base) -> Result<Outcome, String> {
+        let healthy = self.healthy();
+        let noticed = if self.told { Outcome::Error } else { Outcome::Harmless };
+        if self.lie == Lie::None {
+            check_silent(&healthy).map_err(|message| format!("before recovery: {message}"))?;
+            let found = self.read(base, &healthy)?;
+            self.history.judge(self.point(), &found)?;
+            check_silent(&healthy)?;
+            return Ok(noticed);
+        }
+        let sound = check_silent(&healthy);
+        if let Err(message) = &sound {
+            if self.lie == Lie::Read {
+                return Err(format!("a wrong read has damaged the volume: {message}"));
+            }
+            let torn = finds(&healthy, myriad_check::number::SUPERBLOCK);
+            if torn && Engine::open(&base.setup, self.healthy(), Way::Path).is_ok() {
+                return Err(format!("a volume with a damaged superblock was opened: {message}"));
+            }
+            // The engine tells, or shows what it can; it never fails in another way.
+            match self.read(base, &self.healthy()) {
+                Err(message) if message.starts_with("panic") => return Err(message),
+                _ => {}
+            }
+            repair(&healthy)?;
+        }
+        let found = self.read(base, &healthy)?;
+        if sound.is_ok() && self.lie != Lie::Invisible && !self.history.was(&found) {
+            return Err("the checker is silent, but the names are those of no moment of the run".into());
+        }
+        Ok(match (sound, self.told, self.lie) {
+            (_, true, _) => Outcome::Error,
+            (Err(_), ..) => Outcome::Checker,
+            (Ok(()), false, Lie::Invisible) => Outcome::Unnoticed,
+            _ if self.wrong_bytes || self.history.judge(self.point(), &found).is_err() => Outcome::Unnoticed,
+            _ => Outcome::Harmless,
+        })
+    }
+
+    fn read(&self, base: &Base, devices: &Devices) -> Result<Found, String> {
+        let opened = Engine::open(&base.setup, devices.clone(), Way::Path);
+        let mut engine = opened.map_err(|error| format!("recovery: {error}"))?;
+        let (tree, contents) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
+        engine.close().map_err(|error| format!("closing after recovery: {error}"))?;
+        Ok(Found { tree, contents })
+    }
+}
+
+/// Ends a run on a device that lied, in whatever way it ends; what is on the medium is looked at afterwards.
+fn give_up(mut engine: Engine) {
+    let _ = engine.found();
+    let _ = engine.close();
+}
+
+/// Reads go on or fail for the device's sake; once the volume has said shutdown it stays so, and closing is safe.
+fn after_failure(mut engine: Engine, step: &Step, error: &Error) -> Result<(), String> {
+    let expected = |error: &Error| is_expected(error, Lie::None);
+    match engine.found() {
+        Err(ReadError::Engine(error)) if expected(&error) => {}
+        Err(error) => return Err(format!("reading after the failure: {error}")),
+        Ok(_) => {}
+    }
+    let probe = |engine: &mut Engine, name: &[u8]| {
+        engine.run(&Step { cred: 0, op: Op::Mkdir { path: name.into(), mode: 0o755 } }, 0)
+    };
+    let sync = engine.run(&Step { cred: 0, op: Op::Sync }, 0);
+    if matches!(sync, Err(Error::Shutdown)) {
+        for name in [b"after1", b"after2"] {
+            match probe(&mut engine, name) {
+                Err(Error::Shutdown) => {}
+                other => return Err(format!("a change after shutdown: {other:?}")),
+            }
+        }
+    } else if matches!(step.op, Op::Sync | Op::Fsync { .. }) && sync.is_ok() && !is_read(error) {
+        return Err("a failed sync was tried again and called good".into());
+    }
+    match engine.close() {
+        Err(error) if !expected(&error) => Err(format!("closing: {error}")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,31 @@
+//! Reliability: the engine under power cuts, failing devices and full volumes, judged by `sim`'s model and by `check`.
+//!
+//! ```text
+//! crash      every state that losing power can leave
+//! fault      every request of a run fails, is short, or lies
+//! paused     a checkpoint held in the middle while other threads work
+//! full       volumes filled to the last block
+//! planted    bugs on purpose, and who finds them
+//! report     all of it, in numbers
+//!
+//! setup, machine, nodes, convert, tree     a volume in memory, and the engine as a machine that runs `sim`'s steps
+//! verdict                                  what the checker says; panics as errors
+//! ```
+//!
+//! For tests and for `scripts/reliability` only; nothing that is shipped depends on it.
+
+#![forbid(unsafe_code)]
+
+mod convert;
+pub mod crash;
+pub mod fault;
+pub mod full;
+pub mod machine;
+mod nodes;
+pub mod paused;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+pub mod report;
+pub mod setup;
+pub mod tree;
+pub mod verdict;

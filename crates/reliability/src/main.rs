@@ -1,0 +1,147 @@
+//! The reliability report from the command line. `scripts/reliability --help` says how.
+
+use myriad_reliability::crash::campaign::Campaign;
+use myriad_reliability::crash::classes::{Amount, RunId};
+use myriad_reliability::fault::campaign::{Counts, inject};
+use myriad_reliability::report::{Plan, Report};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "\
+Usage: myriad-reliability [--ci | --long] [--minutes N] [--threads N] [--include FILE]
+       myriad-reliability --replay RUN
+       myriad-reliability --planted
+
+  --ci            the form that tests run; this is the default
+  --long          at least a million states and a hundred thousand faults
+  --minutes N     begin nothing new after so many minutes, and report what there is
+  --threads N     2 without it
+  --include FILE  add the last line of FILE, JSON with `images` and `failures`, to the report
+  --replay RUN    one run, as the report of its failure names it
+  --planted       plant each of the known bugs and say who finds it (feature planted-bugs)
+
+Exit status: 0 no violation, 1 some, 2 a wrong argument.";
+
+struct Arguments {
+    amount: Amount,
+    minutes: Option<u64>,
+    threads: usize,
+    include: Option<String>,
+    replay: Option<String>,
+    planted: bool,
+}
+
+/// `None`: help was asked for.
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
+    let mut parsed =
+        Arguments { amount: Amount::Short, minutes: None, threads: 2, include: None, replay: None, planted: false };
+    while let Some(option) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{option}: a value must follow"));
+        let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is not a number"));
+        match option.as_str() {
+            "--help" | "-h" => return Ok(None),
+            "--ci" => parsed.amount = Amount::Short,
+            "--long" => parsed.amount = Amount::Long,
+            "--planted" => parsed.planted = true,
+            "--minutes" => parsed.minutes = Some(number(value()?)?),
+            "--threads" => parsed.threads = number(value()?)?.clamp(1, 256) as usize,
+            "--include" => parsed.include = Some(value()?),
+            "--replay" => parsed.replay = Some(value()?),
+            _ => return Err(format!("{option}: no such option")),
+        }
+    }
+    Ok(Some(parsed))
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(why) => {
+            eprintln!("myriad-reliability: {why}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.planted {
+        return planted();
+    }
+    if let Some(name) = &arguments.replay {
+        return replay(name);
+    }
+    report(&arguments)
+}
+
+fn report(arguments: &Arguments) -> ExitCode {
+    let start = Instant::now();
+    let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
+    let plan = Plan {
+        amount: arguments.amount,
+        threads: arguments.threads,
+        is_over: &|| limit.is_some_and(|limit| start.elapsed() > limit),
+        progress: &|part| eprintln!("{:>5} s  {part}", start.elapsed().as_secs()),
+    };
+    let mut report = Report::make(&plan);
+    if let Some(path) = &arguments.include {
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let included = text.and_then(|text| report.include(text.lines().next_back().unwrap_or_default()));
+        if let Err(why) = included {
+            eprintln!("myriad-reliability: --include {path}: {why}");
+            return ExitCode::from(2);
+        }
+    }
+    println!("{report}");
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn replay(name: &str) -> ExitCode {
+    let failures = match (name.strip_prefix("fault/").and_then(|seed| seed.parse().ok()), RunId::named(name)) {
+        (Some(seed), _) => inject(&Counts::default(), &[seed], 1, || false),
+        (_, Some(run)) => Campaign::default().run(&[run], Amount::Long, 1, || false),
+        _ => {
+            eprintln!("myriad-reliability: {name} names no run; a report's line `replay:` does");
+            return ExitCode::from(2);
+        }
+    };
+    failures.iter().for_each(|failure| println!("{failure}"));
+    if failures.is_empty() {
+        println!("{name}: nothing wrong");
+        return ExitCode::SUCCESS;
+    }
+    ExitCode::FAILURE
+}
+
+#[cfg(feature = "planted-bugs")]
+fn planted() -> ExitCode {
+    use myriad_engine::planted::Bug;
+    // Panics are findings here, and are told as such.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = 0;
+    for &bug in Bug::ALL {
+        let start = Instant::now();
+        let found = myriad_reliability::planted::find(bug);
+        println!("{}: {}", bug.name(), bug.sentence());
+        match found {
+            Some(finding) => {
+                println!("  found by {} after {:.1} s:", finding.finder, start.elapsed().as_secs_f64());
+                finding.message.lines().take(3).for_each(|line| println!("    {}", line.trim()));
+            }
+            None => {
+                println!("  NOT FOUND after {:.1} s", start.elapsed().as_secs_f64());
+                missed += 1;
+            }
+        }
+    }
+    println!("{} planted, {missed} not found", Bug::ALL.len());
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn planted() -> ExitCode {
+    eprintln!(
+        "myriad-reliability: built without the feature planted-bugs; scripts/reliability --planted builds it with"
+    );
+    ExitCode::from(2)
+}

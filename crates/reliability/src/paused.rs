@@ -1,0 +1,233 @@
+//! A checkpoint held in the middle while other threads go on working, and then power is lost.
+//!
+//! ```text
+//! threads 0, 1   ops, ops                 ops, ops, ops                  ops
+//! syncing                  sync --- held at its nth request ---- let go      sync
+//! ```
+//!
+//! Each thread works in a directory of its own, so what may be found there is a prefix of its own operations, no older
+//! than those that had been answered when a sync began that has been answered: `sim::crash` judges each by itself. The
+//! order in which the threads get along is the host's, so a failure need not come again with the same seed; the states
+//! made of a trace are the same for the same trace.
+
+use crate::crash::base::Base;
+use crate::crash::classes::{Shape, small};
+use crate::crash::known::{Counts, Known};
+use crate::crash::plan::{self, Bounds};
+use crate::crash::trace::Trace;
+use crate::machine::{Engine, Way};
+use crate::setup::{Devices, Setup};
+use crate::verdict::check_silent;
+use myriad_device::{FaultOp, OverlayDevice, PausingDevice, RecordingDevice};
+use myriad_engine::Fs;
+use myriad_sim::compare::{Differ, Rules};
+use myriad_sim::crash::{Found, History};
+use myriad_sim::errno::Errno;
+use myriad_sim::generate::{Generator, Profile};
+use myriad_sim::model::Model;
+use myriad_sim::op::*;
+use myriad_sim::rng::Rng;
+use myriad_sim::shrink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const THREADS: usize = 2;
+/// Operations of each thread before, beside and after the checkpoint that is held.
+const BEFORE: usize = 40;
+const BESIDE: usize = 30;
+const AFTER: usize = 10;
+/// How long operations may go on beside a held checkpoint before it is let go: some may have to wait for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const BOUNDS: Bounds = Bounds { all_up_to: 4, sampled: 6, tears: 3, scattered: 3 };
+
+type Device = PausingDevice<RecordingDevice<OverlayDevice>>;
+
+/// One thread's view: its directory, and what may be found there.
+struct Worker {
+    engine: Engine,
+    history: History,
+    generator: Generator,
+    differ: Differ,
+    device: Arc<Device>,
+}
+
+fn dir(thread: usize) -> String {
+    format!("t{thread}")
+}
+
+fn setup() -> Setup {
+    let mut setup = small(Shape::Inside);
+    setup.size = 4 << 20;
+    setup.ag_size = Some(1 << 20);
+    setup
+}
+
+impl Worker {
+    fn run(&mut self, count: usize) -> Result<(), String> {
+        for _ in 0..count {
+            let mut step = self.generator.next(self.history.model());
+            // A synced write would wait for the checkpoint that is held.
+            if let Op::Open { how, .. } = &mut step.op {
+                how.sync = false;
+            }
+            let at = |message: String| format!("{}{message}", shrink::show(std::slice::from_ref(&step)));
+            let got = self.engine.run(&step, 0).map_err(|error| at(error.to_string()))?;
+            let expected = self.history.apply(&step, self.device.inner().event_count());
+            // The model's root is a directory like others here, which refuses for other reasons.
+            let is_root = |path: &[u8]| path.split(|&byte| byte == b'/').all(|part| part.is_empty() || part == b".");
+            let names_root = step.op.paths().iter().any(|path| is_root(path)) || expected == Err(Errno::BUSY);
+            if !(names_root && expected.is_err() && got.is_err()) {
+                self.differ.answer(self.history.model(), &step, &expected, &got).map_err(at)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Syncs; what each thread had been answered when it began is durable from here on.
+fn sync(fs: &Fs, device: &Device, begun: [usize; THREADS], workers: &mut [Worker]) -> Result<(), String> {
+    fs.sync().map_err(|error| error.to_string())?;
+    let point = device.inner().event_count();
+    workers.iter_mut().zip(begun).for_each(|(worker, index)| worker.history.promise(index, point));
+    Ok(())
+}
+
+/// Holds the checkpoint at its `nth` request of this kind. Answers the requests that it makes of that kind: beyond those
+/// nothing is held, and nothing is looked at.
+fn hold(base: &Base, seed: u64, op: FaultOp, nth: u64, looked: &Looked<'_>) -> Result<u64, String> {
+    let main = base.devices().main;
+    let recording = RecordingDevice::new(OverlayDevice::new(main.clone()));
+    let device = Arc::new(PausingDevice::new(recording));
+    let devices = Devices::from(device.clone());
+    let fs = base.setup.open(devices.clone()).map_err(|error| error.to_string())?;
+    let profile =
+        Profile { confined: true, sync_percent: 0, burst_every: 60, burst_max: 30, flags: false, ..Profile::crash() };
+    let mut workers: Vec<Worker> = (0..THREADS)
+        .map(|thread| {
+            let mut history = History::new(Model::new(0), 0);
+            history.checkpoints_beside();
+            Worker {
+                engine: Engine::on(&base.setup, devices.clone(), fs.clone(), Way::Path, dir(thread).as_bytes()),
+                history,
+                generator: Generator::new(seed * 10 + thread as u64, profile.clone()),
+                differ: Differ::new(Rules { times: false, ..Rules::from_env() }),
+                device: device.clone(),
+            }
+        })
+        .collect();
+    workers.iter_mut().try_for_each(|worker| worker.run(BEFORE))?;
+
+    let begun: [usize; THREADS] = std::array::from_fn(|thread| workers[thread].history.len());
+    let before = device.seen(op);
+    device.pause_at(op, nth);
+    let is_over = AtomicBool::new(false);
+    let mut held = false;
+    let (synced, worked) = std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| {
+            let synced = fs.sync().map_err(|error| error.to_string());
+            let point = device.inner().event_count();
+            is_over.store(true, Ordering::Release);
+            synced.map(|()| (point, device.seen(op)))
+        });
+        held = device.wait_until_held(|| is_over.load(Ordering::Acquire));
+        let (done, waiting) = std::sync::mpsc::channel();
+        let working: Vec<_> = workers
+            .iter_mut()
+            .map(|worker| {
+                let done = done.clone();
+                scope.spawn(move || {
+                    let result = worker.run(BESIDE);
+                    // Nobody listens any more if it took long.
+                    let _ = done.send(());
+                    result
+                })
+            })
+            .collect();
+        for _ in 0..THREADS {
+            if waiting.recv_timeout(PATIENCE).is_err() {
+                break;
+            }
+        }
+        device.go_on();
+        let worked: Vec<_> = working
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a panic beside the checkpoint".into())))
+            .collect();
+        (syncing.join().unwrap_or_else(|_| Err("a panic in the checkpoint".into())), worked)
+    });
+    worked.into_iter().collect::<Result<Vec<()>, String>>()?;
+    let (point, after) = synced?;
+    workers.iter_mut().zip(begun).for_each(|(worker, index)| worker.history.promise(index, point));
+    if held {
+        workers.iter_mut().try_for_each(|worker| worker.run(AFTER))?;
+        let begun = std::array::from_fn(|thread| workers[thread].history.len());
+        sync(&fs, &device, begun, &mut workers)?;
+        let trace = Trace::new(vec![main], vec![device.inner().timed_snapshot()]);
+        let histories: Vec<History> = workers.into_iter().map(|worker| worker.history).collect();
+        fs.close().map_err(|error| error.to_string())?;
+        looked.crash(&base.setup, &trace, &histories, seed)?;
+    }
+    Ok(after - before)
+}
+
+/// What was looked at.
+struct Looked<'a> {
+    contents: &'a Known,
+    counts: &'a Counts,
+}
+
+impl Looked<'_> {
+    fn crash(&self, setup: &Setup, trace: &Trace, histories: &[History], seed: u64) -> Result<(), String> {
+        let mut rng = Rng::new(seed);
+        let mut cursor = trace.cursor();
+        loop {
+            for (kind, pieces) in plan::states(trace, &cursor, &BOUNDS, &mut rng) {
+                let content = cursor.state_hash(&pieces).map_err(|error| error.to_string())?;
+                let is_new = self.contents.insert(content);
+                Counts::add(if is_new { &self.counts.states[kind as usize] } else { &self.counts.again });
+                let devices = cursor.state(&pieces).map_err(|error| error.to_string())?;
+                recover(setup, histories, cursor.point(), &devices).map_err(|message| {
+                    format!("power lost after event {}, {}: {message}", cursor.point(), kind.name())
+                })?;
+            }
+            if !cursor.advance().map_err(|error| error.to_string())? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn recover(setup: &Setup, histories: &[History], point: usize, devices: &Devices) -> Result<(), String> {
+    let fs = setup.open(devices.clone()).map_err(|error| format!("recovery: {error}"))?;
+    for (thread, history) in histories.iter().enumerate() {
+        let engine = Engine::on(setup, devices.clone(), fs.clone(), Way::Path, dir(thread).as_bytes());
+        let (tree, contents) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
+        history.judge(point, &Found { tree, contents }).map_err(|message| format!("thread {thread}: {message}"))?;
+    }
+    fs.close().map_err(|error| format!("closing after recovery: {error}"))?;
+    check_silent(devices)
+}
+
+/// Holds a checkpoint at each of its writes and flushes in turn.
+pub fn hold_everywhere(seed: u64, contents: &Known, counts: &Counts) -> Result<u64, String> {
+    let made = (0..THREADS).map(|thread| Step { cred: 0, op: Op::Mkdir { path: dir(thread).into(), mode: 0o755 } });
+    let base = Base::new(setup(), &made.collect::<Vec<_>>())?;
+    let looked = Looked { contents, counts };
+    let mut held = 0;
+    for op in [FaultOp::Write, FaultOp::Flush] {
+        let mut nth = 1;
+        loop {
+            let requests =
+                hold(&base, seed, op, nth, &looked).map_err(|message| format!("held at {op:?} {nth}: {message}"))?;
+            if nth > requests {
+                break;
+            }
+            Counts::add(&counts.runs);
+            held += 1;
+            nth += 1;
+        }
+    }
+    Ok(held)
+}

@@ -1,0 +1,52 @@
+//! Each planted bug in turn, and which part of the machinery finds it.
+
+use crate::crash::campaign::Campaign;
+use crate::crash::classes::{Amount, Class, RunId, What, runs};
+use crate::crash::known::{Counts, Known};
+use crate::fault::campaign::{self, inject};
+use crate::paused::hold_everywhere;
+use crate::verdict::catch;
+use myriad_engine::planted::{Bug, plant};
+
+/// Who found a bug, and what it said.
+pub struct Finding {
+    pub bug: Bug,
+    pub finder: &'static str,
+    pub message: String,
+}
+
+/// Those who look, in this order: the cheapest first.
+const FINDERS: [(&str, fn() -> Vec<String>); 6] = [
+    ("sequences of one operation", || explore(runs(Class::One, Amount::Short))),
+    ("faults", || inject(&campaign::Counts::default(), &[1, 2], 2, || false)),
+    ("sequences of two operations", || explore(runs(Class::Two, Amount::Short))),
+    ("random runs", || explore(seeds(Class::Random, 60))),
+    ("a checkpoint held", || {
+        let held = |seed| catch(|| hold_everywhere(seed, &Known::default(), &Counts::default()).map(drop)).err();
+        (1..=3).find_map(held).into_iter().collect()
+    }),
+    ("an old, almost full volume", || explore(seeds(Class::Aged, 8))),
+];
+
+fn seeds(class: Class, count: u64) -> Vec<RunId> {
+    let long = runs(class, Amount::Long);
+    long.into_iter().filter(|run| matches!(run.what, What::Seed(seed) if seed <= count)).collect()
+}
+
+fn explore(runs: Vec<RunId>) -> Vec<String> {
+    // One failure is enough, and need not be small.
+    let mut campaign = Campaign::default();
+    (campaign.failures_max, campaign.shrink_runs) = (1, 0);
+    campaign.run(&runs, Amount::Short, 2, || false)
+}
+
+/// Plants the bug and asks one after the other until somebody finds it.
+pub fn find(bug: Bug) -> Option<Finding> {
+    plant(Some(bug));
+    let found = FINDERS.iter().find_map(|(finder, look)| {
+        let message = look().into_iter().next()?;
+        Some(Finding { bug, finder, message })
+    });
+    plant(None);
+    found
+}

@@ -1,0 +1,182 @@
+//! Everything once, and what came of it.
+
+use crate::crash::campaign::Campaign;
+use crate::crash::classes::{Amount, Class, runs, sequence_count};
+use crate::crash::known::{Counts as CrashCounts, Known};
+use crate::crash::plan::Kind;
+use crate::fault::campaign::{Counts as FaultCounts, KINDS, inject, seeds};
+use crate::fault::run::Outcome;
+use crate::full::{Filling, fill};
+use crate::paused::hold_everywhere;
+use myriad_engine::Allocation;
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt::{self, Write};
+use std::sync::atomic::Ordering;
+
+/// What to do.
+pub struct Plan<'a> {
+    pub amount: Amount,
+    pub threads: usize,
+    /// Whether to stop: looked at between runs.
+    pub is_over: &'a (dyn Fn() -> bool + Sync),
+    /// Told when a part begins.
+    pub progress: &'a (dyn Fn(&str) + Sync),
+}
+
+/// What was done, and what went wrong.
+#[derive(Default)]
+pub struct Report {
+    crashes: Campaign,
+    paused: CrashCounts,
+    faults: FaultCounts,
+    /// Fillings, and operations that they accepted.
+    filled: (u64, u64),
+    stopped: bool,
+    cpu_seconds: f64,
+    /// Images mutated elsewhere, and how many of them did harm.
+    images: Option<(u64, u64)>,
+    pub violations: Vec<String>,
+}
+
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+impl Report {
+    /// Runs everything that the plan says.
+    pub fn make(plan: &Plan<'_>) -> Self {
+        let mut report = Self::default();
+        let before = cpu_seconds();
+        let is_over = || (plan.is_over)();
+        for class in Class::ALL {
+            (plan.progress)(class.sentence());
+            let failures = report.crashes.run(&runs(class, plan.amount), plan.amount, plan.threads, is_over);
+            report.violations.extend(failures);
+        }
+        (plan.progress)("checkpoints held");
+        let contents = Known::default();
+        for seed in 1..=if plan.amount == Amount::Long { 60 } else { 2 } {
+            if is_over() {
+                break;
+            }
+            if let Err(message) = hold_everywhere(seed, &contents, &report.paused) {
+                report.violations.push(format!("seed {seed}: {message}"));
+                break;
+            }
+        }
+        (plan.progress)("faults");
+        let failures = inject(&report.faults, &seeds(plan.amount), plan.threads, is_over);
+        report.violations.extend(failures);
+        (plan.progress)("full volumes");
+        for filling in Filling::ALL {
+            if is_over() {
+                break;
+            }
+            for threads in [1, 2] {
+                match fill(filling, Allocation::Delayed, 4096, threads) {
+                    Ok(accepted) => report.filled = (report.filled.0 + 1, report.filled.1 + accepted),
+                    Err(message) => {
+                        report.violations.push(format!("full volume, {filling:?}, {threads} threads: {message}"))
+                    }
+                }
+            }
+        }
+        report.stopped = is_over();
+        report.cpu_seconds = cpu_seconds() - before;
+        report
+    }
+
+    /// Adds a line of JSON that another program printed: `images` mutated, of which `failures` did harm.
+    pub fn include(&mut self, line: &str) -> Result<(), String> {
+        let value: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("no number named {name:?} in it"));
+        let (images, failures) = (number("images")?, number("failures")?);
+        let (all, harmful) = self.images.unwrap_or_default();
+        self.images = Some((all + images, harmful + failures));
+        if failures > 0 {
+            self.violations.push(format!("{failures} of {images} hostile images did harm; its own output says which"));
+        }
+        Ok(())
+    }
+
+    /// Distinct states that losing power left, of all classes.
+    pub fn states(&self) -> u64 {
+        self.crashes.distinct() + self.paused.distinct()
+    }
+
+    pub fn faults(&self) -> u64 {
+        self.faults.total()
+    }
+}
+
+fn number(counter: &std::sync::atomic::AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn crash_row(out: &mut String, name: &str, counts: &CrashCounts) -> fmt::Result {
+    write!(out, "  {name:<42} {:>7}", number(&counts.runs))?;
+    counts.states.iter().try_for_each(|count| write!(out, " {:>9}", number(count)))?;
+    writeln!(out, " {:>9} {:>9}", number(&counts.recoveries), counts.distinct())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = String::new();
+        writeln!(out, "Distinct states after losing power, each recovered, judged and checked")?;
+        write!(out, "  {:<42} {:>7}", "", "runs")?;
+        Kind::ALL.iter().try_for_each(|kind| write!(out, " {:>9}", kind.name()))?;
+        writeln!(out, " {:>9} {:>9}", "again", "all")?;
+        for class in Class::ALL {
+            crash_row(&mut out, class.sentence(), self.crashes.counts(class))?;
+        }
+        crash_row(&mut out, "a checkpoint held, threads beside it", &self.paused)?;
+        writeln!(out, "  {:<42} {:>67}", "together", self.states())?;
+        let counts = || Class::ALL.map(|class| self.crashes.counts(class));
+        let sum = |of: fn(&CrashCounts) -> u64| counts().into_iter().map(of).sum::<u64>();
+        writeln!(
+            out,
+            "  prefix: all that was written had arrived; subset: some writes; torn: a part of one; scattered: any sectors;"
+        )?;
+        writeln!(out, "  again: power was lost once more, during recovery or repair")?;
+        writeln!(out, "  judged again for another moment: {}", sum(|counts| number(&counts.again)))?;
+        writeln!(out, "  worked on after recovery: {}", sum(|counts| number(&counts.continued)))?;
+        for class in Class::ALL {
+            if let Some(all) = sequence_count(class) {
+                let runs = number(&self.crashes.counts(class).runs);
+                writeln!(
+                    out,
+                    "  {}: {runs} runs, {all} sequences with the log inside and as many with it apart",
+                    class.sentence()
+                )?;
+            }
+        }
+        writeln!(out, "\nFaults injected, and what came of them")?;
+        write!(out, "  {:<20}", "")?;
+        Outcome::ALL.iter().try_for_each(|outcome| write!(out, " {:>28}", outcome.name()))?;
+        writeln!(out)?;
+        for (index, (name, ..)) in KINDS.iter().enumerate() {
+            write!(out, "  {name:<20}")?;
+            Outcome::ALL.iter().try_for_each(|outcome| write!(out, " {:>28}", self.faults.of(index, *outcome)))?;
+            writeln!(out)?;
+        }
+        writeln!(out, "  together {}", self.faults())?;
+        let (fillings, accepted) = self.filled;
+        writeln!(out, "\nVolumes filled to the last block and emptied: {fillings}, by {accepted} operations")?;
+        match self.images {
+            Some((images, harmful)) => writeln!(out, "Hostile images: {images}, harmful {harmful}")?,
+            None => writeln!(out, "Hostile images: not part of this run")?,
+        }
+        let repaired = myriad_check::KINDS.iter().filter(|kind| kind.can_repair).count();
+        writeln!(out, "Kinds of damage that check tells apart: {}, repairs: {repaired}", myriad_check::KINDS.len())?;
+        writeln!(
+            out,
+            "Processor time: {:.0} s{}",
+            self.cpu_seconds,
+            if self.stopped { ", stopped before the end" } else { "" }
+        )?;
+        writeln!(out, "Violations: {}", self.violations.len())?;
+        self.violations.iter().try_for_each(|violation| writeln!(out, "\n{violation}"))?;
+        f.write_str(&out)
+    }
+}

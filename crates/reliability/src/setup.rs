@@ -1,0 +1,99 @@
+//! How volumes under test are made and opened.
+
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine as engine;
+use myriad_engine::{Clock, Fs, MkfsOptions, MountOptions, Order};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// The devices that a volume lies on.
+#[derive(Clone)]
+pub struct Devices {
+    pub main: Arc<dyn BlockDevice>,
+    /// The log's own, if it has one.
+    pub log: Option<Arc<dyn BlockDevice>>,
+}
+
+impl<D: BlockDevice + 'static> From<Arc<D>> for Devices {
+    fn from(main: Arc<D>) -> Self {
+        Self { main, log: None }
+    }
+}
+
+impl From<Arc<dyn BlockDevice>> for Devices {
+    fn from(main: Arc<dyn BlockDevice>) -> Self {
+        Self { main, log: None }
+    }
+}
+
+/// How a test's volumes are made and opened.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub size: u64,
+    pub block_size: u32,
+    pub order: Order,
+    pub log_size: Option<u64>,
+    /// Bytes of the log's own device; `None`: the log lies in the volume.
+    pub log_device_size: Option<u64>,
+    pub ag_size: Option<u64>,
+    pub options: MountOptions,
+    pub time: Arc<AtomicI64>,
+}
+
+impl Setup {
+    pub fn new(block_size: u32, size: u64) -> Self {
+        let time = Arc::new(AtomicI64::new(0));
+        let options = MountOptions {
+            cache_size: 64 << 20,
+            commit_interval_ms: 0,
+            seed: Some(1),
+            background: false,
+            clock: Clock::Manual(time.clone()),
+            ..MountOptions::default()
+        };
+        Self {
+            size,
+            block_size,
+            order: Order::Log,
+            log_size: None,
+            log_device_size: None,
+            ag_size: None,
+            options,
+            time,
+        }
+    }
+
+    pub fn mkfs_options(&self) -> MkfsOptions {
+        MkfsOptions {
+            block_size: self.block_size,
+            ag_size: self.ag_size,
+            log_size: self.log_size,
+            order: self.order,
+            seed: Some(7),
+            clock: engine::Clock::Manual(self.time.clone()),
+            ..MkfsOptions::default()
+        }
+    }
+
+    /// A fresh volume with its log inside.
+    pub fn format(&self) -> MemoryDevice {
+        let (main, log) = self.format_all();
+        assert!(log.is_none(), "the log has a device of its own");
+        main
+    }
+
+    /// A fresh volume, and its log's device if it has one.
+    pub fn format_all(&self) -> (MemoryDevice, Option<MemoryDevice>) {
+        let main = Arc::new(MemoryDevice::new(self.size));
+        let log = self.log_device_size.map(|size| Arc::new(MemoryDevice::new(size)));
+        self.time.store(0, Ordering::Relaxed);
+        let external = log.clone().map(|log| log as Arc<dyn BlockDevice>);
+        Fs::format_device(main.clone(), external, &self.mkfs_options()).expect("mkfs on memory");
+        (main.clone_image(), log.map(|log| log.clone_image()))
+    }
+
+    pub fn open(&self, devices: impl Into<Devices>) -> engine::Result<Fs> {
+        let devices = devices.into();
+        Fs::open_device(devices.main, devices.log, self.options.clone())
+    }
+}

@@ -1,0 +1,56 @@
+//! What the checker says of a volume, and panics as errors.
+
+use crate::setup::Devices;
+use myriad_check::{Options, check};
+
+/// The checker has nothing to say about the volume.
+pub fn check_silent(devices: &Devices) -> Result<(), String> {
+    let options = Options { threads: 1, ..Options::default() };
+    let report =
+        check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))?;
+    if report.is_sound() {
+        return Ok(());
+    }
+    let shown = report.findings.iter().take(10).map(|finding| format!("\n  {finding}"));
+    Err(format!("check finds {} things wrong:{}", report.finding_count, shown.collect::<String>()))
+}
+
+/// Whether the checker reports something of this kind.
+pub fn finds(devices: &Devices, number: u32) -> bool {
+    let options = Options { threads: 1, ..Options::default() };
+    let report = check(devices.main.clone(), devices.log.clone(), &options);
+    report.is_ok_and(|report| report.findings.iter().any(|finding| finding.number == number))
+}
+
+/// Check may repair; afterwards it has nothing to say.
+pub fn repair(devices: &Devices) -> Result<(), String> {
+    let options = Options { threads: 1, repair: true, ..Options::default() };
+    let report =
+        check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("repair: {error}"))?;
+    if !report.is_sound() {
+        let shown = report.remaining.iter().take(10).map(|finding| format!("\n  {finding}"));
+        return Err(format!("{} things remain after repair:{}", report.remaining_count, shown.collect::<String>()));
+    }
+    check_silent(devices)
+}
+
+/// Runs `work`; a panic becomes an error with its message.
+pub fn catch(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|payload| {
+        let message = payload.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| payload.downcast_ref::<&str>().copied());
+        Err(format!("panic: {}", message.unwrap_or("(no message)")))
+    })
+}
+
+/// While shrinking, the same panic would print a hundred times.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    // The hook is the process's: two threads that swap it at once could leave the silent one behind.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let result = work();
+    std::panic::set_hook(hook);
+    result
+}

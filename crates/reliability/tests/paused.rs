@@ -1,0 +1,25 @@
+//! The checkpointer is held at each of its requests while other threads work.
+
+use myriad_reliability::crash::known::{Counts, Known};
+use myriad_reliability::paused::hold_everywhere;
+use myriad_sim::rng;
+
+#[test]
+fn operations_beside_a_held_checkpoint() {
+    let first = rng::seed_or(1);
+    let runs = if rng::number("MYRIAD_SEED").is_some() {
+        1
+    } else if rng::is_long() {
+        60
+    } else {
+        3
+    };
+    let (contents, counts) = (Known::default(), Counts::default());
+    for seed in first..first + runs {
+        let held = hold_everywhere(seed, &contents, &counts).unwrap_or_else(|message| {
+            panic!("{message}\n{}", rng::replay_line("myriad-reliability", "paused::operations_beside", seed, ""))
+        });
+        assert!(held > 4, "a checkpoint has more requests than {held}");
+    }
+    println!("{} states", counts.distinct());
+}
