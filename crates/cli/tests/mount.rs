@@ -93,6 +93,7 @@ fn a_killed_daemon_leaves_a_directory_that_can_be_mounted_on_at_once() {
     let mounts = table.lines().filter(|line| line.split(' ').nth(1) == here.to_str()).count();
     assert_eq!(mounts, 1, "the dead mount is not below the new one");
     place.umount();
+    assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 0, "nor is its socket left");
     place.assert_sound();
 }
 

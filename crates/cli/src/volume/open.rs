@@ -169,18 +169,30 @@ pub struct Mounted {
 impl Opened {
     /// Opens the volume in `image`; one that a daemon has, by its mount.
     pub fn open(image: &Path, access: Access, options: &MountOptions) -> Result<Self> {
-        let refusal = match Volume::try_open(image, access, options)? {
-            Ok(volume) => return Ok(Self::Here(Rc::new(volume))),
-            Err(refusal) => refusal,
-        };
-        match control::mount_of(image)? {
-            Some(daemon) => {
-                let status = &daemon.status;
-                let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
-                Ok(Self::Mounted(Rc::new(Mounted { files, daemon, access })))
-            }
-            None => Err(refusal).at(image_name(image)),
+        check_is_image(image)?;
+        // Asked first: that costs less than to be refused.
+        if let Some(mounted) = Self::mounted(image, access)? {
+            return Ok(mounted);
         }
+        match Volume::try_open(image, access, options)? {
+            Ok(volume) => Ok(Self::Here(Rc::new(volume))),
+            // Mounted in between, or by nobody that we could ask.
+            Err(refusal) => match Self::mounted(image, access)? {
+                Some(mounted) => Ok(mounted),
+                None => Err(refusal).at(image_name(image)),
+            },
+        }
+    }
+
+    fn mounted(image: &Path, access: Access) -> Result<Option<Self>> {
+        let Some(daemon) = control::mount_of(image)? else { return Ok(None) };
+        let status = &daemon.status;
+        // Many may read what nobody changes.
+        if status.read_only && access == Access::Read {
+            return Ok(None);
+        }
+        let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
+        Ok(Some(Self::Mounted(Rc::new(Mounted { files, daemon, access }))))
     }
 
     pub fn tree(&self) -> &dyn Tree {

@@ -7,7 +7,7 @@ use crate::mount::table;
 use anyhow::Result;
 use rustix::process::geteuid;
 use serde_json::Value;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -101,7 +101,8 @@ pub fn await_reply(mut stream: Stream, keep_waiting: impl Fn() -> Result<()>) ->
     let mut line = Vec::new();
     loop {
         keep_waiting()?;
-        match io::BufRead::read_until(&mut stream, b'\n', &mut line) {
+        let room = REPLY_MAX.saturating_sub(line.len() as u64);
+        match (&mut stream).take(room).read_until(b'\n', &mut line) {
             Ok(_) if line.is_empty() => return Ok(None),
             Ok(_) => return Ok(parse_reply(&line).ok()),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}

@@ -5,6 +5,7 @@ use anyhow::Result;
 use rustix::process::geteuid;
 use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Names another directory, for hosts on which the usual one cannot be made.
@@ -74,6 +75,21 @@ impl ImageName {
     /// Name of this process's socket for the volume at `offset`.
     pub fn socket(&self, offset: u64) -> String {
         format!("{}-at{offset:x}-{}{SUFFIX}", self.0, std::process::id())
+    }
+
+    /// Removes the sockets of this user's daemons that were killed.
+    pub fn clear_left_behind(&self, directory: &Path) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| self.is_of(name)) else { continue };
+            let process = name.strip_suffix(SUFFIX).and_then(|name| name.rsplit('-').next());
+            let has_gone = process.is_some_and(|process| !Path::new("/proc").join(process).exists());
+            // One that listens may be of a process that this /proc does not show.
+            if has_gone && UnixStream::connect(entry.path()).is_err() {
+                // Left where it is, it does no harm.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     fn is_of(&self, socket: &str) -> bool {

@@ -54,7 +54,9 @@ impl Listener {
     /// For the volume at `offset` of an image.
     pub fn bind(image: &Path, offset: u64) -> Result<Self> {
         let name = ImageName::of(image).at(image_name(image))?;
-        let path = make_directory()?.join(name.socket(offset));
+        let directory = make_directory()?;
+        name.clear_left_behind(&directory);
+        let path = directory.join(name.socket(offset));
         // Left behind by a process of the same number that was killed: there cannot be another one.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(image_name(&path)),
