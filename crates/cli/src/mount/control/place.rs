@@ -4,6 +4,7 @@ use crate::failure::{At, Failure, image_name};
 use anyhow::Result;
 use rustix::process::geteuid;
 use std::fs::{DirBuilder, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -77,15 +78,14 @@ impl ImageName {
         format!("{}-at{offset:x}-{}{SUFFIX}", self.0, std::process::id())
     }
 
-    /// Removes the sockets of this user's daemons that were killed.
+    /// Removes the sockets of this user's daemons that were killed: nobody listens on them. (A daemon listens before its
+    /// socket has its name.)
     pub fn clear_left_behind(&self, directory: &Path) {
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some(name) = name.to_str().filter(|name| self.is_of(name)) else { continue };
-            let process = name.strip_suffix(SUFFIX).and_then(|name| name.rsplit('-').next());
-            let has_gone = process.is_some_and(|process| !Path::new("/proc").join(process).exists());
-            // One that listens may be of a process that this /proc does not show.
-            if has_gone && UnixStream::connect(entry.path()).is_err() {
+            let is_of = entry.file_name().to_str().is_some_and(|name| self.is_of(name));
+            if is_of
+                && UnixStream::connect(entry.path()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            {
                 // Left where it is, it does no harm.
                 let _ = std::fs::remove_file(entry.path());
             }
@@ -93,7 +93,7 @@ impl ImageName {
     }
 
     fn is_of(&self, socket: &str) -> bool {
-        socket.strip_prefix(&*self.0).is_some_and(|rest| rest.starts_with("-at"))
+        socket.strip_prefix(&*self.0).is_some_and(|rest| rest.starts_with("-at") && rest.ends_with(SUFFIX))
     }
 }
 

@@ -57,14 +57,16 @@ impl Listener {
         let directory = make_directory()?;
         name.clear_left_behind(&directory);
         let path = directory.join(name.socket(offset));
-        // Left behind by a process of the same number that was killed: there cannot be another one.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(image_name(&path)),
+        // It gets its name, over whatever a process of the same number left behind, when it can be connected to.
+        let nameless = path.with_extension("new");
+        match std::fs::remove_file(&nameless) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(image_name(&nameless)),
             _ => {}
         }
-        let socket = UnixListener::bind(&path).at(image_name(&path))?;
+        let socket = UnixListener::bind(&nameless).at(image_name(&nameless))?;
         // Its directory is closed to others in any case.
-        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).at(image_name(&path))?;
+        std::fs::set_permissions(&nameless, Permissions::from_mode(0o600)).at(image_name(&nameless))?;
+        std::fs::rename(&nameless, &path).at(image_name(&path))?;
         Ok(Self { socket, path })
     }
 
