@@ -3,7 +3,8 @@
 //!     verb.rs      what a verb is: options, examples, exit codes, code; parser, help, manual and completions read it
 //!     verbs/       one file a verb, and the table of them all
 //!     transfer/    files in and out: import, export, cp, verify
-//!     volume/      IMAGE:/path, opening a volume or its device, refusing by name
+//!     volume/      IMAGE:/path, opening a volume or its device or its mount, refusing by name
+//!     mount/       mounted volumes: options, the daemon, its control socket
 //!     show/        names, sizes, times and owners as people and as programs read them
 //!     context.rs   what a run shares: output, errors reported so far, signals, progress
 //!     failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
@@ -13,6 +14,7 @@
 mod context;
 mod failure;
 mod interrupt;
+mod mount;
 mod output;
 mod progress;
 mod show;
@@ -63,12 +65,15 @@ fn main() -> ExitCode {
 }
 
 /// The name to show in usage lines, and the arguments with the verb in its place: mount(8)'s family calls
-/// `mkfs.myriad` and `fsck.myriad`.
+/// `mkfs.myriad`, `fsck.myriad`, `mount.fuse.myriad` and `umount.fuse.myriad`.
 fn called_as(mut arguments: Vec<OsString>) -> (String, Vec<OsString>) {
     let own = arguments.first().map(std::path::PathBuf::from).unwrap_or_default();
     let own = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for verb in ["mkfs", "fsck"] {
+    for verb in ["mkfs", "fsck", "mount", "umount"] {
         if own.strip_prefix(verb).is_some_and(|rest| rest.starts_with('.')) {
+            if verb == verbs::mount::NAME {
+                arguments = verbs::mount::from_mount(arguments);
+            }
             arguments.insert(1, verb.into());
         }
     }

@@ -13,6 +13,8 @@ pub trait Command: clap::Args {
     const ABOUT: &'static str;
     /// Paragraphs of the manual page and of `--help`.
     const DETAILS: &'static str = "";
+    /// Paragraphs that follow, where they come from a table of their own.
+    const MORE: fn() -> String = String::new;
     const EXAMPLES: &'static [Example];
     /// What it may exit with.
     const EXIT: &'static [(u8, &'static str)] = EXIT_STATUS;
@@ -63,6 +65,7 @@ pub struct Verb {
     pub name: &'static str,
     pub about: &'static str,
     pub details: &'static str,
+    more: fn() -> String,
     pub examples: &'static [Example],
     pub exit: &'static [(u8, &'static str)],
     pub exit_code: fn(Kind) -> u8,
@@ -76,6 +79,7 @@ impl Verb {
             name: C::NAME,
             about: C::ABOUT,
             details: C::DETAILS,
+            more: C::MORE,
             examples: C::EXAMPLES,
             exit: C::EXIT,
             exit_code: C::EXIT_CODE,
@@ -91,10 +95,9 @@ impl Verb {
     /// The verb's part of the parser.
     pub fn parser(&self) -> clap::Command {
         let command = (self.arguments)(clap::Command::new(self.name)).about(self.about).disable_help_subcommand(true);
-        let command = match self.details {
-            "" => command,
-            details => command.long_about(format!("{}.\n\n{details}", self.about)),
-        };
+        let paragraphs = [format!("{}.", self.about), self.details.into(), (self.more)()];
+        let paragraphs: Vec<String> = paragraphs.into_iter().filter(|text| !text.is_empty()).collect();
+        let command = if paragraphs.len() > 1 { command.long_about(paragraphs.join("\n\n")) } else { command };
         let examples: Vec<String> =
             self.examples.iter().map(|(line, does)| format!("  {line}\n      {does}")).collect();
         command.after_long_help(format!("Examples:\n{}", examples.join("\n")))

@@ -157,6 +157,12 @@ impl<const RANK: u8, T> Mutex<RANK, T> {
         let held = Held::wait(const { rank(RANK) }, 0);
         Guard { guard: self.0.lock(), _held: held }
     }
+
+    /// Does not wait, so it may be out of order.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = self.0.try_lock()?;
+        Some(Guard { guard, _held: Held::tried(const { rank(RANK) }, 0) })
+    }
 }
 
 /// parking_lot's reader-writer lock, with a rank.

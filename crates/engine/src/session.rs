@@ -262,6 +262,21 @@ impl Fs {
         }
     }
 
+    /// How full memory and log are at this moment.
+    pub fn levels(&self) -> Levels {
+        let volume = self.volume();
+        let block = volume.cache.block_size() as u64;
+        let frames = volume.cache.frame_count() as u64;
+        Levels {
+            cache_size: frames * block,
+            cache_used: frames.saturating_sub(volume.cache.free_frames() as u64) * block,
+            dirty_data: volume.files.dirty_pages.load(Ordering::Relaxed) * block,
+            dirty_log: volume.epoch.log_bytes.load(Ordering::Relaxed),
+            // A checkpoint in progress has it: not worth waiting for.
+            log_used: volume.checkpointer.try_lock().and_then(|checkpointer| checkpointer.log_used()),
+        }
+    }
+
     /// Why the volume refuses changes, if an earlier device error shut it down.
     pub fn shut_down_reason(&self) -> Option<String> {
         self.volume().shut_down_reason()
@@ -391,6 +406,20 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
         myriad_format::header::seal(&mut bytes, 0);
     }
     Ok(Superblock::decode(&bytes, FsBlock(0))?)
+}
+
+/// How full memory and log are at a moment, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levels {
+    /// Room for cached blocks, and how much of it holds some.
+    pub cache_size: u64,
+    pub cache_used: u64,
+    /// File data that is in memory only.
+    pub dirty_data: u64,
+    /// What the changes of metadata since the last checkpoint will take in the log.
+    pub dirty_log: u64,
+    /// Of the log, what a recovery would read; `None` without a log, and while a checkpoint is being written.
+    pub log_used: Option<u64>,
 }
 
 /// Facts about an open volume.

@@ -425,3 +425,21 @@ fn a_name_never_answers_for_another_file() {
     fs.close().unwrap();
     assert_sound(&device, None);
 }
+
+#[test]
+fn levels_tell_what_is_in_memory_only() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, quiet());
+    let session = fs.session(Cred::root());
+    let file = session.open("file", WRITE).unwrap();
+    file.write_at(&[7; 20_000], 0).unwrap();
+    let dirty = fs.levels();
+    assert_eq!(dirty.dirty_data, 5 * 4096);
+    assert!(dirty.dirty_log > 0 && dirty.cache_used > 0 && dirty.cache_used <= dirty.cache_size, "{dirty:?}");
+    fs.sync().unwrap();
+    let clean = fs.levels();
+    assert_eq!((clean.dirty_data, clean.dirty_log), (0, 0));
+    assert!(clean.log_used.unwrap() > dirty.log_used.unwrap(), "{dirty:?} {clean:?}");
+    let options = MkfsOptions { log_size: Some(0), order: Order::None, ..MkfsOptions::default() };
+    assert_eq!(open(&formatted(64 << 20, &options), quiet()).levels().log_used, None);
+}

@@ -38,24 +38,24 @@ impl Owners {
 /// `USER[:GROUP]` by name or number, as chown(1) takes it. Without a group: the user's own, or the user's number.
 pub fn parse(text: &str) -> Result<(u32, u32), String> {
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-    let known = User::from_name(user).ok().flatten();
-    let uid = match (&known, user.parse()) {
-        (Some(known), _) => known.uid.as_raw(),
-        (None, Ok(uid)) => uid,
-        (None, Err(_)) => return Err(format!("this host knows no user `{user}`; give the number")),
-    };
+    let uid = parse_user(user)?;
     let gid = match group {
-        None => {
-            let by_uid = known.or_else(|| User::from_uid(Uid::from_raw(uid)).ok().flatten());
-            by_uid.map_or(uid, |user| user.gid.as_raw())
-        }
-        Some(group) => match (Group::from_name(group).ok().flatten(), group.parse()) {
-            (Some(known), _) => known.gid.as_raw(),
-            (None, Ok(gid)) => gid,
-            (None, Err(_)) => return Err(format!("this host knows no group `{group}`; give the number")),
-        },
+        None => User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or(uid, |user| user.gid.as_raw()),
+        Some(group) => parse_group(group)?,
     };
     Ok((uid, gid))
+}
+
+/// A user by name or number.
+pub fn parse_user(text: &str) -> Result<u32, String> {
+    let known = User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
+    known.or_else(|| text.parse().ok()).ok_or_else(|| format!("this host knows no user `{text}`; give the number"))
+}
+
+/// A group by name or number.
+pub fn parse_group(text: &str) -> Result<u32, String> {
+    let known = Group::from_name(text).ok().flatten().map(|group| group.gid.as_raw());
+    known.or_else(|| text.parse().ok()).ok_or_else(|| format!("this host knows no group `{text}`; give the number"))
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use std::io::{self, Write};
 
 /// `name:  value` lines, the values in one column.
-pub fn facts(out: &mut Output, facts: &[(&str, String)]) -> io::Result<()> {
-    let width = facts.iter().map(|(name, _)| name.len() + 1).max().unwrap_or(0);
+pub fn facts(out: &mut Output, facts: &[(impl AsRef<str>, String)]) -> io::Result<()> {
+    let width = facts.iter().map(|(name, _)| name.as_ref().len() + 1).max().unwrap_or(0);
     for (name, value) in facts {
-        writeln!(out, "{:width$}  {value}", format!("{name}:"))?;
+        writeln!(out, "{:width$}  {value}", format!("{}:", name.as_ref()))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure, errno_text, image_name};
 use crate::show::name;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{Access, ChangeArgs, Place, Volume, Volumes};
+use crate::volume::{Access, ChangeArgs, Opened, Place, Volume, Volumes};
 use anyhow::Result;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use myriad_engine::{Errno, Error, Node};
@@ -107,8 +107,8 @@ impl Command for Cp {
         written.finish(|written| {
             read.finish(|read| {
                 let target = match target {
-                    Operand::Volume(place) => Side::Volume(written.get(&place.image)?, place.clone()),
-                    Operand::Host(path) => Side::Host(path.clone()),
+                    Operand::Volume(place) => Side::of(written.get(&place.image)?, place, true)?,
+                    Operand::Host(path) => Side::Host(path.clone(), target.clone()),
                 };
                 let into = target.is_dir() && !self.no_target_directory;
                 if sources.len() > 1 && !into {
@@ -117,14 +117,15 @@ impl Command for Cp {
                 }
                 for source in sources {
                     context.check()?;
+                    let follow = !self.is_recursive();
                     let source = match source {
                         Operand::Volume(place) if is_target(&place.image) => {
-                            written.get(&place.image).map(|volume| Side::Volume(volume, place.clone()))
+                            written.get(&place.image).and_then(|volume| Side::of(volume, place, follow))
                         }
                         Operand::Volume(place) => {
-                            read.get(&place.image).map(|volume| Side::Volume(volume, place.clone()))
+                            read.get(&place.image).and_then(|volume| Side::of(volume, place, follow))
                         }
-                        Operand::Host(path) => Ok(Side::Host(path.clone())),
+                        Operand::Host(path) => Ok(Side::Host(path.clone(), source.clone())),
                     };
                     let copied = source.and_then(|from| self.copy(context, &from, &target, into));
                     context.tolerate(copied)?;
@@ -136,23 +137,32 @@ impl Command for Cp {
     }
 }
 
-/// An operand whose volume is open.
+/// An operand whose volume is open. A file of a volume that is mounted is one of the host.
 enum Side {
-    Host(PathBuf),
+    Host(PathBuf, Operand),
     Volume(Rc<Volume>, Place),
 }
 
 impl Side {
+    fn of(volume: Opened, place: &Place, follow: bool) -> Result<Self> {
+        Ok(match volume {
+            Opened::Here(volume) => Self::Volume(volume, place.clone()),
+            Opened::Mounted(mounted) => {
+                Self::Host(mounted.files.host_path(&place.path, follow).at(place)?, Operand::Volume(place.clone()))
+            }
+        })
+    }
+
     fn operand(&self) -> Operand {
         match self {
-            Self::Host(path) => Operand::Host(path.clone()),
+            Self::Host(_, operand) => operand.clone(),
             Self::Volume(_, place) => Operand::Volume(place.clone()),
         }
     }
 
     fn is_dir(&self) -> bool {
         match self {
-            Self::Host(path) => path.is_dir(),
+            Self::Host(path, _) => path.is_dir(),
             Self::Volume(volume, place) => volume.session().stat(&place.path).is_ok_and(|stat| stat.is_dir()),
         }
     }
@@ -202,7 +212,7 @@ impl Cp {
                 let mut writer = Writer::new(target, dir, base, Keep { umask, ..keep(Some(owner)) }, existing, false);
                 run::run(context, feed, &mut writer, options)
             }
-            Side::Host(path) => {
+            Side::Host(path, _) => {
                 let (dir, base) = match name {
                     Some(name) => (path.clone(), name),
                     None => {
@@ -239,7 +249,7 @@ impl Cp {
     fn is_link(&self, source: &Side) -> bool {
         self.is_recursive()
             && match source {
-                Side::Host(path) => path.is_symlink(),
+                Side::Host(path, _) => path.is_symlink(),
                 Side::Volume(volume, place) => {
                     let stat = volume.session().lstat(&place.path);
                     stat.is_ok_and(|stat| stat.file_type() == myriad_engine::FileType::Symlink)
@@ -249,7 +259,7 @@ impl Cp {
 
     fn feed(&self, source: &Side) -> Result<Feed> {
         match source {
-            Side::Host(path) => {
+            Side::Host(path, _) => {
                 host_tree::read(path, host_tree::Options { follow: !self.is_recursive(), ..Default::default() })
             }
             Side::Volume(volume, place) => {
@@ -295,7 +305,7 @@ impl Cp {
                 }
                 Ok(())
             }
-            (Side::Host(from), Side::Host(to)) => {
+            (Side::Host(from, _), Side::Host(to, _)) => {
                 let to = name.map_or(to.clone(), |name| to.join(OsStr::from_bytes(name)));
                 let from = from.canonicalize().at(image_name(from))?;
                 let absolute = std::path::absolute(&to).at(image_name(&to))?;
@@ -305,7 +315,7 @@ impl Cp {
                 });
                 if real.is_ok_and(|real| real.starts_with(&from)) { same(source.operand()) } else { Ok(()) }
             }
-            (Side::Host(from), Side::Volume(..)) if !from.exists() && !from.is_symlink() => {
+            (Side::Host(from, _), Side::Volume(..)) if !from.exists() && !from.is_symlink() => {
                 Err(Failure::new(image_name(from), errno_text(Errno::NOENT), "check the name").into())
             }
             _ => Ok(()),

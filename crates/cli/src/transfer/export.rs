@@ -7,11 +7,11 @@ use super::host_target::HostTarget;
 use super::run::{self, Options, Tally};
 use super::target::Keep;
 use super::writer::{Existing, Writer};
-use super::{ExistingArgs, ReportArgs, owner_or_source, parse_owner, session, summarize, volume_tree};
+use super::{ExistingArgs, ReportArgs, host_tree, owner_or_source, parse_owner, session, summarize, volume_tree};
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, OpenArgs, Place, Volume};
+use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -59,7 +59,7 @@ impl Command for Export {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let volume = Volume::open(&self.source.image, Access::Read, &self.open.mount_options())?;
+        let volume = Opened::open(&self.source.image, Access::Read, &self.open.mount_options())?;
         let result = self.transfer(context, &volume);
         let closed = volume.close();
         let (tally, result) = result?;
@@ -80,8 +80,8 @@ impl Export {
         Options { skip_unreadable: self.report.skip_unreadable, doing: "exporting" }
     }
 
-    fn transfer(&self, context: &Context, volume: &Volume) -> Result<(Tally, Result<()>)> {
-        let stat = volume.session().stat(&self.source.path).at(&self.source)?;
+    fn transfer(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
+        let stat = volume.tree().stat(&self.source.path).at(&self.source)?;
         if !stat.is_dir() {
             return Err(Failure::new(&self.source, "is not a directory", "copy a single file with myriad cp").into());
         }
@@ -97,7 +97,7 @@ impl Export {
         self.to_directory(context, volume)
     }
 
-    fn to_stdout(&self, context: &Context, volume: &Volume, compression: Compression) -> Result<(Tally, Result<()>)> {
+    fn to_stdout(&self, context: &Context, volume: &Opened, compression: Compression) -> Result<(Tally, Result<()>)> {
         let stdout = std::io::stdout();
         if stdout.is_terminal() {
             return Err(Failure::usage("-", "an archive is nothing for a terminal", "redirect standard output").into());
@@ -107,7 +107,7 @@ impl Export {
             .map(|(tally, result, _)| (tally, result))
     }
 
-    fn to_archive(&self, context: &Context, volume: &Volume, compression: Compression) -> Result<(Tally, Result<()>)> {
+    fn to_archive(&self, context: &Context, volume: &Opened, compression: Compression) -> Result<(Tally, Result<()>)> {
         let place = image_name(&self.target);
         let metadata = std::fs::metadata(&self.target);
         if metadata.as_ref().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
@@ -147,7 +147,7 @@ impl Export {
     fn archive<W: Write>(
         &self,
         context: &Context,
-        volume: &Volume,
+        volume: &Opened,
         output: W,
         compression: Compression,
         place: String,
@@ -161,12 +161,21 @@ impl Export {
         Ok((tally, result, sink.into_output()))
     }
 
-    fn feed(&self, volume: &Volume) -> Result<Feed> {
-        let node = volume.session().resolve(&self.source.path).at(&self.source)?;
-        Ok(volume_tree::read(|| session(volume), node, self.source.clone()))
+    fn feed(&self, volume: &Opened) -> Result<Feed> {
+        match volume {
+            Opened::Here(volume) => {
+                let node = volume.session().resolve(&self.source.path).at(&self.source)?;
+                Ok(volume_tree::read(|| session(volume), node, self.source.clone()))
+            }
+            Opened::Mounted(mounted) => {
+                let path = mounted.files.host_path(&self.source.path, true).at(&self.source)?;
+                // What is mounted inside is not the volume's.
+                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, count: false })
+            }
+        }
     }
 
-    fn to_directory(&self, context: &Context, volume: &Volume) -> Result<(Tally, Result<()>)> {
+    fn to_directory(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
         let is_root = rustix::process::geteuid().is_root();
         match std::fs::create_dir(&self.target) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}

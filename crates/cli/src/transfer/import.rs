@@ -1,18 +1,22 @@
 //! `import`: a tree of the host, or an archive, into a volume.
 
 use super::batch::Feed;
+use super::host_target::HostTarget;
 use super::run::{self, Options, Tally};
 use super::target::Keep;
 use super::volume_target::VolumeTarget;
 use super::writer::Writer;
-use super::{ExistingArgs, ReportArgs, archive, host_tree, owner_or_source, parse_owner, session, summarize, top};
+use super::{
+    ExistingArgs, ReportArgs, archive, host_tree, owner_or_source, parse_owner, session, summarize, top, top_mounted,
+};
 use crate::context::Context;
 use crate::failure::{At, image_name};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, Place, Volume};
+use crate::volume::{self, Access, ChangeArgs, Opened, Place};
 use anyhow::Result;
 use std::fs::File;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -52,7 +56,7 @@ impl Command for Import {
 
     fn run(self, context: &Context) -> Result<Status> {
         let feed = self.feed()?;
-        let volume = Volume::open(&self.target.image, Access::Change, &self.change.mount_options())?;
+        let volume = Opened::open(&self.target.image, Access::Change, &self.change.mount_options())?;
         let start = Instant::now();
         let result = self.transfer(context, &volume, feed);
         let closed = volume.close();
@@ -85,13 +89,28 @@ impl Import {
     }
 
     /// The inner result is that of the work, of which all else was told.
-    fn transfer(&self, context: &Context, volume: &Volume, feed: Feed) -> Result<(Tally, Result<()>)> {
-        let top = top(&session(volume), &self.target)?;
-        let target = VolumeTarget::new(session(volume), top.place);
-        let keep = Keep::all(Some(owner_or_source(self.owner)));
+    fn transfer(&self, context: &Context, volume: &Opened, feed: Feed) -> Result<(Tally, Result<()>)> {
+        let owner = owner_or_source(self.owner);
         let is_unordered = feed.is_unordered;
-        let mut writer = Writer::new(target, top.dir, top.base, keep, self.existing.existing(), is_unordered);
+        let existing = self.existing.existing();
         let options = Options { skip_unreadable: self.report.skip_unreadable, doing: "importing" };
-        Ok(run::run(context, feed, &mut writer, options))
+        Ok(match volume {
+            Opened::Here(volume) => {
+                let top = top(&session(volume), &self.target)?;
+                let target = VolumeTarget::new(session(volume), top.place);
+                let mut writer = Writer::new(target, top.dir, top.base, Keep::all(Some(owner)), existing, is_unordered);
+                run::run(context, feed, &mut writer, options)
+            }
+            Opened::Mounted(mounted) => {
+                let (dir, base) = top_mounted(&mounted.files, &self.target)?;
+                let top = HostTarget::open(&dir).map_err(std::io::Error::from).at(image_name(&dir))?;
+                // The kernel lets only root give files away.
+                let is_allowed = rustix::process::geteuid().is_root() || self.owner.is_some();
+                let target = HostTarget::new(dir.into_os_string().into_vec());
+                let keep = Keep::all(is_allowed.then_some(owner));
+                let mut writer = Writer::new(target, top, base, keep, existing, is_unordered);
+                run::run(context, feed, &mut writer, options)
+            }
+        })
     }
 }

@@ -36,10 +36,12 @@ pub use verify::Verify;
 use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::{name, owner};
-use crate::volume::{Place, Volume};
+use crate::volume::{Live, Place, Tree, Volume};
 use anyhow::Result;
 use myriad_engine::{Cred, Errno, Error, Node, Session};
 use run::Tally;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use target::Owner;
 use writer::Existing;
 
@@ -104,6 +106,22 @@ fn top(session: &Session, place: &Place) -> Result<Top> {
         Ok(stat) if stat.is_dir() => Ok(Top { dir: stat.node(), base: None, place: place.clone() }),
         Ok(_) => Err(Failure::new(place, "is not a directory", "name a directory, or a name that is free").into()),
         Err(Error::Refused(Errno::NOENT)) => parent(session, place),
+        Err(error) => Err(error).at(place),
+    }
+}
+
+/// The same below a mount: the directory's path on the host, and the name.
+fn top_mounted(files: &Live, place: &Place) -> Result<(PathBuf, Option<Vec<u8>>)> {
+    match files.stat(&place.path) {
+        Ok(stat) if stat.is_dir() => Ok((files.host_path(&place.path, true).at(place)?, None)),
+        Ok(_) => Err(Failure::new(place, "is not a directory", "name a directory, or a name that is free").into()),
+        Err(Error::Refused(Errno::NOENT)) => {
+            let path = files.host_path(&place.path, false).at(place)?;
+            match (path.parent(), path.file_name()) {
+                (Some(parent), Some(name)) => Ok((parent.to_owned(), Some(name.as_bytes().to_vec()))),
+                _ => Err(Failure::new(place, "has no name of its own", "name a file").into()),
+            }
+        }
         Err(error) => Err(error).at(place),
     }
 }

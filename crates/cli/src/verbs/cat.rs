@@ -3,9 +3,8 @@
 use crate::context::Context;
 use crate::failure::At;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, OpenArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
-use myriad_engine::OpenOptions;
 use std::io::Write;
 
 /// Large enough that a request costs little beside its bytes, small enough for the processor's cache.
@@ -41,9 +40,8 @@ impl Command for Cat {
     }
 }
 
-fn copy(context: &Context, volume: &Volume, place: &Place) -> Result<()> {
-    let options = OpenOptions { read: true, dont_cache: true, ..OpenOptions::default() };
-    let file = volume.session().open(&place.path, options).at(place)?;
+fn copy(context: &Context, volume: &Opened, place: &Place) -> Result<()> {
+    let file = volume.tree().open(&place.path).at(place)?;
     let mut chunk = vec![0; CHUNK_SIZE];
     let mut offset = 0;
     loop {

@@ -1,14 +1,16 @@
 //! `df`: how full volumes are.
 
 use crate::context::Context;
-use crate::failure::At;
+use crate::failure::{At, image_name};
+use crate::mount::control::Request;
 use crate::show::name::put;
 use crate::show::{size, table};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{Access, OpenArgs, Volume};
+use crate::volume::{Access, OpenArgs, Opened};
 use anyhow::Result;
 use myriad_engine::StatFs;
-use serde_json::Map;
+use myriad_format::dir::NAME_MAX;
+use serde_json::{Map, Value};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -63,9 +65,12 @@ impl Command for Df {
 
 impl Df {
     fn measure(&self, context: &Context, image: &Path, rows: &mut Vec<Vec<String>>) -> Result<()> {
-        let volume = Volume::open(image, Access::Read, &self.open.mount_options())?;
-        let statfs = volume.fs().statfs().at(volume.name())?;
-        let name = volume.name();
+        let volume = Opened::open(image, Access::Read, &self.open.mount_options())?;
+        let name = image_name(image);
+        let statfs = match &volume {
+            Opened::Here(volume) => volume.fs().statfs().at(&name)?,
+            Opened::Mounted(mounted) => get_statfs(&mounted.daemon.ask(Request::Stats)?),
+        };
         volume.close()?;
         if self.json {
             let mut object = Map::new();
@@ -91,7 +96,7 @@ impl Df {
 }
 
 /// Totals of a volume, in bytes and numbers of inodes.
-pub fn put_statfs(object: &mut Map<String, serde_json::Value>, statfs: &StatFs) {
+pub fn put_statfs(object: &mut Map<String, Value>, statfs: &StatFs) {
     let unit = u64::from(statfs.block_size);
     for (key, value) in [
         ("block_size", unit),
@@ -103,5 +108,20 @@ pub fn put_statfs(object: &mut Map<String, serde_json::Value>, statfs: &StatFs) 
         ("directories", statfs.directories),
     ] {
         object.insert(key.into(), value.into());
+    }
+}
+
+/// What `put_statfs` wrote.
+fn get_statfs(object: &Value) -> StatFs {
+    let number = |key| object.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let unit = number("block_size").max(1);
+    StatFs {
+        block_size: u32::try_from(unit).unwrap_or(u32::MAX),
+        blocks: number("size") / unit,
+        free_blocks: number("available") / unit,
+        inodes_used: number("inodes_used"),
+        inodes_free: number("inodes_free"),
+        directories: number("directories"),
+        name_max: NAME_MAX as u32,
     }
 }

@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use crate::show::name::{join, put};
 use crate::show::{size, stat};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, OpenArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::Stat;
 use serde_json::Map;
@@ -83,14 +83,14 @@ impl Du {
     fn measure(
         &self,
         context: &Context,
-        volume: &Volume,
+        volume: &Opened,
         place: &Place,
         progress: &Progress,
         seen: &mut HashSet<u64>,
     ) -> Result<()> {
         let mut above: Vec<Sum> = Vec::new();
         let mut count = 0;
-        for entry in volume.session().walk(&place.path).at(place)? {
+        for entry in volume.tree().walk(&place.path).at(place)? {
             count += 1;
             if count % 1024 == 0 {
                 context.check()?;

@@ -2,17 +2,18 @@
 
 use crate::context::Context;
 use crate::failure::{At, image_name};
-use crate::output::Output;
+use crate::mount::control::{self, Request};
 use crate::show::name::{count, hex, put, uuid};
 use crate::show::{size, table, time};
 use crate::verb::{Command, Example, Status};
 use crate::verbs::df::put_statfs;
 use crate::volume::{OpenArgs, device};
 use anyhow::Result;
-use myriad_device::Access;
+use myriad_device::{Access, FileDevice};
 use myriad_engine::{Fs, MountOptions, Order, StatFs, VolumeInfo};
 use myriad_format::superblock::{Superblock, feature, seam};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,18 +32,27 @@ pub struct Info {
 impl Command for Info {
     const NAME: &'static str = "info";
     const ABOUT: &'static str = "Show what a volume is: identity, features, geometry, state, usage, log";
-    const DETAILS: &'static str =
-        "Nothing is written. A volume that somebody has open for changes is refused, naming them.";
+    const DETAILS: &'static str = "Nothing is written. Of a mounted volume the daemon is asked; one that somebody else has open for changes is \
+        refused, naming them.";
     const EXAMPLES: &'static [Example] =
         &[("myriad info vol.img", "shows a volume"), ("myriad info --json vol.img | jq -r .uuid", "prints its UUID")];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let facts = Facts::read(&self.image, &self.open)?;
+        let (json, lines) = match control::mount_of(&self.image)? {
+            Some(daemon) => {
+                let mut answer = daemon.ask(Request::Info)?;
+                (answer["json"].take(), serde_json::from_value(answer["lines"].take()).unwrap_or_default())
+            }
+            None => {
+                let facts = Facts::read(&self.image, &self.open)?;
+                (facts.json(), facts.lines())
+            }
+        };
         let mut out = context.out();
         if self.json {
-            out.json(&facts.json())?
+            out.json(&json)?
         } else {
-            facts.print(&mut out)?
+            table::facts(&mut out, &lines)?
         }
         Ok(context.status())
     }
@@ -54,6 +64,7 @@ pub struct Facts {
     superblock: Superblock,
     volume: VolumeInfo,
     usage: StatFs,
+    mount_point: Option<PathBuf>,
 }
 
 impl Facts {
@@ -67,7 +78,15 @@ impl Facts {
         let fs = Fs::open_device(device, log.map(|log| log as Arc<_>), options).at(&name)?;
         let (volume, usage) = (fs.info(), fs.statfs().at(&name)?);
         fs.close().at(&name)?;
-        Ok(Self { image: image.to_owned(), superblock, volume, usage })
+        Ok(Self { image: image.to_owned(), superblock, volume, usage, mount_point: None })
+    }
+
+    /// Of a volume that this process has mounted.
+    pub fn of_mounted(image: &Path, device: &FileDevice, fs: &Fs, mount_point: &Path) -> Result<Self> {
+        let name = image_name(image);
+        let superblock = device::superblock(device, &name)?;
+        let (volume, usage, mount_point) = (fs.info(), fs.statfs().at(name)?, Some(mount_point.to_owned()));
+        Ok(Self { image: image.to_owned(), superblock, volume, usage, mount_point })
     }
 
     fn bytes(&self, blocks: u64) -> u64 {
@@ -75,6 +94,9 @@ impl Facts {
     }
 
     fn state(&self) -> &'static str {
+        if self.mount_point.is_some() {
+            return "mounted";
+        }
         match self.superblock.state.get() {
             seam::STATE_CLEAN => "clean",
             seam::STATE_SEALED => "sealed",
@@ -187,11 +209,13 @@ impl Facts {
         object.into()
     }
 
-    fn print(&self, out: &mut Output) -> std::io::Result<()> {
+    /// As people read it.
+    pub fn lines(&self) -> Vec<(Cow<'static, str>, String)> {
         let (raw, volume, usage) = (&self.superblock, &self.volume, &self.usage);
-        let state = match raw.state.get() {
-            seam::STATE_CLEAN => "clean".into(),
-            seam::STATE_SEALED => "sealed: read-only for ever".into(),
+        let state = match (&self.mount_point, raw.state.get()) {
+            (Some(mount_point), _) => format!("mounted on {}", image_name(mount_point)),
+            (None, seam::STATE_CLEAN) => "clean".into(),
+            (None, seam::STATE_SEALED) => "sealed: read-only for ever".into(),
             _ => "not closed cleanly: the next opening for changes recovers it".to_owned(),
         };
         let writer = match raw.mount_time.get() {
@@ -205,52 +229,50 @@ impl Facts {
         };
         let features = self.features();
         let used = usage.blocks - usage.free_blocks;
-        table::facts(
-            out,
-            &[
-                ("Volume", uuid(&volume.uuid)),
-                (
-                    "Label",
-                    if volume.label.is_empty() {
-                        "none".into()
-                    } else {
-                        crate::show::name::Shown(volume.label.as_bytes()).to_string()
-                    },
+        let lines = [
+            ("Volume", uuid(&volume.uuid)),
+            (
+                "Label",
+                if volume.label.is_empty() {
+                    "none".into()
+                } else {
+                    crate::show::name::Shown(volume.label.as_bytes()).to_string()
+                },
+            ),
+            ("Made", time::full(volume.made)),
+            ("State", state),
+            ("Last writer", writer),
+            ("Format", format!("version {}", raw.version.get())),
+            ("Features", if features.is_empty() { "none".into() } else { features.join(", ") }),
+            ("Choices", self.seams().map(|(name, choice)| format!("{name} {choice}")).join(", ")),
+            ("Size", size::exact(self.bytes(volume.block_count))),
+            ("Blocks", format!("{} of {} bytes", volume.block_count, volume.block_size)),
+            (
+                "Groups",
+                format!(
+                    "{} of {}, {} used so far",
+                    volume.ag_count,
+                    size::human(volume.ag_size),
+                    raw.ag_high_water.get()
                 ),
-                ("Made", time::full(volume.made)),
-                ("State", state),
-                ("Last writer", writer),
-                ("Format", format!("version {}", raw.version.get())),
-                ("Features", if features.is_empty() { "none".into() } else { features.join(", ") }),
-                ("Choices", self.seams().map(|(name, choice)| format!("{name} {choice}")).join(", ")),
-                ("Size", size::exact(self.bytes(volume.block_count))),
-                ("Blocks", format!("{} of {} bytes", volume.block_count, volume.block_size)),
-                (
-                    "Groups",
-                    format!(
-                        "{} of {}, {} used so far",
-                        volume.ag_count,
-                        size::human(volume.ag_size),
-                        raw.ag_high_water.get()
-                    ),
+            ),
+            ("Regions", format!("of {}", size::human(volume.region_size))),
+            ("Log", log),
+            ("Order", self.order().into()),
+            (
+                "Space used",
+                format!("{}, free {}", size::human(self.bytes(used)), size::human(self.bytes(usage.free_blocks))),
+            ),
+            (
+                "Inodes",
+                format!(
+                    "{} used ({}), room for {}",
+                    usage.inodes_used,
+                    count(usage.directories, "directory"),
+                    usage.inodes_free
                 ),
-                ("Regions", format!("of {}", size::human(volume.region_size))),
-                ("Log", log),
-                ("Order", self.order().into()),
-                (
-                    "Space used",
-                    format!("{}, free {}", size::human(self.bytes(used)), size::human(self.bytes(usage.free_blocks))),
-                ),
-                (
-                    "Inodes",
-                    format!(
-                        "{} used ({}), room for {}",
-                        usage.inodes_used,
-                        count(usage.directories, "directory"),
-                        usage.inodes_free
-                    ),
-                ),
-            ],
-        )
+            ),
+        ];
+        lines.into_iter().map(|(name, value)| (name.into(), value)).collect()
     }
 }

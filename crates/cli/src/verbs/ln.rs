@@ -37,8 +37,8 @@ impl Command for Ln {
         let source = if self.symbolic { None } else { Some(self.source()?) };
         Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
             let volume = volumes.get(&self.link.image)?;
-            let session = volume.session();
-            let is_dir = session.stat(&self.link.path).is_ok_and(|stat| stat.is_dir());
+            let tree = volume.tree();
+            let is_dir = tree.stat(&self.link.path).is_ok_and(|stat| stat.is_dir());
             let target = source.as_ref().map_or(self.target.as_bytes(), |source| &source.path);
             let link = match name::last(target) {
                 Some(name) if is_dir => self.link.below(name),
@@ -47,12 +47,9 @@ impl Command for Ln {
             match &source {
                 Some(source) => {
                     volume.lstat(source)?;
-                    session.link(&source.path, &link.path).at(&link)
+                    tree.link(&source.path, &link.path).at(&link)
                 }
-                None => {
-                    let node = session.symlink(target, &link.path).at(&link)?;
-                    volume.adopt(node).at(&link)
-                }
+                None => tree.symlink(target, &link.path).at(&link),
             }
         })?;
         Ok(context.status())

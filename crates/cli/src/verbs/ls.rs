@@ -7,13 +7,12 @@ use crate::show::name::{Shown, join, put};
 use crate::show::owner::Owners;
 use crate::show::{mode, size, stat, time};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, OpenArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::{FileType, Stat};
 use serde_json::Map;
 use std::cmp::Reverse;
 use std::io::{self, Write};
-use std::rc::Rc;
 use term_grid::{Direction, Filling, Grid, GridOptions};
 
 /// Files asked for at once: enough for lookups to overlap their waits.
@@ -91,14 +90,14 @@ impl Command for Ls {
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
             // As ls does: first the files, together; then each directory under its name.
             let mut directories = Vec::new();
-            let mut files: Vec<(Rc<Volume>, Vec<Item>)> = Vec::new();
+            let mut files: Vec<(Opened, Vec<Item>)> = Vec::new();
             for place in &self.places {
                 let result = volumes.get(&place.image).and_then(|volume| {
                     let stat = self.stat_operand(&volume, place)?;
                     let item = Item { name: place.path.clone(), path: place.path.clone(), stat };
                     if stat.is_dir() && !self.directory {
                         directories.push((volume, place));
-                    } else if let Some((_, items)) = files.iter_mut().find(|(known, _)| Rc::ptr_eq(known, &volume)) {
+                    } else if let Some((_, items)) = files.iter_mut().find(|(known, _)| known.is_same(&volume)) {
                         items.push(item);
                     } else {
                         files.push((volume, vec![item]));
@@ -132,10 +131,10 @@ struct Item {
 
 impl Ls {
     /// A symbolic link given by name is followed to a directory, unless attributes are asked for.
-    fn stat_operand(&self, volume: &Volume, place: &Place) -> Result<Stat> {
+    fn stat_operand(&self, volume: &Opened, place: &Place) -> Result<Stat> {
         let link = volume.lstat(place)?;
         if link.file_type() == FileType::Symlink && !self.long && !self.directory {
-            return Ok(volume.session().stat(&place.path).unwrap_or(link));
+            return Ok(volume.tree().stat(&place.path).unwrap_or(link));
         }
         Ok(link)
     }
@@ -170,7 +169,7 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     /// A directory and, with -R, those below it: each before its content, in the order shown.
-    fn tree(&mut self, volume: &Volume, top: &Place, with_heading: bool) -> Result<()> {
+    fn tree(&mut self, volume: &Opened, top: &Place, with_heading: bool) -> Result<()> {
         let mut ahead = vec![top.path.clone()];
         while let Some(path) = ahead.pop() {
             self.context.check()?;
@@ -186,7 +185,7 @@ impl Listing<'_> {
     }
 
     /// Shows one directory; the paths of the directories in it.
-    fn directory(&mut self, volume: &Volume, place: &Place, with_heading: bool) -> Result<Vec<Vec<u8>>> {
+    fn directory(&mut self, volume: &Opened, place: &Place, with_heading: bool) -> Result<Vec<Vec<u8>>> {
         let items = self.read(volume, place)?;
         if with_heading && !self.ls.json {
             let mut out = self.context.out();
@@ -203,19 +202,19 @@ impl Listing<'_> {
     }
 
     /// A directory's entries with their attributes, sorted.
-    fn read(&self, volume: &Volume, place: &Place) -> Result<Vec<Item>> {
-        let session = volume.session();
+    fn read(&self, volume: &Opened, place: &Place) -> Result<Vec<Item>> {
+        let tree = volume.tree();
         let mut names = Vec::new();
-        for entry in session.read_dir(&place.path).at(place)? {
-            let entry = entry.at(place)?;
-            if self.ls.is_shown(&entry.name) {
-                names.push(entry.name);
+        for name in tree.names(&place.path).at(place)? {
+            let name = name.at(place)?;
+            if self.ls.is_shown(&name) {
+                names.push(name);
             }
         }
         let mut items = Vec::with_capacity(names.len() + 2);
         if self.ls.all {
-            let this = session.stat(&place.path).at(place)?;
-            let above = session.parent_of(this.node()).and_then(|node| session.stat_node(node)).at(place)?;
+            let this = tree.stat(&place.path).at(place)?;
+            let above = tree.stat(&join(&place.path, b"..")).at(place)?;
             for (name, stat) in [(&b"."[..], this), (b"..", above)] {
                 items.push(Item { name: name.to_vec(), path: join(&place.path, name), stat });
             }
@@ -223,7 +222,7 @@ impl Listing<'_> {
         for batch in names.chunks(BATCH) {
             self.context.check()?;
             let paths: Vec<Vec<u8>> = batch.iter().map(|name| join(&place.path, name)).collect();
-            for ((name, path), stat) in batch.iter().zip(&paths).zip(session.stat_many(&paths)) {
+            for ((name, path), stat) in batch.iter().zip(&paths).zip(tree.lstat_many(&paths)) {
                 match stat.at(Place { path: path.clone(), ..place.clone() }) {
                     Ok(stat) => items.push(Item { name: name.clone(), path: path.clone(), stat }),
                     Err(error) => self.context.report(&error),
@@ -234,7 +233,7 @@ impl Listing<'_> {
         Ok(items)
     }
 
-    fn print(&mut self, volume: &Volume, items: &[Item], with_total: bool) -> Result<()> {
+    fn print(&mut self, volume: &Opened, items: &[Item], with_total: bool) -> Result<()> {
         let mut out = self.context.out();
         if self.ls.json {
             return self.print_json(&mut out, volume, items);
@@ -273,7 +272,7 @@ impl Listing<'_> {
         if self.ls.human_readable { size::human(bytes) } else { bytes.div_ceil(unit).to_string() }
     }
 
-    fn print_long(&mut self, out: &mut Output, volume: &Volume, items: &[Item]) -> io::Result<()> {
+    fn print_long(&mut self, out: &mut Output, volume: &Opened, items: &[Item]) -> io::Result<()> {
         let rows: Vec<[String; 6]> = items.iter().map(|item| self.row(item)).collect();
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: [usize; 6] = std::array::from_fn(width);
@@ -286,13 +285,14 @@ impl Listing<'_> {
             write!(out, "{size:>0$} {time} ", widths[4])?;
             out.name(&item.name)?;
             if item.stat.file_type() == FileType::Symlink {
-                match volume.session().readlink_node(item.stat.node()) {
+                match volume.tree().readlink(&item.path) {
                     Ok(target) => {
                         write!(out, " -> ")?;
                         out.name(&target)?;
                     }
                     Err(error) => {
-                        self.context.report(&anyhow::anyhow!("{}:{}: {error}", volume.name(), Shown(&item.path)))
+                        let error = Err::<(), _>(error).at(Shown(&item.path)).expect_err("an error stays one");
+                        self.context.report(&error);
                     }
                 }
             }
@@ -316,14 +316,14 @@ impl Listing<'_> {
         ]
     }
 
-    fn print_json(&self, out: &mut Output, volume: &Volume, items: &[Item]) -> Result<()> {
+    fn print_json(&self, out: &mut Output, volume: &Opened, items: &[Item]) -> Result<()> {
         for item in items {
             let mut object = Map::new();
             put(&mut object, "path", &item.path);
             put(&mut object, "name", &item.name);
             stat::put(&mut object, &item.stat);
             if item.stat.file_type() == FileType::Symlink {
-                let target = volume.session().readlink_node(item.stat.node()).at(volume.name())?;
+                let target = volume.tree().readlink(&item.path).at(Shown(&item.path))?;
                 put(&mut object, "target", &target);
             }
             out.json(&object.into())?;

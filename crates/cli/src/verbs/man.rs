@@ -11,7 +11,14 @@ use clap_mangen::roff::{Roff, bold, roman};
 use std::path::{Path, PathBuf};
 
 /// Pages under the names that mount(8)'s family calls, and the page that they are.
-const ALIASES: [(&str, &str); 2] = [("mkfs.myriad.8", "man1/myriad-mkfs.1"), ("fsck.myriad.8", "man1/myriad-fsck.1")];
+const ALIASES: [(&str, &str); 6] = [
+    ("mkfs.myriad.8", "man1/myriad-mkfs.1"),
+    ("fsck.myriad.8", "man1/myriad-fsck.1"),
+    ("mount.myriad.8", "man1/myriad-mount.1"),
+    ("mount.fuse.myriad.8", "man1/myriad-mount.1"),
+    ("umount.myriad.8", "man1/myriad-umount.1"),
+    ("umount.fuse.myriad.8", "man1/myriad-umount.1"),
+];
 
 /// What stands at the foot of a page.
 const SOURCE: &str = concat!("myriad ", env!("CARGO_PKG_VERSION"));

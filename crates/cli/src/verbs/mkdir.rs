@@ -4,9 +4,9 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::mode;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, ChangeArgs, Opened, Place, Volumes};
 use anyhow::Result;
-use myriad_engine::{Errno, Error, SetAttr};
+use myriad_engine::{Errno, Error};
 
 #[derive(clap::Args)]
 pub struct Mkdir {
@@ -44,7 +44,7 @@ impl Command for Mkdir {
 }
 
 impl Mkdir {
-    fn make(&self, volume: &Volume, place: &Place) -> Result<()> {
+    fn make(&self, volume: &Opened, place: &Place) -> Result<()> {
         if self.parents {
             return self.make_all(volume, place);
         }
@@ -57,25 +57,21 @@ impl Mkdir {
         }
     }
 
-    fn make_all(&self, volume: &Volume, place: &Place) -> Result<()> {
+    fn make_all(&self, volume: &Opened, place: &Place) -> Result<()> {
         let length = place.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
         // The root itself is always there: `length` is 0, and nothing is to be done.
         let is_end = |end: &usize| *end == length || place.path[*end] == b'/' && place.path[*end - 1] != b'/';
         for end in (1..=length).filter(is_end) {
             let path = &place.path[..end];
             match self.make_one(volume, path, end == length) {
-                Err(Error::Refused(Errno::EXIST)) if volume.session().stat(path).is_ok_and(|stat| stat.is_dir()) => (),
+                Err(Error::Refused(Errno::EXIST)) if volume.tree().stat(path).is_ok_and(|stat| stat.is_dir()) => (),
                 result => result.at(Place { path: path.to_vec(), ..place.clone() })?,
             }
         }
         Ok(())
     }
 
-    fn make_one(&self, volume: &Volume, path: &[u8], is_last: bool) -> myriad_engine::Result<()> {
-        let node = volume.session().mkdir(path, 0o777)?;
-        if let Some(mode) = self.mode.filter(|_| is_last) {
-            volume.session().set_attr_node(node, SetAttr { mode: Some(mode), ..SetAttr::default() })?;
-        }
-        volume.adopt(node)
+    fn make_one(&self, volume: &Opened, path: &[u8], is_last: bool) -> myriad_engine::Result<()> {
+        volume.tree().mkdir(path, self.mode.filter(|_| is_last))
     }
 }

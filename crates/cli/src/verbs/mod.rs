@@ -17,15 +17,19 @@ pub mod ls;
 pub mod man;
 pub mod mkdir;
 pub mod mkfs;
+pub mod mount;
 pub mod mv;
 pub mod rm;
 pub mod stat;
 pub mod stats;
+pub mod umount;
 
 /// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that
 /// implements `verb::Command`, and one more line here.
 pub const VERBS: &[Verb] = &[
     Verb::of::<mkfs::Mkfs>(),
+    Verb::of::<mount::Mount>(),
+    Verb::of::<umount::Umount>(),
     Verb::of::<info::Info>(),
     Verb::of::<ls::Ls>(),
     Verb::of::<cat::Cat>(),

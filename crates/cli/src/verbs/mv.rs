@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::name;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, ChangeArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, RenameMode};
 
@@ -48,7 +48,7 @@ impl Command for Mv {
         }
         Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
             let volume = volumes.get(&target.image)?;
-            let is_dir = volume.session().stat(&target.path).is_ok_and(|stat| stat.is_dir());
+            let is_dir = volume.tree().stat(&target.path).is_ok_and(|stat| stat.is_dir());
             let into = is_dir && !self.no_target_directory && !self.exchange;
             if sources.len() > 1 && !into {
                 return Err(Failure::usage(
@@ -69,7 +69,7 @@ impl Command for Mv {
 }
 
 impl Mv {
-    fn move_one(&self, volume: &Volume, source: &Place, target: &Place, into: bool) -> Result<()> {
+    fn move_one(&self, volume: &Opened, source: &Place, target: &Place, into: bool) -> Result<()> {
         let target = match name::last(&source.path) {
             Some(name) if into => target.below(name),
             Some(_) => target.clone(),
@@ -83,7 +83,7 @@ impl Mv {
             _ => RenameMode::Replace,
         };
         let names = format!("{source} to {target}");
-        match volume.session().rename(&source.path, &target.path, mode) {
+        match volume.tree().rename(&source.path, &target.path, mode) {
             Err(Error::Refused(Errno::INVAL)) => {
                 Err(Failure::new(names, "a directory cannot be moved into itself", "choose another target").into())
             }

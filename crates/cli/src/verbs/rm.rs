@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::progress::Progress;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, ChangeArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::{Errno, Error};
 
@@ -54,7 +54,7 @@ impl Rm {
     fn remove(
         &self,
         context: &Context,
-        volume: &Volume,
+        volume: &Opened,
         place: &Place,
         progress: &Progress,
         removed: &mut u64,
@@ -62,17 +62,17 @@ impl Rm {
         if place.is_root() {
             return Err(Failure::new(place, "the root of the volume cannot be removed", "name what is below it").into());
         }
-        let session = volume.session();
-        let stat = match session.lstat(&place.path) {
+        let tree = volume.tree();
+        let stat = match tree.lstat(&place.path) {
             Err(Error::Refused(Errno::NOENT | Errno::NOTDIR)) if self.force => return Ok(()),
             result => result.at(place)?,
         };
         let before = *removed;
         if !stat.is_dir() {
-            session.unlink(&place.path).at(place)?;
+            tree.unlink(&place.path).at(place)?;
             *removed += 1;
         } else if self.recursive {
-            *removed += session
+            *removed += tree
                 .remove_tree(&place.path, &mut |count| {
                     progress.set(before + count);
                     context.check().is_ok()

@@ -7,7 +7,7 @@ use crate::show::name::{self, put};
 use crate::show::owner::Owners;
 use crate::show::{mode, stat, time};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, OpenArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::FileType;
 use serde_json::{Map, Value};
@@ -50,12 +50,12 @@ impl Command for Stat {
 }
 
 impl Stat {
-    fn show(&self, context: &Context, volume: &Volume, place: &Place, owners: &mut Owners) -> Result<()> {
-        let session = volume.session();
-        let stat = if self.dereference { session.stat(&place.path).at(place)? } else { volume.lstat(place)? };
+    fn show(&self, context: &Context, volume: &Opened, place: &Place, owners: &mut Owners) -> Result<()> {
+        let tree = volume.tree();
+        let stat = if self.dereference { tree.stat(&place.path).at(place)? } else { volume.lstat(place)? };
         let is_link = stat.file_type() == FileType::Symlink;
-        let target = if is_link { Some(session.readlink_node(stat.node()).at(place)?) } else { None };
-        let attributes = session.list_xattr_node(stat.node()).at(place)?;
+        let target = if is_link { Some(tree.readlink(&place.path).at(place)?) } else { None };
+        let attributes = tree.list_xattr(&place.path, self.dereference).at(place)?;
         let mut out = context.out();
         if !self.json {
             return Ok(human(&mut out, place, &stat, target.as_deref(), &attributes, owners)?);

@@ -1,6 +1,7 @@
 //! The bytes of an unmounted volume, for verbs that look below the engine: `info`, `debug`, `fsck`.
 
 use crate::failure::{At, Failure, host_error, image_name};
+use crate::mount::control;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, OpenError};
 use myriad_engine::Error;
@@ -32,7 +33,8 @@ pub fn explain_open(error: OpenError) -> anyhow::Error {
             };
             let text = in_use.to_string();
             let what = text.strip_prefix(&format!("{}: ", in_use.path.display())).unwrap_or(&text).to_owned();
-            Failure::new(image_name(&in_use.path), what, next).into()
+            let failure = Failure::new(image_name(&in_use.path), what, next);
+            control::or_mounted(&in_use.path, failure.into())
         }
         OpenError::Unsuitable { path, reason } => {
             Failure::new(image_name(&path), reason, "give an image file or a block device").into()

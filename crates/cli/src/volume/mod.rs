@@ -2,9 +2,13 @@
 
 mod arguments;
 pub mod device;
+mod live;
 mod open;
 mod place;
+mod tree;
 
 pub use arguments::{ChangeArgs, OpenArgs, OrderName, place, place_or_root};
-pub use open::{Access, Volume, Volumes};
+pub use live::Live;
+pub use open::{Access, Opened, Volume, Volumes};
 pub use place::Place;
+pub use tree::{ReadAt, Steps, Tree};

@@ -1,12 +1,14 @@
-//! Opening volumes, each once however many operands name it, and closing them all.
+//! Opening volumes, each once however many operands name it, and closing them all. One that a daemon has mounted is
+//! worked on below its mount point.
 //!
 //! Whoever may write an image may do anything to what is in it, as with any archive; so the verbs pass every permission
 //! check, and what they make belongs to the user who ran them.
 
-use super::Place;
+use super::{Live, Place, ReadAt, Steps, Tree};
 use crate::failure::{At, Failure, image_name};
+use crate::mount::control::{self, Daemon, Request};
 use anyhow::Result;
-use myriad_engine::{Cred, Fs, MountOptions, Node, Session, SetAttr, Stat};
+use myriad_engine::{Cred, Error, File, Fs, MountOptions, Node, OpenOptions, RenameMode, Session, SetAttr, Stat};
 use rustix::fs::Mode;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -25,11 +27,19 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// For verbs that work on volumes of their own process only: one that is mounted is refused.
     pub fn open(image: &Path, access: Access, options: &MountOptions) -> Result<Self> {
+        Self::try_open(image, access, options)?.at(image_name(image)).map_err(|error| control::or_mounted(image, error))
+    }
+
+    /// The inner error is that somebody else has the volume.
+    fn try_open(image: &Path, access: Access, options: &MountOptions) -> Result<myriad_engine::Result<Self>> {
         check_is_image(image)?;
         let options = MountOptions { read_only: access == Access::Read, ..options.clone() };
-        let fs = Fs::open(image, options).at(image_name(image))?;
-        Ok(Self::new(fs, image))
+        match Fs::open(image, options) {
+            Err(error @ Error::InUse(_)) => Ok(Err(error)),
+            other => Ok(Ok(Self::new(other.at(image_name(image))?, image))),
+        }
     }
 
     pub fn new(fs: Fs, image: &Path) -> Self {
@@ -55,13 +65,8 @@ impl Volume {
         Place { image: self.image.clone(), path: b"/".to_vec() }
     }
 
-    /// Attributes of a place of this volume, the last symbolic link not followed.
-    pub fn lstat(&self, place: &Place) -> Result<Stat> {
-        self.session.lstat(&place.path).at(place)
-    }
-
     /// Gives a file just made to the user who runs us.
-    pub fn adopt(&self, node: Node) -> myriad_engine::Result<()> {
+    fn adopt(&self, node: Node) -> myriad_engine::Result<()> {
         let uid = rustix::process::geteuid().as_raw();
         if uid != 0 {
             self.session.set_attr_node(node, SetAttr { uid: Some(uid), ..SetAttr::default() })?;
@@ -77,6 +82,156 @@ impl Volume {
             let _session = self.session;
         }
         self.fs.close().at(name)
+    }
+}
+
+impl Tree for Volume {
+    fn stat(&self, path: &[u8]) -> myriad_engine::Result<Stat> {
+        self.session.stat(path)
+    }
+
+    fn lstat(&self, path: &[u8]) -> myriad_engine::Result<Stat> {
+        self.session.lstat(path)
+    }
+
+    fn lstat_many(&self, paths: &[Vec<u8>]) -> Vec<myriad_engine::Result<Stat>> {
+        self.session.stat_many(paths)
+    }
+
+    fn readlink(&self, path: &[u8]) -> myriad_engine::Result<Vec<u8>> {
+        self.session.readlink(path)
+    }
+
+    fn list_xattr(&self, path: &[u8], follow: bool) -> myriad_engine::Result<Vec<Vec<u8>>> {
+        let stat = if follow { self.session.stat(path)? } else { self.session.lstat(path)? };
+        self.session.list_xattr_node(stat.node())
+    }
+
+    fn names(&self, path: &[u8]) -> myriad_engine::Result<Box<dyn Iterator<Item = myriad_engine::Result<Vec<u8>>>>> {
+        Ok(Box::new(self.session.read_dir(path)?.map(|entry| Ok(entry?.name))))
+    }
+
+    fn walk(&self, path: &[u8]) -> myriad_engine::Result<Steps> {
+        Ok(Box::new(self.session.walk(path)?))
+    }
+
+    fn open(&self, path: &[u8]) -> myriad_engine::Result<Box<dyn ReadAt>> {
+        Ok(Box::new(self.session.open(path, OpenOptions { read: true, dont_cache: true, ..OpenOptions::default() })?))
+    }
+
+    fn mkdir(&self, path: &[u8], mode: Option<u16>) -> myriad_engine::Result<()> {
+        let node = self.session.mkdir(path, 0o777)?;
+        if mode.is_some() {
+            self.session.set_attr_node(node, SetAttr { mode, ..SetAttr::default() })?;
+        }
+        self.adopt(node)
+    }
+
+    fn symlink(&self, target: &[u8], path: &[u8]) -> myriad_engine::Result<()> {
+        let node = self.session.symlink(target, path)?;
+        self.adopt(node)
+    }
+
+    fn link(&self, source: &[u8], target: &[u8]) -> myriad_engine::Result<()> {
+        self.session.link(source, target)
+    }
+
+    fn rename(&self, source: &[u8], target: &[u8], mode: RenameMode) -> myriad_engine::Result<()> {
+        self.session.rename(source, target, mode)
+    }
+
+    fn unlink(&self, path: &[u8]) -> myriad_engine::Result<()> {
+        self.session.unlink(path)
+    }
+
+    fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> myriad_engine::Result<u64> {
+        self.session.remove_tree(path, progress)
+    }
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> myriad_engine::Result<usize> {
+        self.read_at(buf, offset)
+    }
+}
+
+/// A volume that this process opened, or that a daemon has mounted.
+#[derive(Clone)]
+pub enum Opened {
+    Here(Rc<Volume>),
+    Mounted(Rc<Mounted>),
+}
+
+/// A mount, and who serves it.
+pub struct Mounted {
+    pub files: Live,
+    pub daemon: Daemon,
+    access: Access,
+}
+
+impl Opened {
+    /// Opens the volume in `image`; one that a daemon has, by its mount.
+    pub fn open(image: &Path, access: Access, options: &MountOptions) -> Result<Self> {
+        check_is_image(image)?;
+        // Asked first: that costs less than to be refused.
+        if let Some(mounted) = Self::mounted(image, access)? {
+            return Ok(mounted);
+        }
+        match Volume::try_open(image, access, options)? {
+            Ok(volume) => Ok(Self::Here(Rc::new(volume))),
+            // Mounted in between, or by nobody that we could ask.
+            Err(refusal) => match Self::mounted(image, access)? {
+                Some(mounted) => Ok(mounted),
+                None => Err(refusal).at(image_name(image)),
+            },
+        }
+    }
+
+    fn mounted(image: &Path, access: Access) -> Result<Option<Self>> {
+        let Some(daemon) = control::mount_of(image)? else { return Ok(None) };
+        let status = &daemon.status;
+        // Many may read what nobody changes.
+        if status.read_only && access == Access::Read {
+            return Ok(None);
+        }
+        let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
+        Ok(Some(Self::Mounted(Rc::new(Mounted { files, daemon, access }))))
+    }
+
+    pub fn tree(&self) -> &dyn Tree {
+        match self {
+            Self::Here(volume) => &**volume,
+            Self::Mounted(mounted) => &mounted.files,
+        }
+    }
+
+    /// Attributes of a place of this volume, the last symbolic link not followed.
+    pub fn lstat(&self, place: &Place) -> Result<Stat> {
+        self.tree().lstat(&place.path).at(place)
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Here(one), Self::Here(other)) => Rc::ptr_eq(one, other),
+            (Self::Mounted(one), Self::Mounted(other)) => Rc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Makes everything durable, and closes a volume that is open here. This must be the last handle to it.
+    pub fn close(self) -> Result<()> {
+        match self {
+            Self::Here(volume) => match Rc::into_inner(volume) {
+                Some(volume) => volume.close(),
+                None => unreachable!("no verb keeps a volume beyond its work"),
+            },
+            Self::Mounted(mounted) if mounted.access == Access::Change => {
+                // First what the kernel keeps back; it does not hand the call on to the daemon.
+                mounted.files.sync().at(image_name(&mounted.daemon.status.mount_point))?;
+                mounted.daemon.ask(Request::Sync).map(|_| ())
+            }
+            Self::Mounted(_) => Ok(()),
+        }
     }
 }
 
@@ -106,7 +261,7 @@ fn check_is_image(image: &Path) -> Result<()> {
 pub struct Volumes {
     access: Access,
     options: MountOptions,
-    open: Vec<(PathBuf, Rc<Volume>)>,
+    open: Vec<(PathBuf, Opened)>,
 }
 
 impl Volumes {
@@ -115,13 +270,13 @@ impl Volumes {
     }
 
     /// The volume in `image`, by whichever of its paths.
-    pub fn get(&mut self, image: &Path) -> Result<Rc<Volume>> {
+    pub fn get(&mut self, image: &Path) -> Result<Opened> {
         let canonical = image.canonicalize().at(image_name(image))?;
         if let Some((_, volume)) = self.open.iter().find(|(path, _)| *path == canonical) {
-            return Ok(Rc::clone(volume));
+            return Ok(volume.clone());
         }
-        let volume = Rc::new(Volume::open(image, self.access, &self.options)?);
-        self.open.push((canonical, Rc::clone(&volume)));
+        let volume = Opened::open(image, self.access, &self.options)?;
+        self.open.push((canonical, volume.clone()));
         Ok(volume)
     }
 
@@ -130,9 +285,6 @@ impl Volumes {
     pub fn finish(mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let mut result = work(&mut self);
         for (_, volume) in self.open {
-            let Some(volume) = Rc::into_inner(volume) else {
-                unreachable!("the work has returned, and no verb keeps a volume beyond it");
-            };
             result = result.and(volume.close());
         }
         result

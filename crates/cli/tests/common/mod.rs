@@ -1,6 +1,8 @@
 //! Runs the program in a directory of its own, and says what it did.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+pub mod mount;
+
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -77,6 +79,8 @@ impl Place {
     pub fn command<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, arguments: &[S]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.directory.path()).env("TZ", "UTC").env("COLUMNS", "100");
+        // Sockets of daemons; whatever goes wrong stays in here.
+        command.env("MYRIAD_RUNTIME_DIR", self.path("run"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

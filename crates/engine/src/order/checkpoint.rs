@@ -119,6 +119,11 @@ impl Checkpointer {
         self.released.iter().map(|&(_, length)| u64::from(length)).sum()
     }
 
+    /// Bytes of the log that recovery would read.
+    pub fn log_used(&self) -> Option<u64> {
+        self.log.as_ref().map(Log::used)
+    }
+
     /// Empties a log that will not be written to, so that no later opening replays it over newer blocks.
     pub fn retire_log(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
         self.settle(volume)?;

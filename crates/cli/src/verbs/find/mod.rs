@@ -8,7 +8,7 @@ use crate::failure::At;
 use crate::show::name::{join, last, put};
 use crate::show::stat;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, OpenArgs, Place, Volume, Volumes};
+use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::WalkEntry;
 use pattern::Pattern;
@@ -95,14 +95,14 @@ impl Command for Find {
 }
 
 impl Find {
-    fn search(&self, context: &Context, volume: &Volume, place: &Place, tests: &Tests) -> Result<()> {
+    fn search(&self, context: &Context, volume: &Opened, place: &Place, tests: &Tests) -> Result<()> {
         if self.maxdepth.is_some() {
             // The engine's walk cannot leave a tree out; this one asks for no more than is shown.
             let stat = volume.lstat(place)?;
             return self.descend(context, volume, place, WalkEntry { path: Vec::new(), stat }, tests);
         }
         let mut count = 0_u64;
-        for entry in volume.session().walk(&place.path).at(place)? {
+        for entry in volume.tree().walk(&place.path).at(place)? {
             count += 1;
             if count % 1024 == 0 {
                 context.check()?;
@@ -121,7 +121,7 @@ impl Find {
         Ok(())
     }
 
-    fn descend(&self, context: &Context, volume: &Volume, place: &Place, top: WalkEntry, tests: &Tests) -> Result<()> {
+    fn descend(&self, context: &Context, volume: &Opened, place: &Place, top: WalkEntry, tests: &Tests) -> Result<()> {
         let mut ahead = vec![(top, 0)];
         while let Some((entry, depth)) = ahead.pop() {
             context.check()?;
@@ -131,11 +131,11 @@ impl Find {
             }
             let directory = place.below(&entry.path);
             let first = ahead.len();
-            let result = volume.session().read_dir(&directory.path).at(&directory).and_then(|children| {
+            let result = volume.tree().names(&directory.path).at(&directory).and_then(|children| {
                 for child in children {
                     let child = child.at(&directory)?;
-                    let stat = volume.lstat(&directory.below(&child.name))?;
-                    ahead.push((WalkEntry { path: join(&entry.path, &child.name), stat }, depth + 1));
+                    let stat = volume.lstat(&directory.below(&child))?;
+                    ahead.push((WalkEntry { path: join(&entry.path, &child), stat }, depth + 1));
                 }
                 Ok(())
             });
@@ -149,7 +149,7 @@ impl Find {
     fn consider(
         &self,
         context: &Context,
-        volume: &Volume,
+        volume: &Opened,
         place: &Place,
         entry: &WalkEntry,
         depth: usize,
@@ -169,7 +169,7 @@ impl Find {
             put(&mut object, "path", &path);
             stat::put(&mut object, &entry.stat);
             if entry.stat.file_type() == myriad_engine::FileType::Symlink {
-                let target = volume.session().readlink_node(entry.stat.node()).at(place.below(&entry.path))?;
+                let target = volume.tree().readlink(&path).at(place.below(&entry.path))?;
                 put(&mut object, "target", &target);
             }
             return Ok(out.json(&object.into())?);

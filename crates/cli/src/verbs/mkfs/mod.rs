@@ -4,6 +4,7 @@ mod existing;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
+use crate::mount::control;
 use crate::show::{mode, owner, size};
 use crate::verb::{Command, Example, Status};
 use crate::verbs::info;
@@ -96,6 +97,7 @@ impl Command for Mkfs {
             self.refuse_to_overwrite(&log, &found)?;
         }
         if let Err(error) = Fs::format(&self.image, self.size, &self.options()).at(&name) {
+            let error = control::or_mounted(&self.image, error);
             if matches!(existing, Existing::Missing) {
                 // Made by us, and of no use to anybody. If it cannot be removed, the first error still says it all.
                 let _ = std::fs::remove_file(&self.image);

@@ -1,46 +1,22 @@
-//! `stats`: what a volume holds, by kind, and what it costs to hold it.
+//! A census of a volume that is not mounted: what it holds, by kind, and what it costs to hold it.
 
+use super::Stats;
 use crate::context::Context;
 use crate::failure::At;
 use crate::show::name::put;
 use crate::show::{mode, size, stat, table};
-use crate::verb::{Command, Example, Status};
+use crate::verb::Status;
 use crate::verbs::df::put_statfs;
-use crate::volume::{Access, OpenArgs, Volume};
+use crate::volume::{Access, Volume};
 use anyhow::Result;
 use myriad_engine::{FileType, StatFs};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
-#[derive(clap::Args)]
-pub struct Stats {
-    /// Volume to look at
-    image: PathBuf,
-    /// Show too what the engine counted while it walked the volume
-    #[arg(long)]
-    counters: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    open: OpenArgs,
-}
-
-impl Command for Stats {
-    const NAME: &'static str = "stats";
-    const ABOUT: &'static str = "Count what a volume holds, and its metadata per file";
-    const DETAILS: &'static str = "Walks the whole volume. Metadata is all space in use that is neither allocated to files nor the log: \
-        inodes, directories, free-space trees, fixed blocks. (Extent trees and attribute blocks of files count as allocated \
-        to them.)";
-    const EXAMPLES: &'static [Example] = &[
-        ("myriad stats vol.img", "shows counts and sizes"),
-        ("myriad stats --json vol.img | jq .metadata_per_file", "prints the bytes of metadata per file"),
-    ];
-
-    fn run(self, context: &Context) -> Result<Status> {
-        let volume = Volume::open(&self.image, Access::Read, &self.open.mount_options())?;
+impl Stats {
+    pub(super) fn census(&self, context: &Context) -> Result<Status> {
+        let volume = Volume::open(&self.target, Access::Read, &self.open.mount_options())?;
         let tally = Tally::of(context, &volume)?;
         let statfs = volume.fs().statfs().at(volume.name())?;
         let info = volume.fs().info();
@@ -51,7 +27,7 @@ impl Command for Stats {
         let mut out = context.out();
         if self.json {
             let mut object = Map::new();
-            put(&mut object, "image", self.image.as_os_str().as_bytes());
+            put(&mut object, "image", self.target.as_os_str().as_bytes());
             put_statfs(&mut object, &statfs);
             let by_type =
                 tally.counts.iter().map(|(kind, count)| (mode::name(*kind).replace(' ', "_"), Value::from(*count)));

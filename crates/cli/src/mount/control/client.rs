@@ -1,0 +1,186 @@
+//! The command's end: finding daemons and asking them.
+
+use super::place::{ImageName, sockets};
+use super::protocol::{REPLY_MAX, Request, Status, parse_reply, read_line};
+use crate::failure::{At, Failure, host_error, image_name};
+use crate::mount::table;
+use anyhow::Result;
+use rustix::process::geteuid;
+use serde_json::Value;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A daemon that is alive answers at once; one that does not is stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A daemon that has answered.
+pub struct Daemon {
+    socket: PathBuf,
+    pub status: Status,
+}
+
+/// What a daemon says after its reply.
+pub type Stream = BufReader<UnixStream>;
+
+impl Daemon {
+    /// `None` if nobody of ours listens there: a socket left behind by a daemon that was killed, or another user's.
+    fn at_socket(socket: PathBuf) -> Result<Option<Self>> {
+        let Some((value, _)) = exchange(&socket, Request::Status)? else { return Ok(None) };
+        let status = Status::parse(&value).ok_or_else(|| garbled(&socket, "not a status"))?;
+        Ok(Some(Self { socket, status }))
+    }
+
+    pub fn ask(&self, request: Request) -> Result<Value> {
+        Ok(self.follow(request)?.0)
+    }
+
+    /// The reply, and the connection on which more follows.
+    pub fn follow(&self, request: Request) -> Result<(Value, Stream)> {
+        exchange(&self.socket, request)?.ok_or_else(|| {
+            let place = image_name(&self.status.mount_point);
+            Failure::new(place, format!("process {}, which had it mounted, has gone", self.status.pid), "").into()
+        })
+    }
+
+    /// Whether the kernel still has its mount; after an unmount a daemon takes its time to close the volume.
+    pub fn is_mounted(&self) -> Result<bool> {
+        Ok(table::with_device(&self.status.device).at("/proc/self/mountinfo")?.is_some())
+    }
+}
+
+fn exchange(socket: &Path, request: Request) -> Result<Option<(Value, Stream)>> {
+    let stream = match connect(socket) {
+        Ok(stream) => stream,
+        Err(error) => {
+            return match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied => {
+                    Ok(None)
+                }
+                _ => Err(error).at(image_name(socket)),
+            };
+        }
+    };
+    let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(io::Error::from).at(image_name(socket))?;
+    // Another user's answer could lead root's hand anywhere.
+    if !peer.uid.is_root() && peer.uid != geteuid() {
+        return Ok(None);
+    }
+    let mut stream = BufReader::new(stream);
+    let answer = stream.get_mut().write_all(request.line().as_bytes()).and_then(|()| next_line(&mut stream));
+    let answer = match answer {
+        // It was ending as we asked.
+        Ok(answer) if answer.is_empty() => return Ok(None),
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            return Ok(None);
+        }
+        answer => answer.map_err(|error| unanswered(socket, &error))?,
+    };
+    match parse_reply(&answer).map_err(|what| garbled(socket, &what))? {
+        Ok(value) => Ok(Some((value, stream))),
+        Err(what) => Err(Failure::new(image_name(socket), what, "").into()),
+    }
+}
+
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn next_line(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    read_line(stream, REPLY_MAX)
+}
+
+/// The reply that follows the first one, however long it takes; `None` if the daemon has gone without it.
+pub fn await_reply(mut stream: Stream, keep_waiting: impl Fn() -> Result<()>) -> Result<Option<Result<Value, String>>> {
+    // Short, so that a signal is seen.
+    stream.get_ref().set_read_timeout(Some(Duration::from_millis(100)))?;
+    let mut line = Vec::new();
+    loop {
+        keep_waiting()?;
+        let room = REPLY_MAX.saturating_sub(line.len() as u64);
+        match (&mut stream).take(room).read_until(b'\n', &mut line) {
+            Ok(_) if line.is_empty() => return Ok(None),
+            Ok(_) => return Ok(parse_reply(&line).ok()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            // It was killed.
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+fn unanswered(socket: &Path, error: &io::Error) -> anyhow::Error {
+    let what = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the daemon does not answer".to_owned(),
+        _ => host_error(error),
+    };
+    Failure::new(image_name(socket), what, "see what its process is doing").into()
+}
+
+fn garbled(socket: &Path, what: &str) -> anyhow::Error {
+    let next = "use the version of myriad that mounted the volume";
+    Failure::new(image_name(socket), format!("an answer that is none: {what}"), next).into()
+}
+
+/// Those that answer; an error only if there is nobody else to tell of.
+fn ask_all(image: Option<&ImageName>) -> Result<Vec<Daemon>> {
+    let (mut daemons, mut error) = (Vec::new(), None);
+    for socket in sockets(image) {
+        match Daemon::at_socket(socket) {
+            Ok(daemon) => daemons.extend(daemon),
+            Err(failed) => error = error.or(Some(failed)),
+        }
+    }
+    match error {
+        Some(error) if daemons.is_empty() => Err(error),
+        _ => Ok(daemons),
+    }
+}
+
+/// Every daemon of this user and of root.
+pub fn all() -> Result<Vec<Daemon>> {
+    ask_all(None)
+}
+
+/// The daemons that have volumes in an image open.
+pub fn of_image(image: &Path) -> Result<Vec<Daemon>> {
+    ask_all(Some(&ImageName::of(image).at(image_name(image))?))
+}
+
+/// The daemon that has the volume at the beginning of an image mounted.
+pub fn mount_of(image: &Path) -> Result<Option<Daemon>> {
+    for daemon in of_image(image)? {
+        if daemon.status.offset == 0 && daemon.is_mounted()? {
+            return Ok(Some(daemon));
+        }
+    }
+    Ok(None)
+}
+
+/// An error about an image that is in use says more if a daemon of ours has it mounted.
+pub fn or_mounted(image: &Path, error: anyhow::Error) -> anyhow::Error {
+    let Ok(daemons) = of_image(image) else { return error };
+    let Some(Daemon { status, .. }) = daemons.into_iter().find(|daemon| daemon.is_mounted().unwrap_or(false)) else {
+        return error;
+    };
+    let mount_point = image_name(&status.mount_point);
+    let what = format!("mounted on {mount_point} by process {}", status.pid);
+    Failure::new(image_name(image), what, format!("unmount it with myriad umount {mount_point}")).into()
+}
+
+/// Waits until daemons that have an image open but no longer mounted have closed it; false if there were none.
+pub fn await_closing(image: &Path) -> Result<bool> {
+    let mut waited = false;
+    for daemon in of_image(image)? {
+        if !daemon.is_mounted()? {
+            let (_, stream) = daemon.follow(Request::Watch)?;
+            // Whether it could is the business of whoever unmounted it.
+            let _ = await_reply(stream, || Ok(()))?;
+            waited = true;
+        }
+    }
+    Ok(waited)
+}

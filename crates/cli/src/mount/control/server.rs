@@ -1,0 +1,298 @@
+//! The daemon's end: a thread that accepts, and one for each connection, of which there is a greatest number.
+
+use super::place::{ImageName, make_directory};
+use super::protocol::{REQUEST_MAX, Request, Status, read_line, reply};
+use crate::failure::{At, image_name};
+use crate::mount::stats;
+use crate::verbs::info::Facts;
+use anyhow::Result;
+use myriad_device::FileDevice;
+use myriad_fuse::Handle;
+use rustix::process::geteuid;
+use serde_json::{Value, json};
+use std::fs::Permissions;
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// Connections at a time. A watcher keeps its connection but no thread.
+const CONNECTIONS_MAX: usize = 32;
+/// Watchers at a time.
+const WATCHERS_MAX: usize = 256;
+/// How long a peer may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a daemon answers for.
+pub struct Mounted {
+    pub status: Status,
+    pub handle: Handle,
+    pub device: Arc<FileDevice>,
+    /// Requests are logged elsewhere already.
+    pub is_logging: bool,
+}
+
+impl Mounted {
+    fn info(&self) -> Result<Value> {
+        let Status { image, mount_point, .. } = &self.status;
+        let facts = Facts::of_mounted(image, &self.device, self.handle.fs(), mount_point)?;
+        Ok(json!({ "json": facts.json(), "lines": facts.lines() }))
+    }
+}
+
+/// A socket on which nobody is answered yet.
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// For the volume at `offset` of an image.
+    pub fn bind(image: &Path, offset: u64) -> Result<Self> {
+        let name = ImageName::of(image).at(image_name(image))?;
+        let directory = make_directory()?;
+        name.clear_left_behind(&directory);
+        let path = directory.join(name.socket(offset));
+        // It gets its name, over whatever a process of the same number left behind, when it can be connected to.
+        let nameless = path.with_extension("new");
+        match std::fs::remove_file(&nameless) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(image_name(&nameless)),
+            _ => {}
+        }
+        let socket = UnixListener::bind(&nameless).at(image_name(&nameless))?;
+        // Its directory is closed to others in any case.
+        std::fs::set_permissions(&nameless, Permissions::from_mode(0o600)).at(image_name(&nameless))?;
+        std::fs::rename(&nameless, &path).at(image_name(&path))?;
+        Ok(Self { socket, path })
+    }
+
+    /// Answers from here on.
+    pub fn serve(self, mounted: Mounted) -> io::Result<Server> {
+        let shared = Arc::new(Shared {
+            is_logging: AtomicBool::new(mounted.is_logging),
+            mounted,
+            connections: AtomicUsize::new(0),
+            watchers: Mutex::new(Some(Vec::new())),
+        });
+        let server = Server { shared: Arc::clone(&shared), path: self.path };
+        let accept = move || {
+            for stream in self.socket.incoming() {
+                match stream {
+                    Ok(stream) => shared.welcome(stream),
+                    // Out of descriptors, most likely: better slow than busy.
+                    Err(_) => thread::sleep(Duration::from_millis(100)),
+                }
+            }
+        };
+        thread::Builder::new().name("myriad-control".into()).spawn(accept)?;
+        Ok(server)
+    }
+}
+
+/// A socket in use.
+pub struct Server {
+    shared: Arc<Shared>,
+    path: PathBuf,
+}
+
+impl Server {
+    /// The volume is closed, or could not be: tells all who watch, and whoever asks from here on.
+    pub fn announce(self, result: std::result::Result<(), String>) {
+        // It may be gone with the host's directory for such files.
+        let _ = std::fs::remove_file(&self.path);
+        let watchers = self.shared.watchers.lock().expect("nobody panics holding it").take();
+        let line = reply(result.map(|()| json!({})));
+        for mut watcher in watchers.into_iter().flatten() {
+            // Who left does not want to know.
+            let _ = watcher.write_all(line.as_bytes());
+        }
+    }
+}
+
+struct Shared {
+    mounted: Mounted,
+    connections: AtomicUsize,
+    /// `None` once the volume is closed.
+    watchers: Mutex<Option<Vec<UnixStream>>>,
+    is_logging: AtomicBool,
+}
+
+impl Shared {
+    fn welcome(self: &Arc<Self>, mut stream: UnixStream) {
+        let peer = rustix::net::sockopt::socket_peercred(&stream);
+        if !peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid()) {
+            return;
+        }
+        if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+            let _ = stream.write_all(reply(Err("too many commands ask at a time".into())).as_bytes());
+            return;
+        }
+        let shared = Arc::clone(self);
+        let answer = move || {
+            // Whoever hangs up early has no use for an error.
+            let _ = shared.answer(stream);
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+        };
+        if thread::Builder::new().name("myriad-answer".into()).spawn(answer).is_err() {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut reader = BufReader::new(&stream);
+        let request = match read_line(&mut reader, REQUEST_MAX) {
+            Ok(line) => Request::parse(&line),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(error.to_string()),
+            Err(error) => return Err(error),
+        };
+        let answer = match request {
+            Ok(Request::Status) => Ok(self.mounted.status.json()),
+            Ok(Request::Stats) => Ok(stats::collect(&self.mounted)),
+            Ok(Request::Info) => self.mounted.info().map_err(|error| error.to_string()),
+            Ok(Request::Sync) => self.mounted.handle.fs().sync().map(|()| json!({})).map_err(|error| error.to_string()),
+            Ok(Request::Watch) => return self.watch(stream),
+            Ok(Request::Log) => return self.log(stream),
+            Err(error) => Err(error),
+        };
+        stream.write_all(reply(answer).as_bytes())
+    }
+
+    fn watch(&self, mut stream: UnixStream) -> io::Result<()> {
+        let mut watchers = self.watchers.lock().expect("nobody panics holding it");
+        let Some(watchers) = &mut *watchers else {
+            return stream.write_all(reply(Err("the volume is closed".into())).as_bytes());
+        };
+        if watchers.len() >= WATCHERS_MAX {
+            return stream.write_all(reply(Err("too many commands wait for the volume".into())).as_bytes());
+        }
+        // Under the lock, so that the second reply cannot overtake it.
+        stream.write_all(reply(Ok(json!({}))).as_bytes())?;
+        watchers.push(stream);
+        Ok(())
+    }
+
+    /// Sends a line for each request of the kernel until the peer hangs up.
+    fn log(&self, mut stream: UnixStream) -> io::Result<()> {
+        if self.is_logging.swap(true, Ordering::AcqRel) {
+            return stream.write_all(reply(Err("somebody else reads the log of requests".into())).as_bytes());
+        }
+        let result = (|| {
+            stream.write_all(reply(Ok(json!({}))).as_bytes())?;
+            let sink = stream.try_clone()?;
+            sink.set_nonblocking(true)?;
+            self.mounted.handle.set_request_log(Some(Box::new(Lossy::new(sink))));
+            wait_for_end(stream)
+        })();
+        self.mounted.handle.set_request_log(None);
+        self.is_logging.store(false, Ordering::Release);
+        result
+    }
+}
+
+/// Returns once the peer has closed its end.
+fn wait_for_end(mut stream: UnixStream) -> io::Result<()> {
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            // The other half of it does not block, so neither does this one.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(50)),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A writer of lines that never waits: a reader who is too slow loses lines, and is told how many.
+struct Lossy<W> {
+    sink: W,
+    /// What is left of a line that was written in part.
+    rest: Vec<u8>,
+    lost: u64,
+}
+
+impl<W: Write> Lossy<W> {
+    fn new(sink: W) -> Self {
+        Self { sink, rest: Vec::new(), lost: 0 }
+    }
+
+    /// Writes what is left; false if not all of it went.
+    fn drain(&mut self) -> io::Result<bool> {
+        while !self.rest.is_empty() {
+            match self.sink.write(&self.rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.rest.drain(..count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl<W: Write> Write for Lossy<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if !self.drain()? {
+            self.lost += line.iter().filter(|&&byte| byte == b'\n').count() as u64;
+            return Ok(line.len());
+        }
+        if self.lost > 0 {
+            self.rest = format!("# {} lines lost\n", std::mem::take(&mut self.lost)).into_bytes();
+        }
+        self.rest.extend_from_slice(line);
+        self.drain()?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a few bytes at a time while there is room.
+    struct Narrow {
+        taken: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room).min(3);
+            if count == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            self.room -= count;
+            self.taken.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_slow_reader_loses_whole_lines_and_hears_of_it() {
+        let mut lossy = Lossy::new(Narrow { taken: Vec::new(), room: 8 });
+        for line in ["one\n", "three\n", "five\nsix\n"] {
+            lossy.write_all(line.as_bytes()).unwrap();
+        }
+        lossy.sink.room = 1000;
+        lossy.write_all(b"seven\n").unwrap();
+        assert_eq!(String::from_utf8(lossy.sink.taken).unwrap(), "one\nthree\n# 2 lines lost\nseven\n");
+    }
+}

@@ -1,0 +1,151 @@
+//! The process that has a volume open and mounted, from opening to closing.
+
+use super::control::{self, Listener, Mounted, Status};
+use super::detach;
+use super::log::{Level, Log};
+use super::options::Settings;
+use super::table;
+use crate::failure::{At, Failure, host_error, image_name};
+use crate::volume::device::explain_open;
+use anyhow::Result;
+use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
+use myriad_engine::Fs;
+use myriad_fuse::Handle;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+/// What is to be mounted.
+pub struct Job {
+    /// Both absolute; nothing here depends on the working directory.
+    pub image: PathBuf,
+    pub mount_point: PathBuf,
+    pub settings: Settings,
+    /// Somebody waits for word that the mount is live, and then wants to hear no more.
+    pub is_detached: bool,
+    pub least: Level,
+}
+
+/// Mounts the volume and serves it until it is unmounted.
+pub fn run(job: Job) -> Result<()> {
+    let Job { image, mount_point, mut settings, is_detached, least } = job;
+    // What it makes is nobody else's to read, and no directory is kept from being unmounted.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    std::env::set_current_dir("/").at("/")?;
+    let log = Arc::new(Log::stderr(least));
+    if let Some(file) = &settings.log_file {
+        log.to_file(file).at(image_name(file))?;
+    }
+    let access = if settings.engine.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let options = FileOptions { offset: settings.offset, length: settings.size_limit, ..FileOptions::default() };
+    let device = open(&image, access, &options)?;
+    let log_device = settings.engine.log_device.as_deref();
+    let log_device = log_device.map(|path| open(path, access, &FileOptions::default())).transpose()?;
+    let listener = Listener::bind(&image, settings.offset)?;
+    let shared = |device: &Arc<FileDevice>| Arc::clone(device) as Arc<dyn BlockDevice>;
+    let fs = Fs::open_device(shared(&device), log_device.as_ref().map(shared), settings.engine.clone());
+    let fs = fs.at(image_name(&image))?;
+    let info = fs.info();
+    settings.fuse.read_only = info.read_only;
+    if settings.debug {
+        settings.fuse.request_log = Some(Box::new(io::stderr()));
+    }
+    let mount = myriad_fuse::mount(fs, &mount_point, settings.fuse)
+        .map_err(|error| Failure::new(image_name(&image), error.to_string(), ""))?;
+    let handle = mount.handle();
+    let entry = table::mounted_at(&mount_point).at("/proc/self/mountinfo")?.filter(table::Entry::is_ours);
+    let device_number = entry
+        .map(|entry| entry.device)
+        .ok_or_else(|| Failure::new(image_name(&mount_point), "unmounted before it was served", "mount it again"))?;
+    let status = Status {
+        pid: std::process::id(),
+        image: image.clone(),
+        offset: settings.offset,
+        mount_point: mount_point.clone(),
+        device: device_number,
+        read_only: info.read_only,
+    };
+    let server = listener
+        .serve(Mounted { status, handle: handle.clone(), device: Arc::clone(&device), is_logging: settings.debug })
+        .at("control")?;
+    unmount_on_signal(handle, &mount_point, Arc::clone(&log)).at("signals")?;
+    if is_detached {
+        detach::report_ready(|| {
+            if settings.log_file.is_none() {
+                log.to_system();
+            }
+        })
+        .at("detaching")?;
+    }
+    let name = image_name(&image);
+    if info.recovered {
+        log.info(&format!("{name}: was not closed cleanly; recovered"));
+    }
+    log.info(&format!("{name}: mounted on {}", image_name(&mount_point)));
+    let served = mount.serve().map_err(|error| error.to_string());
+    // All is home, or will never be. From here on others may have the image.
+    for device in [Some(device), log_device].into_iter().flatten() {
+        if let Err(error) = device.unlock() {
+            log.warning(&error.to_string());
+        }
+    }
+    match &served {
+        Ok(()) => log.info(&format!("{name}: unmounted and closed")),
+        Err(error) => log.error(&format!("{name}: {error}; the next mount recovers it")),
+    }
+    server.announce(served.clone());
+    served.map_err(|error| Failure::new(name, error, "the next mount recovers it").into())
+}
+
+/// Opens and locks. One that is just being closed by its daemon is waited for.
+fn open(path: &Path, access: Access, options: &FileOptions) -> Result<Arc<FileDevice>> {
+    std::fs::metadata(path).at(image_name(path))?;
+    let device = FileDevice::open_with(path, access, options).map_err(explain_open)?;
+    let lock = || match access {
+        Access::ReadOnly => device.lock_shared(),
+        Access::ReadWrite => device.lock_exclusive(),
+    };
+    match lock() {
+        Err(OpenError::InUse(_)) if control::await_closing(path)? => lock(),
+        other => other,
+    }
+    .map_err(explain_open)?;
+    Ok(Arc::new(device))
+}
+
+/// SIGTERM and SIGINT unmount. While files are open the mount goes out of sight at once and the daemon stays until they
+/// are closed; a second signal ends it there and then (`interrupt`), for which everything is made durable first.
+fn unmount_on_signal(handle: Handle, mount_point: &Path, log: Arc<Log>) -> io::Result<()> {
+    let (mut signals, sender) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+    }
+    let place = image_name(mount_point);
+    let wait = move || {
+        if signals.read_exact(&mut [0]).is_err() {
+            return;
+        }
+        log.info(&format!("{place}: asked to end by a signal"));
+        if let Err(error) = handle.fs().sync() {
+            log.error(&format!("{place}: {error}"));
+        }
+        let result = match handle.unmount(false) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
+                let users = table::mounted_at(handle.mount_point()).ok().flatten();
+                let users = users.map(|mount| table::list_users(&table::users(&mount))).unwrap_or_default();
+                log.warning(&format!("{place}: still in use by {users}; its daemon ends with them"));
+                handle.unmount(true)
+            }
+            result => result,
+        };
+        if let Err(error) = result {
+            log.error(&format!("{place}: cannot be unmounted: {}", host_error(&error)));
+        }
+    };
+    thread::Builder::new().name("myriad-signals".into()).spawn(wait).map(|_| ())
+}

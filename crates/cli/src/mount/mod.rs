@@ -1,0 +1,19 @@
+//! Everything around a mounted volume but the requests themselves, which `myriad-fuse` answers.
+//!
+//!     options   the words after -o
+//!     daemon    the process that has the volume, from opening to closing
+//!     detach    how it outlives the command that started it
+//!     control   its socket: how commands find it and what they ask it
+//!     log       what it has to tell while nobody looks
+//!     stats     the figures of a live mount
+//!     table     what the kernel has mounted, and which processes use a mount
+//!     unmount   taking mounts away, dead ones too
+
+pub mod control;
+pub mod daemon;
+pub mod detach;
+pub mod log;
+pub mod options;
+pub mod stats;
+pub mod table;
+pub mod unmount;

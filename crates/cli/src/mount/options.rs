@@ -1,0 +1,430 @@
+//! The options after `-o`: one table, from which come the parser, the help and the manual page.
+//!
+//! Words that libfuse or mount(8) have mean here what they mean there. One that the table does not know is refused by
+//! name: a misspelt option that is passed over is found when it is too late.
+
+use crate::show::{owner, size};
+use myriad_engine::{Allocation, DirPref, MountOptions, Order};
+use myriad_fuse::TransportChoice;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything that `-o` says.
+pub struct Settings {
+    pub engine: MountOptions,
+    pub fuse: myriad_fuse::Options,
+    /// Where in the image the volume begins, and how many bytes it may take.
+    pub offset: u64,
+    pub size_limit: Option<u64>,
+    /// Log requests from the beginning; stays in the foreground.
+    pub debug: bool,
+    /// Gets messages instead of the system's log.
+    pub log_file: Option<PathBuf>,
+}
+
+type Apply = fn(&mut Settings, &str) -> Result<(), String>;
+
+/// One word.
+struct Word {
+    name: &'static str,
+    /// What stands behind the equals sign, if one may.
+    value: Option<&'static str>,
+    about: &'static str,
+    apply: Apply,
+}
+
+/// Words for one purpose, under a heading.
+struct Group {
+    heading: &'static str,
+    words: &'static [Word],
+}
+
+const fn word(name: &'static str, about: &'static str, apply: Apply) -> Word {
+    Word { name, value: None, about, apply }
+}
+
+const fn valued(name: &'static str, value: &'static str, about: &'static str, apply: Apply) -> Word {
+    Word { name, value: Some(value), about, apply }
+}
+
+/// A word that the kernel knows by the same name.
+macro_rules! kernel {
+    ($name:literal, $about:literal) => {
+        word($name, $about, |settings, _| {
+            settings.fuse.kernel_options.push($name.into());
+            Ok(())
+        })
+    };
+}
+
+/// A word that stands for what happens in any case, or for somebody else to read.
+const fn accepted(name: &'static str, about: &'static str) -> Word {
+    word(name, about, |_, _| Ok(()))
+}
+
+const GROUPS: &[Group] = &[
+    Group {
+        heading: "Volume",
+        words: &[
+            word("ro", "mount read-only; any number may", |s, _| read_only(s, true)),
+            word("rw", "mount for reading and writing, the default", |s, _| read_only(s, false)),
+            valued("offset", "BYTES", "where in the image the volume begins", |s, v| {
+                set(&mut s.offset, size::parse(v))
+            }),
+            valued(
+                "sizelimit",
+                "BYTES",
+                "how many bytes of the image are the volume's; without it all from its offset",
+                |s, v| set(&mut s.size_limit, size::parse(v).map(Some)),
+            ),
+            valued(
+                "order",
+                "ORDER",
+                "order of writes: log or none; without it the one the volume was last opened with",
+                |s, v| set(&mut s.engine.order, choice(v, &[("log", Some(Order::Log)), ("none", Some(Order::None))])),
+            ),
+            valued("logdev", "DEVICE", "device that holds the log, for a volume made with one", |s, v| {
+                put(&mut s.engine.log_device, Some(v.into()))
+            }),
+            valued(
+                "commit",
+                "SECONDS",
+                "longest time a change stays in memory only; without it 5; 0: until a sync",
+                |s, v| set(&mut s.engine.commit_interval_ms, seconds(v).map(|time| time.as_millis() as u64)),
+            ),
+            valued(
+                "cachesize",
+                "SIZE",
+                "memory for cached blocks; without it a quarter of the machine's, at most 4G",
+                |s, v| set(&mut s.engine.cache_size, size::parse(v)),
+            ),
+            valued(
+                "dirpref",
+                "WHERE",
+                "where new directories go: new (near their parent) or old (spread out)",
+                |s, v| set(&mut s.engine.dirpref, choice(v, &[("new", DirPref::New), ("old", DirPref::Old)])),
+            ),
+            valued("alloc", "WHEN", "when blocks are chosen: delayed (when data is written out) or write", |s, v| {
+                set(
+                    &mut s.engine.allocation,
+                    choice(v, &[("delayed", Allocation::Delayed), ("write", Allocation::AtWrite)]),
+                )
+            }),
+            word("discard", "give freed blocks back to the host", |s, _| put(&mut s.engine.discard, true)),
+            word("nodiscard", "keep freed blocks, the default", |s, _| put(&mut s.engine.discard, false)),
+            word("namecache", "remember names that were looked up, the default", |s, _| {
+                put(&mut s.engine.name_cache, true)
+            }),
+            word("nonamecache", "look each name up in its directory", |s, _| put(&mut s.engine.name_cache, false)),
+            word("noatime", "never write access times, the default", |s, _| {
+                s.fuse.kernel_options.push("noatime".into());
+                put(&mut s.engine.atime, false)
+            }),
+            word("relatime", "write access times that are older than the last change or than a day", |s, _| {
+                s.fuse.kernel_options.retain(|option| option != "noatime");
+                put(&mut s.engine.atime, true)
+            }),
+        ],
+    },
+    Group {
+        heading: "Mount",
+        words: &[
+            word("allow_other", "other users may use the mount", |s, _| put(&mut s.fuse.allow_other, true)),
+            word("default_permissions", "the kernel checks permissions, the default", |s, _| {
+                put(&mut s.fuse.default_permissions, true)
+            }),
+            word("nodefault_permissions", "the daemon checks permissions", |s, _| {
+                put(&mut s.fuse.default_permissions, false)
+            }),
+            valued("uid", "USER", "show all files as this user's", |s, v| {
+                set(&mut s.fuse.uid, owner::parse_user(v).map(Some))
+            }),
+            valued("gid", "GROUP", "show all files as this group's", |s, v| {
+                set(&mut s.fuse.gid, owner::parse_group(v).map(Some))
+            }),
+            valued(
+                "entry_timeout",
+                "SECONDS",
+                "how long the kernel may use a name without asking; without it for ever",
+                |s, v| set(&mut s.fuse.entry_timeout, seconds(v)),
+            ),
+            valued("attr_timeout", "SECONDS", "the same for attributes", |s, v| {
+                set(&mut s.fuse.attr_timeout, seconds(v))
+            }),
+            valued("transport", "HOW", "how requests come from the kernel: auto, classic or ring", |s, v| {
+                set(&mut s.fuse.transport, v.parse::<TransportChoice>())
+            }),
+            valued("max_threads", "COUNT", "threads of the classic transport; without it by the processors", |s, v| {
+                set(&mut s.fuse.threads, count(v))
+            }),
+            word("noopen", "the kernel opens files without asking, the default", |s, _| put(&mut s.fuse.no_open, true)),
+            word("open", "the daemon is asked at each open", |s, _| put(&mut s.fuse.no_open, false)),
+            word("xattr", "extended attributes, the default", |s, _| put(&mut s.fuse.no_xattr, false)),
+            word("noxattr", "no extended attributes: fewer requests", |s, _| put(&mut s.fuse.no_xattr, true)),
+            word("acl", "access control lists though the volume holds none yet", |s, _| put(&mut s.fuse.acl, true)),
+            word("writeback", "the kernel gathers small writes", |s, _| put(&mut s.fuse.writeback, true)),
+            word("direct_io", "the kernel keeps no file data", |s, _| put(&mut s.fuse.direct_io, true)),
+            word("debug", "stay in the foreground and log every request", |s, _| put(&mut s.debug, true)),
+            valued("logfile", "FILE", "messages go there instead of the system's log", |s, v| {
+                put(&mut s.log_file, Some(v.into()))
+            }),
+            valued("fsname", "NAME", "name of the volume in /proc/mounts; without it the image", |s, v| {
+                put(&mut s.fuse.source, v.into())
+            }),
+        ],
+    },
+    Group {
+        heading: "Kernel",
+        words: &[
+            kernel!("nosuid", "set-user-ID has no effect, the default: an image may be a stranger's"),
+            kernel!("suid", "set-user-ID has effect"),
+            kernel!("nodev", "device nodes have no effect, the default"),
+            kernel!("dev", "device nodes have effect"),
+            kernel!("noexec", "nothing can be executed"),
+            kernel!("exec", "programs can be executed, the default"),
+            kernel!("sync", "every write is durable when it returns"),
+            kernel!("async", "the opposite of sync, the default"),
+            kernel!("dirsync", "every change of a name is durable when it returns"),
+            kernel!("nodiratime", "directories' access times are never written"),
+            kernel!("diratime", "the opposite of nodiratime"),
+        ],
+    },
+    Group {
+        heading: "Read by mount(8) and systemd in fstab, without effect here",
+        words: &[
+            accepted("defaults", "what is the default in any case"),
+            accepted("nofail", "starting up goes on if the mount fails"),
+            accepted("_netdev", "mounted once the network is there"),
+            accepted("auto", "mounted by mount -a"),
+            accepted("noauto", "not mounted by mount -a"),
+            accepted("nouser", "only root may mount it"),
+            accepted("owner", "the owner of the device may mount it"),
+            accepted("group", "the group of the device may mount it"),
+            accepted("users", "all users may mount and unmount it"),
+            Word { name: "user", value: Some("[USER]"), about: "users may mount it", apply: |_, _| Ok(()) },
+            Word { name: "comment", value: Some("TEXT"), about: "a remark", apply: |_, _| Ok(()) },
+        ],
+    },
+];
+
+/// Options whose names begin so are for others to read.
+const FOREIGN: [&str; 2] = ["x-", "X-"];
+
+fn set<T, E: ToString>(field: &mut T, value: Result<T, E>) -> Result<(), String> {
+    *field = value.map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+fn put<T>(field: &mut T, value: T) -> Result<(), String> {
+    *field = value;
+    Ok(())
+}
+
+fn read_only(settings: &mut Settings, read_only: bool) -> Result<(), String> {
+    settings.engine.read_only = read_only;
+    settings.fuse.read_only = read_only;
+    Ok(())
+}
+
+fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    let found = choices.iter().find(|(name, _)| *name == value);
+    found.map(|(_, choice)| *choice).ok_or_else(|| format!("`{value}` is none of {}", names.join(", ")))
+}
+
+fn seconds(value: &str) -> Result<Duration, String> {
+    let seconds = value.parse().ok().filter(|seconds: &f64| (0.0..=1e9).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{value}` is not a number of seconds"))
+}
+
+fn count(value: &str) -> Result<usize, String> {
+    let count = value.parse().ok().filter(|count| (1..=1024).contains(count));
+    count.ok_or_else(|| format!("`{value}` is not a number from 1 to 1024"))
+}
+
+impl Settings {
+    /// As without any `-o`; `source` is how /proc/mounts is to show the image.
+    pub fn new(source: String) -> Self {
+        Self {
+            engine: MountOptions::default(),
+            fuse: myriad_fuse::Options { source, ..myriad_fuse::Options::default() },
+            offset: 0,
+            size_limit: None,
+            debug: false,
+            log_file: None,
+        }
+    }
+
+    /// Reads what stands behind one `-o`: words with commas between them; of two that contradict each other the later
+    /// one counts. With `sloppy`, words that are not known are handed to `unknown` instead of being refused.
+    pub fn read(&mut self, text: &str, sloppy: bool, mut unknown: impl FnMut(&str)) -> Result<(), String> {
+        for option in text.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            if FOREIGN.iter().any(|prefix| name.starts_with(prefix)) {
+                continue;
+            }
+            let Some(word) = words().find(|word| word.name == name) else {
+                if sloppy {
+                    unknown(option);
+                    continue;
+                }
+                let meant = nearest(name).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+                return Err(format!("unknown option `{name}`{meant}"));
+            };
+            let value = match (word.value, value) {
+                (Some(_), Some(value)) => value,
+                (Some(optional), None) if optional.starts_with('[') => "",
+                (Some(wanted), None) => return Err(format!("option `{name}` needs a value: {name}={wanted}")),
+                (None, Some(_)) => return Err(format!("option `{name}` takes no value")),
+                (None, None) => "",
+            };
+            (word.apply)(self, value).map_err(|reason| format!("option `{name}`: {reason}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn words() -> impl Iterator<Item = &'static Word> {
+    GROUPS.iter().flat_map(|group| group.words)
+}
+
+/// The known name that is closest to a mistyped one, if any is close.
+fn nearest(name: &str) -> Option<&'static str> {
+    let near = words().map(|word| (distance(name, word.name), word.name)).min()?;
+    (near.0 <= name.len().max(3) / 3).then_some(near.1)
+}
+
+/// How many letters have to be put in, taken out or changed to make one word of the other; two that changed places count
+/// as one.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
+    for i in 1..=one.len() {
+        let mut row = vec![i];
+        for j in 1..=other.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+            let mut cost = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
+                cost = cost.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(cost);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
+}
+
+/// The table as help and manual page show it.
+pub fn help() -> String {
+    let mut text = String::from("Options for -o, with commas between them:\n");
+    for group in GROUPS {
+        writeln!(text, "\n{}:", group.heading).expect("a string takes everything");
+        for word in group.words {
+            let name = match word.value {
+                Some(value) if value.starts_with('[') => format!("{}[={}]", word.name, &value[1..value.len() - 1]),
+                Some(value) => format!("{}={value}", word.name),
+                None => word.name.to_owned(),
+            };
+            writeln!(text, "  {name:<24} {}", word.about).expect("a string takes everything");
+        }
+    }
+    text.push_str("\nOptions that begin with x- (as x-systemd.automount) are for others to read, and accepted.");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Settings, String> {
+        let mut settings = Settings::new("vol.img".into());
+        settings.read(text, false, |_| unreachable!("nothing is passed over"))?;
+        Ok(settings)
+    }
+
+    #[track_caller]
+    fn refused(text: &str, expected: &str) {
+        let error = read(text).err().expect("it is refused");
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn every_seam_has_its_word() {
+        let settings = read(
+            "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,nonamecache,relatime,\
+             offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,entry_timeout=1,attr_timeout=2.5,\
+             transport=classic,max_threads=3,open,noxattr,acl,writeback,direct_io,fsname=x,logfile=/l,nosuid,sync",
+        )
+        .unwrap();
+        let engine = &settings.engine;
+        assert!(engine.read_only && engine.discard && engine.atime && !engine.name_cache);
+        assert_eq!(
+            (engine.order, engine.dirpref, engine.allocation),
+            (Some(Order::None), DirPref::Old, Allocation::AtWrite)
+        );
+        assert_eq!((engine.commit_interval_ms, engine.cache_size), (500, 64 << 20));
+        assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));
+        assert_eq!((settings.offset, settings.size_limit), (1 << 20, Some(2 << 30)));
+        let fuse = &settings.fuse;
+        assert!(fuse.read_only && fuse.allow_other && fuse.acl && fuse.writeback && fuse.direct_io && fuse.no_xattr);
+        assert!(!fuse.default_permissions && !fuse.no_open);
+        assert_eq!((fuse.uid, fuse.gid, fuse.threads, &*fuse.source), (Some(7), Some(8), 3, "x"));
+        assert_eq!((fuse.entry_timeout.as_millis(), fuse.attr_timeout.as_millis()), (1000, 2500));
+        assert_eq!(fuse.transport, TransportChoice::Classic);
+        assert_eq!(fuse.kernel_options, ["nosuid", "sync"]);
+    }
+
+    #[test]
+    fn the_later_of_two_words_counts() {
+        let settings = read("ro,rw,nosuid,suid,noatime,relatime,sync,async,discard,nodiscard").unwrap();
+        assert!(
+            !settings.engine.read_only && !settings.fuse.read_only && settings.engine.atime && !settings.engine.discard
+        );
+        // The kernel's are handed on in their order, and it is the same there.
+        assert_eq!(settings.fuse.kernel_options, ["nosuid", "suid", "sync", "async"]);
+    }
+
+    #[test]
+    fn what_fstab_needs_is_accepted() {
+        read("defaults,nofail,_netdev,noauto,auto,user,user=joe,users,owner,group,nouser,comment=a b,x-systemd.automount,x-gvfs-hide,,")
+            .unwrap();
+    }
+
+    #[test]
+    fn mistakes_are_told_by_name() {
+        refused("ro,cachsize=1G", "unknown option `cachsize`; did you mean `cachesize`?");
+        refused("allowother", "unknown option `allowother`; did you mean `allow_other`?");
+        refused("blksize=4096", "unknown option `blksize`");
+        refused("cachesize", "option `cachesize` needs a value: cachesize=SIZE");
+        refused("ro=1", "option `ro` takes no value");
+        refused("order=fast", "option `order`: `fast` is none of log, none");
+        refused("commit=-1", "option `commit`: `-1` is not a number of seconds");
+        refused("commit=NaN", "option `commit`: `NaN` is not a number of seconds");
+        refused("max_threads=0", "option `max_threads`: `0` is not a number from 1 to 1024");
+    }
+
+    #[test]
+    fn sloppy_passes_over_what_it_does_not_know() {
+        let mut passed = Vec::new();
+        let mut settings = Settings::new("vol.img".into());
+        settings.read("ro,quota=5,exec", true, |option| passed.push(option.to_owned())).unwrap();
+        assert!(settings.engine.read_only);
+        assert_eq!(passed, ["quota=5"]);
+    }
+
+    #[test]
+    fn names_are_there_once_and_in_the_help() {
+        let mut names: Vec<&str> = words().map(|word| word.name).collect();
+        let help = help();
+        for name in &names {
+            assert!(help.contains(&format!("  {name}")), "{name}");
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), words().count());
+    }
+}

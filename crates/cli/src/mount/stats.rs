@@ -1,0 +1,144 @@
+//! The figures of a live mount: collected by the daemon, sent as JSON, compared and shown by `myriad stats`.
+
+use super::control::Mounted;
+use crate::verbs::df::put_statfs;
+use serde_json::{Map, Value, json};
+
+/// Everything that mount and volume count, since the mount began, and how full memory and log are now.
+pub fn collect(mounted: &Mounted) -> Value {
+    let (stats, fs) = (mounted.handle.stats(), mounted.handle.fs());
+    let requests = stats.requests.iter().map(|request| {
+        json!({
+            "name": request.name,
+            "count": request.count,
+            "errors": request.errors,
+            "total_ns": request.total_ns,
+            "max_ns": request.max_ns,
+            "latency": request.latency,
+        })
+    });
+    let levels = fs.levels();
+    let counters = fs.counters().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value)));
+    let Value::Object(mut object) = mounted.status.json() else { unreachable!("a status is an object") };
+    let figures = json!({
+        "uptime_ns": u64::try_from(stats.uptime.as_nanos()).unwrap_or(u64::MAX),
+        "transport": stats.transport,
+        "nodes": stats.nodes,
+        "bytes_read": stats.bytes_read,
+        "bytes_written": stats.bytes_written,
+        "requests": requests.collect::<Vec<Value>>(),
+        "cache_size": levels.cache_size,
+        "cache_used": levels.cache_used,
+        "dirty_data": levels.dirty_data,
+        "dirty_log": levels.dirty_log,
+        "log_size": fs.info().log_size,
+        "log_used": levels.log_used,
+        "shut_down": fs.shut_down_reason(),
+        "counters": Map::from_iter(counters),
+    });
+    let Value::Object(figures) = figures else { unreachable!("written as an object above") };
+    object.extend(figures);
+    // Counts in memory; the device is not asked.
+    if let Ok(statfs) = fs.statfs() {
+        put_statfs(&mut object, &statfs);
+    }
+    object.into()
+}
+
+/// The figures as numbers, for those who compare or add them up.
+pub struct Figures {
+    value: Value,
+}
+
+/// One kind of request.
+pub struct Requests<'a> {
+    pub name: &'a str,
+    pub count: u64,
+    pub errors: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+    pub latency: Vec<u64>,
+}
+
+impl Figures {
+    pub fn new(value: Value) -> Self {
+        Self { value }
+    }
+
+    pub fn json(&self) -> &Value {
+        &self.value
+    }
+
+    /// Zero for what this daemon does not count.
+    pub fn number(&self, key: &str) -> u64 {
+        self.value.get(key).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub fn text(&self, key: &str) -> &str {
+        self.value.get(key).and_then(Value::as_str).unwrap_or("")
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        self.value.get("counters").and_then(|counters| counters.get(name)).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub fn counters(&self) -> impl Iterator<Item = (&str, u64)> {
+        let counters = self.value.get("counters").and_then(Value::as_object);
+        counters.into_iter().flatten().map(|(name, value)| (&**name, value.as_u64().unwrap_or(0)))
+    }
+
+    pub fn requests(&self) -> impl Iterator<Item = Requests<'_>> {
+        let list = self.value.get("requests").and_then(Value::as_array);
+        list.into_iter().flatten().map(|request| {
+            let number = |key| request.get(key).and_then(Value::as_u64).unwrap_or(0);
+            let latency = request.get("latency").and_then(Value::as_array);
+            Requests {
+                name: request.get("name").and_then(Value::as_str).unwrap_or(""),
+                count: number("count"),
+                errors: number("errors"),
+                total_ns: number("total_ns"),
+                max_ns: number("max_ns"),
+                latency: latency.into_iter().flatten().map(|count| count.as_u64().unwrap_or(0)).collect(),
+            }
+        })
+    }
+
+    /// One kind of request, by name.
+    pub fn request(&self, name: &str) -> Option<Requests<'_>> {
+        self.requests().find(|request| request.name == name)
+    }
+}
+
+/// The time within which `share` of the requests were answered, in nanoseconds: the upper end of a power of two.
+pub fn percentile(latency: &[u64], share: f64) -> Option<u64> {
+    let total = latency.iter().fold(0, |sum, &count| u64::saturating_add(sum, count));
+    let wanted = ((total as f64 * share).ceil() as u64).max(1);
+    let mut seen = 0_u64;
+    let bucket = latency.iter().position(|&count| {
+        seen = u64::saturating_add(seen, count);
+        seen >= wanted
+    })?;
+    Some(1_u64.checked_shl(bucket as u32 + 1).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_upper_ends() {
+        assert_eq!(percentile(&[], 0.5), None);
+        assert_eq!(percentile(&[0, 0], 0.5), None);
+        assert_eq!(percentile(&[0, 10, 0, 1], 0.5), Some(4));
+        assert_eq!(percentile(&[0, 10, 0, 1], 0.99), Some(16));
+        assert_eq!(percentile(&[1], 0.0), Some(2));
+    }
+
+    #[test]
+    fn missing_figures_are_zero() {
+        let figures = Figures::new(json!({"requests": [{"name": "LOOKUP", "count": 3}, 7], "nodes": -1}));
+        assert_eq!((figures.number("nodes"), figures.number("none"), figures.counter("none")), (0, 0, 0));
+        assert_eq!(figures.request("LOOKUP").unwrap().count, 3);
+        assert_eq!(figures.requests().count(), 2);
+    }
+}

@@ -1,0 +1,81 @@
+//! Taking mounts away.
+
+use super::table;
+use crate::failure::{At, Failure, image_name};
+use anyhow::Result;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How hard to try.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// Out of sight at once, gone once nobody uses it.
+    pub lazy: bool,
+    /// Requests that wait for the daemon fail.
+    pub force: bool,
+}
+
+/// Unmounts; EBUSY if somebody uses the mount, unless `lazy`.
+pub fn unmount(mount_point: &Path, how: How) -> io::Result<()> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, how.lazy);
+    flags.set(UnmountFlags::FORCE, how.force);
+    match rustix::mount::unmount(mount_point, flags) {
+        Err(Errno::PERM) => by_helper(mount_point, how.lazy),
+        result => Ok(result?),
+    }
+}
+
+/// Users may unmount what they mounted, through fusermount3.
+fn by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
+    let mut helper = Command::new("fusermount3");
+    helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mount_point);
+    let output = match helper.output() {
+        // Without it nobody but root may.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Errno::PERM.into()),
+        output => output?,
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("busy") { Err(Errno::BUSY.into()) } else { Err(io::Error::other(said)) }
+}
+
+/// A directory to mount on: its real path. If a daemon was killed that had mounted something of ours on it, the dead
+/// mount is taken away first.
+pub fn clear_mount_point(directory: &Path) -> Result<PathBuf> {
+    let path = real_path(directory).at(image_name(directory))?;
+    if let Some(mount) = table::mounted_at(&path).at("/proc/self/mountinfo")?
+        && mount.is_ours()
+        && is_dead(&path)
+    {
+        // Whoever still has files of it open gets errors anyway.
+        unmount(&path, How { lazy: true, force: false }).at(image_name(&path))?;
+        return clear_mount_point(&path);
+    }
+    match std::fs::metadata(&path).at(image_name(directory))?.is_dir() {
+        true => Ok(path),
+        false => Err(Failure::new(image_name(directory), "not a directory", "name one to mount on").into()),
+    }
+}
+
+/// The path without symbolic links; also of a mount point that answers with errors only.
+pub fn real_path(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+            let absolute = std::path::absolute(path)?;
+            let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Err(error) };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        result => result,
+    }
+}
+
+/// Whether the server of a mount has gone. The kernel may go on to answer from what it remembers, but not this.
+fn is_dead(mount_point: &Path) -> bool {
+    matches!(rustix::fs::statfs(mount_point), Err(Errno::NOTCONN | Errno::CONNABORTED))
+}

@@ -1,0 +1,218 @@
+//! `mount`: volumes as directories of the host.
+
+use crate::context::Context;
+use crate::failure::{At, Failure, image_name};
+use crate::mount::daemon::{self, Job};
+use crate::mount::log::Level;
+use crate::mount::options::{self, Settings};
+use crate::mount::unmount::clear_mount_point;
+use crate::mount::{control, detach};
+use crate::show::table;
+use crate::verb::{Command, Example, Status};
+use anyhow::Result;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+pub const NAME: &str = "mount";
+
+#[derive(clap::Args)]
+pub struct Mount {
+    /// Volume to mount
+    #[arg(requires = "directory")]
+    image: Option<PathBuf>,
+    /// Directory to mount it on
+    directory: Option<PathBuf>,
+    /// Options, with commas between them; see below
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Mount read-only, as -o ro
+    #[arg(short = 'r', long)]
+    read_only: bool,
+    /// Stay in the foreground; messages go to standard error
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    /// Tell more
+    #[arg(short = 'v', long)]
+    verbose: bool,
+    /// Without IMAGE: print one JSON object a line
+    #[arg(long, conflicts_with = "image")]
+    json: bool,
+    /// Mount for reading and writing, as -o rw
+    #[arg(short = 'w', help_heading = FROM_MOUNT)]
+    read_write: bool,
+    /// Pass over options that are not known
+    #[arg(short = 's', help_heading = FROM_MOUNT)]
+    sloppy: bool,
+    /// Look whether it could be mounted, and do not
+    #[arg(long, help_heading = FROM_MOUNT)]
+    fake: bool,
+    /// Nothing: there is no table to leave alone
+    #[arg(short = 'n', help_heading = FROM_MOUNT)]
+    no_table: bool,
+    /// Mount in another mount namespace
+    #[arg(short = 'N', value_name = "FILE", help_heading = FROM_MOUNT)]
+    namespace: Option<PathBuf>,
+    /// Type of the file system
+    #[arg(short = 't', value_name = "TYPE", help_heading = FROM_MOUNT, value_parser = ["myriad", "fuse", "fuse.myriad"])]
+    file_system: Option<String>,
+    /// The daemon of a command that waits for it
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+const FROM_MOUNT: &str = "As mount(8) calls it";
+
+impl Command for Mount {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "Mount a volume on a directory";
+    const DETAILS: &'static str = "Returns when the mount is live; a daemon serves it until it is unmounted. Without arguments, \
+        shows what is mounted. One volume is mounted for changes once; read-only mounts may be many. The verbs go on to \
+        work on a mounted volume, through the mount and with what it has not written yet: then the kernel checks your \
+        permissions, and their own options for opening play no part.\n\n\
+        In fstab the type is fuse.myriad: /srv/mail.img /srv/mail fuse.myriad allow_other,nofail 0 0\n\n\
+        SIGTERM unmounts and closes the volume. A mount whose daemon was killed answers with errors; mounting on its \
+        directory again replaces it. Messages go to the system's log.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad mount vol.img /mnt", "mounts a volume"),
+        ("myriad mount -f -v -o ro,allow_other vol.img /mnt", "mounts it read-only for all users, and stays"),
+        (
+            "sudo mount -t fuse.myriad -o cachesize=1G /srv/vol.img /srv/vol",
+            "does it as mount(8) does all file systems",
+        ),
+        ("myriad mount", "shows what is mounted"),
+    ];
+    const MORE: fn() -> String = options::help;
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let (Some(image), Some(directory)) = (&self.image, &self.directory) else { return self.list(context) };
+        if let Some(namespace) = self.namespace.as_ref().filter(|_| !self.detached) {
+            let file = File::open(namespace).at(image_name(namespace))?;
+            let entered = move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount));
+            entered.map_err(io::Error::from).at(image_name(namespace))?;
+        }
+        let image = std::path::absolute(image).at(image_name(image))?;
+        let mut settings = Settings::new(image.to_string_lossy().into_owned());
+        for text in &self.options {
+            let pass_over =
+                |option: &str| context.note(&format!("myriad: option `{option}` is not known, and passed over"));
+            settings
+                .read(text, self.sloppy, pass_over)
+                .map_err(|what| Failure::usage("mount", what, "myriad mount --help lists the options"))?;
+        }
+        if self.read_only || self.read_write {
+            let word = if self.read_only { "ro" } else { "rw" };
+            settings.read(word, false, |_| {}).expect("the table has both words");
+        }
+        for path in [&mut settings.engine.log_device, &mut settings.log_file].into_iter().flatten() {
+            *path = std::path::absolute(&*path).at(image_name(path))?;
+        }
+        std::fs::metadata(&image).at(image_name(&image))?;
+        let mount_point = clear_mount_point(directory)?;
+        if self.fake {
+            return Ok(Status::OK);
+        }
+        if !self.foreground && !settings.debug && !self.detached {
+            let started = detach::start(self.as_daemon(), context)?;
+            let Err(code) = started else {
+                // Not before the kernel and the daemon have agreed on how to talk is it live.
+                return match rustix::fs::statfs(&mount_point) {
+                    Ok(_) => Ok(Status::OK),
+                    Err(errno) => {
+                        let what = format!("the daemon ended as it began: {errno}");
+                        Err(Failure::new(image_name(&mount_point), what, "see the host's log, or mount with -f").into())
+                    }
+                };
+            };
+            // It has said why itself.
+            return Ok(Status(code));
+        }
+        let is_detached = self.detached;
+        if is_detached {
+            detach::leave_session()?;
+        }
+        let least = match (context.is_quiet(), self.verbose || is_detached) {
+            (true, _) => Level::Error,
+            (_, true) => Level::Info,
+            _ => Level::Warning,
+        };
+        daemon::run(Job { image, mount_point, settings, is_detached, least })?;
+        Ok(Status::OK)
+    }
+}
+
+impl Mount {
+    /// The command line of this command's daemon. It is in the right namespace already.
+    fn as_daemon(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![NAME.into(), "--detached".into()];
+        for (flag, is_set) in [("-r", self.read_only), ("-w", self.read_write), ("-s", self.sloppy)] {
+            arguments.extend(is_set.then(|| flag.into()));
+        }
+        for options in &self.options {
+            arguments.extend(["-o".into(), options.into()]);
+        }
+        arguments.push("--".into());
+        arguments.extend([&self.image, &self.directory].into_iter().flatten().map(Into::into));
+        arguments
+    }
+
+    fn list(&self, context: &Context) -> Result<Status> {
+        let mut rows = Vec::new();
+        for daemon in control::all()? {
+            if !daemon.is_mounted()? {
+                continue;
+            }
+            if self.json {
+                context.out().json(&daemon.status.json())?;
+                continue;
+            }
+            let status = &daemon.status;
+            let how = if status.read_only { "ro" } else { "rw" };
+            let offset = if status.offset > 0 { format!(" at {}", status.offset) } else { String::new() };
+            rows.push(vec![
+                format!("{}{offset}", image_name(&status.image)),
+                image_name(&status.mount_point),
+                how.into(),
+                status.pid.to_string(),
+            ]);
+        }
+        if !rows.is_empty() {
+            table::columns(&mut context.out(), &["Volume", "Directory", "", "Process"], 3, rows)?;
+        }
+        Ok(Status::OK)
+    }
+}
+
+/// mount(8) calls its helpers with short options that mean something else here: -f is "fake", and letters may be
+/// joined.
+pub fn from_mount(arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut translated = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        match argument.to_str().and_then(|text| text.strip_prefix('-')) {
+            Some(letters) if !letters.is_empty() && letters.bytes().all(|letter| b"sfnvrw".contains(&letter)) => {
+                translated.extend(letters.chars().map(|letter| match letter {
+                    'f' => OsString::from("--fake"),
+                    letter => format!("-{letter}").into(),
+                }));
+            }
+            _ => translated.push(argument),
+        }
+    }
+    translated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_of_mount_are_understood() {
+        let given = ["/a.img", "/mnt", "-sfv", "-o", "ro", "-n", "-t", "fuse.myriad"].map(OsString::from);
+        let expected =
+            ["/a.img", "/mnt", "-s", "--fake", "-v", "-o", "ro", "-n", "-t", "fuse.myriad"].map(OsString::from);
+        assert_eq!(from_mount(given.into()), expected);
+    }
+}

@@ -1,0 +1,130 @@
+//! `umount`: the end of a mount.
+
+use crate::context::Context;
+use crate::failure::{At, Failure, host_error, image_name};
+use crate::mount::control::{self, Daemon, Request, await_reply};
+use crate::mount::table::{self, Entry};
+use crate::mount::unmount::{How, real_path, unmount};
+use crate::verb::{Command, Example, Status};
+use anyhow::Result;
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct Umount {
+    /// Directories that volumes are mounted on, or volumes
+    #[arg(required = true, value_name = "DIRECTORY|IMAGE")]
+    targets: Vec<PathBuf>,
+    /// Take it out of sight at once and do not wait; it ends when nobody uses it any more
+    #[arg(short, long)]
+    lazy: bool,
+    /// Let requests fail that the daemon does not answer
+    #[arg(short, long)]
+    force: bool,
+    /// Nothing: there is no table to leave alone
+    #[arg(short = 'n', hide = true)]
+    no_table: bool,
+    /// Nothing: a mount that cannot be ended stays as it is
+    #[arg(short = 'r', hide = true)]
+    read_only: bool,
+    /// Nothing
+    #[arg(short = 'v', hide = true)]
+    verbose: bool,
+    /// Type of the file system
+    #[arg(short = 't', hide = true)]
+    file_system: Option<String>,
+}
+
+impl Command for Umount {
+    const NAME: &'static str = "umount";
+    const ABOUT: &'static str = "Unmount volumes";
+    const DETAILS: &'static str = "Returns when the daemon has closed its image, so that it may be copied, checked or mounted \
+        elsewhere. A mount in use is refused, naming the processes that use it. umount(8) does the same where \
+        umount.fuse.myriad is installed.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad umount /mnt", "unmounts what is mounted there"),
+        ("myriad umount vol.img", "unmounts a volume, wherever it is mounted"),
+        ("myriad umount --lazy /mnt", "takes a mount that is in use out of sight"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        for target in &self.targets {
+            context.check()?;
+            context.tolerate(self.unmount(context, target))?;
+        }
+        Ok(context.status())
+    }
+}
+
+impl Umount {
+    fn unmount(&self, context: &Context, target: &Path) -> Result<()> {
+        let (mount, daemon) = self.find(target)?;
+        let place = image_name(&mount.mount_point);
+        // Before, because its daemon may be gone right after.
+        let watch = match &daemon {
+            Some(daemon) if !self.lazy => Some(daemon.follow(Request::Watch)?.1),
+            _ => None,
+        };
+        unmount(&mount.mount_point, How { lazy: self.lazy, force: self.force }).map_err(|error| {
+            match Errno::from_io_error(&error) {
+                Some(Errno::BUSY) => busy(&mount),
+                Some(Errno::PERM) => Failure::new(&place, "only root or who mounted it may unmount it", "use sudo"),
+                _ => Failure::new(&place, host_error(&error), ""),
+            }
+        })?;
+        let (Some(watch), Some(daemon)) = (watch, daemon) else { return Ok(()) };
+        match await_reply(watch, || context.check())? {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(what)) => Err(Failure::new(image_name(&daemon.status.image), what, NEXT).into()),
+            None => {
+                let what = format!("process {} ended before it had closed the volume", daemon.status.pid);
+                Err(Failure::new(image_name(&daemon.status.image), what, NEXT).into())
+            }
+        }
+    }
+
+    /// The mount that is meant, and its daemon if that is there and listens to us.
+    fn find(&self, target: &Path) -> Result<(Entry, Option<Daemon>)> {
+        let path = real_path(target).at(image_name(target))?;
+        if let Some(mount) = table::mounted_at(&path).at("/proc/self/mountinfo")? {
+            if !mount.is_ours() {
+                let what = format!("not a Myriad volume but {} is mounted there", mount.fs_type);
+                return Err(Failure::new(image_name(target), what, "use umount(8)").into());
+            }
+            let daemons = match control::all() {
+                // Of one that does not answer nothing is expected.
+                Err(_) if self.lazy || self.force => Vec::new(),
+                daemons => daemons?,
+            };
+            let daemon = daemons.into_iter().find(|daemon| daemon.status.device == mount.device);
+            return Ok((mount, daemon));
+        }
+        let mut mounts = Vec::new();
+        for daemon in control::of_image(&path)? {
+            if let Some(mount) = table::with_device(&daemon.status.device).at("/proc/self/mountinfo")? {
+                mounts.push((mount, daemon));
+            }
+        }
+        match mounts.len() {
+            0 => Err(Failure::new(image_name(target), "not mounted", "myriad mount shows what is").into()),
+            1 => Ok(mounts.pop().map(|(mount, daemon)| (mount, Some(daemon))).expect("there is one")),
+            _ => {
+                let at: Vec<String> = mounts.iter().map(|(mount, _)| image_name(&mount.mount_point)).collect();
+                let what = format!("mounted more than once: on {}", at.join(", "));
+                Err(Failure::new(image_name(target), what, "name a directory").into())
+            }
+        }
+    }
+}
+
+/// What there is to do about a volume that was not closed.
+const NEXT: &str = "the next mount recovers it; what was synced is there";
+
+fn busy(mount: &Entry) -> Failure {
+    let users = table::users(mount);
+    let what = match users.is_empty() {
+        true => "in use, by a process of another user or by something mounted inside".to_owned(),
+        false => format!("in use by {}", table::list_users(&users)),
+    };
+    Failure::new(image_name(&mount.mount_point), what, "end that, or unmount with --lazy")
+}

@@ -1,0 +1,356 @@
+//! A volume that a daemon has mounted: its files as the kernel shows them below the mount point.
+//!
+//! Every path is resolved by the kernel as if the mount's root were the root of all (openat2(2), RESOLVE_IN_ROOT): an
+//! absolute symbolic link or `..` in the volume leads to the same file as when this process has the volume open, and
+//! never to one of the host. What is mounted inside is not entered.
+//!
+//! The kernel checks the caller's permissions here, and knows neither generations nor inode flags: both are zero.
+
+use super::tree::{ReadAt, Steps, Tree};
+use myriad_engine::{Errno, Error, FileType, RenameMode, Result, Stat, WalkEntry, WalkError};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Room for the names of extended attributes: the kernel's own limit.
+const XATTR_LIST_MAX: usize = 64 << 10;
+
+pub struct Live {
+    root: OwnedFd,
+}
+
+impl Live {
+    /// The file system mounted at `mount_point`, if its device number is `device`; ENXIO if another one is.
+    pub fn open(mount_point: &Path, device: &str) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(mount_point, flags, Mode::empty())?;
+        let found = rustix::fs::fstat(&root)?.st_dev;
+        // Something else may have been mounted on top of it, or it has gone since its daemon was asked.
+        if format!("{}:{}", rustix::fs::major(found), rustix::fs::minor(found)) != device {
+            return Err(Errno::NXIO.into());
+        }
+        Ok(Self { root })
+    }
+
+    /// The path on the host of a file: without symbolic links, but for a last one that is not to be followed.
+    pub fn host_path(&self, path: &[u8], follow: bool) -> Result<PathBuf> {
+        match self.find(path, follow) {
+            Ok(file) => path_of(&file),
+            Err(Error::Refused(Errno::NOENT)) => {
+                let (directory, name) = self.parent(path)?;
+                Ok(path_of(&directory)?.join(OsStr::from_bytes(name)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what the kernel has gathered to the daemon.
+    pub fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(self.open_in_root(b"/", READ_DIRECTORY)?)?)
+    }
+
+    fn open_in_root(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        open_below(&self.root, path, flags, ResolveFlags::IN_ROOT)
+    }
+
+    /// A file, opened for nothing but to be named.
+    fn find(&self, path: &[u8], follow: bool) -> Result<OwnedFd> {
+        let flags = if follow { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
+        self.open_in_root(path, flags)
+    }
+
+    /// The directory that a path's last name is in, and that name. The calls that make, rename or remove a name never
+    /// take `.` or `..` for one, so what they are given cannot lead out of the directory.
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8])> {
+        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let directory = if path[..start].is_empty() { b"/" } else { &path[..start] };
+        // Slashes at the end stay with the name: they say that it has to be a directory.
+        let name = if path[start..end].is_empty() { b"." } else { &path[start..] };
+        Ok((self.open_in_root(directory, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    }
+}
+
+/// Opens a path below a directory, not crossing into another mount.
+fn open_below(directory: impl AsFd, path: &[u8], flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
+    let resolve = resolve | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match rustix::fs::openat2(&directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            // A rename somewhere made it unsure whether `..` stayed inside.
+            Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(file) => return Ok(file),
+        }
+    }
+}
+
+/// A name in a directory, which is not followed.
+fn open_name(directory: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    open_below(directory, name, flags | OFlags::NOFOLLOW, ResolveFlags::BENEATH)
+}
+
+fn path_of(file: &OwnedFd) -> Result<PathBuf> {
+    let path = rustix::fs::readlink(proc_path(file), Vec::new())?;
+    Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
+}
+
+/// For calls that take no descriptor of a file that is only named.
+fn proc_path(file: &OwnedFd) -> PathBuf {
+    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
+}
+
+fn stat_of(file: &OwnedFd) -> Result<Stat> {
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let raw: Statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, mask)?;
+    FileType::from_mode(raw.stx_mode).ok_or(Error::Refused(Errno::INVAL))?;
+    let time = |time: StatxTimestamp| time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec));
+    Ok(Stat {
+        ino: raw.stx_ino,
+        generation: 0,
+        mode: raw.stx_mode,
+        nlink: raw.stx_nlink,
+        uid: raw.stx_uid,
+        gid: raw.stx_gid,
+        rdev: rustix::fs::makedev(raw.stx_rdev_major, raw.stx_rdev_minor),
+        size: raw.stx_size,
+        blocks: raw.stx_blocks,
+        atime: time(raw.stx_atime),
+        mtime: time(raw.stx_mtime),
+        ctime: time(raw.stx_ctime),
+        btime: time(raw.stx_btime),
+        flags: 0,
+    })
+}
+
+/// Names in an open directory, without "." and "..".
+fn list(directory: OwnedFd) -> Result<impl Iterator<Item = Result<Vec<u8>>>> {
+    Ok(Dir::new(directory)?.filter_map(|entry| match entry {
+        Ok(entry) => {
+            let name = entry.file_name().to_bytes();
+            (name != b"." && name != b"..").then(|| Ok(name.to_vec()))
+        }
+        Err(errno) => Some(Err(errno.into())),
+    }))
+}
+
+const READ_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+
+impl Tree for Live {
+    fn stat(&self, path: &[u8]) -> Result<Stat> {
+        stat_of(&self.find(path, true)?)
+    }
+
+    fn lstat(&self, path: &[u8]) -> Result<Stat> {
+        stat_of(&self.find(path, false)?)
+    }
+
+    fn lstat_many(&self, paths: &[Vec<u8>]) -> Vec<Result<Stat>> {
+        paths.iter().map(|path| self.lstat(path)).collect()
+    }
+
+    fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(self.find(path, false)?, "", Vec::new())?.into_bytes())
+    }
+
+    fn list_xattr(&self, path: &[u8], follow: bool) -> Result<Vec<Vec<u8>>> {
+        let file = self.find(path, follow)?;
+        let mut names = vec![0; XATTR_LIST_MAX];
+        match rustix::fs::listxattr(proc_path(&file), &mut names[..]) {
+            Ok(length) => names.truncate(length),
+            // A mount that keeps none.
+            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(names.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+
+    fn names(&self, path: &[u8]) -> Result<Box<dyn Iterator<Item = Result<Vec<u8>>>>> {
+        Ok(Box::new(list(self.open_in_root(path, READ_DIRECTORY)?)?))
+    }
+
+    fn walk(&self, path: &[u8]) -> Result<Steps> {
+        let stat = self.lstat(path)?;
+        let top = WalkEntry { path: Vec::new(), stat };
+        let below = if stat.is_dir() {
+            vec![Level::new(self.open_in_root(path, READ_DIRECTORY)?, Vec::new())?]
+        } else {
+            Vec::new()
+        };
+        Ok(Box::new(std::iter::once(Ok(top)).chain(Walk { levels: below })))
+    }
+
+    fn open(&self, path: &[u8]) -> Result<Box<dyn ReadAt>> {
+        match self.stat(path)?.file_type() {
+            FileType::File => Ok(Box::new(File::from(self.open_in_root(path, OFlags::RDONLY)?))),
+            FileType::Directory => Err(Errno::ISDIR.into()),
+            // What stands behind a FIFO, socket or device is not the volume's.
+            _ => Err(Errno::NXIO.into()),
+        }
+    }
+
+    fn mkdir(&self, path: &[u8], mode: Option<u16>) -> Result<()> {
+        let (directory, name) = self.parent(path)?;
+        rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(0o777))?;
+        if let Some(mode) = mode {
+            rustix::fs::fchmod(open_name(&directory, name, READ_DIRECTORY)?, Mode::from_raw_mode(mode.into()))?;
+        }
+        Ok(())
+    }
+
+    fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        let (directory, name) = self.parent(path)?;
+        Ok(rustix::fs::symlinkat(target, directory, name)?)
+    }
+
+    fn link(&self, source: &[u8], target: &[u8]) -> Result<()> {
+        let (from, to) = (self.parent(source)?, self.parent(target)?);
+        Ok(rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())?)
+    }
+
+    fn rename(&self, source: &[u8], target: &[u8], mode: RenameMode) -> Result<()> {
+        let (from, to) = (self.parent(source)?, self.parent(target)?);
+        let flags = match mode {
+            RenameMode::Replace => RenameFlags::empty(),
+            RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
+        };
+        Ok(rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)?)
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        let (directory, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
+    }
+
+    fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        let (directory, name) = self.parent(path)?;
+        let mut removed = 0;
+        remove_content(open_name(&directory, name, READ_DIRECTORY)?, &mut removed, progress)?;
+        rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?;
+        Ok(removed + 1)
+    }
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        loop {
+            match FileExt::read_at(self, buf, offset) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO).into()),
+            }
+        }
+    }
+}
+
+/// A directory that is being walked. Its names are read whole before the first is visited, so that whoever walks may
+/// change it.
+struct Level {
+    directory: OwnedFd,
+    path: Vec<u8>,
+    names: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl Level {
+    fn new(directory: OwnedFd, path: Vec<u8>) -> Result<Self> {
+        let listed = open_name(&directory, b".", READ_DIRECTORY)?;
+        let names = list(listed)?.collect::<Result<Vec<_>>>()?.into_iter();
+        Ok(Self { directory, path, names })
+    }
+}
+
+/// One open directory for each level: paths may be longer than the kernel takes in one call.
+struct Walk {
+    levels: Vec<Level>,
+}
+
+impl Iterator for Walk {
+    type Item = std::result::Result<WalkEntry, WalkError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let level = self.levels.last_mut()?;
+            let Some(name) = level.names.next() else {
+                self.levels.pop();
+                continue;
+            };
+            let mut path = level.path.clone();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&name);
+            let visited = open_name(&level.directory, &name, OFlags::PATH).and_then(|file| {
+                let stat = stat_of(&file)?;
+                let below = match stat.is_dir() {
+                    true => Some(Level::new(open_name(&level.directory, &name, READ_DIRECTORY)?, path.clone())?),
+                    false => None,
+                };
+                Ok((stat, below))
+            });
+            match visited {
+                Ok((stat, below)) => {
+                    self.levels.extend(below);
+                    return Some(Ok(WalkEntry { path, stat }));
+                }
+                // Gone while we walked.
+                Err(Error::Refused(Errno::NOENT | Errno::STALE)) => {}
+                Err(error) => return Some(Err(WalkError { path, error })),
+            }
+        }
+    }
+}
+
+/// A directory that is being emptied, and the directories in it that were not empty.
+struct Emptying {
+    directory: OwnedFd,
+    name: Vec<u8>,
+    full: Vec<Vec<u8>>,
+}
+
+fn remove_content(top: OwnedFd, removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+    let full = remove_plain(&top, removed, progress)?;
+    // A stack, not recursion: trees may be deeper than ours.
+    let mut above = vec![Emptying { directory: top, name: Vec::new(), full }];
+    while let Some(level) = above.last_mut() {
+        if let Some(name) = level.full.pop() {
+            let directory = open_name(&level.directory, &name, READ_DIRECTORY)?;
+            let full = remove_plain(&directory, removed, progress)?;
+            above.push(Emptying { directory, name, full });
+        } else {
+            let empty = above.pop().expect("it was looked at above");
+            if let Some(level) = above.last() {
+                rustix::fs::unlinkat(&level.directory, &empty.name[..], AtFlags::REMOVEDIR)?;
+                count(removed, progress)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes everything in a directory that goes at once; the names of the directories that do not.
+fn remove_plain(directory: &OwnedFd, removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<Vec<Vec<u8>>> {
+    let mut full = Vec::new();
+    let names = list(open_name(directory, b".", READ_DIRECTORY)?)?.collect::<Result<Vec<_>>>()?;
+    for name in names {
+        match rustix::fs::unlinkat(directory, &name[..], AtFlags::empty()) {
+            Err(Errno::ISDIR) => match rustix::fs::unlinkat(directory, &name[..], AtFlags::REMOVEDIR) {
+                Err(Errno::NOTEMPTY) => {
+                    full.push(name);
+                    continue;
+                }
+                result => result?,
+            },
+            result => result?,
+        }
+        count(removed, progress)?;
+    }
+    Ok(full)
+}
+
+fn count(removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<()> {
+    *removed += 1;
+    if progress(*removed) { Ok(()) } else { Err(Error::Cancelled) }
+}

@@ -1,0 +1,43 @@
+//! What the verbs ask of the files in a volume, whoever has it open: this process (`open`), or a daemon that has it
+//! mounted (`live`). Paths start at the volume's root and never leave it; symbolic links are followed where the method
+//! says so. Errors are the engine's in both cases, so a verb says the same words.
+
+use myriad_engine::{RenameMode, Result, Stat, WalkEntry, WalkError};
+
+/// A walk goes on after a file or directory that it could not read.
+pub type Steps = Box<dyn Iterator<Item = std::result::Result<WalkEntry, WalkError>>>;
+
+pub trait Tree {
+    /// Attributes; a final symbolic link is followed.
+    fn stat(&self, path: &[u8]) -> Result<Stat>;
+    /// Attributes; a final symbolic link is not followed.
+    fn lstat(&self, path: &[u8]) -> Result<Stat>;
+    /// `lstat` of many, in their order.
+    fn lstat_many(&self, paths: &[Vec<u8>]) -> Vec<Result<Stat>>;
+    fn readlink(&self, path: &[u8]) -> Result<Vec<u8>>;
+    /// Names of extended attributes, of what a final symbolic link leads to if `follow`.
+    fn list_xattr(&self, path: &[u8], follow: bool) -> Result<Vec<Vec<u8>>>;
+    /// Names in a directory in its own order, without "." and ".."; links are followed.
+    fn names(&self, path: &[u8]) -> Result<Box<dyn Iterator<Item = Result<Vec<u8>>>>>;
+    /// Every file at and below `path`, a directory before its content; no link is followed.
+    fn walk(&self, path: &[u8]) -> Result<Steps>;
+    /// A regular file, to be read through once; links are followed.
+    fn open(&self, path: &[u8]) -> Result<Box<dyn ReadAt>>;
+    /// A directory of the caller's, with mode 0777 less the umask, or exactly `mode`.
+    fn mkdir(&self, path: &[u8], mode: Option<u16>) -> Result<()>;
+    /// A symbolic link of the caller's.
+    fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()>;
+    /// A further name; a final symbolic link in `source` is linked itself.
+    fn link(&self, source: &[u8], target: &[u8]) -> Result<()>;
+    fn rename(&self, source: &[u8], target: &[u8], mode: RenameMode) -> Result<()>;
+    fn unlink(&self, path: &[u8]) -> Result<()>;
+    /// Removes a directory and all below it: how many files that were. `progress` is called with the number removed so
+    /// far and may end it by returning false (`Error::Cancelled`).
+    fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64>;
+}
+
+/// An open file.
+pub trait ReadAt {
+    /// Up to `buf.len()` bytes; none at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize>;
+}

@@ -1,0 +1,308 @@
+//! The life of a mount: live when the command returns, closed when the other one does, whatever happens between.
+
+mod common;
+
+use common::mount::{MountPlace, is_alive, kill, wait_until};
+use common::{PROGRAM, Place, answer};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+const VOLUME: u64 = 64 << 20;
+
+#[test]
+fn a_mount_is_live_and_its_end_closes_the_image() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    fs::write(place.mounted("file"), b"by the kernel").unwrap();
+    let image = place.path("vol.img").canonicalize().unwrap();
+    let line = place.mount_line("mnt").expect("it is mounted");
+    assert_eq!(&line[..2], [image.to_str().unwrap(), "fuse.myriad"]);
+    assert!(line[2].split(',').any(|option| option == "rw"), "{line:?}");
+    let status = place.status();
+    assert_eq!(status["image"], image.to_str().unwrap());
+    assert_eq!(status["mount_point"], place.path("mnt").canonicalize().unwrap().to_str().unwrap());
+    let shown = place.line("mount").ok();
+    assert!(shown.text().contains("vol.img"), "{}", shown.text());
+    let daemon = place.daemon();
+    place.umount();
+    // No waiting: the image is closed.
+    place.assert_sound();
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"by the kernel");
+    assert!(place.mount_line("mnt").is_none());
+    assert_eq!(place.line("mount").ok().out, b"");
+    assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 0, "the socket is gone");
+    wait_until("the daemon ends", || !is_alive(daemon));
+    place.line("umount mnt").expect(1, &["mnt: not mounted"]);
+    // By its image.
+    place.mount("-o noatime");
+    assert!(place.mount_line("mnt").unwrap()[2].contains("noatime"));
+    place.line("umount vol.img").ok();
+    place.assert_sound();
+}
+
+#[test]
+fn wrong_command_lines_mount_nothing() {
+    let place = Place::with_volume(VOLUME);
+    fs::create_dir(place.path("mnt")).unwrap();
+    place.write("file", b"");
+    let cases: &[(&str, i32, &[&str])] = &[
+        ("mount vol.img", 2, &["<DIRECTORY>"]),
+        ("mount vol.img mnt -o ro,cachsize=1G", 2, &["unknown option `cachsize`; did you mean `cachesize`?"]),
+        ("mount vol.img mnt -o order=fast", 2, &["option `order`: `fast` is none of log, none"]),
+        ("mount vol.img mnt -o offset", 2, &["needs a value: offset=BYTES"]),
+        ("mount vol.img none", 1, &["none: No such file or directory"]),
+        ("mount vol.img file", 1, &["file: not a directory"]),
+        ("mount none.img mnt", 1, &["none.img: No such file or directory"]),
+        ("mount file mnt", 1, &["not a Myriad volume"]),
+        ("mount vol.img mnt -o offset=1G", 1, &["vol.img: offset 1073741824 lies past the end"]),
+        ("mount vol.img mnt -o offset=4K", 1, &["not a Myriad volume"]),
+        ("mount vol.img mnt -o sizelimit=1M", 2, &["the image is truncated"]),
+        ("mount vol.img mnt -o logfile=none/log", 1, &["none/log: No such file"]),
+        ("umount none", 1, &["none: No such file"]),
+        ("umount mnt", 1, &["mnt: not mounted; myriad mount shows what is"]),
+        ("umount /proc", 1, &["/proc: not a Myriad volume but proc is mounted there; use umount(8)"]),
+    ];
+    for (line, code, said) in cases {
+        // What is said of a truncated image is no usage error, but the daemon's code is the command's.
+        let code = if line.contains("sizelimit") { 1 } else { *code };
+        place.line(line).expect(code, said);
+    }
+    place.assert_sound();
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_directory_that_can_be_mounted_on_at_once() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let file = fs::File::create(place.mounted("synced")).unwrap();
+    (&file).write_all(b"safe").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let daemon = place.daemon();
+    kill(daemon, "KILL");
+    wait_until("the daemon is gone", || !is_alive(daemon));
+    place.mount("");
+    assert_eq!(fs::read(place.mounted("synced")).unwrap(), b"safe");
+    assert_ne!(place.daemon(), daemon);
+    let table = fs::read_to_string("/proc/mounts").unwrap();
+    let here = place.path("mnt").canonicalize().unwrap();
+    let mounts = table.lines().filter(|line| line.split(' ').nth(1) == here.to_str()).count();
+    assert_eq!(mounts, 1, "the dead mount is not below the new one");
+    place.umount();
+    assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 0, "nor is its socket left");
+    place.assert_sound();
+}
+
+#[test]
+fn mounting_waits_for_a_daemon_that_is_closing() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let daemon = place.daemon();
+    let mut file = fs::File::create(place.mounted("file")).unwrap();
+    // The mount goes at once; the daemon stays for the file.
+    kill(daemon, "TERM");
+    wait_until("it is unmounted", || place.mount_line("mnt").is_none());
+    let waiting = place.command(PROGRAM, &["mount", "vol.img", "mnt"]).spawn().unwrap();
+    file.write_all(b"the last word").unwrap();
+    drop(file);
+    answer(waiting).ok();
+    assert_eq!(fs::read(place.mounted("file")).unwrap(), b"the last word");
+    assert_ne!(place.daemon(), daemon);
+    place.umount();
+    place.assert_sound();
+}
+
+#[test]
+fn a_second_user_is_refused_naming_the_first() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::create_dir(place.path("mnt2")).unwrap();
+    fs::create_dir(place.path("tree")).unwrap();
+    place.mount("");
+    let here = place.path("mnt").canonicalize().unwrap();
+    let held = format!("vol.img: mounted on {} by process {}; unmount it with", here.display(), place.daemon());
+    for (line, code) in [
+        ("mount vol.img mnt2", 1),
+        ("mount -o ro vol.img mnt2", 1),
+        ("mkfs --force vol.img", 1),
+        ("fsck -n vol.img", 8),
+        ("fsck -y vol.img", 8),
+        ("verify vol.img tree", 1),
+        ("debug vol.img superblock", 1),
+    ] {
+        place.line(line).expect(code, &[&held]);
+    }
+    assert!(place.mount_line("mnt2").is_none());
+    place.umount();
+    place.assert_sound();
+}
+
+#[test]
+fn a_mount_in_use_stays_and_names_who_uses_it() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    fs::write(place.mounted("file"), b"still here").unwrap();
+    let user = place.command("sleep", &["1000"]).current_dir(place.mounted("")).stdout(Stdio::null()).spawn();
+    let mut user = user.unwrap();
+    place.line("umount mnt").expect(1, &[&format!("in use by process {} (sleep)", user.id()), "--lazy"]);
+    assert_eq!(fs::read(place.mounted("file")).unwrap(), b"still here");
+    let daemon = place.daemon();
+    place.line("umount --lazy mnt").ok();
+    assert!(place.mount_line("mnt").is_none());
+    assert!(is_alive(daemon), "it serves who still uses the mount");
+    user.kill().unwrap();
+    user.wait().unwrap();
+    wait_until("the daemon ends with its last user", || !is_alive(daemon));
+    place.assert_sound();
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"still here");
+}
+
+#[test]
+fn signals_unmount_and_close() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    fs::write(place.mounted("file"), b"kept").unwrap();
+    let daemon = place.daemon();
+    kill(daemon, "TERM");
+    wait_until("the daemon ends", || !is_alive(daemon));
+    assert!(place.mount_line("mnt").is_none());
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"kept");
+    // With a file open the mount goes at once, and the daemon with the file.
+    place.mount("");
+    let daemon = place.daemon();
+    let mut file = fs::File::options().append(true).open(place.mounted("file")).unwrap();
+    kill(daemon, "TERM");
+    wait_until("it is unmounted", || place.mount_line("mnt").is_none());
+    file.write_all(b" to the end").unwrap();
+    drop(file);
+    wait_until("the daemon ends", || !is_alive(daemon));
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"kept to the end");
+    place.assert_sound();
+}
+
+#[test]
+fn the_foreground_tells_what_happens() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let daemon = place.command(PROGRAM, &["mount", "-f", "-v", "vol.img", "mnt", "-o", "debug"]).spawn().unwrap();
+    wait_until("it is mounted", || place.mount_line("mnt").is_some());
+    fs::create_dir(place.mounted("dir")).unwrap();
+    kill(i32::try_from(daemon.id()).unwrap(), "INT");
+    let answer = answer(daemon).expect(0, &["info: ", "vol.img: mounted on", "unmounted and closed", "MKDIR"]);
+    assert_eq!(answer.out, b"");
+    place.line("ls vol.img:/dir").ok();
+}
+
+#[test]
+fn a_log_file_gets_what_the_system_log_would() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("-o logfile=log");
+    place.umount();
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert!(log.contains("vol.img: mounted on") && log.contains("unmounted and closed"), "{log}");
+}
+
+#[test]
+fn read_only_mounts_may_be_many() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.line("mkdir vol.img:/dir").ok();
+    let before = common::bytes(&place.path("vol.img"));
+    fs::create_dir(place.path("mnt2")).unwrap();
+    place.mount("-o ro");
+    place.line("mount -r vol.img mnt2").ok();
+    let error = fs::write(place.mounted("file"), b"").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
+    assert!(place.path("mnt2/dir").is_dir());
+    assert!(place.mount_line("mnt2").unwrap()[2].split(',').any(|option| option == "ro"));
+    // Readers of the image itself need not ask anybody; who wants to change it is refused.
+    assert_eq!(place.line("ls vol.img").ok().lines(), ["dir"]);
+    place.line("mkdir vol.img:/new").expect(1, &["Read-only file system"]);
+    place.line("umount vol.img").expect(1, &["mounted more than once: on ", "mnt2; name a directory"]);
+    place.line("umount mnt mnt2").ok();
+    assert!(common::bytes(&place.path("vol.img")) == before, "not a byte was written");
+}
+
+#[test]
+fn a_volume_may_begin_anywhere_in_its_image() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let head = vec![0xa5; 1 << 20];
+    let disk = [&head[..], &common::bytes(&place.path("vol.img")), &head].concat();
+    place.write("disk.img", &disk);
+    place.line("mount disk.img mnt -o offset=1M,sizelimit=64M").ok();
+    fs::write(place.mounted("file"), vec![7; 5 << 20]).unwrap();
+    // Verbs mean a volume at the image's beginning, and this is another one.
+    place.line("ls disk.img").expect(1, &["disk.img: in use by process"]);
+    let shown = place.line("mount").ok();
+    assert!(shown.text().contains("disk.img at 1048576"), "{}", shown.text());
+    fs::create_dir(place.path("mnt2")).unwrap();
+    place.line("mount disk.img mnt2 -o offset=1M").expect(1, &["disk.img: mounted on ", "mnt by process"]);
+    place.line("umount disk.img").ok();
+    let after = common::bytes(&place.path("disk.img"));
+    let volume = VOLUME as usize;
+    assert!(after[..1 << 20] == head && after[(1 << 20) + volume..] == head, "only the volume was written");
+    place.write("vol.img", &after[1 << 20..(1 << 20) + volume]);
+    place.assert_sound();
+    assert_eq!(place.line("stat --json vol.img:/file").ok().json()["size"], 5 << 20);
+}
+
+#[test]
+fn mount_and_umount_call_it_by_other_names() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let call = |name: &str, arguments: &[&str]| {
+        let link = place.path(name);
+        let _ = symlink(PROGRAM, &link);
+        answer(place.command(&link, arguments).spawn().unwrap())
+    };
+    let image = place.path("vol.img");
+    let image = image.to_str().unwrap();
+    call("mount.fuse.myriad", &[image, "mnt", "-f", "-o", "rw"]).ok();
+    assert!(place.mount_line("mnt").is_none(), "-f is fake");
+    call("mount.fuse.myriad", &[image, "mnt", "-n", "-o", "rw,quota"]).expect(2, &["unknown option `quota`"]);
+    let options = "rw,noexec,nosuid,nodev,nofail,_netdev,user=joe,x-systemd.automount";
+    call("mount.fuse.myriad", &[image, "mnt", "-s", "-v", "-n", "-t", "fuse.myriad", "-o", options]).ok();
+    let line = place.mount_line("mnt").expect("it is mounted");
+    assert_eq!(line[..2], [image, "fuse.myriad"]);
+    assert!(line[2].contains("noexec"), "{line:?}");
+    call("umount.fuse.myriad", &["mnt", "-n", "-t", "fuse.myriad"]).ok();
+    place.assert_sound();
+    call("mount.myriad", &[image, "mnt"]).ok();
+    call("umount.myriad", &["mnt"]).ok();
+    place.assert_sound();
+}
+
+#[test]
+fn the_control_socket_is_private_and_takes_any_bytes() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let sockets: Vec<_> = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [socket] = &sockets[..] else { panic!("{sockets:?}") };
+    let metadata = fs::symlink_metadata(socket).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(place.path("run")).unwrap().mode() & 0o777, 0o700);
+    let long = vec![b'x'; 1 << 20];
+    for (bytes, said) in [
+        (&b"\n"[..], "not a line of JSON"),
+        (b"\xff\0\n", "not a line of JSON"),
+        (b"{\"myriad\":9,\"do\":\"status\"}\n", "version 9"),
+        (b"{\"myriad\":1,\"do\":\"reboot\"}\n", "no request `reboot`"),
+        (&long, "a line of more than 4096 bytes"),
+    ] {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        // It need not read all of what it refuses.
+        let _ = stream.write_all(bytes);
+        let mut reply = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut stream, &mut reply);
+        // A reset may overtake the answer to more than it reads.
+        let reply = String::from_utf8_lossy(&reply);
+        assert!(reply.contains(said) || reply.is_empty() && bytes.len() > 4096, "{reply}");
+    }
+    // Connections that say nothing, and more than it has room for, do not keep it from answering.
+    let _idle: Vec<_> = (0..20).map(|_| UnixStream::connect(socket).unwrap()).collect();
+    place.line("stats --json mnt").ok();
+    place.umount();
+    place.assert_sound();
+}

@@ -1,0 +1,328 @@
+//! The verbs on a volume that a daemon has mounted: through it, with its state, and with the same answers.
+
+mod common;
+
+use common::mount::{MountPlace, is_alive, kill, wait_until};
+use common::{PROGRAM, put};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, symlink};
+
+const VOLUME: u64 = 64 << 20;
+
+/// A volume with files of every kind.
+fn furnished() -> Option<MountPlace> {
+    let place = MountPlace::with_volume(VOLUME)?;
+    place.change(|session| {
+        session.mkdir("/docs", 0o755).unwrap();
+        session.mkdir("/docs/old", 0o750).unwrap();
+        session.mkdir("/docs/old/deep", 0o755).unwrap();
+        session.mkdir("/empty", 0o755).unwrap();
+        put(session, "/docs/a.txt", b"alpha\n");
+        put(session, "/docs/b.txt", b"beta\0\xff\n");
+        put(session, "/docs/old/c.o", &[7; 100_000]);
+        put(session, "/docs/.hidden", b"");
+        put(session, "/docs/old/deep/caf\u{e9}\n", b"odd");
+        session.symlink(b"docs/a.txt", "/link").unwrap();
+        session.symlink(b"/docs", "/absolute").unwrap();
+        session.symlink(b"../../../../../../../docs/b.txt", "/docs/outward").unwrap();
+        session.symlink(b"/no/such", "/dangling").unwrap();
+        session.link("/docs/a.txt", "/alias").unwrap();
+        session.mknod("/pipe", 0o010_640, 0).unwrap();
+        session.set_xattr("/docs/a.txt", b"user.note", b"x", Default::default()).unwrap();
+    });
+    Some(place)
+}
+
+/// Lines that only look, over everything that verbs have options for.
+const LOOKS: &[&str] = &[
+    "ls vol.img",
+    "ls -la vol.img",
+    "ls -lan vol.img:/docs",
+    "ls -R vol.img:/",
+    "ls -liRA vol.img",
+    "ls -S vol.img:/docs",
+    "ls vol.img:/link vol.img:/absolute",
+    "ls -l vol.img:/absolute/",
+    "ls -a vol.img:/absolute/old",
+    "ls -d vol.img:/docs vol.img:/none",
+    "cat vol.img:/docs/a.txt vol.img:/link vol.img:/absolute/b.txt vol.img:/docs/outward",
+    "cat vol.img:/docs/old/c.o",
+    "cat vol.img:/docs",
+    "cat vol.img:/pipe",
+    "cat vol.img:/dangling",
+    "cat vol.img:/docs/a.txt/x",
+    "find vol.img",
+    "find vol.img:/docs -type f",
+    "find vol.img -maxdepth 1",
+    "find vol.img:/absolute -name *.txt",
+    "find vol.img:/absolute/ -size +1k",
+    "find vol.img:/none",
+    "du vol.img",
+    "du -a vol.img:/docs",
+    "du -sb vol.img:/docs/old vol.img:/link",
+    "du --apparent-size vol.img:/",
+    "stat vol.img:/ vol.img:/docs/a.txt vol.img:/pipe vol.img:/link",
+    "stat -L vol.img:/link vol.img:/absolute",
+    "stat vol.img:/../docs/../../docs",
+    "export vol.img:/none x",
+    "export vol.img:/link x",
+];
+
+/// The same that print JSON: but for what only the engine knows, and the kernel does not tell.
+const LOOKS_JSON: &[&str] =
+    &["ls -la --json vol.img:/docs", "find --json vol.img", "stat --json vol.img:/docs/a.txt", "du --json vol.img"];
+
+fn without_what_the_kernel_does_not_tell(out: &[u8]) -> Vec<Value> {
+    let lines = out.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    let object = |line: &[u8]| {
+        let mut value: Value = serde_json::from_slice(line).expect("a line of JSON");
+        let object = value.as_object_mut().expect("an object");
+        for field in ["generation", "flags", "btime_ns"] {
+            object.remove(field);
+        }
+        value
+    };
+    lines.map(object).collect()
+}
+
+#[test]
+fn looking_through_a_mount_shows_what_looking_at_the_image_shows() {
+    let Some(place) = furnished() else { return };
+    let look = || LOOKS.iter().map(|line| place.line(line)).collect::<Vec<_>>();
+    let look_json = || {
+        let answers = LOOKS_JSON.iter().map(|line| without_what_the_kernel_does_not_tell(&place.line(line).ok().out));
+        answers.collect::<Vec<_>>()
+    };
+    let (before, before_json) = (look(), look_json());
+    place.mount("");
+    let (mounted, mounted_json) = (look(), look_json());
+    for ((line, before), mounted) in LOOKS.iter().zip(&before).zip(&mounted) {
+        let plain = |answer: &common::Answer| {
+            // The kernel does not tell when a file was made.
+            let text = String::from_utf8_lossy(&answer.out).into_owned();
+            text.lines().filter(|line| !line.starts_with(" Birth:")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!((before.code, plain(before), &before.err), (mounted.code, plain(mounted), &mounted.err), "{line}");
+    }
+    for ((line, before), mounted) in LOOKS_JSON.iter().zip(&before_json).zip(&mounted_json) {
+        assert_eq!(before, mounted, "{line}");
+    }
+    let df = |place: &MountPlace| place.line("df --json vol.img").ok().json();
+    let df_mounted = df(&place);
+    let info = place.line("info --json vol.img").ok().json();
+    assert_eq!(info["state"], "mounted");
+    assert!(place.line("info vol.img").ok().text().contains("mounted on "));
+    place.umount();
+    assert_eq!(df(&place), df_mounted);
+    let after = place.line("info --json vol.img").ok().json();
+    assert_eq!(
+        (&after["uuid"], &after["order"], &after["features"]),
+        (&info["uuid"], &info["order"], &info["features"])
+    );
+}
+
+/// Lines that change, each of which may lean on those before; some are refused.
+const CHANGES: &[&str] = &[
+    "mkdir vol.img:/new vol.img:/docs",
+    "mkdir -p -m 700 vol.img:/x/y/z",
+    "mkdir -p vol.img:/absolute/made",
+    "mkdir vol.img:/none/made",
+    "mkdir vol.img:/",
+    "ln vol.img:/docs/a.txt vol.img:/new",
+    "ln vol.img:/link vol.img:/new/link2",
+    "ln vol.img:/docs vol.img:/new/dir",
+    "ln -s /etc/passwd vol.img:/passwd",
+    "ln -s x vol.img:/passwd",
+    "cp text vol.img:/passwd",
+    "cp -r text dir vol.img:/new",
+    "cp -r vol.img:/docs/old vol.img:/x/copy",
+    "cp vol.img:/link vol.img:/x/followed",
+    "cp -n text vol.img:/docs/a.txt",
+    "cp vol.img:/docs vol.img:/docs/old",
+    "cp -r vol.img:/docs vol.img:/docs/old",
+    "cp -aT dir vol.img:/x/archive",
+    "mv vol.img:/docs/b.txt vol.img:/x/y",
+    "mv -n vol.img:/alias vol.img:/link",
+    "mv --exchange vol.img:/alias vol.img:/link",
+    "mv vol.img:/x vol.img:/x/y/z",
+    "mv vol.img:/none vol.img:/x",
+    "mv vol.img:/ vol.img:/x",
+    "rm vol.img:/docs/.hidden vol.img:/none",
+    "rm vol.img:/docs",
+    "rm -r vol.img:/",
+    "rm -rf vol.img:/docs/old vol.img:/none",
+    "rm vol.img:/absolute",
+    "import dir vol.img:/imported",
+    "import dir vol.img:/imported",
+    "import --replace dir vol.img:/imported",
+    "import tree.tar vol.img:/from/tar",
+    "import tree.tar vol.img:/tar",
+    "import dir vol.img:/link",
+];
+
+#[test]
+fn changing_through_a_mount_changes_what_changing_the_image_changes() {
+    let Some(place) = furnished() else { return };
+    // Times differ, and so may inode numbers.
+    let tree = || {
+        let lines = place.line("find --json vol.img").ok();
+        let mut files = without_what_the_kernel_does_not_tell(&lines.out);
+        for file in &mut files {
+            let object = file.as_object_mut().unwrap();
+            object.retain(|key, _| !key.ends_with("time_ns") && !["ino", "allocated"].contains(&key.as_str()));
+        }
+        files.sort_by_key(|file| file["path"].as_str().map(str::to_owned));
+        files
+    };
+    place.write("text", b"from the host");
+    fs::create_dir_all(place.path("dir/sub")).unwrap();
+    fs::write(place.path("dir/sub/f"), vec![1; 70_000]).unwrap();
+    fs::hard_link(place.path("dir/sub/f"), place.path("dir/g")).unwrap();
+    symlink("/nowhere", place.path("dir/s")).unwrap();
+    place.line("mkfs --quiet --size 64M other.img").ok();
+    place.line("import --quiet dir other.img:/").ok();
+    place.line("export --quiet other.img tree.tar").ok();
+    let image = common::bytes(&place.path("vol.img"));
+    let change = || {
+        let quiet = |line: &&str| place.line(&format!("{line} --quiet"));
+        CHANGES.iter().map(quiet).map(|answer| (answer.code, answer.err)).collect::<Vec<_>>()
+    };
+    let directly = (change(), tree());
+    place.assert_sound();
+    place.write("vol.img", &image);
+    place.mount("");
+    let passwd = fs::read("/etc/passwd").unwrap();
+    let mounted = (change(), tree());
+    for ((line, directly), mounted) in CHANGES.iter().zip(&directly.0).zip(&mounted.0) {
+        assert_eq!(directly.0, mounted.0, "{line}: {directly:?} {mounted:?}");
+        assert_eq!(directly.1.is_empty(), mounted.1.is_empty(), "{line}: {directly:?} {mounted:?}");
+    }
+    assert_eq!(directly.1, mounted.1);
+    assert_eq!(fs::read("/etc/passwd").unwrap(), passwd, "no link leads to the host");
+    assert!(!place.mounted("absolute").exists() && place.mounted("new/text").exists());
+    place.umount();
+    assert_eq!(tree(), mounted.1);
+    place.assert_sound();
+}
+
+#[test]
+fn verbs_see_what_is_not_yet_on_the_disk() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("-o commit=0");
+    fs::write(place.mounted("fresh"), b"still in memory").unwrap();
+    assert_eq!(place.line("cat vol.img:/fresh").ok().out, b"still in memory");
+    let size = place.line("stat --json vol.img:/fresh").ok().json()["size"].clone();
+    assert_eq!(size, 15);
+    // And the other way round, at once.
+    place.line("mv vol.img:/fresh vol.img:/renamed").ok();
+    assert!(!place.mounted("fresh").exists());
+    assert_eq!(fs::read(place.mounted("renamed")).unwrap(), b"still in memory");
+    place.line("export --quiet vol.img out").ok();
+    assert_eq!(common::bytes(&place.path("out/renamed")), b"still in memory");
+    // A verb that has changed something returns when that is durable.
+    let daemon = place.daemon();
+    kill(daemon, "KILL");
+    wait_until("the daemon is gone", || !is_alive(daemon));
+    place.line("umount mnt").ok();
+    assert_eq!(place.line("cat vol.img:/renamed").ok().out, b"still in memory");
+    place.assert_sound();
+}
+
+#[test]
+fn what_is_mounted_inside_is_not_the_volumes() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.line("mkfs --quiet --size 64M inner.img").ok();
+    place.line("mkdir vol.img:/in").ok();
+    place.mount("");
+    place.line("mount inner.img mnt/in").ok();
+    fs::write(place.mounted("in/secret"), b"").unwrap();
+    place.line("ls vol.img:/in").expect(1, &["vol.img:/in: "]);
+    place.line("rm -r vol.img:/in").expect(1, &["vol.img:/in: "]);
+    assert!(place.mounted("in/secret").exists());
+    place.line("umount mnt").expect(1, &["in use"]);
+    place.line("umount mnt/in mnt").ok();
+    place.assert_sound();
+}
+
+#[test]
+fn figures_are_live() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    for index in 0..20 {
+        fs::write(place.mounted(&format!("f{index}")), vec![7; 10_000]).unwrap();
+    }
+    let _ = fs::metadata(place.mounted("none"));
+    let by_directory = place.line("stats --json mnt").ok().json();
+    let by_image = place.line("stats --json vol.img").ok().json();
+    let count = |stats: &Value, name: &str| {
+        let requests = stats["requests"].as_array().unwrap();
+        let found = requests.iter().find(|request| request["name"] == name);
+        found.map_or(0, |request| request["count"].as_u64().unwrap())
+    };
+    assert!(count(&by_directory, "LOOKUP") >= 20, "{by_directory}");
+    assert!(count(&by_image, "LOOKUP") >= count(&by_directory, "LOOKUP"));
+    let lookup = by_image["requests"].as_array().unwrap().iter().find(|request| request["name"] == "LOOKUP").unwrap();
+    let latency: u64 = lookup["latency"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(latency, lookup["count"].as_u64().unwrap());
+    assert_eq!(by_image["bytes_written"], 200_000);
+    assert!(by_image["counters"]["creates"].as_u64().unwrap() >= 20, "{by_image}");
+    assert!(by_image["cache_used"].as_u64().unwrap() > 0 && by_image["available"].as_u64().unwrap() > 0);
+    let shown = place.line("stats --once --counters mnt").ok();
+    for word in ["LOOKUP", "WRITE", "Cache:", "In memory only:", "creates"] {
+        assert!(shown.text().contains(word), "{}", shown.text());
+    }
+    let metrics = place.line("stats --prometheus mnt").ok();
+    let device = metrics.text().lines().find(|line| line.starts_with("myriad_written_bytes_total{")).unwrap();
+    assert!(device.ends_with(" 200000") && device.contains("vol.img"), "{device}");
+    for line in metrics.text().lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(name.starts_with("myriad_") && name.ends_with('}') && value.parse::<f64>().is_ok(), "{line}");
+    }
+    place.umount();
+    place.line("stats --once vol.img").expect(1, &["vol.img: not mounted"]);
+    assert_eq!(place.line("stats --json vol.img").ok().json()["by_type"]["regular_file"], 20);
+}
+
+#[test]
+fn requests_are_logged_on_demand() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let mut reader = place.command(PROGRAM, &["stats", "--log", "mnt"]).spawn().unwrap();
+    let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
+    // Until it listens, requests go by unseen.
+    let made = std::thread::scope(|scope| {
+        let (sender, done) = std::sync::mpsc::channel::<()>();
+        let place = &place;
+        scope.spawn(move || {
+            let mut index = 0;
+            while done.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                fs::create_dir(place.mounted(&format!("d{index}"))).unwrap();
+                index += 1;
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("MKDIR"))).unwrap().unwrap();
+        drop(sender);
+        line
+    });
+    assert!(made.contains("MKDIR"), "{made}");
+    place.line("stats --log mnt").expect(1, &["somebody else reads the log of requests"]);
+    kill(i32::try_from(reader.id()).unwrap(), "INT");
+    assert_eq!(reader.wait().unwrap().code(), Some(130));
+    drop(lines);
+    place.umount();
+    place.assert_sound();
+}
+
+#[test]
+fn files_made_through_a_mount_are_the_callers() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    place.line("mkdir -m 1750 vol.img:/dir").ok();
+    let metadata = fs::metadata(place.mounted("dir")).unwrap();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    assert_eq!((metadata.mode() & 0o7777, metadata.uid(), metadata.gid()), (0o1750, uid, gid));
+    place.umount();
+}
