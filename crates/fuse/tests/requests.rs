@@ -452,6 +452,10 @@ fn what_need_not_be_asked_is_not_asked() {
         }
         let asked = (opens() - before.0, count(&["GETATTR"]) - before.1, count(&["GETXATTR"]) - before.2);
         assert_eq!(asked, (0, 50 * attributes, 50 * capabilities), "{}", mount.handle().stats().to_text());
+        // A missing name is looked up once.
+        let lookups = count(&["LOOKUP"]);
+        assert!((0..5).all(|_| !mount.path("dir/missing").exists()));
+        assert_eq!(count(&["LOOKUP"]) - lookups, 1);
         // The inodes are forgotten with their names.
         assert!(mount.handle().stats().nodes < 10, "{}", mount.handle().stats().nodes);
         mount.unmount();
