@@ -3,7 +3,7 @@
 mod arguments;
 pub mod device;
 mod open;
-mod place;
+pub(crate) mod place;
 
 pub use arguments::{ChangeArgs, OpenArgs, OrderName, place, place_or_root};
 pub use open::{Access, Volume, Volumes};

@@ -466,13 +466,15 @@ pub(crate) fn map_pages(
             };
             for i in 0..count {
                 let target = FsBlock(start.0 + i);
-                let frame = run[done + i as usize].1;
-                let frame = volume.cache.publish(frame, target, passing);
-                writes.push((target.0, frame));
+                writes.push((target.0, run[done + i as usize].1));
             }
             source.goal = start.offset_by(count);
             done += count as usize;
         }
+    }
+    // Last, when nothing can fail any more: after an error the pages are still the file's own.
+    for (block, frame) in &mut writes {
+        *frame = volume.cache.publish(*frame, FsBlock(*block), passing);
     }
     txn.order_data(writes);
     Ok(())
