@@ -10,7 +10,7 @@ use crate::slots::{Slots, bad_inode, body_parts, classify, inode_at};
 use crate::tree::{Tree, check_tree};
 use myriad_format::btree;
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary};
-use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode, S_IFLNK, S_IFREG, fork};
+use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, fork};
 use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Ino};
 
 /// What the pass learned of a group.
@@ -214,7 +214,7 @@ fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], att
     let place = Place::Inode(ino);
     let size = raw.size.get();
     let bad = |corrupt: Corrupt| context.damage(place, Damage::from(corrupt));
-    if raw.file_type() == S_IFLNK && !(1..=4096).contains(&size) {
+    if raw.file_type() == S_IFLNK && !(1..=TARGET_MAX).contains(&size) {
         bad(bad_inode(ino, "size", size));
     }
     let is_inline = raw.fork_code() == fork::INLINE;

@@ -8,6 +8,7 @@
 //! links      orphan list, link counts, identities, every directory below the root
 //! space      free-space trees, reserve, header counts, leaks                   (groups in parallel)
 //! totals     superblock
+//! beside     a look at a volume that somebody has open for changes
 //! repair     salvage, then everything derivable written anew (see `repair`), then all of the above again
 //! ```
 //!
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod beside;
 mod blocks;
 mod context;
 mod directory;
@@ -41,6 +43,7 @@ mod space;
 mod superblock;
 mod tree;
 
+pub use beside::check_beside;
 pub use findings::{KINDS, Kind, kind, number};
 pub use report::{Finding, Place, Report, Totals};
 pub use run::{CheckError, Options, Progress, check};

@@ -20,6 +20,8 @@ pub(crate) struct Replay {
     pub pending: Vec<(FsBlock, u32)>,
     /// LSN beyond all that the log holds.
     pub head: Lsn,
+    /// Checkpoints that it holds.
+    pub checkpoints: u64,
     /// What is wrong with the log.
     pub findings: Vec<Finding>,
 }
@@ -39,6 +41,7 @@ pub(crate) fn replay(
         is_readable: false,
         pending: Vec::new(),
         head: Lsn(0),
+        checkpoints: 0,
         findings: Vec::new(),
     };
     if superblock.log_blocks.get() == 0 {
@@ -60,6 +63,7 @@ pub(crate) fn replay(
         Ok(recovered) => {
             replay.is_readable = true;
             replay.head = recovered.head;
+            replay.checkpoints = recovered.checkpoints;
             replay.pending = recovered.pending;
             if superblock.state.get() != seam::STATE_IN_USE && !is_copy {
                 replay.place = Some(place);

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// How far a check is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,6 +101,7 @@ pub(crate) fn look(
     log_device: Option<&Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Outcome, CheckError> {
+    let start = Instant::now();
     let (on_disk, damage) = superblock::find(&**device)?;
     let geometry = on_disk.geometry();
     let replay = replay(device, log_device, &on_disk, damage.is_some())?;
@@ -140,7 +142,8 @@ pub(crate) fn look(
     totals.log_blocks = log_blocks;
     let superblock = context.superblock;
     let (findings, finding_count) = context.sink.take();
-    Ok(Outcome { report: Report { findings, finding_count, totals, ..Report::default() }, superblock })
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Outcome { report: Report { findings, finding_count, totals, seconds, ..Report::default() }, superblock })
 }
 
 /// The superblock as replay leaves it. Unless a copy stands in for it, the log may hold its newest counts.
@@ -328,7 +331,8 @@ fn check_volume(context: &Context<'_>, totals: &Totals, is_copy: bool) {
         context.report(number::SUPERBLOCK, Place::Volume, corrupt.to_string());
     }
     let mut buf = vec![0; context.reader.block_size().max(Superblock::SIZE)];
-    for ag in copies(context.geometry.ag_count).take_while(|&ag| ag < context.ag_used) {
+    // Copies are written with the volume, also into groups that nothing else has used.
+    for ag in copies(context.geometry.ag_count) {
         let block = context.geometry.fs_block(AgNo(ag), AgBlock(0));
         let buf = &mut buf[..context.reader.block_size()];
         let overlaid = match context.reader.read_raw(block, buf) {

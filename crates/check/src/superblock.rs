@@ -4,13 +4,11 @@ use crate::io::read_at;
 use crate::run::CheckError;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, SuperblockError};
-use myriad_format::{BlockKind, Corrupt, FsBlock};
+use myriad_format::{AG_BLOCKS_MIN, BlockKind, Corrupt, FsBlock};
 
 /// log2 of the smallest and largest block.
 const BLOCK_BITS_MIN: u32 = 9;
 const BLOCK_BITS_MAX: u32 = 16;
-/// Smallest group, in blocks.
-const AG_BLOCKS_MIN: u64 = 64;
 
 /// The superblock, and what is wrong with the one in block 0 if a copy had to stand in.
 pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corrupt>), CheckError> {
@@ -55,7 +53,7 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
 /// A copy in group 1, at whatever distance: blocks and groups are powers of two, so there are few places to look.
 fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
     let mut bytes = vec![0; Superblock::SIZE];
-    let mut offset = AG_BLOCKS_MIN << BLOCK_BITS_MIN;
+    let mut offset = u64::from(AG_BLOCKS_MIN) << BLOCK_BITS_MIN;
     while offset < device.size() {
         if read_at(device, offset, &mut bytes).is_ok() {
             for block_bits in BLOCK_BITS_MIN..=BLOCK_BITS_MAX {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PROGRAM, Place, answer, bytes, put};
-use myriad_engine::{Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
+use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -264,7 +264,7 @@ fn busy_image() {
         ("rm vol.img:/letter", 1),
         ("info vol.img", 1),
         ("mkfs vol.img --force", 1),
-        ("fsck -n vol.img", 8),
+        ("fsck vol.img", 8),
         ("fsck -y vol.img", 8),
     ] {
         place.line(line).expect(code, &[&pid]);
@@ -275,6 +275,29 @@ fn busy_image() {
     place.line("rm vol.img:/letter").expect(1, &["in use by process"]);
     reader.close().unwrap();
     assert_letter(&place);
+}
+
+/// A look beside a writer is of the last commit: what it has not committed does not show, and does not disturb.
+#[test]
+fn checking_beside_a_writer() {
+    let place = with_letter();
+    let fs =
+        Fs::open(&place.path("vol.img"), MountOptions { commit_interval_ms: 0, ..MountOptions::default() }).unwrap();
+    let session = fs.session(Cred::root());
+    for number in 0..300 {
+        session.create(&format!("/committed {number}"), 0o600).unwrap();
+    }
+    fs.sync().unwrap();
+    session.remove_tree("/letter", &mut |_| true).unwrap();
+    session.mkdir("/not committed", 0o700).unwrap();
+    let said = ["in use by process", "looking at its last commit", "sound: 301 files"];
+    place.line("fsck -n vol.img").expect(0, &said);
+    fs.sync().unwrap();
+    let report = place.line("fsck -n --json vol.img").expect(0, &[]).json();
+    assert_eq!((&report["sound"], &report["totals"]["inodes"]), (&true.into(), &302.into()));
+    drop(session);
+    fs.close().unwrap();
+    place.line("fsck -n vol.img").expect(0, &["sound"]);
 }
 
 #[test]

@@ -8,7 +8,9 @@ use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use crate::types::{Node, Stat};
 use crate::volume::Volume;
-use myriad_format::inode::{BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, flag, fork};
+use myriad_format::inode::{
+    BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
+};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -28,6 +30,22 @@ pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
     }
     raw.check(ino)?;
     Ok(raw)
+}
+
+/// A directory has one name, and its identity says which: `is_name` whether that is the name of `dir` by which it was
+/// found. So names that damage has made lead no walk into a circle, or twice to the same place. `dir` is locked; a caller
+/// that has not locked it may be told of damage that is none, and asks again.
+#[inline]
+pub(crate) fn check_named(
+    ino: Ino,
+    raw: &RawInode,
+    dir: Ino,
+    is_name: impl FnOnce(&RawInode) -> bool,
+) -> std::result::Result<(), Corrupt> {
+    if raw.is_dir() && (raw.parent.get() != dir.0 || ino == dir || !is_name(raw)) {
+        return Err(Corrupt::Inode { ino, field: "parent", value: raw.parent.get() });
+    }
+    Ok(())
 }
 
 /// The inode a caller holds; ESTALE if it is gone.
@@ -210,7 +228,7 @@ pub(crate) fn link_target(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<V
         fork::INLINE => {
             read_body(look, ino, raw, |data, _| (data.len() == size).then(|| data.to_vec()))?.ok_or_else(bad)
         }
-        fork::EXTENTS | fork::TREE if size <= 4095 => {
+        fork::EXTENTS | fork::TREE if raw.size.get() <= TARGET_MAX => {
             let mut target = vec![0; size];
             look.volume.read_mapped(look, ino, raw, 0, &mut target)?;
             Ok(target)

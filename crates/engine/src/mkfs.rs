@@ -11,7 +11,7 @@ use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
 use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, has_copy, seam};
-use myriad_format::{AgNo, BlockKind, FsBlock, Lsn, header};
+use myriad_format::{AG_COUNT_MAX, AgNo, BlockKind, FsBlock, Lsn, header};
 use myriad_log::{LogPlace, RING_UNITS_MIN};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,6 +60,11 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
         // Eight groups or more, of 16 MiB to 1 GiB: enough for parallel work, few enough to keep their headers cached.
         None => (device.size() / 8).next_power_of_two().clamp(16 << 20, AG_MAX).min((block << 31).next_power_of_two()),
     };
+    let least = (device.size() / u64::from(AG_COUNT_MAX)).next_power_of_two();
+    if options.ag_size.is_some_and(|size| size < least && blocks.div_ceil(size / block) > u64::from(AG_COUNT_MAX)) {
+        return Err(option_error("ag-size", format!("more than {AG_COUNT_MAX} groups; the least size is {least}")));
+    }
+    let ag_size = if options.ag_size.is_none() { ag_size.max(least) } else { ag_size };
     let ag_blocks = ag_size / block;
     // A last group too short to be of use stays out.
     let rest = blocks % ag_blocks;

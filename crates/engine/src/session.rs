@@ -16,7 +16,7 @@ use crate::volume::Volume;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
 use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, flag};
 use myriad_format::superblock::{Superblock, feature, seam};
-use myriad_format::{BlockKind, FsBlock, Ino};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use myriad_log::LogPlace;
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -364,8 +364,15 @@ impl Volume {
     /// Brings an assembled volume to life: totals, orphans, and, for a writer, the mark that it is in use.
     fn recover(&self, log: Option<&LogPlace>) -> Result<()> {
         let look = self.look();
-        let superblock = look.read(FsBlock(0), BlockKind::Superblock, |bytes| *Superblock::read(bytes))?;
+        // What the log laid over it has passed no checksum of its own.
+        let superblock =
+            look.read(FsBlock(0), BlockKind::Superblock, |bytes| Superblock::decode(bytes, FsBlock(0)))??;
         drop(look);
+        if superblock.geometry() != self.geometry || superblock.root_ino != self.superblock.root_ino {
+            return Err(
+                Corrupt::Superblock { field: "block_count in the log", value: superblock.block_count.get() }.into()
+            );
+        }
         self.load_totals(&superblock);
         self.load_orphans(&superblock)?;
         if !self.options.read_only {
@@ -1206,13 +1213,13 @@ impl Session {
     /// As [`Session::read_dir_at`], with the attributes of each file (`None`: gone meanwhile).
     pub fn read_dir_plus_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
         let entries = self.read_dir_at(directory, cookie, max)?;
-        let stats = self.ops().stat_entries(&entries);
+        let stats = self.ops().stat_entries(Ino(directory.ino), &entries);
         Ok(entries.into_iter().zip(stats).collect())
     }
 
-    /// The attributes of the files that entries name (`None`: gone meanwhile).
-    pub fn stat_entries(&self, entries: &[DirEntry]) -> Vec<Option<Stat>> {
-        self.ops().stat_entries(entries)
+    /// The attributes of the files that entries of `directory` name (`None`: gone meanwhile).
+    pub fn stat_entries(&self, directory: Node, entries: &[DirEntry]) -> Vec<Option<Stat>> {
+        self.ops().stat_entries(Ino(directory.ino), entries)
     }
 
     pub fn get_xattr_node(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {

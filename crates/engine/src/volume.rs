@@ -17,7 +17,7 @@ use myriad_device::{AlignedBuf, BlockDevice, ReadRequest, WriteRequest};
 use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{OrphanHeader, Superblock, feature, seam};
-use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Geometry, Ino, NameHasher, header};
+use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS, header};
 use myriad_log::{Log, LogError, LogPlace};
 use parking_lot::Condvar;
 use std::collections::BTreeSet;
@@ -166,6 +166,13 @@ impl Volume {
                 overlay = found.overlay;
             }
             pending = found.pending;
+            // The log knows blocks, but not the volume's size.
+            if let Some(&(start, length)) =
+                pending.iter().find(|&&(start, length)| !geometry.is_data_range(start, u64::from(length)))
+            {
+                let value = start.0.saturating_add(u64::from(length));
+                return Err(Corrupt::Log { lsn: found.head, field: "pending free; its end", value }.into());
+            }
         }
         let cache = Cache::new(
             options.cache_size,
@@ -229,13 +236,16 @@ impl Volume {
 
     /// Takes the totals from the superblock as recovered. Pending blocks are free, but not in any tree yet.
     pub fn load_totals(&self, superblock: &Superblock) {
-        let free = superblock.free_blocks.get() as i64;
+        // A count beyond what there is room for is as wrong as any other wrong count, but must not overflow.
+        let most = |count: u64, most: u64| count.min(most) as i64;
+        let slots = self.geometry.block_count << (self.geometry.block_bits - SLOT_BITS);
+        let free = most(superblock.free_blocks.get(), self.geometry.block_count);
         let pending = self.checkpointer.lock().released_blocks() as i64;
         let held = i64::from(superblock.ag_count.get()) * RESERVE_MAX as i64;
         self.totals.free_blocks.store(free, Ordering::Relaxed);
         self.totals.ready_blocks.store(free - held - pending, Ordering::Relaxed);
-        self.totals.inodes_used.store(superblock.inodes_used.get() as i64, Ordering::Relaxed);
-        self.totals.directories.store(superblock.directories.get() as i64, Ordering::Relaxed);
+        self.totals.inodes_used.store(most(superblock.inodes_used.get(), slots), Ordering::Relaxed);
+        self.totals.directories.store(most(superblock.directories.get(), slots), Ordering::Relaxed);
         self.high_water.store(superblock.ag_high_water.get(), Ordering::Relaxed);
         self.features.store(superblock.features_compatible.get(), Ordering::Relaxed);
     }
@@ -589,12 +599,13 @@ impl Volume {
     pub fn load_orphans(&self, superblock: &Superblock) -> Result<()> {
         let mut next = superblock.orphan_root.get();
         let mut blocks = Vec::new();
+        let mut met = BTreeSet::new();
         let mut orphans = BTreeSet::new();
         let look = self.look();
         while next != 0 {
             let block = FsBlock(next);
             let bad = |field, value| Corrupt::Orphans { block, field, value };
-            if blocks.len() as u64 > self.geometry.block_count || blocks.contains(&block) {
+            if !self.geometry.is_data_range(block, 1) || !met.insert(block) {
                 return Err(bad("next", next).into());
             }
             next = look.read(block, BlockKind::Orphans, |bytes| {
@@ -835,6 +846,10 @@ impl Volume {
             let result = batch.iter().try_for_each(|&(start, length)| {
                 let ag = self.geometry.ag_of(start);
                 let at = self.geometry.ag_block_of(start);
+                // Pointers that were freed without having been followed.
+                if !self.geometry.is_data_range(start, u64::from(length)) {
+                    return Err(Corrupt::DoubleFree { ag, start: at.0, length }.into());
+                }
                 self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
                 self.totals.free_blocks.fetch_sub(i64::from(length), Ordering::Relaxed);
                 Ok(())

@@ -79,6 +79,10 @@ pub const SLOT_SIZE: usize = 1 << SLOT_BITS;
 /// Smallest and largest log2 of the block size: 512 bytes to 64 KiB.
 pub const BLOCK_BITS_MIN: u32 = 9;
 pub const BLOCK_BITS_MAX: u32 = 16;
+/// Blocks of the smallest group, also of a last one that is shorter than the others.
+pub const AG_BLOCKS_MIN: u32 = 64;
+/// Most groups of a volume: what an opening keeps for each, in memory, must not be an attacker's to choose.
+pub const AG_COUNT_MAX: u32 = 1 << 20;
 /// Most placement regions in one allocation group: their summaries share the group header's block.
 pub const REGIONS_PER_AG_MAX: u32 = 32;
 

@@ -65,7 +65,7 @@ pub mod fork {
     pub const EXTENTS: u8 = 1;
     /// Root block of the extent tree (8 bytes), then its level (1 byte).
     pub const TREE: u8 = 2;
-    /// The body holds the file's bytes, the link's target, or the directory's entries.
+    /// The body holds the link's target or the directory's entries. Reserved for files: their bytes.
     pub const INLINE: u8 = 3;
     /// The fork itself holds the link's target, up to 32 bytes (24 when the attribute root is there).
     pub const SHORT_LINK: u8 = 4;
@@ -106,6 +106,8 @@ pub const S_IFSOCK: u16 = 0o140000;
 
 /// Most further slots of an inode.
 pub const BODY_SLOTS_MAX: usize = 7;
+/// Longest target of a symbolic link, in bytes: a path with its final zero is 4096.
+pub const TARGET_MAX: u64 = 4095;
 /// Links to one inode that are allowed.
 pub const NLINK_MAX: u32 = i32::MAX as u32;
 
@@ -182,7 +184,7 @@ impl RawInode {
     pub fn check(&self, ino: Ino) -> Result<(), Corrupt> {
         let bad = |field, value| Err(Corrupt::Inode { ino, field, value });
         let allowed: &[u8] = match self.file_type() {
-            S_IFREG => &[fork::NONE, fork::EXTENTS, fork::TREE, fork::INLINE],
+            S_IFREG => &[fork::NONE, fork::EXTENTS, fork::TREE],
             S_IFDIR => &[fork::INLINE, fork::NONE, fork::DIRECTORY, fork::DIRECTORY_TREE],
             S_IFLNK => &[fork::SHORT_LINK, fork::INLINE, fork::EXTENTS, fork::TREE],
             S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK => &[fork::NONE],

@@ -21,7 +21,9 @@ pub mod log;
 pub mod superblock;
 pub mod xattr;
 
-pub use address::{AgBlock, AgNo, FileBlock, FsBlock, Geometry, Ino, Lsn, RegionNo, SLOT_SIZE};
+pub use address::{
+    AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, FileBlock, FsBlock, Geometry, Ino, Lsn, RegionNo, SLOT_BITS, SLOT_SIZE,
+};
 pub use corrupt::{Corrupt, Incompatible};
 pub use hash::NameHasher;
 pub use header::{BlockHeader, BlockKind};

@@ -177,7 +177,7 @@ impl Superblock {
             return bad("block_bits", u64::from(bits));
         }
         let (ag, region) = (self.ag_blocks.get(), self.region_blocks.get());
-        if !ag.is_power_of_two() || ag < 64 {
+        if !ag.is_power_of_two() || ag < address::AG_BLOCKS_MIN {
             return bad("ag_blocks", u64::from(ag));
         }
         if !region.is_power_of_two() || region > ag || ag / region > address::REGIONS_PER_AG_MAX {
@@ -188,7 +188,13 @@ impl Superblock {
         if !(BLOCK_COUNT_MIN..1 << 47).contains(&blocks) {
             return bad("block_count", blocks);
         }
-        if blocks.div_ceil(u64::from(ag)) != u64::from(self.ag_count.get()) {
+        // A last group that has no room for its fixed blocks would have them in the next volume.
+        if blocks > u64::from(ag) && (1..u64::from(address::AG_BLOCKS_MIN)).contains(&(blocks % u64::from(ag))) {
+            return bad("block_count", blocks);
+        }
+        if blocks.div_ceil(u64::from(ag)) != u64::from(self.ag_count.get())
+            || self.ag_count.get() > address::AG_COUNT_MAX
+        {
             return bad("ag_count", u64::from(self.ag_count.get()));
         }
         if self.ag_high_water.get() > self.ag_count.get() || self.ag_high_water.get() == 0 {
@@ -201,7 +207,7 @@ impl Superblock {
             return bad("state", u64::from(self.state.get()));
         }
         if self.log_device == [0; 16] && self.log_blocks.get() != 0 {
-            let inside = self.log_start.get() > 0
+            let inside = self.log_start.get() >= u64::from(crate::group::FIXED_BLOCKS)
                 && self
                     .log_start
                     .get()
@@ -210,6 +216,10 @@ impl Superblock {
             if !inside {
                 return bad("log_start", self.log_start.get());
             }
+        }
+        let order = self.last_order.get();
+        if order > u32::from(seam::ORDER_LOG) || (order == u32::from(seam::ORDER_LOG) && self.log_blocks.get() == 0) {
+            return bad("last_order", u64::from(order));
         }
         if self.geometry().locate(crate::Ino(self.root_ino.get())).is_none() {
             return bad("root_ino", self.root_ino.get());

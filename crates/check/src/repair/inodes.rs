@@ -13,7 +13,7 @@ use myriad_format::btree;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{
-    BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, flag, fork,
+    BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
 };
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
@@ -142,9 +142,13 @@ impl Repair {
                 // The record is older than what its blocks are used for now.
                 continue;
             }
-            if self.blocks.claim(start, u64::from(chunk.count)).is_none() {
-                self.chunks.insert(start, chunk);
+            if self.blocks.first_in(start, u64::from(chunk.count)).is_some() {
+                // Part of it is somebody else's: what is left is found by the search.
+                complete = false;
+                continue;
             }
+            self.blocks.claim(start, u64::from(chunk.count));
+            self.chunks.insert(start, chunk);
         }
         complete
     }
@@ -209,7 +213,7 @@ impl Repair {
         for (slot, body) in all {
             let ino = self.geometry.ino(block, slot);
             let mut raw = *inode_at(&buf, slot);
-            if raw.body_slots > 0 && body.is_empty() {
+            if body.is_empty() && (raw.body_slots > 0 || raw.fork_code() == fork::INLINE) {
                 drop_body(&mut raw);
                 self.act(format!("inode {ino} lost its body"));
             }
@@ -269,12 +273,21 @@ impl Repair {
         }
         if raw.file_type() == S_IFLNK {
             let short = code != fork::SHORT_LINK || raw.size.get() <= raw.fork_room() as u64;
-            if !(1..=4096).contains(&raw.size.get()) || !short {
+            if !(1..=TARGET_MAX).contains(&raw.size.get()) || !short {
                 return None;
             }
         }
-        let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
         let (extents, nodes, is_damaged) = self.take_map(ino, raw);
+        let needed = raw.size.get().div_ceil(self.reader.block_size() as u64);
+        let covered =
+            extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
+        if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
+            // A part of a target leads somewhere else.
+            extents.iter().for_each(|extent| self.blocks.release(extent.start, u64::from(extent.length)));
+            nodes.iter().for_each(|&node| self.blocks.release(node, 1));
+            return None;
+        }
+        let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
         let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
         if is_damaged {
             for node in &nodes {
@@ -359,8 +372,8 @@ impl Repair {
         }
         let mut blocks = Vec::new();
         if let Some((first, count)) = chain_root(raw) {
-            match self.read_chain(ino, first, count, &mut blocks, &mut names) {
-                Some(()) => {}
+            match self.read_chain(ino, first, count, &mut blocks, &names) {
+                Some(found) => names.extend(found),
                 None => {
                     for block in blocks.drain(..) {
                         self.blocks.release(block, 1);
@@ -380,15 +393,15 @@ impl Repair {
         (kept, blocks.len() as u64)
     }
 
-    /// Reads and claims a chain; `None` if anything is wrong with it.
+    /// Reads and claims a chain; the names in it, none of which is among `others`. `None` if anything is wrong with it.
     fn read_chain(
         &self,
         ino: Ino,
         mut next: FsBlock,
         count: u64,
         blocks: &mut Vec<FsBlock>,
-        names: &mut HashSet<Vec<u8>>,
-    ) -> Option<()> {
+        others: &HashSet<Vec<u8>>,
+    ) -> Option<HashSet<Vec<u8>>> {
         let mut list = Vec::new();
         let mut buf = self.reader.new_buffer();
         while next != FsBlock::NONE {
@@ -409,15 +422,14 @@ impl Repair {
         if blocks.len() as u64 != count || list.len() > LIST_MAX {
             return None;
         }
-        let mut all = names.clone();
+        let mut names = HashSet::new();
         for attribute in AttrIter::new(&list) {
             let (name, _) = attribute.ok()?;
-            if !xattr::has_namespace(name) || !all.insert(name.to_vec()) {
+            if !xattr::has_namespace(name) || others.contains(name) || !names.insert(name.to_vec()) {
                 return None;
             }
         }
-        *names = all;
-        Some(())
+        Some(names)
     }
 
     /// Writes the file maps that were damaged. All inodes' blocks are known by now.

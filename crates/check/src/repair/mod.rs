@@ -130,7 +130,10 @@ impl Repair {
         replay_home(device, &superblock, replayed, &mut actions)?;
         let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
         let (superblock, damage) = match superblock::find(&**device) {
-            Ok((found, damage)) if superblock::describes_same(&found, &superblock) => (found, damage),
+            // What the log says of the volume's size must be what the look at it believed.
+            Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
+                (found, damage)
+            }
             _ => (superblock, None),
         };
         let mut ag_used = superblock.ag_high_water.get();
@@ -275,7 +278,7 @@ impl Repair {
         sb.features_compatible.set(sb.features_compatible.get() | known);
         let sb = *sb;
         let block_size = self.reader.block_size();
-        for ag in copies(self.geometry.ag_count).take_while(|&ag| ag < self.ag_used).chain([0]) {
+        for ag in copies(self.geometry.ag_count).chain([0]) {
             let block = self.geometry.fs_block(AgNo(ag), AgBlock(0));
             let mut buf = vec![0; block_size];
             let mut copy = sb;

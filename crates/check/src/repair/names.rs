@@ -374,7 +374,11 @@ impl Repair {
             (root, blocks) = write_index(&reader, directory.0, &mut pass.records, counts, &mut || self.take(None))?;
             total += blocks;
         } else if extents.is_empty() {
-            // No entry block: an empty directory.
+            // No entry block: an empty directory. Its map may have been a tree without records.
+            for &node in &nodes {
+                self.blocks.release(node, 1);
+            }
+            total -= nodes.len() as u64;
             return self.change_inode(directory, |raw| {
                 raw.fork[..24].fill(0);
                 raw.set_fork(fork::NONE, 0);

@@ -951,7 +951,7 @@ pub fn sample_later(shape: Shape, more: impl FnOnce(&mut Builder)) -> Sample {
     let root = b.root;
     let small = b.file(root, b"small", 0, &[3, 1]);
     let tree = b.file(root, b"tree", 1, &vec![2; if shape.block_size == 512 { 150 } else { 20 }]);
-    let text = b.inline(root, b"text", 0o100600, b"what the file says, rather longer than thirty-two bytes");
+    let text = b.inline(root, b"text", 0o120777, b"where/the/link/leads, rather longer than thirty-two bytes");
     b.inline(root, b"link", 0o120777, b"small");
     b.inline(root, b"long", 0o120777, b"a/target/that/is/too/long/for/the/fork/and/lives/in/the/body");
     b.special(root, b"pipe", 0o010644);

@@ -11,17 +11,17 @@
 //! Not here: what a volume is. These verbs know the engine by its API only.
 
 mod archive;
-mod batch;
-mod compress;
+pub(crate) mod batch;
+pub(crate) mod compress;
 mod cp;
 mod export;
 mod host;
 mod host_target;
 mod host_tree;
 mod import;
-mod path;
+pub(crate) mod path;
 mod run;
-mod tar;
+pub(crate) mod tar;
 mod target;
 mod verify;
 mod volume_target;

@@ -9,14 +9,14 @@ use crate::show::time;
 use crate::verb::{Command, Example, Status};
 use crate::volume::device;
 use anyhow::Result;
-use myriad_check::{CheckError, Finding, Options, Report, check};
+use myriad_check::{CheckError, Finding, Options, Report, check, check_beside};
 use myriad_device::{Access, BlockDevice, FileDevice};
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub const NAME: &str = "fsck";
@@ -74,7 +74,7 @@ impl Command for Fsck {
     const ABOUT: &'static str = "Check a volume, and repair it";
     const DETAILS: &'static str = "Without -n, -y or -p it checks, and asks before it repairs if there is a terminal to ask on. Each \
         finding is printed with its place and number. Files that lost their names go to /lost+found. A volume that is in use is \
-        refused. Called as fsck.myriad it does the same.";
+        refused, but for -n: that looks at its last commit, and says so when the volume is too busy to be looked at. Called as fsck.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad fsck -n vol.img", "says what is wrong and changes nothing"),
         ("myriad fsck -y --json vol.img > report.json", "repairs, and keeps the report"),
@@ -84,7 +84,10 @@ impl Command for Fsck {
         (0, "The volume is sound. The other codes are bits that may come together."),
         (REPAIRED, "Errors were found and repaired."),
         (ERRORS_LEFT, "Errors are left."),
-        (OPERATIONAL, "The check could not be made: the volume is in use, cannot be read, or is none."),
+        (
+            OPERATIONAL,
+            "The check could not be made: the volume is in use (with -n: too busy), cannot be read, or is none.",
+        ),
         (USAGE, "The command line was wrong."),
         (CANCELLED, "Interrupted; nothing was changed."),
     ];
@@ -101,8 +104,13 @@ impl Command for Fsck {
         let may_ask = !self.no && !self.json && may_write && has_terminal;
         let is_repair = self.yes || self.preen;
         let access = if is_repair || may_ask { Access::ReadWrite } else { Access::ReadOnly };
-        let volume = device::open(&self.image, access)?;
-        let log = self.log_device.as_deref().map(|log| device::open(log, access)).transpose()?;
+        let (volume, writer) =
+            if self.no { device::open_beside(&self.image)? } else { (device::open(&self.image, access)?, None) };
+        let open_log = |log: &Path| if self.no { Ok(device::open_beside(log)?.0) } else { device::open(log, access) };
+        let log = self.log_device.as_deref().map(open_log).transpose()?;
+        if let Some(writer) = &writer {
+            context.note(&format!("{writer}; looking at its last commit"));
+        }
         let superblock = superblock(&volume);
         if let Some(superblock) = &superblock {
             device::check_is_whole(&*volume, superblock, &name)?;
@@ -112,13 +120,18 @@ impl Command for Fsck {
             context.note(&format!("{name}: closed cleanly"));
             return Ok(Status::OK);
         }
-        let mut report = self.check(context, &volume, log.as_ref(), is_repair)?;
+        let how = match (is_repair, &writer) {
+            (true, _) => How::Repair,
+            (false, None) => How::Look,
+            (false, Some(_)) => How::LookBeside,
+        };
+        let mut report = self.check(context, &volume, log.as_ref(), how)?;
         let is_asked = !is_repair && may_ask && report.finding_count > 0;
         if is_asked {
             self.print_findings(&mut context.out(), &report)?;
             context.out().finish()?;
             if ask(&format!("{name}: {}. Repair?", count(report.finding_count, "finding")))? {
-                report = self.check(context, &volume, log.as_ref(), true)?;
+                report = self.check(context, &volume, log.as_ref(), How::Repair)?;
             }
         }
         let mut out = context.out();
@@ -135,15 +148,27 @@ impl Command for Fsck {
                 line(&mut out, &format!("left: {finding}"))?;
             }
             out.finish()?;
-            if was_closed_cleanly == Some(false) && !report.repaired {
+            if was_closed_cleanly == Some(false) && !report.repaired && writer.is_none() {
                 context.note(&format!(
                     "{name}: not closed cleanly: its log counts; the next opening for changes empties it"
                 ));
             }
             context.note(&format!("{name}: {}", summary(&report)));
+            if let Some(pace) = report.seconds_per_million() {
+                context.note(&format!("{name}: checked in {:.1} s, {pace:.1} s per million files", report.seconds));
+            }
         }
         Ok(status(&report))
     }
+}
+
+/// What to do with a volume.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Look,
+    /// Somebody is changing it.
+    LookBeside,
+    Repair,
 }
 
 impl Fsck {
@@ -152,7 +177,7 @@ impl Fsck {
         context: &Context,
         volume: &Arc<FileDevice>,
         log: Option<&Arc<FileDevice>>,
-        repair: bool,
+        how: How,
     ) -> Result<Report> {
         let name = image_name(&self.image);
         let bar = context.progress("checking");
@@ -169,7 +194,7 @@ impl Fsck {
             Interrupted::received().is_none()
         };
         let mut options = Options {
-            repair,
+            repair: how == How::Repair,
             findings_max: self.findings_max,
             progress: Some(&progress),
             now: time::now(),
@@ -179,7 +204,15 @@ impl Fsck {
             options.threads = threads.into();
         }
         let log = log.map(|log| Arc::clone(log) as Arc<dyn BlockDevice>);
-        check(Arc::clone(volume) as _, log, &options).map_err(|error| explain(error, &name))
+        let device = Arc::clone(volume) as Arc<dyn BlockDevice>;
+        if how != How::LookBeside {
+            return check(device, log, &options).map_err(|error| explain(error, &name));
+        }
+        let report = check_beside(&device, log.as_ref(), &options).map_err(|error| explain(error, &name))?;
+        report.ok_or_else(|| {
+            let what = "in use, and it changed during every look, or has no log that tells";
+            Failure::new(name, what, "wait until it is idle, or unmount it").into()
+        })
     }
 
     /// The file behind the descriptor of -C. A negative one, which fsck(8) uses for its own bars, means the same.

@@ -3,7 +3,7 @@
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::control;
 use anyhow::Result;
-use myriad_device::{Access, BlockDevice, FileDevice, Holder, OpenError};
+use myriad_device::{Access, BlockDevice, FileDevice, Holder, InUse, OpenError};
 use myriad_engine::Error;
 use myriad_format::FsBlock;
 use myriad_format::superblock::{Superblock, SuperblockError, seam};
@@ -21,6 +21,20 @@ pub fn open(image: &Path, access: Access) -> Result<Arc<FileDevice>> {
     }
     .map_err(explain_open)?;
     Ok(Arc::new(device))
+}
+
+/// Opens an image to look at it beside whoever is changing it; who that is, if anybody. The lock is shared while nobody
+/// is, so that nobody begins.
+pub fn open_beside(image: &Path) -> Result<(Arc<FileDevice>, Option<InUse>)> {
+    std::fs::metadata(image).at(image_name(image))?;
+    let device = FileDevice::open(image, Access::ReadOnly).map_err(explain_open)?;
+    let in_use = match device.lock_shared() {
+        Ok(()) => None,
+        // The kernel's own file systems have no log of ours.
+        Err(OpenError::InUse(in_use)) if !matches!(in_use.holder, Some(Holder::Mount { .. })) => Some(in_use),
+        Err(error) => return Err(explain_open(error)),
+    };
+    Ok((Arc::new(device), in_use))
 }
 
 /// The error in the words of `failure`.

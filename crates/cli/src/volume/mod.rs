@@ -4,7 +4,7 @@ mod arguments;
 pub mod device;
 mod live;
 mod open;
-mod place;
+pub(crate) mod place;
 mod tree;
 
 pub use arguments::{ChangeArgs, OpenArgs, OrderName, place, place_or_root};

@@ -225,7 +225,8 @@ impl Tree {
             let flow = self.visit(store, leaf.block, 0, |node| {
                 for index in node.lower(key)..node.count {
                     let at = node.key(index);
-                    if last.is_some_and(|last| at <= last) {
+                    // In a node that is not sorted the search may end anywhere.
+                    if at < key || last.is_some_and(|last| at <= last) {
                         return Err(unsorted(node, at));
                     }
                     last = Some(at);
@@ -255,7 +256,7 @@ impl Tree {
             let flow = self.visit(store, leaf.block, 0, |node| {
                 for index in (0..node.upper(0, key)).rev() {
                     let at = node.key(index);
-                    if last.is_some_and(|last| at >= last) {
+                    if at > key || last.is_some_and(|last| at >= last) {
                         return Err(unsorted(node, at));
                     }
                     last = Some(at);

@@ -70,7 +70,8 @@ impl<'a> Iterator for Entries<'a> {
         }
         let header = EntryHeader::read(rest);
         let length = usize::from(header.length.get());
-        let name_len = usize::from(header.name_len);
+        // A free entry has no name, whatever its length byte says.
+        let name_len = if header.ino.get() == 0 { 0 } else { usize::from(header.name_len) };
         if length < EntryHeader::SIZE + name_len || length % 8 != 0 || length > rest.len() || length == 0 {
             self.at = self.bytes.len();
             return Some(Err(self.place.corrupt(offset, "length", length as u64)));
@@ -78,6 +79,16 @@ impl<'a> Iterator for Entries<'a> {
         self.at += length;
         Some(Ok(Entry { offset, header, name: &rest[EntryHeader::SIZE..EntryHeader::SIZE + name_len] }))
     }
+}
+
+/// Fails unless the entry's name is one that may be shown: a name like `../x` would lead whoever copies a tree out of it.
+pub(crate) fn check_shown(entry: &Entry<'_>, place: Place) -> Result<()> {
+    let name = entry.name;
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        let first = name.first().copied().unwrap_or(0);
+        return Err(place.corrupt(entry.offset, "name", u64::from(first)));
+    }
+    Ok(())
 }
 
 /// Looks for a name among entries: by tag first, so that most names are never compared.
@@ -205,12 +216,14 @@ pub(crate) fn remove(edit: &mut BlockEdit<'_>, run: &Run, at: usize) -> (usize, 
         // Nothing behind: the space is virgin again.
         return (length, at);
     }
-    let next = EntryHeader::read(&edit.bytes()[run.base + end..]);
-    let joined = if next.ino.get() == 0 && end + usize::from(next.length.get()) <= run.used {
-        length + usize::from(next.length.get())
-    } else {
-        length
-    };
+    let mut joined = length;
+    // A block whose entries do not fill it to its tail is damaged: nothing behind is believed.
+    if end + EntryHeader::SIZE <= run.used {
+        let next = EntryHeader::read(&edit.bytes()[run.base + end..]);
+        if next.ino.get() == 0 && end + usize::from(next.length.get()) <= run.used {
+            joined += usize::from(next.length.get());
+        }
+    }
     if at + joined == run.used {
         return (length, at);
     }

@@ -542,7 +542,8 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     let block_size = txn.volume().cache.block_size();
     let (length, lists) = txn.change(at, BlockKind::DirEntries, |edit| {
         let header = *EntryBlockHeader::read(edit.bytes());
-        let used = header.tail.get() as usize - ENTRIES_OFFSET;
+        // `at` above found the entry before the tail and in the block.
+        let used = (header.tail.get() as usize).min(block_size) - ENTRIES_OFFSET;
         let run = Run { base: ENTRIES_OFFSET, used, capacity: used };
         let (length, used) = entries::remove(edit, &run, offset - ENTRIES_OFFSET);
         let live = (header.live.get() as usize).saturating_sub(length);
@@ -551,7 +552,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
         let fields = edit.range_mut(48, 8);
         fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
         fields[4..].copy_from_slice(&(live as u32).to_le_bytes());
-        let free = block_size - ENTRIES_OFFSET - live;
+        let free = (block_size - ENTRIES_OFFSET).saturating_sub(live);
         (length, header.next_room.get() == 0 && free >= block_size / 4)
     })?;
     raw.size = U64::new(raw.size.get() - length as u64);
@@ -650,13 +651,14 @@ pub(crate) fn list(
     f: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<()> {
     let place = Place { dir, block: FileBlock(0) };
-    let mut visit = |entries: Entries<'_>, block: FileBlock| -> Result<bool> {
-        for entry in entries {
+    let mut visit = |run: Entries<'_>, block: FileBlock| -> Result<bool> {
+        for entry in run {
             let entry = entry?;
             let position = u64::from(position_of(look, block, entry.offset));
             if entry.header.ino.get() == 0 || position < cookie {
                 continue;
             }
+            entries::check_shown(&entry, Place { dir, block })?;
             let more = f(Listed {
                 name: entry.name,
                 ino: Ino(entry.header.ino.get()),

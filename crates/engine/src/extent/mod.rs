@@ -76,8 +76,12 @@ pub(crate) fn lookup<S: BlockStore>(
     {
         return Ok(Mapping::Mapped(extent));
     }
-    let next = root.ceiling(store, ino, file_block)?;
-    Ok(Mapping::Hole { until: next.map_or(FILE_END, |extent| extent.file_block) })
+    match root.ceiling(store, ino, file_block)? {
+        None => Ok(Mapping::Hole { until: FILE_END }),
+        Some(extent) if extent.file_block > file_block => Ok(Mapping::Hole { until: extent.file_block }),
+        // The floor would have been this one, were the tree in order.
+        Some(extent) => Err(impossible(ino, &extent).into()),
+    }
 }
 
 /// Visits the extents that end after `from`, in order, until `f` breaks. `f` must not use the store.

@@ -89,6 +89,7 @@ impl<'a> Ops<'a> {
             Some(child) => child,
             None => inode::read(look, found.ino)?,
         };
+        inode::check_named(found.ino, &child, dir, |child| child.name_hash.get() == name.hash)?;
         Ok(self.stat_of(found.ino, &child))
     }
 
@@ -251,7 +252,8 @@ impl<'a> Ops<'a> {
 #[inline]
 fn read_if_named(look: &Look<'_>, ino: Ino, dir: Ino, name: Name<'_>) -> Option<RawInode> {
     let raw = inode::read(look, ino).ok()?;
-    (raw.parent.get() == dir.0 && raw.name_hash.get() == name.hash && raw.nlink.get() > 0).then_some(raw)
+    let is_named = raw.parent.get() == dir.0 && raw.name_hash.get() == name.hash && raw.nlink.get() > 0;
+    (is_named && ino != dir).then_some(raw)
 }
 
 /// What is there of a batch, with its place.

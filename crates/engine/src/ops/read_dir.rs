@@ -8,6 +8,8 @@ use crate::inode;
 use crate::namei;
 use crate::perm;
 use crate::types::{DirEntry, FileType, Node, Stat};
+use myriad_format::dir::entry_size;
+use myriad_format::inode::RawInode;
 use myriad_format::{Corrupt, FileBlock, Ino};
 
 impl Ops<'_> {
@@ -45,8 +47,9 @@ impl Ops<'_> {
         }
     }
 
-    /// The attributes of the files that entries name; a name gone meanwhile has none.
-    pub fn stat_entries(&self, entries: &[DirEntry]) -> Vec<Option<Stat>> {
+    /// The attributes of the files that entries of `dir` name. None for a name gone meanwhile, and for what only a lookup
+    /// can say: damage.
+    pub fn stat_entries(&self, dir: Ino, entries: &[DirEntry]) -> Vec<Option<Stat>> {
         let look = self.volume.look();
         let mut stats = Vec::with_capacity(entries.len());
         for batch in entries.chunks(32) {
@@ -57,6 +60,10 @@ impl Ops<'_> {
             }
             for entry in batch {
                 let raw = inode::read(&look, Ino(entry.ino)).ok();
+                // The cookie is where the next entry may begin at the earliest.
+                let position = entry.cookie - (entry_size(entry.name.len()) / 8) as u64;
+                let is_name = |raw: &RawInode| u64::from(raw.entry_position.get()) == position;
+                let raw = raw.filter(|raw| inode::check_named(Ino(entry.ino), raw, dir, is_name).is_ok());
                 stats.push(raw.map(|raw| self.stat_of(Ino(entry.ino), &raw)));
             }
         }

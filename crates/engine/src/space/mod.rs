@@ -261,6 +261,11 @@ impl AgSpace {
             let sum: u64 = regions.iter().map(|region| u64::from(region.free_blocks)).sum();
             let free_blocks = head.free_blocks.get();
             check("free_blocks", free_blocks, u64::from(free_blocks) == sum && free_blocks >= reserve_count)?;
+            // Only so far that the sums made with them cannot overflow; whether they are right is the check's to find out.
+            let (inode_blocks, inodes_used) = (head.inode_blocks.get(), head.inodes_used.get());
+            check("inode_blocks", inode_blocks, inode_blocks <= block_count)?;
+            check("inodes_used", inodes_used, inodes_used <= u32::MAX / 2)?;
+            check("directories", head.directories.get(), head.directories.get() <= u32::MAX / 2)?;
             Ok(Self {
                 geometry,
                 ag,
@@ -277,8 +282,8 @@ impl AgSpace {
                     reserve_count: reserve_count as usize,
                     released: Vec::new(),
                 },
-                inode_blocks: head.inode_blocks.get(),
-                inodes_used: head.inodes_used.get(),
+                inode_blocks,
+                inodes_used,
                 directories: head.directories.get(),
                 hints: Hints::new(region_count),
             })

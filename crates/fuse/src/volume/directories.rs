@@ -50,7 +50,8 @@ impl VolumeService {
                 return Ok(list.len);
             }
             let fitting = list.fitting(&entries);
-            let stats = if plus { self.kernel.stat_entries(&entries[..fitting]) } else { vec![None; fitting] };
+            let stats =
+                if plus { self.kernel.stat_entries(directory, &entries[..fitting]) } else { vec![None; fitting] };
             for (entry, stat) in entries[..fitting].iter().zip(stats) {
                 let told = stat.map_or_else(EntryOut::default, |stat| self.entry(&stat));
                 let added = list.add(&told, entry.ino, entry.cookie + DOT_DOT, entry.file_type, &entry.name);

@@ -1,0 +1,60 @@
+//! A look at a volume that somebody else has open for changes.
+//!
+//! Under order `log` the last committed state stays readable on the device for as long as no further checkpoint commits:
+//! changes of an open epoch never go home, blocks it allocates were free in the committed state, and what goes home in
+//! between is what the log already says (`docs/design/crash-safety.md`). So a look is of one state, the committed one, if
+//! the end of the log is the same after it as before. If not, it mixed two states and says nothing; it is made again.
+//!
+//! Under another order blocks change at any time and nothing tells; a log without a checkpoint is taken for that.
+
+use crate::replay::replay;
+use crate::report::Report;
+use crate::run::{CheckError, Options, look};
+use crate::superblock;
+use myriad_device::BlockDevice;
+use myriad_format::Lsn;
+use myriad_format::superblock::seam;
+use std::sync::Arc;
+
+/// Looks made before a volume counts as too busy.
+const LOOKS_MAX: u32 = 3;
+
+/// A committed state: whose mount made it, and where its log ends.
+#[derive(PartialEq, Eq)]
+struct State {
+    mount: (u32, u64),
+    head: Lsn,
+}
+
+/// Looks at a volume beside its writer, and writes nothing. `None`: it changed during every look, or is not of a kind
+/// that can be looked at while it is in use.
+pub fn check_beside(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
+) -> Result<Option<Report>, CheckError> {
+    for _ in 0..LOOKS_MAX {
+        let Some(before) = state(device, log_device)? else { return Ok(None) };
+        let looked = look(device, log_device, options);
+        if let Err(CheckError::Cancelled) = looked {
+            return Err(CheckError::Cancelled);
+        }
+        // Whatever went wrong in between may come of the change.
+        if state(device, log_device)?.is_some_and(|after| after == before) {
+            return looked.map(|outcome| Some(outcome.report));
+        }
+    }
+    Ok(None)
+}
+
+fn state(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+) -> Result<Option<State>, CheckError> {
+    let (superblock, damage) = superblock::find(&**device)?;
+    let replay = replay(device, log_device, &superblock, damage.is_some())?;
+    let mount = (superblock.state.get(), superblock.mount_nonce.get());
+    // Closed cleanly in the meantime: everything is home, and the log is not needed to know it.
+    let is_known = replay.is_readable && (superblock.state.get() != seam::STATE_IN_USE || replay.checkpoints > 0);
+    Ok(is_known.then_some(State { mount, head: replay.head }))
+}

@@ -1,0 +1,85 @@
+//! Doors for the fuzz targets in `fuzz/`: parsers of what comes from elsewhere. Nothing else may use them.
+
+use crate::show::size;
+use crate::transfer::batch::{Body, Feed, Next, Record};
+use crate::transfer::{compress, path, tar};
+use crate::verb;
+use crate::volume::place::Place;
+use std::ffi::{OsStr, OsString};
+use std::io::Cursor;
+use std::os::unix::ffi::OsStrExt;
+
+/// Reads an archive to its end; the bytes that its entries hold. Paths that it hands on stay inside the target.
+pub fn read_tar(archive: Vec<u8>) -> usize {
+    let (slots, mut feed) = Feed::new();
+    let Ok(mut outlet) = slots.open() else { return 0 };
+    drop(slots);
+    feed.spawn(move || {
+        // The receiver leaves only after the end.
+        let _ = tar::read(Cursor::new(archive), &mut outlet);
+    });
+    let mut bytes = 0;
+    loop {
+        let batch = match feed.next() {
+            Next::Batch(batch) => batch,
+            Next::Waiting => continue,
+            Next::End => break,
+        };
+        for record in &batch.records {
+            if let Record::Entry(entry) = record {
+                let name = batch.get(entry.path);
+                assert!(name.split(|&byte| byte == b'/').all(|part| part != b".."), "{}", name.escape_ascii());
+                assert!(!name.starts_with(b"/") && !name.contains(&0), "{}", name.escape_ascii());
+                if let Body::Whole(data) = &entry.body {
+                    bytes += batch.get(*data).len();
+                }
+            }
+        }
+        feed.recycle(batch);
+    }
+    feed.finish();
+    bytes
+}
+
+/// Opens a stream that may be compressed, and reads a MiB of it.
+pub fn decompress(stream: Vec<u8>) -> u64 {
+    let Ok(reader) = compress::decoder(Cursor::new(stream)) else { return 0 };
+    // Damage ends it; so does the limit, for a few bytes may decompress to any number.
+    std::io::copy(&mut std::io::Read::take(reader, 1 << 20), &mut std::io::sink()).unwrap_or(0)
+}
+
+/// Parses bytes as everything an argument may be.
+pub fn parse_argument(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        if let Ok(value) = size::parse(text) {
+            assert!(!size::human(value).is_empty());
+        }
+    }
+    let _ = Place::parse(OsStr::from_bytes(bytes));
+    let _ = Place::parse_or_root(OsStr::from_bytes(bytes));
+    if let Ok(clean) = path::clean(bytes) {
+        assert!(clean.split(|&byte| byte == b'/').all(|part| part != b".."));
+    }
+}
+
+/// Parses a command line, without running it.
+pub fn parse_command(arguments: &[&[u8]]) -> bool {
+    let arguments: Vec<OsString> =
+        [b"myriad".as_slice()].iter().chain(arguments).map(|bytes| OsStr::from_bytes(bytes).to_owned()).collect();
+    let (name, arguments) = crate::called_as(arguments);
+    verb::parser().bin_name(name).try_get_matches_from(&arguments).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_doors_lead_somewhere() {
+        assert!(parse_command(&[b"ls", b"vol.img:/"]));
+        assert!(!parse_command(&[b"no such verb"]));
+        parse_argument(b"64M");
+        assert_eq!(read_tar(vec![0; 1024]), 0);
+        assert_eq!(decompress(b"not compressed".to_vec()), 14);
+    }
+}

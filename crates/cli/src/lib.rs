@@ -1,0 +1,91 @@
+//! The `myriad` command: argument table, output, exit codes. No file-system logic: that is the engine's and the check's.
+//!
+//!     verb.rs      what a verb is: options, examples, exit codes, code; parser, help, manual and completions read it
+//!     verbs/       one file a verb, and the table of them all
+//!     transfer/    files in and out: import, export, cp, verify
+//!     volume/      IMAGE:/path, opening a volume or its device or its mount, refusing by name
+//!     mount/       mounted volumes: options, the daemon, its control socket
+//!     show/        names, sizes, times and owners as people and as programs read them
+//!     context.rs   what a run shares: output, errors reported so far, signals, progress
+//!     failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
+//!     fuzzing.rs   what the fuzz targets may call
+
+#![forbid(unsafe_code)]
+
+mod context;
+mod failure;
+#[doc(hidden)]
+pub mod fuzzing;
+mod interrupt;
+mod mount;
+mod output;
+mod progress;
+mod show;
+mod transfer;
+mod verb;
+mod verbs;
+mod volume;
+
+use context::Context;
+use failure::Kind;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use verb::Verb;
+
+/// The command as a whole: reads the process's arguments, runs the verb, says how it went.
+pub fn run() -> ExitCode {
+    let (name, arguments) = called_as(std::env::args_os().collect());
+    let fallback = arguments.get(1).and_then(|verb| verb.to_str()).and_then(Verb::named);
+    let matches = match verb::parser().bin_name(name.clone()).try_get_matches_from(&arguments) {
+        Ok(matches) => matches,
+        Err(error) => {
+            // Help and version are answers, not errors.
+            let is_answer = !error.use_stderr();
+            // Nobody is left to tell if this fails.
+            let _ = error.print();
+            let exit = fallback.map_or(verb::exit_code as fn(Kind) -> u8, |verb| verb.exit_code);
+            return if is_answer { ExitCode::SUCCESS } else { exit(Kind::Usage).into() };
+        }
+    };
+    let (verb, matches) = matches.subcommand().expect("the parser requires a verb");
+    let verb = Verb::named(verb).expect("the parser knows the verbs of the table only");
+    let context = Context::new(matches.get_flag("quiet"));
+    let result = (verb.run)(matches, &context).and_then(|status| {
+        context.out().finish()?;
+        Ok(status)
+    });
+    match result {
+        Ok(status) => status.into(),
+        Err(error) => {
+            let kind = failure::kind(&error);
+            // The reader has left: it knows why, and there is nobody to tell.
+            if kind != Kind::Pipe {
+                let _ = context.out().finish();
+                context.report(&error);
+            }
+            (verb.exit_code)(kind).into()
+        }
+    }
+}
+
+/// The name to show in usage lines, and the arguments with the verb in its place: mount(8)'s family calls
+/// `mkfs.myriad`, `fsck.myriad`, `mount.fuse.myriad` and `umount.fuse.myriad`.
+fn called_as(mut arguments: Vec<OsString>) -> (String, Vec<OsString>) {
+    let own = arguments.first().map(std::path::PathBuf::from).unwrap_or_default();
+    let own = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for verb in ["mkfs", "fsck", "mount", "umount"] {
+        if own.strip_prefix(verb).is_some_and(|rest| rest.starts_with('.')) {
+            if verb == verbs::mount::NAME {
+                arguments = verbs::mount::from_mount(arguments);
+            }
+            arguments.insert(1, verb.into());
+        }
+    }
+    if arguments.get(1).is_some_and(|verb| verb == verbs::find::NAME) {
+        arguments = verbs::find::as_long_options(arguments);
+    }
+    if arguments.get(1).is_some_and(|verb| verb == verbs::fsck::NAME) {
+        arguments = verbs::fsck::as_standard_options(arguments);
+    }
+    ("myriad".into(), arguments)
+}

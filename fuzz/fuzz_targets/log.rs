@@ -1,0 +1,46 @@
+//! Recovery of a log whose anchors and checkpoints the fuzzer has overwritten, with all checksums made right.
+//!
+//! Input: how many bytes of it to skip between patches is part of each patch: offset (3 bytes), length (1), bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_format::FsBlock;
+use myriad_hostile::LogImage;
+use myriad_hostile::bases::{self, Base, SHAPES};
+use myriad_log::LogPlace;
+use std::sync::{Arc, LazyLock};
+
+/// A volume whose power was cut: its log is full of checkpoints.
+static BASE: LazyLock<Base> = LazyLock::new(|| {
+    let shape = SHAPES.iter().find(|shape| shape.name == "512, power cut").expect("a shape of this name");
+    bases::make(*shape).expect("a sound volume")
+});
+
+fuzz_target!(|input: &[u8]| {
+    let mut log: LogImage = BASE.log.clone().expect("it has a log");
+    let mut rest = input;
+    while let [at0, at1, at2, length, tail @ ..] = rest {
+        let at = usize::try_from(u32::from_le_bytes([*at0, *at1, *at2, 0])).expect("24 bits") % log.bytes.len();
+        let length = usize::from(*length).min(tail.len()).min(log.bytes.len() - at);
+        log.bytes[at..at + length].copy_from_slice(&tail[..length]);
+        rest = &tail[length..];
+    }
+    log.seal();
+    let device = MemoryDevice::from_bytes(&log.bytes);
+    let place = LogPlace {
+        length: device.size(),
+        device: Arc::new(device),
+        start: 0,
+        block_size: BASE.geometry.block_size(),
+        volume: BASE.volume,
+    };
+    if let Ok(recovered) = myriad_log::recover(&place) {
+        let blocks: Vec<FsBlock> = recovered.overlay.blocks().map(|(block, _)| block).collect();
+        let mut bytes = vec![0; place.block_size];
+        for block in blocks {
+            assert!(recovered.overlay.apply(block, &mut bytes).is_some());
+        }
+    }
+});

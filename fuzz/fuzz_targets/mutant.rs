@@ -1,0 +1,24 @@
+//! Draws mutants as the test does: the input is a list of seeds, each a mutation on top of the others' base. Opens,
+//! reads, changes, checks and repairs what comes out.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use myriad_hostile::bases::{self, Base};
+use myriad_hostile::exercise::{Plan, examine};
+use myriad_hostile::mutate::mutate;
+use myriad_sim::rng::Rng;
+use std::sync::LazyLock;
+
+static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| bases::all().expect("sound volumes to start from"));
+
+fuzz_target!(|input: (u8, u64, u8)| {
+    let (base, seed, plan) = input;
+    let base = &BASES[usize::from(base) % BASES.len()];
+    let mut rng = Rng::new(seed);
+    let mutant = mutate(base, &mut rng);
+    let plan = Plan { change: plan & 1 != 0, check: plan & 2 != 0, repair: plan & 4 != 0 };
+    if let Err(complaint) = examine(&mutant.image, plan, &mut rng) {
+        panic!("{complaint}: {:?}", mutant.story);
+    }
+});
