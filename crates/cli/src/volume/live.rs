@@ -6,7 +6,7 @@
 //!
 //! The kernel checks the caller's permissions here, and knows neither generations nor inode flags: both are zero.
 
-use super::tree::{ReadAt, Steps, Tree};
+use super::tree::{ReadAt, Step, Tree};
 use myriad_engine::{Errno, Error, FileType, RenameMode, Result, Stat, WalkEntry, WalkError};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
 use std::ffi::OsStr;
@@ -172,15 +172,13 @@ impl Tree for Live {
         Ok(Box::new(list(self.open_in_root(path, READ_DIRECTORY)?)?))
     }
 
-    fn walk(&self, path: &[u8]) -> Result<Steps> {
+    fn walk(&self, path: &[u8]) -> Result<Box<dyn Iterator<Item = Step>>> {
         let stat = self.lstat(path)?;
-        let top = WalkEntry { path: Vec::new(), stat };
-        let below = if stat.is_dir() {
-            vec![Level::new(self.open_in_root(path, READ_DIRECTORY)?, Vec::new())?]
-        } else {
-            Vec::new()
-        };
-        Ok(Box::new(std::iter::once(Ok(top)).chain(Walk { levels: below })))
+        let mut walk = Walk { levels: Vec::new(), failed: None };
+        if stat.is_dir() {
+            walk.descend(self.open_in_root(path, READ_DIRECTORY), Vec::new());
+        }
+        Ok(Box::new(std::iter::once(Ok(WalkEntry { path: Vec::new(), stat })).chain(walk)))
     }
 
     fn open(&self, path: &[u8]) -> Result<Box<dyn ReadAt>> {
@@ -265,12 +263,28 @@ impl Level {
 /// One open directory for each level: paths may be longer than the kernel takes in one call.
 struct Walk {
     levels: Vec<Level>,
+    /// Told after the directory itself, which could not be listed.
+    failed: Option<WalkError>,
+}
+
+impl Walk {
+    fn descend(&mut self, directory: Result<OwnedFd>, path: Vec<u8>) {
+        match directory.and_then(|directory| Level::new(directory, path.clone())) {
+            Ok(level) => self.levels.push(level),
+            // Gone while we walked.
+            Err(Error::Refused(Errno::NOENT | Errno::STALE)) => {}
+            Err(error) => self.failed = Some(WalkError { path, error }),
+        }
+    }
 }
 
 impl Iterator for Walk {
-    type Item = std::result::Result<WalkEntry, WalkError>;
+    type Item = Step;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
         loop {
             let level = self.levels.last_mut()?;
             let Some(name) = level.names.next() else {
@@ -282,17 +296,12 @@ impl Iterator for Walk {
                 path.push(b'/');
             }
             path.extend_from_slice(&name);
-            let visited = open_name(&level.directory, &name, OFlags::PATH).and_then(|file| {
-                let stat = stat_of(&file)?;
-                let below = match stat.is_dir() {
-                    true => Some(Level::new(open_name(&level.directory, &name, READ_DIRECTORY)?, path.clone())?),
-                    false => None,
-                };
-                Ok((stat, below))
-            });
-            match visited {
-                Ok((stat, below)) => {
-                    self.levels.extend(below);
+            match open_name(&level.directory, &name, OFlags::PATH).and_then(|file| stat_of(&file)) {
+                Ok(stat) => {
+                    if stat.is_dir() {
+                        let directory = open_name(&level.directory, &name, READ_DIRECTORY);
+                        self.descend(directory, path.clone());
+                    }
                     return Some(Ok(WalkEntry { path, stat }));
                 }
                 // Gone while we walked.

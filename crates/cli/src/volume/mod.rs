@@ -11,4 +11,4 @@ pub use arguments::{ChangeArgs, OpenArgs, OrderName, place, place_or_root};
 pub use live::Live;
 pub use open::{Access, Opened, Volume, Volumes};
 pub use place::Place;
-pub use tree::{ReadAt, Steps, Tree};
+pub use tree::{ReadAt, Step, Tree};

@@ -4,7 +4,7 @@
 //! Whoever may write an image may do anything to what is in it, as with any archive; so the verbs pass every permission
 //! check, and what they make belongs to the user who ran them.
 
-use super::{Live, Place, ReadAt, Steps, Tree};
+use super::{Live, Place, ReadAt, Step, Tree};
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use anyhow::Result;
@@ -111,7 +111,7 @@ impl Tree for Volume {
         Ok(Box::new(self.session.read_dir(path)?.map(|entry| Ok(entry?.name))))
     }
 
-    fn walk(&self, path: &[u8]) -> myriad_engine::Result<Steps> {
+    fn walk(&self, path: &[u8]) -> myriad_engine::Result<Box<dyn Iterator<Item = Step>>> {
         Ok(Box::new(self.session.walk(path)?))
     }
 

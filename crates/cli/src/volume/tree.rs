@@ -4,8 +4,8 @@
 
 use myriad_engine::{RenameMode, Result, Stat, WalkEntry, WalkError};
 
-/// A walk goes on after a file or directory that it could not read.
-pub type Steps = Box<dyn Iterator<Item = std::result::Result<WalkEntry, WalkError>>>;
+/// Of a walk: a file, or what could not be read; it goes on with the rest.
+pub type Step = std::result::Result<WalkEntry, WalkError>;
 
 pub trait Tree {
     /// Attributes; a final symbolic link is followed.
@@ -20,7 +20,7 @@ pub trait Tree {
     /// Names in a directory in its own order, without "." and ".."; links are followed.
     fn names(&self, path: &[u8]) -> Result<Box<dyn Iterator<Item = Result<Vec<u8>>>>>;
     /// Every file at and below `path`, a directory before its content; no link is followed.
-    fn walk(&self, path: &[u8]) -> Result<Steps>;
+    fn walk(&self, path: &[u8]) -> Result<Box<dyn Iterator<Item = Step>>>;
     /// A regular file, to be read through once; links are followed.
     fn open(&self, path: &[u8]) -> Result<Box<dyn ReadAt>>;
     /// A directory of the caller's, with mode 0777 less the umask, or exactly `mode`.
