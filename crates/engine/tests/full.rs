@@ -1,7 +1,9 @@
 //! A volume filled to its last block by several threads at once, emptied, and filled again: space runs out at the
 //! operation that asks for it, and never in the middle of one, which would shut the volume down.
 
-use myriad_engine::{AllocateMode, Cred, Errno, Error, Fs, OpenOptions, RenameMode, Result, Session, SetAttr};
+use myriad_engine::{
+    AllocateMode, CreateWith, Cred, Errno, Error, Fs, OpenOptions, RenameMode, Result, Session, SetAttr,
+};
 use myriad_reliability::setup::{Devices, Setup};
 use myriad_reliability::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
@@ -29,7 +31,12 @@ fn step(session: &Session, rng: &mut Rng, top: &str, block: u64) -> Result<()> {
             let length = rng.below(12 * block) as usize;
             session.open(&path, WRITE)?.write_at(&vec![7; length], rng.below(4) * block).map(|_| ())
         }
-        5 => session.create(&path, 0o644).map(|_| ()),
+        5 => {
+            let content = vec![5; rng.below(20 * block) as usize];
+            let (dir, name) = path.rsplit_once('/').expect("two directories and a name");
+            let new = CreateWith { mode: 0o644, content: &content, ..CreateWith::default() };
+            session.create_with(session.resolve(dir)?, name.as_bytes(), &new).map(|_| ())
+        }
         6 => session.mkdir(&format!("{path}.dir"), 0o755).map(|_| ()),
         7 => session.symlink(&vec![b't'; 1 + rng.below(3000) as usize], &path).map(|_| ()),
         8 => session.set_xattr(&path, b"user.large", &vec![1; rng.below(6000) as usize], Default::default()),
