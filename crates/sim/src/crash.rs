@@ -9,8 +9,9 @@
 //!   4. every sector of every file is as in one of its versions, from the oldest that may remain to the newest at p; its
 //!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last
 //!      synced one, or the one that a file had when it replaced another's name before k;
-//!   5. a file truncated to zero and written again before k has what it had before, or what it had at the first
-//!      checkpoint after that, or newer: not the nothing in between.
+//!   5. a file truncated to zero and written again before k has what it had before, or what it had at any time since it
+//!      was written again: not the nothing in between. A flush for whatever reason may bring the new content early, and
+//!      what follows it comes with the next one.
 //!
 //! Zeros and holes need no rule of their own: a sector beyond the end, or never written, is zero in that version. So
 //! "old, new or zero" comes out, zero only where some allowed version has it, and foreign bytes never.
@@ -40,7 +41,7 @@ struct FileHistory {
     versions: Vec<Version>,
     /// Operations after which all older versions are gone from the medium, ascending.
     synced: Vec<usize>,
-    /// Operations whose checkpoint first writes the file's data.
+    /// Operations whose checkpoint has the file's data.
     forced: Vec<Forced>,
     /// Operation that truncated it to zero, if nothing has been written since.
     emptied: Option<usize>,
@@ -50,7 +51,7 @@ struct FileHistory {
 enum Forced {
     /// It replaced another's name, with the content it had by then.
     Replacing(usize),
-    /// It was truncated to zero by `cut` and is written again by `first`, up to what it has at the checkpoint.
+    /// It was truncated to zero by `cut` and is written again by `first`.
     Rewritten { cut: usize, first: usize },
 }
 
@@ -271,10 +272,6 @@ impl History {
         self.beside || index == 0 || wrote(index) || wrote(index + 1)
     }
 
-    fn first_checkpoint(&self, from: usize) -> usize {
-        (from..self.ends.len()).find(|&index| self.may_be_checkpoint(index)).unwrap_or(self.len())
-    }
-
     fn names_after(&self, index: usize) -> &BTreeMap<Vec<u8>, Ino> {
         let at = self.names.partition_point(|(from, _)| *from <= index) - 1;
         &self.names[at].1
@@ -353,7 +350,7 @@ impl History {
         for forced in file.forced.iter().rev() {
             let (from, cut) = match *forced {
                 Forced::Replacing(index) => (index, None),
-                Forced::Rewritten { cut, first } => (self.first_checkpoint(first), Some(cut)),
+                Forced::Rewritten { cut, first } => (first, Some(cut)),
             };
             if from > prefix {
                 continue;
@@ -361,7 +358,6 @@ impl History {
             if from <= synced {
                 break;
             }
-            // Between a cut and the next one there may have been no checkpoint.
             if from <= to {
                 spans.push((from, to));
             }
