@@ -1,11 +1,12 @@
 //! What a checkpoint shows of a file while somebody holds its data lock.
 
 use super::*;
+use crate::cache::flag;
 use crate::ops::{NewFile, Ops};
 use crate::session::Fs;
 use crate::types::{Cred, MountOptions, OpenOptions};
 use crate::volume::{Volume, testing};
-use myriad_device::MemoryDevice;
+use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::inode::S_IFREG;
 use myriad_format::superblock::seam;
 
@@ -96,4 +97,47 @@ fn a_file_whose_late_cut_was_flushed_is_never_empty_once_written() {
 fn a_file_cut_before_it_was_ever_flushed_is_never_empty_once_written() {
     cut_and_write_under_a_reader(1, &[Step::Cut]);
     cut_and_write_under_a_reader(4, &[Step::Commit, Step::Cut, Step::Commit]);
+}
+
+/// A read that failed in the middle of a flush left some pages published and still on the file's list: giving them up
+/// later would have handed out frames that were other blocks' content by then.
+#[test]
+fn after_a_flush_that_failed_the_pages_are_the_files_own() {
+    let mut failures = 0;
+    for nth in 1.. {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        let volume = testing::volume(device.clone());
+        let file = open(&volume, "file");
+        // Every other block, so that the map has several leaves.
+        for i in 0..600 {
+            put(&volume, &file, &[1; 4096], 2 * i * 4096);
+        }
+        flush(&volume, &file).unwrap();
+        volume.checkpointer.lock().settle(&volume).unwrap();
+        volume.cache.sweep(true);
+        let places = [1, 601, 1197];
+        for block in places {
+            put(&volume, &file, &[2; 4096], block * 4096);
+        }
+        device.fail(FaultOp::Read, nth, FaultSpan::Once, 5);
+        let flushed = flush(&volume, &file);
+        let pages = file.data.read().pages.clone();
+        if flushed.is_ok() {
+            assert!(pages.is_empty());
+            break;
+        }
+        failures += 1;
+        assert_eq!(pages.keys().copied().collect::<Vec<_>>(), places);
+        for frame in pages.values() {
+            let flags = volume.cache.arena.header(*frame).flags.load(Ordering::Relaxed);
+            assert_ne!(flags & flag::PRIVATE, 0, "read {nth}");
+        }
+        // Reads go on, with what was written.
+        for block in places {
+            let mut buf = [0; 4096];
+            assert_eq!(read(&volume, &file, &mut buf, block * 4096, true).unwrap(), 4096);
+            assert!(buf == [2; 4096]);
+        }
+    }
+    assert!(failures > 4, "the map was to be read in pieces: {failures}");
 }
