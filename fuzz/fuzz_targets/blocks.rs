@@ -16,7 +16,8 @@ use std::sync::LazyLock;
 static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| bases::all().expect("sound volumes to start from"));
 
 fuzz_target!(|input: &[u8]| {
-    let [base, plan, mut rest @ ..] = input else { return };
+    let [base, plan, patches @ ..] = input else { return };
+    let mut rest = patches;
     let base = &BASES[usize::from(*base) % BASES.len()];
     let image = base.image.clone_image();
     while let [site0, site1, at0, at1, length, tail @ ..] = rest {

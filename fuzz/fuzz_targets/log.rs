@@ -1,6 +1,6 @@
 //! Recovery of a log whose anchors and checkpoints the fuzzer has overwritten, with all checksums made right.
 //!
-//! Input: how many bytes of it to skip between patches is part of each patch: offset (3 bytes), length (1), bytes.
+//! Input: patches: offset (3 bytes), length (1), bytes.
 
 #![no_main]
 

@@ -1,5 +1,4 @@
-//! Draws mutants as the test does: the input is a list of seeds, each a mutation on top of the others' base. Opens,
-//! reads, changes, checks and repairs what comes out.
+//! Draws mutants as the test does, from a base and a seed; opens, reads, changes, checks and repairs what comes out.
 
 #![no_main]
 

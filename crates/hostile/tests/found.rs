@@ -283,7 +283,7 @@ fn a_log_in_an_impossible_place_is_damage_of_the_superblock() {
 #[test]
 fn copies_in_unused_groups_are_checked() {
     let base = base("512, no order, twelve groups");
-    let last = base.sites.iter().filter(|site| site.kind == BlockKind::Superblock).next_back().expect("copies");
+    let last = base.sites.iter().rfind(|site| site.kind == BlockKind::Superblock).expect("copies");
     assert!(last.block.0 > 0);
     let image = base.image.clone_image();
     image.write(last.block.0 << base.geometry.block_bits, &[0; 100]).expect("inside the image");
