@@ -3,6 +3,7 @@
 //! Opening and locking answer with [`OpenError`], because a user has to be told who is in the way. Requests answer
 //! with `io::Error`, as the trait says; [`RangeError`] and [`ForkedChild`] travel inside one.
 
+use crate::BlockDevice;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -120,6 +121,11 @@ pub(crate) fn check_range(size: u64, alignment: usize, offset: u64, length: u64)
         return Err(RangeError::Unaligned { offset, length, alignment });
     }
     Ok(())
+}
+
+/// As [`check_range`], by what the device says of itself.
+pub(crate) fn check_request(device: &dyn BlockDevice, offset: u64, length: u64) -> io::Result<()> {
+    Ok(check_range(device.size(), device.alignment(), offset, length)?)
 }
 
 /// The half of [`check_range`] that a discard is held to.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::error::{check_end, check_range};
+use crate::error::{check_end, check_request};
 use crate::sparse::{Base, CHUNK_SIZE, Sparse};
 use crate::{BlockDevice, Counters, DeviceCounters, ReadRequest, WriteRequest};
 
@@ -50,10 +50,6 @@ impl MemoryDevice {
     fn base(&self) -> Base<'static> {
         Base { device: None, size: self.size }
     }
-
-    fn check(&self, offset: u64, length: u64) -> io::Result<()> {
-        Ok(check_range(self.size, self.alignment, offset, length)?)
-    }
 }
 
 impl BlockDevice for MemoryDevice {
@@ -66,14 +62,14 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.check(offset, buf.len() as u64)?;
+        check_request(self, offset, buf.len() as u64)?;
         self.bytes.read(self.base(), offset, buf)?;
         self.counters.read(1, buf.len() as u64);
         Ok(())
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.check(offset, buf.len() as u64)?;
+        check_request(self, offset, buf.len() as u64)?;
         self.bytes.write(self.base(), offset, buf)?;
         self.counters.write(1, buf.len() as u64);
         Ok(())
@@ -81,7 +77,7 @@ impl BlockDevice for MemoryDevice {
 
     fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
         for request in writes {
-            self.check(request.offset, request.len_bytes())?;
+            check_request(self, request.offset, request.len_bytes())?;
         }
         for request in writes {
             let mut offset = request.offset;
@@ -96,7 +92,7 @@ impl BlockDevice for MemoryDevice {
 
     fn read_many(&self, reads: &mut [ReadRequest<'_>]) -> io::Result<()> {
         for request in reads.iter() {
-            self.check(request.offset, request.buf.len() as u64)?;
+            check_request(self, request.offset, request.buf.len() as u64)?;
         }
         reads.iter_mut().try_for_each(|request| self.read(request.offset, request.buf))
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::error::{check_end, check_range};
+use crate::error::{check_end, check_request};
 use crate::sparse::{Base, CHUNK_SIZE, Sparse};
 use crate::{BlockDevice, Counters, DeviceCounters};
 
@@ -43,10 +43,6 @@ impl OverlayDevice {
     fn base(&self) -> Base<'_> {
         Base { device: Some(&*self.base), size: self.base.size() }
     }
-
-    fn check(&self, offset: u64, length: u64) -> io::Result<()> {
-        Ok(check_range(self.size(), self.alignment(), offset, length)?)
-    }
 }
 
 impl BlockDevice for OverlayDevice {
@@ -59,14 +55,14 @@ impl BlockDevice for OverlayDevice {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.check(offset, buf.len() as u64)?;
+        check_request(self, offset, buf.len() as u64)?;
         self.changes.read(self.base(), offset, buf)?;
         self.counters.read(1, buf.len() as u64);
         Ok(())
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.check(offset, buf.len() as u64)?;
+        check_request(self, offset, buf.len() as u64)?;
         self.changes.write(self.base(), offset, buf)?;
         self.counters.write(1, buf.len() as u64);
         Ok(())

@@ -50,11 +50,16 @@ impl<'a> BlockEdit<'a> {
     }
 }
 
-/// Metadata blocks by address. The engine's transactions implement it over the cache; tests over a plain map.
-pub trait BlockStore {
+/// Metadata blocks by address, to look at. The engine's looks and transactions implement it over the cache; tests over a
+/// plain map.
+pub trait BlockRead {
     fn geometry(&self) -> Geometry;
     /// Reads a block of the given kind; one of another kind, or one that fails its checks, is an error.
     fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R>;
+}
+
+/// Metadata blocks by address, to change.
+pub trait BlockStore: BlockRead {
     /// Changes a block of the given kind.
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
     /// Starts a new block, header filled in and the rest zero, whatever it held before. No part of the committed state

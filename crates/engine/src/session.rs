@@ -1096,8 +1096,8 @@ impl Session {
         let pages = file::fill(volume, data)?;
         file.content = Content { size: data.len() as u64, pages: &pages, passing: new.dont_cache };
         let made = self.ops().make(Ino(parent.ino), name, &file);
-        if made.is_err() && volume.check_running().is_ok() {
-            // Refused before the first change, so the frames are still ours.
+        if made.is_err() {
+            // Published last of all, the frames are still ours.
             for (_, frame) in pages {
                 volume.cache.drop_private(frame);
             }

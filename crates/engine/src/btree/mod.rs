@@ -21,7 +21,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use crate::edit::{BlockEdit, BlockStore, NodeSource};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
 use crate::error::{Result, refuse};
 use myriad_format::btree::{ChildEntry, LEVEL_MAX, NodeHeader, TreeKind};
 use myriad_format::{Corrupt, FsBlock, header};
@@ -171,13 +171,13 @@ impl Tree {
         Ok(tree)
     }
 
-    pub fn get<S: BlockStore>(&self, store: &mut S, key: u64) -> Result<Option<Record>> {
+    pub fn get<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<Option<Record>> {
         let leaf = self.descend(store, key, |_, _| ())?;
         self.visit(store, leaf.block, 0, |node| Ok(node.find(key).map(|at| padded(node.item(at)))))
     }
 
     /// The record with the largest key up to `key`.
-    pub fn floor<S: BlockStore>(&self, store: &mut S, key: u64) -> Result<Option<Record>> {
+    pub fn floor<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<Option<Record>> {
         let mut found = None;
         self.for_each_back_from(store, key, |record| {
             found = Some(padded(record));
@@ -187,7 +187,7 @@ impl Tree {
     }
 
     /// The record with the smallest key from `key` on.
-    pub fn ceiling<S: BlockStore>(&self, store: &mut S, key: u64) -> Result<Option<Record>> {
+    pub fn ceiling<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<Option<Record>> {
         let mut found = None;
         self.for_each_from(store, key, |record| {
             found = Some(padded(record));
@@ -196,16 +196,16 @@ impl Tree {
         Ok(found)
     }
 
-    pub fn first<S: BlockStore>(&self, store: &mut S) -> Result<Option<Record>> {
+    pub fn first<S: BlockRead>(&self, store: &mut S) -> Result<Option<Record>> {
         self.ceiling(store, 0)
     }
 
-    pub fn last<S: BlockStore>(&self, store: &mut S) -> Result<Option<Record>> {
+    pub fn last<S: BlockRead>(&self, store: &mut S) -> Result<Option<Record>> {
         self.floor(store, u64::MAX)
     }
 
     /// Records in a tree that is a single leaf; `None` for a deeper one.
-    pub fn leaf_count<S: BlockStore>(&self, store: &mut S) -> Result<Option<usize>> {
+    pub fn leaf_count<S: BlockRead>(&self, store: &mut S) -> Result<Option<usize>> {
         if self.level > 0 {
             return Ok(None);
         }
@@ -213,7 +213,7 @@ impl Tree {
     }
 
     /// Visits the records from `key` on, in rising order, until `f` breaks. `f` must not use the store.
-    pub fn for_each_from<S: BlockStore>(
+    pub fn for_each_from<S: BlockRead>(
         &self,
         store: &mut S,
         mut key: u64,
@@ -244,7 +244,7 @@ impl Tree {
     }
 
     /// Visits the records up to `key`, in falling order, until `f` breaks. `f` must not use the store.
-    pub fn for_each_back_from<S: BlockStore>(
+    pub fn for_each_back_from<S: BlockRead>(
         &self,
         store: &mut S,
         mut key: u64,
@@ -502,7 +502,7 @@ impl Tree {
         if level == 0 { self.kind.record_size } else { ChildEntry::SIZE }
     }
 
-    fn max_at<S: BlockStore>(&self, store: &S, level: u16) -> usize {
+    fn max_at<S: BlockRead>(&self, store: &S, level: u16) -> usize {
         let block_size = store.geometry().block_size();
         if level == 0 { self.kind.leaf_max(block_size) } else { self.kind.inner_max(block_size) }
     }
@@ -522,7 +522,7 @@ impl Tree {
         Ok(Node { bytes, block, count, stride, shift: if level == 0 { self.kind.key_shift } else { 0 } })
     }
 
-    fn visit<S: BlockStore, R>(
+    fn visit<S: BlockRead, R>(
         &self,
         store: &mut S,
         block: FsBlock,
@@ -533,7 +533,7 @@ impl Tree {
     }
 
     /// Finds the leaf for `key`; `note` gets the inner nodes on the way.
-    fn descend<S: BlockStore>(&self, store: &mut S, key: u64, mut note: impl FnMut(u16, Step)) -> Result<Leaf> {
+    fn descend<S: BlockRead>(&self, store: &mut S, key: u64, mut note: impl FnMut(u16, Step)) -> Result<Leaf> {
         self.check_level()?;
         let limit = store.geometry().block_count;
         let mut leaf = Leaf { block: self.root, low: 0, high: None };
@@ -608,7 +608,7 @@ impl Tree {
 
     /// What becomes of a node of `level`, below `parent`, when `rest` items are left in it. Two neighbours join when
     /// they fill at most three quarters of a node together, so that the next insertion does not split them again.
-    fn fate<S: BlockStore>(&self, store: &mut S, level: u16, rest: usize, parent: Step) -> Result<Fate> {
+    fn fate<S: BlockRead>(&self, store: &mut S, level: u16, rest: usize, parent: Step) -> Result<Fate> {
         let max = self.max_at(store, level);
         if rest == 0 {
             return Ok(Fate::Goes);

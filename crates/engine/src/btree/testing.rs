@@ -1,7 +1,7 @@
 //! A block store in memory that holds its callers to the rules, a node source that runs dry on demand, and numbers
 //! from a seed.
 
-use crate::edit::{BlockEdit, BlockStore, NodeSource};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
 use crate::error::{Result, refuse};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, header};
 use rustix::io::Errno;
@@ -51,7 +51,7 @@ impl TestStore {
     }
 }
 
-impl BlockStore for TestStore {
+impl BlockRead for TestStore {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -66,7 +66,9 @@ impl BlockStore for TestStore {
         }
         Ok(f(bytes))
     }
+}
 
+impl BlockStore for TestStore {
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
         let before = self.read(block, kind, <[u8]>::to_vec)?;
         self.changes += 1;

@@ -20,7 +20,7 @@ mod arena;
 mod gate;
 mod warm;
 
-pub(crate) use arena::{Arena, FrameRead, FrameWrite, ProcessMark, Zeroed, prefetch};
+pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, Zeroed, prefetch};
 pub(crate) use gate::{Closed, Entered, Gate, thread_slot};
 use warm::Warmer;
 

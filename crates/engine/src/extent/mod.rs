@@ -21,7 +21,7 @@
 mod tests;
 
 use crate::btree::Tree;
-use crate::edit::{BlockStore, NodeSource};
+use crate::edit::{BlockRead, BlockStore, NodeSource};
 use crate::error::Result;
 use myriad_format::btree::EXTENTS;
 use myriad_format::extent::{Extent, FILE_BLOCK_MAX, LENGTH_MAX, RawExtent};
@@ -63,7 +63,7 @@ enum Root {
 }
 
 /// What `file_block` of the file is.
-pub(crate) fn lookup<S: BlockStore>(
+pub(crate) fn lookup<S: BlockRead>(
     store: &mut S,
     inode: &RawInode,
     ino: Ino,
@@ -86,7 +86,7 @@ pub(crate) fn lookup<S: BlockStore>(
 
 /// Visits the extents that end after `from`, in order, until `f` breaks. `f` must not use the store.
 #[cfg(test)]
-pub(crate) fn for_each_from<S: BlockStore>(
+pub(crate) fn for_each_from<S: BlockRead>(
     store: &mut S,
     inode: &RawInode,
     ino: Ino,
@@ -274,7 +274,7 @@ impl Root {
     }
 
     /// The extent that starts at `file_block` or last before it.
-    fn floor<S: BlockStore>(&self, store: &mut S, ino: Ino, file_block: FileBlock) -> Result<Option<Extent>> {
+    fn floor<S: BlockRead>(&self, store: &mut S, ino: Ino, file_block: FileBlock) -> Result<Option<Extent>> {
         match self {
             Self::Inline(inline) => {
                 Ok(inline.list().iter().rev().find(|extent| extent.file_block <= file_block).copied())
@@ -287,7 +287,7 @@ impl Root {
     }
 
     /// The extent that starts at `file_block` or first after it.
-    fn ceiling<S: BlockStore>(&self, store: &mut S, ino: Ino, file_block: FileBlock) -> Result<Option<Extent>> {
+    fn ceiling<S: BlockRead>(&self, store: &mut S, ino: Ino, file_block: FileBlock) -> Result<Option<Extent>> {
         match self {
             Self::Inline(inline) => Ok(inline.list().iter().find(|extent| extent.file_block >= file_block).copied()),
             Self::Tree(tree) => {

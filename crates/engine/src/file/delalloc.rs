@@ -391,12 +391,13 @@ fn flush_listed(
             file.note_cut(true);
         }
         let pages: Vec<(u64, u32)> = data.pages.iter().map(|(&block, &frame)| (block, frame)).collect();
-        map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.passing)?;
+        let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages)?;
         source.settle(&mut raw);
         raw.size = U64::new(data.size);
         raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
         raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
         inode::write(txn, file.ino, &raw)?;
+        publish_pages(txn, mapped, data.passing);
         Ok(true)
     })(&mut txn);
     match txn.finish(result) {
@@ -426,16 +427,15 @@ fn flush_listed(
     }
 }
 
-/// Maps runs of neighbouring pages, allocating where nothing is mapped; the frames become the blocks' cached content,
-/// which the epoch's commit waits for.
+/// Maps runs of neighbouring pages, allocating where nothing is mapped; the blocks, and the frames that are to become
+/// their content.
 pub(crate) fn map_pages(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     ino: Ino,
     raw: &mut RawInode,
     pages: &[(u64, u32)],
-    passing: bool,
-) -> Result<()> {
+) -> Result<Vec<(u64, u32)>> {
     let volume = txn.volume();
     let mut writes = Vec::with_capacity(pages.len());
     let mut at = 0;
@@ -476,13 +476,16 @@ pub(crate) fn map_pages(
             done += count as usize;
         }
     }
-    // All of them can be read and mapped. With an error on the way the frames are still the file's own, for whoever tries
-    // again.
-    for (block, frame) in &mut writes {
-        *frame = volume.cache.publish(*frame, FsBlock(*block), passing);
+    Ok(writes)
+}
+
+/// The frames of mapped pages become their blocks' cached content, which the epoch's commit waits for. The last step of
+/// a transaction, when nothing can fail any more: until then the frames are the file's own, and with an error still are.
+pub(crate) fn publish_pages(txn: &mut Txn<'_>, mut mapped: Vec<(u64, u32)>, passing: bool) {
+    for (block, frame) in &mut mapped {
+        *frame = txn.volume().cache.publish(*frame, FsBlock(*block), passing);
     }
-    txn.order_data(writes);
-    Ok(())
+    txn.order_data(mapped);
 }
 
 /// Marks a file whose inode is being freed.

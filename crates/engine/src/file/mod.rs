@@ -25,7 +25,7 @@ mod tests;
 
 pub(crate) use delalloc::{
     PAGES_PER_NODE, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead,
-    mark_dead_if_unnamed, write,
+    mark_dead_if_unnamed, publish_pages, write,
 };
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};

@@ -84,9 +84,10 @@ impl Ops<'_> {
             raw.parent = U64::new(parent.0);
             raw.name_hash = U64::new(name.hash);
             raw.entry_position = U32::new(position);
+            let mut mapped = Vec::new();
             if pages > 0 {
                 let mut source = BlockSource::new(volume.block_of(ino));
-                file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages, new.content.passing)?;
+                mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
                 source.settle(&mut raw);
             }
             finish_inode(txn, ino, &mut raw, &owner, new.target)?;
@@ -98,6 +99,7 @@ impl Ops<'_> {
                 volume.placement.note_file(volume.geometry.region_of(near));
             }
             inode::write(txn, parent, &dir)?;
+            file::publish_pages(txn, mapped, new.content.passing);
             Ok(inode::stat(volume, ino, &raw))
         })
     }

@@ -15,7 +15,7 @@
 //! One checkpoint at a time: the checkpointer's lock is held throughout. Whoever wants a sync and finds it held waits,
 //! and then usually finds its epoch durable: that is group commit.
 
-use crate::cache::{Closed, flag};
+use crate::cache::{Closed, FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::Result;
 use crate::order::{Freed, Txn};
@@ -95,6 +95,36 @@ fn join_neighbours(extents: &mut Vec<(FsBlock, u32)>) {
         }
         touches
     });
+}
+
+/// Writes frames (block, frame; sorted) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
+/// which LSN it is to be sealed; `None` leaves it out.
+fn write_frames(
+    volume: &Volume,
+    frames: &[(u64, u32)],
+    mut lsn_of: impl FnMut(u64, u32, &FrameHeader) -> Option<u64>,
+) -> Result<()> {
+    let cache = &volume.cache;
+    let block_size = cache.block_size();
+    for batch in frames.chunks((8 * WRITE_MAX / block_size).max(1)) {
+        let mut buffer = AlignedBuf::zeroed(batch.len() * block_size);
+        let mut written = Vec::with_capacity(batch.len());
+        for &(block, index) in batch {
+            let bytes = cache.arena.read(index);
+            let Some(lsn) = lsn_of(block, index, cache.arena.header(index)) else { continue };
+            let at = written.len() * block_size;
+            let image = &mut buffer[at..at + block_size];
+            image.copy_from_slice(&bytes);
+            header::seal(image, lsn);
+            written.push((block, index));
+        }
+        volume.write_blocks(&written, &buffer)?;
+        for &(block, index) in &written {
+            cache.came_home(block, index);
+        }
+        volume.counters.add(Count::blocks_homed, written.len() as u64);
+    }
+    Ok(())
 }
 
 impl Checkpointer {
@@ -390,35 +420,16 @@ impl Checkpointer {
         }
         home.sort_unstable();
         home.dedup();
-        let block_size = cache.block_size();
-        let per_batch = (8 * WRITE_MAX / block_size).max(1);
-        for batch in home.chunks(per_batch) {
-            let mut buffer = AlignedBuf::zeroed(batch.len() * block_size);
-            let mut written = Vec::with_capacity(batch.len());
-            for &(block, index) in batch {
-                let bytes = cache.arena.read(index);
-                let header = cache.arena.header(index);
-                let held = header.mask.load(Ordering::Relaxed) != 0
-                    || header.block.load(Ordering::Relaxed) != block
-                    || header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
-                if held {
-                    if header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 {
-                        keep.push(index);
-                    }
-                    continue;
+        write_frames(volume, &home, |block, index, header| {
+            let dead = header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
+            if dead || header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block {
+                if !dead {
+                    keep.push(index);
                 }
-                let at = written.len() * block_size;
-                let image = &mut buffer[at..at + block_size];
-                image.copy_from_slice(&bytes);
-                header::seal(image, header.first_lsn.load(Ordering::Relaxed));
-                written.push((block, index));
+                return None;
             }
-            volume.write_blocks(&written, &buffer)?;
-            for &(block, index) in &written {
-                cache.came_home(block, index);
-            }
-            volume.counters.add(Count::blocks_homed, written.len() as u64);
-        }
+            Some(header.first_lsn.load(Ordering::Relaxed))
+        })?;
         self.away = keep;
         Ok(())
     }
@@ -528,29 +539,10 @@ impl Checkpointer {
         drop(closed);
         self.write_ordered(volume, ordered)?;
         home.sort_unstable();
-        let block_size = cache.block_size();
-        for batch in home.chunks((8 * WRITE_MAX / block_size).max(1)) {
-            let mut buffer = AlignedBuf::zeroed(batch.len() * block_size);
-            let mut written = Vec::with_capacity(batch.len());
-            for &(block, index) in batch {
-                let bytes = cache.arena.read(index);
-                let header = cache.arena.header(index);
-                if header.flags.load(Ordering::Relaxed) & flag::DEAD != 0
-                    || header.block.load(Ordering::Relaxed) != block
-                {
-                    continue;
-                }
-                let at = written.len() * block_size;
-                buffer[at..at + block_size].copy_from_slice(&bytes);
-                header::seal(&mut buffer[at..at + block_size], 0);
-                written.push((block, index));
-            }
-            volume.write_blocks(&written, &buffer)?;
-            for &(block, index) in &written {
-                cache.came_home(block, index);
-            }
-            volume.counters.add(Count::blocks_homed, written.len() as u64);
-        }
+        write_frames(volume, &home, |block, _, header| {
+            let gone = header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
+            (!gone && header.block.load(Ordering::Relaxed) == block).then_some(0)
+        })?;
         volume.device_flush()?;
         volume.data_unflushed.store(false, Ordering::Release);
         self.durable = number + 1;

@@ -10,7 +10,7 @@ pub(crate) mod checkpoint;
 
 use crate::cache::{Closed, Entered, flag, thread_slot};
 use crate::counters::Count;
-use crate::edit::{BlockEdit, BlockStore};
+use crate::edit::{BlockEdit, BlockRead, BlockStore};
 use crate::error::{Error, Result};
 use crate::locks::{Mutex, Rank};
 use crate::volume::{Share, Volume};
@@ -248,7 +248,7 @@ impl<'a> Txn<'a> {
     }
 }
 
-impl BlockStore for Txn<'_> {
+impl BlockRead for Txn<'_> {
     fn geometry(&self) -> Geometry {
         self.volume().geometry
     }
@@ -257,7 +257,9 @@ impl BlockStore for Txn<'_> {
     fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         self.look.read(block, kind, f)
     }
+}
 
+impl BlockStore for Txn<'_> {
     #[inline]
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
         let frame = self.volume().cache.get(block, kind)?;
@@ -304,8 +306,7 @@ impl BlockStore for Txn<'_> {
     }
 }
 
-/// Structures that are only looked at go through the same seam; to change through it is our mistake.
-impl BlockStore for &Look<'_> {
+impl BlockRead for &Look<'_> {
     fn geometry(&self) -> Geometry {
         self.volume.geometry
     }
@@ -313,22 +314,6 @@ impl BlockStore for &Look<'_> {
     #[inline]
     fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         Look::read(self, block, kind, f)
-    }
-
-    fn change<R>(&mut self, _: FsBlock, _: BlockKind, _: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
-        unreachable!("a look changes nothing")
-    }
-
-    fn init<R>(&mut self, _: FsBlock, _: BlockKind, _: u64, _: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
-        unreachable!("a look changes nothing")
-    }
-
-    fn reinit<R>(&mut self, _: FsBlock, _: BlockKind, _: u64, _: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
-        unreachable!("a look changes nothing")
-    }
-
-    fn forget(&mut self, _: FsBlock) {
-        unreachable!("a look changes nothing")
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::{AgSpace, NEAR_STEPS};
 use crate::btree::key_of;
-use crate::edit::{BlockEdit, BlockStore, NodeSource};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
 use crate::error::{Error, Result, refuse};
 use myriad_format::btree::INODE_CHUNKS;
 use myriad_format::group::FIXED_BLOCKS;
@@ -187,7 +187,7 @@ impl AgSpace {
 
     /// Visits every chunk of the group.
     #[cfg(test)]
-    pub fn for_each_chunk<S: BlockStore>(&self, store: &mut S, mut f: impl FnMut(&ChunkRecord)) -> Result<()> {
+    pub fn for_each_chunk<S: BlockRead>(&self, store: &mut S, mut f: impl FnMut(&ChunkRecord)) -> Result<()> {
         self.find_chunk(store, 0, false, usize::MAX, |chunk| {
             f(chunk);
             false
@@ -196,7 +196,7 @@ impl AgSpace {
     }
 
     /// The nearest chunk of the region of `near` with room, among a few on either side.
-    fn chunk_near<S: BlockStore>(&self, store: &mut S, near: AgBlock) -> Result<Option<ChunkRecord>> {
+    fn chunk_near<S: BlockRead>(&self, store: &mut S, near: AgBlock) -> Result<Option<ChunkRecord>> {
         let region = self.region_index(near);
         let here = |chunk: &ChunkRecord| {
             (chunk.start.get() >> self.geometry.region_bits) as usize == region && has_room(chunk)
@@ -207,7 +207,7 @@ impl AgSpace {
     }
 
     /// The first chunk that `fits` among at most `steps` from `from` on, or backwards.
-    fn find_chunk<S: BlockStore>(
+    fn find_chunk<S: BlockRead>(
         &self,
         store: &mut S,
         from: u32,
@@ -326,7 +326,7 @@ impl AgSpace {
     }
 
     /// Free slots of an inode block.
-    pub(super) fn slots_of<S: BlockStore>(&self, store: &mut S, block: AgBlock) -> Result<(Slots, u32)> {
+    pub(super) fn slots_of<S: BlockRead>(&self, store: &mut S, block: AgBlock) -> Result<(Slots, u32)> {
         let at = self.geometry.fs_block(self.ag, block);
         let slots = self.geometry.slots_per_block();
         let valid = run(1, slots - 1);
@@ -360,7 +360,7 @@ impl AgSpace {
     }
 
     /// The chunk that an initialised inode block belongs to.
-    fn chunk_of<S: BlockStore>(&self, store: &mut S, block: AgBlock) -> Result<Option<ChunkRecord>> {
+    fn chunk_of<S: BlockRead>(&self, store: &mut S, block: AgBlock) -> Result<Option<ChunkRecord>> {
         let record = self.inode_tree.floor(store, u64::from(block.0))?;
         let chunk = record.map(|record| self.decode_chunk(&record)).transpose()?;
         Ok(chunk.filter(|chunk| chunk.start.get() + u64::from(chunk.initialised) > u64::from(block.0)))

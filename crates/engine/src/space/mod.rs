@@ -25,7 +25,7 @@ mod inodes;
 mod tests;
 
 use crate::btree::Tree;
-use crate::edit::{BlockStore, NodeSource};
+use crate::edit::{BlockRead, BlockStore, NodeSource};
 use crate::error::{Result, refuse};
 use crate::planted::{Bug, planted};
 use inodes::Hints;
@@ -223,7 +223,7 @@ impl AgSpace {
     }
 
     /// Reads and checks the group's header.
-    pub fn load<S: BlockStore>(store: &mut S, ag: AgNo) -> Result<Self> {
+    pub fn load<S: BlockRead>(store: &mut S, ag: AgNo) -> Result<Self> {
         let geometry = store.geometry();
         let block_count = geometry.blocks_in(ag);
         let region_count = regions_of(&geometry, ag);
@@ -389,7 +389,7 @@ impl AgSpace {
     }
 
     /// Length of the longest free extent.
-    pub fn longest<S: BlockStore>(&self, store: &mut S) -> Result<u32> {
+    pub fn longest<S: BlockRead>(&self, store: &mut S) -> Result<u32> {
         let Some(record) = self.by_length.last(store)? else { return Ok(0) };
         Ok(self.decode_by_length(&record)?.1)
     }
@@ -468,7 +468,7 @@ impl AgSpace {
 
     /// Visits the free extents in order of their start. The reserve is not among them.
     #[cfg(test)]
-    pub fn for_each_free<S: BlockStore>(&self, store: &mut S, mut f: impl FnMut(AgBlock, u32)) -> Result<()> {
+    pub fn for_each_free<S: BlockRead>(&self, store: &mut S, mut f: impl FnMut(AgBlock, u32)) -> Result<()> {
         let mut result = Ok(());
         self.by_start.for_each_from(store, 0, |record| match self.decode_by_start(record) {
             Ok((start, length)) => {
@@ -488,7 +488,7 @@ impl AgSpace {
         (at.0 >> self.geometry.region_bits) as usize
     }
 
-    fn at_goal<S: BlockStore>(&self, store: &mut S, goal: u32, min: u32, max: u32) -> Result<Option<(Free, u32, u32)>> {
+    fn at_goal<S: BlockRead>(&self, store: &mut S, goal: u32, min: u32, max: u32) -> Result<Option<(Free, u32, u32)>> {
         let around = self.floor(store, goal)?.filter(|extent| extent.0 + extent.1 > goal);
         let around = around.map(|extent| (extent, goal, (extent.0 + extent.1 - goal).min(max)));
         if around.is_some_and(|(_, _, length)| length == max) {
@@ -505,7 +505,7 @@ impl AgSpace {
     }
 
     /// `want` blocks from the nearest of the extents around `goal` that has as many.
-    fn nearest<S: BlockStore>(&self, store: &mut S, goal: u32, want: u32) -> Result<Option<(Free, u32, u32)>> {
+    fn nearest<S: BlockRead>(&self, store: &mut S, goal: u32, want: u32) -> Result<Option<(Free, u32, u32)>> {
         let scan = |found: &mut Option<u64>, steps: &mut usize, record: &[u8]| {
             *steps += 1;
             if word(record) as u32 >= want {
@@ -526,7 +526,7 @@ impl AgSpace {
         Ok([left, right].into_iter().flatten().min_by_key(|&(_, start, _)| start.abs_diff(goal)))
     }
 
-    fn by_size<S: BlockStore>(&self, store: &mut S, min: u32, max: u32) -> Result<Option<(Free, u32, u32)>> {
+    fn by_size<S: BlockRead>(&self, store: &mut S, min: u32, max: u32) -> Result<Option<(Free, u32, u32)>> {
         let record = match self.by_length.ceiling(store, key(max, 0))? {
             Some(record) => Some(record),
             None => self.by_length.last(store)?,
@@ -610,13 +610,13 @@ impl AgSpace {
     }
 
     /// The free extent that starts at `block` or last before it.
-    fn floor<S: BlockStore>(&self, store: &mut S, block: u32) -> Result<Option<Free>> {
+    fn floor<S: BlockRead>(&self, store: &mut S, block: u32) -> Result<Option<Free>> {
         let Some(record) = self.by_start.floor(store, key(block, u32::MAX))? else { return Ok(None) };
         Ok(Some(self.decode_by_start(&record)?))
     }
 
     /// The free extent that starts first after `block`.
-    fn ceiling<S: BlockStore>(&self, store: &mut S, block: u32) -> Result<Option<Free>> {
+    fn ceiling<S: BlockRead>(&self, store: &mut S, block: u32) -> Result<Option<Free>> {
         let Some(record) = self.by_start.ceiling(store, key(block, u32::MAX))? else { return Ok(None) };
         Ok(Some(self.decode_by_start(&record)?))
     }
