@@ -128,7 +128,6 @@ fn a_second_user_is_refused_naming_the_first() {
         ("mount vol.img mnt2", 1),
         ("mount -o ro vol.img mnt2", 1),
         ("mkfs --force vol.img", 1),
-        ("fsck -n vol.img", 8),
         ("fsck -y vol.img", 8),
         ("verify vol.img tree", 1),
         ("debug vol.img superblock", 1),
