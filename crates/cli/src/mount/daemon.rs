@@ -111,7 +111,10 @@ fn open(path: &Path, access: Access, options: &FileOptions) -> Result<Arc<FileDe
         Access::ReadWrite => device.lock_exclusive(),
     };
     match lock() {
-        Err(OpenError::InUse(_)) if control::await_closing(path)? => lock(),
+        Err(OpenError::InUse(_)) => {
+            control::await_closing(path)?;
+            lock()
+        }
         other => other,
     }
     .map_err(explain_open)?;

@@ -171,16 +171,17 @@ pub fn or_mounted(image: &Path, error: anyhow::Error) -> anyhow::Error {
     Failure::new(image_name(image), what, format!("unmount it with myriad umount {mount_point}")).into()
 }
 
-/// Waits until daemons that have an image open but no longer mounted have closed it; false if there were none.
-pub fn await_closing(image: &Path) -> Result<bool> {
-    let mut waited = false;
+/// Waits until daemons that have an image open but no longer mounted have closed it.
+pub fn await_closing(image: &Path) -> Result<()> {
     for daemon in of_image(image)? {
-        if !daemon.is_mounted()? {
-            let (_, stream) = daemon.follow(Request::Watch)?;
+        if daemon.is_mounted()? {
+            continue;
+        }
+        // One that has gone since it was found has closed it.
+        if let Some((_, stream)) = exchange(&daemon.socket, Request::Watch)? {
             // Whether it could is the business of whoever unmounted it.
             let _ = await_reply(stream, || Ok(()))?;
-            waited = true;
         }
     }
-    Ok(waited)
+    Ok(())
 }
