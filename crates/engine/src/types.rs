@@ -209,6 +209,24 @@ pub struct OpenOptions {
     pub mode: u16,
 }
 
+impl OpenOptions {
+    /// To read what is there.
+    pub const READ: Self = Self {
+        read: true,
+        write: false,
+        append: false,
+        truncate: false,
+        create: false,
+        exclusive: false,
+        no_follow: false,
+        sync: false,
+        dont_cache: false,
+        mode: 0,
+    };
+    /// To read and write what is there.
+    pub const READ_WRITE: Self = Self { write: true, ..Self::READ };
+}
+
 /// What rename may do with its target (renameat2(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RenameMode {

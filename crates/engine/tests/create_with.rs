@@ -9,18 +9,6 @@ use myriad_engine::{
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-const READ: OpenOptions = OpenOptions {
-    read: true,
-    write: false,
-    append: false,
-    truncate: false,
-    create: false,
-    exclusive: false,
-    no_follow: false,
-    sync: false,
-    dont_cache: false,
-    mode: 0,
-};
 const S_IFIFO: u16 = 0o010000;
 const S_IFCHR: u16 = 0o020000;
 const S_IFDIR: u16 = 0o040000;
@@ -60,7 +48,7 @@ fn in_steps(session: &Session, parent: Node, name: &[u8], new: &CreateWith<'_>) 
     };
     let result = (|| {
         if new.mode & 0o170000 & !S_IFREG == 0 && !new.content.is_empty() {
-            session.open_node(made.node(), OpenOptions { write: true, ..READ })?.write_at(new.content, 0)?;
+            session.open_node(made.node(), OpenOptions::READ_WRITE)?.write_at(new.content, 0)?;
         }
         if new.attr == SetAttr::default() {
             session.stat_node(made.node())
@@ -79,7 +67,7 @@ fn content_of(session: &Session, stat: &Stat) -> Vec<u8> {
         S_IFLNK => session.readlink_node(stat.node()).unwrap(),
         S_IFREG => {
             let mut content = vec![0; stat.size as usize + 1];
-            let count = session.open_node(stat.node(), READ).unwrap().read_at(&mut content, 0).unwrap();
+            let count = session.open_node(stat.node(), OpenOptions::READ).unwrap().read_at(&mut content, 0).unwrap();
             content.truncate(count);
             content
         }

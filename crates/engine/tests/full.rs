@@ -9,18 +9,7 @@ use myriad_reliability::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
 use std::sync::Arc;
 
-const WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    create: true,
-    exclusive: false,
-    no_follow: false,
-    sync: false,
-    dont_cache: false,
-    mode: 0o644,
-};
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 
 /// One step of a thread: whatever may take or give space.
 fn step(session: &Session, rng: &mut Rng, top: &str, block: u64) -> Result<()> {

@@ -42,19 +42,6 @@ fn assert_sound(device: &Arc<MemoryDevice>) {
     assert!(report.is_sound(), "{:?}", report.findings);
 }
 
-const READ_WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    create: false,
-    exclusive: false,
-    no_follow: false,
-    sync: false,
-    dont_cache: false,
-    mode: 0,
-};
-
 #[test]
 fn a_held_file_outlives_its_name_until_it_is_released() {
     let (device, fs, known) = volume();
@@ -67,7 +54,7 @@ fn a_held_file_outlives_its_name_until_it_is_released() {
         };
         known.nodes.lock().unwrap().insert(node);
         if remove != "rmdir" {
-            session.open_node(node, READ_WRITE).unwrap().write_at(b"still here", 0).unwrap();
+            session.open_node(node, OpenOptions::READ_WRITE).unwrap().write_at(b"still here", 0).unwrap();
         }
         match remove {
             "unlink" => session.unlink_at(root, b"a").unwrap(),
@@ -81,10 +68,10 @@ fn a_held_file_outlives_its_name_until_it_is_released() {
         assert_eq!(session.stat_node(node).unwrap().nlink, 0);
         // Opened and closed, written and flushed, it is still held.
         if remove != "rmdir" {
-            session.open_node(node, READ_WRITE).unwrap().write_at(b"and", 6).unwrap();
+            session.open_node(node, OpenOptions::READ_WRITE).unwrap().write_at(b"and", 6).unwrap();
             fs.sync().unwrap();
             let mut buf = [0; 10];
-            assert_eq!(session.open_node(node, READ_WRITE).unwrap().read_at(&mut buf, 0).unwrap(), 10);
+            assert_eq!(session.open_node(node, OpenOptions::READ_WRITE).unwrap().read_at(&mut buf, 0).unwrap(), 10);
             assert_eq!(&buf, b"still ande");
         }
         fs.release(node);
@@ -129,7 +116,7 @@ fn a_checked_session_is_refused_nothing_but_owns_what_it_makes() {
     // Set-id bits go with a stranger's write, whoever checked it.
     let file = checked.lookup(directory, b"file").unwrap();
     assert_eq!(file.mode & 0o7777, 0o6711);
-    checked.open_node(file.node(), READ_WRITE).unwrap().write_at(b"x", 0).unwrap();
+    checked.open_node(file.node(), OpenOptions::READ_WRITE).unwrap().write_at(b"x", 0).unwrap();
     assert_eq!(checked.stat_node(file.node()).unwrap().mode & 0o7777, 0o711);
 }
 
@@ -138,7 +125,7 @@ fn blocks_of_unflushed_data_are_told() {
     let (_, fs, _) = volume();
     let session = fs.session(Cred::root());
     let node = session.create("file", 0o644).unwrap();
-    let file = session.open_node(node, READ_WRITE).unwrap();
+    let file = session.open_node(node, OpenOptions::READ_WRITE).unwrap();
     file.write_at(&[1; 20000], 0).unwrap();
     assert!(fs.has_unflushed_data(node));
     assert_eq!(file.stat().unwrap().blocks, 40);

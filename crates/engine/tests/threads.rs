@@ -6,18 +6,7 @@ use myriad_reliability::verdict::check_silent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    create: true,
-    exclusive: false,
-    no_follow: false,
-    sync: false,
-    dont_cache: false,
-    mode: 0o644,
-};
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 
 /// Small, and with checkpoints only when the test asks for them.
 fn quiet() -> MountOptions {

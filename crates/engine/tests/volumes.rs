@@ -36,18 +36,7 @@ fn assert_sound(device: &Arc<MemoryDevice>, log: Option<Arc<dyn BlockDevice>>) {
     assert!(report.is_sound(), "{:?}", report.findings);
 }
 
-const WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    create: true,
-    exclusive: false,
-    no_follow: false,
-    sync: false,
-    dont_cache: false,
-    mode: 0o644,
-};
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 
 #[test]
 fn a_log_left_behind_is_not_replayed_over_newer_blocks() {

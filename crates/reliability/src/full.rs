@@ -36,18 +36,7 @@ impl Filling {
     ];
 }
 
-const WRITE: OpenOptions = OpenOptions {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    create: true,
-    exclusive: false,
-    no_follow: false,
-    sync: false,
-    dont_cache: false,
-    mode: 0o644,
-};
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 /// Refusals in a row after which a volume counts as full.
 const REFUSALS: u32 = 20;
 

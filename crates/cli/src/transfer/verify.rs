@@ -609,9 +609,7 @@ impl Worker<'_> {
         if stat.size == 0 {
             return Ok(());
         }
-        let file = self
-            .session
-            .open_node(stat.node(), OpenOptions { read: true, dont_cache: true, ..OpenOptions::default() })?;
+        let file = self.session.open_node(stat.node(), OpenOptions { dont_cache: true, ..OpenOptions::READ })?;
         let mut offset = 0;
         while offset < stat.size {
             if Interrupted::received().is_some() {

@@ -196,9 +196,7 @@ impl Reader {
             }
             FileType::File if stat.size == 0 => entry.body = Body::Whole(outlet.batch.since(outlet.batch.bytes.len())),
             FileType::File => {
-                let file = self
-                    .session
-                    .open_node(node, OpenOptions { read: true, dont_cache: true, ..OpenOptions::default() })?;
+                let file = self.session.open_node(node, OpenOptions { dont_cache: true, ..OpenOptions::READ })?;
                 // Small files have their content in the inode, and no blocks; that is no hole.
                 let segments = match stat.blocks * BLOCK_UNIT < stat.size {
                     true => segments(&file, stat.size)?,

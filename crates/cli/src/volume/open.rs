@@ -116,7 +116,7 @@ impl Tree for Volume {
     }
 
     fn open(&self, path: &[u8]) -> myriad_engine::Result<Box<dyn ReadAt>> {
-        Ok(Box::new(self.session.open(path, OpenOptions { read: true, dont_cache: true, ..OpenOptions::default() })?))
+        Ok(Box::new(self.session.open(path, OpenOptions { dont_cache: true, ..OpenOptions::READ })?))
     }
 
     fn mkdir(&self, path: &[u8], mode: Option<u16>) -> myriad_engine::Result<()> {

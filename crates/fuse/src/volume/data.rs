@@ -11,19 +11,8 @@ use rustix::fs::{FallocateFlags, OFlags};
 /// Most that one COPY_FILE_RANGE copies: a killed copy ends soon, and others get their turn.
 const COPY_MAX: u64 = 64 << 20;
 
-const READ: OpenOptions = OpenOptions {
-    read: true,
-    write: false,
-    append: false,
-    truncate: false,
-    create: false,
-    exclusive: false,
-    no_follow: false,
-    sync: false,
-    // The kernel caches what is read and written here.
-    dont_cache: true,
-    mode: 0,
-};
+/// The kernel caches what is read and written here.
+const READ: OpenOptions = OpenOptions { dont_cache: true, ..OpenOptions::READ };
 const WRITE: OpenOptions = OpenOptions { read: false, write: true, ..READ };
 
 impl VolumeService {
