@@ -464,7 +464,7 @@ pub struct Session {
     cred: Cred,
     /// Permissions were checked by the caller.
     checked: bool,
-    /// Among all sessions of the process.
+    /// Tells who may use what a thread remembers: those with the same volume and user.
     number: u64,
 }
 
@@ -1190,8 +1190,9 @@ impl Session {
         File { session: self.again(), file: self.volume().files.open(ino, generation), options }
     }
 
+    /// The same view once more, which may use what a thread remembers for this one.
     fn again(&self) -> Session {
-        Session { checked: self.checked, ..self.fs.session(self.cred.clone()) }
+        Session { fs: self.fs.clone(), cred: self.cred.clone(), checked: self.checked, number: self.number }
     }
 
     /// Entries of a directory, without "." and "..".
