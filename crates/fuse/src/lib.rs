@@ -21,6 +21,7 @@
 
 mod error;
 mod mount_point;
+pub mod mounts;
 mod negotiate;
 mod nodes;
 mod null;
@@ -29,6 +30,7 @@ mod request;
 mod service;
 mod stats;
 mod transport;
+mod unmount;
 mod volume;
 mod wire;
 
@@ -37,6 +39,7 @@ pub use null::{NullHandle, NullMount, mount_null};
 pub use options::{Options, TransportChoice};
 pub use request::{DecodeError, Forgets, Operation, Request, decode};
 pub use stats::{LATENCY_BUCKETS, RequestStats, Stats};
+pub use unmount::{How, clear_mount_point, real_path, unmount};
 pub use wire::{InHeader, InitIn};
 
 use mount_point::MountPoint;

@@ -1,11 +1,13 @@
-//! Mounting and unmounting: by mount(2) where that is allowed, through fusermount3 otherwise.
+//! Mounting: by mount(2) where that is allowed, through fusermount3 otherwise.
 
 use crate::error::MountError;
+use crate::mounts::FS_TYPE;
 use crate::options::Options;
 use crate::transport::Device;
+use crate::unmount::{How, clear_mount_point, unmount};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
 use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
@@ -15,21 +17,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What /proc/mounts shows as the type.
-const FS_TYPE: &str = "fuse.myriad";
-const HELPER: &str = "fusermount3";
+pub(crate) const HELPER: &str = "fusermount3";
 
 /// A mount that is taken away when this goes, unless it is gone already.
 pub struct MountPoint {
     path: PathBuf,
-    /// How it was mounted, and so how it is unmounted.
-    by_helper: bool,
 }
 
 impl MountPoint {
     /// Mounts, and gives the descriptor that its requests come from. A dead mount of ours in the way is taken away first.
     pub fn mount(path: &Path, options: &Options) -> Result<(Self, Device), MountError> {
-        let path = resolve(path)?;
+        let path =
+            clear_mount_point(path).map_err(|source| MountError::MountPoint { path: path.to_owned(), source })?;
         let mode = std::fs::metadata(&path).map_err(|source| MountError::MountPoint { path: path.clone(), source })?;
         if mode.mode() & 0o17_0000 != 0o4_0000 {
             let source = io::ErrorKind::NotADirectory.into();
@@ -40,10 +39,10 @@ impl MountPoint {
             match mount_direct(&path, options, &kernel) {
                 // A container's root may lack the right, and yet have the helper.
                 Err(MountError::Mount { source, .. }) if source.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {}
-                result => return result.map(|device| (Self { path, by_helper: false }, device)),
+                result => return result.map(|device| (Self { path }, device)),
             }
         }
-        mount_by_helper(&path, options, &kernel).map(|device| (Self { path, by_helper: true }, device))
+        mount_by_helper(&path, options, &kernel).map(|device| (Self { path }, device))
     }
 
     pub fn path(&self) -> &Path {
@@ -52,73 +51,8 @@ impl MountPoint {
 
     /// Unmounts; `lazy` though it is in use.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        unmount(&self.path, lazy, self.by_helper)
+        unmount(&self.path, How { lazy, force: false })
     }
-}
-
-fn unmount(path: &Path, lazy: bool, by_helper: bool) -> io::Result<()> {
-    if !by_helper {
-        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-        return Ok(rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW)?);
-    }
-    let mut command = Command::new(HELPER);
-    command.args(if lazy { &["-u", "-z", "-q"][..] } else { &["-u", "-q"][..] }).arg("--").arg(path);
-    let output = command.stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::ResourceBusy, String::from_utf8_lossy(&output.stderr).trim().to_owned()))
-}
-
-/// The mount point's path with nothing left to resolve. Its last component may be a dead mount, which nobody can look at.
-fn resolve(path: &Path) -> Result<PathBuf, MountError> {
-    let error = |source| MountError::MountPoint { path: path.to_owned(), source };
-    match std::fs::metadata(path).and_then(|_| path.canonicalize()) {
-        Err(source) if source.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
-            let name = path.file_name().ok_or_else(|| error(io::ErrorKind::InvalidInput.into()))?;
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let path = parent.canonicalize().map_err(error)?.join(name);
-            if mounted_type(&path).as_deref() != Some(FS_TYPE) {
-                return Err(error(source));
-            }
-            let is_root = rustix::process::geteuid().is_root();
-            unmount(&path, true, !is_root).map_err(error)?;
-            path.canonicalize().map_err(error)
-        }
-        result => result.map_err(error),
-    }
-}
-
-/// Type of the topmost mount on a path.
-fn mounted_type(path: &Path) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let lines: Vec<&[u8]> = table.split(|&byte| byte == b'\n').collect();
-    lines.iter().rev().find_map(|line| {
-        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        let is_it = unescape(fields.get(4)?) == path.as_os_str().as_bytes();
-        is_it.then(|| String::from_utf8_lossy(fields.get(dash + 1).copied().unwrap_or_default()).into_owned())
-    })
-}
-
-/// Undoes the octal escapes of /proc/self/mountinfo.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let digits = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(escaped) if byte == b'\\' => {
-                out.push(escaped);
-                rest = &tail[3..];
-            }
-            _ => {
-                out.push(byte);
-                rest = tail;
-            }
-        }
-    }
-    out
 }
 
 /// The options that the kernel, not the server, carries out.
@@ -282,15 +216,6 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mount_tables_are_unescaped() {
-        assert_eq!(unescape(br"/a\040b\134\011"), b"/a b\\\t");
-        assert_eq!(unescape(br"/a\04"), br"/a\04");
-        assert_eq!(unescape(br"\999\040"), br"\999 ");
-        assert!(mounted_type(Path::new("/proc")).is_some());
-        assert_eq!(mounted_type(Path::new("/no/such/mount")), None);
-    }
 
     #[test]
     fn options_that_the_kernel_does_not_know_are_refused_by_name() {

@@ -4,13 +4,13 @@ use super::control::{self, Listener, Mounted, Status};
 use super::detach;
 use super::log::{Level, Log};
 use super::options::Settings;
-use super::table;
+use super::users;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::volume::device::explain_open;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
 use myriad_engine::Fs;
-use myriad_fuse::Handle;
+use myriad_fuse::{Handle, mounts};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -58,7 +58,7 @@ pub fn run(job: Job) -> Result<()> {
     let mount = myriad_fuse::mount(fs, &mount_point, settings.fuse)
         .map_err(|error| Failure::new(image_name(&image), error.to_string(), ""))?;
     let handle = mount.handle();
-    let entry = table::mounted_at(&mount_point).at("/proc/self/mountinfo")?.filter(table::Entry::is_ours);
+    let entry = mounts::mounted_at(&mount_point).at("/proc/self/mountinfo")?.filter(mounts::Entry::is_ours);
     let device_number = entry
         .map(|entry| entry.device)
         .ok_or_else(|| Failure::new(image_name(&mount_point), "unmounted before it was served", "mount it again"))?;
@@ -139,8 +139,8 @@ fn unmount_on_signal(handle: Handle, mount_point: &Path, log: Arc<Log>) -> io::R
         }
         let result = match handle.unmount(false) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
-                let users = table::mounted_at(handle.mount_point()).ok().flatten();
-                let users = users.map(|mount| table::list_users(&table::users(&mount))).unwrap_or_default();
+                let users = mounts::mounted_at(handle.mount_point()).ok().flatten();
+                let users = users.map(|mount| users::list_users(&users::users(&mount))).unwrap_or_default();
                 log.warning(&format!("{place}: still in use by {users}; its daemon ends with them"));
                 handle.unmount(true)
             }

@@ -6,8 +6,7 @@
 //!     control   its socket: how commands find it and what they ask it
 //!     log       what it has to tell while nobody looks
 //!     stats     the figures of a live mount
-//!     table     what the kernel has mounted, and which processes use a mount
-//!     unmount   taking mounts away, dead ones too
+//!     users     which processes use a mount
 
 pub mod control;
 pub mod daemon;
@@ -15,5 +14,4 @@ pub mod detach;
 pub mod log;
 pub mod options;
 pub mod stats;
-pub mod table;
-pub mod unmount;
+pub mod users;

@@ -5,7 +5,6 @@ use crate::failure::{At, Failure, image_name};
 use crate::mount::daemon::{self, Job};
 use crate::mount::log::Level;
 use crate::mount::options::{self, Settings};
-use crate::mount::unmount::clear_mount_point;
 use crate::mount::{control, detach};
 use crate::show::table;
 use crate::verb::{Command, Example, Status};
@@ -111,7 +110,10 @@ impl Command for Mount {
             *path = std::path::absolute(&*path).at(image_name(path))?;
         }
         std::fs::metadata(&image).at(image_name(&image))?;
-        let mount_point = clear_mount_point(directory)?;
+        let mount_point = myriad_fuse::clear_mount_point(directory).at(image_name(directory))?;
+        if !mount_point.is_dir() {
+            return Err(Failure::new(image_name(directory), "not a directory", "name one to mount on").into());
+        }
         if self.fake {
             return Ok(Status::OK);
         }

@@ -3,10 +3,11 @@
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::control::{self, Daemon, Request, await_reply};
-use crate::mount::table::{self, Entry};
-use crate::mount::unmount::{How, real_path, unmount};
+use crate::mount::users;
 use crate::verb::{Command, Example, Status};
 use anyhow::Result;
+use myriad_fuse::mounts::{self, Entry};
+use myriad_fuse::{How, real_path, unmount};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
@@ -86,7 +87,7 @@ impl Umount {
     /// The mount that is meant, and its daemon if that is there and listens to us.
     fn find(&self, target: &Path) -> Result<(Entry, Option<Daemon>)> {
         let path = real_path(target).at(image_name(target))?;
-        if let Some(mount) = table::mounted_at(&path).at("/proc/self/mountinfo")? {
+        if let Some(mount) = mounts::mounted_at(&path).at("/proc/self/mountinfo")? {
             if !mount.is_ours() {
                 let what = format!("not a Myriad volume but {} is mounted there", mount.fs_type);
                 return Err(Failure::new(image_name(target), what, "use umount(8)").into());
@@ -101,7 +102,7 @@ impl Umount {
         }
         let mut mounts = Vec::new();
         for daemon in control::of_image(&path)? {
-            if let Some(mount) = table::with_device(&daemon.status.device).at("/proc/self/mountinfo")? {
+            if let Some(mount) = mounts::with_device(&daemon.status.device).at("/proc/self/mountinfo")? {
                 mounts.push((mount, daemon));
             }
         }
@@ -121,10 +122,10 @@ impl Umount {
 const NEXT: &str = "the next mount recovers it; what was synced is there";
 
 fn busy(mount: &Entry) -> Failure {
-    let users = table::users(mount);
+    let users = users::users(mount);
     let what = match users.is_empty() {
         true => "in use, by a process of another user or by something mounted inside".to_owned(),
-        false => format!("in use by {}", table::list_users(&users)),
+        false => format!("in use by {}", users::list_users(&users)),
     };
     Failure::new(image_name(&mount.mount_point), what, "end that, or unmount with --lazy")
 }

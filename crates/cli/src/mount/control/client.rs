@@ -3,8 +3,8 @@
 use super::place::{ImageName, sockets};
 use super::protocol::{REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
-use crate::mount::table;
 use anyhow::Result;
+use myriad_fuse::mounts;
 use rustix::process::geteuid;
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -46,7 +46,7 @@ impl Daemon {
 
     /// Whether the kernel still has its mount; after an unmount a daemon takes its time to close the volume.
     pub fn is_mounted(&self) -> Result<bool> {
-        Ok(table::with_device(&self.status.device).at("/proc/self/mountinfo")?.is_some())
+        Ok(mounts::with_device(&self.status.device).at("/proc/self/mountinfo")?.is_some())
     }
 }
 

@@ -7,11 +7,11 @@ mod prometheus;
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
-use crate::mount::table;
-use crate::mount::unmount::real_path;
 use crate::verb::{Command, Example, Status};
 use crate::volume::OpenArgs;
 use anyhow::Result;
+use myriad_fuse::mounts::{self, Entry};
+use myriad_fuse::real_path;
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Stats {
     fn daemon(&self) -> Result<Option<Daemon>> {
         let place = image_name(&self.target);
         let path = real_path(&self.target).at(&place)?;
-        let Some(mount) = table::mounted_at(&path).at("/proc/self/mountinfo")?.filter(table::Entry::is_ours) else {
+        let Some(mount) = mounts::mounted_at(&path).at("/proc/self/mountinfo")?.filter(Entry::is_ours) else {
             return control::mount_of(&path);
         };
         let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);

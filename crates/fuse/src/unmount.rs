@@ -1,13 +1,12 @@
-//! Taking mounts away.
+//! Taking mounts away, dead ones too.
 
-use super::table;
-use crate::failure::{At, Failure, image_name};
-use anyhow::Result;
+use crate::mount_point::HELPER;
+use crate::mounts;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// How hard to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,9 +30,9 @@ pub fn unmount(mount_point: &Path, how: How) -> io::Result<()> {
 
 /// Users may unmount what they mounted, through fusermount3.
 fn by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
-    let mut helper = Command::new("fusermount3");
+    let mut helper = Command::new(HELPER);
     helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mount_point);
-    let output = match helper.output() {
+    let output = match helper.stdin(Stdio::null()).output() {
         // Without it nobody but root may.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Errno::PERM.into()),
         output => output?,
@@ -45,22 +44,16 @@ fn by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
     if said.contains("busy") { Err(Errno::BUSY.into()) } else { Err(io::Error::other(said)) }
 }
 
-/// A directory to mount on: its real path. If a daemon was killed that had mounted something of ours on it, the dead
+/// The real path of a directory to mount on. If a daemon was killed that had mounted something of ours on it, the dead
 /// mount is taken away first.
-pub fn clear_mount_point(directory: &Path) -> Result<PathBuf> {
-    let path = real_path(directory).at(image_name(directory))?;
-    if let Some(mount) = table::mounted_at(&path).at("/proc/self/mountinfo")?
-        && mount.is_ours()
-        && is_dead(&path)
-    {
+pub fn clear_mount_point(directory: &Path) -> io::Result<PathBuf> {
+    let path = real_path(directory)?;
+    // More than one may have died there.
+    while mounts::mounted_at(&path)?.is_some_and(|mount| mount.is_ours()) && is_dead(&path) {
         // Whoever still has files of it open gets errors anyway.
-        unmount(&path, How { lazy: true, force: false }).at(image_name(&path))?;
-        return clear_mount_point(&path);
+        unmount(&path, How { lazy: true, force: false })?;
     }
-    match std::fs::metadata(&path).at(image_name(directory))?.is_dir() {
-        true => Ok(path),
-        false => Err(Failure::new(image_name(directory), "not a directory", "name one to mount on").into()),
-    }
+    path.canonicalize()
 }
 
 /// The path without symbolic links; also of a mount point that answers with errors only.
