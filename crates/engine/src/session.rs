@@ -168,9 +168,11 @@ impl Fs {
         }
     }
 
-    /// Whether the file has data that has no blocks yet: its `Stat::blocks` is an estimate then.
-    pub fn has_unflushed_data(&self, node: Node) -> bool {
-        self.volume().files.is_ahead(node)
+    /// Whether `stat.blocks` is an estimate: the file has data that has no blocks yet, some of it perhaps over blocks
+    /// that are there. For a file whose data is all new, the number is right but for the blocks of a long map.
+    pub fn are_blocks_estimated(&self, stat: &Stat) -> bool {
+        let block_bits = self.volume().geometry.block_bits;
+        self.volume().files.unflushed_sectors(stat.node(), block_bits).is_some_and(|sectors| sectors != stat.blocks)
     }
 
     /// Refuses all changes from now on, as after a device error; what was not synced is lost.

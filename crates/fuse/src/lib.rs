@@ -173,9 +173,9 @@ impl Connection {
         match start() {
             Ok((agreement, notifier)) => {
                 let transport: Box<dyn Transport> = if agreement.ring {
-                    Box::new(Uring::new(device))
+                    Box::new(Uring::new(device, options.beside))
                 } else {
-                    Box::new(Classic::new(device, options.threads))
+                    Box::new(Classic::new(device, options.threads, options.beside))
                 };
                 Ok(Self { mount_point, transport, notifier, agreement })
             }

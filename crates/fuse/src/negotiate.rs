@@ -24,7 +24,7 @@ impl Wishes {
             // not to check.
             no_open: options.no_open && !options.direct_io && options.default_permissions,
             acl: (options.acl || has_acls) && !options.no_xattr,
-            writeback: options.writeback,
+            writeback: options.writeback && !options.direct_io,
             ring,
         }
     }

@@ -193,6 +193,7 @@ impl Null {
             Operation::SetAttr(args) => self.set_attr(id, args, out),
             Operation::MkNod { name, args } => self.make(request, name, args.mode, out),
             Operation::MkDir { name, args } => self.make(request, name, S_IFDIR | args.mode, out),
+            Operation::Create { .. } if self.agreement.no_open => Err(Errno::NOSYS),
             Operation::Create { name, args } => {
                 let entry = self.make(request, name, args.mode, out)?;
                 Ok(entry + put(&mut out[entry..], &self.opened())?)

@@ -24,6 +24,8 @@ pub struct Options {
     pub transport: TransportChoice,
     /// Threads of the classic transport; 0: by the number of cores. The ring has one for each core.
     pub threads: usize,
+    /// Serving threads run on their caller's processor, with the right to (CAP_SYS_NICE): wake-ups are near then.
+    pub beside: bool,
     /// Have the kernel open files without asking.
     pub no_open: bool,
     /// Extended attributes are refused, and then not asked for again.
@@ -83,6 +85,7 @@ impl Default for Options {
             attr_timeout: NEVER,
             transport: TransportChoice::Auto,
             threads: 0,
+            beside: true,
             no_open: true,
             no_xattr: false,
             writeback: false,

@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 #[test]
 fn an_open_file_outlives_its_name() {
@@ -123,9 +124,13 @@ fn files_without_names_may_get_one() {
     }
 }
 
+/// Held by who drops the kernel's caches, or counts on what is in them.
+static CACHES: Mutex<()> = Mutex::new(());
+
 #[test]
 fn memory_comes_back_with_forget() {
     skip_without_mounts!();
+    let _caches = CACHES.lock().unwrap();
     let mount = mounted();
     for i in 0..500 {
         fs::write(mount.path(&format!("file{i}")), b"x").unwrap();
@@ -145,6 +150,7 @@ fn memory_comes_back_with_forget() {
 #[test]
 fn file_handles_outlive_what_the_kernel_remembers() {
     skip_without_mounts!();
+    let _caches = CACHES.lock().unwrap();
     let mount = mounted();
     fs::write(mount.path("file"), b"content").unwrap();
     // As a file server over the network does it; by a program, without unsafe code here.
@@ -273,7 +279,12 @@ fn a_killed_server_leaves_a_volume_that_mounts_again() {
         File::open(&point).unwrap().sync_all().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(fs::metadata(&point).unwrap_err().raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
+        // The latter two if the kernel has not taken down its end of the ring yet.
+        let error = fs::metadata(&point).unwrap_err();
+        assert!(
+            matches!(Errno::from_io_error(&error), Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)),
+            "{error}"
+        );
         drop(orphan);
     }
     let mount = Mounted::again(folder, MountOptions::default(), Options::default());

@@ -158,12 +158,21 @@ const GROUPS: &[Group] = &[
             valued("max_threads", "COUNT", "threads of the classic transport; without it by the processors", |s, v| {
                 set(&mut s.fuse.threads, count(v))
             }),
+            word("beside", "the daemon serves on the processor of who asks, the default where it may", |s, _| {
+                put(&mut s.fuse.beside, true)
+            }),
+            word("nobeside", "the daemon serves wherever the scheduler puts it", |s, _| put(&mut s.fuse.beside, false)),
             word("noopen", "the kernel opens files without asking, the default", |s, _| put(&mut s.fuse.no_open, true)),
             word("open", "the daemon is asked at each open", |s, _| put(&mut s.fuse.no_open, false)),
             word("xattr", "extended attributes, the default", |s, _| put(&mut s.fuse.no_xattr, false)),
             word("noxattr", "no extended attributes: fewer requests", |s, _| put(&mut s.fuse.no_xattr, true)),
             word("acl", "access control lists though the volume holds none yet", |s, _| put(&mut s.fuse.acl, true)),
-            word("writeback", "the kernel gathers small writes", |s, _| put(&mut s.fuse.writeback, true)),
+            word(
+                "writeback",
+                "the kernel gathers writes and sends them at close: faster, but a full volume shows only then",
+                |s, _| put(&mut s.fuse.writeback, true),
+            ),
+            word("nowriteback", "each write is sent at once, the default", |s, _| put(&mut s.fuse.writeback, false)),
             word("direct_io", "the kernel keeps no file data", |s, _| put(&mut s.fuse.direct_io, true)),
             word("debug", "stay in the foreground and log every request", |s, _| put(&mut s.debug, true)),
             valued("logfile", "FILE", "messages go there instead of the system's log", |s, v| {
@@ -357,7 +366,7 @@ mod tests {
         let settings = read(
             "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,nonamecache,relatime,\
              offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,entry_timeout=1,attr_timeout=2.5,\
-             transport=classic,max_threads=3,open,noxattr,acl,writeback,direct_io,fsname=x,logfile=/l,nosuid,sync",
+             transport=classic,max_threads=3,nobeside,open,noxattr,acl,writeback,direct_io,fsname=x,logfile=/l,nosuid,sync",
         )
         .unwrap();
         let engine = &settings.engine;
@@ -370,7 +379,15 @@ mod tests {
         assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));
         assert_eq!((settings.offset, settings.size_limit), (1 << 20, Some(2 << 30)));
         let fuse = &settings.fuse;
-        assert!(fuse.read_only && fuse.allow_other && fuse.acl && fuse.writeback && fuse.direct_io && fuse.no_xattr);
+        assert!(
+            fuse.read_only
+                && fuse.allow_other
+                && fuse.acl
+                && fuse.direct_io
+                && fuse.no_xattr
+                && !fuse.writeback
+                && !fuse.beside
+        );
         assert!(!fuse.default_permissions && !fuse.no_open);
         assert_eq!((fuse.uid, fuse.gid, fuse.threads, &*fuse.source), (Some(7), Some(8), 3, "x"));
         assert_eq!((fuse.entry_timeout.as_millis(), fuse.attr_timeout.as_millis()), (1000, 2500));

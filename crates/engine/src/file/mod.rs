@@ -270,9 +270,10 @@ impl OpenFiles {
         }
     }
 
-    /// Whether memory is ahead of the inode.
-    pub fn is_ahead(&self, node: Node) -> bool {
-        self.find(Ino(node.ino)).is_some_and(|file| file.ahead.load(Ordering::Acquire))
+    /// Of a file whose inode memory is ahead of: what its pages hold, in sectors of 512 bytes.
+    pub fn unflushed_sectors(&self, node: Node, block_bits: u32) -> Option<u64> {
+        let file = self.find(Ino(node.ino)).filter(|file| file.ahead.load(Ordering::Acquire))?;
+        Some(file.pages.load(Ordering::Relaxed) << (block_bits - 9))
     }
 
     pub fn set_mtime(&self, ino: Ino, time: i64) {

@@ -2,39 +2,44 @@
 
 use super::Transport;
 use super::device::{BUFFER_SIZE, Device, Message};
+use super::placement::{Placement, Sharing};
 use crate::error::ServeError;
 use crate::negotiate::REQUEST_MAX;
 use crate::request::decode;
 use crate::service::{Service, respond};
-use crate::wire::OutHeader;
+use crate::wire::{InHeader, OutHeader};
 use std::io;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const HEADER: usize = size_of::<OutHeader>();
 
 pub struct Classic {
     device: Device,
     threads: usize,
+    beside: bool,
 }
 
 impl Classic {
     /// `threads` of 0: as many as there are cores, so that all can be busy; two at least, so that a request that waits for
-    /// the device does not hold up all others; 16 at most, for each has buffers of 2 MiB.
-    pub fn new(device: Device, threads: usize) -> Self {
+    /// the device does not hold up all others; 16 at most, for each has buffers of 2 MiB. `beside`: a single caller is
+    /// served on its own processor.
+    pub fn new(device: Device, threads: usize, beside: bool) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { device, threads: if threads == 0 { cores.clamp(2, 16) } else { threads } }
+        Self { device, threads: if threads == 0 { cores.clamp(2, 16) } else { threads }, beside }
     }
 }
 
 impl Transport for Classic {
     fn run(self: Box<Self>, service: Arc<dyn Service>) -> Result<(), ServeError> {
+        let sharing = Sharing::One(self.device.try_clone().map_err(ServeError::Device)?);
+        let placement = Placement::new(self.threads, sharing, self.beside);
         let mut workers = Vec::new();
         for i in 1..self.threads {
             let worker = self.device.clone_channel().and_then(|device| {
-                let service = Arc::clone(&service);
+                let (service, placement) = (Arc::clone(&service), Arc::clone(&placement));
                 let name = format!("myriad-fuse-{i}");
-                std::thread::Builder::new().name(name).spawn(move || Worker::new().serve(&device, &*service))
+                std::thread::Builder::new().name(name).spawn(move || serve(&device, &*service, &placement, i))
             });
             match worker {
                 Ok(worker) => workers.push(worker),
@@ -42,7 +47,10 @@ impl Transport for Classic {
                 Err(_) => break,
             }
         }
-        let mut result = Worker::new().serve(&self.device, &*service);
+        let watch = placement.watch();
+        let mut result = serve(&self.device, &*service, &placement, 0);
+        // Who waits for its turn sees that the mount is gone.
+        drop(watch);
         for worker in workers {
             let ended = worker.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
             result = result.and(ended);
@@ -52,6 +60,25 @@ impl Transport for Classic {
 
     fn name(&self) -> &'static str {
         "classic"
+    }
+}
+
+/// Answers requests one after the other, until the mount is gone.
+fn serve(device: &Device, service: &dyn Service, placement: &Placement, seat: usize) -> io::Result<()> {
+    let mut worker = Worker::new();
+    placement.take_seat(seat);
+    loop {
+        placement.wait_for_turn(seat);
+        let message = worker.receive(device)?;
+        match message {
+            Message::Bytes(len) => {
+                placement.begin(seat, caller(&worker.request));
+                worker.answer(device, service, len)?;
+                placement.end(seat);
+            }
+            Message::Nothing => {}
+            Message::Gone => return Ok(()),
+        }
     }
 }
 
@@ -66,22 +93,31 @@ impl Worker {
         Self { request: vec![0; BUFFER_SIZE], answer: vec![0; HEADER + REQUEST_MAX] }
     }
 
-    /// Answers requests one after the other, until the mount is gone.
-    pub fn serve(&mut self, device: &Device, service: &dyn Service) -> io::Result<()> {
-        while !matches!(self.serve_one(device, service)?, Message::Gone) {}
-        Ok(())
-    }
-
     /// Answers the next request; what came of reading it.
     pub fn serve_one(&mut self, device: &Device, service: &dyn Service) -> io::Result<Message> {
-        let message = device.receive(&mut self.request)?;
+        let message = self.receive(device)?;
         if let Message::Bytes(len) = message {
-            let (head, body) = self.answer.split_at_mut(HEADER);
-            if let Some((header, len)) = respond(service, decode(&self.request[..len]), body) {
-                head.copy_from_slice(header.as_bytes());
-                device.send(&self.answer[..HEADER + len])?;
-            }
+            self.answer(device, service, len)?;
         }
         Ok(message)
     }
+
+    fn receive(&mut self, device: &Device) -> io::Result<Message> {
+        device.receive(&mut self.request)
+    }
+
+    /// Answers the request that was received.
+    fn answer(&mut self, device: &Device, service: &dyn Service, len: usize) -> io::Result<()> {
+        let (head, body) = self.answer.split_at_mut(HEADER);
+        if let Some((header, len)) = respond(service, decode(&self.request[..len]), body) {
+            head.copy_from_slice(header.as_bytes());
+            device.send(&self.answer[..HEADER + len])?;
+        }
+        Ok(())
+    }
+}
+
+/// The thread that a request came from.
+fn caller(request: &[u8]) -> u32 {
+    InHeader::read_from_prefix(request).map_or(0, |(header, _)| header.pid)
 }

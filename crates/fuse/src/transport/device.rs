@@ -2,6 +2,7 @@
 
 use crate::negotiate::REQUEST_MAX;
 use crate::wire::{NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -39,7 +40,7 @@ impl Device {
         let further = Self::open()?;
         match clone_onto(&further.fd, &self.fd) {
             Ok(()) => Ok(further),
-            Err(_) => Ok(Self { fd: self.fd.try_clone()? }),
+            Err(_) => self.try_clone(),
         }
     }
 
@@ -64,9 +65,20 @@ impl Device {
         }
     }
 
+    /// Whether a message waits to be read.
+    pub fn has_message(&self) -> bool {
+        let mut polled = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::IN)
+    }
+
+    /// The same descriptor again.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()? })
+    }
+
     /// A second descriptor for messages of our own accord.
     pub fn notifier(&self) -> io::Result<Notifier> {
-        Ok(Notifier { device: Self { fd: self.fd.try_clone()? } })
+        Ok(Notifier { device: self.try_clone()? })
     }
 
     /// Sends an answer.

@@ -5,6 +5,7 @@
 
 mod classic;
 mod device;
+mod placement;
 mod ring;
 
 pub use classic::Classic;

@@ -20,6 +20,7 @@
 use super::Transport;
 use super::classic::Worker;
 use super::device::{Device, Message};
+use super::placement::{Placement, Sharing};
 use crate::error::ServeError;
 use crate::negotiate::REQUEST_MAX;
 use crate::request::decode_parts;
@@ -104,11 +105,13 @@ const COMMIT_AND_FETCH: u32 = 2;
 
 pub struct Uring {
     device: Device,
+    beside: bool,
 }
 
 impl Uring {
-    pub fn new(device: Device) -> Self {
-        Self { device }
+    /// `beside`: callers stay on their processors while they are served.
+    pub fn new(device: Device, beside: bool) -> Self {
+        Self { device, beside }
     }
 }
 
@@ -126,20 +129,27 @@ impl Transport for Uring {
     fn run(self: Box<Self>, service: Arc<dyn Service>) -> Result<(), ServeError> {
         let device = Arc::new(self.device);
         let shared = Arc::new(Shared::default());
+        device.set_nonblocking().map_err(ServeError::Device)?;
+        let queues = queue_count();
+        let placement =
+            Placement::new(usize::from(queues) * THREADS_PER_QUEUE, Sharing::Queues(THREADS_PER_QUEUE), self.beside);
         let mut threads: Vec<JoinHandle<()>> = Vec::new();
-        for queue in 0..queue_count() {
+        for queue in 0..queues {
             for _ in 0..THREADS_PER_QUEUE {
                 let (device, shared, service) = (Arc::clone(&device), Arc::clone(&shared), Arc::clone(&service));
+                let seat = Seat { placement: Arc::clone(&placement), number: threads.len() };
                 let thread = std::thread::Builder::new().name(format!("myriad-ring-{queue}")).spawn(move || {
                     // A queue that fails is not fatal: until all are there, requests come the classic way.
-                    let _ = serve_queue(&device, &*service, queue, &shared);
+                    let _ = serve_queue(&device, &*service, queue, &shared, &seat);
                     *shared.ended.lock() += 1;
                     shared.one_ended.notify_all();
                 });
                 threads.push(thread.map_err(ServeError::Device)?);
             }
         }
+        let watch = placement.watch();
         let result = serve_rest(&device, &*service, &shared, threads.len());
+        drop(watch);
         for thread in threads {
             // Its panics were answered as errors.
             let _ = thread.join();
@@ -152,6 +162,12 @@ impl Transport for Uring {
     }
 }
 
+/// A thread's place among those that are watched.
+struct Seat {
+    placement: Arc<Placement>,
+    number: usize,
+}
+
 /// A queue for each possible processor, as the kernel counts them.
 fn queue_count() -> u16 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
@@ -161,7 +177,6 @@ fn queue_count() -> u16 {
 
 /// Answers what comes the classic way, until the mount is gone.
 fn serve_rest(device: &Device, service: &dyn Service, shared: &Shared, threads: usize) -> io::Result<()> {
-    device.set_nonblocking()?;
     let mut worker = Worker::new();
     let mut pause = Duration::from_millis(1);
     loop {
@@ -185,7 +200,8 @@ fn serve_rest(device: &Device, service: &dyn Service, shared: &Shared, threads: 
             // The mount is gone, or no queue could be had: either way only this descriptor is left.
             drop(ended);
             device.set_blocking()?;
-            return worker.serve(device, service);
+            while !matches!(worker.serve_one(device, service)?, Message::Gone) {}
+            return Ok(());
         }
         shared.one_ended.wait_for(&mut ended, pause);
     }
@@ -223,10 +239,28 @@ impl Entry {
     }
 
     /// Answers the request that is here.
-    fn answer(&mut self, service: &dyn Service, scratch: &mut [u8]) {
-        let size = (self.headers.payload_size as usize).min(self.payload.len());
+    fn answer(&mut self, device: &Device, service: &dyn Service, scratch: &mut [u8], seat: &Seat) {
         let Ok((header, _)) = InHeader::read_from_prefix(&self.headers.in_out) else { return };
-        let answered = if size == 0 {
+        seat.placement.begin(seat.number, header.pid);
+        let mut answered = self.ask(header, service, scratch);
+        if answered.is_some_and(|(out, _)| out.error == -Errno::NOSPC.raw_os_error()) {
+            // Files that are gone may be all that is in the way, and the kernel's word of it not read yet.
+            let mut worker = Worker::new();
+            while matches!(worker.serve_one(device, service), Ok(Message::Bytes(_))) {}
+            answered = self.ask(header, service, scratch);
+        }
+        // Requests without an answer do not come through the ring; should one, it is told so.
+        let refused = || (OutHeader { len: 16, error: -Errno::NOSYS.raw_os_error(), unique: header.unique }, 0);
+        let (out, len) = answered.unwrap_or_else(refused);
+        self.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        self.headers.payload_size = len as u32;
+        seat.placement.end(seat.number);
+    }
+
+    /// What the service says; its content lies in the payload then.
+    fn ask(&mut self, header: InHeader, service: &dyn Service, scratch: &mut [u8]) -> Option<(OutHeader, usize)> {
+        let size = (self.headers.payload_size as usize).min(self.payload.len());
+        if size == 0 {
             // Nothing in the way: content goes straight to where the kernel fetches it.
             respond(service, decode_parts(header, &self.headers.args, &[]), &mut self.payload)
         } else {
@@ -236,21 +270,17 @@ impl Entry {
                 self.payload[..len].copy_from_slice(&scratch[..len]);
             }
             answered
-        };
-        // Requests without an answer do not come through the ring; should one, it is told so.
-        let refused = || (OutHeader { len: 16, error: -Errno::NOSYS.raw_os_error(), unique: header.unique }, 0);
-        let (out, len) = answered.unwrap_or_else(refused);
-        self.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        self.headers.payload_size = len as u32;
+        }
     }
 }
 
 /// Answers the requests of a queue, until the mount is gone.
-fn serve_queue(device: &Device, service: &dyn Service, queue: u16, shared: &Shared) -> io::Result<()> {
+fn serve_queue(device: &Device, service: &dyn Service, queue: u16, shared: &Shared, seat: &Seat) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(queue));
     // A processor that is only possible has no callers either.
     let _ = sched_setaffinity(None, &set);
+    seat.placement.take_seat(seat.number);
     let mut ring = build_ring()?;
     let mut scratch = vec![0; SCRATCH_SIZE];
     // Freed below, or never.
@@ -271,7 +301,7 @@ fn serve_queue(device: &Device, service: &dyn Service, queue: u16, shared: &Shar
             Err(error) => return Err(error),
         }
         shared.busy.store(true, Ordering::Relaxed);
-        entry.answer(service, &mut scratch);
+        entry.answer(device, service, &mut scratch, seat);
         operation = COMMIT_AND_FETCH;
     };
     // Before the memory: dropping the ring ends what it may still have in flight.

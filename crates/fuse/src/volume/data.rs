@@ -11,6 +11,9 @@ use rustix::fs::{FallocateFlags, OFlags};
 /// Most that one COPY_FILE_RANGE copies: a killed copy ends soon, and others get their turn.
 const COPY_MAX: u64 = 64 << 20;
 
+/// Of the kernel's cache; larger ones lose nothing by it.
+const PAGE: u64 = 4096;
+
 /// The kernel caches what is read and written here.
 const READ: OpenOptions = OpenOptions { dont_cache: true, ..OpenOptions::READ };
 const WRITE: OpenOptions = OpenOptions { read: false, write: true, ..READ };
@@ -62,7 +65,10 @@ impl VolumeService {
         // What the kernel writes back from its cache has its place already, whoever wrote it.
         let append = !cached && flags.contains(OFlags::APPEND);
         let sync = !cached && flags.intersects(OFlags::DSYNC | OFlags::SYNC);
-        let file = session.open_node(node, OpenOptions { append, sync, ..WRITE }).map_err(errno)?;
+        // The kernel has no use for a page of which it was given a part, and will ask for it.
+        let dont_cache = cached || args.offset % PAGE == 0 && data.len() as u64 % PAGE == 0;
+        let options = OpenOptions { append, sync, dont_cache, ..WRITE };
+        let file = session.open_node(node, options).map_err(errno)?;
         let size = file.write_at(data, args.offset).map_err(errno)?;
         put(out, &WriteOut { size: size as u32, padding: 0 })
     }

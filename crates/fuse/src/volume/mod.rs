@@ -30,7 +30,7 @@ use std::time::Duration;
 /// Handlers answer with a length or an errno.
 type Reply = Result<usize, Errno>;
 
-/// How long the kernel may use the attributes of a file that has data without blocks: their number is an estimate.
+/// How long the kernel may use the attributes of a file whose number of blocks is an estimate.
 const UNSETTLED: Duration = Duration::from_secs(1);
 
 pub struct VolumeService {
@@ -141,7 +141,7 @@ impl VolumeService {
     /// How long the attributes hold.
     fn attr_timeout(&self, stat: &Stat) -> Duration {
         let may_be_unsettled = stat.size > 0 && stat.file_type() == FileType::File;
-        if may_be_unsettled && self.fs.has_unflushed_data(stat.node()) {
+        if may_be_unsettled && self.fs.are_blocks_estimated(stat) {
             return UNSETTLED.min(self.settings.attr_timeout);
         }
         self.settings.attr_timeout

@@ -98,6 +98,10 @@ impl VolumeService {
 
     /// Makes a file and opens it; one that is there already is opened, as O_CREAT without O_EXCL says.
     pub(super) fn create(&self, header: &InHeader, name: &[u8], args: &CreateIn, out: &mut [u8]) -> Reply {
+        if self.agreement.no_open {
+            // The kernel makes files by MKNOD from now on, and opens them itself.
+            return Err(Errno::NOSYS);
+        }
         let parent = self.node(header.nodeid)?;
         let session = self.session(header, args.umask);
         let flags = OFlags::from_bits_retain(args.flags);
