@@ -379,16 +379,8 @@ mod tests {
         assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));
         assert_eq!((settings.offset, settings.size_limit), (1 << 20, Some(2 << 30)));
         let fuse = &settings.fuse;
-        assert!(
-            fuse.read_only
-                && fuse.allow_other
-                && fuse.acl
-                && fuse.direct_io
-                && fuse.no_xattr
-                && !fuse.writeback
-                && !fuse.beside
-        );
-        assert!(!fuse.default_permissions && !fuse.no_open);
+        assert!(fuse.read_only && fuse.allow_other && fuse.acl && fuse.writeback && fuse.direct_io && fuse.no_xattr);
+        assert!(!fuse.default_permissions && !fuse.no_open && !fuse.beside);
         assert_eq!((fuse.uid, fuse.gid, fuse.threads, &*fuse.source), (Some(7), Some(8), 3, "x"));
         assert_eq!((fuse.entry_timeout.as_millis(), fuse.attr_timeout.as_millis()), (1000, 2500));
         assert_eq!(fuse.transport, TransportChoice::Classic);
