@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// log2 of the blocks of a page.
 const PAGE_BITS: u32 = 15;
-const PAGE_BLOCKS: u64 = 1 << PAGE_BITS;
+pub(crate) const PAGE_BLOCKS: u64 = 1 << PAGE_BITS;
 const WORDS: usize = (PAGE_BLOCKS / 64) as usize;
 /// Locks; pages are spread over them so that threads on different groups seldom meet.
 const SHARDS: usize = 64;
@@ -130,6 +130,25 @@ impl Blocks {
     }
 }
 
+impl Blocks {
+    /// As [`Self::for_each_gap`], with the runs of blocks that are in the set.
+    pub fn for_each_run(&self, start: FsBlock, length: u64, mut f: impl FnMut(FsBlock, u64) -> bool) {
+        let mut at = start.0;
+        let mut go_on = true;
+        self.for_each_gap(start, length, |gap, length| {
+            if gap.0 > at {
+                go_on = f(FsBlock(at), gap.0 - at);
+            }
+            at = gap.0 + length;
+            go_on
+        });
+        let end = start.0 + length;
+        if go_on && at < end {
+            f(FsBlock(at), end - at);
+        }
+    }
+}
+
 /// The pages of a run: number, first and last bit.
 fn pages(start: FsBlock, length: u64) -> impl Iterator<Item = (u64, u64, u64)> {
     let end = start.0.saturating_add(length);
@@ -197,6 +216,12 @@ mod tests {
             true
         });
         assert_eq!(gaps, [(5, 45), (2 * PAGE_BLOCKS, 10), (3 * PAGE_BLOCKS + 100, 2 * PAGE_BLOCKS - 95)]);
+        let mut runs = Vec::new();
+        blocks.for_each_run(FsBlock(60), 3 * PAGE_BLOCKS, |start, length| {
+            runs.push((start.0, length));
+            true
+        });
+        assert_eq!(runs, [(60, 2 * PAGE_BLOCKS - 60), (2 * PAGE_BLOCKS + 10, PAGE_BLOCKS + 50)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::findings::number;
 use crate::io::{Damage, Reader};
 use crate::report::{Finding, Place};
 use crate::run::Progress;
+use myriad_format::extent::Extent;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher, group};
 use std::collections::HashSet;
@@ -23,16 +24,17 @@ impl Sink {
         Self { findings: Mutex::new(Vec::new()), count: AtomicU64::new(0), max }
     }
 
-    pub fn add(&self, number: u32, place: Place, message: String) {
+    pub fn add(&self, finding: Finding) {
         if self.count.fetch_add(1, Relaxed) < self.max as u64 {
-            self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(Finding { number, place, message });
+            self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
         }
     }
 
     /// Findings sorted by place, so that a report does not depend on which thread was faster; and their full count.
     pub fn take(self) -> (Vec<Finding>, u64) {
         let mut findings = self.findings.into_inner().unwrap_or_else(PoisonError::into_inner);
-        findings.sort_by(|a, b| (a.place, a.number, &a.message).cmp(&(b.place, b.number, &b.message)));
+        findings
+            .sort_by(|a, b| (a.place, a.number, &a.file, &a.message).cmp(&(b.place, b.number, &b.file, &b.message)));
         (findings, self.count.into_inner())
     }
 }
@@ -162,6 +164,9 @@ pub(crate) fn identity_digest(parent: u64, name_hash: u64, position: u32) -> u32
     (mixed >> 32) as u32
 }
 
+/// Part of the time of a scrub that the passes before it are said to take.
+const METADATA_SHARE: f64 = 0.1;
+
 /// What a pass works with.
 pub(crate) struct Context<'a> {
     pub reader: Reader,
@@ -182,11 +187,24 @@ pub(crate) struct Context<'a> {
     pub has_xattr: AtomicBool,
     pub has_acl: AtomicBool,
     pub entries: AtomicU64,
+    /// Blocks that hold file data, if they are to be read.
+    pub data: Option<Blocks>,
+    pub data_blocks: AtomicU64,
 }
 
 impl Context<'_> {
     pub fn report(&self, number: u32, place: Place, message: impl Into<String>) {
-        self.sink.add(number, place, message.into());
+        self.sink.add(Finding { number, place, message: message.into(), file: None });
+    }
+
+    /// Notes an extent of a file or link for the scrub.
+    pub fn note_data(&self, extent: &Extent) {
+        if let Some(data) = &self.data
+            && !extent.unwritten
+        {
+            data.claim(extent.start, u64::from(extent.length));
+            self.data_blocks.fetch_add(u64::from(extent.length), Relaxed);
+        }
     }
 
     /// Reports a block that cannot be believed.
@@ -201,6 +219,17 @@ impl Context<'_> {
 
     /// Tells the caller how far a phase is; `false`: stop.
     pub fn tick(&self, phase: &'static str, done: u64, total: u64, from: f64, to: f64) -> bool {
+        // Reading all data takes longer than everything else.
+        let share = if self.data.is_some() { METADATA_SHARE } else { 1.0 };
+        self.tell(phase, done, total, from * share, to * share)
+    }
+
+    /// As [`Self::tick`], of the scrub.
+    pub fn tick_scrub(&self, done: u64, total: u64) -> bool {
+        self.tell("data", done, total, METADATA_SHARE, 1.0)
+    }
+
+    fn tell(&self, phase: &'static str, done: u64, total: u64, from: f64, to: f64) -> bool {
         if self.cancelled.load(Relaxed) {
             return false;
         }

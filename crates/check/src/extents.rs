@@ -2,12 +2,14 @@
 
 use crate::context::Context;
 use crate::findings::number;
+use crate::io::{Damage, Reader};
 use crate::report::Place;
-use crate::tree::{Tree, check_tree};
+use crate::tree::{Tree, Visitor, check_tree, walk};
 use myriad_format::btree;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::{FsBlock, Ino};
+use std::collections::HashSet;
 
 /// How an inode's fork maps blocks.
 pub(crate) enum Map {
@@ -71,4 +73,39 @@ pub(crate) fn check_map(context: &Context<'_>, ino: Ino, raw: &RawInode, mut eac
             blocks + result.nodes
         }
     }
+}
+
+/// Hands an inode's extents to `each`, of a map that was checked before: what cannot be read of it is left out.
+pub(crate) fn for_each_extent(reader: &Reader, ino: Ino, raw: &RawInode, mut each: impl FnMut(Extent)) {
+    let mut record = |bytes: &[u8]| {
+        if let Ok(extent) = Extent::decode(RawExtent::read(bytes), &reader.geometry, ino) {
+            each(extent);
+        }
+    };
+    match map_of(raw) {
+        Map::None => {}
+        Map::Inline(extents) => extents.iter().for_each(|extent| record(zerocopy::IntoBytes::as_bytes(extent))),
+        Map::Tree { root, level } => {
+            let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
+            // A node met again would be a circle of a damaged tree.
+            walk(reader, &tree, &mut Reading { met: HashSet::new(), record: &mut record });
+        }
+    }
+}
+
+struct Reading<'a> {
+    met: HashSet<FsBlock>,
+    record: &'a mut dyn FnMut(&[u8]),
+}
+
+impl Visitor for Reading<'_> {
+    fn node(&mut self, block: FsBlock) -> bool {
+        self.met.insert(block)
+    }
+
+    fn record(&mut self, record: &[u8]) {
+        (self.record)(record);
+    }
+
+    fn damage(&mut self, _damage: Damage) {}
 }

@@ -236,7 +236,8 @@ fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], att
     }
     // A directory's blocks are followed, and counted, by the pass over names.
     if !raw.is_dir() {
-        let blocks = check_map(context, ino, raw, |_| {}) + check_attributes(context, ino, raw, attributes);
+        let blocks = check_map(context, ino, raw, |extent| context.note_data(&extent))
+            + check_attributes(context, ino, raw, attributes);
         check_blocks(context, ino, raw, blocks);
     }
 }

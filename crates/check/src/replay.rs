@@ -85,5 +85,5 @@ pub(crate) fn replay(
 }
 
 fn finding(message: String) -> Finding {
-    Finding { number: number::LOG, place: Place::Log, message }
+    Finding { number: number::LOG, place: Place::Log, message, file: None }
 }

@@ -32,6 +32,16 @@ impl fmt::Display for Place {
     }
 }
 
+/// A part of a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileRange {
+    /// From the root; `None` for a file that has no name any more.
+    pub path: Option<Vec<u8>>,
+    /// Offset and length in bytes.
+    pub offset: u64,
+    pub length: u64,
+}
+
 /// One thing wrong with the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -40,6 +50,8 @@ pub struct Finding {
     pub place: Place,
     /// What is there and what should be.
     pub message: String,
+    /// Whose contents are damaged, and where: of findings of a scrub only.
+    pub file: Option<FileRange>,
 }
 
 impl Finding {
@@ -50,8 +62,27 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} [{} {}]", self.place, self.message, self.kind().name, self.number)
+        match &self.file {
+            None => write!(f, "{}", self.place)?,
+            Some(FileRange { path, offset, length }) => {
+                match path {
+                    Some(path) => f.write_str(&String::from_utf8_lossy(path))?,
+                    None => write!(f, "{}, without a name", self.place)?,
+                }
+                write!(f, ": bytes {offset} to {}", offset + length - 1)?;
+            }
+        }
+        write!(f, ": {} [{} {}]", self.message, self.kind().name, self.number)
     }
+}
+
+/// What a scrub read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrub {
+    /// Blocks of file data.
+    pub data_blocks: u64,
+    /// Blocks among them that cannot be read or are not what was written.
+    pub damaged_blocks: u64,
 }
 
 /// What was seen.
@@ -82,6 +113,8 @@ pub struct Report {
     pub remaining: Vec<Finding>,
     pub remaining_count: u64,
     pub totals: Totals,
+    /// What was read of the files' contents, if that was asked for.
+    pub scrub: Option<Scrub>,
     /// Time that the first look took.
     pub seconds: f64,
 }
@@ -116,9 +149,15 @@ impl Report {
         let _ = write!(
             out,
             "],\"totals\":{{\"blocks\":{blocks},\"free_blocks\":{free_blocks},\"inodes\":{inodes},\"directories\":{directories},\
-             \"entries\":{entries},\"orphans\":{orphans},\"log_blocks\":{log_blocks}}},\"seconds\":{:.3}}}",
-            self.seconds
+             \"entries\":{entries},\"orphans\":{orphans},\"log_blocks\":{log_blocks}}},"
         );
+        match self.scrub {
+            None => out.push_str("\"scrub\":null,"),
+            Some(Scrub { data_blocks, damaged_blocks }) => {
+                let _ = write!(out, "\"scrub\":{{\"data_blocks\":{data_blocks},\"damaged_blocks\":{damaged_blocks}}},");
+            }
+        }
+        let _ = write!(out, "\"seconds\":{:.3}}}", self.seconds);
         out
     }
 }
@@ -136,6 +175,18 @@ fn json_findings(out: &mut String, findings: &[Finding]) {
         json_string(out, &finding.place.to_string());
         out.push_str(",\"message\":");
         json_string(out, &finding.message);
+        if let Some(FileRange { path, offset, length }) = &finding.file {
+            if let Some(path) = path {
+                out.push_str(",\"path\":");
+                json_string(out, &String::from_utf8_lossy(path));
+                if std::str::from_utf8(path).is_err() {
+                    out.push_str(",\"path_hex\":\"");
+                    path.iter().for_each(|byte| _ = write!(out, "{byte:02x}"));
+                    out.push('"');
+                }
+            }
+            let _ = write!(out, ",\"offset\":{offset},\"length\":{length}");
+        }
         out.push('}');
     }
     out.push(']');
@@ -162,13 +213,24 @@ mod tests {
 
     #[test]
     fn json_escapes() {
-        let finding = Finding { number: 12, place: Place::Inode(Ino(7)), message: "a\"b\\\n".to_owned() };
+        let finding = Finding { number: 12, place: Place::Inode(Ino(7)), message: "a\"b\\\n".to_owned(), file: None };
         let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
         let json = report.to_json();
         assert!(
             json.starts_with("{\"sound\":false,\"repaired\":false,\"finding_count\":1,\"findings\":[{\"number\":12,")
         );
         assert!(json.contains(r#""message":"a\"b\\\u000a""#), "{json}");
-        assert!(json.ends_with("\"log_blocks\":0},\"seconds\":0.000}"));
+        assert!(json.ends_with("\"log_blocks\":0},\"scrub\":null,\"seconds\":0.000}"));
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_with_its_bytes() {
+        let file = Some(FileRange { path: Some(b"/d/\xff".to_vec()), offset: 4096, length: 8192 });
+        let message = "unread".to_owned();
+        let finding = Finding { number: 181, place: Place::Inode(Ino(7)), message, file };
+        assert_eq!(finding.to_string(), "/d/\u{fffd}: bytes 4096 to 12287: unread [data-unreadable 181]");
+        let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
+        let expected = "\"path\":\"/d/\u{fffd}\",\"path_hex\":\"2f642fff\",\"offset\":4096,\"length\":8192}";
+        assert!(report.to_json().contains(expected), "{}", report.to_json());
     }
 }

@@ -10,7 +10,8 @@ use crate::links::check_links;
 use crate::orphans::check_orphans;
 use crate::repair::repair;
 use crate::replay::replay;
-use crate::report::{Finding, Place, Report, Totals};
+use crate::report::{Place, Report, Scrub, Totals};
+use crate::scrub::scrub;
 use crate::slots::{body_parts, classify, inode_at};
 use crate::{space, superblock};
 use myriad_device::BlockDevice;
@@ -37,6 +38,8 @@ pub struct Progress {
 pub struct Options<'a> {
     /// Put right what can be put right. Without it nothing is written.
     pub repair: bool,
+    /// Read all file data too.
+    pub scrub: bool,
     pub threads: usize,
     /// Findings kept in the report; the rest are counted.
     pub findings_max: usize,
@@ -49,7 +52,7 @@ pub struct Options<'a> {
 impl Default for Options<'_> {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        Self { repair: false, threads, findings_max: 1000, progress: None, now: 0 }
+        Self { repair: false, scrub: false, threads, findings_max: 1000, progress: None, now: 0 }
     }
 }
 
@@ -128,9 +131,11 @@ pub(crate) fn look(
         has_xattr: AtomicBool::new(false),
         has_acl: AtomicBool::new(false),
         entries: AtomicU64::new(0),
+        data: options.scrub.then(Blocks::new),
+        data_blocks: AtomicU64::new(0),
     };
-    for Finding { number, place, message } in replay.findings {
-        context.report(number, place, message);
+    for finding in replay.findings {
+        context.sink.add(finding);
     }
     if let Some(damage) = &damage {
         context.report(number::SUPERBLOCK, Place::Volume, format!("{damage}; a copy was used"));
@@ -138,12 +143,12 @@ pub(crate) fn look(
     if let Err(why) = overlaid {
         context.report(number::SUPERBLOCK, Place::Volume, format!("after replay of the log: {why}"));
     }
-    let mut totals = passes(&context, &replay.pending, damage.is_some())?;
+    let (mut totals, scrub) = passes(&context, &replay.pending, damage.is_some())?;
     totals.log_blocks = log_blocks;
     let superblock = context.superblock;
     let (findings, finding_count) = context.sink.take();
     let seconds = start.elapsed().as_secs_f64();
-    Ok(Outcome { report: Report { findings, finding_count, totals, seconds, ..Report::default() }, superblock })
+    Ok(Outcome { report: Report { findings, finding_count, totals, scrub, seconds, ..Report::default() }, superblock })
 }
 
 /// The superblock as replay leaves it. Unless a copy stands in for it, the log may hold its newest counts.
@@ -178,7 +183,11 @@ pub(crate) fn probe_groups(reader: &Reader, from: u32) -> u32 {
     used
 }
 
-fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> Result<Totals, CheckError> {
+fn passes(
+    context: &Context<'_>,
+    pending: &[(FsBlock, u32)],
+    is_copy: bool,
+) -> Result<(Totals, Option<Scrub>), CheckError> {
     let superblock = &context.superblock;
     let geometry = &context.geometry;
     if superblock.log_device == [0; 16] && superblock.log_blocks.get() > 0 {
@@ -248,7 +257,11 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
         log_blocks: 0,
     };
     check_volume(context, &totals, is_copy);
-    Ok(totals)
+    let scrubbed = context.data.is_some().then(|| scrub(context, &slots, &directories));
+    if context.cancelled.load(Relaxed) {
+        return Err(CheckError::Cancelled);
+    }
+    Ok((totals, scrubbed))
 }
 
 /// Free blocks of the groups that were never used.

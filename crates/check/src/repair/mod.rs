@@ -39,16 +39,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Looks, repairs if anything was found, and looks again.
+/// Looks, repairs if anything was found, and looks again. A scrub comes last: repair changes no file's contents, and the
+/// second look tells whose they are.
 pub(crate) fn repair(
     device: &Arc<dyn BlockDevice>,
     log_device: Option<&Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
-    let Outcome { mut report, superblock } = look(device, log_device, options)?;
+    let Outcome { mut report, superblock } = look(device, log_device, &Options { scrub: false, ..options.clone() })?;
     // A sound volume is left alone, even if its log holds changes: replaying them is the next mount's, under a second.
     if report.finding_count == 0 {
-        return Ok(report);
+        return if options.scrub { Ok(look(device, log_device, options)?.report) } else { Ok(report) };
     }
     let mut repair = Repair::start(device, log_device, superblock, options)?;
     repair.run()?;
@@ -58,6 +59,7 @@ pub(crate) fn repair(
     report.remaining = after.findings;
     report.remaining_count = after.finding_count;
     report.totals = after.totals;
+    report.scrub = after.scrub;
     Ok(report)
 }
 

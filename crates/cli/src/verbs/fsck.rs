@@ -9,7 +9,7 @@ use crate::show::time;
 use crate::verb::{Command, Example, Status};
 use crate::volume::device;
 use anyhow::Result;
-use myriad_check::{CheckError, Finding, Options, Report, check, check_beside};
+use myriad_check::{CheckError, Finding, Options, Report, Scrub, check, check_beside};
 use myriad_device::{Access, BlockDevice, FileDevice};
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
@@ -45,6 +45,9 @@ pub struct Fsck {
     /// With -p: look at a volume that was closed cleanly too
     #[arg(short, long)]
     force: bool,
+    /// Read all file data too, and say which bytes of which files are damaged
+    #[arg(long)]
+    scrub: bool,
     /// Report progress to this file descriptor, as e2fsck does; 0 or none: a bar on the terminal, which is shown in any case
     #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true, default_missing_value = "0", allow_hyphen_values = true)]
     progress: Option<i32>,
@@ -116,7 +119,7 @@ impl Command for Fsck {
             device::check_is_whole(&*volume, superblock, &name)?;
         }
         let was_closed_cleanly = superblock.as_ref().map(device::was_closed_cleanly);
-        if self.preen && !self.force && was_closed_cleanly == Some(true) {
+        if self.preen && !self.force && !self.scrub && was_closed_cleanly == Some(true) {
             context.note(&format!("{name}: closed cleanly"));
             return Ok(Status::OK);
         }
@@ -152,6 +155,9 @@ impl Command for Fsck {
                 context.note(&format!(
                     "{name}: not closed cleanly: its log counts; the next opening for changes empties it"
                 ));
+            }
+            if let Some(scrub) = &report.scrub {
+                context.note(&format!("{name}: {}", scrubbed(scrub)));
             }
             context.note(&format!("{name}: {}", summary(&report)));
             if let Some(pace) = report.seconds_per_million() {
@@ -195,6 +201,7 @@ impl Fsck {
         };
         let mut options = Options {
             repair: how == How::Repair,
+            scrub: self.scrub,
             findings_max: self.findings_max,
             progress: Some(&progress),
             now: time::now(),
@@ -259,6 +266,12 @@ fn ask(question: &str) -> Result<bool> {
 fn status(report: &Report) -> Status {
     let repaired = if report.repaired { REPAIRED } else { 0 };
     Status(if report.is_sound() { repaired } else { repaired | ERRORS_LEFT })
+}
+
+fn scrubbed(scrub: &Scrub) -> String {
+    let read = count(scrub.data_blocks, "block");
+    let damaged = scrub.damaged_blocks;
+    format!("{read} of file data read, {damaged} damaged; the volume has no checksums of them to compare with")
 }
 
 fn summary(report: &Report) -> String {
