@@ -27,6 +27,10 @@ impl Blocks {
         Self { shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect() }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).is_empty())
+    }
+
     fn with_page<R>(&self, page: u64, f: impl FnOnce(&mut HashMap<u64, Page>) -> R) -> R {
         let shard = &self.shards[(page % SHARDS as u64) as usize];
         f(&mut shard.lock().unwrap_or_else(PoisonError::into_inner))

@@ -5,6 +5,7 @@ use crate::findings::number;
 use crate::io::{Damage, Reader};
 use crate::report::{Finding, Place};
 use crate::run::Progress;
+use crate::tables::NeededParts;
 use myriad_format::extent::Extent;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher, group};
@@ -190,6 +191,7 @@ pub(crate) struct Context<'a> {
     /// Blocks that hold file data, if they are to be read.
     pub data: Option<Blocks>,
     pub data_blocks: AtomicU64,
+    pub needed_parts: NeededParts,
 }
 
 impl Context<'_> {
@@ -197,11 +199,13 @@ impl Context<'_> {
         self.sink.add(Finding { number, place, message: message.into(), file: None });
     }
 
-    /// Notes an extent of a file or link for the scrub.
+    /// Notes an extent of a file or link.
     pub fn note_data(&self, extent: &Extent) {
-        if let Some(data) = &self.data
-            && !extent.unwritten
-        {
+        if extent.unwritten {
+            return;
+        }
+        self.needed_parts.note(&self.geometry, extent);
+        if let Some(data) = &self.data {
             data.claim(extent.start, u64::from(extent.length));
             self.data_blocks.fetch_add(u64::from(extent.length), Relaxed);
         }

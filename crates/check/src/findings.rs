@@ -79,6 +79,8 @@ kinds! {
     159 INDEX_SHAPE "index-shape" true "The levels or depths of a directory index are wrong.";
     160 TWINS "hash-twins" true "Two names of a directory share their hash, and its flag does not say so.";
     170 ATTRIBUTE_FLAG "attribute-flag" true "A flag does not fit the attributes that are there.";
+    171 CHECKSUM_TABLE "checksum-table" true "A part of a group's table of data checksums is missing.";
+    180 DATA_CHECKSUM "data-checksum" false "Contents of a file are not what was written: their checksum is wrong.";
     181 DATA_UNREADABLE "data-unreadable" false "The device cannot read contents of a file.";
 }
 

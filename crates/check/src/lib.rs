@@ -6,7 +6,7 @@
 //! inodes     group headers, inode trees, inode blocks, file maps, attributes   (groups in parallel)
 //! names      directories: entries, list of blocks with room, index             (directories in parallel)
 //! links      orphan list, link counts, identities, every directory below the root
-//! space      free-space trees, reserve, header counts, leaks                   (groups in parallel)
+//! space      free-space trees, reserve, header counts, leaks, tables of data checksums   (groups in parallel)
 //! totals     superblock
 //! data       with `Options::scrub`: all file data, in the order of its blocks; who owns what is damaged
 //! beside     a look at a volume that somebody has open for changes
@@ -45,6 +45,7 @@ mod scrub;
 mod slots;
 mod space;
 mod superblock;
+mod tables;
 mod tree;
 
 pub use beside::check_beside;

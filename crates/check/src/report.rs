@@ -81,6 +81,8 @@ impl fmt::Display for Finding {
 pub struct Scrub {
     /// Blocks of file data.
     pub data_blocks: u64,
+    /// Blocks among them that were compared with their checksums: none on a volume without.
+    pub compared_blocks: u64,
     /// Blocks among them that cannot be read or are not what was written.
     pub damaged_blocks: u64,
 }
@@ -153,8 +155,11 @@ impl Report {
         );
         match self.scrub {
             None => out.push_str("\"scrub\":null,"),
-            Some(Scrub { data_blocks, damaged_blocks }) => {
-                let _ = write!(out, "\"scrub\":{{\"data_blocks\":{data_blocks},\"damaged_blocks\":{damaged_blocks}}},");
+            Some(Scrub { data_blocks, compared_blocks, damaged_blocks }) => {
+                let _ = write!(
+                    out,
+                    "\"scrub\":{{\"data_blocks\":{data_blocks},\"compared_blocks\":{compared_blocks},\"damaged_blocks\":{damaged_blocks}}},"
+                );
             }
         }
         let _ = write!(out, "\"seconds\":{:.3}}}", self.seconds);

@@ -13,9 +13,9 @@ use crate::replay::replay;
 use crate::report::{Place, Report, Scrub, Totals};
 use crate::scrub::scrub;
 use crate::slots::{body_parts, classify, inode_at};
-use crate::{space, superblock};
+use crate::tables::NeededParts;
+use crate::{space, superblock, tables};
 use myriad_device::BlockDevice;
-use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::InodeBlockHeader;
 use myriad_format::superblock::{Superblock, feature, has_copy};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, NameHasher};
@@ -40,6 +40,8 @@ pub struct Options<'a> {
     pub repair: bool,
     /// Read all file data too.
     pub scrub: bool,
+    /// With `repair` and `scrub`: take contents that differ from their checksums as they are.
+    pub accept_contents: bool,
     pub threads: usize,
     /// Findings kept in the report; the rest are counted.
     pub findings_max: usize,
@@ -52,7 +54,15 @@ pub struct Options<'a> {
 impl Default for Options<'_> {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        Self { repair: false, scrub: false, threads, findings_max: 1000, progress: None, now: 0 }
+        Self {
+            repair: false,
+            scrub: false,
+            accept_contents: false,
+            threads,
+            findings_max: 1000,
+            progress: None,
+            now: 0,
+        }
     }
 }
 
@@ -95,6 +105,8 @@ pub fn check(
 /// What a look at the volume gave.
 pub(crate) struct Outcome {
     pub report: Report,
+    /// Blocks of data whose checksum is wrong, if they were looked at.
+    pub wrong_data: Vec<FsBlock>,
     pub superblock: Superblock,
 }
 
@@ -133,6 +145,7 @@ pub(crate) fn look(
         entries: AtomicU64::new(0),
         data: options.scrub.then(Blocks::new),
         data_blocks: AtomicU64::new(0),
+        needed_parts: NeededParts::new(&geometry, ag_used),
     };
     for finding in replay.findings {
         context.sink.add(finding);
@@ -143,12 +156,23 @@ pub(crate) fn look(
     if let Err(why) = overlaid {
         context.report(number::SUPERBLOCK, Place::Volume, format!("after replay of the log: {why}"));
     }
-    let (mut totals, scrub) = passes(&context, &replay.pending, damage.is_some())?;
+    let Passed { mut totals, scrub, wrong_data } = passes(&context, &replay.pending, damage.is_some())?;
     totals.log_blocks = log_blocks;
     let superblock = context.superblock;
     let (findings, finding_count) = context.sink.take();
     let seconds = start.elapsed().as_secs_f64();
-    Ok(Outcome { report: Report { findings, finding_count, totals, scrub, seconds, ..Report::default() }, superblock })
+    Ok(Outcome {
+        report: Report { findings, finding_count, totals, scrub, seconds, ..Report::default() },
+        wrong_data,
+        superblock,
+    })
+}
+
+/// What the passes gave, findings apart.
+struct Passed {
+    totals: Totals,
+    scrub: Option<Scrub>,
+    wrong_data: Vec<FsBlock>,
 }
 
 /// The superblock as replay leaves it. Unless a copy stands in for it, the log may hold its newest counts.
@@ -183,11 +207,7 @@ pub(crate) fn probe_groups(reader: &Reader, from: u32) -> u32 {
     used
 }
 
-fn passes(
-    context: &Context<'_>,
-    pending: &[(FsBlock, u32)],
-    is_copy: bool,
-) -> Result<(Totals, Option<Scrub>), CheckError> {
+fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> Result<Passed, CheckError> {
     let superblock = &context.superblock;
     let geometry = &context.geometry;
     if superblock.log_device == [0; 16] && superblock.log_blocks.get() > 0 {
@@ -240,6 +260,9 @@ fn passes(
     in_parallel(context.threads, groups.len() as u64, |index| {
         let (ag, facts) = groups[index as usize];
         free.fetch_add(space::check_group(context, ag, facts), Relaxed);
+        if let Some((header, _)) = &facts.header {
+            tables::check_group(context, ag, header);
+        }
         let done = done.fetch_add(1, Relaxed) + 1;
         context.tick("space", done, groups.len() as u64, 0.9, 1.0)
     });
@@ -257,19 +280,18 @@ fn passes(
         log_blocks: 0,
     };
     check_volume(context, &totals, is_copy);
-    let scrubbed = context.data.is_some().then(|| scrub(context, &slots, &directories));
+    let (scrub, wrong_data) = context.data.is_some().then(|| scrub(context, &slots, &directories)).unzip();
     if context.cancelled.load(Relaxed) {
         return Err(CheckError::Cancelled);
     }
-    Ok((totals, scrubbed))
+    Ok(Passed { totals, scrub, wrong_data: wrong_data.unwrap_or_default() })
 }
 
 /// Free blocks of the groups that were never used.
 fn virgin_blocks(context: &Context<'_>) -> u64 {
     let geometry = &context.geometry;
-    let first = u64::from(context.ag_used) << geometry.ag_bits;
-    let groups = u64::from(geometry.ag_count.saturating_sub(context.ag_used));
-    geometry.block_count.saturating_sub(first).saturating_sub(groups * u64::from(FIXED_BLOCKS))
+    let virgin = |ag| u64::from(geometry.blocks_in(ag).saturating_sub(geometry.first_data_block(ag)));
+    (context.ag_used..geometry.ag_count).map(AgNo).map(virgin).sum()
 }
 
 fn check_names(names: &Names<'_>) {

@@ -1,4 +1,5 @@
-//! Scrub: reads all file data, in the order of its blocks, and says which files are damaged.
+//! Scrub: reads all file data, in the order of its blocks, compares it with its checksums if the volume has them, and says
+//! which files are damaged.
 //!
 //! The passes before have noted which blocks hold file data, a bit a block; whose they are is not remembered. Only when
 //! some cannot be believed are the inodes walked once more for their owners, and directories for their paths
@@ -11,8 +12,9 @@ use crate::findings::number;
 use crate::io::Damage;
 use crate::owners;
 use crate::report::{Place, Scrub};
+use crate::tables::read_table;
 use myriad_device::AlignedBuf;
-use myriad_format::FsBlock;
+use myriad_format::{FsBlock, checksum};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -25,52 +27,64 @@ const DAMAGED_MAX: usize = 1 << 20;
 /// What is wrong with a block of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
+    Checksum,
     Unreadable(String),
 }
 
 impl Fault {
     pub fn number(&self) -> u32 {
         match self {
+            Self::Checksum => number::DATA_CHECKSUM,
             Self::Unreadable(_) => number::DATA_UNREADABLE,
         }
     }
 
     pub fn sentence(&self) -> String {
         match self {
+            Self::Checksum => "the contents are not what was written: their checksum is wrong".to_owned(),
             Self::Unreadable(error) => format!("the device cannot read the contents: {error}"),
         }
     }
 }
 
-/// Damaged blocks by number.
+/// What was found so far.
 #[derive(Default)]
-struct Faults {
-    kept: BTreeMap<FsBlock, Fault>,
-    count: u64,
+struct Found {
+    kept: Mutex<BTreeMap<FsBlock, Fault>>,
+    damaged: AtomicU64,
+    compared: AtomicU64,
 }
 
-/// Reads all data that the passes before have noted.
-pub(crate) fn scrub(context: &Context<'_>, slots: &SlotTable, directories: &Directories) -> Scrub {
-    let Some(data) = &context.data else { return Scrub::default() };
+impl Found {
+    fn add(&self, block: FsBlock, fault: Fault) {
+        self.damaged.fetch_add(1, Relaxed);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < DAMAGED_MAX {
+            kept.insert(block, fault);
+        }
+    }
+}
+
+/// Reads all data that the passes before have noted. Blocks whose contents are not those of their checksums, besides.
+pub(crate) fn scrub(context: &Context<'_>, slots: &SlotTable, directories: &Directories) -> (Scrub, Vec<FsBlock>) {
+    let Some(data) = &context.data else { return Default::default() };
     let geometry = &context.geometry;
-    let faults = Mutex::new(Faults::default());
+    let found = Found::default();
     let total = context.data_blocks.load(Relaxed);
     let done = AtomicU64::new(0);
-    // Units of one page of the bit map, which lie in one group or hold several: any cut serves.
+    // Units of one page of the bit map; a group may have several, and several may share one.
     let units = geometry.block_count.div_ceil(PAGE_BLOCKS);
     in_parallel(context.threads, units, |unit| {
         let start = FsBlock(unit * PAGE_BLOCKS);
         let length = PAGE_BLOCKS.min(geometry.block_count - start.0);
-        let mut buffer = None;
+        let mut reading: Option<Reading<'_>> = None;
         let mut go_on = true;
         data.for_each_run(start, length, |start, length| {
-            let buffer = buffer.get_or_insert_with(|| AlignedBuf::zeroed(READ_BYTES.max(geometry.block_size())));
-            let per_read = (buffer.len() / geometry.block_size()) as u64;
+            let reading = reading.get_or_insert_with(|| Reading::new(context, &found));
             let mut at = 0;
             while at < length && go_on {
-                let count = per_read.min(length - at);
-                let bytes = &mut buffer[..count as usize * geometry.block_size()];
-                read_run(context, start.offset_by(at), bytes, &faults);
+                let count = reading.blocks_max().min(length - at);
+                reading.read_run(start.offset_by(at), count);
                 at += count;
                 let done = done.fetch_add(count, Relaxed) + count;
                 go_on = context.tick_scrub(done, total);
@@ -79,33 +93,80 @@ pub(crate) fn scrub(context: &Context<'_>, slots: &SlotTable, directories: &Dire
         });
         go_on
     });
-    let faults = faults.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let untold = faults.count - faults.kept.len() as u64;
+    let faults = found.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let scrub = Scrub {
+        data_blocks: done.into_inner(),
+        compared_blocks: found.compared.into_inner(),
+        damaged_blocks: found.damaged.into_inner(),
+    };
+    let untold = scrub.damaged_blocks - faults.len() as u64;
     if untold > 0 {
         context.report(number::DATA_UNREADABLE, Place::Volume, format!("{untold} more blocks of data are damaged"));
     }
-    if !faults.kept.is_empty() {
-        owners::report(context, slots, directories, &faults.kept);
+    if !faults.is_empty() {
+        owners::report(context, slots, directories, &faults);
     }
-    Scrub { data_blocks: done.into_inner(), damaged_blocks: faults.count }
+    (scrub, faults.into_iter().filter(|(_, fault)| *fault == Fault::Checksum).map(|(block, _)| block).collect())
 }
 
-/// Reads a run; block by block when that fails, to name the one that cannot be read.
-fn read_run(context: &Context<'_>, start: FsBlock, bytes: &mut [u8], faults: &Mutex<Faults>) {
-    if context.reader.read_device(start, bytes).is_ok() {
-        return;
+/// What one thread reads with.
+struct Reading<'a> {
+    context: &'a Context<'a>,
+    found: &'a Found,
+    buffer: AlignedBuf,
+    /// The block of a table at hand; empty bytes: it cannot be believed, which its group's pass has reported.
+    table: (FsBlock, Vec<u8>),
+}
+
+impl<'a> Reading<'a> {
+    fn new(context: &'a Context<'a>, found: &'a Found) -> Self {
+        let buffer = AlignedBuf::zeroed(READ_BYTES.max(context.geometry.block_size()));
+        Self { context, found, buffer, table: (FsBlock::NONE, Vec::new()) }
     }
-    for (index, bytes) in bytes.chunks_exact_mut(context.geometry.block_size()).enumerate() {
-        let block = start.offset_by(index as u64);
-        let Err(damage) = context.reader.read_device(block, bytes) else { continue };
-        let error = match damage {
-            Damage::Unreadable { error, .. } => error.to_string(),
-            Damage::Corrupt(corrupt) => corrupt.to_string(),
-        };
-        let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
-        faults.count += 1;
-        if faults.kept.len() < DAMAGED_MAX {
-            faults.kept.insert(block, Fault::Unreadable(error));
+
+    fn blocks_max(&self) -> u64 {
+        (self.buffer.len() / self.context.geometry.block_size()) as u64
+    }
+
+    /// Reads a run; block by block when that fails, to name the one that cannot be read.
+    fn read_run(&mut self, start: FsBlock, count: u64) {
+        let block_size = self.context.geometry.block_size();
+        let reader = &self.context.reader;
+        let whole = reader.read_device(start, &mut self.buffer[..count as usize * block_size]).is_ok();
+        for index in 0..count {
+            let block = start.offset_by(index);
+            let range = index as usize * block_size..(index as usize + 1) * block_size;
+            if !whole && let Err(damage) = reader.read_device(block, &mut self.buffer[range.clone()]) {
+                let error = match damage {
+                    Damage::Unreadable { error, .. } => error.to_string(),
+                    Damage::Corrupt(corrupt) => corrupt.to_string(),
+                };
+                self.found.add(block, Fault::Unreadable(error));
+                continue;
+            }
+            if let Some(stored) = self.checksum(block) {
+                self.found.compared.fetch_add(1, Relaxed);
+                if checksum::of(&self.buffer[range]) != stored {
+                    self.found.add(block, Fault::Checksum);
+                }
+            }
         }
+    }
+
+    /// The checksum of a block, if there is one.
+    fn checksum(&mut self, block: FsBlock) -> Option<u32> {
+        let geometry = &self.context.geometry;
+        if !geometry.has_checksums {
+            return None;
+        }
+        let (table, index) = geometry.checksum_of(block);
+        if self.table.0 != table {
+            let mut bytes = self.context.reader.new_buffer();
+            if read_table(&self.context.reader, table, &mut bytes).is_err() {
+                bytes.clear();
+            }
+            self.table = (table, bytes);
+        }
+        (!self.table.1.is_empty()).then(|| checksum::read(&self.table.1, index))
     }
 }

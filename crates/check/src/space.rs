@@ -44,7 +44,9 @@ pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -
     let mut free: Vec<(u32, u32)> = Vec::with_capacity(by_start.len());
     let mut end = 0;
     for (start, length) in by_start {
-        let inside = start >= FIXED_BLOCKS && length > 0 && start.checked_add(length).is_some_and(|end| end <= blocks);
+        let inside = start >= geometry.first_data_block(ag)
+            && length > 0
+            && start.checked_add(length).is_some_and(|end| end <= blocks);
         if !inside || start < end {
             context.report(number::SPACE_EXTENT, place, format!("the free extent {start} + {length} is impossible"));
             continue;
@@ -162,7 +164,7 @@ fn check_leaks(context: &Context<'_>, ag: AgNo, free: &[(u32, u32)]) {
             true
         });
     };
-    let mut at = u64::from(FIXED_BLOCKS);
+    let mut at = u64::from(geometry.first_data_block(ag));
     for &(start, length) in free {
         gap(at, u64::from(start));
         at = u64::from(start) + u64::from(length);

@@ -77,7 +77,7 @@ pub(crate) fn describes_same(a: &Superblock, b: &Superblock) -> bool {
         let sizes = (s.block_bits, s.ag_blocks.get(), s.region_blocks.get());
         let seams = (s.space, s.inodes, s.map, s.directory, s.lookup, s.volume_kind);
         let log = (s.log_start.get(), s.log_blocks.get(), s.log_device);
-        (s.volume(), sizes, seams, log, s.hash_key, s.root_ino.get())
+        (s.volume(), sizes, seams, log, s.hash_key, s.root_ino.get(), s.geometry().has_checksums)
     };
     fixed(a) == fixed(b)
 }

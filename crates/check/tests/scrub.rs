@@ -53,9 +53,9 @@ impl BlockDevice for Scratched {
     }
 }
 
-fn make() -> Arc<MemoryDevice> {
+fn make(data_checksums: bool) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let options = MkfsOptions { ag_size: Some(16 << 20), seed: Some(7), ..MkfsOptions::default() };
+    let options = MkfsOptions { ag_size: Some(16 << 20), data_checksums, seed: Some(7), ..MkfsOptions::default() };
     Fs::format_device(device.clone(), None, &options).unwrap();
     device
 }
@@ -97,7 +97,7 @@ fn files(findings: &[Finding]) -> Vec<(u32, Option<FileRange>)> {
 
 #[test]
 fn every_block_of_data_is_read_once_and_in_order() {
-    let device = make();
+    let device = make(false);
     change(&device, |session| {
         for name in 0..200 {
             put(session, &format!("/{name}"), &vec![b'a'; 3 * BLOCK as usize]);
@@ -117,7 +117,7 @@ fn every_block_of_data_is_read_once_and_in_order() {
     let report = check(scratched.clone(), None, &options).unwrap();
     assert!(report.is_sound(), "{}", report.to_json());
     let scrubbed = report.scrub.unwrap();
-    assert_eq!((scrubbed.data_blocks, scrubbed.damaged_blocks), (data.len() as u64, 0));
+    assert_eq!((scrubbed.data_blocks, scrubbed.compared_blocks, scrubbed.damaged_blocks), (data.len() as u64, 0, 0));
     let reads = scratched.reads.lock().unwrap();
     let blocks: Vec<u64> = reads[metadata..]
         .iter()
@@ -129,7 +129,7 @@ fn every_block_of_data_is_read_once_and_in_order() {
 
 #[test]
 fn what_cannot_be_read_is_named_by_path_and_bytes() {
-    let device = make();
+    let device = make(false);
     change(&device, |session| {
         session.mkdir("/d", 0o755).unwrap();
         session.mkdir("/d/deeper", 0o755).unwrap();
@@ -170,9 +170,147 @@ fn what_cannot_be_read_is_named_by_path_and_bytes() {
 
 #[test]
 fn a_scrub_can_be_cancelled() {
-    let device = make();
+    let device = make(false);
     change(&device, |session| put(session, "/large", &vec![7; 8 << 20]));
     let progress = |progress: myriad_check::Progress| progress.phase != "data";
     let options = Options { scrub: true, progress: Some(&progress), ..Options::default() };
     assert!(matches!(check(device, None, &options), Err(myriad_check::CheckError::Cancelled)));
+}
+
+fn flip(device: &MemoryDevice, offset: u64, byte: usize) {
+    let mut block = vec![0; BLOCK as usize];
+    device.read(offset, &mut block).unwrap();
+    block[byte] ^= 1;
+    device.write(offset, &block).unwrap();
+}
+
+/// A volume with checksums, and a file of which some blocks are damaged: the second and third, and the last, past its end.
+fn damaged() -> Arc<MemoryDevice> {
+    let device = make(true);
+    change(&device, |session| {
+        session.mkdir("/d", 0o755).unwrap();
+        for (name, size) in [("sound", 40), ("before", 3), ("after", 1)] {
+            put(session, &format!("/d/{name}"), &vec![b's'; size * BLOCK as usize]);
+        }
+        let parts = [b"0000", b"1111", b"2222", b"3333"].map(|byte| byte.repeat(BLOCK as usize / 4));
+        put(session, "/d/letter", &[parts.concat(), b"the end".to_vec()].concat());
+    });
+    flip(&device, find(&device, b"1111")[0], 5);
+    flip(&device, find(&device, b"2222")[0], 4095);
+    flip(&device, find(&device, b"the end")[0], 100);
+    device
+}
+
+fn damaged_ranges() -> Vec<(u32, Option<FileRange>)> {
+    [(4096, 8192), (16384, 4096)].map(|(at, length)| (number::DATA_CHECKSUM, range("/d/letter", at, length))).to_vec()
+}
+
+#[test]
+fn contents_that_differ_from_their_checksums_are_named_and_left_alone() {
+    let device = damaged();
+    let before = device.clone_image();
+    let plain = check(device.clone(), None, &Options::default()).unwrap();
+    assert!(plain.is_sound(), "without a scrub nobody knows: {}", plain.to_json());
+    for repair in [false, true] {
+        let report = scrub(device.clone(), repair);
+        assert_eq!(files(&report.findings), damaged_ranges());
+        assert_eq!((report.repaired, report.is_sound()), (false, false));
+        let scrubbed = report.scrub.unwrap();
+        assert_eq!((scrubbed.damaged_blocks, scrubbed.compared_blocks), (3, scrubbed.data_blocks));
+    }
+    let mut bytes = [vec![0; SIZE as usize], vec![0; SIZE as usize]];
+    device.read(0, &mut bytes[0]).unwrap();
+    before.read(0, &mut bytes[1]).unwrap();
+    assert!(bytes[0] == bytes[1], "neither data nor checksums are changed unasked");
+}
+
+/// Structural damage elsewhere is repaired; the contents are still told of, and still refused by the engine.
+#[test]
+fn a_repair_does_not_bless_damaged_contents() {
+    let device = damaged();
+    let block = find(&device, b"MYAG")[1];
+    flip(&device, block, 77);
+    let report = scrub(device.clone(), true);
+    assert!(report.repaired);
+    assert!(report.findings.iter().all(|finding| finding.file.is_none()), "{}", report.to_json());
+    assert_eq!(files(&report.remaining), damaged_ranges());
+    change(&device, |session| {
+        let file = session.open("/d/letter", OpenOptions { read: true, ..OpenOptions::default() }).unwrap();
+        let mut buf = vec![0; BLOCK as usize];
+        file.read_at(&mut buf, 0).unwrap();
+        assert_eq!(file.read_at(&mut buf, BLOCK).unwrap_err().errno(), myriad_engine::Errno::IO);
+    });
+}
+
+#[test]
+fn contents_are_taken_as_they_are_when_that_is_asked_for() {
+    let accept = Options { repair: true, scrub: true, accept_contents: true, ..Options::default() };
+    let cut = || {
+        // Power is lost with the log full: the table must not be laid over again.
+        let device = damaged();
+        let options = MountOptions { background: false, cache_size: 16 << 20, ..MountOptions::default() };
+        let fs = Fs::open_device(device.clone(), None, options).unwrap();
+        put(&fs.session(Cred::root()), "/d/new", b"written since");
+        fs.sync().unwrap();
+        Arc::new(device.clone_image())
+    };
+    for device in [damaged(), cut()] {
+        let report = check(device.clone(), None, &accept).unwrap();
+        assert!(report.repaired && report.is_sound(), "{}", report.to_json());
+        assert_eq!(files(&report.findings), damaged_ranges());
+        assert!(report.actions.iter().any(|action| action == "blocks of data taken as they are, as was asked for: 3"));
+        assert!(scrub(device.clone(), false).is_sound());
+        change(&device, |session| {
+            let file = session.open("/d/letter", OpenOptions { read: true, ..OpenOptions::default() }).unwrap();
+            let mut buf = vec![0; BLOCK as usize];
+            assert_eq!(file.read_at(&mut buf, BLOCK).unwrap(), BLOCK as usize);
+            assert_eq!((buf[4], buf[5]), (b'1', b'1' ^ 1));
+        });
+    }
+}
+
+/// Of a table that is torn, the checksums that can be read still speak for the data; what none speaks for is told.
+#[test]
+fn a_damaged_table_is_written_anew_and_says_what_nothing_vouches_for() {
+    let device = make(true);
+    change(&device, |session| put(session, "/letter", &vec![b'l'; 20 * BLOCK as usize]));
+    // A checksum that is not zero, of the third block or so of the file.
+    let table = find(&device, b"MYCS")[0];
+    let mut block = vec![0; BLOCK as usize];
+    device.read(table, &mut block).unwrap();
+    let first = (64..block.len()).step_by(4).find(|&at| block[at..at + 4] != [0; 4]).unwrap();
+    flip(&device, table, first + 8);
+    let plain = check(device.clone(), None, &Options::default()).unwrap();
+    assert_eq!(plain.findings.iter().map(|finding| finding.number).collect::<Vec<_>>(), [number::BLOCK_CRC]);
+    let options = MountOptions { background: false, cache_size: 16 << 20, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).unwrap();
+    let letter =
+        fs.session(Cred::root()).open("/letter", OpenOptions { read: true, ..OpenOptions::default() }).unwrap();
+    let refused = letter.read_at(&mut block, 0).unwrap_err();
+    assert_eq!(refused.errno(), myriad_engine::Errno::UCLEAN, "a table that cannot be believed vouches for nothing");
+    drop(letter);
+    fs.close().unwrap();
+    let report = scrub(device.clone(), true);
+    assert!(report.repaired && report.is_sound(), "{}", report.to_json());
+    let told = |text: &str| report.actions.iter().any(|action| action.contains(text));
+    assert!(told("that agree with what was left: 19, that were taken as they are: 1"), "{:?}", report.actions);
+    assert!(told(": its checksums were lost; blocks of data taken as they are: 1"), "{:?}", report.actions);
+    assert!(scrub(device, false).is_sound());
+}
+
+#[test]
+fn a_table_that_was_never_made_is_found_missing_and_made() {
+    let device = make(true);
+    change(&device, |session| put(session, "/letter", &vec![b'l'; 20 * BLOCK as usize]));
+    // The header of group 0, whose bytes 104 to 111 say what was made.
+    let mut block = vec![0; BLOCK as usize];
+    device.read(BLOCK, &mut block).unwrap();
+    assert_ne!(block[104..112], [0; 8]);
+    block[104..112].fill(0);
+    myriad_format::header::seal(&mut block, 0);
+    device.write(BLOCK, &block).unwrap();
+    let plain = check(device.clone(), None, &Options::default()).unwrap();
+    assert_eq!(plain.findings.iter().map(|finding| finding.number).collect::<Vec<_>>(), [number::CHECKSUM_TABLE]);
+    let report = scrub(device.clone(), true);
+    assert!(report.repaired && report.is_sound(), "{}", report.to_json());
 }

@@ -108,6 +108,10 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             "the device is failing or full: see the host's log, and copy the image while it can be read",
         ),
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
+        Error::Damaged(damage) => (
+            damage.to_string(),
+            "restore the file from a copy, or write that block anew; myriad fsck --scrub lists all that is damaged",
+        ),
         Error::Incompatible(incompatible) => (incompatible.to_string(), "use a newer myriad"),
         Error::Foreign => ("not a Myriad volume".into(), "check the name, or make a volume with myriad mkfs"),
         Error::Truncated { found, needed } => {

@@ -32,7 +32,7 @@ counters! {
     checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, blocks_homed, log_stalls,
     orphans_reclaimed, deferred_truncates,
     /// File data.
-    delalloc_flushes, delalloc_pages, delalloc_cancelled, data_reads, direct_reads,
+    delalloc_flushes, delalloc_pages, delalloc_cancelled, data_reads, direct_reads, data_checksum_errors,
 }
 
 const COUNT: usize = NAMES.len();

@@ -1,12 +1,24 @@
 //! Errors: the caller's, the device's, the volume's. Our own mistakes are assertions, never an `Error`.
 
 use myriad_format::superblock::SuperblockError;
-use myriad_format::{Corrupt, Incompatible};
+use myriad_format::{Corrupt, FsBlock, Incompatible, Ino};
 use std::io;
 
 pub use rustix::io::Errno;
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// A block of file data whose checksum is not that of what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{ino:?}: the data at byte {offset} ({block:?}): checksum {stored:#010x} stored, {computed:#010x} computed")]
+pub struct DamagedData {
+    pub ino: Ino,
+    /// Where in the file the block begins, in bytes.
+    pub offset: u64,
+    pub block: FsBlock,
+    pub stored: u32,
+    pub computed: u32,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -19,6 +31,9 @@ pub enum Error {
     /// The volume holds something no correct engine writes.
     #[error("{0}; run myriad fsck")]
     Corrupt(#[from] Corrupt),
+    /// File data is not what was written; the rest of the file can be read.
+    #[error("{0}; restore the file from a copy; myriad fsck --scrub lists all that is damaged")]
+    Damaged(DamagedData),
     /// The volume is sound but needs what this build lacks.
     #[error("{0}")]
     Incompatible(#[from] Incompatible),
@@ -49,7 +64,7 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Refused(errno) => *errno,
-            Self::Io { .. } | Self::Shutdown => Errno::IO,
+            Self::Io { .. } | Self::Damaged(_) | Self::Shutdown => Errno::IO,
             Self::Corrupt(_) => Errno::UCLEAN,
             Self::Incompatible(_) | Self::Foreign | Self::Truncated { .. } => Errno::INVAL,
             Self::Option { .. } => Errno::INVAL,

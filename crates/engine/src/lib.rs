@@ -51,6 +51,7 @@
 mod attr_list;
 mod btree;
 mod cache;
+mod checksums;
 mod counters;
 mod dir;
 mod edit;
@@ -76,6 +77,6 @@ mod types;
 mod volume;
 mod xattr;
 
-pub use error::{Errno, Error, Result};
+pub use error::{DamagedData, Errno, Error, Result};
 pub use session::*;
 pub use types::*;

@@ -8,9 +8,12 @@ use crate::perm::NewInode;
 use crate::types::{MkfsOptions, MountOptions, Order};
 use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
+use myriad_format::checksum::{ChecksumHeader, TABLE_BLOCKS_MAX};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
-use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, has_copy, seam};
+use myriad_format::superblock::{
+    BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy, seam,
+};
 use myriad_format::{AG_COUNT_MAX, AgNo, BlockKind, FsBlock, Lsn, header};
 use myriad_log::{LogPlace, RING_UNITS_MIN};
 use std::sync::Arc;
@@ -29,6 +32,13 @@ const CHUNK_BYTES: u64 = 32 << 10;
 
 fn option_error(option: &'static str, reason: impl Into<String>) -> Error {
     Error::Option { option, reason: reason.into() }
+}
+
+/// Largest group, in bytes, whose table of checksums is not too large.
+fn table_max(block: u64) -> u64 {
+    let checksums = (block - ChecksumHeader::SIZE as u64) / 4;
+    let blocks = u64::from(TABLE_BLOCKS_MAX) * checksums;
+    block << blocks.ilog2()
 }
 
 /// The superblock that the options ask for.
@@ -60,11 +70,17 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
         // Eight groups or more, of 16 MiB to 1 GiB: enough for parallel work, few enough to keep their headers cached.
         None => (device.size() / 8).next_power_of_two().clamp(16 << 20, AG_MAX).min((block << 31).next_power_of_two()),
     };
+    let table_max = table_max(block);
+    let ag_size = if options.data_checksums && options.ag_size.is_none() { ag_size.min(table_max) } else { ag_size };
     let least = (device.size() / u64::from(AG_COUNT_MAX)).next_power_of_two();
     if options.ag_size.is_some_and(|size| size < least && blocks.div_ceil(size / block) > u64::from(AG_COUNT_MAX)) {
         return Err(option_error("ag-size", format!("more than {AG_COUNT_MAX} groups; the least size is {least}")));
     }
     let ag_size = if options.ag_size.is_none() { ag_size.max(least) } else { ag_size };
+    if options.data_checksums && ag_size > table_max {
+        let why = format!("groups of {ag_size} bytes are too large; the most is {table_max}; or use larger blocks");
+        return Err(option_error("data-checksums", why));
+    }
     let ag_blocks = ag_size / block;
     // A last group too short to be of use stays out.
     let rest = blocks % ag_blocks;
@@ -112,9 +128,6 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
         return Err(option_error("order", "order=log needs a log; do not set its size to 0"));
     }
     let log_blocks = log_bytes / block;
-    if external_log.is_none() && log_blocks + u64::from(FIXED_BLOCKS) + 40 > first_ag {
-        return Err(option_error("log-size", "the log leaves no room in the first group"));
-    }
 
     let mut sb = Superblock::zeroed();
     let (uuid, key, log_uuid) = random_ids(options.seed)?;
@@ -133,12 +146,17 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
     sb.ag_count = U32::new(blocks.div_ceil(ag_blocks) as u32);
     sb.region_blocks = U32::new((region_size / block) as u32);
     sb.ag_high_water = U32::new(1);
+    sb.features_read_only = U64::new(if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 });
+    let log_start = u64::from(sb.geometry().first_data_block(AgNo(0)));
+    if external_log.is_none() && log_start + log_blocks + 40 > first_ag {
+        return Err(option_error("log-size", "the log leaves no room in the first group"));
+    }
     sb.hash_key = key;
     if external_log.is_some() {
         sb.log_device = log_uuid;
         sb.log_blocks = U64::new(log_blocks);
     } else if log_blocks > 0 {
-        sb.log_start = U64::new(u64::from(FIXED_BLOCKS));
+        sb.log_start = U64::new(log_start);
         sb.log_blocks = U64::new(log_blocks);
     }
     sb.last_order = U32::new(u32::from(if options.order == Order::Log { seam::ORDER_LOG } else { seam::ORDER_NONE }));
@@ -225,7 +243,7 @@ pub(crate) fn format(
         txn.finish(result)?;
     }
     for ag in 1..geometry.ag_count {
-        let virgin = i64::from(geometry.blocks_in(AgNo(ag)).saturating_sub(FIXED_BLOCKS));
+        let virgin = i64::from(geometry.blocks_in(AgNo(ag)).saturating_sub(geometry.first_data_block(AgNo(ag))));
         volume.totals.free_blocks.fetch_add(virgin, Ordering::Relaxed);
         volume.totals.ready_blocks.fetch_add(virgin, Ordering::Relaxed);
     }

@@ -165,6 +165,7 @@ mod tests {
             ag_count: 4,
             block_count: 1 << 17,
             chunk_blocks: 8,
+            has_checksums: false,
         };
         Placement::new(&geometry, policy, 7)
     }

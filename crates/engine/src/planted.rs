@@ -41,6 +41,7 @@ bugs! {
     TornSuperblock "torn-superblock" "The superblock's checksum is not looked at.";
     OrphanLeaked "orphan-leaked" "An open file that loses its last name is not put into the list of orphans.";
     DoubleAllocation "double-allocation" "Allocated blocks stay in the free-space trees.";
+    OverwriteInPlace "overwrite-in-place" "Data with checksums is overwritten where it is, which the last commit still refers to.";
     RenameLost "rename-lost" "A rename to a new name is answered and not done.";
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cache::ProcessMark;
 use crate::dir::Name;
-use crate::error::{Errno, Error, Result};
+use crate::error::{DamagedData, Errno, Error, Result};
 use crate::file::{self, OpenFile};
 use crate::inode;
 use crate::mkfs;
@@ -158,6 +158,12 @@ impl Fs {
     pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
         // A second keeper would not know what the first one holds.
         assert!(self.volume().files.keeper.set(keeper).is_ok(), "a volume has one keeper");
+    }
+
+    /// Has `tell` told of each read of data whose checksum is wrong, besides the error that its reader gets. Set once; it
+    /// must not use the volume.
+    pub fn on_damaged_data(&self, tell: impl Fn(DamagedData) + Send + Sync + 'static) {
+        assert!(self.volume().on_damage.set(Box::new(tell)).is_ok(), "one is told of damage");
     }
 
     /// Ends what [`Keeper::hold`] or [`File::hold`] began: without other handles, the file is gone.
@@ -1100,8 +1106,8 @@ impl Session {
         let made = self.ops().make(Ino(parent.ino), name, &file);
         if made.is_err() {
             // Published last of all, the frames are still ours.
-            for (_, frame) in pages {
-                volume.cache.drop_private(frame);
+            for page in pages {
+                volume.cache.drop_private(page.frame);
             }
             return made;
         }

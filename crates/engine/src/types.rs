@@ -382,6 +382,8 @@ pub struct MkfsOptions {
     pub log_size: Option<u64>,
     /// Keep the log on this device instead.
     pub log_device: Option<std::path::PathBuf>,
+    /// Checksums of file data, verified whenever it is read from the device. What overwrites goes to new blocks.
+    pub data_checksums: bool,
     /// Up to 63 bytes.
     pub label: String,
     /// Order that a mount uses unless told otherwise.
@@ -404,6 +406,7 @@ impl Default for MkfsOptions {
             region_size: 32 << 20,
             log_size: None,
             log_device: None,
+            data_checksums: false,
             label: String::new(),
             order: Order::Log,
             seed: None,

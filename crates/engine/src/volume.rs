@@ -3,7 +3,7 @@
 use crate::cache::{Cache, flag};
 use crate::counters::{Count, Counters};
 use crate::edit::BlockStore;
-use crate::error::{Errno, Error, Result};
+use crate::error::{DamagedData, Errno, Error, Result};
 use crate::file::OpenFiles;
 use crate::inode;
 use crate::locks::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -21,8 +21,8 @@ use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Geometry, Ino, N
 use myriad_log::{Log, LogError, LogPlace};
 use parking_lot::Condvar;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use zerocopy::little_endian::{I64, U32, U64};
 
 /// Inode locks. Inodes share a lock by hash; an operation that needs several takes them in the order of their numbers,
@@ -41,6 +41,9 @@ pub(crate) const OPERATION_BLOCKS: u64 = 24;
 /// Nodes that one change in the middle of a file's map may need: two more extents, each of which may split every level
 /// of a tree of three and add one.
 pub(crate) const MAP_BLOCKS: u64 = 8;
+/// Part of the log, in bytes, for each block that one transaction overwrites out of place: what it frees, maps and notes
+/// takes a third of that in the worst case, and a transaction must fit the half of the log that a checkpoint may take.
+const OVERWRITE_LOG_BYTES: u64 = 1024;
 /// With more blocks than this to spare, an operation need not look at what others have reserved: it is more than 300
 /// of them can ask for at once.
 const PLENTY: i64 = 8192;
@@ -97,6 +100,8 @@ pub(crate) struct Volume {
     pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
     /// File data has been written that no flush has covered yet.
     pub data_unflushed: AtomicBool,
+    /// Who is told of each read of damaged data.
+    pub on_damage: OnceLock<Box<dyn Fn(DamagedData) + Send + Sync>>,
     /// Feature bits set since the superblock was last written.
     pub features: AtomicU64,
     groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
@@ -113,6 +118,8 @@ pub(crate) struct Volume {
     /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
     pub dirty_data_soft: u64,
     pub dirty_data_max: u64,
+    /// Pages that one transaction may put into the place of mapped blocks.
+    pub overwrite_pages_max: usize,
 }
 
 /// What the background thread is told.
@@ -216,6 +223,7 @@ impl Volume {
             namespace_generation: AtomicU64::new(1),
             rename_lock: Mutex::new(()),
             data_unflushed: AtomicBool::new(false),
+            on_damage: OnceLock::new(),
             features: AtomicU64::new(superblock.features_compatible.get()),
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
             stray_blocks: Mutex::new(Vec::new()),
@@ -228,6 +236,7 @@ impl Volume {
             log_hard: log_capacity / 8,
             dirty_data_soft: (frames / 16).min(DIRTY_SOFT_BYTES >> geometry.block_bits),
             dirty_data_max: frames / 4,
+            overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
             cache,
             options,
             superblock,
@@ -448,15 +457,15 @@ impl Volume {
     }
 
     /// Promises `blocks` to a file's dirty data; ENOSPC if they are not there.
-    pub fn reserve(&self, blocks: u64) -> Result<()> {
+    pub fn reserve(&self, blocks: u64, share: Share) -> Result<()> {
         for attempt in 0..2 {
             self.totals.reserved_blocks.fetch_add(blocks as i64, Ordering::SeqCst);
-            if self.has_spare(Share::Common) {
+            if self.has_spare(share) {
                 return Ok(());
             }
             self.totals.reserved_blocks.fetch_sub(blocks as i64, Ordering::SeqCst);
             if attempt == 0 {
-                self.find_space(blocks, Share::Common)?;
+                self.find_space(blocks, share)?;
             }
         }
         Err(Errno::NOSPC.into())
@@ -729,7 +738,7 @@ impl Volume {
         let _lock = self.high_water_lock.lock();
         for number in self.high_water()..=ag.0 {
             let ag = AgNo(number);
-            let virgin = i64::from(self.geometry.blocks_in(ag).saturating_sub(FIXED_BLOCKS));
+            let virgin = i64::from(self.geometry.blocks_in(ag).saturating_sub(self.geometry.first_data_block(ag)));
             let space = AgSpace::init_group(txn, ag, &[])?;
             self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()) - virgin, Ordering::Relaxed);
             *self.groups[number as usize].lock() = Some(Box::new(space));
@@ -756,7 +765,14 @@ impl Volume {
     }
 
     fn is_too_small(&self, ag: AgNo) -> bool {
-        self.geometry.blocks_in(ag) <= FIXED_BLOCKS + RESERVE_MAX as u32
+        self.geometry.blocks_in(ag) <= self.geometry.first_data_block(ag) + RESERVE_MAX as u32
+    }
+
+    /// The block of a group at which to look for space near `goal`. The group is not too small.
+    fn near(&self, ag: AgNo, goal: FsBlock) -> AgBlock {
+        let first = self.geometry.first_data_block(ag);
+        let at = if ag == self.geometry.ag_of(goal) { self.geometry.ag_block_of(goal).0 } else { first };
+        AgBlock(at.clamp(first, self.geometry.blocks_in(ag) - 1))
     }
 
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`.
@@ -765,9 +781,7 @@ impl Volume {
             if self.is_too_small(ag) {
                 continue;
             }
-            let near =
-                if ag == self.geometry.ag_of(goal) { self.geometry.ag_block_of(goal) } else { AgBlock(FIXED_BLOCKS) };
-            let near = AgBlock(near.0.clamp(FIXED_BLOCKS, self.geometry.blocks_in(ag) - 1));
+            let near = self.near(ag, goal);
             let found = self.with_group(txn, ag, |space, txn| {
                 if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
             })?;
@@ -786,12 +800,7 @@ impl Volume {
                 if self.is_too_small(ag) || (!grow && ag.0 >= self.high_water()) {
                     continue;
                 }
-                let at = if ag == self.geometry.ag_of(near) {
-                    self.geometry.ag_block_of(near)
-                } else {
-                    AgBlock(FIXED_BLOCKS)
-                };
-                let at = AgBlock(at.0.clamp(FIXED_BLOCKS, self.geometry.blocks_in(ag) - 1));
+                let at = self.near(ag, near);
                 if let Some((block, slot)) =
                     self.with_group(txn, ag, |space, txn| space.allocate_inode(txn, at, grow))?
                 {
@@ -1104,7 +1113,7 @@ mod tests {
     fn promises_and_operations_share_what_there_is() {
         let volume = volume();
         let spare = volume.spare_blocks(Share::Common) as u64;
-        volume.reserve(spare - 24).unwrap();
+        volume.reserve(spare - 24, Share::Common).unwrap();
         let mut operation = volume.begin(24).unwrap();
         assert!(!operation.try_reserve(1, Share::Common));
         drop(operation);

@@ -30,6 +30,7 @@ fn vary(setup: &mut Setup, seed: u64) {
     options.background = rng.percent(30);
     options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);
     options.discard = rng.percent(20);
+    setup.data_checksums = rng.percent(40);
 }
 
 fn look_at_closed(devices: &Devices) {

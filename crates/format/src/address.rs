@@ -100,6 +100,8 @@ pub struct Geometry {
     pub block_count: u64,
     /// Inode blocks in a newly made chunk.
     pub chunk_blocks: u32,
+    /// Whether each group begins with a table of checksums of its blocks.
+    pub has_checksums: bool,
 }
 
 impl Geometry {
@@ -173,13 +175,14 @@ impl Geometry {
         (slot != 0 && block.0 != 0 && block.0 < self.block_count).then_some((block, slot))
     }
 
-    /// Whether `length` blocks from `start` lie inside one group of the volume, past its fixed blocks.
+    /// Whether `length` blocks from `start` lie inside one group of the volume, past its fixed blocks and its table of
+    /// checksums.
     pub fn is_data_range(&self, start: FsBlock, length: u64) -> bool {
         let Some(end) = start.0.checked_add(length) else { return false };
         length > 0
             && end <= self.block_count
             && self.ag_of(start) == self.ag_of(FsBlock(end - 1))
-            && self.ag_block_of(start).0 >= crate::group::FIXED_BLOCKS
+            && self.ag_block_of(start).0 >= self.first_data_block(self.ag_of(start))
     }
 }
 
@@ -195,6 +198,7 @@ mod tests {
             ag_count: 3,
             block_count: 4096 * 2 + 100,
             chunk_blocks: 8,
+            has_checksums: false,
         }
     }
 

@@ -82,6 +82,7 @@ mod tests {
             ag_count: 1 << 20,
             block_count: 1 << 40,
             chunk_blocks: 8,
+            has_checksums: false,
         };
         let extent = Extent {
             file_block: FileBlock((1 << 53) + 5),

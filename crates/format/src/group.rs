@@ -1,7 +1,7 @@
 //! The header of an allocation group.
 
 use crate::on_disk::on_disk;
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U32, U64};
 
 /// Blocks at the start of each group that are never free: superblock or its copy, group header, the first blocks of
 /// the two free-space trees and of the inode tree.
@@ -36,13 +36,14 @@ on_disk! {
         76 => inode_blocks: U32,
         80 => inodes_used: U32,
         84 => directories: U32,
-        /// Roots reserved for shared blocks and for checksums of file data; 0.
+        /// Root reserved for shared blocks; 0.
         88 => refcount_root: U32,
-        92 => checksum_root: U32,
+        92 => reserved: U32,
         /// Blocks held back for the free-space trees' own growth, so that freeing never needs to allocate.
         96 => reserve_count: U32,
         100 => region_count: U32,
-        104 => reserved: [u8; 8],
+        /// Bit i: part i of the table of checksums has been made. 0 on a volume without.
+        104 => checksums_made: U64,
         112 => reserve: [U32; 24],
     }
 }

@@ -37,10 +37,11 @@ pub enum BlockKind {
     DirIndex = u32::from_le_bytes(*b"MYDI"),
     Attributes = u32::from_le_bytes(*b"MYAT"),
     Orphans = u32::from_le_bytes(*b"MYOR"),
+    Checksums = u32::from_le_bytes(*b"MYCS"),
 }
 
 impl BlockKind {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Superblock,
         Self::Group,
         Self::FreeByStart,
@@ -52,6 +53,7 @@ impl BlockKind {
         Self::DirIndex,
         Self::Attributes,
         Self::Orphans,
+        Self::Checksums,
     ];
 
     pub fn magic(self) -> u32 {
@@ -75,6 +77,7 @@ impl BlockKind {
             Self::DirIndex => "directory index",
             Self::Attributes => "extended attributes",
             Self::Orphans => "orphan list",
+            Self::Checksums => "checksums of file data",
         }
     }
 

@@ -12,6 +12,7 @@ mod hash;
 mod on_disk;
 
 pub mod btree;
+pub mod checksum;
 pub mod dir;
 pub mod extent;
 pub mod group;
@@ -36,6 +37,7 @@ pub const LAYOUTS: &[Layout] = &[
     superblock::OrphanHeader::LAYOUT,
     group::GroupHeader::LAYOUT,
     group::RegionSummary::LAYOUT,
+    checksum::ChecksumHeader::LAYOUT,
     btree::NodeHeader::LAYOUT,
     btree::ChildEntry::LAYOUT,
     inode::InodeBlockHeader::LAYOUT,

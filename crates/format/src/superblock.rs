@@ -1,7 +1,7 @@
 //! The superblock: the first 512 bytes of the volume, copied to the start of some groups.
 
 use crate::on_disk::on_disk;
-use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address};
+use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, checksum};
 use crate::{BlockKind, header};
 use zerocopy::little_endian::{I64, U32, U64};
 
@@ -129,7 +129,9 @@ pub mod feature {
     /// Compatible: some file has a POSIX ACL.
     pub const COMPATIBLE_ACL: u64 = 1 << 1;
     pub const COMPATIBLE_KNOWN: u64 = COMPATIBLE_XATTR | COMPATIBLE_ACL;
-    pub const READ_ONLY_KNOWN: u64 = 0;
+    /// Read-only compatible: file data has checksums, in a table at the start of each group.
+    pub const READ_ONLY_DATA_CHECKSUMS: u64 = 1 << 0;
+    pub const READ_ONLY_KNOWN: u64 = READ_ONLY_DATA_CHECKSUMS;
     pub const INCOMPATIBLE_KNOWN: u64 = 0;
 }
 
@@ -200,6 +202,10 @@ impl Superblock {
         if self.ag_high_water.get() > self.ag_count.get() || self.ag_high_water.get() == 0 {
             return bad("ag_high_water", u64::from(self.ag_high_water.get()));
         }
+        let tables = self.geometry().checksum_blocks(AgNo(0));
+        if tables > checksum::TABLE_BLOCKS_MAX {
+            return bad("ag_blocks", u64::from(ag));
+        }
         if !(1..=64).contains(&self.chunk_blocks.get()) {
             return bad("chunk_blocks", u64::from(self.chunk_blocks.get()));
         }
@@ -207,7 +213,7 @@ impl Superblock {
             return bad("state", u64::from(self.state.get()));
         }
         if self.log_device == [0; 16] && self.log_blocks.get() != 0 {
-            let inside = self.log_start.get() >= u64::from(crate::group::FIXED_BLOCKS)
+            let inside = self.log_start.get() >= u64::from(self.geometry().first_data_block(AgNo(0)))
                 && self
                     .log_start
                     .get()
@@ -236,6 +242,7 @@ impl Superblock {
             ag_count: self.ag_count.get(),
             block_count: self.block_count.get(),
             chunk_blocks: self.chunk_blocks.get(),
+            has_checksums: self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0,
         }
     }
 

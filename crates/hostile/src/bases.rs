@@ -28,6 +28,7 @@ pub struct Shape {
     pub pieces: u64,
     /// How often it is drawn.
     pub weight: u64,
+    pub data_checksums: bool,
 }
 
 const KIB: u64 = 1 << 10;
@@ -45,6 +46,7 @@ pub const SHAPES: &[Shape] = &[
         names: 50,
         pieces: 40,
         weight: 96,
+        data_checksums: false,
     },
     Shape {
         name: "512, power cut",
@@ -56,6 +58,7 @@ pub const SHAPES: &[Shape] = &[
         names: 40,
         pieces: 40,
         weight: 96,
+        data_checksums: false,
     },
     Shape {
         name: "512, no order, twelve groups",
@@ -67,6 +70,7 @@ pub const SHAPES: &[Shape] = &[
         names: 30,
         pieces: 40,
         weight: 48,
+        data_checksums: false,
     },
     Shape {
         name: "512, no order, power cut",
@@ -78,6 +82,7 @@ pub const SHAPES: &[Shape] = &[
         names: 30,
         pieces: 30,
         weight: 40,
+        data_checksums: false,
     },
     Shape {
         name: "1024, power cut",
@@ -89,6 +94,7 @@ pub const SHAPES: &[Shape] = &[
         names: 60,
         pieces: 60,
         weight: 40,
+        data_checksums: false,
     },
     Shape {
         name: "4096, log",
@@ -100,6 +106,7 @@ pub const SHAPES: &[Shape] = &[
         names: 100,
         pieces: 8,
         weight: 12,
+        data_checksums: false,
     },
     Shape {
         name: "4096, power cut",
@@ -111,6 +118,7 @@ pub const SHAPES: &[Shape] = &[
         names: 100,
         pieces: 8,
         weight: 12,
+        data_checksums: false,
     },
     Shape {
         name: "65536, log",
@@ -122,6 +130,7 @@ pub const SHAPES: &[Shape] = &[
         names: 110,
         pieces: 4,
         weight: 2,
+        data_checksums: false,
     },
     Shape {
         name: "512, deep trees",
@@ -133,6 +142,19 @@ pub const SHAPES: &[Shape] = &[
         names: 2600,
         pieces: 960,
         weight: 1,
+        data_checksums: false,
+    },
+    Shape {
+        name: "1 KiB, checksums",
+        block_size: 1024,
+        size: 2 * MIB,
+        ag_blocks: 1024,
+        order: Order::Log,
+        is_clean: true,
+        names: 50,
+        pieces: 40,
+        weight: 64,
+        data_checksums: true,
     },
 ];
 
@@ -311,6 +333,7 @@ pub fn make(shape: Shape) -> Result<Base> {
         region_size: shape.ag_blocks * u64::from(shape.block_size) / 4,
         log_size: Some(if shape.order == Order::Log { 34 * u64::from(shape.block_size).max(4096) } else { 0 }),
         order: shape.order,
+        data_checksums: shape.data_checksums,
         seed: Some(7),
         clock: Clock::Manual(time.clone()),
         ..MkfsOptions::default()
@@ -410,7 +433,8 @@ mod tests {
         for &shape in SHAPES {
             let base = make(shape).unwrap_or_else(|error| panic!("{}: {error}", shape.name));
             if shape.is_clean || shape.order == Order::Log {
-                let report = check(Arc::new(base.image.clone_image()), None, &Options::default()).unwrap();
+                let options = Options { scrub: true, ..Options::default() };
+                let report = check(Arc::new(base.image.clone_image()), None, &options).unwrap();
                 assert_eq!(report.finding_count, 0, "{}: {:?}", shape.name, report.findings.first());
             }
             for site in &base.sites {

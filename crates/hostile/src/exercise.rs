@@ -89,7 +89,8 @@ pub fn examine(image: &MemoryDevice, plan: Plan, rng: &mut Rng) -> Result<Facts,
 }
 
 fn options(repair: bool) -> Options<'static> {
-    Options { repair, threads: 1, findings_max: 20, now: 5, ..Options::default() }
+    // Data is compared too, so that what the check finds sound is what the engine reads; to repair, it is taken as it is.
+    Options { repair, scrub: true, accept_contents: true, threads: 1, findings_max: 20, now: 5, ..Options::default() }
 }
 
 fn complain(device: &Watched, doing: &str) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Where the fields of a metadata block are, by the layouts that `myriad-format` declares.
 
 use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS, NodeHeader, TreeKind};
+use myriad_format::checksum::ChecksumHeader;
 use myriad_format::dir::{
     ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, POINTER_SIZE, node_bits,
 };
@@ -117,6 +118,14 @@ pub fn fields_of(block: &[u8]) -> Vec<Field> {
             let end = AttrBlockHeader::SIZE.saturating_add(length).min(block.len());
             // Of a chain the first block begins with an attribute; the others may begin anywhere in one.
             push_attributes(&mut fields, block, AttrBlockHeader::SIZE, end);
+        }
+        BlockKind::Checksums => {
+            push_layout(&mut fields, 0, &ChecksumHeader::LAYOUT);
+            // Of the data there is, at the start of the table and wherever else it lies.
+            let sums = block[ChecksumHeader::SIZE..].chunks_exact(4).zip((ChecksumHeader::SIZE..).step_by(4));
+            for (_, at) in sums.filter(|(sum, _)| **sum != [0; 4]).take(64) {
+                fields.push(Field { at, bit: 0, bits: 32, name: "checksum" });
+            }
         }
         BlockKind::Orphans => {
             push_layout(&mut fields, 0, &OrphanHeader::LAYOUT);

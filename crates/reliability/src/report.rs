@@ -146,7 +146,7 @@ impl fmt::Display for Report {
                 let runs = number(&self.crashes.counts(class).runs);
                 writeln!(
                     out,
-                    "  {}: {runs} runs, {all} sequences with the log inside and as many with it apart",
+                    "  {}: {runs} runs, {all} sequences with the log inside, as many with it apart, and as many with checksums",
                     class.sentence()
                 )?;
             }

@@ -36,6 +36,7 @@ pub struct Setup {
     /// Bytes of the log's own device; `None`: the log lies in the volume.
     pub log_device_size: Option<u64>,
     pub ag_size: Option<u64>,
+    pub data_checksums: bool,
     pub options: MountOptions,
     pub time: Arc<AtomicI64>,
 }
@@ -58,6 +59,7 @@ impl Setup {
             log_size: None,
             log_device_size: None,
             ag_size: None,
+            data_checksums: false,
             options,
             time,
         }
@@ -67,6 +69,7 @@ impl Setup {
         MkfsOptions {
             block_size: self.block_size,
             ag_size: self.ag_size,
+            data_checksums: self.data_checksums,
             log_size: self.log_size,
             order: self.order,
             seed: Some(7),

@@ -3,9 +3,9 @@
 use crate::setup::Devices;
 use myriad_check::{Options, check};
 
-/// The checker has nothing to say about the volume.
+/// The checker has nothing to say about the volume, nor about the data in it if that has checksums.
 pub fn check_silent(devices: &Devices) -> Result<(), String> {
-    let options = Options { threads: 1, ..Options::default() };
+    let options = Options { threads: 1, scrub: true, ..Options::default() };
     let report =
         check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))?;
     if report.is_sound() {
@@ -22,9 +22,9 @@ pub fn finds(devices: &Devices, number: u32) -> bool {
     report.is_ok_and(|report| report.findings.iter().any(|finding| finding.number == number))
 }
 
-/// Check may repair; afterwards it has nothing to say.
+/// Check may repair, and take the data as it is; afterwards it has nothing to say.
 pub fn repair(devices: &Devices) -> Result<(), String> {
-    let options = Options { threads: 1, repair: true, ..Options::default() };
+    let options = Options { threads: 1, repair: true, scrub: true, accept_contents: true, ..Options::default() };
     let report =
         check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("repair: {error}"))?;
     if !report.is_sound() {

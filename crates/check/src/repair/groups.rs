@@ -24,7 +24,8 @@ impl Repair {
             free += self.write_group(ag)?;
         }
         for ag in self.ag_used..self.geometry.ag_count {
-            free += u64::from(self.geometry.blocks_in(AgNo(ag)).saturating_sub(FIXED_BLOCKS));
+            let ag = AgNo(ag);
+            free += u64::from(self.geometry.blocks_in(ag).saturating_sub(self.geometry.first_data_block(ag)));
         }
         let used = self.items.iter().filter(|item| item.state & super::state::GONE == 0);
         let (inodes, directories) =
@@ -43,6 +44,7 @@ impl Repair {
         let owner = u64::from(ag.0);
         self.free_run = (0, 0);
         let inodes = self.chunk_records(ag)?;
+        let checksums_made = self.mend_table(ag)?;
 
         // Nodes come from the fixed blocks first, then from the group. How many the free-space trees need depends on what is
         // free, which taking them changes: take until there are enough.
@@ -142,6 +144,7 @@ impl Repair {
         head.inodes_used.set(used);
         head.directories.set(directories.iter().sum());
         head.region_count.set(regions);
+        head.checksums_made.set(checksums_made);
         head.reserve_count.set(reserve.len() as u32);
         for (place, &block) in head.reserve.iter_mut().zip(&reserve) {
             place.set(block);

@@ -11,7 +11,7 @@ use crate::slots::{body_parts, classify, inode_at, is_type};
 use crate::tree::{Tree, Visitor, walk};
 use myriad_format::btree;
 use myriad_format::extent::{Extent, RawExtent};
-use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK};
+use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{
     BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
 };
@@ -158,7 +158,7 @@ impl Repair {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let mut run: Option<(FsBlock, u32)> = None;
         let mut runs = Vec::new();
-        for at in u64::from(FIXED_BLOCKS)..u64::from(self.geometry.blocks_in(ag)) {
+        for at in u64::from(self.geometry.first_data_block(ag))..u64::from(self.geometry.blocks_in(ag)) {
             let block = first.offset_by(at);
             let is_inodes = self.blocks.first_in(block, 1).is_none() && self.state_of(block) == Found::Sound;
             run = match run {

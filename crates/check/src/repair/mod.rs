@@ -16,14 +16,16 @@
 //!      place, sector by sector sound; trees and indexes are never needed to find them.
 //!
 //! What it does not try: to guess at stale chunks that no tree names (they would bring deleted files back), or at file
-//! data (it has no checksum).
+//! data: contents that differ from their checksums are reported and stay as they are, and so do the checksums.
 
 mod build;
 mod groups;
 mod inodes;
 mod names;
+mod tables;
 
 use crate::blocks::Blocks;
+use crate::findings::number;
 use crate::io::Reader;
 use crate::replay::{Replay, replay};
 use crate::report::Report;
@@ -33,8 +35,8 @@ use build::write;
 use myriad_device::BlockDevice;
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
-use myriad_format::superblock::{Superblock, seam};
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, Lsn, NameHasher, header};
+use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -46,21 +48,64 @@ pub(crate) fn repair(
     log_device: Option<&Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
-    let Outcome { mut report, superblock } = look(device, log_device, &Options { scrub: false, ..options.clone() })?;
+    let Outcome { mut report, superblock, .. } =
+        look(device, log_device, &Options { scrub: false, ..options.clone() })?;
+    let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
+    if unknown != 0 {
+        return Err(Incompatible::Features { bits: unknown }.into());
+    }
     // A sound volume is left alone, even if its log holds changes: replaying them is the next mount's, under a second.
     if report.finding_count == 0 {
-        return if options.scrub { Ok(look(device, log_device, options)?.report) } else { Ok(report) };
+        if !options.scrub {
+            return Ok(report);
+        }
+        let scrubbed = look(device, log_device, options)?;
+        if !options.accept_contents || scrubbed.wrong_data.is_empty() {
+            return Ok(scrubbed.report);
+        }
+        report = scrubbed.report;
+        if superblock.state.get() == seam::STATE_IN_USE {
+            // The table goes home by other hands than the log's: nothing may be left in it that could be laid over.
+            report.actions = Repair::run(device, log_device, superblock, options)?;
+        }
+        return accepted(device, log_device, options, report, &scrubbed.wrong_data);
     }
-    let mut repair = Repair::start(device, log_device, superblock, options)?;
-    repair.run()?;
-    report.actions = repair.actions;
-    report.repaired = true;
-    let after = look(device, log_device, options)?.report;
-    report.remaining = after.findings;
-    report.remaining_count = after.finding_count;
-    report.totals = after.totals;
-    report.scrub = after.scrub;
-    Ok(report)
+    report.actions = Repair::run(device, log_device, superblock, options)?;
+    let after = look(device, log_device, options)?;
+    if options.accept_contents && !after.wrong_data.is_empty() {
+        let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
+        report.findings.extend(told);
+        report.finding_count += after.wrong_data.len() as u64;
+        return accepted(device, log_device, options, report, &after.wrong_data);
+    }
+    Ok(repaired(report, after.report))
+}
+
+/// A report completed by a look after the repair.
+fn repaired(before: Report, after: Report) -> Report {
+    Report {
+        repaired: true,
+        remaining: after.findings,
+        remaining_count: after.finding_count,
+        totals: after.totals,
+        scrub: after.scrub,
+        ..before
+    }
+}
+
+/// Takes wrong contents as they are, and looks once more.
+fn accepted(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
+    mut report: Report,
+    blocks: &[FsBlock],
+) -> Result<Report, CheckError> {
+    let (superblock, _) = superblock::find(&**device)?;
+    let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
+    tables::accept(&reader, blocks)?;
+    report.actions.push(format!("blocks of data taken as they are, as was asked for: {}", blocks.len()));
+    Ok(repaired(report, look(device, log_device, options)?.report))
 }
 
 /// An inode that was found.
@@ -109,6 +154,9 @@ struct Repair {
     has_xattr: bool,
     has_acl: bool,
     actions: Vec<String>,
+    /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
+    data: Blocks,
+    unvouched: Blocks,
 }
 
 #[derive(Clone, Copy)]
@@ -159,13 +207,27 @@ impl Repair {
             has_xattr: false,
             has_acl: false,
             actions,
+            data: Blocks::new(),
+            unvouched: Blocks::new(),
         })
     }
 
-    fn run(&mut self) -> Result<(), CheckError> {
+    /// Repairs; what was done.
+    fn run(
+        device: &Arc<dyn BlockDevice>,
+        log_device: Option<&Arc<dyn BlockDevice>>,
+        superblock: Superblock,
+        options: &Options<'_>,
+    ) -> Result<Vec<String>, CheckError> {
+        let mut repair = Self::start(device, log_device, superblock, options)?;
+        repair.write_all()?;
+        Ok(repair.actions)
+    }
+
+    fn write_all(&mut self) -> Result<(), CheckError> {
         for ag in 0..self.ag_used {
             let start = self.geometry.fs_block(AgNo(ag), AgBlock(0));
-            let fixed = myriad_format::group::FIXED_BLOCKS.min(self.geometry.blocks_in(AgNo(ag)));
+            let fixed = self.geometry.first_data_block(AgNo(ag)).min(self.geometry.blocks_in(AgNo(ag)));
             self.blocks.claim(start, u64::from(fixed));
         }
         if self.superblock.log_device == [0; 16] && self.superblock.log_blocks.get() > 0 {
@@ -176,7 +238,9 @@ impl Repair {
         self.walk_names()?;
         self.settle_links()?;
         self.store_at_hand()?;
+        self.find_data()?;
         self.write_groups()?;
+        self.tell_unvouched()?;
         self.write_superblocks()?;
         self.reader.device().flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
     }

@@ -85,6 +85,7 @@ impl Builder {
             ag_count: shape.block_count.div_ceil(u64::from(shape.ag_blocks)) as u32,
             block_count: shape.block_count,
             chunk_blocks: CHUNK_BLOCKS,
+            has_checksums: false,
         };
         let mut builder = Self {
             geometry,

@@ -14,10 +14,11 @@ use myriad_fuse::{Handle, mounts};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 /// What is to be mounted.
@@ -29,6 +30,20 @@ pub struct Job {
     /// Somebody waits for word that the mount is live, and then wants to hear no more.
     pub is_detached: bool,
     pub least: Level,
+}
+
+/// Damaged blocks that are told of; a disk that is failing as a whole must not fill the log.
+const DAMAGE_MAX: usize = 1000;
+
+/// Has each damaged block of data told of once.
+fn tell_damage(fs: &Fs, name: String, log: Arc<Log>) {
+    let told = Mutex::new(HashSet::new());
+    fs.on_damaged_data(move |damage| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < DAMAGE_MAX && told.insert(damage.block) {
+            log.error(&format!("{name}: {damage}; myriad fsck -n --scrub names the files that are damaged"));
+        }
+    });
 }
 
 /// Mounts the volume and serves it until it is unmounted.
@@ -50,6 +65,7 @@ pub fn run(job: Job) -> Result<()> {
     let shared = |device: &Arc<FileDevice>| Arc::clone(device) as Arc<dyn BlockDevice>;
     let fs = Fs::open_device(shared(&device), log_device.as_ref().map(shared), settings.engine.clone());
     let fs = fs.at(image_name(&image))?;
+    tell_damage(&fs, image_name(&image), Arc::clone(&log));
     let info = fs.info();
     settings.fuse.read_only = info.read_only;
     if settings.debug {

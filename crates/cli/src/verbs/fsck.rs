@@ -45,9 +45,13 @@ pub struct Fsck {
     /// With -p: look at a volume that was closed cleanly too
     #[arg(short, long)]
     force: bool,
-    /// Read all file data too, and say which bytes of which files are damaged
+    /// Read all file data too, compare it with its checksums if the volume has them, and say which bytes of which files are
+    /// damaged
     #[arg(long)]
     scrub: bool,
+    /// With -y and --scrub: take data that differs from its checksum as it is, and write the checksum anew
+    #[arg(long, requires_all = ["yes", "scrub"])]
+    accept_contents: bool,
     /// Report progress to this file descriptor, as e2fsck does; 0 or none: a bar on the terminal, which is shown in any case
     #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true, default_missing_value = "0", allow_hyphen_values = true)]
     progress: Option<i32>,
@@ -76,10 +80,13 @@ impl Command for Fsck {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = "Check a volume, and repair it";
     const DETAILS: &'static str = "Without -n, -y or -p it checks, and asks before it repairs if there is a terminal to ask on. Each \
-        finding is printed with its place and number. Files that lost their names go to /lost+found. A volume that is in use is \
+        finding is printed with its place and number. Files that lost their names go to /lost+found. Damaged contents, which --scrub finds, \
+        are told of by path and bytes and never changed, unless --accept-contents asks for that: restore such files from a \
+        copy. A volume that is in use is \
         refused, but for -n: that looks at its last commit, and says so when the volume is too busy to be looked at. Called as fsck.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad fsck -n vol.img", "says what is wrong and changes nothing"),
+        ("myriad fsck -n --scrub vol.img", "reads everything, and names the files with damaged contents"),
         ("myriad fsck -y --json vol.img > report.json", "repairs, and keeps the report"),
         ("fsck.myriad -p /dev/sdb1", "what the machine runs at its start"),
     ];
@@ -157,7 +164,8 @@ impl Command for Fsck {
                 ));
             }
             if let Some(scrub) = &report.scrub {
-                context.note(&format!("{name}: {}", scrubbed(scrub)));
+                let has_checksums = superblock.as_ref().is_some_and(|superblock| superblock.geometry().has_checksums);
+                context.note(&format!("{name}: {}", scrubbed(scrub, has_checksums)));
             }
             context.note(&format!("{name}: {}", summary(&report)));
             if let Some(pace) = report.seconds_per_million() {
@@ -202,6 +210,7 @@ impl Fsck {
         let mut options = Options {
             repair: how == How::Repair,
             scrub: self.scrub,
+            accept_contents: self.accept_contents,
             findings_max: self.findings_max,
             progress: Some(&progress),
             now: time::now(),
@@ -268,10 +277,15 @@ fn status(report: &Report) -> Status {
     Status(if report.is_sound() { repaired } else { repaired | ERRORS_LEFT })
 }
 
-fn scrubbed(scrub: &Scrub) -> String {
-    let read = count(scrub.data_blocks, "block");
-    let damaged = scrub.damaged_blocks;
-    format!("{read} of file data read, {damaged} damaged; the volume has no checksums of them to compare with")
+fn scrubbed(scrub: &Scrub, has_checksums: bool) -> String {
+    let Scrub { data_blocks, compared_blocks, damaged_blocks } = *scrub;
+    let read = count(data_blocks, "block");
+    let compared = match compared_blocks {
+        _ if !has_checksums => "the volume has no checksums of them, contents could not be compared".to_owned(),
+        all if all == data_blocks => "all compared with their checksums".to_owned(),
+        some => format!("{some} of them compared with their checksums"),
+    };
+    format!("{read} of file data read, {compared}; {damaged_blocks} damaged")
 }
 
 fn summary(report: &Report) -> String {
@@ -283,8 +297,12 @@ fn summary(report: &Report) -> String {
         totals.free_blocks,
         totals.blocks
     );
+    let is_damaged_data = |finding: &Finding| finding.file.is_some();
     match (report.finding_count, report.repaired) {
         (0, _) => format!("sound: {files}"),
+        (found, false) if report.findings.iter().all(is_damaged_data) => {
+            format!("{} of damaged contents; restore those files from a copy, or remove them", count(found, "finding"))
+        }
         (found, false) => {
             let can_repair = report.findings.iter().all(|finding: &Finding| finding.kind().can_repair);
             let next = if can_repair {

@@ -124,6 +124,9 @@ impl Facts {
         let compatible = raw.features_compatible.get();
         let mut names: Vec<String> =
             known.iter().filter(|(bit, _)| compatible & bit != 0).map(|(_, name)| (*name).into()).collect();
+        if raw.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0 {
+            names.push("data_checksums".into());
+        }
         for (word, bits, known) in [
             ("compatible", compatible, feature::COMPATIBLE_KNOWN),
             ("read-only", raw.features_read_only.get(), feature::READ_ONLY_KNOWN),

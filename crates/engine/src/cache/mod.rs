@@ -75,6 +75,7 @@ fn kind_code(kind: BlockKind) -> u32 {
         BlockKind::DirIndex => 9,
         BlockKind::Attributes => 10,
         BlockKind::Orphans => 11,
+        BlockKind::Checksums => 12,
     }
 }
 
@@ -514,8 +515,8 @@ impl Cache {
     }
 
     /// Makes the bytes of a private frame the cached, still unwritten contents of `block`; the frame that holds them from
-    /// now on. `passing`: it need not stay once it is written. Inside the gate.
-    pub fn publish(&self, index: u32, block: FsBlock, passing: bool) -> u32 {
+    /// now on. `passing`: it need not stay once it is written. `epoch` is open; inside the gate.
+    pub fn publish(&self, index: u32, block: FsBlock, passing: bool, epoch: u64) -> u32 {
         if let Some(held) = self.find(block) {
             let header = self.arena.header(held);
             let mut bytes = self.arena.write(held);
@@ -533,11 +534,23 @@ impl Cache {
         let state = self.state.lock();
         let header = self.arena.header(index);
         header.block.store(block.0, Ordering::Relaxed);
+        header.first_lsn.store(epoch, Ordering::Relaxed);
         let stay = if passing { flag::PASSING } else { flag::REFERENCED };
         header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | stay, Ordering::Release);
         self.insert(block, index);
         drop(state);
         index
+    }
+
+    /// Whether the block's contents were published in this epoch, which is open: nothing has written them yet, and no
+    /// committed state knows the block. Inside the gate.
+    pub fn is_unwritten_since(&self, block: FsBlock, epoch: u64) -> bool {
+        self.find(block).is_some_and(|index| {
+            let header = self.arena.header(index);
+            let mine = flag::DATA_DIRTY | flag::DATA;
+            header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == mine
+                && header.first_lsn.load(Ordering::Relaxed) == epoch
+        })
     }
 
     /// The data or fresh block of a frame has been written: the frame may go, unless it holds another block by now.
@@ -709,15 +722,15 @@ mod tests {
     fn data_promised_to_a_commit_is_written_though_it_changes_again() {
         let cache = cache();
         let _inside = cache.gate.enter(0);
-        let first = cache.publish(page(&cache, 1), FsBlock(100), false);
-        let second = cache.publish(page(&cache, 2), FsBlock(100), false);
+        let first = cache.publish(page(&cache, 1), FsBlock(100), false, 1);
+        let second = cache.publish(page(&cache, 2), FsBlock(100), false, 1);
         assert_eq!(first, second, "one frame, on both lists");
         let flags = || cache.arena.header(first).flags.load(Ordering::Relaxed);
         assert_ne!(flags() & flag::DATA_DIRTY, 0);
         assert_eq!(cache.arena.read(first)[0], 2);
         // The writer begins, the data changes once more, the write ends: it is still to be written.
         cache.arena.header(first).flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
-        cache.publish(page(&cache, 3), FsBlock(100), false);
+        cache.publish(page(&cache, 3), FsBlock(100), false, 1);
         cache.written(100, first);
         assert_ne!(flags() & flag::DATA_DIRTY, 0);
         cache.arena.header(first).flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
@@ -745,7 +758,7 @@ mod tests {
         let blocks = 0..PASSING_MIN as u64;
         for block in blocks.clone() {
             let _inside = cache.gate.enter(0);
-            let frame = cache.publish(page(&cache, block as u8), FsBlock(block), true);
+            let frame = cache.publish(page(&cache, block as u8), FsBlock(block), true, 1);
             // One is still to be written, one was read.
             if block != 5 {
                 cache.written(block, frame);
@@ -756,7 +769,7 @@ mod tests {
         assert_eq!(cache.frame_count() - cache.free_frames(), blocks.end as usize, "too few to close the gate for");
         {
             let _inside = cache.gate.enter(0);
-            let frame = cache.publish(page(&cache, 0), FsBlock(1000), true);
+            let frame = cache.publish(page(&cache, 0), FsBlock(1000), true, 1);
             cache.written(1000, frame);
         }
         cache.let_pass();

@@ -1,6 +1,7 @@
 //! Writes into pages, and the flush that gives them blocks.
 
 use super::{FileData, OpenFile, SIZE_MAX};
+use crate::checksums;
 use crate::counters::Count;
 use crate::dir::BlockSource;
 use crate::error::{Errno, Error, Result};
@@ -12,7 +13,7 @@ use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::{Allocation, Cred, Node};
-use crate::volume::{MAP_BLOCKS, Volume};
+use crate::volume::{MAP_BLOCKS, Share, Volume};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
@@ -30,8 +31,18 @@ const ORDERED_MAX: u64 = 3;
 /// Bytes written under one hold of the data lock.
 const WRITE_PART: usize = 4 << 20;
 
+/// A dirty page on its way to a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Page {
+    /// File block.
+    pub block: u64,
+    pub frame: u32,
+    /// Of its bytes, on a volume with checksums.
+    pub checksum: u32,
+}
+
 /// Puts the content of a new file into private frames. Outside the gate.
-pub(crate) fn fill(volume: &Volume, content: &[u8]) -> Result<Vec<(u64, u32)>> {
+pub(crate) fn fill(volume: &Volume, content: &[u8]) -> Result<Vec<Page>> {
     let block_size = volume.cache.block_size();
     let mut pages = Vec::with_capacity(content.len().div_ceil(block_size));
     for (block, part) in content.chunks(block_size).enumerate() {
@@ -40,11 +51,12 @@ pub(crate) fn fill(volume: &Volume, content: &[u8]) -> Result<Vec<(u64, u32)>> {
                 let mut bytes = volume.cache.arena.write(frame);
                 bytes[..part.len()].copy_from_slice(part);
                 bytes[part.len()..].fill(0);
-                pages.push((block as u64, frame));
+                drop(bytes);
+                pages.push(Page { block: block as u64, frame, checksum: checksums::of_page(volume, frame) });
             }
             Err(error) => {
-                for (_, frame) in pages {
-                    volume.cache.drop_private(frame);
+                for page in pages {
+                    volume.cache.drop_private(page.frame);
                 }
                 return Err(error);
             }
@@ -92,16 +104,29 @@ fn take_frame(volume: &Volume) -> Result<u32> {
     Err(Errno::NOMEM.into())
 }
 
-/// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it.
-pub(super) fn page(volume: &Volume, file: &OpenFile, data: &mut FileData, block: u64, whole: bool) -> Result<u32> {
+/// Pages that get a further promise of one block for nodes. Data with checksums that overwrites may cut an extent in three.
+fn pages_per_node(volume: &Volume) -> u64 {
+    if volume.geometry.has_checksums { PAGES_PER_NODE / 4 } else { PAGES_PER_NODE }
+}
+
+/// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it. A caller who gives
+/// space back may have the last of it for that: `share`.
+pub(super) fn page(
+    volume: &Volume,
+    file: &OpenFile,
+    data: &mut FileData,
+    block: u64,
+    whole: bool,
+    share: Share,
+) -> Result<u32> {
     if let Some(&frame) = data.pages.get(&block) {
         return Ok(frame);
     }
-    let promise = 1 + u64::from(data.promised % PAGES_PER_NODE == 0);
+    let promise = 1 + u64::from(data.promised % pages_per_node(volume) == 0);
     let mut promised = promise;
-    if let Err(error) = volume.reserve(promise) {
-        // A block that is mapped needs no promise: overwriting works on a full volume.
-        if !super::read::is_mapped(volume, file, data, block)? {
+    if let Err(error) = volume.reserve(promise, share) {
+        // A block that is written in its place needs no promise: overwriting works on a full volume.
+        if !super::read::stays_in_place(volume, file, data, block)? {
             return Err(error);
         }
         promised = 0;
@@ -150,7 +175,7 @@ pub(super) fn clear_tail(volume: &Volume, file: &OpenFile, data: &mut FileData) 
         && !data.pages.contains_key(&block)
         && super::read::is_mapped(volume, file, data, block)?
     {
-        page(volume, file, data, block, false)?;
+        page(volume, file, data, block, false, Share::Last)?;
     }
     Ok(())
 }
@@ -261,7 +286,7 @@ fn write_pages(
         let length = (block_size - within).min(buf.len() - done);
         let block = at / block_size as u64;
         let whole = length == block_size;
-        let frame = page(volume, file, data, block, whole).map_err(|error| (done, error))?;
+        let frame = page(volume, file, data, block, whole, Share::Common).map_err(|error| (done, error))?;
         volume.cache.arena.write(frame)[within..within + length].copy_from_slice(&buf[done..done + length]);
         done += length;
     }
@@ -369,6 +394,49 @@ fn flush_listed(
     }
     volume.counters.bump(Count::delalloc_flushes);
     volume.counters.add(Count::delalloc_pages, data.pages.len() as u64);
+    loop {
+        match flush_pages(volume, file, &mut data, &enter) {
+            Ok(Flushed::Some) => {}
+            Ok(Flushed::All) => break,
+            Ok(Flushed::Gone) => {
+                drop_pages(volume, file, &mut data);
+                return Ok(());
+            }
+            Err(error) => {
+                // Keep it dirty: reads go on, and a later flush may have better luck unless the volume is shut down.
+                if !data.listed {
+                    data.listed = true;
+                    volume.files.dirty.lock().push(file.clone());
+                }
+                return Err(error);
+            }
+        }
+    }
+    data.emptied = false;
+    file.ahead.store(false, Ordering::Release);
+    drop(data);
+    volume.files.forget_if_idle(file);
+    Ok(())
+}
+
+/// What a transaction of a flush has done.
+enum Flushed {
+    Some,
+    All,
+    /// Nothing: the file's inode is being freed.
+    Gone,
+}
+
+/// Flushes a file's pages in one transaction, and its size and times. Of data with checksums,
+/// which overwrites out of place, a long list goes in several: those before the last show no size that was not there,
+/// and what they map past it, nobody reads.
+fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter: &Enter) -> Result<Flushed> {
+    // What a cut leaves and what comes after it go together; all of that is new and overwrites nothing.
+    let in_parts = volume.geometry.has_checksums && !data.emptied;
+    let most = if in_parts { volume.overwrite_pages_max } else { usize::MAX };
+    let page = |(&block, &frame)| Page { block, frame, checksum: checksums::of_page(volume, frame) };
+    let pages: Vec<Page> = data.pages.iter().take(most).map(page).collect();
+    let is_last = pages.len() == data.pages.len();
     let node = Node { ino: file.ino.0, generation: file.generation };
     let mut txn = match enter {
         Enter::Throttled => volume.begin_giving(MAP_BLOCKS)?,
@@ -385,46 +453,33 @@ fn flush_listed(
             let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
             assert!(left.is_none(), "only files of few extents are emptied late");
         }
-        if data.size > 0 {
+        if is_last && data.size > 0 {
             file.note_content(volume.epoch.current());
         } else if data.emptied {
             file.note_cut(true);
         }
-        let pages: Vec<(u64, u32)> = data.pages.iter().map(|(&block, &frame)| (block, frame)).collect();
         let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages)?;
         source.settle(&mut raw);
-        raw.size = U64::new(data.size);
-        raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
-        raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
+        if is_last {
+            raw.size = U64::new(data.size);
+            raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
+            raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
+        }
         inode::write(txn, file.ino, &raw)?;
         publish_pages(txn, mapped, data.passing);
         Ok(true)
     })(&mut txn);
-    match txn.finish(result) {
-        Ok(true) => {
-            let pages = data.pages.len() as u64;
-            volume.files.dirty_pages.fetch_sub(pages, Ordering::Relaxed);
-            data.pages.clear();
-            volume.unreserve(std::mem::take(&mut data.promised));
-            data.emptied = false;
-            file.ahead.store(false, Ordering::Release);
-            drop(data);
-            volume.files.forget_if_idle(file);
-            Ok(())
-        }
-        Ok(false) => {
-            drop_pages(volume, file, &mut data);
-            Ok(())
-        }
-        Err(error) => {
-            // Keep it dirty: reads go on, and a later flush may have better luck unless the volume is shut down.
-            if !data.listed {
-                data.listed = true;
-                volume.files.dirty.lock().push(file.clone());
-            }
-            Err(error)
-        }
+    if !txn.finish(result)? {
+        return Ok(Flushed::Gone);
     }
+    volume.files.dirty_pages.fetch_sub(pages.len() as u64, Ordering::Relaxed);
+    if is_last {
+        data.pages.clear();
+    } else {
+        data.pages.retain(|block, _| *block > pages[pages.len() - 1].block);
+    }
+    return_promises(volume, data);
+    Ok(if is_last { Flushed::All } else { Flushed::Some })
 }
 
 /// Maps runs of neighbouring pages, allocating where nothing is mapped; the blocks, and the frames that are to become
@@ -434,31 +489,36 @@ pub(crate) fn map_pages(
     source: &mut BlockSource,
     ino: Ino,
     raw: &mut RawInode,
-    pages: &[(u64, u32)],
+    pages: &[Page],
 ) -> Result<Vec<(u64, u32)>> {
     let volume = txn.volume();
     let mut writes = Vec::with_capacity(pages.len());
     let mut at = 0;
     while at < pages.len() {
-        let first = pages[at].0;
+        let first = pages[at].block;
         let mut length = 1;
-        while at + length < pages.len() && pages[at + length].0 == first + length as u64 {
+        while at + length < pages.len() && pages[at + length].block == first + length as u64 {
             length += 1;
         }
         let run = &pages[at..at + length];
         at += length;
         let mut done = 0;
         while done < run.len() {
-            let block = FileBlock(run[done].0);
+            let block = FileBlock(run[done].block);
             let left = (run.len() - done) as u64;
             let (start, count) = match extent::lookup(&mut &txn.look, raw, ino, block)? {
                 Mapping::Mapped(extent) => {
                     let skip = block.0 - extent.file_block.0;
                     let count = left.min(u64::from(extent.length) - skip);
+                    let start = extent.start.offset_by(skip);
                     if extent.unwritten {
                         extent::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
+                        (start, count)
+                    } else if volume.geometry.has_checksums && !planted(Bug::OverwriteInPlace) {
+                        overwrite(txn, source, ino, raw, block, start, count as u32)?
+                    } else {
+                        (start, count)
                     }
-                    (extent.start.offset_by(skip), count)
                 }
                 Mapping::Hole { until } => {
                     let want = left.min(until.0 - block.0).min(u64::from(LENGTH_MAX)) as u32;
@@ -470,7 +530,11 @@ pub(crate) fn map_pages(
             };
             for i in 0..count {
                 let target = FsBlock(start.0 + i);
-                writes.push((target.0, run[done + i as usize].1));
+                writes.push((target.0, run[done + i as usize].frame));
+            }
+            if volume.geometry.has_checksums {
+                let sums: Vec<u32> = run[done..done + count as usize].iter().map(|page| page.checksum).collect();
+                checksums::store(txn, start, &sums)?;
             }
             source.goal = start.offset_by(count);
             done += count as usize;
@@ -479,11 +543,44 @@ pub(crate) fn map_pages(
     Ok(writes)
 }
 
+/// Where data with checksums goes that overwrites blocks from `start`: a committed state has the checksums of what they
+/// hold now, so new blocks take their place, and the old ones are freed with the same transaction. Blocks that no
+/// committed state knows stay. Returns the first block and how many, at most `count`.
+fn overwrite(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    ino: Ino,
+    raw: &mut RawInode,
+    block: FileBlock,
+    start: FsBlock,
+    count: u32,
+) -> Result<(FsBlock, u64)> {
+    let volume = txn.volume();
+    let epoch = volume.epoch.current();
+    let is_new = |i: &u32| volume.cache.is_unwritten_since(start.offset_by(u64::from(*i)), epoch);
+    let new = (0..count).take_while(is_new).count();
+    if new > 0 {
+        return Ok((start, new as u64));
+    }
+    let want = (1..count).take_while(|i| !is_new(i)).count() as u32 + 1;
+    let (target, length) = volume.allocate_extent(txn, source.goal, 1, want)?;
+    let mut freed = Vec::new();
+    let range = block..FileBlock(block.0 + u64::from(length));
+    extent::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
+    for (start, length) in freed {
+        txn.block_free(start, length);
+    }
+    extent::insert(txn, source, raw, ino, Extent { file_block: block, start: target, length, unwritten: false })?;
+    Ok((target, u64::from(length)))
+}
+
 /// The frames of mapped pages become their blocks' cached content, which the epoch's commit waits for. The last step of
 /// a transaction, when nothing can fail any more: until then the frames are the file's own, and with an error still are.
 pub(crate) fn publish_pages(txn: &mut Txn<'_>, mut mapped: Vec<(u64, u32)>, passing: bool) {
+    let volume = txn.volume();
+    let epoch = volume.epoch.current();
     for (block, frame) in &mut mapped {
-        *frame = txn.volume().cache.publish(*frame, FsBlock(*block), passing);
+        *frame = volume.cache.publish(*frame, FsBlock(*block), passing, epoch);
     }
     txn.order_data(mapped);
 }
@@ -537,8 +634,12 @@ pub(super) fn drop_page_range(volume: &Volume, data: &mut FileData, range: std::
     }
     volume.counters.add(Count::delalloc_cancelled, gone.len() as u64);
     volume.files.dirty_pages.fetch_sub(gone.len() as u64, Ordering::Relaxed);
-    // Promises are not kept by page; what the remaining pages cannot need goes back.
-    let needed = data.pages.len() as u64 + data.pages.len() as u64 / PAGES_PER_NODE + 1;
+    return_promises(volume, data);
+}
+
+/// Promises are not kept by page; what the remaining pages cannot need goes back.
+fn return_promises(volume: &Volume, data: &mut FileData) {
+    let needed = data.pages.len() as u64 + data.pages.len() as u64 / pages_per_node(volume) + 1;
     let needed = if data.pages.is_empty() { 0 } else { needed };
     if data.promised > needed {
         volume.unreserve(data.promised - needed);

@@ -12,7 +12,7 @@
 //!
 //! Invariants
 //!   1. While `FileData::ahead`, size and times in memory are the file's; the inode follows at the flush.
-//!   2. A dirty page has a promise of one block, or its block is mapped already.
+//!   2. A dirty page has a promise of one block, or its block is mapped already and stays where it is.
 //!   3. On the device, bytes of a block past the end of the file are zero.
 //!
 //! Locking: a file's data lock is taken outside the gate and held across device reads.
@@ -24,7 +24,7 @@ mod resize;
 mod tests;
 
 pub(crate) use delalloc::{
-    PAGES_PER_NODE, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead,
+    PAGES_PER_NODE, Page, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead,
     mark_dead_if_unnamed, publish_pages, write,
 };
 pub(crate) use read::read;

@@ -1,14 +1,17 @@
 //! Reading file data: from pages, from cached blocks, from the device.
 
 use super::{FileData, OpenFile};
+use crate::checksums;
 use crate::counters::Count;
-use crate::error::Result;
+use crate::error::{DamagedData, Error, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::order::Look;
 use crate::types::Node;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, ReadRequest};
+use myriad_format::checksum;
+use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::{FileBlock, FsBlock, Ino};
 use std::sync::Arc;
@@ -19,6 +22,16 @@ const DIRECT_MIN: usize = 256 << 10;
 /// What a sequential reader of small pieces gets read for it at once: XFS's smallest I/O buffer (XFS96 6.2), doubled.
 const READ_AHEAD: usize = 128 << 10;
 
+/// What of a request the cache does not have.
+struct Missing {
+    ino: Ino,
+    /// Byte of the file at which the caller's buffer begins.
+    offset: u64,
+    pieces: Vec<Piece>,
+    /// Of the blocks of all pieces, one after the other; empty on a volume without checksums.
+    checksums: Vec<u32>,
+}
+
 /// A run of a request: where in the caller's buffer, how much, and the blocks that hold it.
 struct Piece {
     at: usize,
@@ -27,6 +40,12 @@ struct Piece {
     block: FsBlock,
     /// Bytes into that block.
     within: usize,
+}
+
+impl Piece {
+    fn blocks(&self, block_size: usize) -> u64 {
+        (self.within + self.length).div_ceil(block_size) as u64
+    }
 }
 
 /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file. `passing`: the cache need not keep what
@@ -48,7 +67,8 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     // A sequential reader of small pieces that enters a new window gets all of it read into the cache.
     let window = READ_AHEAD.min(rest);
     if sequential && !data.emptied && length < window && offset % READ_AHEAD as u64 <= length as u64 {
-        read_clean(volume, file, &data, offset, &mut vec![0; window], true)?;
+        // A failure shows in the read of what cannot be read.
+        let _ = read_clean(volume, file, &data, offset, &mut vec![0; window], true);
     }
     if data.emptied {
         buf.fill(0);
@@ -72,12 +92,24 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
 
 /// Whether a file block is mapped in the inode (and the map counts).
 pub(super) fn is_mapped(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
+    Ok(mapped(volume, file, data, block)?.is_some())
+}
+
+/// Whether a file block that is written again stays where it is mapped. With checksums only space reserved ahead does.
+pub(super) fn stays_in_place(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
+    Ok(mapped(volume, file, data, block)?.is_some_and(|extent| extent.unwritten || !volume.geometry.has_checksums))
+}
+
+fn mapped(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<Option<Extent>> {
     if data.emptied {
-        return Ok(false);
+        return Ok(None);
     }
     let look = volume.look();
     let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
-    Ok(matches!(extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))?, Mapping::Mapped(_)))
+    match extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))? {
+        Mapping::Mapped(extent) => Ok(Some(extent)),
+        Mapping::Hole { .. } => Ok(None),
+    }
 }
 
 /// Reads what the inode maps, leaving dirty pages aside; holes and what lies past its size are zero. The data lock is
@@ -92,38 +124,30 @@ pub(super) fn read_clean(
 ) -> Result<()> {
     let look = volume.look();
     let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
-    let mut pieces = Vec::new();
-    collect(&look, file.ino, &raw, offset, buf, &mut pieces)?;
-    if pieces.is_empty() {
+    let missing = collect(&look, file.ino, &raw, offset, buf)?;
+    if missing.pieces.is_empty() {
         return Ok(());
     }
     drop(look);
-    fetch(volume, None, &pieces, buf, keep)
+    fetch(volume, None, &missing, buf, keep)
 }
 
 impl Volume {
     /// Reads mapped data inside the gate: for the few bytes of a link's target.
     pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let mut pieces = Vec::new();
-        collect(look, ino, raw, offset, buf, &mut pieces)?;
-        if pieces.is_empty() { Ok(()) } else { fetch(self, Some(look), &pieces, buf, true) }
+        let missing = collect(look, ino, raw, offset, buf)?;
+        if missing.pieces.is_empty() { Ok(()) } else { fetch(self, Some(look), &missing, buf, true) }
     }
 }
 
-/// Copies what is cached and fills holes with zeros; what must come from the device is left in `pieces`.
-fn collect(
-    look: &Look<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    offset: u64,
-    buf: &mut [u8],
-    pieces: &mut Vec<Piece>,
-) -> Result<()> {
+/// Copies what is cached and fills holes with zeros; what must come from the device.
+fn collect(look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<Missing> {
     let volume = look.volume;
     let block_size = volume.cache.block_size();
+    let mut missing = Missing { ino, offset, pieces: Vec::new(), checksums: Vec::new() };
     if raw.fork_code() == fork::NONE {
         buf.fill(0);
-        return Ok(());
+        return Ok(missing);
     }
     let mut at = 0;
     while at < buf.len() {
@@ -152,7 +176,7 @@ fn collect(
                     if let Some(frame) = volume.cache.find_data(target) {
                         buf[at..at + count].copy_from_slice(&frame.read()[within..within + count]);
                     } else {
-                        add_piece(pieces, block_size, Piece { at, length: count, block: target, within });
+                        add_piece(&mut missing.pieces, block_size, Piece { at, length: count, block: target, within });
                     }
                     at += count;
                     within = 0;
@@ -161,7 +185,12 @@ fn collect(
             }
         }
     }
-    Ok(())
+    if volume.geometry.has_checksums {
+        for piece in &missing.pieces {
+            checksums::load(look, piece.block, piece.blocks(block_size), &mut missing.checksums)?;
+        }
+    }
+    Ok(missing)
 }
 
 /// Adds a piece, joined with the last one where they continue each other.
@@ -179,12 +208,14 @@ fn add_piece(pieces: &mut Vec<Piece>, block_size: usize, piece: Piece) {
 
 /// Reads pieces from the device: whole blocks that the cache is not to keep straight into the buffer. `inside`: the
 /// caller is inside the gate already.
-fn fetch(volume: &Volume, inside: Option<&Look<'_>>, pieces: &[Piece], buf: &mut [u8], keep: bool) -> Result<()> {
+fn fetch(volume: &Volume, inside: Option<&Look<'_>>, missing: &Missing, buf: &mut [u8], keep: bool) -> Result<()> {
+    let pieces = &missing.pieces;
     let block_size = volume.cache.block_size();
     let bits = volume.geometry.block_bits;
     let total: usize = pieces.iter().map(|piece| piece.length).sum();
     volume.counters.add(Count::data_reads, pieces.len() as u64);
     let keep = keep && total < DIRECT_MIN;
+    let is_direct = |piece: &Piece| piece.within == 0 && piece.length % block_size == 0 && !keep;
     let mut rest = buf;
     let mut consumed = 0;
     let mut requests = Vec::new();
@@ -195,11 +226,11 @@ fn fetch(volume: &Volume, inside: Option<&Look<'_>>, pieces: &[Piece], buf: &mut
         let (target, tail) = tail.split_at_mut(piece.length);
         rest = tail;
         consumed = piece.at + piece.length;
-        if piece.within == 0 && piece.length % block_size == 0 && !keep {
+        if is_direct(piece) {
             volume.counters.bump(Count::direct_reads);
             requests.push(ReadRequest { offset: piece.block.0 << bits, buf: target });
         } else {
-            let blocks = (piece.within + piece.length).div_ceil(block_size);
+            let blocks = piece.blocks(block_size) as usize;
             bounced.push((i, AlignedBuf::zeroed(blocks * block_size)));
             targets.push((i, target));
         }
@@ -208,6 +239,7 @@ fn fetch(volume: &Volume, inside: Option<&Look<'_>>, pieces: &[Piece], buf: &mut
         requests.push(ReadRequest { offset: pieces[*i].block.0 << bits, buf: &mut bounce[..] });
     }
     volume.read_device(&mut requests)?;
+    verify(volume, missing, &requests, is_direct)?;
     drop(requests);
     for ((i, bounce), (_, target)) in bounced.iter().zip(targets) {
         let piece = &pieces[*i];
@@ -218,6 +250,43 @@ fn fetch(volume: &Volume, inside: Option<&Look<'_>>, pieces: &[Piece], buf: &mut
         for (i, bounce) in &bounced {
             for (n, bytes) in bounce.chunks(block_size).enumerate() {
                 volume.cache.insert_data(pieces[*i].block.offset_by(n as u64), bytes);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Compares what was read with its checksums: on a volume that has them, nothing that was not written is ever handed out
+/// or kept. Each request has the whole blocks of a piece; those of the direct ones come first.
+fn verify(
+    volume: &Volume,
+    missing: &Missing,
+    requests: &[ReadRequest<'_>],
+    is_direct: impl Fn(&Piece) -> bool,
+) -> Result<()> {
+    if missing.checksums.is_empty() {
+        return Ok(());
+    }
+    let block_size = volume.cache.block_size();
+    let mut first = 0;
+    let (direct, bounced) = requests.split_at(missing.pieces.iter().filter(|&piece| is_direct(piece)).count());
+    let (mut direct, mut bounced) = (direct.iter(), bounced.iter());
+    for piece in &missing.pieces {
+        let stored = &missing.checksums[first..][..piece.blocks(block_size) as usize];
+        first += stored.len();
+        let request = if is_direct(piece) { direct.next() } else { bounced.next() };
+        let request = request.expect("a request a piece");
+        for (i, (bytes, &stored)) in request.buf.chunks(block_size).zip(stored).enumerate() {
+            let computed = checksum::of(bytes);
+            if computed != stored {
+                volume.counters.bump(Count::data_checksum_errors);
+                let offset = missing.offset + (piece.at + i * block_size) as u64 - piece.within as u64;
+                let (ino, block) = (missing.ino, piece.block.offset_by(i as u64));
+                let damage = DamagedData { ino, offset, block, stored, computed };
+                if let Some(tell) = volume.on_damage.get() {
+                    tell(damage);
+                }
+                return Err(Error::Damaged(damage));
             }
         }
     }

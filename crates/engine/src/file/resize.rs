@@ -10,7 +10,7 @@ use crate::inode;
 use crate::locks::RwLockWriteGuard;
 use crate::ops::{free_range, transact, transact_giving};
 use crate::types::{AllocateMode, Cred, Node};
-use crate::volume::{MAP_BLOCKS, Volume};
+use crate::volume::{MAP_BLOCKS, Share, Volume};
 use myriad_format::FileBlock;
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::fork;
@@ -75,7 +75,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     let within = (size % block_size) as usize;
     if within != 0 && is_data(volume, file, data, size / block_size)? {
         // The rest of the last block must be zero when the file grows again.
-        let frame = page(volume, file, data, size / block_size, false)?;
+        let frame = page(volume, file, data, size / block_size, false, Share::Last)?;
         volume.cache.arena.write(frame)[within..].fill(0);
     }
     drop_page_range(volume, data, first_gone..u64::MAX);
@@ -221,7 +221,7 @@ fn preallocate(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Resul
             };
         }
     }
-    volume.reserve(wanted)?;
+    volume.reserve(wanted, Share::Common)?;
     let result = (|| {
         let mut goal = volume.block_of(file.ino);
         while at < last {
@@ -260,7 +260,7 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
     let zero = |data: &mut FileData, from: u64, to: u64| -> Result<()> {
         let block = from / block_size;
         if from < to && is_data(volume, file, data, block)? {
-            let frame = page(volume, file, data, block, false)?;
+            let frame = page(volume, file, data, block, false, Share::Last)?;
             volume.cache.arena.write(frame)[(from % block_size) as usize..][..(to - from) as usize].fill(0);
         }
         Ok(())

@@ -3,10 +3,11 @@
 use super::{Ops, touch_dir, transact};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
+use crate::checksums;
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
 use crate::error::{Errno, Result};
-use crate::file::{self, PAGES_PER_NODE};
+use crate::file::{self, PAGES_PER_NODE, Page};
 use crate::inode;
 use crate::order::Txn;
 use crate::perm::{self, NewInode};
@@ -38,8 +39,7 @@ pub(crate) struct NewFile<'a> {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Content<'a> {
     pub size: u64,
-    /// File block and frame.
-    pub pages: &'a [(u64, u32)],
+    pub pages: &'a [Page],
     /// The cache need not keep it.
     pub passing: bool,
 }
@@ -256,7 +256,10 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
             bytes.fill(0);
             bytes[..part.len()].copy_from_slice(part);
         }
-        let frame = volume.cache.publish(frame, block, false);
+        if volume.geometry.has_checksums {
+            checksums::store(txn, block, &[checksums::of_page(volume, frame)])?;
+        }
+        let frame = volume.cache.publish(frame, block, false, volume.epoch.current());
         txn.order_data([(block.0, frame)]);
         let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
         crate::extent::insert(txn, &mut source, raw, ino, extent)?;

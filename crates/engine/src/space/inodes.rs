@@ -387,7 +387,7 @@ impl AgSpace {
         let start = chunk.start.get();
         let initialised = u32::from(chunk.initialised);
         let bits = if initialised < 64 { (1u64 << initialised) - 1 } else { u64::MAX };
-        let sound = start >= u64::from(FIXED_BLOCKS)
+        let sound = start >= u64::from(self.first_block)
             && start < u64::from(self.block_count)
             && (1..=64).contains(&chunk.count)
             && start + u64::from(chunk.count) <= u64::from(self.block_count)

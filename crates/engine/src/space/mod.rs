@@ -30,6 +30,7 @@ use crate::error::{Result, refuse};
 use crate::planted::{Bug, planted};
 use inodes::Hints;
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS, LEVEL_MAX};
+use myriad_format::checksum::ChecksumHeader;
 use myriad_format::group::{
     FIRST_BY_LENGTH_BLOCK, FIRST_BY_START_BLOCK, FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK,
     RESERVE_MAX, RegionSummary,
@@ -162,6 +163,8 @@ pub(crate) struct AgSpace {
     geometry: Geometry,
     ag: AgNo,
     block_count: u32,
+    /// The first block that can be free.
+    first_block: u32,
     by_start: Tree,
     by_length: Tree,
     inode_tree: Tree,
@@ -169,6 +172,8 @@ pub(crate) struct AgSpace {
     inode_blocks: u32,
     inodes_used: u32,
     directories: u32,
+    /// Bit i: part i of the table of checksums has been made.
+    checksums_made: u64,
     hints: Hints,
 }
 
@@ -178,13 +183,15 @@ impl AgSpace {
     pub fn init_group<S: BlockStore>(store: &mut S, ag: AgNo, used: &[(u32, u32)]) -> Result<Self> {
         let geometry = store.geometry();
         let block_count = geometry.blocks_in(ag);
-        assert!(block_count > FIXED_BLOCKS);
+        let first_block = geometry.first_data_block(ag);
+        assert!(block_count > first_block);
         let at = |block: u32| geometry.fs_block(ag, AgBlock(block));
         let owner = u64::from(ag.0);
         let mut space = Self {
             geometry,
             ag,
             block_count,
+            first_block,
             by_start: Tree::create_at(FREE_BY_START, owner, store, at(FIRST_BY_START_BLOCK))?,
             by_length: Tree::create_at(FREE_BY_LENGTH, owner, store, at(FIRST_BY_LENGTH_BLOCK))?,
             inode_tree: Tree::create_at(INODE_CHUNKS, owner, store, at(FIRST_INODE_TREE_BLOCK))?,
@@ -200,6 +207,7 @@ impl AgSpace {
             inode_blocks: 0,
             inodes_used: 0,
             directories: 0,
+            checksums_made: 0,
             hints: Hints::new(regions_of(&geometry, ag)),
         };
         let regions = space.pool.regions.len() as u32;
@@ -209,7 +217,7 @@ impl AgSpace {
             head.block_count.set(block_count);
             head.region_count.set(regions);
         })?;
-        let mut next = FIXED_BLOCKS;
+        let mut next = first_block;
         for &(start, length) in used.iter().chain([&(block_count, 0)]) {
             assert!(start >= next && start + length <= block_count, "used extents are sorted, apart, and in the group");
             if start > next {
@@ -270,6 +278,7 @@ impl AgSpace {
                 geometry,
                 ag,
                 block_count,
+                first_block: geometry.first_data_block(ag),
                 by_start: tree(FREE_BY_START, "by_start_root", head.by_start_root.get(), head.by_start_level)?,
                 by_length: tree(FREE_BY_LENGTH, "by_length_root", head.by_length_root.get(), head.by_length_level)?,
                 inode_tree: tree(INODE_CHUNKS, "inode_root", head.inode_root.get(), head.inode_level)?,
@@ -285,6 +294,7 @@ impl AgSpace {
                 inode_blocks,
                 inodes_used,
                 directories: head.directories.get(),
+                checksums_made: head.checksums_made.get(),
                 hints: Hints::new(region_count),
             })
         })?
@@ -308,6 +318,7 @@ impl AgSpace {
             head.inode_blocks.set(self.inode_blocks);
             head.inodes_used.set(self.inodes_used);
             head.directories.set(self.directories);
+            head.checksums_made.set(self.checksums_made);
             head.reserve_count.set(self.pool.reserve_count as u32);
             for (place, &block) in head.reserve.iter_mut().zip(&self.pool.reserve[..self.pool.reserve_count]) {
                 place.set(block);
@@ -433,13 +444,34 @@ impl AgSpace {
         Ok(Some((AgBlock(start), length)))
     }
 
+    /// Makes the parts of the table of checksums that its blocks `first` to `last` belong to, where they have not been made
+    /// yet: no committed state knows them.
+    pub fn make_checksums<S: BlockStore>(&mut self, store: &mut S, first: u32, last: u32) -> Result<()> {
+        let (geometry, ag) = (self.geometry, self.ag);
+        for part in geometry.checksum_part_of(ag, first)..=geometry.checksum_part_of(ag, last) {
+            if self.checksums_made >> part & 1 == 1 {
+                continue;
+            }
+            for index in geometry.checksum_part(ag, part) {
+                let block = geometry.fs_block(ag, AgBlock(FIXED_BLOCKS + index));
+                store.init(block, BlockKind::Checksums, u64::from(ag.0), |edit| {
+                    let head = ChecksumHeader::read_mut(edit.range_mut(0, ChecksumHeader::SIZE));
+                    head.first.set(index * geometry.checksums_per_block());
+                })?;
+            }
+            self.checksums_made |= 1 << part;
+            self.save(store)?;
+        }
+        Ok(())
+    }
+
     /// Makes blocks free. The checkpoint that freed them must be durable: from here on they can be allocated and
     /// overwritten.
     pub fn free<S: BlockStore>(&mut self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
         let start = start.0;
         let double = Corrupt::DoubleFree { ag: self.ag, start, length };
         let end = match start.checked_add(length) {
-            Some(end) if length > 0 && start >= FIXED_BLOCKS && end <= self.block_count => end,
+            Some(end) if length > 0 && start >= self.first_block && end <= self.block_count => end,
             _ => return Err(double.into()),
         };
         if self.pool.reserve[..self.pool.reserve_count].iter().any(|&block| block >= start && block < end) {
@@ -633,7 +665,8 @@ impl AgSpace {
 
     fn check_free(&self, tree: &Tree, extent: Free) -> std::result::Result<Free, Corrupt> {
         let (start, length) = extent;
-        if start < FIXED_BLOCKS || length == 0 || start.checked_add(length).is_none_or(|end| end > self.block_count) {
+        if start < self.first_block || length == 0 || start.checked_add(length).is_none_or(|end| end > self.block_count)
+        {
             return Err(Corrupt::TreeNode { block: tree.root, field: "extent", value: key(start, length) });
         }
         Ok(extent)

@@ -59,15 +59,27 @@ impl Class {
 pub enum Shape {
     Inside,
     Apart,
+    /// As inside, and file data has checksums.
+    Summed,
 }
 
 impl Shape {
-    const ALL: [Self; 2] = [Self::Inside, Self::Apart];
+    const ALL: [Self; 3] = [Self::Inside, Self::Apart, Self::Summed];
+
+    /// The shape of a run that its seed describes.
+    pub(crate) fn of_seed(seed: u64) -> Self {
+        match seed % 4 {
+            1 => Self::Summed,
+            3 => Self::Apart,
+            _ => Self::Inside,
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
             Self::Inside => "inside",
             Self::Apart => "apart",
+            Self::Summed => "summed",
         }
     }
 }
@@ -147,20 +159,19 @@ pub fn sequence_count(class: Class) -> Option<u64> {
 pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
     let long = amount == Amount::Long;
     let id = |shape, what| RunId { class, shape, what };
-    let seeds = |count: u64| -> Vec<RunId> {
-        (1..=count).map(|seed| id(Shape::ALL[usize::from(seed % 4 == 3)], What::Seed(seed))).collect()
-    };
-    let both = |parts: Vec<Part>| Shape::ALL.map(|shape| id(shape, What::Parts(parts.clone())));
+    let seeds =
+        |count: u64| -> Vec<RunId> { (1..=count).map(|seed| id(Shape::of_seed(seed), What::Seed(seed))).collect() };
+    let each = |parts: Vec<Part>| Shape::ALL.map(|shape| id(shape, What::Parts(parts.clone())));
     let mut rng = Rng::new(17);
     let mut any = || Part::nth(rng.index(Part::COUNT));
     match class {
-        Class::One => (0..Part::COUNT).flat_map(|one| both(vec![Part::nth(one)])).collect(),
+        Class::One => (0..Part::COUNT).flat_map(|one| each(vec![Part::nth(one)])).collect(),
         Class::Two if long => {
             let pairs = (0..Part::COUNT).flat_map(|one| (0..Part::COUNT).map(move |two| (one, two)));
-            pairs.flat_map(|(one, two)| both(vec![Part::nth(one), Part::nth(two)])).collect()
+            pairs.flat_map(|(one, two)| each(vec![Part::nth(one), Part::nth(two)])).collect()
         }
-        Class::Two => (0..2000).flat_map(|_| both(vec![any(), any()])).collect(),
-        Class::Three => (0..if long { 40_000 } else { 500 }).flat_map(|_| both(vec![any(), any(), any()])).collect(),
+        Class::Two => (0..1333).flat_map(|_| each(vec![any(), any()])).collect(),
+        Class::Three => (0..if long { 27_000 } else { 333 }).flat_map(|_| each(vec![any(), any(), any()])).collect(),
         Class::Random => seeds(if long { 1600 } else { 24 }),
         Class::Aged => seeds(if long { 200 } else { 4 }),
         Class::Unordered => seeds(if long { 100 } else { 6 }),
@@ -193,6 +204,7 @@ pub(crate) fn small(shape: Shape) -> Setup {
     setup.ag_size = Some(512 << 10);
     setup.log_size = Some(LEAST_LOG);
     setup.log_device_size = (shape == Shape::Apart).then_some(LEAST_LOG);
+    setup.data_checksums = shape == Shape::Summed;
     setup.options.cache_size = 1 << 20;
     setup.options.name_cache = false;
     setup
@@ -212,6 +224,7 @@ fn random_setup(shape: Shape, seed: u64) -> Setup {
     let log_size = (34 * u64::from(block_size)).max(least);
     setup.log_size = Some(log_size);
     setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
+    setup.data_checksums = shape == Shape::Summed;
     setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
     setup
 }

@@ -53,10 +53,6 @@ pub fn seeds(amount: Amount) -> Vec<u64> {
     }
 }
 
-fn shape(seed: u64) -> Shape {
-    if seed % 4 == 3 { Shape::Apart } else { Shape::Inside }
-}
-
 fn steps(seed: u64, model: &Model) -> Vec<Step> {
     let profile = Profile { sync_percent: 12, burst_every: 60, burst_max: 30, remount_every: 20, ..Profile::crash() };
     let (mut generator, mut model) = (Generator::new(seed, profile), model.clone());
@@ -110,7 +106,7 @@ pub fn inject(counts: &Counts, seeds: &[u64], threads: usize, is_over: impl Fn()
 
 fn inject_one(counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {
     let replay = format!("replay: scripts/reliability --replay fault/{seed}");
-    let base = Base::new(small(shape(seed)), &sequences::prelude())?;
+    let base = Base::new(small(Shape::of_seed(seed)), &sequences::prelude())?;
     let steps = steps(seed, &base.model);
     let (seen, _) = run(&base, &steps, None).map_err(|message| format!("without a fault: {message}\n{replay}"))?;
     for (number, fault) in faults(seen) {

@@ -5,13 +5,14 @@
 //! promised is lost, the checker is silent.
 //!
 //! A device that *lies* answers well and does wrong. Metadata and log have checksums and addresses, file data has
-//! neither (nor have targets of links too long for an inode), and a block that was not written is a good block of an
-//! earlier time. So:
+//! checksums on some volumes and neither on the others (nor have targets of links too long for an inode), and a block that
+//! was not written is a good block of an earlier time. So:
 //!
 //! | lie | answers | afterwards, on the medium as it is |
 //! |---|---|---|
 //! | read corrupted, misdirected, not done | the model's, or an error; bytes of files may be wrong | sound, names of some moment of the run |
 //! | write corrupted | as above | names of some moment, or damage that the checker finds and repairs |
+//! | of data with checksums: any of these two | as above, but no wrong byte | no wrong byte; the checker finds and, told to take the data as it is, repairs |
 //! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
 
 use crate::crash::base::{Base, short_write};
@@ -102,7 +103,10 @@ type Device = FaultDevice<RecordingDevice<OverlayDevice>>;
 fn is_expected(error: &Error, lie: Lie) -> bool {
     matches!(error, Error::Io { .. } | Error::Shutdown)
         || lie != Lie::None
-            && matches!(error, Error::Corrupt(_) | Error::Foreign | Error::Incompatible(_) | Error::Option { .. })
+            && matches!(
+                error,
+                Error::Corrupt(_) | Error::Damaged(_) | Error::Foreign | Error::Incompatible(_) | Error::Option { .. }
+            )
 }
 
 /// A read that fails loses nothing, so what asked for it may be tried again.
@@ -118,6 +122,8 @@ struct Rig {
     told: bool,
     /// Bytes of files were not what they should be.
     wrong_bytes: bool,
+    /// File data has checksums: bytes that are wrong must not be handed out, unless old ones stand in for all others.
+    vouched: bool,
 }
 
 /// Runs the steps with a fault, then looks at the volume as the device has it.
@@ -134,7 +140,14 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
     }
     let lie = fault.map_or(Lie::None, |fault| fault.lie());
     let history = History::new(base.model.clone(), 0);
-    let mut rig = Rig { devices, lie, history, told: false, wrong_bytes: false };
+    let mut rig = Rig {
+        devices,
+        lie,
+        history,
+        told: false,
+        wrong_bytes: false,
+        vouched: base.setup.data_checksums && lie != Lie::Invisible,
+    };
     match Engine::open(&base.setup, rig.faulty(), Way::Path) {
         Ok(engine) => rig.run_steps(engine, steps)?,
         Err(error) if is_expected(&error, lie) => rig.told = true,
@@ -190,6 +203,7 @@ impl Rig {
                     match (self.lie, compared) {
                         (_, Ok(())) => {}
                         (Lie::None, Err(message)) => return Err(at(message)),
+                        (_, Err(message)) if self.vouched => return Err(at(message)),
                         // No checksum covers them.
                         (_, Err(_)) if matches!((&step.op, &got), (Op::Read { .. }, Ok(_))) => self.wrong_bytes = true,
                         // A hole and zeros are the same to the oracle, not to the seek.

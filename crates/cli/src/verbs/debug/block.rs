@@ -4,6 +4,7 @@ use super::Block;
 use super::part::Part;
 use crate::show::name::Shown;
 use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_START, NodeHeader, TreeKind};
+use myriad_format::checksum::ChecksumHeader;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, node_bits, pointer};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{GroupHeader, RegionSummary};
@@ -27,6 +28,7 @@ pub fn parts(geometry: &Geometry, block: &Block) -> Vec<Part> {
         BlockKind::DirIndex => index(bytes, geometry),
         BlockKind::Attributes => attributes(bytes),
         BlockKind::Orphans => orphans(bytes),
+        BlockKind::Checksums => checksums(bytes),
     }
 }
 
@@ -202,6 +204,18 @@ fn orphans(bytes: &[u8]) -> Vec<Part> {
     parts
 }
 
+/// A part a line of sixteen checksums.
+fn checksums(bytes: &[u8]) -> Vec<Part> {
+    let mut parts = Vec::from_iter(Part::read(&ChecksumHeader::LAYOUT, bytes, 0, "checksums of file data"));
+    let first = u64::from(ChecksumHeader::read(bytes).first.get());
+    let sums = bytes[ChecksumHeader::SIZE..].chunks_exact(4).zip(first..).zip((ChecksumHeader::SIZE..).step_by(4));
+    parts.extend(sums.filter(|((sum, _), _)| **sum != [0; 4]).map(|((sum, block), at)| {
+        let sum = u32::from_le_bytes(sum.try_into().expect("chunks of 4"));
+        Part::note("checksum", at).with("ag_block", block).with("crc", format!("{sum:#010x}"))
+    }));
+    parts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,6 +237,7 @@ mod tests {
                 ag_count: 4,
                 block_count: 1 << 14,
                 chunk_blocks: 8,
+                has_checksums: false,
             };
             for kind in BlockKind::ALL {
                 for round in 0..8 {

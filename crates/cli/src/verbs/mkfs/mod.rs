@@ -36,6 +36,10 @@ pub struct Mkfs {
     /// Keep the log on this device
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<PathBuf>,
+    /// Keep a checksum of each block of file data, compared whenever it is read from the device: damage is an error, never wrong
+    /// bytes. What overwrites goes to new blocks then, also on a volume that is nearly full
+    #[arg(long)]
+    data_checksums: bool,
     /// Name of the volume, at most 63 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true, value_parser = label)]
     label: String,
@@ -66,6 +70,7 @@ impl Command for Mkfs {
         anything but zeros. A volume that is in use is not overwritten at all. Called as mkfs.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad mkfs vol.img --size 16T", "makes a volume that can grow to 16 TiB; the file starts out nearly empty"),
+        ("myriad mkfs archive.img --size 1T --data-checksums", "makes a volume that never hands out damaged data"),
         ("mkfs.myriad -L spool /dev/sdb1", "makes a volume on a block device"),
     ];
 
@@ -125,6 +130,7 @@ impl Mkfs {
             region_size: self.region_size,
             log_size: self.log_size,
             log_device: self.log_device.clone(),
+            data_checksums: self.data_checksums,
             label: self.label.clone(),
             order: self.order.into(),
             seed: self.seed,
