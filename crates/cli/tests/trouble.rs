@@ -362,3 +362,58 @@ fn an_interrupted_change_keeps_the_volume_whole() {
     assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
     assert_letter(&place);
 }
+
+/// Turns one bit over in the block of the image that begins with these bytes.
+fn damage(place: &Place, begins: &[u8]) {
+    let mut image = bytes(&place.path("vol.img"));
+    let at = image.chunks(4096).position(|block| block.starts_with(begins)).expect("the data is in the image") * 4096;
+    image[at + 4095] ^= 8;
+    place.write("vol.img", &image);
+}
+
+#[test]
+fn damaged_data() {
+    let place = Place::new();
+    place.line("mkfs --quiet --size 64M --data-checksums vol.img").ok();
+    let features = place.line("info --json vol.img").ok().json()["features"].clone();
+    assert_eq!(features, serde_json::json!(["data_checksums"]));
+    place.change(|session| {
+        session.mkdir("/post", 0o755).unwrap();
+        put(session, "/post/letter", &[b"dear".repeat(1024), b"all!".repeat(1024), b"yours".repeat(1000)].concat());
+        put(session, "/post/parcel", b"intact");
+    });
+    place.line("fsck -n --scrub vol.img").expect(0, &["all compared with their checksums; 0 damaged", "sound"]);
+    damage(&place, b"all!");
+    let answer = place.line("cat vol.img:/post/letter");
+    let said = ["vol.img:/post/letter: inode ", "the data at byte 4096 (block ", "restore the file from a copy"];
+    answer.expect(1, &said);
+    assert_eq!(place.line("cat vol.img:/post/parcel").ok().out, b"intact");
+    place.line("fsck -n vol.img").expect(0, &["sound"]);
+    for line in ["fsck -n --scrub vol.img", "fsck -y --scrub vol.img", "fsck -p --scrub vol.img"] {
+        let answer = place.line(line).expect(4, &["1 damaged", "1 finding of damaged contents; restore those files"]);
+        let expected = "/post/letter: bytes 4096 to 8191: the contents are not what was written: their checksum is wrong \
+                        [data-checksum 180]";
+        assert_eq!(answer.lines(), [expected], "{line}");
+    }
+    let json = place.line("fsck -n --scrub --json vol.img").expect(4, &[]).json();
+    let finding = &json["findings"][0];
+    assert_eq!(
+        (&finding["path"], &finding["offset"], &finding["length"]),
+        (&"/post/letter".into(), &4096.into(), &4096.into())
+    );
+    assert_eq!(json["scrub"]["damaged_blocks"], 1);
+    place.line("fsck -n --scrub --accept-contents vol.img").expect(16, &["--no"]);
+    let taken = place.line("fsck -y --scrub --accept-contents vol.img").expect(1, &["all repaired"]);
+    assert!(taken.text().contains("blocks of data taken as they are, as was asked for: 1"), "{taken:?}");
+    place.line("cat vol.img:/post/letter").expect(0, &[]);
+    place.line("fsck -n --scrub vol.img").expect(0, &["0 damaged", "sound"]);
+}
+
+#[test]
+fn a_scrub_without_checksums_says_that_nothing_was_compared() {
+    let place = with_letter();
+    damage(&place, b"dear all");
+    place
+        .line("fsck -n --scrub vol.img")
+        .expect(0, &["1 block of file data read, the volume has no checksums of them, contents could not be compared"]);
+}

@@ -165,16 +165,16 @@ fn what_a_lying_device_lost_or_misplaced_is_never_handed_out() {
 /// A flush of many scattered blocks frees as many: in one transaction it did not fit the half of a small log.
 #[test]
 fn many_blocks_overwritten_at_once_fit_the_least_log() {
-    let device = formatted(64 << 20, MkfsOptions { log_size: Some(140 << 10), ..MkfsOptions::default() });
+    let device = formatted(128 << 20, MkfsOptions { log_size: Some(140 << 10), ..MkfsOptions::default() });
     let fs = Fs::open_device(device.clone(), None, MountOptions { cache_size: 128 << 20, ..quiet() }).unwrap();
     let large = file(&fs, "large");
-    large.write_at(&vec![1; 5000 * BLOCK], 0).unwrap();
+    large.write_at(&vec![1; 10_000 * BLOCK], 0).unwrap();
     fs.sync().unwrap();
-    for block in (0..5000).step_by(2) {
+    for block in (0..10_000).step_by(2) {
         large.write_at(&[2; BLOCK], block * BLOCK as u64).unwrap();
     }
     fs.sync().unwrap();
-    let mut bytes = vec![0; 5000 * BLOCK];
+    let mut bytes = vec![0; 10_000 * BLOCK];
     large.read_at(&mut bytes, 0).unwrap();
     for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
         assert!(bytes == [2 - (block % 2) as u8; BLOCK], "block {block}");

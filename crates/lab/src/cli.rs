@@ -25,7 +25,8 @@ use std::path::PathBuf;
 /// Measure volumes, directories and databases side by side.
 ///
 /// A TARGET is an image (made fresh, worked on in this process), a directory (through system calls), `direct:DIRECTORY`
-/// (the same, reads and writes inside files with direct I/O), or `sqlite:PATH` (a row a file).
+/// (the same, reads and writes inside files with direct I/O), `checksums:IMAGE` (a volume with checksums of file data), or
+/// `sqlite:PATH` (a row a file).
 #[derive(Debug, Args)]
 pub struct Bench {
     #[command(subcommand)]
@@ -48,7 +49,7 @@ enum What {
 
 #[derive(Debug, Args, Serialize)]
 struct Direct<T: Args> {
-    /// IMAGE, DIRECTORY, direct:DIRECTORY or sqlite:PATH
+    /// IMAGE, DIRECTORY, direct:DIRECTORY, checksums:IMAGE or sqlite:PATH
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<String>,
     #[command(flatten)]

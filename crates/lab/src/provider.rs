@@ -61,9 +61,9 @@ impl ImageProvider {
     }
 
     /// For a file that is made and, unless `keep`, removed in the end. One that is there is replaced with `force` only.
-    pub fn new(image: &Path, options: VolumeOptions, force: bool, keep: bool) -> Result<Self> {
+    pub fn new(label: String, image: &Path, options: VolumeOptions, force: bool, keep: bool) -> Result<Self> {
         refuse_existing(image, force)?;
-        Ok(Self { label: image.display().to_string(), image: image.to_owned(), options, remove: !keep })
+        Ok(Self { label, image: image.to_owned(), options, remove: !keep })
     }
 }
 
@@ -193,7 +193,7 @@ fn remove_file(path: &Path) {
     }
 }
 
-/// Reads a target of `myriad bench`: `sqlite:PATH`, `direct:DIRECTORY`, a directory, or an image.
+/// Reads a target of `myriad bench`: `sqlite:PATH`, `direct:DIRECTORY`, `checksums:IMAGE`, a directory, or an image.
 pub fn parse(
     text: &str,
     volume: &VolumeOptions,
@@ -210,6 +210,11 @@ pub fn parse(
         ensure!(Path::new(directory).is_dir(), "{directory} is not a directory");
         return Ok(Box::new(DirectoryProvider::new(label, Path::new(directory), true)));
     }
+    if let Some(image) = text.strip_prefix("checksums:") {
+        let mkfs = MkfsOptions { data_checksums: true, ..volume.mkfs.clone() };
+        let volume = VolumeOptions { mkfs, ..volume.clone() };
+        return Ok(Box::new(ImageProvider::new(label, Path::new(image), volume, force, keep)?));
+    }
     let path = Path::new(text);
     if path.is_dir() {
         return Ok(Box::new(DirectoryProvider::new(label, path, false)));
@@ -217,7 +222,7 @@ pub fn parse(
     if text.ends_with('/') {
         bail!("{text} is not a directory");
     }
-    Ok(Box::new(ImageProvider::new(path, volume.clone(), force, keep)?))
+    Ok(Box::new(ImageProvider::new(label, path, volume.clone(), force, keep)?))
 }
 
 #[cfg(test)]
@@ -239,9 +244,11 @@ mod tests {
         assert_eq!(side("@/new.img", false), Ok(Side::Ours));
         assert_eq!(side("@", false), Ok(Side::Kernel));
         assert_eq!(side("direct:@", false), Ok(Side::Kernel));
+        assert_eq!(side("checksums:@/new.img", false), Ok(Side::Ours));
         assert_eq!(side("sqlite:@/new.db", false), Ok(Side::Other));
         assert!(side("@/precious", false).unwrap_err().contains("--force"));
         assert!(side("sqlite:@/precious", false).unwrap_err().contains("--force"));
+        assert!(side("checksums:@/precious", false).unwrap_err().contains("--force"));
         assert_eq!(side("@/precious", true), Ok(Side::Ours));
         assert!(side("@/missing/", false).unwrap_err().contains("not a directory"));
         assert!(side("direct:@/precious", false).is_err());

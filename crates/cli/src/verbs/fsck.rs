@@ -50,7 +50,7 @@ pub struct Fsck {
     #[arg(long)]
     scrub: bool,
     /// With -y and --scrub: take data that differs from its checksum as it is, and write the checksum anew
-    #[arg(long, requires_all = ["yes", "scrub"])]
+    #[arg(long, requires_all = ["yes", "scrub"], conflicts_with_all = ["no", "preen"])]
     accept_contents: bool,
     /// Report progress to this file descriptor, as e2fsck does; 0 or none: a bar on the terminal, which is shown in any case
     #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true, default_missing_value = "0", allow_hyphen_values = true)]

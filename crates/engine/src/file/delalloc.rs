@@ -515,7 +515,7 @@ pub(crate) fn map_pages(
                         extent::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
                         (start, count)
                     } else if volume.geometry.has_checksums && !planted(Bug::OverwriteInPlace) {
-                        overwrite(txn, source, ino, raw, block, start, count as u32)?
+                        overwrite(txn, source, ino, raw, block, left, extent)?
                     } else {
                         (start, count)
                     }
@@ -543,27 +543,48 @@ pub(crate) fn map_pages(
     Ok(writes)
 }
 
-/// Where data with checksums goes that overwrites blocks from `start`: a committed state has the checksums of what they
-/// hold now, so new blocks take their place, and the old ones are freed with the same transaction. Blocks that no
-/// committed state knows stay. Returns the first block and how many, at most `count`.
+/// Where data with checksums goes that overwrites `extent` from `block` on: a committed state has the checksums of what it
+/// holds now, so new blocks take its place, and that of what follows it in the run of `left` pages; the old ones are freed
+/// with the same transaction. Blocks that no committed state knows stay. Returns the first block and how many.
 fn overwrite(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     ino: Ino,
     raw: &mut RawInode,
     block: FileBlock,
-    start: FsBlock,
-    count: u32,
+    left: u64,
+    mut extent: Extent,
 ) -> Result<(FsBlock, u64)> {
     let volume = txn.volume();
     let epoch = volume.epoch.current();
-    let is_new = |i: &u32| volume.cache.is_unwritten_since(start.offset_by(u64::from(*i)), epoch);
-    let new = (0..count).take_while(is_new).count();
+    let place = |extent: &Extent, at: FileBlock| extent.start.offset_by(at.0 - extent.file_block.0);
+    let is_new = |block| volume.cache.is_unwritten_since(block, epoch);
+    let most = left.min(u64::from(LENGTH_MAX));
+    let in_extent = most.min(extent.end().0 - block.0);
+    let start = place(&extent, block);
+    let new = (0..in_extent).take_while(|&i| is_new(start.offset_by(i))).count();
     if new > 0 {
         return Ok((start, new as u64));
     }
-    let want = (1..count).take_while(|i| !is_new(i)).count() as u32 + 1;
-    let (target, length) = volume.allocate_extent(txn, source.goal, 1, want)?;
+    // As long as can be, whatever pieces the old blocks lie in. Space reserved ahead is used where it is.
+    let mut end = FileBlock(block.0 + 1);
+    while end.0 - block.0 < most {
+        if end >= extent.end() {
+            match extent::lookup(&mut &txn.look, raw, ino, end)? {
+                Mapping::Mapped(next) if next.unwritten => break,
+                Mapping::Mapped(next) => extent = next,
+                Mapping::Hole { until } => {
+                    end = FileBlock(until.0.min(block.0 + most));
+                    continue;
+                }
+            }
+        }
+        if is_new(place(&extent, end)) {
+            break;
+        }
+        end.0 += 1;
+    }
+    let (target, length) = volume.allocate_extent(txn, source.goal, 1, (end.0 - block.0) as u32)?;
     let mut freed = Vec::new();
     let range = block..FileBlock(block.0 + u64::from(length));
     extent::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
