@@ -28,6 +28,10 @@ pub(crate) const PAGES_PER_NODE: u64 = 16;
 /// that their maker does not wait while the disk keeps up, little enough that the same frames serve again and again.
 const ORDERED_MAX: u64 = 3;
 
+/// Blocks in one piece that data with checksums looks for, before it takes what there is: at 4 KiB what one request to the
+/// device has.
+const RUN_BLOCKS: u32 = 256;
+
 /// Bytes written under one hold of the data lock.
 const WRITE_PART: usize = 4 << 20;
 
@@ -522,7 +526,7 @@ pub(crate) fn map_pages(
                 }
                 Mapping::Hole { until } => {
                     let want = left.min(until.0 - block.0).min(u64::from(LENGTH_MAX)) as u32;
-                    let (start, count) = volume.allocate_extent(txn, source.goal, 1, want)?;
+                    let (start, count) = allocate_run(txn, source.goal, want)?;
                     let extent = Extent { file_block: block, start, length: count, unwritten: false };
                     extent::insert(txn, source, raw, ino, extent)?;
                     (start, u64::from(count))
@@ -541,6 +545,17 @@ pub(crate) fn map_pages(
         }
     }
     Ok(writes)
+}
+
+/// Takes up to `want` blocks for data. Where overwriting leaves holes everywhere, what is written in one go must not end up
+/// in them as long as there are longer runs.
+fn allocate_run(txn: &mut Txn<'_>, goal: FsBlock, want: u32) -> Result<(FsBlock, u32)> {
+    let volume = txn.volume();
+    let min = if volume.geometry.has_checksums { want.min(RUN_BLOCKS) } else { 1 };
+    match volume.allocate_extent(txn, goal, min, want) {
+        Err(Error::Refused(Errno::NOSPC)) if min > 1 => volume.allocate_extent(txn, goal, 1, want),
+        found => found,
+    }
 }
 
 /// Where data with checksums goes that overwrites `extent` from `block` on: a committed state has the checksums of what it
@@ -584,7 +599,7 @@ fn overwrite(
         }
         end.0 += 1;
     }
-    let (target, length) = volume.allocate_extent(txn, source.goal, 1, (end.0 - block.0) as u32)?;
+    let (target, length) = allocate_run(txn, source.goal, (end.0 - block.0) as u32)?;
     let mut freed = Vec::new();
     let range = block..FileBlock(block.0 + u64::from(length));
     extent::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
