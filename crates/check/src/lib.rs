@@ -10,6 +10,7 @@
 //! totals     superblock
 //! data       with `Options::scrub`: all file data, in the order of its blocks; who owns what is damaged
 //! beside     a look at a volume that somebody has open for changes
+//! online     a look at a moment of such a volume that its writer holds
 //! repair     salvage, then everything derivable written anew (see `repair`), then all of the above again
 //! ```
 //!
@@ -35,6 +36,7 @@ mod findings;
 mod inodes;
 mod io;
 mod links;
+mod online;
 mod orphans;
 mod owners;
 mod repair;
@@ -50,5 +52,6 @@ mod tree;
 
 pub use beside::check_beside;
 pub use findings::{KINDS, Kind, kind, number};
+pub use online::{Online, check_moment};
 pub use report::{FileRange, Finding, Place, Report, Scrub, Totals};
 pub use run::{CheckError, Options, Progress, check};

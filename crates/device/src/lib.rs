@@ -9,6 +9,7 @@
 //! PausingDevice    any device, holding back a request until a test lets it go
 //! ```
 //!
+//! [`Moment`] reads a device as it was while somebody writes it, by before-images that the writer keeps.
 //! [`CrashImages`] turns a recorded trace into the images that a power cut could have left behind.
 //!
 //! Not here: what any byte means, caching, checksums, retries.
@@ -24,6 +25,7 @@ mod fault;
 mod file;
 mod lock;
 mod memory;
+mod moment;
 mod overlay;
 mod pausing;
 mod pool;
@@ -41,6 +43,7 @@ pub use error::{ForkedChild, Holder, InUse, OpenError, RangeError};
 pub use fault::{FaultDevice, FaultKind, FaultOp, FaultSpan};
 pub use file::{Access, DirectIo, FileDevice, FileOptions, IoBackend};
 pub use memory::MemoryDevice;
+pub use moment::{BeforeImages, Moment, Part};
 pub use overlay::OverlayDevice;
 pub use pausing::PausingDevice;
 pub use recording::{Event, RecordingDevice, Timed};

@@ -78,5 +78,6 @@ mod volume;
 mod xattr;
 
 pub use error::{DamagedData, Errno, Error, Result};
+pub use order::moment::HeldMoment;
 pub use session::*;
 pub use types::*;

@@ -9,6 +9,7 @@ use crate::mkfs;
 use crate::namei::{self, Guarded, Target};
 use crate::ops::{Content, NewFile, Ops, RESOLVE_AGAIN, reclaim_orphans};
 use crate::order::Look;
+use crate::order::moment::HeldMoment;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::*;
@@ -206,6 +207,13 @@ impl Fs {
         volume.commit_now()
     }
 
+    /// Holds the state of this moment for a reader (an online check) while changes go on. What changed blocks held goes to
+    /// `file`, a regular one, up to the size it has: when that is full the moment is given up, and changes still go on.
+    pub fn hold_moment(&self, file: std::fs::File) -> Result<HeldMoment> {
+        self.inner.check_process()?;
+        HeldMoment::begin(Arc::clone(&self.inner.volume), file)
+    }
+
     /// Syncs and closes. EBUSY, and the volume stays open, if files are open.
     pub fn close(self) -> Result<()> {
         if self.volume().files.open_handles() > 0 {
@@ -398,6 +406,8 @@ impl Volume {
         if self.options.read_only {
             return Ok(());
         }
+        // Whoever opens it next knows nothing of a reader.
+        self.checkpointer.lock().give_up_moment("the volume was closed");
         self.check_running()?;
         file::flush_all(self)?;
         let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();

@@ -126,6 +126,24 @@ impl Log {
         (self.ring.capacity - self.used()).min(self.checkpoint_max())
     }
 
+    pub fn place(&self) -> &LogPlace {
+        &self.place
+    }
+
+    /// What replay would read now, as offsets and lengths in bytes: both anchors, and the ring from the durable tail to the
+    /// head and one unit beyond, where it finds no checkpoint.
+    pub fn live(&self) -> Vec<(u64, u64)> {
+        let length = (self.used() + self.ring.unit).min(self.ring.capacity);
+        let first = self.ring.before_wrap(self.anchor.tail, length);
+        let mut live = vec![
+            (self.place.start, self.ring.start - self.place.start),
+            (self.ring.offset(self.anchor.tail), first),
+            (self.ring.start, length - first),
+        ];
+        live.retain(|&(_, length)| length > 0);
+        live
+    }
+
     /// LSN the next checkpoint gets.
     pub fn head(&self) -> Lsn {
         self.next.lsn

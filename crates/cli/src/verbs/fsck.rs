@@ -1,10 +1,14 @@
 //! `fsck`: check and repair, with the options and exit bits of fsck(8).
 
+mod online;
+
 use crate::context::Context;
 use crate::failure::{At, Failure, Kind, image_name};
 use crate::interrupt::Interrupted;
+use crate::mount::control::Daemon;
 use crate::output::Output;
 use crate::show::name::{Shown, count, needs_quotes};
+use crate::show::size;
 use crate::show::time;
 use crate::verb::{Command, Example, Status};
 use crate::volume::device;
@@ -42,12 +46,18 @@ pub struct Fsck {
     /// As -y, for the start of the machine: a volume that was closed cleanly is not looked at
     #[arg(short = 'p', long, visible_short_alias = 'a', group = "answer")]
     preen: bool,
+    /// Check a mounted volume, named by its directory or image, as it is now; nothing waits, and it goes on being changed
+    #[arg(long, conflicts_with_all = ["yes", "preen", "force"])]
+    online: bool,
+    /// With --online: most that may be written over before the check begins anew; it takes so much of TMPDIR (/var/tmp)
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse, requires = "online")]
+    room: u64,
     /// With -p: look at a volume that was closed cleanly too
     #[arg(short, long)]
     force: bool,
     /// Read all file data too, compare it with its checksums if the volume has them, and say which bytes of which files are
-    /// damaged
-    #[arg(long)]
+    /// damaged; the volume must not be in use, for its contents are then of no one moment
+    #[arg(long, conflicts_with = "online")]
     scrub: bool,
     /// With -y and --scrub: take data that differs from its checksum as it is, and write the checksum anew
     #[arg(long, requires_all = ["yes", "scrub"], conflicts_with_all = ["no", "preen"])]
@@ -72,7 +82,7 @@ pub struct Fsck {
     no_title: bool,
     #[arg(short = 'V', hide = true)]
     verbose: bool,
-    /// Volume to check
+    /// Volume to check; with --online also the directory it is mounted on
     image: PathBuf,
 }
 
@@ -83,11 +93,15 @@ impl Command for Fsck {
         finding is printed with its place and number. Files that lost their names go to /lost+found. Damaged contents, which --scrub finds, \
         are told of by path and bytes and never changed, unless --accept-contents asks for that: restore such files from a \
         copy. A volume that is in use is \
-        refused, but for -n: that looks at its last commit, and says so when the volume is too busy to be looked at. Called as fsck.myriad it does the same.";
+        refused, but for -n, which looks at its last commit and says so when the volume is too busy to be looked at, and for \
+        --online: the daemon that has it mounted makes all changes durable and then keeps what it writes over, so that one \
+        state of it can be checked for as long as that takes. What nobody has mounted, --online checks as -n does. Nothing \
+        but -y, -p and the answer to the question writes to a volume. Called as fsck.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad fsck -n vol.img", "says what is wrong and changes nothing"),
         ("myriad fsck -n --scrub vol.img", "reads everything, and names the files with damaged contents"),
         ("myriad fsck -y --json vol.img > report.json", "repairs, and keeps the report"),
+        ("myriad fsck --online /mnt", "says whether a mounted volume is sound, while it is used"),
         ("fsck.myriad -p /dev/sdb1", "what the machine runs at its start"),
     ];
     const EXIT: &'static [(u8, &'static str)] = &[
@@ -96,7 +110,7 @@ impl Command for Fsck {
         (ERRORS_LEFT, "Errors are left."),
         (
             OPERATIONAL,
-            "The check could not be made: the volume is in use (with -n: too busy), cannot be read, or is none.",
+            "The check could not be made: the volume is in use (with -n or --online: too busy), cannot be read, or is none.",
         ),
         (USAGE, "The command line was wrong."),
         (CANCELLED, "Interrupted; nothing was changed."),
@@ -107,7 +121,13 @@ impl Command for Fsck {
         Kind::Interrupted(_) => CANCELLED,
     };
 
-    fn run(self, context: &Context) -> Result<Status> {
+    fn run(mut self, context: &Context) -> Result<Status> {
+        if self.online {
+            if let Some(daemon) = online::daemon_of(&self.image)? {
+                return self.check_mounted(context, &daemon);
+            }
+            self.no = true;
+        }
         let name = image_name(&self.image);
         let may_write = rustix::fs::access(&self.image, rustix::fs::Access::WRITE_OK).is_ok();
         let has_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
@@ -186,6 +206,28 @@ enum How {
 }
 
 impl Fsck {
+    fn check_mounted(&self, context: &Context, daemon: &Daemon) -> Result<Status> {
+        let name = image_name(&self.image);
+        let log =
+            self.log_device.as_deref().map(|log| Ok::<_, anyhow::Error>(device::open_beside(log)?.0)).transpose()?;
+        let log = log.map(|log| log as Arc<dyn BlockDevice>);
+        let checked = self.with_options(context, false, |options| {
+            online::check_mounted(context, daemon, log, self.room, options, |error| explain(error, &name))
+        })??;
+        let mut out = context.out();
+        if self.json {
+            let report = checked.report.to_json();
+            let moment = checked.moment.map_or(String::new(), |moment| format!("\"moment\":{moment},"));
+            writeln!(out, "{{{moment}{}", &report[1..])?;
+        } else {
+            self.print_findings(&mut out, &checked.report)?;
+            out.finish()?;
+            let next = if checked.report.is_sound() { "" } else { "; unmount it first" };
+            context.note(&format!("{name}: {}{next}", summary(&checked.report)));
+        }
+        Ok(status(&checked.report))
+    }
+
     fn check(
         &self,
         context: &Context,
@@ -193,6 +235,22 @@ impl Fsck {
         log: Option<&Arc<FileDevice>>,
         how: How,
     ) -> Result<Report> {
+        let name = image_name(&self.image);
+        let log = log.map(|log| Arc::clone(log) as Arc<dyn BlockDevice>);
+        let device = Arc::clone(volume) as Arc<dyn BlockDevice>;
+        if how != How::LookBeside {
+            let checked = self.with_options(context, how == How::Repair, |options| check(device, log, options))?;
+            return checked.map_err(|error| explain(error, &name));
+        }
+        let report = self.with_options(context, false, |options| check_beside(&device, log.as_ref(), options))?;
+        report.map_err(|error| explain(error, &name))?.ok_or_else(|| {
+            let what = "in use, and it changed during every look, or has no log that tells";
+            Failure::new(name, what, "use --online if it is mounted, or wait until it is idle").into()
+        })
+    }
+
+    /// Runs a check with what the command line says, and shows how far it is.
+    fn with_options<T>(&self, context: &Context, repair: bool, run: impl FnOnce(&Options<'_>) -> T) -> Result<T> {
         let name = image_name(&self.image);
         let bar = context.progress("checking");
         let descriptor = self.progress_file()?.map(Mutex::new);
@@ -208,7 +266,7 @@ impl Fsck {
             Interrupted::received().is_none()
         };
         let mut options = Options {
-            repair: how == How::Repair,
+            repair,
             scrub: self.scrub,
             accept_contents: self.accept_contents,
             findings_max: self.findings_max,
@@ -219,16 +277,7 @@ impl Fsck {
         if let Some(threads) = self.threads {
             options.threads = threads.into();
         }
-        let log = log.map(|log| Arc::clone(log) as Arc<dyn BlockDevice>);
-        let device = Arc::clone(volume) as Arc<dyn BlockDevice>;
-        if how != How::LookBeside {
-            return check(device, log, &options).map_err(|error| explain(error, &name));
-        }
-        let report = check_beside(&device, log.as_ref(), &options).map_err(|error| explain(error, &name))?;
-        report.ok_or_else(|| {
-            let what = "in use, and it changed during every look, or has no log that tells";
-            Failure::new(name, what, "wait until it is idle, or unmount it").into()
-        })
+        Ok(run(&options))
     }
 
     /// The file behind the descriptor of -C. A negative one, which fsck(8) uses for its own bars, means the same.

@@ -18,6 +18,7 @@
 use crate::cache::{Closed, FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::Result;
+use crate::order::moment::Held;
 use crate::order::{Freed, Txn};
 use crate::planted::{Bug, planted};
 use crate::types::Order;
@@ -32,7 +33,7 @@ const WRITE_MAX: usize = 1 << 20;
 
 /// What only the maker of checkpoints touches.
 pub(crate) struct Checkpointer {
-    log: Option<Log>,
+    pub(super) log: Option<Log>,
     builder: Checkpoint,
     /// Frames with logged changes not yet home.
     away: Vec<u32>,
@@ -51,6 +52,9 @@ pub(crate) struct Checkpointer {
     pub durable: u64,
     /// Log position that blocks forgotten in the epoch being committed still need.
     needed_lsn: u64,
+    /// A committed state that somebody reads, and how many there were.
+    pub(super) held: Option<Held>,
+    pub(super) moments: u64,
 }
 
 /// A block as it was when its epoch closed.
@@ -98,11 +102,12 @@ fn join_neighbours(extents: &mut Vec<(FsBlock, u32)>) {
 }
 
 /// Writes frames (block, frame; sorted) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
-/// which LSN it is to be sealed; `None` leaves it out.
+/// which LSN it is to be sealed; `None` leaves it out. `before` is told of those that are about to be written.
 fn write_frames(
     volume: &Volume,
     frames: &[(u64, u32)],
     mut lsn_of: impl FnMut(u64, u32, &FrameHeader) -> Option<u64>,
+    mut before: impl FnMut(&[(u64, u32)]),
 ) -> Result<()> {
     let cache = &volume.cache;
     let block_size = cache.block_size();
@@ -118,6 +123,7 @@ fn write_frames(
             header::seal(image, lsn);
             written.push((block, index));
         }
+        before(&written);
         volume.write_blocks(&written, &buffer)?;
         for &(block, index) in &written {
             cache.came_home(block, index);
@@ -141,6 +147,8 @@ impl Checkpointer {
             released: pending,
             durable: 1,
             needed_lsn: u64::MAX,
+            held: None,
+            moments: 0,
         }
     }
 
@@ -285,6 +293,8 @@ impl Checkpointer {
         self.builder = sealed.recycle();
         self.durable = number + 1;
         self.needed_lsn = u64::MAX;
+        // Before they can be allocated, and written as what nobody looks at.
+        self.keep(volume, freed.revokes.iter().map(|block| block.0));
         self.released.append(&mut freed.limbo);
         self.move_tail(volume);
         // Not flushed yet, so only the next checkpoint moves the tail past them.
@@ -420,7 +430,7 @@ impl Checkpointer {
         }
         home.sort_unstable();
         home.dedup();
-        write_frames(volume, &home, |block, index, header| {
+        let lsn_of = |block, index, header: &FrameHeader| {
             let dead = header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
             if dead || header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block {
                 if !dead {
@@ -429,7 +439,8 @@ impl Checkpointer {
                 return None;
             }
             Some(header.first_lsn.load(Ordering::Relaxed))
-        })?;
+        };
+        write_frames(volume, &home, lsn_of, |frames| self.keep(volume, frames.iter().map(|&(block, _)| block)))?;
         self.away = keep;
         Ok(())
     }
@@ -456,6 +467,9 @@ impl Checkpointer {
     fn write_images(&mut self, volume: &Volume, mut images: Vec<Image>, logged: bool) -> Result<()> {
         if images.is_empty() {
             return Ok(());
+        }
+        if logged {
+            self.keep(volume, images.iter().map(|image| image.block));
         }
         let lsn = self.log.as_ref().map_or(0, |log| log.head().0);
         images.sort_unstable_by_key(|image| image.block);
@@ -539,10 +553,12 @@ impl Checkpointer {
         drop(closed);
         self.write_ordered(volume, ordered)?;
         home.sort_unstable();
-        write_frames(volume, &home, |block, _, header| {
+        let lsn_of = |block, _, header: &FrameHeader| {
             let gone = header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
             (!gone && header.block.load(Ordering::Relaxed) == block).then_some(0)
-        })?;
+        };
+        // Only order log has moments to keep anything for.
+        write_frames(volume, &home, lsn_of, |_| ())?;
         volume.device_flush()?;
         volume.data_unflushed.store(false, Ordering::Release);
         self.durable = number + 1;

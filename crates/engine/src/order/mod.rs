@@ -4,9 +4,11 @@
 //! checkpoint sees all of it or nothing. Changes gather in the *open epoch*: the frames changed, with a mask of granules
 //! each; blocks freed (limbo), metadata blocks forgotten (revokes), and file data to be written first.
 //!
-//! `checkpoint` closes an epoch and makes it durable, as the order in force demands.
+//! `checkpoint` closes an epoch and makes it durable, as the order in force demands. `moment` holds a committed state for a
+//! reader.
 
 pub(crate) mod checkpoint;
+pub(crate) mod moment;
 
 use crate::cache::{Closed, Entered, flag, thread_slot};
 use crate::counters::Count;

@@ -1,5 +1,6 @@
 //! The command's end: finding daemons and asking them.
 
+use super::descriptor;
 use super::place::{ImageName, sockets};
 use super::protocol::{REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
@@ -7,6 +8,7 @@ use anyhow::Result;
 use myriad_fuse::mounts;
 use rustix::process::geteuid;
 use serde_json::Value;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -38,10 +40,26 @@ impl Daemon {
 
     /// The reply, and the connection on which more follows.
     pub fn follow(&self, request: Request) -> Result<(Value, Stream)> {
-        exchange(&self.socket, request)?.ok_or_else(|| {
-            let place = image_name(&self.status.mount_point);
-            Failure::new(place, format!("process {}, which had it mounted, has gone", self.status.pid), "").into()
-        })
+        exchange(&self.socket, request)?.ok_or_else(|| self.gone())
+    }
+
+    /// Has the daemon hold the state of this moment for as long as the connection lasts. Before-images go to `file`.
+    pub fn hold(&self, file: &File, keep_waiting: impl Fn() -> Result<()>) -> Result<(Value, UnixStream)> {
+        let failed = |error: io::Error| unanswered(&self.socket, &error);
+        let Some(mut stream) = connect_to_ours(&self.socket)? else { return Err(self.gone()) };
+        descriptor::send(&mut stream, Request::Hold.line().as_bytes(), file).map_err(failed)?;
+        // A checkpoint that is being made comes first, however long it takes.
+        let kept = stream.try_clone().map_err(failed)?;
+        match await_reply(BufReader::new(stream), keep_waiting)? {
+            Some(Ok(value)) => Ok((value, kept)),
+            Some(Err(what)) => Err(Failure::new(image_name(&self.status.image), what, "").into()),
+            None => Err(self.gone()),
+        }
+    }
+
+    fn gone(&self) -> anyhow::Error {
+        let place = image_name(&self.status.mount_point);
+        Failure::new(place, format!("process {}, which had it mounted, has gone", self.status.pid), "").into()
     }
 
     /// Whether the kernel still has its mount; after an unmount a daemon takes its time to close the volume.
@@ -50,7 +68,8 @@ impl Daemon {
     }
 }
 
-fn exchange(socket: &Path, request: Request) -> Result<Option<(Value, Stream)>> {
+/// A connection to whoever listens there, if that is one of us.
+fn connect_to_ours(socket: &Path) -> Result<Option<UnixStream>> {
     let stream = match connect(socket) {
         Ok(stream) => stream,
         Err(error) => {
@@ -67,6 +86,11 @@ fn exchange(socket: &Path, request: Request) -> Result<Option<(Value, Stream)>> 
     if !peer.uid.is_root() && peer.uid != geteuid() {
         return Ok(None);
     }
+    Ok(Some(stream))
+}
+
+fn exchange(socket: &Path, request: Request) -> Result<Option<(Value, Stream)>> {
+    let Some(stream) = connect_to_ours(socket)? else { return Ok(None) };
     let mut stream = BufReader::new(stream);
     let answer = stream.get_mut().write_all(request.line().as_bytes()).and_then(|()| next_line(&mut stream));
     let answer = match answer {

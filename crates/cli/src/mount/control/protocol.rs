@@ -35,15 +35,18 @@ pub enum Request {
     Log,
     /// A second reply once the volume is closed, or could not be.
     Watch,
+    /// Hold the state of the moment until the connection ends; before-images go to the file that comes with the request.
+    Hold,
 }
 
-const NAMES: [(Request, &str); 6] = [
+const NAMES: [(Request, &str); 7] = [
     (Request::Status, "status"),
     (Request::Stats, "stats"),
     (Request::Info, "info"),
     (Request::Sync, "sync"),
     (Request::Log, "log"),
     (Request::Watch, "watch"),
+    (Request::Hold, "hold"),
 ];
 
 impl Request {

@@ -1,5 +1,6 @@
 //! The daemon's end: a thread that accepts, and one for each connection, of which there is a greatest number.
 
+use super::descriptor::Receiver;
 use super::place::{ImageName, make_directory};
 use super::protocol::{REQUEST_MAX, Request, Status, read_line, reply};
 use crate::failure::{At, image_name};
@@ -10,7 +11,7 @@ use myriad_device::FileDevice;
 use myriad_fuse::Handle;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -146,12 +147,13 @@ impl Shared {
     fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut reader = BufReader::new(&stream);
+        let mut reader = BufReader::new(Receiver::new(&stream));
         let request = match read_line(&mut reader, REQUEST_MAX) {
             Ok(line) => Request::parse(&line),
             Err(error) if error.kind() == ErrorKind::InvalidData => Err(error.to_string()),
             Err(error) => return Err(error),
         };
+        let file = reader.into_inner().file;
         let answer = match request {
             Ok(Request::Status) => Ok(self.mounted.status.json()),
             Ok(Request::Stats) => Ok(stats::collect(&self.mounted)),
@@ -159,6 +161,7 @@ impl Shared {
             Ok(Request::Sync) => self.mounted.handle.fs().sync().map(|()| json!({})).map_err(|error| error.to_string()),
             Ok(Request::Watch) => return self.watch(stream),
             Ok(Request::Log) => return self.log(stream),
+            Ok(Request::Hold) => return self.hold(stream, file),
             Err(error) => Err(error),
         };
         stream.write_all(reply(answer).as_bytes())
@@ -176,6 +179,22 @@ impl Shared {
         stream.write_all(reply(Ok(json!({}))).as_bytes())?;
         watchers.push(stream);
         Ok(())
+    }
+
+    /// Holds the state of the moment until the peer hangs up, also by being killed.
+    fn hold(&self, mut stream: UnixStream, file: Option<File>) -> io::Result<()> {
+        let held = match file {
+            Some(file) => self.mounted.handle.fs().hold_moment(file).map_err(|error| error.to_string()),
+            None => Err("no file for before-images came with the request".into()),
+        };
+        let held = match held {
+            Ok(held) => held,
+            Err(error) => return stream.write_all(reply(Err(error)).as_bytes()),
+        };
+        let block_size = self.mounted.handle.fs().info().block_size;
+        let value = json!({ "log_position": held.lsn.0, "time": held.time, "block_size": block_size });
+        stream.write_all(reply(Ok(value)).as_bytes())?;
+        wait_for_end(stream)
     }
 
     /// Sends a line for each request of the kernel until the peer hangs up.

@@ -1,0 +1,126 @@
+//! `fsck --online`: a mounted volume, checked as it is at one moment while it goes on being changed.
+//!
+//! The daemon holds the moment for as long as our connection lasts: what it writes over goes, as it was, to a file of ours
+//! (docs/decisions/0054-online-check-by-before-images.md). So it also ends when we are killed, and the moment does not
+//! count if the daemon was, for then nobody has kept anything.
+
+use crate::context::Context;
+use crate::failure::{At, Failure, image_name};
+use crate::mount::control::{self, Daemon};
+use crate::show::size;
+use crate::show::time;
+use crate::volume::device::explain_open;
+use anyhow::Result;
+use myriad_check::{Online, Report, check, check_moment};
+use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, Moment};
+use myriad_fuse::{mounts, real_path};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Moments that may be given up before the volume counts as too busy.
+const MOMENTS_MAX: u32 = 3;
+
+/// A moment, for whoever wants to know which one was checked.
+pub struct Checked {
+    pub report: Report,
+    pub moment: Option<Value>,
+}
+
+/// The daemon that has a volume mounted: named by the directory or by its image. `None`: an image that none has.
+pub fn daemon_of(target: &Path) -> Result<Option<Daemon>> {
+    let path = real_path(target).at(image_name(target))?;
+    if !path.is_dir() {
+        return control::mount_of(&path);
+    }
+    let next = "name the directory that a volume is mounted on, or its image";
+    let not_mounted = |what: String| Failure::new(image_name(target), what, next);
+    match mounts::mounted_at(&path).at("/proc/self/mountinfo")? {
+        None => Err(not_mounted("not mounted".into()).into()),
+        Some(mount) if !mount.is_ours() => {
+            Err(not_mounted(format!("not a Myriad volume but {} is mounted there", mount.fs_type)).into())
+        }
+        Some(mount) => match control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
+            Some(daemon) => Ok(Some(daemon)),
+            None => {
+                let what = "its daemon does not answer, or is not yours to ask";
+                Err(Failure::new(image_name(target), what, "ask as the user who mounted it, or as root").into())
+            }
+        },
+    }
+}
+
+/// Checks what a daemon has mounted. `room` is the most that before-images may take.
+pub fn check_mounted(
+    context: &Context,
+    daemon: &Daemon,
+    log: Option<Arc<dyn BlockDevice>>,
+    room: u64,
+    options: &myriad_check::Options<'_>,
+    explain: impl Fn(myriad_check::CheckError) -> anyhow::Error,
+) -> Result<Checked> {
+    let status = &daemon.status;
+    let name = image_name(&status.image);
+    let offset = FileOptions { offset: status.offset, ..FileOptions::default() };
+    let device = FileDevice::open_with(&status.image, Access::ReadOnly, &offset).map_err(explain_open)?;
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    if status.read_only {
+        let report = check(device, log, options).map_err(explain)?;
+        return Ok(Checked { report, moment: None });
+    }
+    for _ in 0..MOMENTS_MAX {
+        let file = file_for_images(room)?;
+        let (value, mut connection) = daemon.hold(&file, || context.check())?;
+        let number = |key: &str| value.get(key).and_then(Value::as_i64);
+        let (Some(position), Some(time), Some(block_size)) =
+            (number("log_position"), number("time"), number("block_size"))
+        else {
+            return Err(Failure::new(name, "an answer that is none", "use the version that mounted the volume").into());
+        };
+        let mounted = image_name(&status.mount_point);
+        let moment = time::full(time);
+        context.note(&format!("{name}: mounted on {mounted}; checking its state of {moment}, log position {position}"));
+        let held = Moment::new(file, block_size as usize, Arc::clone(&device), log.clone()).at("before-images")?;
+        let looked = check_moment(&held, options).map_err(&explain)?;
+        if !is_open(&mut connection) {
+            let what = format!("process {}, which had it mounted, ended during the check", status.pid);
+            return Err(Failure::new(name, what, "run it again: mounted or not, it is another state now").into());
+        }
+        match looked {
+            Online::Checked(report) => {
+                let moment = json!({ "log_position": position, "time": time });
+                return Ok(Checked { report, moment: Some(moment) });
+            }
+            Online::GivenUp(why) => context.note(&format!("{name}: the moment is lost: {why}")),
+        }
+    }
+    let what = format!("it changed by more than {} while it was looked at, {MOMENTS_MAX} times", size::human(room));
+    Err(Failure::new(name, what, "give before-images more room with --room, or wait until it is less busy").into())
+}
+
+/// A file without a name for before-images, on a disk rather than in memory. Its size is what the daemon may use of it.
+fn file_for_images(room: u64) -> Result<File> {
+    let directory = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let directory = directory.unwrap_or_else(|| "/var/tmp".into());
+    let path = directory.join(format!("myriad-fsck-{}", std::process::id()));
+    let make = || {
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        std::fs::remove_file(&path)?;
+        file.set_len(room)?;
+        Ok::<_, io::Error>(file)
+    };
+    make().map_err(|error| {
+        let what = format!("no file for before-images: {}", crate::failure::host_error(&error));
+        Failure::new(image_name(&path), what, "name another directory in TMPDIR, or less --room").into()
+    })
+}
+
+/// Whether the daemon has kept its end open; it says nothing there.
+fn is_open(connection: &mut UnixStream) -> bool {
+    let told = connection.set_nonblocking(true).and_then(|()| connection.read(&mut [0]));
+    matches!(told, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
