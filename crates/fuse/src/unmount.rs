@@ -59,9 +59,7 @@ pub fn clear_mount_point(directory: &Path) -> io::Result<PathBuf> {
 /// The path without symbolic links; also of a mount point that answers with errors only.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
-        Err(error)
-            if matches!(Errno::from_io_error(&error), Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)) =>
-        {
+        Err(error) if Errno::from_io_error(&error).is_some_and(says_dead) => {
             let absolute = std::path::absolute(path)?;
             let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Err(error) };
             Ok(parent.canonicalize()?.join(name))
@@ -72,5 +70,11 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
 
 /// Whether the server of a mount has gone. The kernel may go on to answer from what it remembers, but not this.
 fn is_dead(mount_point: &Path) -> bool {
-    matches!(rustix::fs::statfs(mount_point), Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
+    matches!(rustix::fs::statfs(mount_point), Err(error) if says_dead(error))
+}
+
+/// Of a request that came too late, that was under way, or that lay in a ring of the server: the kernel takes that down after
+/// the server itself.
+fn says_dead(error: Errno) -> bool {
+    matches!(error, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
 }

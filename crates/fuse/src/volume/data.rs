@@ -4,7 +4,7 @@ use super::{Reply, VolumeService, errno};
 use crate::negotiate::REQUEST_MAX;
 use crate::service::put;
 use crate::wire::{CopyFileRangeIn, CopyFileRangeOut, FallocateIn, InHeader, LseekIn, LseekOut, OpenIn, ReadIn};
-use crate::wire::{OPEN_KILL_SUIDGID, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut};
+use crate::wire::{OPEN_KILL_SUIDGID, ROOT, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut};
 use myriad_engine::{AllocateMode, Errno, File, FileType, Node, OpenOptions};
 use rustix::fs::{FallocateFlags, OFlags};
 
@@ -73,8 +73,12 @@ impl VolumeService {
         put(out, &WriteOut { size: size as u32, padding: 0 })
     }
 
-    /// Of a file or directory: its name, too, is durable after.
+    /// Of a file or directory: it and all names are durable after. Of the root: everything is, for the kernel passes no
+    /// syncfs on to us, and this is what takes its place.
     pub(super) fn fsync(&self, header: &InHeader) -> Reply {
+        if header.nodeid == ROOT {
+            return self.fs.sync().map(|()| 0).map_err(errno);
+        }
         let node = self.node(header.nodeid)?;
         match self.kernel.stat_node(node).map_err(errno)?.file_type() {
             FileType::File | FileType::Directory => self.file(node, READ)?.sync(),
