@@ -48,10 +48,14 @@ impl MountPlace {
         self.path("mnt").join(name)
     }
 
-    /// What `myriad mount` says of the only mount.
+    /// What `myriad mount` says of the mount on `mnt`; root sees those of others, too.
     #[track_caller]
     pub fn status(&self) -> Value {
-        self.line("mount --json").ok().json()
+        let here = self.path("mnt").canonicalize().expect("it is mounted");
+        let said = self.line("mount --json").ok();
+        let mounts = said.lines().into_iter().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let mut ours = mounts.filter(|mount| mount["mount_point"].as_str() == here.to_str());
+        ours.next().unwrap_or_else(|| panic!("not mounted: {said:?}"))
     }
 
     #[track_caller]

@@ -1,0 +1,178 @@
+//! The daemon of a mount killed under programs at work, again and again; then mounted, checked, and everything that was
+//! synced looked at. `scripts/kills` is the long form. What fills up or fails below a mount is in `devices.rs`.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod devices;
+mod ledger;
+mod programs;
+
+use common::mount::{MountPlace, is_alive, kill, wait_until};
+use ledger::Ledger;
+use programs::{Job, PROGRAMS, Program, Random};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const VOLUME: u64 = 1 << 30;
+/// After so many kills a volume is old enough; the next ones get a new one.
+const KILLS_A_VOLUME: u64 = 10;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}: {text} is no number")))
+}
+
+#[test]
+fn what_was_synced_survives_every_kill() {
+    let is_long = std::env::var_os("MYRIAD_LONG").is_some();
+    let count = number("MYRIAD_KILLS").unwrap_or(if is_long { 100 } else { 5 });
+    let seed = number("MYRIAD_SEED").unwrap_or_else(|| std::process::id().into());
+    println!("replay: MYRIAD_SEED={seed} MYRIAD_KILLS={count} cargo test -p myriad --test kills -- --nocapture");
+    let (able, unable): (Vec<_>, Vec<_>) = PROGRAMS.iter().partition(|program| program.lacks().is_none());
+    for program in unable {
+        println!("skipped: {}, for {} is not installed", program.name, program.lacks().unwrap_or_default());
+    }
+    let mut total = Total::default();
+    let mut random = Random::new(seed);
+    while total.kills < count {
+        let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+        let series = Series::new(&place, &able);
+        place.mount("");
+        for _ in 0..KILLS_A_VOLUME.min(count - total.kills) {
+            series.kill_once(&mut random, is_long || count > 5, &mut total);
+        }
+        place.umount();
+        place.assert_sound();
+    }
+    println!("{}", total.report(seed));
+    assert!(total.promises > 0, "nothing was promised, so nothing was looked at");
+    assert!(total.failures.is_empty(), "{:#?}", total.failures);
+}
+
+#[derive(Default)]
+struct Total {
+    kills: u64,
+    promises: usize,
+    steps: u64,
+    /// Milliseconds from the order to mount until the volume answers.
+    mounts: Vec<u128>,
+    failures: Vec<String>,
+}
+
+impl Total {
+    fn report(&mut self, seed: u64) -> String {
+        self.mounts.sort_unstable();
+        let (median, longest) = (self.mounts[self.mounts.len() / 2], self.mounts[self.mounts.len() - 1]);
+        let slow = self.mounts.iter().filter(|&&mount| mount > 1000).count();
+        format!(
+            "{} kills, seed {seed}: {} steps of programs, {} promises looked at, {} failures; mounted again in {median} ms (median), \
+             {longest} ms (longest), {slow} over a second",
+            self.kills,
+            self.steps,
+            self.promises,
+            self.failures.len()
+        )
+    }
+}
+
+/// The kills of one volume.
+struct Series<'a> {
+    place: &'a MountPlace,
+    able: &'a [&'a Program],
+    ledger: Ledger,
+}
+
+impl<'a> Series<'a> {
+    fn new(place: &'a MountPlace, able: &'a [&'a Program]) -> Self {
+        make_tree(&place.path("source"));
+        let mut tar = Command::new("tar");
+        // Without it nobody unpacks.
+        let _ = tar.arg("-C").arg(place.path("source")).arg("-cf").arg(place.path("tar")).arg(".").status();
+        Self { place, able, ledger: Ledger::default() }
+    }
+
+    fn kill_once(&self, random: &mut Random, is_long: bool, total: &mut Total) {
+        total.kills += 1;
+        let mut programs: Vec<&Program> = self.able.to_vec();
+        while programs.len() > 3 {
+            programs.swap_remove(random.below(programs.len() as u64) as usize);
+        }
+        let names = programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+        let wait = Duration::from_millis(random.below(if is_long { 3000 } else { 700 }));
+        let drops_caches = random.below(2) == 0;
+        let daemon = self.place.daemon();
+        let (steps, killed, children) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Vec::new()));
+        let complaints: Vec<String> = std::thread::scope(|scope| {
+            let mut running = Vec::new();
+            for program in &programs {
+                let (seed, steps, killed, children) = (random.below(1 << 40), &steps, &killed, &children);
+                running.push(scope.spawn(move || {
+                    let (top, source, archive) =
+                        (self.place.path("mnt"), self.place.path("source"), self.place.path("tar"));
+                    let (source, archive) = (&*source, &*archive);
+                    let job = Job { top: &top, ledger: &self.ledger, source, archive, seed, steps, children };
+                    let ended = (program.run)(&job);
+                    // What fails on a live mount is a failure of its own.
+                    let was_live = !killed.load(Relaxed);
+                    ended.err().filter(|_| was_live).map(|error| format!("{} on a live mount: {error}", program.name))
+                }));
+            }
+            std::thread::sleep(wait);
+            killed.store(true, Relaxed);
+            kill(daemon, "KILL");
+            running.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+        });
+        for mut child in children.into_inner().unwrap() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        wait_until("the daemon is gone", || !is_alive(daemon));
+        if drops_caches {
+            // Where only root of the host may, they stay.
+            let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+        }
+        let mut broken = complaints;
+        let check = |place: &MountPlace, line: &str| {
+            let said = place.line(line);
+            (said.code != 0 || !said.out.is_empty()).then(|| format!("{line}: {said:?}"))
+        };
+        broken.extend(check(self.place, "fsck -n vol.img"));
+        let start = Instant::now();
+        let mounted = self.place.line("mount vol.img mnt");
+        total.mounts.push(start.elapsed().as_millis());
+        assert_eq!(mounted.code, 0, "after kill {}: {mounted:?}", total.kills);
+        broken.extend(check(self.place, "fsck --online mnt"));
+        let (lost, promises) = self.ledger.check(&self.place.path("mnt"));
+        broken.extend(lost);
+        total.promises += promises;
+        total.steps += steps.load(Relaxed);
+        let run = format!("kill {} after {} ms under {names}", total.kills, wait.as_millis());
+        println!(
+            "{run}: {} steps, {promises} promises, {} ms",
+            steps.load(Relaxed),
+            total.mounts[total.mounts.len() - 1]
+        );
+        total.failures.extend(broken.into_iter().map(|what| format!("{run}: {what}")));
+    }
+}
+
+/// A tree as archives hold them: many small files, some empty, links of both kinds, modes.
+fn make_tree(top: &Path) {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let mut random = Random::new(7);
+    for directory in 0..12 {
+        let directory = top.join(format!("{}/{directory}", directory % 3));
+        fs::create_dir_all(&directory).unwrap();
+        for file in 0..25 {
+            let path = directory.join(format!("file {file}"));
+            fs::write(&path, vec![file; random.below(12_000) as usize]).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600 + u32::from(file))).unwrap();
+        }
+        fs::hard_link(directory.join("file 1"), directory.join("also file 1")).unwrap();
+        symlink("file 2", directory.join("to file 2")).unwrap();
+    }
+}
