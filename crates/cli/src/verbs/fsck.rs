@@ -94,7 +94,7 @@ impl Command for Fsck {
         are told of by path and bytes and never changed, unless --accept-contents asks for that: restore such files from a \
         copy. A volume that is in use is \
         refused, but for -n, which looks at its last commit and says so when the volume is too busy to be looked at, and for \
-        --online: the daemon that has it mounted makes all changes durable and then keeps what it writes over, so that one \
+        --online: the daemon that has it mounted commits, and from then on keeps what it writes over, so that one \
         state of it can be checked for as long as that takes. What nobody has mounted, --online checks as -n does. Nothing \
         but -y, -p and the answer to the question writes to a volume. Called as fsck.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[

@@ -12,7 +12,7 @@ use ledger::Ledger;
 use programs::{Job, PROGRAMS, Program, Random};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -122,11 +122,18 @@ impl<'a> Series<'a> {
                 }));
             }
             std::thread::sleep(wait);
+            // They have work for longer than this; one that found something wrong has ended.
+            let ended = |(name, child): &mut (&str, Child)| {
+                let status = child.try_wait().expect("a child")?;
+                Some(format!("{name} on a live mount: {status}"))
+            };
+            let mut complaints: Vec<String> = children.lock().unwrap().iter_mut().filter_map(ended).collect();
             killed.store(true, Relaxed);
             kill(daemon, "KILL");
-            running.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            complaints.extend(running.into_iter().filter_map(|thread| thread.join().unwrap()));
+            complaints
         });
-        for mut child in children.into_inner().unwrap() {
+        for (_, mut child) in children.into_inner().unwrap() {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -36,7 +36,7 @@ pub struct Job<'a> {
     /// Things done, of all programs.
     pub steps: &'a AtomicU64,
     /// Processes that do not end by themselves when their files fail.
-    pub children: &'a Mutex<Vec<Child>>,
+    pub children: &'a Mutex<Vec<(&'static str, Child)>>,
 }
 
 type Outcome = Result<(), String>;
@@ -261,9 +261,9 @@ fn cc(job: &Job) -> Outcome {
 }
 
 /// A load without a promise: what it leaves is for the check.
-fn load(job: &Job, mut command: Command) -> Outcome {
+fn load(job: &Job, name: &'static str, mut command: Command) -> Outcome {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    job.children.lock().unwrap().push(child.map_err(failed(format!("{command:?}")))?);
+    job.children.lock().unwrap().push((name, child.map_err(failed(name))?));
     job.steps.fetch_add(1, Relaxed);
     Ok(())
 }
@@ -274,7 +274,7 @@ fn dbench(job: &Job) -> Outcome {
     fs::create_dir_all(&directory).map_err(failed("mkdir"))?;
     let mut command = Command::new("dbench");
     command.args(["-t", "60", "-D"]).arg(&directory).arg("2");
-    load(job, command)
+    load(job, "dbench", command)
 }
 
 fn fsx(job: &Job) -> Outcome {
@@ -282,5 +282,5 @@ fn fsx(job: &Job) -> Outcome {
     command
         .args(["-q", "-N", "1000000", "-S", &job.seed.to_string()])
         .arg(job.top.join(format!("fsx{}", job.seed % 3)));
-    load(job, command)
+    load(job, "fsx", command)
 }
