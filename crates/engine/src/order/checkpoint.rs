@@ -358,7 +358,8 @@ impl Checkpointer {
         let log = self.log.as_ref().expect("order log has a log");
         let (room, capacity, head) = (log.room(), log.capacity(), log.head().0);
         let crowded = self.away.len() * 3 > volume.cache.frame_count();
-        self.home_before = match (crowded, room < capacity / 2) {
+        // What one checkpoint may take is half the ring in whole units; there is never room for more.
+        self.home_before = match (crowded, room < log.checkpoint_max()) {
             (true, _) => u64::MAX,
             (false, true) => head.saturating_sub(capacity / 4),
             (false, false) => 0,
