@@ -129,3 +129,20 @@ fn it_answers_to_the_names_that_mount_and_fsck_call() {
         answer(place.command(&link, arguments).spawn().unwrap()).expect(code, &[said]);
     }
 }
+
+/// A volume crashes with a full log, is opened and checked; what is printed is of that, and nothing is left behind.
+#[test]
+fn recovery_is_measured() {
+    let place = Place::new();
+    let said = place
+        .line("bench recovery --entries 3k --runs 2 --cachesize 64M --log-size 8196K --folder . --json --quiet")
+        .ok()
+        .json();
+    let [volume] = &said["volumes"].as_array().unwrap()[..] else { panic!("{said}") };
+    assert_eq!((&volume["entries"], volume["open_seconds"].as_array().unwrap().len()), (&3000.into(), 2));
+    // A log was emptied from a quarter on, where its half was no whole number of units.
+    for (measured, least) in [("log_bytes", 7 << 19), ("open_read_bytes", 7 << 19), ("check_memory_bytes", 1 << 20)] {
+        assert!(volume[measured].as_u64().unwrap() > least, "{measured}: {volume}");
+    }
+    assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 0);
+}

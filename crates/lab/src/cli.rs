@@ -6,6 +6,7 @@ use crate::interrupt;
 use crate::mount_floor::MountFloor;
 use crate::provenance::Provenance;
 use crate::provider::{self, Provider, VolumeOptions};
+use crate::recovery::Recovery;
 use crate::report::{self, Column, Record};
 use crate::runner::{RunOptions, Sample};
 use crate::schedule::{self, Selected};
@@ -45,6 +46,8 @@ enum What {
     Compare(Box<Compare>),
     /// Requests of a mounted volume beside those of a FUSE server that does nothing, with ratios (as root)
     Mount(MountFloor),
+    /// Opening and checking a volume whose log is full, for more and more files
+    Recovery(Recovery),
 }
 
 #[derive(Debug, Args, Serialize)]
@@ -254,6 +257,7 @@ impl Bench {
             What::File(direct) => run_direct(direct, out, quiet),
             What::Compare(compare) => run_compare(compare, out, quiet),
             What::Mount(mount) => mount.run(out, quiet),
+            What::Recovery(recovery) => recovery.run(out, quiet),
         };
         // A program we started got the signal too, and its failure came first.
         outcome.map_err(|error| interrupt::check().err().unwrap_or(error))
@@ -266,7 +270,7 @@ impl Bench {
             What::Tree(direct) => &mut direct.common,
             What::File(direct) => &mut direct.common,
             What::Compare(compare) => &mut compare.common,
-            What::Mount(_) => return,
+            What::Mount(_) | What::Recovery(_) => return,
         };
         common.cachesize = Some(common.cache_size());
     }
@@ -483,7 +487,7 @@ fn headline(provenance: &Provenance, common: &Common) -> String {
 }
 
 /// `4096`, `64K`, `1.5G`: powers of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let usage = "write a number and K, M, G or T, as in 64M";
     let trimmed = text.trim_end_matches(['B', 'b']).trim_end_matches('i');
     scaled(trimmed, &[('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)]).ok_or_else(|| usage.to_owned())
@@ -505,7 +509,7 @@ fn parse_count(text: &str) -> Result<u64, String> {
 }
 
 /// As `parse_count`, at least 1.
-fn parse_some(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_some(text: &str) -> Result<u64, String> {
     match parse_count(text)? {
         0 => Err("this is at least 1".to_owned()),
         count => Ok(count),

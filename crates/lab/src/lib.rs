@@ -10,6 +10,7 @@
 //! report      samples into tables and JSON lines
 //! compare     kernel file systems on loop devices beside a volume, interleaved; leaves nothing behind
 //! mount_floor a mounted volume beside a FUSE server that does nothing
+//! recovery    opening and checking volumes whose log is full
 //! cli         the verb `myriad bench`
 //! ```
 //!
@@ -23,6 +24,7 @@ pub mod interrupt;
 pub mod mount_floor;
 pub mod provenance;
 pub mod provider;
+pub mod recovery;
 pub mod report;
 pub mod runner;
 pub mod schedule;

@@ -17,6 +17,7 @@ impl Command for Bench {
         ("myriad bench dir /tmp/b.img /tmp", "measures one large directory, in a volume and through the kernel"),
         ("myriad bench tree b.img sqlite:b.db --runs 3 --json > tree.json", "keeps every sample of a tree"),
         ("sudo myriad bench mount", "what FUSE requests of a volume cost above FUSE itself"),
+        ("myriad bench recovery --entries 10k,1M", "how long opening and checking take after a crash"),
         ("sudo myriad bench compare --folder /data --tar linux.tar", "compares with ext4, xfs, btrfs and SQLite"),
     ];
     const EXIT: &'static [(u8, &'static str)] = &[
