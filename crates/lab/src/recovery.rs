@@ -50,6 +50,8 @@ pub struct Recovery {
 
 /// Files of a directory.
 const FILES: u64 = 1000;
+/// Files among which changes are spread: more have blocks go home for want of cache before the log is full.
+const CHANGED_MAX: u64 = 500_000;
 
 /// A device that can be cut off from what changes it.
 type Device = Arc<FaultDevice<FileDevice>>;
@@ -156,7 +158,7 @@ impl Recovery {
             interrupt::check()?;
             for _ in 0..entries.min(20_000) {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                change(&session, (random >> 33) % entries, random as u16 & 0o777)?;
+                change(&session, (random >> 33) % entries.min(CHANGED_MAX), random as u16 & 0o777)?;
             }
             fs.sync()?;
             let used = fs.levels().log_used.context("the log is in use by somebody else")?;
