@@ -216,8 +216,9 @@ fn git_commits(job: &Job) -> Outcome {
         // git syncs what it commits, not what it begins with.
         sync(job.top)?;
     }
-    // Those of whoever was killed.
-    run(Command::new("find").arg(repository.join(".git")).args(["-name", "*.lock", "-delete"]))?;
+    // What git keeps another git away with, of one that was killed.
+    let locks = ["(", "-name", "*.lock", "-o", "-name", "packed-refs.new", ")", "-delete"];
+    run(Command::new("find").arg(repository.join(".git")).args(locks))?;
     for step in 0.. {
         for _ in 0..random.below(8) + 1 {
             let directory = repository.join(format!("d{}", random.below(5)));

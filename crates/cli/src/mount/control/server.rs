@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs::{File, Permissions};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -184,6 +184,10 @@ impl Shared {
     /// Holds the state of the moment until the peer hangs up, also by being killed.
     fn hold(&self, mut stream: UnixStream, file: Option<File>) -> io::Result<()> {
         let held = match file {
+            // Writing to it would wait for the very checkpoint that writes to it.
+            Some(file) if device_number(&file)? == self.mounted.status.device => {
+                Err("the file for before-images lies on the volume itself; name another directory in TMPDIR".into())
+            }
             Some(file) => self.mounted.handle.fs().hold_moment(file).map_err(|error| error.to_string()),
             None => Err("no file for before-images came with the request".into()),
         };
@@ -213,6 +217,12 @@ impl Shared {
         self.is_logging.store(false, Ordering::Release);
         result
     }
+}
+
+/// Of the file system that a file is on, as mountinfo has it.
+fn device_number(file: &File) -> io::Result<String> {
+    let device = file.metadata()?.dev();
+    Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
 /// Returns once the peer has closed its end.
