@@ -3,7 +3,7 @@
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultKind, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{Allocation, Cred, Errno, Error, File, Fs, MkfsOptions, MountOptions, OpenOptions};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const BLOCK: usize = 4096;
 
@@ -74,6 +74,9 @@ fn a_flipped_bit_is_an_error_of_its_block_alone() {
     let damaged = find(&device, b"block    3");
     flip(&device, damaged);
     let fs = open(device.clone());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&told);
+    fs.on_damaged_data(move |damage| sink.lock().unwrap().push(damage));
     let letter = file(&fs, "letter");
     let mut buf = vec![0; BLOCK];
     for block in (0..200).filter(|&block| block != 3) {
@@ -96,6 +99,8 @@ fn a_flipped_bit_is_an_error_of_its_block_alone() {
         assert!(error.to_string().contains("at byte 12288"), "{error}");
     }
     assert!(count(&fs, "data_checksum_errors") >= 5);
+    assert_eq!(told.lock().unwrap().len() as u64, count(&fs, "data_checksum_errors"));
+    assert!(told.lock().unwrap().iter().all(|damage| damage.ino.0 == ino && damage.offset == 3 * BLOCK as u64));
     // Whoever writes all of it needs nothing of what was there.
     letter.write_at(&[9; BLOCK], 3 * BLOCK as u64).unwrap();
     fs.sync().unwrap();

@@ -57,8 +57,8 @@ fn dir(thread: usize) -> String {
     format!("t{thread}")
 }
 
-fn setup() -> Setup {
-    let mut setup = small(Shape::Inside);
+fn setup(seed: u64) -> Setup {
+    let mut setup = small(if seed % 2 == 0 { Shape::Summed } else { Shape::Inside });
     setup.size = 4 << 20;
     setup.ag_size = Some(1 << 20);
     setup
@@ -213,7 +213,7 @@ fn recover(setup: &Setup, histories: &[History], point: usize, devices: &Devices
 /// Holds a checkpoint at each of its writes and flushes in turn.
 pub fn hold_everywhere(seed: u64, contents: &Known, counts: &Counts) -> Result<u64, String> {
     let made = (0..THREADS).map(|thread| Step { cred: 0, op: Op::Mkdir { path: dir(thread).into(), mode: 0o755 } });
-    let base = Base::new(setup(), &made.collect::<Vec<_>>())?;
+    let base = Base::new(setup(seed), &made.collect::<Vec<_>>())?;
     let looked = Looked { contents, counts };
     let mut held = 0;
     for op in [FaultOp::Write, FaultOp::Flush] {
