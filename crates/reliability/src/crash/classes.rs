@@ -170,8 +170,8 @@ pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
             let pairs = (0..Part::COUNT).flat_map(|one| (0..Part::COUNT).map(move |two| (one, two)));
             pairs.flat_map(|(one, two)| each(vec![Part::nth(one), Part::nth(two)])).collect()
         }
-        Class::Two => (0..1333).flat_map(|_| each(vec![any(), any()])).collect(),
-        Class::Three => (0..if long { 27_000 } else { 333 }).flat_map(|_| each(vec![any(), any(), any()])).collect(),
+        Class::Two => (0..1000).flat_map(|_| each(vec![any(), any()])).collect(),
+        Class::Three => (0..if long { 27_000 } else { 250 }).flat_map(|_| each(vec![any(), any(), any()])).collect(),
         Class::Random => seeds(if long { 1600 } else { 24 }),
         Class::Aged => seeds(if long { 200 } else { 4 }),
         Class::Unordered => seeds(if long { 100 } else { 6 }),
