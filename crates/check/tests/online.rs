@@ -100,14 +100,17 @@ fn shared(device: &Arc<MemoryDevice>) -> Arc<dyn BlockDevice> {
 
 impl Volume {
     fn new(block_size: u32, is_log_external: bool, options: MountOptions) -> Self {
+        Self::with(MkfsOptions { block_size, ..MkfsOptions::default() }, is_log_external, options)
+    }
+
+    fn with(mkfs: MkfsOptions, is_log_external: bool, options: MountOptions) -> Self {
         let device = Arc::new(MemoryDevice::new(SIZE));
         let log = is_log_external.then(|| Arc::new(MemoryDevice::new(256 << 10)));
         let mkfs = MkfsOptions {
-            block_size,
             ag_size: Some(8 << 20),
             log_size: (!is_log_external).then_some(256 << 10),
             seed: Some(1),
-            ..MkfsOptions::default()
+            ..mkfs
         };
         Fs::format_device(device.clone(), log.as_ref().map(shared), &mkfs).expect("mkfs");
         let fs = Fs::open_device(device.clone(), log.as_ref().map(shared), options).expect("the volume opens");
@@ -212,10 +215,10 @@ fn beside_changes(volume: &Volume, random: Random, mut damage: impl FnMut(&Volum
     (changes, findings)
 }
 
-fn sound(name: &'static str, block_size: u32, is_log_external: bool) {
+fn sound(name: &'static str, mkfs: &MkfsOptions, is_log_external: bool) {
     for seed in seeds(2) {
         let _replay = Replay(name, seed);
-        let volume = Volume::new(block_size, is_log_external, quiet());
+        let volume = Volume::with(mkfs.clone(), is_log_external, quiet());
         let (changes, findings) = beside_changes(&volume, Random::new(seed), |_| (), 3);
         assert_eq!(findings, 0);
         assert!(changes > 1000, "{changes} changes: the looks were too short to say anything");
@@ -228,17 +231,23 @@ fn sound(name: &'static str, block_size: u32, is_log_external: bool) {
 
 #[test]
 fn changes_do_not_show_4k() {
-    sound("changes_do_not_show_4k", 4096, false);
+    sound("changes_do_not_show_4k", &MkfsOptions::default(), false);
 }
 
 #[test]
 fn changes_do_not_show_512() {
-    sound("changes_do_not_show_512", 512, false);
+    sound("changes_do_not_show_512", &MkfsOptions { block_size: 512, ..MkfsOptions::default() }, false);
 }
 
 #[test]
 fn changes_do_not_show_log_apart() {
-    sound("changes_do_not_show_log_apart", 4096, true);
+    sound("changes_do_not_show_log_apart", &MkfsOptions::default(), true);
+}
+
+#[test]
+fn changes_do_not_show_data_checksums() {
+    let mkfs = MkfsOptions { data_checksums: true, ..MkfsOptions::default() };
+    sound("changes_do_not_show_data_checksums", &mkfs, false);
 }
 
 /// Blocks that every epoch changes hold the log's tail, and go home from an image of their own.
