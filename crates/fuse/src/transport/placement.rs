@@ -41,6 +41,9 @@ const ASKED: usize = 16;
 /// A serving thread wakes the watch by every so many requests.
 const WAKE_EVERY: u64 = 32;
 
+/// In a seat that no thread has. To the scheduler's calls it would be whoever calls.
+const NOBODY: i32 = 0;
+
 /// What a serving thread shows to the watch. Only that thread writes.
 #[derive(Default)]
 struct Seat {
@@ -118,6 +121,12 @@ impl Placement {
         }
     }
 
+    /// The thread serves no more.
+    pub fn leave_seat(&self, seat: usize) {
+        let _state = self.state.lock();
+        self.seats[seat].thread.store(NOBODY, Ordering::Relaxed);
+    }
+
     /// Placed, the first thread serves alone.
     fn is_alone(&self) -> bool {
         matches!(self.sharing, Sharing::One(_))
@@ -172,15 +181,16 @@ impl Placement {
                 }
                 None => {}
             }
-            if judge.placed && self.is_alone() {
-                let wanted = processor_of(self.seats[0].caller.load(Ordering::Relaxed));
-                let wanted = wanted.filter(|&wanted| usual.is_some_and(|usual| usual.is_set(wanted)));
-                if wanted.is_some() && wanted != processor {
-                    processor = wanted;
-                    let mut only = CpuSet::new();
-                    only.set(wanted.unwrap_or(0));
-                    self.bind(&only);
-                }
+            if judge.placed
+                && self.is_alone()
+                && let Some(wanted) = processor_of(self.seats[0].caller.load(Ordering::Relaxed))
+                && usual.is_some_and(|usual| usual.is_set(wanted))
+                && processor != Some(wanted)
+            {
+                processor = Some(wanted);
+                let mut only = CpuSet::new();
+                only.set(wanted);
+                self.bind(&only);
             }
         }
         self.calm(usual.as_ref());
@@ -239,13 +249,12 @@ impl Placement {
     }
 
     fn place(&self) {
-        if self.is_alone() {
-            let _state = self.state.lock();
-            self.alone.store(true, Ordering::Relaxed);
-        }
+        // Nobody leaves a seat meanwhile: a thread's number may be another program's after that.
+        let _state = self.state.lock();
+        self.alone.store(self.is_alone(), Ordering::Relaxed);
         let placed = if self.is_alone() { &self.seats[..1] } else { &self.seats[..] };
-        for seat in placed {
-            set_policy(seat.thread.load(Ordering::Relaxed), libc::SCHED_IDLE);
+        for thread in placed.iter().map(|seat| seat.thread.load(Ordering::Relaxed)).filter(|&thread| thread != NOBODY) {
+            set_policy(thread, libc::SCHED_IDLE);
         }
     }
 
@@ -571,6 +580,25 @@ mod tests {
             end.wait();
             sleeper.join().unwrap();
         });
+    }
+
+    #[test]
+    fn only_who_sits_is_placed() {
+        let placement = Placement::new(2, Sharing::Queues(2), false);
+        let policies = std::thread::scope(|scope| {
+            let sitting = scope.spawn(|| {
+                placement.take_seat(0);
+                placement.place();
+                let placed = policy(0);
+                placement.leave_seat(0);
+                placed
+            });
+            // The thread is gone, and nobody has taken the other seat.
+            let sat = sitting.join().unwrap();
+            placement.place();
+            (sat, policy(0))
+        });
+        assert_eq!(policies, (libc::SCHED_IDLE, libc::SCHED_OTHER));
     }
 
     #[test]

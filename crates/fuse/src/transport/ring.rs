@@ -141,6 +141,7 @@ impl Transport for Uring {
                 let thread = std::thread::Builder::new().name(format!("myriad-ring-{queue}")).spawn(move || {
                     // A queue that fails is not fatal: until all are there, requests come the classic way.
                     let _ = serve_queue(&device, &*service, queue, &shared, &seat);
+                    seat.placement.leave_seat(seat.number);
                     *shared.ended.lock() += 1;
                     shared.one_ended.notify_all();
                 });
