@@ -116,10 +116,10 @@ impl Blocks {
                 let word = bits[(at / 64) as usize] >> (at % 64);
                 let left = 64 - at % 64;
                 if word & 1 == 1 {
-                    if let Some(from) = gap.take() {
-                        if !f(FsBlock(from), base + at - from) {
-                            return;
-                        }
+                    if let Some(from) = gap.take()
+                        && !f(FsBlock(from), base + at - from)
+                    {
+                        return;
                     }
                     at += u64::from((!word).trailing_zeros()).min(left);
                 } else {

@@ -57,12 +57,11 @@ fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
     while offset < device.size() {
         if read_at(device, offset, &mut bytes).is_ok() {
             for block_bits in BLOCK_BITS_MIN..=BLOCK_BITS_MAX {
-                if let Ok(superblock) = Superblock::decode(&bytes, FsBlock(offset >> block_bits)) {
-                    if u32::from(superblock.block_bits) == block_bits
-                        && u64::from(superblock.ag_blocks.get()) << block_bits == offset
-                    {
-                        return Some(superblock);
-                    }
+                if let Ok(superblock) = Superblock::decode(&bytes, FsBlock(offset >> block_bits))
+                    && u32::from(superblock.block_bits) == block_bits
+                    && u64::from(superblock.ag_blocks.get()) << block_bits == offset
+                {
+                    return Some(superblock);
                 }
             }
         }

@@ -50,10 +50,10 @@ pub fn decompress(stream: Vec<u8>) -> u64 {
 
 /// Parses bytes as everything an argument may be.
 pub fn parse_argument(bytes: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        if let Ok(value) = size::parse(text) {
-            assert!(!size::human(value).is_empty());
-        }
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(value) = size::parse(text)
+    {
+        assert!(!size::human(value).is_empty());
     }
     let _ = Place::parse(OsStr::from_bytes(bytes));
     let _ = Place::parse_or_root(OsStr::from_bytes(bytes));

@@ -65,10 +65,10 @@ pub fn examine(image: &MemoryDevice, plan: Plan, rng: &mut Rng) -> Result<Facts,
             Ok(report) => {
                 facts.checked = true;
                 facts.findings = report.finding_count;
-                if report.finding_count == 0 {
-                    if let Some(error) = first {
-                        return Err(format!("the check finds nothing, the engine says: {error}"));
-                    }
+                if report.finding_count == 0
+                    && let Some(error) = first
+                {
+                    return Err(format!("the check finds nothing, the engine says: {error}"));
                 }
             }
             Err(error) => cannot_check(&error)?,

@@ -186,10 +186,10 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
 
 fn remove_file(path: &Path) {
     // Block devices given as an image are emptied by the next mkfs, not removed.
-    if path.is_file() {
-        if let Err(error) = std::fs::remove_file(path) {
-            eprintln!("{} stays behind: {error}", path.display());
-        }
+    if path.is_file()
+        && let Err(error) = std::fs::remove_file(path)
+    {
+        eprintln!("{} stays behind: {error}", path.display());
     }
 }
 

@@ -542,10 +542,10 @@ impl Repair {
         let (extents, _) = self.blocks_of_map(directory, &raw);
         let mut buf = self.reader.new_buffer();
         let mut made = u64::MAX;
-        if let Some(root) = index_root(&raw) {
-            if self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).is_ok() {
-                made = u64::from(IndexHeader::read(&buf).entry_blocks.get());
-            }
+        if let Some(root) = index_root(&raw)
+            && self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).is_ok()
+        {
+            made = u64::from(IndexHeader::read(&buf).entry_blocks.get());
         }
         let mut blocks = Vec::new();
         for extent in extents {

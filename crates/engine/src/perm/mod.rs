@@ -103,10 +103,10 @@ fn access_slow(cred: &Cred, subject: &Subject<'_>, mask: u8) -> Result<(), Errno
     // Group bits of an inode with an ACL are the ACL's mask. When they are all clear, Linux does not look at the ACL:
     // members of the owning group get nothing, as acl(5) says, but a named user falls through to the class of others,
     // where acl(5) would refuse. We do as Linux file systems do; `host.rs` shows it.
-    if subject.mode & 0o070 != 0 {
-        if let Some(value) = subject.access_acl {
-            return acl::check(value, cred, subject.uid, subject.gid, mask);
-        }
+    if subject.mode & 0o070 != 0
+        && let Some(value) = subject.access_acl
+    {
+        return acl::check(value, cred, subject.uid, subject.gid, mask);
     }
     // Membership matters only if the two classes differ in a bit that is wanted, so most calls never search a list.
     let in_group = want & (subject.mode ^ (subject.mode >> 3)) != 0 && cred.in_group(subject.gid);

@@ -181,10 +181,10 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if !self.is_gone() {
-            if let Err(error) = self.detach() {
-                eprintln!("{} stays behind: {error:#}", self.device);
-            }
+        if !self.is_gone()
+            && let Err(error) = self.detach()
+        {
+            eprintln!("{} stays behind: {error:#}", self.device);
         }
     }
 }
@@ -235,10 +235,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if !self.unmounted {
-            if let Err(error) = self.unmount() {
-                eprintln!("{error:#}");
-            }
+        if !self.unmounted
+            && let Err(error) = self.unmount()
+        {
+            eprintln!("{error:#}");
         }
     }
 }

@@ -166,10 +166,10 @@ fn file_mode() -> Mode {
 impl SysCallsWorker {
     /// The directory to name `path` from, and its name there.
     fn at<'a>(&self, path: PathZ<'a>) -> (&OwnedFd, &'a CStr) {
-        if let Some((entered, directory)) = &self.entered {
-            if let Some(name) = path.below(entered) {
-                return (directory, name.c_str());
-            }
+        if let Some((entered, directory)) = &self.entered
+            && let Some(name) = path.below(entered)
+        {
+            return (directory, name.c_str());
         }
         (&self.root, path.c_str())
     }
