@@ -1,0 +1,142 @@
+//! Frames of file data: read into the cache, private to a file while dirty, published when they have a block.
+
+use super::{Cache, Frame, State, flag};
+use crate::error::Result;
+use crate::locks::MutexGuard;
+use myriad_format::FsBlock;
+use std::sync::atomic::Ordering;
+
+/// Written frames that are to go, before the gate is closed for them.
+pub(super) const PASSING_MIN: usize = 256;
+
+impl Cache {
+    /// A clean or dirty frame of file data, if the block is here. Inside the gate.
+    pub fn find_data(&self, block: FsBlock) -> Option<Frame<'_>> {
+        let index = self.find(block)?;
+        let flags = self.arena.header(index).flags.load(Ordering::Acquire);
+        (flags & (flag::KIND | flag::LOADED) == flag::DATA | flag::LOADED).then(|| {
+            self.touch(index);
+            if flags & flag::PASSING != 0 {
+                self.arena.header(index).flags.fetch_and(!flag::PASSING, Ordering::Relaxed);
+            }
+            Frame { cache: self, index }
+        })
+    }
+
+    /// Puts file data just read into the cache, if there is a frame to spare. Inside the gate.
+    pub fn insert_data(&self, block: FsBlock, bytes: &[u8]) {
+        let state = self.state.lock();
+        if state.free_count() <= self.reserve || self.find(block).is_some() {
+            return;
+        }
+        if let Ok(index) = self.claim(state, block, flag::DATA) {
+            let mut frame = self.arena.write(index);
+            frame.copy_from_slice(bytes);
+            self.arena.header(index).flags.fetch_or(flag::LOADED, Ordering::Release);
+        }
+    }
+
+    /// A frame outside the table, for a file's dirty data. `None`: make room first.
+    pub fn take_private(&self) -> Option<u32> {
+        let state = self.state.lock();
+        if state.free_count() <= self.reserve { None } else { self.make_private(state).ok() }
+    }
+
+    /// As [`Self::take_private`], for an operation inside the gate, which cannot make room: from the reserve if need be.
+    pub fn take_private_inside(&self) -> Result<u32> {
+        self.make_private(self.state.lock())
+    }
+
+    fn make_private(&self, mut state: MutexGuard<'_, State>) -> Result<u32> {
+        let index = self.pop_free(&mut state)?;
+        let header = self.arena.header(index);
+        header.mask.store(0, Ordering::Relaxed);
+        header.unhomed.store(0, Ordering::Relaxed);
+        header.flags.store(flag::DATA | flag::PRIVATE, Ordering::Release);
+        Ok(index)
+    }
+
+    /// Gives a private frame back.
+    pub fn drop_private(&self, index: u32) {
+        let mut state = self.state.lock();
+        self.arena.header(index).flags.store(0, Ordering::Release);
+        state.free.push(index);
+        self.free_count.store(state.free_count(), Ordering::Relaxed);
+    }
+
+    /// Makes the bytes of a private frame the cached, still unwritten contents of `block`; the frame that holds them from
+    /// now on. `passing`: it need not stay once it is written. `epoch` is open; inside the gate.
+    pub fn publish(&self, index: u32, block: FsBlock, passing: bool, epoch: u64) -> u32 {
+        if let Some(held) = self.find(block) {
+            let header = self.arena.header(held);
+            let mut bytes = self.arena.write(held);
+            if header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == flag::DATA_DIRTY | flag::DATA {
+                // An earlier epoch has promised to write this block before its commit, and still does: with the new
+                // bytes, which are as good to it as the old ones.
+                bytes.copy_from_slice(&self.arena.read_private(index));
+                header.flags.fetch_or(flag::CHANGED_AGAIN, Ordering::Relaxed);
+                drop(bytes);
+                self.drop_private(index);
+                return held;
+            }
+        }
+        self.kill(block);
+        let state = self.state.lock();
+        let header = self.arena.header(index);
+        header.block.store(block.0, Ordering::Relaxed);
+        header.first_lsn.store(epoch, Ordering::Relaxed);
+        let stay = if passing { flag::PASSING } else { flag::REFERENCED };
+        header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | stay, Ordering::Release);
+        self.insert(block, index);
+        drop(state);
+        index
+    }
+
+    /// Whether the block's contents were published in this epoch, which is open: nothing has written them yet, and no
+    /// committed state knows the block. Inside the gate.
+    pub fn is_unwritten_since(&self, block: FsBlock, epoch: u64) -> bool {
+        self.find(block).is_some_and(|index| {
+            let header = self.arena.header(index);
+            let mine = flag::DATA_DIRTY | flag::DATA;
+            header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == mine
+                && header.first_lsn.load(Ordering::Relaxed) == epoch
+        })
+    }
+
+    /// The data or fresh block of a frame has been written: the frame may go, unless it holds another block by now.
+    pub fn written(&self, block: u64, index: u32) {
+        let _latch = self.arena.write(index);
+        let header = self.arena.header(index);
+        if header.block.load(Ordering::Relaxed) == block
+            && header.flags.load(Ordering::Relaxed) & flag::CHANGED_AGAIN == 0
+        {
+            let flags = header.flags.fetch_and(!flag::DATA_DIRTY, Ordering::Relaxed);
+            if flags & flag::PASSING != 0 {
+                self.passing.lock().push(index);
+            }
+        }
+    }
+
+    /// Lets go of written data that nobody wants to keep, once there is enough of it to close the gate for.
+    pub fn let_pass(&self) {
+        let written = {
+            let mut passing = self.passing.lock();
+            if passing.len() < PASSING_MIN {
+                return;
+            }
+            std::mem::take(&mut *passing)
+        };
+        let closed = self.gate.close();
+        let mut state = self.state.lock();
+        for index in written {
+            // Read, changed or forgotten since, it is no longer ours to take.
+            let flags = self.arena.header(index).flags.load(Ordering::Relaxed);
+            if flags & (flag::PASSING | flag::DATA_DIRTY | flag::DEAD | flag::PRIVATE) == flag::PASSING {
+                self.free(&mut state, index);
+            }
+        }
+        self.free_count.store(state.free_count(), Ordering::Relaxed);
+        drop(state);
+        drop(closed);
+    }
+}

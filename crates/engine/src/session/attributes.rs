@@ -1,0 +1,160 @@
+//! Attributes and extended attributes, and who may do what.
+
+use super::paths::split_plain;
+use super::{AsPath, Session};
+use crate::dir::Name;
+use crate::error::{Errno, Result};
+use crate::file;
+use crate::inode;
+use crate::namei::Guarded;
+use crate::order::Look;
+use crate::perm;
+use crate::types::*;
+use myriad_format::Ino;
+use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+
+/// Names looked up together: more loads in flight than a core can wait for.
+const STAT_BATCH: usize = 32;
+
+impl Session {
+    // ---- by path ----
+
+    /// Attributes; a final symbolic link is followed.
+    #[inline]
+    pub fn stat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
+        let stat = self.lstat(path)?;
+        if stat.mode & S_IFMT != S_IFLNK {
+            return Ok(stat);
+        }
+        let look = self.volume().look();
+        let ino = self.resolve_ino(&look, path.as_path_bytes(), true)?;
+        Ok(self.ops().stat_of(ino, &inode::read(&look, ino)?))
+    }
+
+    /// Attributes; a final symbolic link is not followed (unless the path ends in a slash).
+    #[inline]
+    pub fn lstat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
+        let path = path.as_path_bytes();
+        self.volume().counters.bump(crate::counters::Count::stats);
+        let look = self.volume().look();
+        self.lstat_inside(&look, path)
+    }
+
+    #[inline]
+    fn lstat_inside(&self, look: &Look<'_>, path: &[u8]) -> Result<Stat> {
+        if let Some((dir, name)) = split_plain(path) {
+            let parent = self.parent(look, path, dir)?;
+            let name = Name { bytes: name, hash: self.volume().hasher.hash(name) };
+            // The directory was found, or is remembered, as one that this user may search.
+            if let Some(stat) = self.ops().lookup_known(look, parent, name) {
+                return Ok(stat);
+            }
+            return self.ops().lookup_name(look, parent, name);
+        }
+        let ino = self.resolve_ino(look, path, false)?;
+        Ok(self.ops().stat_of(ino, &inode::read(look, ino)?))
+    }
+
+    /// `lstat` of many paths: lookups overlap their waits for memory. Results are in the order of `paths`.
+    pub fn stat_many<P: AsPath>(&self, paths: &[P]) -> Vec<Result<Stat>> {
+        let mut results = Vec::with_capacity(paths.len());
+        for batch in paths.chunks(STAT_BATCH) {
+            let look = self.volume().look();
+            let mut names = [None; STAT_BATCH];
+            for (target, path) in names.iter_mut().zip(batch) {
+                let path = path.as_path_bytes();
+                *target = split_plain(path).and_then(|(dir, name)| {
+                    let parent = self.parent(&look, path, dir).ok()?;
+                    Some((parent, Name { bytes: name, hash: self.volume().hasher.hash(name) }))
+                });
+            }
+            let found = self.ops().lookup_batch(&look, &names);
+            self.volume().counters.add(crate::counters::Count::stats, batch.len() as u64);
+            for (path, found) in batch.iter().zip(found) {
+                results.push(match found {
+                    Some(stat) => Ok(stat),
+                    None => self.lstat_inside(&look, path.as_path_bytes()),
+                });
+            }
+        }
+        results
+    }
+
+    /// Changes attributes, all or none. Follows a final symbolic link; [`Session::set_attr_node`] does not.
+    pub fn set_attr(&self, path: &(impl AsPath + ?Sized), attr: SetAttr) -> Result<Stat> {
+        self.set_attr_node(self.resolve_node(path.as_path_bytes(), true)?, attr)
+    }
+
+    pub fn get_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<Vec<u8>> {
+        self.get_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name)
+    }
+
+    pub fn set_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.set_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name, value, mode)
+    }
+
+    pub fn list_xattr(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<Vec<u8>>> {
+        self.list_xattr_node(self.resolve_node(path.as_path_bytes(), true)?)
+    }
+
+    pub fn remove_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<()> {
+        self.remove_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name)
+    }
+
+    /// Permission check as access(2): `mask` of 4 read, 2 write, 1 execute or search; 0 for existence.
+    pub fn access(&self, path: &(impl AsPath + ?Sized), mask: u8) -> Result<()> {
+        self.access_node(self.resolve_node(path.as_path_bytes(), true)?, mask)
+    }
+
+    // ---- by node ----
+
+    pub fn stat_node(&self, node: Node) -> Result<Stat> {
+        self.ops().stat_node(node)
+    }
+
+    /// Changes attributes, all or none.
+    pub fn set_attr_node(&self, node: Node, attr: SetAttr) -> Result<Stat> {
+        if let Some(size) = attr.size {
+            let file = {
+                let look = self.volume().look();
+                let _lock = self.volume().lock_shared(Ino(node.ino));
+                let raw = inode::read_node(&look, node)?;
+                match raw.mode.get() & S_IFMT {
+                    S_IFREG => {}
+                    S_IFDIR => return Err(Errno::ISDIR.into()),
+                    _ => return Err(Errno::INVAL.into()),
+                }
+                let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
+                perm::check_truncate(self.judged(), &guarded.subject())?;
+                self.handle(Ino(node.ino), raw.generation.get(), OpenOptions { write: true, ..OpenOptions::default() })
+            };
+            file::truncate(self.volume(), &self.cred, &file.file, size)?;
+        }
+        let rest = SetAttr { size: None, ..attr };
+        if rest == SetAttr::default() && attr.size.is_some() {
+            self.stat_node(node)
+        } else {
+            self.ops().set_attr(node, &rest)
+        }
+    }
+
+    pub fn get_xattr_node(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.ops().get_xattr(node, name)
+    }
+
+    pub fn set_xattr_node(&self, node: Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.ops().set_xattr(node, name, value, mode)
+    }
+
+    pub fn list_xattr_node(&self, node: Node) -> Result<Vec<Vec<u8>>> {
+        self.ops().list_xattr(node)
+    }
+
+    pub fn remove_xattr_node(&self, node: Node, name: &[u8]) -> Result<()> {
+        self.ops().remove_xattr(node, name)
+    }
+
+    pub fn access_node(&self, node: Node, mask: u8) -> Result<()> {
+        self.ops().access(node, mask)
+    }
+}

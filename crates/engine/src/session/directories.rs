@@ -1,0 +1,77 @@
+//! Listing directories.
+
+use super::{AsPath, Session};
+use crate::error::Result;
+use crate::types::*;
+use myriad_format::Ino;
+use std::collections::VecDeque;
+
+/// Entries asked for at a time.
+pub(super) const READ_DIR_BATCH: usize = 512;
+
+impl Session {
+    /// Entries of a directory, without "." and "..".
+    pub fn read_dir(&self, path: &(impl AsPath + ?Sized)) -> Result<ReadDir> {
+        let node = self.resolve_node(path.as_path_bytes(), true)?;
+        self.read_dir_node(node)
+    }
+
+    /// Entries of a directory, without "." and "..".
+    pub fn read_dir_node(&self, directory: Node) -> Result<ReadDir> {
+        let mut first = Vec::new();
+        self.ops().read_dir(directory, 0, 64, &mut first)?;
+        let cookie = first.last().map_or(0, |entry| entry.cookie);
+        Ok(ReadDir { session: self.again(), directory, cookie, entries: first.into(), done: false })
+    }
+
+    /// Up to `max` entries after `cookie` (0: from the start); an empty answer is the end. A cookie stays valid whatever
+    /// is made or removed in the directory.
+    pub fn read_dir_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.ops().read_dir(directory, cookie, max, &mut entries)?;
+        Ok(entries)
+    }
+
+    /// As [`Session::read_dir_at`], with the attributes of each file (`None`: gone meanwhile).
+    pub fn read_dir_plus_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
+        let entries = self.read_dir_at(directory, cookie, max)?;
+        let stats = self.ops().stat_entries(Ino(directory.ino), &entries);
+        Ok(entries.into_iter().zip(stats).collect())
+    }
+
+    /// The attributes of the files that entries of `directory` name (`None`: gone meanwhile).
+    pub fn stat_entries(&self, directory: Node, entries: &[DirEntry]) -> Vec<Option<Stat>> {
+        self.ops().stat_entries(Ino(directory.ino), entries)
+    }
+}
+
+/// Iterator over a directory's entries, in the order of their positions: that in which they were made, but for reused
+/// places.
+pub struct ReadDir {
+    session: Session,
+    directory: Node,
+    cookie: u64,
+    entries: VecDeque<DirEntry>,
+    done: bool,
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.entries.is_empty() && !self.done {
+            match self.session.read_dir_at(self.directory, self.cookie, READ_DIR_BATCH) {
+                Ok(entries) => {
+                    self.done = entries.is_empty();
+                    self.cookie = entries.last().map_or(self.cookie, |entry| entry.cookie);
+                    self.entries = entries.into();
+                }
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        self.entries.pop_front().map(Ok)
+    }
+}

@@ -1,0 +1,165 @@
+//! An open file: its data, and what happens when it is closed.
+
+use super::Session;
+use crate::error::{Errno, Result};
+use crate::file::{self, OpenFile};
+use crate::inode;
+use crate::types::*;
+use crate::volume::Volume;
+use myriad_format::inode::flag;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// An open file. Dropping it closes it; a file without names lives until then.
+pub struct File {
+    pub(super) session: Session,
+    pub(super) file: Arc<OpenFile>,
+    pub(super) options: OpenOptions,
+}
+
+impl File {
+    fn volume(&self) -> &Volume {
+        self.session.volume()
+    }
+
+    pub fn node(&self) -> Node {
+        Node { ino: self.file.ino.0, generation: self.file.generation }
+    }
+
+    pub fn stat(&self) -> Result<Stat> {
+        self.session.stat_node(self.node())
+    }
+
+    /// Leaves the file open without this handle, until [`Fs::release`].
+    pub fn hold(self) -> Node {
+        self.file.opens.fetch_add(1, Ordering::AcqRel);
+        self.node()
+    }
+
+    fn check_data(&self, writes: bool) -> Result<()> {
+        let allowed = if writes { self.options.write || self.options.append } else { self.options.read };
+        if !allowed {
+            return Err(Errno::BADF.into());
+        }
+        self.session.fs.inner.check_process()
+    }
+
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file. EBADF if it is not open for reading, EISDIR for
+    /// a directory.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.check_data(false)?;
+        if self.is_dir()? {
+            return Err(Errno::ISDIR.into());
+        }
+        let count = file::read(self.volume(), &self.file, buf, offset, self.options.dont_cache)?;
+        Ok(count)
+    }
+
+    fn is_dir(&self) -> Result<bool> {
+        // Asked once: a file opened for writing is none.
+        if self.options.write || self.options.append {
+            return Ok(false);
+        }
+        let look = self.volume().look();
+        Ok(inode::read_node(&look, self.node())?.is_dir())
+    }
+
+    /// Writes `buf` at `offset` (with `append`: at the end); returns the bytes written, fewer than all only when the
+    /// volume filled up half-way. ENOSPC, EFBIG, EBADF.
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.check_data(true)?;
+        let OpenOptions { append, dont_cache, .. } = self.options;
+        let count = file::write(self.volume(), &self.session.cred, &self.file, buf, offset, append, dont_cache)?;
+        if self.options.sync {
+            self.sync()?;
+        }
+        Ok(count)
+    }
+
+    /// Sets the size: what is cut off is gone, what is added reads as zero.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        if !self.options.write && !self.options.append {
+            return Err(Errno::INVAL.into());
+        }
+        self.session.fs.inner.check_process()?;
+        self.check_append_only()?;
+        file::truncate(self.volume(), &self.session.cred, &self.file, size)
+    }
+
+    fn check_append_only(&self) -> Result<()> {
+        let look = self.volume().look();
+        let raw = inode::read_node(&look, self.node())?;
+        if raw.has_flag(flag::APPEND | flag::IMMUTABLE) { Err(Errno::PERM.into()) } else { Ok(()) }
+    }
+
+    /// Allocates, or gives back, the blocks of a range of bytes.
+    pub fn allocate(&self, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        self.check_data(true)?;
+        if matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. }) {
+            self.check_append_only()?;
+        }
+        file::allocate(self.volume(), &self.session.cred, &self.file, mode, offset, length)
+    }
+
+    /// First data at or after `offset`; ENXIO if there is none, or past the end.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        file::seek(self.volume(), &self.file, offset, false)
+    }
+
+    /// First hole at or after `offset`; the end of the file counts as one. ENXIO past the end.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        file::seek(self.volume(), &self.file, offset, true)
+    }
+
+    pub fn set_attr(&self, attr: SetAttr) -> Result<Stat> {
+        if let Some(size) = attr.size {
+            self.truncate(size)?;
+        }
+        let rest = SetAttr { size: None, ..attr };
+        if rest == SetAttr::default() { self.stat() } else { self.session.ops().set_attr(self.node(), &rest) }
+    }
+
+    /// Makes data, attributes and the file's name durable.
+    pub fn sync(&self) -> Result<()> {
+        self.session.fs.inner.check_process()?;
+        if self.volume().options.read_only {
+            return Ok(());
+        }
+        self.volume().counters.bump(crate::counters::Count::fsyncs);
+        file::flush(self.volume(), &self.file)?;
+        self.volume().commit_now()
+    }
+
+    /// Makes data and size durable.
+    pub fn sync_data(&self) -> Result<()> {
+        self.sync()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let reclaim = {
+            let volume = self.session.volume();
+            let _look = volume.look();
+            let _lock = volume.lock_exclusive(self.file.ino);
+            let last = self.file.opens.fetch_sub(1, Ordering::AcqRel) == 1;
+            if last {
+                volume.files.forget_if_idle(&self.file);
+            }
+            last && volume.orphans.lock().contains(&self.file.ino.0)
+        };
+        if reclaim {
+            let volume = self.session.volume();
+            file::mark_dead_if_unnamed(volume, &self.file);
+            // A failure leaves an orphan for the next mount.
+            let _ = crate::ops::reclaim(volume, self.file.ino);
+            if self.file.is_dead() {
+                volume.files.take(self.file.ino);
+                file::discard(volume, &self.file);
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A volume as a whole: making, opening, syncing and closing it.
+
+use super::NEXT_SESSION;
+use super::Session;
+use super::file::File;
+use super::life::{Mounted, run_background, spawn};
+use crate::cache::ProcessMark;
+use crate::counters::Count;
+use crate::error::{DamagedData, Errno, Error, Result};
+use crate::file;
+use crate::mkfs;
+use crate::order::moment::HeldMoment;
+use crate::planted::{Bug, planted};
+use crate::types::*;
+use crate::volume::Volume;
+use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
+use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::{FsBlock, Ino};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// An open volume. Cheap to clone; closed cleanly by [`Fs::close`], or when the last clone, session and file are gone.
+#[derive(Clone)]
+pub struct Fs {
+    pub(super) inner: Arc<Mounted>,
+}
+
+fn open_error(error: OpenError) -> Error {
+    match error {
+        OpenError::InUse(in_use) => Error::InUse(in_use.to_string()),
+        other => Error::Io { op: "open", offset: 0, source: other.into() },
+    }
+}
+
+fn open_log_device(path: Option<&Path>, access: Access) -> Result<Option<Arc<dyn BlockDevice>>> {
+    let Some(path) = path else { return Ok(None) };
+    let device = FileDevice::open(path, access).map_err(open_error)?;
+    lock(&device, access)?;
+    Ok(Some(Arc::new(device)))
+}
+
+fn lock(device: &FileDevice, access: Access) -> Result<()> {
+    match access {
+        Access::ReadOnly => device.lock_shared(),
+        Access::ReadWrite => device.lock_exclusive(),
+    }
+    .map_err(open_error)
+}
+
+/// The superblock. A damaged one is an error that names `fsck`, which restores it from a copy.
+fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    let sector = device.alignment().max(4096).min(device.size() as usize).max(512);
+    let mut bytes = myriad_device::AlignedBuf::zeroed(sector);
+    if device.size() < sector as u64 {
+        return Err(Error::Foreign);
+    }
+    device.read(0, &mut bytes).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
+    if planted(Bug::TornSuperblock) {
+        myriad_format::header::seal(&mut bytes, 0);
+    }
+    Ok(Superblock::decode(&bytes, FsBlock(0))?)
+}
+
+impl Fs {
+    /// Makes a volume in an image file or on a block device. The file is made if missing and set to `size` bytes
+    /// (sparse); `None` takes its existing size. What it held is lost.
+    pub fn format(path: &Path, size: Option<u64>, options: &MkfsOptions) -> Result<()> {
+        let device = match size {
+            Some(size) => FileDevice::create(path, size, &FileOptions::default()).map_err(open_error)?,
+            None => {
+                let device = FileDevice::open(path, Access::ReadWrite).map_err(open_error)?;
+                lock(&device, Access::ReadWrite)?;
+                device
+            }
+        };
+        let log = open_log_device(options.log_device.as_deref(), Access::ReadWrite)?;
+        mkfs::format(Arc::new(device), log, options)
+    }
+
+    /// Makes a volume on a device already open.
+    pub fn format_device(
+        device: Arc<dyn BlockDevice>,
+        log: Option<Arc<dyn BlockDevice>>,
+        options: &MkfsOptions,
+    ) -> Result<()> {
+        mkfs::format(device, log, options)
+    }
+
+    /// Opens a volume; recovers it first if it was not closed cleanly. A second writer is refused with
+    /// [`Error::InUse`], which names the first.
+    pub fn open(path: &Path, options: MountOptions) -> Result<Self> {
+        let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let device = FileDevice::open(path, access).map_err(open_error)?;
+        lock(&device, access)?;
+        let log = open_log_device(options.log_device.as_deref(), access)?;
+        Self::open_device(Arc::new(device), log, options)
+    }
+
+    /// Opens a volume on devices already open (tests, volume managers). The caller sees to it that nobody else writes.
+    pub fn open_device(
+        device: Arc<dyn BlockDevice>,
+        log: Option<Arc<dyn BlockDevice>>,
+        options: MountOptions,
+    ) -> Result<Self> {
+        let superblock = read_superblock(&*device)?;
+        let mut options = options;
+        let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
+        if unknown != 0 || superblock.state.get() == seam::STATE_SEALED {
+            options.read_only = true;
+        }
+        let end = superblock.block_count.get() << superblock.block_bits;
+        if end > device.size() {
+            return Err(Error::Truncated { found: device.size(), needed: end });
+        }
+        let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
+        let volume = Volume::assemble(device, place.clone(), superblock, options)?;
+        volume.recover(place.as_ref())?;
+        let volume = Arc::new(volume);
+        let background = if volume.options.background && !volume.options.read_only {
+            vec![spawn("myriad-log", &volume, run_background)?, spawn("myriad-warm", &volume, Volume::keep_warm)?]
+        } else {
+            Vec::new()
+        };
+        Ok(Self {
+            inner: Arc::new(Mounted {
+                volume,
+                background: Mutex::new(background),
+                opener: ProcessMark::new().map_err(|source| Error::Io {
+                    op: "memory for a mark",
+                    offset: 0,
+                    source,
+                })?,
+                pid: std::process::id(),
+                closed: std::sync::atomic::AtomicBool::new(false),
+            }),
+        })
+    }
+
+    #[inline]
+    pub(super) fn volume(&self) -> &Volume {
+        &self.inner.volume
+    }
+
+    /// A view of the volume for one user.
+    pub fn session(&self, cred: Cred) -> Session {
+        Session { fs: self.clone(), cred, checked: false, number: NEXT_SESSION.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// A view of the volume for one user whose permissions somebody else checks: the kernel, for a mount. What is made is
+    /// `cred`'s and set-id bits go by it; nothing is refused but by inode flags.
+    pub fn session_checked(&self, cred: Cred) -> Session {
+        Session { checked: true, ..self.session(cred) }
+    }
+
+    /// Has files live on without a name while `keeper` holds them. Set once, before the volume is used.
+    pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
+        // A second keeper would not know what the first one holds.
+        assert!(self.volume().files.keeper.set(keeper).is_ok(), "a volume has one keeper");
+    }
+
+    /// Has `tell` told of each read of data whose checksum is wrong, besides the error that its reader gets. Set once; it
+    /// must not use the volume.
+    pub fn on_damaged_data(&self, tell: impl Fn(DamagedData) + Send + Sync + 'static) {
+        assert!(self.volume().on_damage.set(Box::new(tell)).is_ok(), "one is told of damage");
+    }
+
+    /// Ends what [`Keeper::hold`] or [`File::hold`] began: without other handles, the file is gone.
+    pub fn release(&self, node: Node) {
+        let file = self.volume().files.find(Ino(node.ino)).filter(|file| file.generation == node.generation);
+        if let Some(file) = file {
+            drop(File { session: self.session(Cred::root()), file, options: OpenOptions::default() });
+        }
+    }
+
+    /// Refuses all changes from now on, as after a device error; what was not synced is lost.
+    pub fn shut_down(&self, reason: &str) {
+        let source = std::io::Error::other(reason.to_owned());
+        self.volume().shut_down(&Error::Io { op: "use", offset: 0, source });
+    }
+
+    /// Makes everything done so far durable: data, names, attributes.
+    pub fn sync(&self) -> Result<()> {
+        let volume = self.volume();
+        if volume.options.read_only {
+            return Ok(());
+        }
+        self.inner.check_process()?;
+        volume.counters.bump(Count::syncs);
+        file::flush_all(volume)?;
+        volume.commit_now()
+    }
+
+    /// Holds the state of this moment for a reader (an online check) while changes go on. What changed blocks held goes to
+    /// `file`, a regular one, up to the size it has: when that is full the moment is given up, and changes still go on.
+    pub fn hold_moment(&self, file: std::fs::File) -> Result<HeldMoment> {
+        self.inner.check_process()?;
+        HeldMoment::begin(Arc::clone(&self.inner.volume), file)
+    }
+
+    /// Syncs and closes. EBUSY, and the volume stays open, if files are open.
+    pub fn close(self) -> Result<()> {
+        if self.volume().files.open_handles() > 0 {
+            return Err(Errno::BUSY.into());
+        }
+        self.inner.close()
+    }
+
+    /// Writes everything home and drops clean cached blocks, so that the next accesses read the device (for
+    /// measurements).
+    pub fn drop_caches(&self) -> Result<()> {
+        let volume = self.volume();
+        if !volume.options.read_only {
+            file::flush_all(volume)?;
+            volume.checkpointer.lock().settle(volume)?;
+        }
+        volume.cache.sweep(true);
+        Ok(())
+    }
+}
+
+/// Who keeps files alive that have neither name nor handle: a mount, for the inodes that its kernel knows.
+pub trait Keeper: Send + Sync {
+    /// Asked when a file loses its last name and nobody has it open. True: it counts as open until [`Fs::release`].
+    /// Called with the inode locked; must not call the volume.
+    fn hold(&self, node: Node) -> bool;
+}

@@ -1,0 +1,145 @@
+//! The life of an open volume: recovery, the background threads, the clean end.
+
+use crate::cache::ProcessMark;
+use crate::error::{Error, Result};
+use crate::file;
+use crate::ops::reclaim_orphans;
+use crate::types::Order;
+use crate::volume::Volume;
+use myriad_format::superblock::{Superblock, seam};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
+use myriad_log::LogPlace;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub(super) struct Mounted {
+    pub volume: Arc<Volume>,
+    pub background: Mutex<Vec<JoinHandle<()>>>,
+    /// Process that opened the volume: a forked child must not touch it.
+    pub opener: ProcessMark,
+    pub pid: u32,
+    pub closed: std::sync::atomic::AtomicBool,
+}
+
+impl Mounted {
+    pub fn check_process(&self) -> Result<()> {
+        if self.opener.is_ours() {
+            return Ok(());
+        }
+        Err(Error::InUse(format!(
+            "the volume was opened by process {}; a forked child must open it itself once its parent has closed it",
+            self.pid
+        )))
+    }
+
+    pub fn close(&self) -> Result<()> {
+        self.check_process()?;
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        {
+            let mut wake = self.volume.wake.0.lock();
+            wake.stop = true;
+            self.volume.wake.1.notify_one();
+        }
+        self.volume.cache.warm.stop();
+        for thread in std::mem::take(&mut *self.background.lock()) {
+            // The log's returns after its checkpoint; a panic there has shut the volume down.
+            let _ = thread.join();
+        }
+        self.volume.unmount()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Nobody is left to tell; what was synced is safe, and the next opening recovers the rest.
+        let _ = self.close();
+    }
+}
+
+pub(super) fn spawn(name: &str, volume: &Arc<Volume>, run: fn(&Volume)) -> Result<JoinHandle<()>> {
+    let volume = volume.clone();
+    let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(&volume));
+    thread.map_err(|source| Error::Io { op: "start a background thread", offset: 0, source })
+}
+
+/// Makes checkpoints when operations ask for them, and at least every commit interval.
+pub(super) fn run_background(volume: &Volume) {
+    let interval = volume.options.commit_interval_ms;
+    loop {
+        let flush = {
+            let mut wake = volume.wake.0.lock();
+            let mut timed_out = false;
+            while !wake.wanted && !wake.stop && !timed_out {
+                timed_out = if interval == 0 {
+                    volume.wake.1.wait(&mut wake);
+                    false
+                } else {
+                    volume.wake.1.wait_for(&mut wake, Duration::from_millis(interval)).timed_out()
+                };
+            }
+            if wake.stop {
+                return;
+            }
+            wake.wanted = false;
+            timed_out || std::mem::take(&mut wake.flush)
+        };
+        if volume.check_running().is_err() {
+            continue;
+        }
+        // An error has shut the volume down; its next user is told.
+        if flush && file::flush_all(volume).is_err() {
+            continue;
+        }
+        if !flush || !volume.epoch.is_empty() {
+            let _ = volume.commit_now();
+        }
+    }
+}
+
+impl Volume {
+    /// Brings an assembled volume to life: totals, orphans, and, for a writer, the mark that it is in use.
+    pub(super) fn recover(&self, log: Option<&LogPlace>) -> Result<()> {
+        let look = self.look();
+        // What the log laid over it has passed no checksum of its own.
+        let superblock =
+            look.read(FsBlock(0), BlockKind::Superblock, |bytes| Superblock::decode(bytes, FsBlock(0)))??;
+        drop(look);
+        if superblock.geometry() != self.geometry || superblock.root_ino != self.superblock.root_ino {
+            return Err(
+                Corrupt::Superblock { field: "block_count in the log", value: superblock.block_count.get() }.into()
+            );
+        }
+        self.load_totals(&superblock);
+        self.load_orphans(&superblock)?;
+        if !self.options.read_only {
+            self.write_superblock(seam::STATE_IN_USE)?;
+            if let (Order::None, Some(log)) = (self.order, log) {
+                self.checkpointer.lock().retire_log(self, log)?;
+            }
+            reclaim_orphans(self)?;
+        }
+        Ok(())
+    }
+
+    /// Brings everything home and marks the volume clean.
+    fn unmount(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        // Whoever opens it next knows nothing of a reader.
+        self.checkpointer.lock().give_up_moment("the volume was closed");
+        self.check_running()?;
+        file::flush_all(self)?;
+        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
+        for ino in orphans {
+            crate::ops::reclaim(self, Ino(ino))?;
+        }
+        // Not settled, it stays marked as in use, and the next opening recovers what the log holds.
+        if self.checkpointer.lock().settle(self)? { self.write_superblock(seam::STATE_CLEAN) } else { Ok(()) }
+    }
+}

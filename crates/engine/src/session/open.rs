@@ -1,0 +1,112 @@
+//! Opening files.
+
+use super::{AsPath, File, Session};
+use crate::error::{Errno, Error, Result};
+use crate::file;
+use crate::inode;
+use crate::namei::Guarded;
+use crate::ops::NewFile;
+use crate::perm;
+use crate::types::*;
+use myriad_format::Ino;
+use myriad_format::inode::S_IFREG;
+use std::sync::atomic::Ordering;
+
+impl Session {
+    /// Opens a regular file, or a directory for reading its attributes.
+    pub fn open(&self, path: &(impl AsPath + ?Sized), options: OpenOptions) -> Result<File> {
+        let path = path.as_path_bytes();
+        if !options.create {
+            let node = self.resolve_node(path, !options.no_follow)?;
+            return self.open_node(node, options);
+        }
+        if path.last() == Some(&b'/') {
+            let look = self.volume().look();
+            let place = self.target(&look, path)?;
+            let exists = place.name.is_empty() && options.exclusive;
+            return Err(if exists { Errno::EXIST } else { Errno::ISDIR }.into());
+        }
+        // A file may appear or vanish between looking and making: go round until one of the two has worked.
+        for _ in 0..100 {
+            match self.resolve_node(path, !options.no_follow && !options.exclusive) {
+                Ok(_) if options.exclusive => return Err(Errno::EXIST.into()),
+                Ok(node) => {
+                    if self.stat_node(node)?.is_dir() {
+                        return Err(Errno::ISDIR.into());
+                    }
+                    return self.open_node(node, options);
+                }
+                Err(Error::Refused(Errno::NOENT)) => {}
+                Err(error) => return Err(error),
+            }
+            let made = self.by_path(|ops| {
+                let place = self.creation_place(path, !options.no_follow && !options.exclusive)?;
+                let new = NewFile { mode: S_IFREG | options.mode & 0o7777, ..NewFile::default() };
+                ops.make(place.parent, &place.name, &new)
+            });
+            match made {
+                // Who makes a file may open it whatever its mode says.
+                Ok(stat) => return self.open_unchecked(stat.node(), options),
+                Err(Error::Refused(Errno::EXIST)) if !options.exclusive => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// An unnamed file in the directory `path`; [`Session::link_file`] can name it.
+    pub fn open_tmpfile(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<File> {
+        let node = self.resolve_node(path.as_path_bytes(), true)?;
+        let made = self.ops().make_tmpfile(Ino(node.ino), mode)?;
+        let file = self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })?;
+        file.file.linkable.store(true, Ordering::Release);
+        Ok(file)
+    }
+
+    /// An unnamed file in `directory`.
+    pub fn open_tmpfile_at(&self, directory: Node, mode: u16) -> Result<File> {
+        self.check_node(directory)?;
+        let made = self.ops().make_tmpfile(Ino(directory.ino), mode)?;
+        self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })
+    }
+
+    /// Opens a node; `create`, `exclusive` and `mode` play no part.
+    pub fn open_node(&self, node: Node, options: OpenOptions) -> Result<File> {
+        let file = {
+            let look = self.volume().look();
+            let _lock = self.volume().lock_shared(Ino(node.ino));
+            let raw = inode::read_node(&look, node)?;
+            if inode::is_link(&raw) {
+                return Err(Errno::LOOP.into());
+            }
+            let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
+            perm::check_open(self.judged(), &guarded.subject(), &options)?;
+            let writes = options.write || options.append || options.truncate;
+            if writes && self.volume().options.read_only {
+                return Err(Errno::ROFS.into());
+            }
+            if !raw.is_dir() && !inode::is_file(&raw) {
+                // What stands behind a FIFO, socket or device is the kernel's, not ours.
+                return Err(Errno::NXIO.into());
+            }
+            self.handle(Ino(node.ino), raw.generation.get(), options)
+        };
+        if options.truncate {
+            file::truncate(self.volume(), &self.cred, &file.file, 0)?;
+        }
+        Ok(file)
+    }
+
+    pub(super) fn open_unchecked(&self, node: Node, options: OpenOptions) -> Result<File> {
+        let look = self.volume().look();
+        let _lock = self.volume().lock_shared(Ino(node.ino));
+        let raw = inode::read_node(&look, node)?;
+        Ok(self.handle(Ino(node.ino), raw.generation.get(), options))
+    }
+
+    /// A handle. The inode is locked, so that it cannot be freed under us.
+    pub(super) fn handle(&self, ino: Ino, generation: u32, options: OpenOptions) -> File {
+        self.volume().counters.bump(crate::counters::Count::opens);
+        File { session: self.again(), file: self.volume().files.open(ino, generation), options }
+    }
+}

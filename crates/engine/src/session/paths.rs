@@ -1,0 +1,186 @@
+//! From a path to the directory and the name that it means.
+
+use super::Session;
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::namei::{self, Target};
+use crate::order::Look;
+use crate::types::*;
+use myriad_format::Ino;
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+
+/// Anything that can be a path.
+pub trait AsPath {
+    fn as_path_bytes(&self) -> &[u8];
+}
+
+impl<T: AsRef<[u8]> + ?Sized> AsPath for T {
+    fn as_path_bytes(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
+/// The directory part of a path, and what it resolved to.
+struct Memo {
+    /// Number of the session that resolved it; 0: nothing yet.
+    session: u64,
+    /// Generation of the name space for which this holds.
+    generation: u64,
+    parent: Ino,
+    path: Vec<u8>,
+}
+
+/// Sessions of which a thread remembers the last directory, by number.
+const MEMOS: usize = 4;
+
+thread_local! {
+    static MEMO: RefCell<[Memo; MEMOS]> = const {
+        RefCell::new([const { Memo { session: 0, generation: 0, parent: Ino(0), path: Vec::new() } }; MEMOS])
+    };
+}
+
+/// Splits a path whose last component is a plain name; `None` for those that need the slow way.
+#[inline]
+pub(super) fn split_plain(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    let (dir, name) = path.split_at(at);
+    let plain = !name.is_empty() && name.len() <= 255 && name != b"." && name != b".." && path.len() < 4096;
+    plain.then_some((dir, name))
+}
+
+/// A resolved directory and a name in it.
+pub(super) struct Place<'p> {
+    pub parent: Ino,
+    pub name: std::borrow::Cow<'p, [u8]>,
+    pub must_be_dir: bool,
+    pub ends_in_dot: bool,
+}
+
+impl From<Target> for Place<'_> {
+    fn from(target: Target) -> Self {
+        Self {
+            parent: target.parent,
+            name: target.name.into(),
+            must_be_dir: target.must_be_dir,
+            ends_in_dot: target.ends_in_dot,
+        }
+    }
+}
+
+impl Session {
+    /// The directory of a path and its last component.
+    #[inline]
+    pub(super) fn target<'p>(&self, look: &Look<'_>, path: &'p [u8]) -> Result<Place<'p>> {
+        if let Some((dir, name)) = split_plain(path) {
+            let parent = self.parent(look, path, dir)?;
+            return Ok(Place { parent, name: name.into(), must_be_dir: false, ends_in_dot: false });
+        }
+        Ok(namei::resolve_parent(look, self.judged(), self.volume().root, path)?.into())
+    }
+
+    /// The directory `dir`, which `path` begins with; its user may search it.
+    #[inline]
+    pub(super) fn parent(&self, look: &Look<'_>, path: &[u8], dir: &[u8]) -> Result<Ino> {
+        let generation = self.volume().namespace_generation.load(Ordering::Acquire);
+        let at = self.number as usize % MEMOS;
+        let known = MEMO.with_borrow(|memos| {
+            let memo = &memos[at];
+            let hit = memo.session == self.number && memo.generation == generation && memo.path == dir;
+            hit.then_some(memo.parent)
+        });
+        if let Some(parent) = known {
+            self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
+            return Ok(parent);
+        }
+        let parent = namei::resolve_parent(look, self.judged(), self.volume().root, path)?.parent;
+        MEMO.with_borrow_mut(|memos| {
+            let memo = &mut memos[at];
+            (memo.session, memo.generation, memo.parent) = (self.number, generation, parent);
+            memo.path.clear();
+            memo.path.extend_from_slice(dir);
+        });
+        Ok(parent)
+    }
+
+    pub(super) fn resolve_ino(&self, look: &Look<'_>, path: &[u8], follow: bool) -> Result<Ino> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        namei::resolve(look, self.judged(), self.volume().root, path, follow)
+    }
+
+    pub(super) fn resolve_node(&self, path: &[u8], follow: bool) -> Result<Node> {
+        let look = self.volume().look();
+        let ino = self.resolve_ino(&look, path, follow)?;
+        self.node_of(&look, ino)
+    }
+
+    /// Where a new name would go. `taken` is what to say for paths that end in "." or "..", or name the root.
+    pub(super) fn new_name<'p>(&self, path: &'p [u8], taken: Errno, dir_ok: bool) -> Result<Place<'p>> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let look = self.volume().look();
+        let place = self.target(&look, path)?;
+        if place.name.is_empty() {
+            return Err(taken.into());
+        }
+        if place.must_be_dir && !dir_ok {
+            // "name/" cannot be made, only found: the kernel's answers.
+            let stat = self.ops().lookup_inside(&look, place.parent, &place.name);
+            return Err(match stat {
+                Ok(_) => taken.into(),
+                Err(error) => error,
+            });
+        }
+        Ok(place)
+    }
+
+    /// An existing name; `dot` and `dotdot` are what to say for paths that end so. The root is busy.
+    pub(super) fn old_name<'p>(&self, path: &'p [u8], dot: Errno, dotdot: Errno) -> Result<Place<'p>> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let look = self.volume().look();
+        let place = self.target(&look, path)?;
+        if place.name.is_empty() {
+            let ends_in_dotdot = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty()) == Some(b"..");
+            return Err(match (place.ends_in_dot, ends_in_dotdot) {
+                (true, _) => dot,
+                (_, true) => dotdot,
+                _ => Errno::BUSY,
+            }
+            .into());
+        }
+        Ok(place)
+    }
+
+    /// Where O_CREAT makes the file: a dangling link's target, if links are followed.
+    pub(super) fn creation_place<'p>(&self, path: &'p [u8], follow: bool) -> Result<Place<'p>> {
+        let look = self.volume().look();
+        let mut place = self.target(&look, path)?;
+        for _ in 0..40 {
+            if place.name.is_empty() {
+                return Err(Errno::ISDIR.into());
+            }
+            let Ok(ino) = self.ops().find_inside(&look, place.parent, &place.name) else { return Ok(place) };
+            let raw = inode::read(&look, ino)?;
+            if !follow || !inode::is_link(&raw) {
+                return Ok(place);
+            }
+            let link = inode::link_target(&look, ino, &raw)?;
+            let target = namei::resolve_parent(&look, self.judged(), place.parent, &link)?;
+            if target.must_be_dir {
+                return Err(Errno::ISDIR.into());
+            }
+            place = target.into();
+        }
+        Err(Errno::LOOP.into())
+    }
+
+    /// The node that a path names; a final symbolic link is followed.
+    pub fn resolve(&self, path: &(impl AsPath + ?Sized)) -> Result<Node> {
+        self.resolve_node(path.as_path_bytes(), true)
+    }
+}

@@ -1,0 +1,184 @@
+//! Whole trees: walking them, removing them.
+
+use super::directories::READ_DIR_BATCH;
+use super::{AsPath, Session};
+use crate::error::{Errno, Error, Result};
+use crate::types::*;
+use myriad_format::Ino;
+use std::collections::VecDeque;
+
+impl Session {
+    /// Every file at and below `path`, a directory before its content, with attributes.
+    pub fn walk(&self, path: &(impl AsPath + ?Sized)) -> Result<Walk> {
+        let stat = self.lstat(path)?;
+        Ok(Walk { session: self.again(), pending: VecDeque::from([Step::File(WalkEntry { path: Vec::new(), stat })]) })
+    }
+
+    /// Removes `path` and all below it. `progress` is called with the number removed so far and may cancel by returning
+    /// false ([`Error::Cancelled`]); what was removed stays removed.
+    pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
+        let stat = self.ops().lookup(place.parent, &place.name)?;
+        if !stat.is_dir() {
+            self.ops().unlink(place.parent, &place.name)?;
+            return Ok(1);
+        }
+        self.remove_directory(Emptying::new(place.parent, &place.name, stat.node()), progress)
+    }
+
+    fn remove_directory(&self, top: Emptying, progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        let mut removed = 0;
+        // A stack, not recursion: trees may be deeper than ours.
+        let mut stack = vec![top];
+        while let Some(level) = stack.last_mut() {
+            let dir = Ino(level.node.ino);
+            let Some(entry) = level.next(self)? else {
+                match self.ops().rmdir(level.parent, &level.name) {
+                    // Others have made names behind our back. We go on for as long as a round finds something.
+                    Err(Error::Refused(Errno::NOTEMPTY)) if level.cookie > 0 => {
+                        level.cookie = 0;
+                        continue;
+                    }
+                    result => result?,
+                }
+                stack.pop();
+                removed += 1;
+                continue;
+            };
+            if entry.file_type == FileType::Directory {
+                let child = self.ops().lookup(dir, &entry.name)?;
+                if child.is_dir() && child.size > 0 {
+                    stack.push(Emptying::new(dir, &entry.name, child.node()));
+                    continue;
+                }
+                self.ops().rmdir(dir, &entry.name)?;
+            } else {
+                self.ops().unlink(dir, &entry.name)?;
+            }
+            removed += 1;
+            if removed % 256 == 0 && !progress(removed) {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// A directory that is being emptied.
+struct Emptying {
+    parent: Ino,
+    name: Vec<u8>,
+    node: Node,
+    /// How far it has been listed: entries do not move, so nothing is listed twice.
+    cookie: u64,
+    entries: VecDeque<DirEntry>,
+}
+
+impl Emptying {
+    fn new(parent: Ino, name: &[u8], node: Node) -> Self {
+        Self { parent, name: name.to_vec(), node, cookie: 0, entries: VecDeque::new() }
+    }
+
+    /// The next entry; `None` at the end of the directory.
+    fn next(&mut self, session: &Session) -> Result<Option<DirEntry>> {
+        if self.entries.is_empty() {
+            let mut entries = session.read_dir_at(self.node, self.cookie, 2 * READ_DIR_BATCH)?;
+            self.cookie = entries.last().map_or(self.cookie, |entry| entry.cookie);
+            // Neighbours among inodes one after the other, also where entries lie in places used before.
+            entries.sort_unstable_by_key(|entry| entry.ino);
+            self.entries = entries.into();
+        }
+        Ok(self.entries.pop_front())
+    }
+}
+
+/// Iterator over a tree: a directory before its content.
+pub struct Walk {
+    session: Session,
+    pending: VecDeque<Step>,
+}
+
+enum Step {
+    File(WalkEntry),
+    /// A name whose inode cannot be read.
+    Damaged(WalkError),
+    /// The rest of a directory's content.
+    Content {
+        path: Vec<u8>,
+        node: Node,
+        cookie: u64,
+    },
+}
+
+/// One file of a walk.
+#[derive(Clone, Debug)]
+pub struct WalkEntry {
+    /// Path relative to where the walk began; empty for the beginning itself.
+    pub path: Vec<u8>,
+    pub stat: Stat,
+}
+
+/// Something that a walk could not read. The walk goes on with the rest of the tree.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", String::from_utf8_lossy(path))]
+pub struct WalkError {
+    /// The file, or the directory, relative to where the walk began.
+    pub path: Vec<u8>,
+    #[source]
+    pub error: Error,
+}
+
+impl From<WalkError> for Error {
+    fn from(error: WalkError) -> Self {
+        error.error
+    }
+}
+
+impl Iterator for Walk {
+    type Item = std::result::Result<WalkEntry, WalkError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.pending.pop_front()? {
+                Step::File(entry) => {
+                    if entry.stat.is_dir() {
+                        let node = entry.stat.node();
+                        self.pending.push_front(Step::Content { path: entry.path.clone(), node, cookie: 0 });
+                    }
+                    return Some(Ok(entry));
+                }
+                Step::Damaged(error) => return Some(Err(error)),
+                Step::Content { path, node, cookie } => {
+                    let entries = match self.session.read_dir_plus_at(node, cookie, READ_DIR_BATCH) {
+                        Ok(entries) => entries,
+                        // The directory went while we walked.
+                        Err(Error::Refused(Errno::STALE | Errno::NOENT)) => continue,
+                        Err(error) => return Some(Err(WalkError { path, error })),
+                    };
+                    let Some((last, _)) = entries.last() else { continue };
+                    let cookie = last.cookie;
+                    self.pending.push_front(Step::Content { path: path.clone(), node, cookie });
+                    for (entry, stat) in entries.into_iter().rev() {
+                        let mut child = Vec::with_capacity(path.len() + 1 + entry.name.len());
+                        child.extend_from_slice(&path);
+                        if !child.is_empty() {
+                            child.push(b'/');
+                        }
+                        child.extend_from_slice(&entry.name);
+                        // Gone meanwhile, or damaged: looking the name up tells which. A walk that passed over damage
+                        // would make backups that lack files and say nothing.
+                        let stat = match stat.map_or_else(|| self.session.lookup(node, &entry.name), Ok) {
+                            Ok(stat) => stat,
+                            Err(Error::Refused(Errno::STALE | Errno::NOENT)) => continue,
+                            Err(error) => {
+                                self.pending.push_front(Step::Damaged(WalkError { path: child, error }));
+                                continue;
+                            }
+                        };
+                        self.pending.push_front(Step::File(WalkEntry { path: child, stat }));
+                    }
+                }
+            }
+        }
+    }
+}

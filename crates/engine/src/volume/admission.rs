@@ -1,0 +1,250 @@
+//! Who may begin: room in cache, log and volume is waited for, and space reserved, before an operation's first change.
+
+use super::Volume;
+use crate::counters::Count;
+use crate::error::{Errno, Result};
+use crate::order::{Look, Txn};
+use std::sync::atomic::Ordering;
+
+/// Blocks that one operation may allocate for metadata: directory, index, extent tree, attributes.
+pub(crate) const OPERATION_BLOCKS: u64 = 24;
+/// Nodes that one change in the middle of a file's map may need: two more extents, each of which may split every level
+/// of a tree of three and add one.
+pub(crate) const MAP_BLOCKS: u64 = 8;
+/// With more blocks than this to spare, an operation need not look at what others have reserved: it is more than 300
+/// of them can ask for at once.
+const PLENTY: i64 = 8192;
+
+/// How deep an operation may reach into the free blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Down to the blocks held back.
+    Common,
+    /// Down to the last one: it gives space back, and may need a little for that.
+    Last,
+}
+
+impl Volume {
+    /// Begins an operation that changes metadata and may allocate up to `blocks` blocks, which are reserved until its end:
+    /// waits for room in cache, log and volume; ENOSPC if there is none. 0 blocks: it allocates nothing.
+    #[inline]
+    pub fn begin(&self, blocks: u64) -> Result<Txn<'_>> {
+        self.begin_with(blocks, Share::Common)
+    }
+
+    /// As [`Self::begin`], for an operation that gives space back, or has a promise for what it takes: it works on a full
+    /// volume.
+    pub fn begin_giving(&self, blocks: u64) -> Result<Txn<'_>> {
+        self.begin_with(blocks, Share::Last)
+    }
+
+    #[inline]
+    fn begin_with(&self, blocks: u64, share: Share) -> Result<Txn<'_>> {
+        self.check_running()?;
+        if self.options.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        if !self.cache.has_room() || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_soft {
+            self.throttle()?;
+        }
+        let txn = Txn::reserving(self, blocks);
+        if blocks == 0 || self.has_plenty() {
+            return Ok(txn);
+        }
+        drop(txn);
+        self.begin_scarce(blocks, share)
+    }
+
+    /// Each who wants space reserves it first and then looks whether all reservations together fit: two who look at the
+    /// same time see each other.
+    #[cold]
+    fn begin_scarce(&self, blocks: u64, share: Share) -> Result<Txn<'_>> {
+        for attempt in 0..3 {
+            let txn = Txn::reserving(self, blocks);
+            if self.has_spare(share) {
+                return Ok(txn);
+            }
+            drop(txn);
+            match attempt {
+                0 => self.find_space(blocks, share)?,
+                // Promises are for the worst case: once the data has its blocks, more may fit. Who has a promise himself
+                // is a flush.
+                1 if share == Share::Common && self.has_promises() => {
+                    crate::file::flush_idle(self)?;
+                    self.find_space(blocks, share)?;
+                }
+                _ => break,
+            }
+        }
+        Err(Errno::NOSPC.into())
+    }
+
+    /// Begins an operation that only looks.
+    #[inline]
+    pub fn look(&self) -> Look<'_> {
+        if !self.cache.has_room() {
+            self.make_room_quietly();
+        }
+        Look::enter(self)
+    }
+
+    /// Free blocks that neither a promise nor an operation under way counts on, less those that `share` leaves.
+    fn spare_blocks(&self, share: Share) -> i64 {
+        // In this order: a reservation becomes an allocation or a promise before it ends, and is at worst seen twice.
+        let ready = self.totals.ready_blocks.load(Ordering::SeqCst);
+        let left = match share {
+            Share::Common => self.held_back() + self.orphan_list_blocks() as i64,
+            Share::Last => 0,
+        };
+        ready - self.totals.reserved_blocks.load(Ordering::SeqCst) - self.cache.gate.weight() as i64 - left
+    }
+
+    /// Whether all reservations, the caller's included, can be met.
+    pub fn has_spare(&self, share: Share) -> bool {
+        self.has_plenty() || self.spare_blocks(share) >= 0
+    }
+
+    fn has_plenty(&self) -> bool {
+        let promised = self.totals.reserved_blocks.load(Ordering::SeqCst);
+        self.totals.ready_blocks.load(Ordering::SeqCst) - promised > PLENTY
+    }
+
+    /// Blocks that only operations which give back may dip into: splitting an extent can need a node.
+    fn held_back(&self) -> i64 {
+        (self.geometry.block_count / 64).min(256) as i64
+    }
+
+    /// Blocks that making a file may take: its directory's, and a chunk of inodes.
+    pub fn blocks_to_create(&self) -> u64 {
+        OPERATION_BLOCKS + u64::from(self.geometry.chunk_blocks)
+    }
+
+    #[cold]
+    fn throttle(&self) -> Result<()> {
+        if !self.cache.has_room() {
+            self.make_room()?;
+        }
+        if self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_soft {
+            self.wake_background(false);
+            if !self.options.background || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_hard {
+                self.counters.bump(Count::log_stalls);
+                self.commit_through(self.epoch.current())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Evicts; when nothing can be evicted, makes a checkpoint and brings blocks home first.
+    fn make_room(&self) -> Result<()> {
+        for round in 0..8 {
+            self.cache.sweep(false);
+            if self.cache.has_room() {
+                return Ok(());
+            }
+            if self.options.read_only || self.check_running().is_err() {
+                break;
+            }
+            if round > 0 {
+                crate::file::flush_idle(self)?;
+            }
+            self.commit_now()?;
+            let mut checkpointer = self.checkpointer.lock();
+            checkpointer.bring_home(self)?;
+        }
+        if self.cache.free_frames() > 64 { Ok(()) } else { Err(Errno::NOMEM.into()) }
+    }
+
+    pub fn make_room_quietly(&self) {
+        // A failure shows in what needs the room.
+        let _ = self.cache.sweep(false);
+        if !self.cache.has_room() && !self.options.read_only {
+            let _ = self.make_room();
+        }
+    }
+
+    /// Waits for limbo to let go of its blocks, until there are `blocks` to spare or no more come.
+    #[cold]
+    fn find_space(&self, blocks: u64, share: Share) -> Result<()> {
+        for _ in 0..3 {
+            let before = self.totals.ready_blocks.load(Ordering::Relaxed);
+            self.commit_now()?;
+            self.checkpointer.lock().release_now(self)?;
+            let after = self.totals.ready_blocks.load(Ordering::Relaxed);
+            if after <= before || self.spare_blocks(share) >= blocks as i64 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Promises `blocks` to a file's dirty data; ENOSPC if they are not there.
+    pub fn reserve(&self, blocks: u64, share: Share) -> Result<()> {
+        for attempt in 0..2 {
+            self.totals.reserved_blocks.fetch_add(blocks as i64, Ordering::SeqCst);
+            if self.has_spare(share) {
+                return Ok(());
+            }
+            self.totals.reserved_blocks.fetch_sub(blocks as i64, Ordering::SeqCst);
+            if attempt == 0 {
+                self.find_space(blocks, share)?;
+            }
+        }
+        Err(Errno::NOSPC.into())
+    }
+
+    /// Whether dirty data holds promises. They are for the worst case: once the data has its blocks, more may fit.
+    pub fn has_promises(&self) -> bool {
+        self.totals.reserved_blocks.load(Ordering::Relaxed) > 0
+    }
+
+    pub fn unreserve(&self, blocks: u64) {
+        self.totals.reserved_blocks.fetch_sub(blocks as i64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::volume::testing;
+    use myriad_device::MemoryDevice;
+    use std::sync::Arc;
+
+    fn volume() -> Volume {
+        testing::volume(Arc::new(MemoryDevice::new(16 << 20)))
+    }
+
+    /// Space was looked at when an operation began and taken later: threads that began together on a full volume each saw
+    /// the same last blocks, and the one that came last found none in the middle of its change.
+    #[test]
+    fn who_begins_has_reserved() {
+        let volume = volume();
+        let spare = volume.spare_blocks(Share::Common) as u64;
+        let held_back = volume.held_back() as u64;
+        let first = volume.begin(spare - 10).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut second = volume.begin(10).unwrap();
+                let refused = !second.try_reserve(1, Share::Common) && !second.try_reserve(held_back + 1, Share::Last);
+                refused && second.try_reserve(held_back, Share::Last)
+            });
+            assert!(other.join().unwrap());
+        });
+        drop(first);
+        assert_eq!(volume.spare_blocks(Share::Common) as u64, spare);
+        drop(volume.begin(spare).unwrap());
+    }
+
+    #[test]
+    fn promises_and_operations_share_what_there_is() {
+        let volume = volume();
+        let spare = volume.spare_blocks(Share::Common) as u64;
+        volume.reserve(spare - 24, Share::Common).unwrap();
+        let mut operation = volume.begin(24).unwrap();
+        assert!(!operation.try_reserve(1, Share::Common));
+        drop(operation);
+        assert!(matches!(volume.begin(25).err(), Some(Error::Refused(Errno::NOSPC))));
+        volume.unreserve(1);
+        volume.begin(25).unwrap();
+    }
+}

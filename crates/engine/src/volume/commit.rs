@@ -1,0 +1,102 @@
+//! Making checkpoints happen, and what one writes of the volume's own.
+
+use super::Volume;
+use crate::edit::BlockStore;
+use crate::error::Result;
+use crate::order::Txn;
+use crate::types::Order;
+use myriad_format::superblock::{Superblock, seam};
+use myriad_format::{BlockKind, FsBlock};
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::{U32, U64};
+
+impl Volume {
+    /// Makes everything that was done before the call durable.
+    pub fn commit_now(&self) -> Result<()> {
+        self.commit_through(self.epoch.current())
+    }
+
+    /// Waits until `epoch` is durable, making the checkpoint if nobody else does.
+    pub fn commit_through(&self, epoch: u64) -> Result<()> {
+        let mut checkpointer = self.checkpointer.lock();
+        if checkpointer.durable > epoch {
+            return self.check_running();
+        }
+        checkpointer.run(self)
+    }
+
+    pub fn wake_background(&self, flush: bool) {
+        if self.options.background {
+            let mut wake = self.wake.0.lock();
+            wake.flush |= flush;
+            if !wake.wanted {
+                wake.wanted = true;
+                self.wake.1.notify_one();
+            }
+        }
+    }
+
+    /// Has the host give memory ahead of its use, until the volume closes (`cache/warm.rs`).
+    pub fn keep_warm(&self) {
+        let mut done = 0;
+        while let Some(frames) = self.cache.warm.next(done) {
+            // A host that does not know the request gives memory at the first use, as ever.
+            if (done == 0 && self.names.warm_up().is_err()) || self.cache.warm_up(done..frames).is_err() {
+                return;
+            }
+            done = frames;
+        }
+    }
+
+    /// What a checkpoint writes itself, behind the closed gate: totals and the orphan list.
+    pub fn prepare_capture(&self, txn: &mut Txn<'_>) -> Result<()> {
+        self.write_orphans(txn)?;
+        for block in std::mem::take(&mut *self.stray_blocks.lock()) {
+            txn.block_free(block, 1);
+        }
+        // Blocks that the groups' trees let go are neither free nor used until they are in limbo.
+        for group in &self.groups[..self.high_water() as usize] {
+            let released = match group.lock().as_mut() {
+                Some(space) => {
+                    let before = space.free_blocks();
+                    let released = space.take_released(txn)?;
+                    self.totals
+                        .free_blocks
+                        .fetch_add(i64::from(space.free_blocks()) - i64::from(before), Ordering::Relaxed);
+                    released
+                }
+                None => continue,
+            };
+            for block in released {
+                txn.block_free(block, 1);
+            }
+        }
+        let free = self.totals.free_blocks.load(Ordering::Relaxed) as u64;
+        let inodes = self.totals.inodes_used.load(Ordering::Relaxed) as u64;
+        let directories = self.totals.directories.load(Ordering::Relaxed) as u64;
+        let orphan_root = self.orphan_blocks.lock().0.first().map_or(0, |block| block.0);
+        let high_water = self.high_water.load(Ordering::Relaxed);
+        let features = self.features.load(Ordering::Relaxed);
+        let order = match self.order {
+            Order::None => seam::ORDER_NONE,
+            Order::Log => seam::ORDER_LOG,
+        };
+        txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
+            let mut new = *Superblock::read(edit.bytes());
+            new.free_blocks = U64::new(free);
+            new.inodes_used = U64::new(inodes);
+            new.directories = U64::new(directories);
+            new.orphan_root = U64::new(orphan_root);
+            new.ag_high_water = U32::new(high_water);
+            new.features_compatible = U64::new(features);
+            new.last_order = U32::new(u32::from(order));
+            if new != *Superblock::read(edit.bytes()) {
+                // Fields from the high-water mark to the order; everything else stays as mkfs wrote it.
+                let bytes = zerocopy::IntoBytes::as_bytes(&new);
+                edit.put(64, &bytes[64..72]);
+                edit.put(104, &bytes[104..108]);
+                edit.put(168, &bytes[168..204]);
+            }
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! The allocation groups as one: where space and inodes come from and go back to, and the totals that follow.
+
+use super::Volume;
+use crate::counters::Count;
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::locks::MutexGuard;
+use crate::order::Txn;
+use crate::space::AgSpace;
+use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
+use myriad_format::inode::RawInode;
+use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino};
+use std::sync::atomic::Ordering;
+
+impl Volume {
+    pub fn block_of(&self, ino: Ino) -> FsBlock {
+        self.geometry.locate(ino).map_or(FsBlock(u64::from(FIXED_BLOCKS)), |(block, _)| block)
+    }
+
+    pub fn high_water(&self) -> u32 {
+        self.high_water.load(Ordering::Relaxed)
+    }
+
+    /// Runs `f` on a group's space, under its lock, and carries what changed over to the totals.
+    pub fn with_group<R>(
+        &self,
+        txn: &mut Txn<'_>,
+        ag: AgNo,
+        f: impl FnOnce(&mut AgSpace, &mut Txn<'_>) -> Result<R>,
+    ) -> Result<R> {
+        if ag.0 >= self.high_water() {
+            self.raise_high_water(txn, ag)?;
+        }
+        let mut group = self.group(txn, ag)?;
+        let space = group.as_mut().expect("just loaded");
+        let measure = |space: &AgSpace| {
+            [space.free_blocks(), space.available(), space.inodes_used(), space.directories()].map(i64::from)
+        };
+        let before = measure(space);
+        let result = f(space, txn);
+        if result.is_err() {
+            // The mirror may be half changed. The blocks are not, or the transaction's end shuts the volume down: load it
+            // again from them. What earlier operations let go still waits for the checkpoint.
+            self.stray_blocks.lock().append(&mut space.abandon());
+            *group = None;
+            return result;
+        }
+        let after = measure(space);
+        let totals = &self.totals;
+        for (total, (after, before)) in
+            [&totals.free_blocks, &totals.ready_blocks, &totals.inodes_used, &totals.directories]
+                .into_iter()
+                .zip(after.into_iter().zip(before))
+        {
+            if after != before {
+                total.fetch_add(after - before, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    fn group(&self, txn: &mut Txn<'_>, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
+        let mut group = self.groups[ag.0 as usize].lock();
+        if group.is_none() {
+            *group = Some(Box::new(AgSpace::load(txn, ag)?));
+        }
+        Ok(group)
+    }
+
+    /// Makes the groups up to `ag`, which have never been used.
+    fn raise_high_water(&self, txn: &mut Txn<'_>, ag: AgNo) -> Result<()> {
+        let _lock = self.high_water_lock.lock();
+        for number in self.high_water()..=ag.0 {
+            let ag = AgNo(number);
+            let virgin = i64::from(self.geometry.blocks_in(ag).saturating_sub(self.geometry.first_data_block(ag)));
+            let space = AgSpace::init_group(txn, ag, &[])?;
+            self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()) - virgin, Ordering::Relaxed);
+            *self.groups[number as usize].lock() = Some(Box::new(space));
+            self.high_water.store(number + 1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Makes group 0 of a new volume, in which `used` (start, length) is taken.
+    pub fn init_first_group(&self, txn: &mut Txn<'_>, used: &[(u32, u32)]) -> Result<()> {
+        let space = AgSpace::init_group(txn, AgNo(0), used)?;
+        self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()), Ordering::Relaxed);
+        self.totals.ready_blocks.fetch_add(i64::from(space.available()), Ordering::Relaxed);
+        *self.groups[0].lock() = Some(Box::new(space));
+        self.high_water.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Groups in the order in which an allocation near `goal` tries them: its own, those after it, those before it.
+    fn groups_from(&self, goal: FsBlock) -> impl Iterator<Item = AgNo> {
+        let count = self.geometry.ag_count;
+        let first = self.geometry.ag_of(goal).0.min(count - 1);
+        (0..count).map(move |i| AgNo((first + i) % count))
+    }
+
+    fn is_too_small(&self, ag: AgNo) -> bool {
+        self.geometry.blocks_in(ag) <= self.geometry.first_data_block(ag) + RESERVE_MAX as u32
+    }
+
+    /// The block of a group at which to look for space near `goal`. The group is not too small.
+    fn near(&self, ag: AgNo, goal: FsBlock) -> AgBlock {
+        let first = self.geometry.first_data_block(ag);
+        let at = if ag == self.geometry.ag_of(goal) { self.geometry.ag_block_of(goal).0 } else { first };
+        AgBlock(at.clamp(first, self.geometry.blocks_in(ag) - 1))
+    }
+
+    /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`.
+    pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
+        for ag in self.groups_from(goal) {
+            if self.is_too_small(ag) {
+                continue;
+            }
+            let near = self.near(ag, goal);
+            let found = self.with_group(txn, ag, |space, txn| {
+                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
+            })?;
+            if let Some((start, length)) = found {
+                self.counters.add(Count::blocks_allocated, u64::from(length));
+                return Ok((self.geometry.fs_block(ag, start), length));
+            }
+        }
+        Err(Errno::NOSPC.into())
+    }
+
+    /// Allocates an inode slot near `near`.
+    pub fn allocate_inode(&self, txn: &mut Txn<'_>, near: FsBlock) -> Result<Ino> {
+        for grow in [true, false] {
+            for ag in self.groups_from(near) {
+                if self.is_too_small(ag) || (!grow && ag.0 >= self.high_water()) {
+                    continue;
+                }
+                let at = self.near(ag, near);
+                if let Some((block, slot)) =
+                    self.with_group(txn, ag, |space, txn| space.allocate_inode(txn, at, grow))?
+                {
+                    self.counters.bump(Count::inodes_allocated);
+                    return Ok(self.geometry.ino(self.geometry.fs_block(ag, block), slot));
+                }
+            }
+        }
+        Err(Errno::NOSPC.into())
+    }
+
+    /// Gives an inode's slot and body back. Its blocks have been freed already.
+    pub fn free_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        inode::clear(txn, ino)?;
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        let body = (raw.body_slots > 0).then(|| (u32::from(raw.body_first.get()), u32::from(raw.body_slots)));
+        let is_dir = raw.is_dir();
+        self.counters.bump(Count::inodes_freed);
+        self.with_group(txn, ag, |space, txn| {
+            if is_dir {
+                space.count_directory(txn, at, false)?;
+            }
+            space.free_inode(txn, at, slot, body)
+        })
+    }
+
+    pub fn count_directory(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+        let block = self.block_of(ino);
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        self.with_group(txn, ag, |space, txn| space.count_directory(txn, at, true))
+    }
+
+    pub fn allocate_body(&self, txn: &mut Txn<'_>, block: FsBlock, count: u32) -> Result<Option<u32>> {
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        self.with_group(txn, ag, |space, txn| space.allocate_body(txn, at, count))
+    }
+
+    pub fn free_body(&self, txn: &mut Txn<'_>, block: FsBlock, first: u32, count: u32) -> Result<()> {
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        self.with_group(txn, ag, |space, txn| space.free_body(txn, at, first, count))
+    }
+
+    /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then.
+    pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<()> {
+        // Each free may touch a leaf of either tree, and what is inside the gate cannot evict.
+        for batch in released.chunks(64) {
+            if !self.cache.has_room() {
+                self.cache.sweep(false);
+            }
+            let mut txn = Txn::enter(self);
+            let result = batch.iter().try_for_each(|&(start, length)| {
+                let ag = self.geometry.ag_of(start);
+                let at = self.geometry.ag_block_of(start);
+                // Pointers that were freed without having been followed.
+                if !self.geometry.is_data_range(start, u64::from(length)) {
+                    return Err(Corrupt::DoubleFree { ag, start: at.0, length }.into());
+                }
+                self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
+                self.totals.free_blocks.fetch_sub(i64::from(length), Ordering::Relaxed);
+                Ok(())
+            });
+            txn.finish(result)?;
+            if self.options.discard {
+                for &(start, length) in batch {
+                    let bits = self.geometry.block_bits;
+                    // A host that cannot punch holes is no reason to fail.
+                    let _ = self.device.discard(start.0 << bits, u64::from(length) << bits);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the blocks of inode chunks that have no inode left.
+    pub fn release_empty_chunks(&self) -> Result<()> {
+        for number in 0..self.high_water() {
+            let empty = self.groups[number as usize].lock().as_ref().is_some_and(|space| space.has_empty_chunks());
+            if !empty {
+                continue;
+            }
+            loop {
+                if !self.cache.has_room() {
+                    self.cache.sweep(false);
+                }
+                let mut txn = Txn::enter(self);
+                let mut freed = Vec::new();
+                let result = self.with_group(&mut txn, AgNo(number), |space, txn| {
+                    space.release_empty_chunks(txn, 256, &mut freed)?;
+                    Ok(space.has_empty_chunks())
+                });
+                for &(start, length) in &freed {
+                    txn.block_free(start, length);
+                    self.counters.add(Count::chunk_blocks_freed, u64::from(length));
+                }
+                if !txn.finish(result)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}

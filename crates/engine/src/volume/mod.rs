@@ -1,0 +1,322 @@
+//! An open volume: what all operations share.
+
+mod admission;
+mod commit;
+mod groups;
+mod inode_locks;
+mod orphans;
+mod superblock;
+mod transfer;
+
+pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share};
+
+use crate::cache::Cache;
+use crate::counters::Counters;
+use crate::error::{DamagedData, Error, Result};
+use crate::file::OpenFiles;
+use crate::locks::{Mutex, Rank, RwLock};
+use crate::namei::NameCache;
+use crate::order::OpenEpoch;
+use crate::order::checkpoint::Checkpointer;
+use crate::placement::Placement;
+use crate::space::AgSpace;
+use crate::types::{Clock, MountOptions, Order, StatFs, Time};
+use inode_locks::STRIPES;
+use myriad_device::BlockDevice;
+use myriad_format::group::RESERVE_MAX;
+use myriad_format::superblock::{Superblock, seam};
+use myriad_format::{Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
+use myriad_log::{Log, LogError, LogPlace};
+use parking_lot::Condvar;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use superblock::rand_seed;
+
+/// Names that the name cache holds: 2 MiB of them stay in the processor's cache, where finding out that a name is not
+/// among them costs little.
+const NAMES_MAX: usize = 1 << 17;
+/// Dirty data that the background thread begins to write, in bytes: enough for long requests, little enough that a
+/// disk is busy while a tree is still being filled.
+const DIRTY_SOFT_BYTES: u64 = 64 << 20;
+/// Part of the log, in bytes, for each block that one transaction overwrites out of place: what it frees, maps and notes
+/// takes a third of that in the worst case, and a transaction must fit the half of the log that a checkpoint may take.
+const OVERWRITE_LOG_BYTES: u64 = 1024;
+
+/// Exact counts of the whole volume.
+pub(crate) struct Totals {
+    /// Free, limbo included.
+    pub free_blocks: AtomicI64,
+    /// Free and in a group's trees: what can be allocated now.
+    pub ready_blocks: AtomicI64,
+    /// Promised to delayed allocation.
+    pub reserved_blocks: AtomicI64,
+    pub inodes_used: AtomicI64,
+    pub directories: AtomicI64,
+}
+
+pub(crate) struct Volume {
+    pub cache: Cache,
+    pub geometry: Geometry,
+    pub hasher: NameHasher,
+    pub order: Order,
+    pub options: MountOptions,
+    pub counters: Arc<Counters>,
+    pub device: Arc<dyn BlockDevice>,
+    pub superblock: Superblock,
+    pub root: Ino,
+    /// Bytes of a granule.
+    pub granule: u64,
+    pub log_is_external: bool,
+    pub recovered: bool,
+    pub epoch: OpenEpoch,
+    pub totals: Totals,
+    pub placement: Placement,
+    pub names: NameCache,
+    pub files: OpenFiles,
+    /// Inodes without a name that live on while somebody has them open, or whose blocks are still being freed.
+    pub orphans: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
+    /// Blocks of the orphan list as last written, and the list.
+    orphan_blocks: Mutex<{ Rank::OrphanList as u8 }, (Vec<FsBlock>, BTreeSet<u64>)>,
+    pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
+    /// Wakes the background thread.
+    pub wake: (parking_lot::Mutex<Wake>, Condvar),
+    /// Rises with every change that may make a resolved directory path mean something else.
+    pub namespace_generation: AtomicU64,
+    pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
+    /// File data has been written that no flush has covered yet.
+    pub data_unflushed: AtomicBool,
+    /// Who is told of each read of damaged data.
+    pub on_damage: OnceLock<Box<dyn Fn(DamagedData) + Send + Sync>>,
+    /// Feature bits set since the superblock was last written.
+    pub features: AtomicU64,
+    groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
+    /// Blocks let go by groups whose mirror was dropped.
+    stray_blocks: Mutex<{ Rank::Leaf as u8 }, Vec<FsBlock>>,
+    high_water: AtomicU32,
+    high_water_lock: Mutex<{ Rank::NewGroup as u8 }, ()>,
+    stripes: Box<[RwLock<{ Rank::Inode as u8 }, ()>]>,
+    shut_down: AtomicBool,
+    shut_down_reason: Mutex<{ Rank::Leaf as u8 }, String>,
+    /// Log bytes of an epoch at which a checkpoint is due, and at which operations wait for one.
+    log_soft: u64,
+    log_hard: u64,
+    /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
+    pub dirty_data_soft: u64,
+    pub dirty_data_max: u64,
+    /// Pages that one transaction may put into the place of mapped blocks.
+    pub overwrite_pages_max: usize,
+}
+
+/// What the background thread is told.
+#[derive(Default)]
+pub(crate) struct Wake {
+    /// A checkpoint is due.
+    pub wanted: bool,
+    /// Dirty data is to be flushed before it.
+    pub flush: bool,
+    pub stop: bool,
+}
+
+impl Volume {
+    /// Puts a volume together. `log` is where its log lies, if it has one.
+    pub fn assemble(
+        device: Arc<dyn BlockDevice>,
+        log: Option<LogPlace>,
+        superblock: Superblock,
+        options: MountOptions,
+    ) -> Result<Self> {
+        let geometry = superblock.geometry();
+        let order = match options.order {
+            Some(order) => order,
+            None if superblock.last_order.get() == u32::from(seam::ORDER_LOG) => Order::Log,
+            None => Order::None,
+        };
+        if order == Order::Log && log.is_none() {
+            return Err(Error::Option {
+                option: "order",
+                reason: "this volume has no log; use order=none, or make it anew with a log".into(),
+            });
+        }
+        let counters = Arc::new(Counters::new());
+        let log_is_external = superblock.log_device != [0; 16];
+        let mut pending = Vec::new();
+        let mut overlay = myriad_log::Overlay::default();
+        let mut opened = None;
+        let mut recovered = false;
+        if let Some(place) = log {
+            let found = if options.read_only {
+                // Opening the log for appending would erase a torn attempt.
+                myriad_log::recover(&place).map_err(log_open_error)?
+            } else {
+                let (log, found) = Log::open(place).map_err(log_open_error)?;
+                opened = Some(log);
+                found
+            };
+            // A volume closed cleanly has everything home; its log still shows the last checkpoint.
+            if superblock.state.get() == seam::STATE_IN_USE {
+                recovered = found.checkpoints > 0;
+                overlay = found.overlay;
+            }
+            pending = found.pending;
+            // The log knows blocks, but not the volume's size.
+            if let Some(&(start, length)) =
+                pending.iter().find(|&&(start, length)| !geometry.is_data_range(start, u64::from(length)))
+            {
+                let value = start.0.saturating_add(u64::from(length));
+                return Err(Corrupt::Log { lsn: found.head, field: "pending free; its end", value }.into());
+            }
+        }
+        let cache = Cache::new(
+            options.cache_size,
+            geometry.block_bits,
+            options.read_only,
+            device.clone(),
+            superblock.volume(),
+            overlay,
+            counters.clone(),
+        )?;
+        let log_capacity = opened.as_ref().map_or(u64::MAX / 2, Log::capacity);
+        let checkpointer = Checkpointer::new(opened, pending, geometry.block_size());
+        let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
+        let frames = cache.frame_count() as u64;
+        Ok(Self {
+            geometry,
+            hasher: NameHasher::new(superblock.hash_key),
+            order,
+            counters,
+            device,
+            root: Ino(superblock.root_ino.get()),
+            granule: geometry.granule_size() as u64,
+            log_is_external,
+            recovered,
+            epoch: OpenEpoch::new(),
+            totals: Totals {
+                free_blocks: AtomicI64::new(0),
+                ready_blocks: AtomicI64::new(0),
+                reserved_blocks: AtomicI64::new(0),
+                inodes_used: AtomicI64::new(0),
+                directories: AtomicI64::new(0),
+            },
+            placement: Placement::new(&geometry, options.dirpref, seed),
+            names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
+                .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
+            files: OpenFiles::new(),
+            orphans: Mutex::new(BTreeSet::new()),
+            orphan_blocks: Mutex::new((Vec::new(), BTreeSet::new())),
+            checkpointer: Mutex::new(checkpointer),
+            wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
+            namespace_generation: AtomicU64::new(1),
+            rename_lock: Mutex::new(()),
+            data_unflushed: AtomicBool::new(false),
+            on_damage: OnceLock::new(),
+            features: AtomicU64::new(superblock.features_compatible.get()),
+            groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
+            stray_blocks: Mutex::new(Vec::new()),
+            high_water: AtomicU32::new(superblock.ag_high_water.get()),
+            high_water_lock: Mutex::new(()),
+            stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
+            shut_down: AtomicBool::new(false),
+            shut_down_reason: Mutex::new(String::new()),
+            log_soft: log_capacity / 12,
+            log_hard: log_capacity / 8,
+            dirty_data_soft: (frames / 16).min(DIRTY_SOFT_BYTES >> geometry.block_bits),
+            dirty_data_max: frames / 4,
+            overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
+            cache,
+            options,
+            superblock,
+        })
+    }
+
+    /// Takes the totals from the superblock as recovered. Pending blocks are free, but not in any tree yet.
+    pub fn load_totals(&self, superblock: &Superblock) {
+        // A count beyond what there is room for is as wrong as any other wrong count, but must not overflow.
+        let most = |count: u64, most: u64| count.min(most) as i64;
+        let slots = self.geometry.block_count << (self.geometry.block_bits - SLOT_BITS);
+        let free = most(superblock.free_blocks.get(), self.geometry.block_count);
+        let pending = self.checkpointer.lock().released_blocks() as i64;
+        let held = i64::from(superblock.ag_count.get()) * RESERVE_MAX as i64;
+        self.totals.free_blocks.store(free, Ordering::Relaxed);
+        self.totals.ready_blocks.store(free - held - pending, Ordering::Relaxed);
+        self.totals.inodes_used.store(most(superblock.inodes_used.get(), slots), Ordering::Relaxed);
+        self.totals.directories.store(most(superblock.directories.get(), slots), Ordering::Relaxed);
+        self.high_water.store(superblock.ag_high_water.get(), Ordering::Relaxed);
+        self.features.store(superblock.features_compatible.get(), Ordering::Relaxed);
+    }
+
+    pub fn now(&self) -> Time {
+        match &self.options.clock {
+            Clock::System => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+                now.tv_sec * 1_000_000_000 + now.tv_nsec
+            }
+            Clock::Manual(time) => time.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Refuses all changes from now on; reads go on.
+    #[cold]
+    pub fn shut_down(&self, error: &Error) {
+        if !self.shut_down.swap(true, Ordering::SeqCst) {
+            *self.shut_down_reason.lock() = error.to_string();
+        }
+    }
+
+    #[inline]
+    pub fn check_running(&self) -> Result<()> {
+        if self.shut_down.load(Ordering::Relaxed) { Err(Error::Shutdown) } else { Ok(()) }
+    }
+
+    /// Why the volume was shut down, if it was.
+    pub fn shut_down_reason(&self) -> Option<String> {
+        self.shut_down.load(Ordering::Relaxed).then(|| self.shut_down_reason.lock().clone())
+    }
+
+    pub fn log_error(&self, error: LogError) -> Error {
+        log_open_error(error)
+    }
+
+    pub fn statfs(&self) -> StatFs {
+        let free =
+            self.totals.free_blocks.load(Ordering::Relaxed) - self.totals.reserved_blocks.load(Ordering::Relaxed);
+        let free = free.max(0) as u64;
+        StatFs {
+            block_size: self.geometry.block_size() as u32,
+            blocks: self.geometry.block_count,
+            free_blocks: free,
+            inodes_used: self.totals.inodes_used.load(Ordering::Relaxed) as u64,
+            inodes_free: free * u64::from(self.geometry.slots_per_block() - 1),
+            directories: self.totals.directories.load(Ordering::Relaxed) as u64,
+            name_max: myriad_format::dir::NAME_MAX as u32,
+        }
+    }
+}
+
+pub(crate) fn log_open_error(error: LogError) -> Error {
+    match error {
+        LogError::Corrupt(corrupt) => corrupt.into(),
+        other => Error::Io { op: "log", offset: 0, source: std::io::Error::other(other.to_string()) },
+    }
+}
+
+/// Volumes for tests that look inside.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use crate::types::MkfsOptions;
+    use myriad_device::AlignedBuf;
+
+    /// A new volume on a device, with nothing going on behind the test's back.
+    pub fn volume(device: Arc<dyn BlockDevice>) -> Volume {
+        crate::mkfs::format(device.clone(), None, &MkfsOptions::default()).unwrap();
+        let mut block = AlignedBuf::zeroed(4096);
+        device.read(0, &mut block).unwrap();
+        let superblock = Superblock::decode(&block, FsBlock(0)).unwrap();
+        let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+        let log = crate::mkfs::log_place(&superblock, &device, None).unwrap();
+        let volume = Volume::assemble(device, log, superblock, options).unwrap();
+        volume.load_totals(&superblock);
+        volume
+    }
+}

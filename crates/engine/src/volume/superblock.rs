@@ -1,0 +1,73 @@
+//! What the superblock says of an open volume: its state, who has it, what it has.
+
+use super::Volume;
+use crate::error::Result;
+use crate::order::Look;
+use myriad_device::AlignedBuf;
+use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::{BlockKind, FsBlock, header};
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::{I64, U32, U64};
+
+impl Volume {
+    /// Writes the superblock in place, with this state and mount record, durably.
+    pub fn write_superblock(&self, state: u32) -> Result<()> {
+        let look = Look::enter(self);
+        let mut image = AlignedBuf::zeroed(self.cache.block_size());
+        let frame = self.cache.get(FsBlock(0), BlockKind::Superblock)?;
+        {
+            let mut bytes = frame.write();
+            let raw = Superblock::read_mut(&mut bytes);
+            raw.state = U32::new(state);
+            if state == seam::STATE_IN_USE {
+                raw.mount_machine = machine_id();
+                raw.mount_boot = boot_id();
+                raw.mount_pid = U32::new(std::process::id());
+                // Another number than the last mount's; with a seed the same in every run.
+                raw.mount_nonce = U64::new(match self.options.seed {
+                    Some(seed) => raw.mount_nonce.get().wrapping_add(seed | 1),
+                    None => rand_seed(raw),
+                });
+                raw.mount_time = I64::new(self.now());
+            }
+            image.copy_from_slice(&bytes);
+        }
+        drop(look);
+        header::seal(&mut image, 0);
+        self.device.write_durable(0, &image).map_err(|source| self.io_error("write", 0, source))
+    }
+
+    /// Notes that the volume has attributes (and ACLs): a mount may then no longer answer "none" unasked.
+    pub fn note_features(&self, acl: bool) {
+        let bits = feature::COMPATIBLE_XATTR | if acl { feature::COMPATIBLE_ACL } else { 0 };
+        if self.features.load(Ordering::Relaxed) & bits != bits {
+            self.features.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+}
+
+fn id_from(path: &str) -> [u8; 16] {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+    let mut id = [0; 16];
+    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = (pair[0] << 4 | pair[1]) as u8;
+    }
+    id
+}
+
+fn machine_id() -> [u8; 16] {
+    id_from("/etc/machine-id")
+}
+
+fn boot_id() -> [u8; 16] {
+    id_from("/proc/sys/kernel/random/boot_id")
+}
+
+/// A number that differs from one mount to the next.
+pub(super) fn rand_seed(superblock: &Superblock) -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write(&superblock.header.volume);
+    hasher.finish()
+}

@@ -1,0 +1,81 @@
+//! Reading and writing the device, neighbours in one request.
+
+use super::Volume;
+use crate::cache::flag;
+use crate::error::{Error, Result};
+use myriad_device::{AlignedBuf, ReadRequest, WriteRequest};
+use std::sync::atomic::Ordering;
+
+/// Largest write to the device, in bytes.
+const WRITE_MAX: usize = 1 << 20;
+
+impl Volume {
+    pub fn io_error(&self, op: &'static str, offset: u64, source: std::io::Error) -> Error {
+        Error::Io { op, offset, source }
+    }
+
+    pub fn device_flush(&self) -> Result<()> {
+        self.device.flush().map_err(|source| self.io_error("flush", 0, source))
+    }
+
+    pub fn write_requests(&self, requests: &[WriteRequest<'_>]) -> Result<()> {
+        let offset = requests.first().map_or(0, |request| request.offset);
+        self.device.write_many(requests).map_err(|source| self.io_error("write", offset, source))
+    }
+
+    pub fn read_device(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        let offset = requests.first().map_or(0, |request| request.offset);
+        self.device.read_many(requests).map_err(|source| self.io_error("read", offset, source))
+    }
+
+    /// Writes the images of `blocks` (sorted), which lie one after the other in `buffer`: neighbours in one request.
+    pub fn write_blocks(&self, blocks: &[(u64, u32)], buffer: &[u8]) -> Result<()> {
+        let bits = self.geometry.block_bits;
+        let mut parts: Vec<(u64, &[u8])> = Vec::new();
+        let mut start = 0;
+        for i in 1..=blocks.len() {
+            let contiguous =
+                i < blocks.len() && blocks[i].0 == blocks[i - 1].0 + 1 && ((i - start) << bits) < WRITE_MAX;
+            if !contiguous {
+                parts.push((blocks[start].0 << bits, &buffer[start << bits..i << bits]));
+                start = i;
+            }
+        }
+        let slices: Vec<[&[u8]; 1]> = parts.iter().map(|&(_, bytes)| [bytes]).collect();
+        let requests: Vec<WriteRequest<'_>> =
+            parts.iter().zip(&slices).map(|(&(offset, _), slice)| WriteRequest { offset, parts: slice }).collect();
+        if requests.is_empty() { Ok(()) } else { self.write_requests(&requests) }
+    }
+
+    /// Writes frames of file data (block, frame; sorted), unless they were freed meanwhile. They go through `staging`,
+    /// which grows to what it has to hold: memory used before need not be cleared by the host.
+    pub fn write_data(&self, frames: &[(u64, u32)], staging: &mut AlignedBuf) -> Result<()> {
+        let block_size = self.cache.block_size();
+        let per_batch = (8 * WRITE_MAX / block_size).max(1);
+        self.data_unflushed.store(true, Ordering::Release);
+        let needed = per_batch.min(frames.len()) * block_size;
+        if staging.len() < needed {
+            *staging = AlignedBuf::zeroed(needed);
+        }
+        for batch in frames.chunks(per_batch) {
+            let mut written = Vec::with_capacity(batch.len());
+            for &(block, index) in batch {
+                let bytes = self.cache.arena.read(index);
+                let header = self.cache.arena.header(index);
+                let flags = header.flags.load(Ordering::Relaxed);
+                if flags & flag::DATA_DIRTY == 0 || header.block.load(Ordering::Relaxed) != block {
+                    continue;
+                }
+                header.flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
+                let at = written.len() * block_size;
+                staging[at..at + block_size].copy_from_slice(&bytes);
+                written.push((block, index));
+            }
+            self.write_blocks(&written, &staging[..written.len() * block_size])?;
+            for (block, index) in written {
+                self.cache.written(block, index);
+            }
+        }
+        Ok(())
+    }
+}
