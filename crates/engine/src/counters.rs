@@ -22,7 +22,7 @@ counters! {
     /// Path resolution.
     walk_components, parent_memo_hits, name_cache_hits, name_cache_misses,
     /// Blocks asked of the cache, and those that were not there.
-    blocks_touched, cache_misses, cache_evictions, cache_sweeps,
+    blocks_touched, cache_misses, blocks_read_ahead, cache_evictions, cache_sweeps,
     /// Directories.
     dir_scans, dir_index_probes, dir_index_false_hits, dir_leaf_splits, dir_doublings, dir_to_block, dir_to_index,
     dir_to_inline,

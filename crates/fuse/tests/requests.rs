@@ -270,11 +270,6 @@ fn directories_are_listed_whatever_happens_to_them() {
     };
     assert_eq!(list(&mount.path("dir")), names);
     assert!(mount.requests("READDIRPLUS") > 0);
-    // Attributes came with the names.
-    for name in &names[..20] {
-        assert_eq!(fs::metadata(mount.path("dir").join(name)).unwrap().size(), 1);
-    }
-    assert!(mount.requests("LOOKUP") < 5, "{}", mount.handle().stats().to_text());
     // Every second name goes while the directory is read; the others come once each. A cookie is good for ever.
     let mut dir = unix::Dir::new(open(&mount.path("dir"), OFlags::RDONLY | OFlags::DIRECTORY).unwrap()).unwrap();
     let mut seen = Vec::new();
@@ -464,6 +459,36 @@ fn what_need_not_be_asked_is_not_asked() {
         assert!(forgotten, "{}", mount.handle().stats().nodes);
         mount.unmount();
     }
+}
+
+/// `find -type f` wants names, `du` attributes, and the kernel does not say which of them asks.
+#[test]
+fn who_lists_is_told_what_it_will_ask_for() {
+    skip_without_mounts!();
+    let mount = mounted();
+    for i in 0..200 {
+        fs::create_dir_all(mount.path(&format!("dir{}", i % 5))).unwrap();
+        fs::write(mount.path(&format!("dir{}/{i}", i % 5)), b"content").unwrap();
+    }
+    let mount = mount.remount(Options::default());
+    let list = |dir: &str| fs::read_dir(mount.path(dir)).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+    let mut found = 0;
+    for dir in list("") {
+        assert!(dir.file_type().unwrap().is_dir());
+        let files = list(dir.file_name().to_str().unwrap());
+        found += files.iter().filter(|file| file.file_type().unwrap().is_file()).count();
+    }
+    assert_eq!(found, 200);
+    let told = mount.handle().stats();
+    assert_eq!((told.nodes, mount.requests("LOOKUP")), (5, 0), "{}", told.to_text());
+    // Whoever looks files up gets them with the names from then on.
+    let sizes = |dir: &str| list(dir).iter().map(|file| file.metadata().unwrap().len()).sum::<u64>();
+    assert_eq!(sizes("dir0"), 40 * 7);
+    let lookups = mount.requests("LOOKUP");
+    assert!(lookups > 0 && lookups <= 40, "{lookups}");
+    assert_eq!((sizes("dir1"), sizes("dir2")), (40 * 7, 40 * 7));
+    assert_eq!(mount.requests("LOOKUP"), lookups);
+    mount.unmount();
 }
 
 #[test]

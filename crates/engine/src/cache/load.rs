@@ -3,13 +3,26 @@
 use super::{Cache, flag};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
+use myriad_device::AlignedBuf;
 use myriad_format::{BlockKind, FsBlock, header};
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    pub(super) fn load(&self, block: FsBlock, kind: BlockKind, bytes: &mut [u8], index: u32) -> Result<()> {
+    /// Fills a frame. `ahead` becomes what was read from `block` on, if that was more than the block.
+    pub(super) fn load(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        bytes: &mut [u8],
+        index: u32,
+        ahead: &mut Option<AlignedBuf>,
+    ) -> Result<()> {
         let offset = block.0 << self.block_bits;
-        self.device.read(offset, bytes).map_err(|source| Error::Io { op: "read", offset, source })?;
+        *ahead = self.read_along(block, kind);
+        match ahead {
+            Some(run) => bytes.copy_from_slice(&run[..bytes.len()]),
+            None => self.device.read(offset, bytes).map_err(|source| Error::Io { op: "read", offset, source })?,
+        }
         if self.has_overlay.load(Ordering::Acquire) {
             let mut overlay = self.overlay.write();
             if let Some(applied) = overlay.apply(block, bytes) {
@@ -39,7 +52,7 @@ impl Cache {
     pub fn fetch_recovered(&self, block: FsBlock) -> Result<()> {
         // The log holds a block's first granule whenever the block was made or changed kind; if it does not, the home
         // copy tells.
-        let mut bytes = myriad_device::AlignedBuf::zeroed(self.block_size());
+        let mut bytes = AlignedBuf::zeroed(self.block_size());
         let offset = block.0 << self.block_bits;
         self.device.read(offset, &mut bytes).map_err(|source| Error::Io { op: "read", offset, source })?;
         if self.overlay.write().apply(block, &mut bytes).is_none() {

@@ -16,6 +16,7 @@
 //! Locking: a latch may be held while the overlay or the list of recovered frames is locked, never the state mutex.
 //! Not here: what a block means, and when it may be written (`order`).
 
+mod ahead;
 mod arena;
 mod data;
 mod frames;
@@ -24,6 +25,7 @@ mod load;
 mod table;
 mod warm;
 
+use ahead::Streams;
 pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, Zeroed, prefetch};
 use frames::State;
 pub(crate) use gate::{Closed, Entered, Gate, thread_slot};
@@ -90,6 +92,7 @@ pub(crate) struct Cache {
     state: Mutex<{ Rank::Leaf as u8 }, State>,
     free_count: AtomicUsize,
     pub warm: Warmer,
+    streams: Streams,
     /// Written data that nobody wants to keep: goes when the gate closes next.
     passing: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     /// Frames kept for operations already inside the gate, which cannot evict.
@@ -153,6 +156,7 @@ impl Cache {
             }),
             free_count: AtomicUsize::new(frames),
             warm: Warmer::default(),
+            streams: Streams::new(),
             passing: Mutex::new(Vec::new()),
             reserve: (frames / 16).max(256),
             device,
@@ -224,10 +228,14 @@ impl Cache {
             let index = self.claim(state, block, kind_code(kind))?;
             let mut bytes = self.arena.write(index);
             self.counters.bump(Count::cache_misses);
-            let loaded = self.load(block, kind, &mut bytes, index);
+            let mut ahead = None;
+            let loaded = self.load(block, kind, &mut bytes, index, &mut ahead);
             let set = if loaded.is_ok() { flag::LOADED } else { flag::DEAD };
             self.arena.header(index).flags.fetch_or(set, Ordering::Release);
             drop(bytes);
+            if let Some(run) = ahead {
+                self.insert_run(FsBlock(block.0 + 1), &run[self.block_size()..]);
+            }
             loaded?;
             return Ok(Frame { cache: self, index });
         }

@@ -143,6 +143,15 @@ fn entry_block(look: &Look<'_>, dir: Ino, raw: &RawInode, block: FileBlock) -> R
     }
 }
 
+/// Adds to `blocks` where the first entry blocks lie, up to `max` that lie in one run.
+pub(crate) fn first_blocks(look: &Look<'_>, dir: Ino, raw: &RawInode, max: u64, blocks: &mut Vec<FsBlock>) {
+    if is_in_blocks(raw)
+        && let Ok(Mapping::Mapped(extent)) = extent::lookup(&mut &*look, raw, dir, FileBlock(0))
+    {
+        blocks.extend((0..max.min(u64::from(extent.length))).map(|block| extent.start.offset_by(block)));
+    }
+}
+
 /// File block and offset of a position.
 fn split_position(look: &Look<'_>, position: u32) -> (FileBlock, usize) {
     let bytes = u64::from(position) * 8;

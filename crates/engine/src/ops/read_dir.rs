@@ -12,6 +12,9 @@ use myriad_format::dir::entry_size;
 use myriad_format::inode::RawInode;
 use myriad_format::{Corrupt, FileBlock, Ino};
 
+/// Entry blocks of a directory that are read before it is listed. A walk that goes on finds the others.
+const DIRECTORY_BLOCKS_AHEAD: u64 = 4;
+
 impl Ops<'_> {
     /// Up to `max` entries after `cookie`, added to `out`. Nothing added means the end.
     pub fn read_dir(&self, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
@@ -47,10 +50,16 @@ impl Ops<'_> {
         }
     }
 
-    /// The attributes of the files that entries of `dir` name. None for a name gone meanwhile, and for what only a lookup
-    /// can say: damage.
-    pub fn stat_entries(&self, dir: Ino, entries: &[DirEntry]) -> Vec<Option<Stat>> {
+    /// The attributes of those `wanted` of the files that entries of `dir` name. None for others, for a name gone meanwhile,
+    /// and for what only a lookup can say: damage.
+    pub fn stat_entries(
+        &self,
+        dir: Ino,
+        entries: &[DirEntry],
+        wanted: impl Fn(&DirEntry) -> bool,
+    ) -> Vec<Option<Stat>> {
         let look = self.volume.look();
+        self.fetch_inodes(entries.iter().filter(|entry| wanted(entry)).map(|entry| Ino(entry.ino)));
         let mut stats = Vec::with_capacity(entries.len());
         for batch in entries.chunks(32) {
             for entry in batch {
@@ -59,6 +68,10 @@ impl Ops<'_> {
                 }
             }
             for entry in batch {
+                if !wanted(entry) {
+                    stats.push(None);
+                    continue;
+                }
                 let raw = inode::read(&look, Ino(entry.ino)).ok();
                 // The cookie is where the next entry may begin at the earliest.
                 let position = entry.cookie - (entry_size(entry.name.len()) / 8) as u64;
@@ -68,5 +81,28 @@ impl Ops<'_> {
             }
         }
         stats
+    }
+
+    /// Reads ahead what listing directories takes: their inodes and first blocks, in two batches. A directory that is
+    /// gone meanwhile is passed over.
+    pub fn fetch_directories(&self, directories: &[Ino]) {
+        let look = self.volume.look();
+        self.fetch_inodes(directories.iter().copied());
+        let mut blocks = Vec::new();
+        for ino in directories {
+            if let Ok(raw) = inode::read(&look, *ino)
+                && raw.is_dir()
+            {
+                dir::first_blocks(&look, *ino, &raw, DIRECTORY_BLOCKS_AHEAD, &mut blocks);
+            }
+        }
+        self.volume.cache.fetch(&mut blocks);
+    }
+
+    /// Inside the gate.
+    fn fetch_inodes(&self, inos: impl Iterator<Item = Ino>) {
+        let mut blocks: Vec<_> = inos.filter_map(|ino| Some(self.volume.geometry.locate(ino)?.0)).collect();
+        blocks.dedup();
+        self.volume.cache.fetch(&mut blocks);
     }
 }

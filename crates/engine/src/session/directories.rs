@@ -35,13 +35,30 @@ impl Session {
     /// As [`Session::read_dir_at`], with the attributes of each file (`None`: gone meanwhile).
     pub fn read_dir_plus_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
         let entries = self.read_dir_at(directory, cookie, max)?;
-        let stats = self.ops().stat_entries(Ino(directory.ino), &entries);
+        let stats = self.ops().stat_entries(Ino(directory.ino), &entries, |_| true);
         Ok(entries.into_iter().zip(stats).collect())
     }
 
-    /// The attributes of the files that entries of `directory` name (`None`: gone meanwhile).
-    pub fn stat_entries(&self, directory: Node, entries: &[DirEntry]) -> Vec<Option<Stat>> {
-        self.ops().stat_entries(Ino(directory.ino), entries)
+    /// The attributes of those `wanted` of the files that entries of `directory` name (`None`: not wanted, or gone
+    /// meanwhile).
+    pub fn stat_entries(
+        &self,
+        directory: Node,
+        entries: &[DirEntry],
+        wanted: impl Fn(&DirEntry) -> bool,
+    ) -> Vec<Option<Stat>> {
+        self.ops().stat_entries(Ino(directory.ino), entries, wanted)
+    }
+
+    /// Has what listing the directories among `entries` takes read into memory, for a walk that will list them soon: a
+    /// few large requests instead of many small ones. What cannot be read is left to whoever asks for it.
+    pub fn read_ahead_directories<'e>(&self, entries: impl IntoIterator<Item = &'e DirEntry>) {
+        let directories: Vec<Ino> = entries
+            .into_iter()
+            .filter(|entry| entry.file_type == FileType::Directory)
+            .map(|entry| Ino(entry.ino))
+            .collect();
+        self.ops().fetch_directories(&directories);
     }
 }
 

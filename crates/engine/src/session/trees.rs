@@ -157,6 +157,7 @@ impl Iterator for Walk {
                     };
                     let Some((last, _)) = entries.last() else { continue };
                     let cookie = last.cookie;
+                    self.session.read_ahead_directories(entries.iter().map(|(entry, _)| entry));
                     self.pending.push_front(Step::Content { path: path.clone(), node, cookie });
                     for (entry, stat) in entries.into_iter().rev() {
                         let mut child = Vec::with_capacity(path.len() + 1 + entry.name.len());

@@ -39,6 +39,12 @@ impl VolumeService {
                 }
             }
         }
+        if args.offset == 0 {
+            self.callers.begins_listing(header.pid);
+        }
+        let told_of = |entry: &DirEntry| {
+            plus && (entry.file_type == FileType::Directory || self.callers.wants_attributes(header.pid))
+        };
         let mut cookie = args.offset.saturating_sub(DOT_DOT);
         loop {
             let most = list.room() / Listing::size(plus, NAME_GUESS);
@@ -50,9 +56,13 @@ impl VolumeService {
                 return Ok(list.len);
             }
             let fitting = list.fitting(&entries);
-            let stats =
-                if plus { self.kernel.stat_entries(directory, &entries[..fitting]) } else { vec![None; fitting] };
-            for (entry, stat) in entries[..fitting].iter().zip(stats) {
+            let listed = &entries[..fitting];
+            if self.callers.walks(header.pid) {
+                self.kernel.read_ahead_directories(listed);
+            }
+            let stats = self.kernel.stat_entries(directory, listed, told_of);
+            self.callers.told_names(header.pid, listed.iter().filter(|entry| !told_of(entry)).count());
+            for (entry, stat) in listed.iter().zip(stats) {
                 let told = stat.map_or_else(EntryOut::default, |stat| self.entry(&stat));
                 let added = list.add(&told, entry.ino, entry.cookie + DOT_DOT, entry.file_type, &entry.name);
                 debug_assert!(added, "what fits was counted");

@@ -9,6 +9,7 @@
 
 mod attributes;
 mod caller;
+mod callers;
 mod data;
 mod directories;
 mod names;
@@ -22,6 +23,7 @@ use crate::service::{Answer, Service};
 use crate::stats::{Recorder, Stats};
 use crate::transport::Notifier;
 use crate::wire::{Attr, AttrOut, EntryOut};
+use callers::Callers;
 use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
 use special::Special;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub struct VolumeService {
     /// For what the kernel does on its own account.
     kernel: Session,
     nodes: Arc<Nodes>,
+    callers: Callers,
     agreement: Agreement,
     settings: Settings,
     special: Option<Special>,
@@ -77,7 +80,8 @@ impl VolumeService {
         let name_is_free = kernel.lookup(kernel.root(), special::DIRECTORY).is_err();
         let special = (options.stats_dir && name_is_free).then(Special::default);
         let recorder = Recorder::default();
-        Self { fs, kernel, nodes, agreement, settings, special, recorder, notifier, transport }
+        let callers = Callers::new();
+        Self { fs, kernel, nodes, callers, agreement, settings, special, recorder, notifier, transport }
     }
 
     pub fn fs(&self) -> &Fs {

@@ -24,7 +24,12 @@ impl VolumeService {
         match self.reader(header).lookup(parent, name).map_err(errno) {
             // By a file handle of somebody who remembers more than the kernel does: what has no name any more is gone.
             Ok(stat) if name == b"." && stat.nlink == 0 => Err(Errno::STALE),
-            Ok(stat) => self.tell(&stat, out),
+            Ok(stat) => {
+                if !stat.is_dir() {
+                    self.callers.looked_up(header.pid);
+                }
+                self.tell(&stat, out)
+            }
             // Node 0 says for how long the name is known to be missing.
             Err(Errno::NOENT) => {
                 let valid = self.settings.entry_timeout;

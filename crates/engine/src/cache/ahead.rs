@@ -1,0 +1,154 @@
+//! Reading ahead of metadata: blocks of inodes and directories that will be asked for soon, in fewer and larger requests.
+//!
+//! Two ways lead here. A miss close behind an earlier one (`Streams`) reads on from there, further each time, as a walk
+//! through a tree visits inodes in the order in which they were made. And whoever knows the blocks it is about to read
+//! (`Cache::fetch`) gets all that are missing in one batch.
+//!
+//! What was read beside the block asked for is kept only if it verifies as metadata at its own address. That it is in use
+//! is not known, nor needed: a frame of a freed block dies, as any other, when the block is allocated again.
+//! It is current, though it was read without a latch: a block can only change in the cache, and nothing leaves the
+//! cache while the reader is inside the gate, so one that is not there at the end was not there in between.
+
+use super::{Cache, flag, kind_code};
+use crate::counters::Count;
+use myriad_device::{AlignedBuf, ReadRequest};
+use myriad_format::{BlockHeader, BlockKind, FsBlock, header};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Walks remembered at a time: several threads, each in a directory here and its inodes there.
+const STREAMS: usize = 16;
+/// A miss this many blocks past where a walk is expected still belongs to it.
+const REACH: u64 = 8;
+/// The most that one miss reads, in bytes.
+const WINDOW_BYTES: u64 = 256 << 10;
+/// Blocks that a batch reads in between, rather than make two requests.
+const GAP_BYTES: u64 = 16 << 10;
+/// Bits of a stream's word that hold the binary logarithm of its window.
+const WINDOW_BITS: u32 = 8;
+
+/// Where walks go on: for each the block after the last one read, and how many were read, in one word.
+pub(crate) struct Streams {
+    streams: [AtomicU64; STREAMS],
+    /// The next one to be given to another walk.
+    hand: AtomicUsize,
+}
+
+impl Streams {
+    pub fn new() -> Self {
+        Self { streams: [const { AtomicU64::new(0) }; STREAMS], hand: AtomicUsize::new(0) }
+    }
+
+    /// How many blocks from `block` on to read, up to `max`: 1 on the first miss of a walk, then 4 times as many each time.
+    /// Two threads may take each other for one walk: then too much is read, or too little.
+    fn window(&self, block: FsBlock, max: u64) -> u64 {
+        let word = |next: u64, window: u64| next << WINDOW_BITS | u64::from(window.ilog2());
+        for stream in &self.streams {
+            let old = stream.load(Ordering::Relaxed);
+            let (next, window) = (old >> WINDOW_BITS, 1_u64 << (old & ((1 << WINDOW_BITS) - 1)));
+            if old != 0 && (next..next + REACH).contains(&block.0) {
+                let window = (window * 4).min(max);
+                stream.store(word(block.0 + window, window), Ordering::Relaxed);
+                return window;
+            }
+        }
+        let stream = self.hand.fetch_add(1, Ordering::Relaxed) % STREAMS;
+        self.streams[stream].store(word(block.0 + 1, 1), Ordering::Relaxed);
+        1
+    }
+}
+
+/// Kinds that a walk through a tree reads many of.
+fn is_of_a_walk(kind: BlockKind) -> bool {
+    matches!(kind, BlockKind::Inode | BlockKind::DirEntries)
+}
+
+impl Cache {
+    /// Reads from a block that was asked for on, if it is part of a walk. Inside the gate. `None`: the block is to be
+    /// read alone, also where that much could not be read.
+    pub(super) fn read_along(&self, block: FsBlock, kind: BlockKind) -> Option<AlignedBuf> {
+        if !is_of_a_walk(kind) || self.has_overlay() {
+            return None;
+        }
+        let window = self.streams.window(block, WINDOW_BYTES >> self.block_bits);
+        let window = window.min((self.device.size() >> self.block_bits).saturating_sub(block.0));
+        if window <= 1 || !self.has_room() {
+            return None;
+        }
+        let mut run = AlignedBuf::zeroed((window as usize) << self.block_bits);
+        self.device.read(block.0 << self.block_bits, &mut run).ok()?;
+        Some(run)
+    }
+
+    /// Has those of `blocks` that are missing read, in one batch; errors are left to whoever asks for the block. Inside the
+    /// gate.
+    pub fn fetch(&self, blocks: &mut Vec<FsBlock>) {
+        blocks.retain(|block| self.find(*block).is_none());
+        // One alone is read as well when it is asked for, and a walk noticed by it.
+        if blocks.len() < 2 || self.has_overlay() || !self.has_room() {
+            return;
+        }
+        blocks.sort_unstable();
+        let (gap, most) = (GAP_BYTES >> self.block_bits, WINDOW_BYTES >> self.block_bits);
+        let runs: Vec<&[FsBlock]> = blocks.chunk_by(|a, b| b.0 - a.0 <= gap.max(1)).collect();
+        let runs = runs.into_iter().flat_map(|run| {
+            run.chunk_by(move |a, b| a.0 / most == b.0 / most).map(|run| (run[0], run[run.len() - 1].0 - run[0].0 + 1))
+        });
+        let mut runs: Vec<(FsBlock, AlignedBuf)> =
+            runs.map(|(start, len)| (start, AlignedBuf::zeroed((len as usize) << self.block_bits))).collect();
+        let mut reads: Vec<ReadRequest<'_>> =
+            runs.iter_mut().map(|(start, buf)| ReadRequest { offset: start.0 << self.block_bits, buf }).collect();
+        if self.device.read_many(&mut reads).is_err() {
+            return;
+        }
+        for (start, bytes) in &runs {
+            self.insert_run(*start, bytes);
+        }
+    }
+
+    /// Puts blocks just read, from `start` on, into the cache. No latch is held.
+    pub(super) fn insert_run(&self, start: FsBlock, bytes: &[u8]) {
+        for (block, bytes) in (start.0..).zip(bytes.chunks_exact(self.block_size())) {
+            self.insert_ahead(FsBlock(block), bytes);
+        }
+    }
+
+    /// Puts a block just read into the cache if it is metadata of a walk and not there. It is the first to go if nobody
+    /// asks for it.
+    fn insert_ahead(&self, block: FsBlock, bytes: &[u8]) {
+        let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get()).filter(|kind| is_of_a_walk(*kind));
+        let Some(kind) = kind.filter(|kind| header::verify(bytes, *kind, &self.volume, block).is_ok()) else { return };
+        let state = self.state.lock();
+        if state.free_count() <= self.reserve || self.find(block).is_some() {
+            return;
+        }
+        if let Ok(index) = self.claim(state, block, kind_code(kind)) {
+            self.arena.write(index).copy_from_slice(bytes);
+            let flags = &self.arena.header(index).flags;
+            flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
+            flags.fetch_or(flag::LOADED, Ordering::Release);
+            self.counters.bump(Count::blocks_read_ahead);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_are_told_from_looks_here_and_there() {
+        let streams = Streams::new();
+        let window = |block| streams.window(FsBlock(block), 64);
+        for i in 0..1000 {
+            assert_eq!(window(i * 7919 % 100_003 * 100), 1, "look {i}");
+        }
+        // Two walks by turns; the second passes over a block now and then.
+        for (first, second, expected) in
+            [(5, 9000, 1), (6, 9002, 4), (10, 9007, 16), (26, 9023, 64), (90, 9090, 64), (154, 9154, 64)]
+        {
+            assert_eq!((window(first), window(second)), (expected, expected), "blocks {first} and {second}");
+        }
+        // Backwards is no walk, and neither is the same block again.
+        assert_eq!((window(4), window(3), window(2), window(2)), (1, 1, 1, 1));
+    }
+}
