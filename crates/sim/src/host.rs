@@ -68,6 +68,27 @@ fn become_user(root: &Path, cred: &Cred) -> rustix::io::Result<()> {
 
 type Slots = Arc<Mutex<Vec<Option<Arc<OwnedFd>>>>>;
 
+fn no_files() -> Slots {
+    Arc::new(Mutex::new((0..SLOTS).map(|_| None).collect()))
+}
+
+/// Runs operations as whoever the caller is, below the caller's own root directory, and has the files that they opened.
+pub struct Direct {
+    slots: Slots,
+}
+
+impl Default for Direct {
+    fn default() -> Self {
+        Self { slots: no_files() }
+    }
+}
+
+impl Direct {
+    pub fn run(&self, op: Op) -> Answer {
+        perform(&self.slots, op).map_err(|errno| Errno(errno.raw_os_error()))
+    }
+}
+
 struct Host {
     root: PathBuf,
     actors: Vec<Actor>,
@@ -82,8 +103,7 @@ impl Host {
         // The root's own mode, whatever the test's umask.
         unix::chmod(root, Mode::from_raw_mode(0o755)).map_err(|error| error.to_string())?;
         let actors: Result<Vec<_>, _> = users().into_iter().map(|cred| Actor::start(root, cred)).collect();
-        let slots = Arc::new(Mutex::new((0..SLOTS).map(|_| None).collect()));
-        Ok(Self { root: root.to_owned(), actors: actors?, slots, owners: vec![0; SLOTS] })
+        Ok(Self { root: root.to_owned(), actors: actors?, slots: no_files(), owners: vec![0; SLOTS] })
     }
 
     /// What the kernel does in its own way: linking by descriptor is for the one who opened it, tmpfs has no zeroing of
@@ -387,7 +407,7 @@ fn set_flags(path: &Path, flags: u32) -> rustix::io::Result<()> {
 }
 
 /// Removes the tree, immutable files and all.
-fn remove(path: &Path) -> io::Result<()> {
+pub fn remove(path: &Path) -> io::Result<()> {
     let Ok(stat) = unix::lstat(path) else { return Ok(()) };
     let kind = unix::FileType::from_raw_mode(stat.st_mode);
     if matches!(kind, unix::FileType::RegularFile | unix::FileType::Directory) {
@@ -403,7 +423,8 @@ fn remove(path: &Path) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-fn add_tree(root: &Path, path: Vec<u8>, out: &mut Vec<TreeEntry>) -> io::Result<()> {
+/// Appends what is at `path` below `root`, and all below it.
+pub fn add_tree(root: &Path, path: Vec<u8>, out: &mut Vec<TreeEntry>) -> io::Result<()> {
     use std::os::unix::ffi::OsStringExt;
     let at = root.join(std::ffi::OsStr::from_bytes(&path));
     let stat = stat_of(&unix::lstat(&at)?);
