@@ -1,46 +1,12 @@
 //! A look beside a writer is of one committed state, or of none.
 
+mod common;
+
+use common::meddled;
 use myriad_check::{Options, check_beside};
-use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice};
+use myriad_device::MemoryDevice;
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, Order};
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-
-/// A device on which somebody else does something at every so many reads.
-struct Meddled<F> {
-    device: Arc<MemoryDevice>,
-    reads: AtomicU64,
-    every: u64,
-    meddle: Mutex<F>,
-}
-
-impl<F: FnMut() + Send> BlockDevice for Meddled<F> {
-    fn size(&self) -> u64 {
-        self.device.size()
-    }
-    fn alignment(&self) -> usize {
-        self.device.alignment()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        if self.reads.fetch_add(1, Relaxed) % self.every == self.every - 1 {
-            (self.meddle.lock().unwrap())();
-        }
-        self.device.read(offset, buf)
-    }
-    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        panic!("a look writes nothing")
-    }
-    fn flush(&self) -> io::Result<()> {
-        panic!("a look flushes nothing")
-    }
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        panic!("a look discards nothing")
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
-    }
-}
 
 fn volume(order: Order) -> (Arc<MemoryDevice>, Fs) {
     let device = Arc::new(MemoryDevice::new(16 << 20));
@@ -61,8 +27,7 @@ fn volume(order: Order) -> (Arc<MemoryDevice>, Fs) {
 }
 
 fn beside(device: &Arc<MemoryDevice>, every: u64, meddle: impl FnMut() + Send + 'static) -> Option<(u64, u64)> {
-    let meddled = Meddled { device: device.clone(), reads: AtomicU64::new(0), every, meddle: Mutex::new(meddle) };
-    let device: Arc<dyn BlockDevice> = Arc::new(meddled);
+    let device = meddled(device.clone(), every, Arc::new(Mutex::new(meddle)));
     let report = check_beside(&device, None, &Options { threads: 1, ..Options::default() }).unwrap()?;
     Some((report.finding_count, report.totals.inodes))
 }

@@ -1,11 +1,13 @@
 //! A look at a moment is a look at a copy of the device made at that moment, whatever the writer does meanwhile.
 
+mod common;
+
+use common::meddled;
 use myriad_check::{Online, Options, Report, check, check_moment};
-use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice, Moment};
+use myriad_device::{BlockDevice, MemoryDevice, Moment};
 use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode};
 use myriad_format::{BlockHeader, BlockKind};
 use std::fs::File;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -139,37 +141,6 @@ fn quiet() -> MountOptions {
     }
 }
 
-/// A device on which somebody else does something at every read.
-struct Meddled<F> {
-    device: Arc<dyn BlockDevice>,
-    meddle: Arc<Mutex<F>>,
-}
-
-impl<F: FnMut() + Send> BlockDevice for Meddled<F> {
-    fn size(&self) -> u64 {
-        self.device.size()
-    }
-    fn alignment(&self) -> usize {
-        self.device.alignment()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        (self.meddle.lock().unwrap())();
-        self.device.read(offset, buf)
-    }
-    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        panic!("a look writes nothing")
-    }
-    fn flush(&self) -> io::Result<()> {
-        panic!("a look flushes nothing")
-    }
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        panic!("a look discards nothing")
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
-    }
-}
-
 /// Looks at moments of a volume that changes at every read; `damage` it before each. Returns how much was changed.
 fn beside_changes(volume: &Volume, random: Random, mut damage: impl FnMut(&Volume), moments: u32) -> (u64, u64) {
     let session = volume.fs.session(Cred::root());
@@ -196,9 +167,7 @@ fn beside_changes(volume: &Volume, random: Random, mut damage: impl FnMut(&Volum
             // A damaged volume may have shut down.
             let _ = fs.sync();
         }));
-        let meddled = |device: Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
-            Arc::new(Meddled { device, meddle: meddle.clone() })
-        };
+        let meddled = |device| meddled(device, 1, meddle.clone());
         let block_size = volume.fs.info().block_size as usize;
         let log = volume.log.as_ref().map(|log| meddled(log.clone()));
         let moment = Moment::new(file, block_size, meddled(volume.device.clone()), log).expect("a moment");

@@ -1,0 +1,205 @@
+//! Entries and index of a directory.
+
+use super::builder::Builder;
+use myriad_format::dir::{self, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord};
+use myriad_format::extent::Extent;
+use myriad_format::inode::{BodyHeader, fork};
+use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE};
+use std::collections::BTreeMap;
+use zerocopy::IntoBytes;
+
+impl Builder {
+    fn entry_bytes(&self, name: &[u8], ino: Ino) -> Vec<u8> {
+        let length = dir::entry_size(name.len());
+        let mut bytes = vec![0; length];
+        let head = EntryHeader::read_mut(&mut bytes);
+        head.length.set(length as u16);
+        if !ino.is_none() {
+            head.ino.set(ino.0);
+            head.name_len = name.len() as u8;
+            head.file_type = (self.nodes[&ino.0].raw.mode.get() >> 12) as u8;
+            head.tag.set(self.hasher.hash(name) as u32);
+            bytes[EntryHeader::SIZE..][..name.len()].copy_from_slice(name);
+        }
+        bytes
+    }
+
+    /// Gives a directory its blocks; it gets no more names.
+    pub fn lay_out_directory(&mut self, ino: Ino) {
+        if std::mem::replace(&mut self.node(ino).laid_out, true) {
+            return;
+        }
+        let ag = self.geometry.ag_of(self.geometry.locate(ino).unwrap().0).0;
+        let entries = std::mem::take(&mut self.node(ino).entries);
+        if entries.is_empty() {
+            self.node(ino).body_slots = 0;
+            return;
+        }
+        let size = self.shape.block_size;
+        let packed: Vec<Vec<u8>> = entries.iter().map(|(name, ino)| self.entry_bytes(name, *ino)).collect();
+        let total: usize = packed.iter().map(Vec::len).sum();
+        let room = (self.node(ino).body_slots as usize * SLOT_SIZE).saturating_sub(BodyHeader::SIZE);
+        let inline = total <= room;
+        // Blocks of entries: (bytes, live).
+        let mut blocks: Vec<(Vec<u8>, u32)> = vec![(Vec::new(), 0)];
+        let mut records: Vec<(u32, u32, Ino)> = Vec::new();
+        let mut live = 0;
+        for ((name, target), bytes) in entries.iter().zip(&packed) {
+            if !inline && blocks.last().unwrap().0.len() + bytes.len() > size - dir::ENTRIES_OFFSET {
+                blocks.push((Vec::new(), 0));
+            }
+            let file_block = blocks.len() - 1;
+            let block = blocks.last_mut().unwrap();
+            let position = ((file_block * size + dir::ENTRIES_OFFSET + block.0.len()) / 8) as u32;
+            block.0.extend_from_slice(bytes);
+            if target.is_none() {
+                continue;
+            }
+            block.1 += bytes.len() as u32;
+            live += bytes.len() as u64;
+            let hash = self.hasher.hash(name);
+            records.push((hash as u32, position, *target));
+            let raw = &mut self.node(*target).raw;
+            if raw.parent.get() == ino.0 && raw.name_hash.get() == hash {
+                raw.entry_position.set(position);
+            }
+        }
+        self.node(ino).raw.size.set(live);
+        if inline {
+            let node = self.node(ino);
+            node.data = blocks.remove(0).0;
+            node.raw.set_fork(fork::INLINE, 0);
+            return;
+        }
+        self.node(ino).body_slots = 0;
+        let mut total_blocks = 0;
+        let index_root = if blocks.len() == 1 { FsBlock(0) } else { self.take(ag, 1) };
+        // Runs of entry blocks become extents of at most two.
+        let kept: Vec<usize> = (0..blocks.len()).collect();
+        let with_room: Vec<usize> =
+            if blocks.len() == 1 { Vec::new() } else { kept.iter().copied().filter(|block| block % 2 == 0).collect() };
+        let mut extents: Vec<Extent> = Vec::new();
+        for &file_block in &kept {
+            let joins = extents.last().is_some_and(|last| last.end().0 == file_block as u64 && last.length < 2);
+            if joins && self.used.insert(extents.last().unwrap().start.0 + 1) {
+                extents.last_mut().unwrap().length += 1;
+            } else {
+                let start = self.take(ag, 1);
+                extents.push(Extent { file_block: FileBlock(file_block as u64), start, length: 1, unwritten: false });
+            }
+            let last = extents.last().unwrap();
+            let at = last.start.offset_by(file_block as u64 - last.file_block.0);
+            let mut block = self.new_block(BlockKind::DirEntries, ino.0, at);
+            let (bytes, live) = &blocks[file_block];
+            let head = EntryBlockHeader::read_mut(&mut block);
+            head.tail.set((dir::ENTRIES_OFFSET + bytes.len()) as u32);
+            head.live.set(*live);
+            if let Some(place) = with_room.iter().position(|&block| block == file_block) {
+                let near = |place: Option<&usize>| place.map_or(dir::LIST_END, |&block| block as u32 + 1);
+                head.next_room.set(near(with_room.get(place + 1)));
+            }
+            block[dir::ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
+            self.put(at, block);
+            total_blocks += 1;
+        }
+        total_blocks += self.map(ino, &extents, ag, true);
+        if !index_root.is_none() {
+            let head = with_room.first().map_or(dir::LIST_END, |&block| block as u32 + 1);
+            total_blocks += self.index(ino, ag, index_root, &records, head, blocks.len() as u32);
+        }
+        let raw = &mut self.node(ino).raw;
+        raw.fork[..8].copy_from_slice(&index_root.0.to_le_bytes());
+        raw.set_block_total(total_blocks + raw.block_total());
+    }
+
+    /// Writes an index by inserting record after record; its blocks.
+    fn index(
+        &mut self,
+        ino: Ino,
+        ag: u32,
+        root: FsBlock,
+        records: &[(u32, u32, Ino)],
+        room_head: u32,
+        made: u32,
+    ) -> u64 {
+        let mut depth = 0_u8;
+        let mut leaves: BTreeMap<u32, (u8, Vec<(u32, u32, Ino)>)> = BTreeMap::from([(0, (0, Vec::new()))]);
+        for &record in records {
+            let mut number = record.0 & ((1 << depth) - 1);
+            while !leaves.contains_key(&number) {
+                number &= !(1 << (31 - number.leading_zeros()));
+            }
+            leaves.get_mut(&number).unwrap().1.push(record);
+            let mut full = number;
+            while leaves[&full].1.len() > self.leaf_limit {
+                let (old, content) = leaves.remove(&full).unwrap();
+                depth = depth.max(old + 1);
+                let twin = full | 1 << old;
+                let (high, low): (Vec<_>, Vec<_>) = content.into_iter().partition(|record| record.0 >> old & 1 == 1);
+                let next = if high.len() > low.len() { twin } else { full };
+                leaves.insert(full, (old + 1, low));
+                leaves.insert(twin, (old + 1, high));
+                full = next;
+            }
+        }
+        let bits = dir::node_bits(self.geometry.block_bits);
+        let root_level = u32::from(depth).div_ceil(bits).max(1);
+        let mut nodes: BTreeMap<(u32, u32), (FsBlock, Vec<u8>)> = BTreeMap::new();
+        let mut made_blocks = 0;
+        for (&number, (leaf_depth, content)) in &leaves {
+            let at = self.take(ag, 1);
+            made_blocks += 1;
+            let mut block = self.new_block(BlockKind::DirIndex, ino.0, at);
+            IndexHeader::read_mut(&mut block).depth = *leaf_depth;
+            for &(tag, position, target) in content {
+                let lines = dir::leaf_lines(self.shape.block_size);
+                let mut line = dir::home_line(tag, lines);
+                'search: loop {
+                    for slot in 0..dir::LINE_RECORDS {
+                        let offset = IndexHeader::SIZE + line * dir::LINE_SIZE + slot * IndexRecord::SIZE;
+                        let record = IndexRecord::read_mut(&mut block[offset..]);
+                        let bit = record.ino.get() & dir::OVERFLOWED;
+                        if record.ino.get() == bit {
+                            record.tag.set(tag);
+                            record.position.set(position);
+                            record.ino.set(target.0 | bit);
+                            break 'search;
+                        }
+                    }
+                    let first = IndexRecord::read_mut(&mut block[IndexHeader::SIZE + line * dir::LINE_SIZE..]);
+                    first.ino.set(first.ino.get() | dir::OVERFLOWED);
+                    line = (line + 1) % lines;
+                }
+            }
+            self.put(at, block);
+            // The way from the leaf to the root.
+            let mut child = at;
+            for level in 1..=root_level {
+                let place = number >> (bits * (level - 1)) & ((1 << bits) - 1);
+                let prefix = if level == root_level { 0 } else { number >> (bits * level) };
+                let key = (level, prefix);
+                if !nodes.contains_key(&key) {
+                    let at = if level == root_level { root } else { self.take(ag, 1) };
+                    made_blocks += 1;
+                    let mut node = self.new_block(BlockKind::DirIndex, ino.0, at);
+                    IndexHeader::read_mut(&mut node).level = level as u8;
+                    nodes.insert(key, (at, node));
+                }
+                let (at, node) = nodes.get_mut(&key).unwrap();
+                let (offset, bytes) = dir::encode_pointer(place as usize, child.0);
+                node[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                child = *at;
+            }
+        }
+        for ((level, _), (at, mut node)) in nodes {
+            if level == root_level {
+                let head = IndexHeader::read_mut(&mut node);
+                head.depth = depth;
+                head.room_head.set(room_head);
+                head.entry_blocks.set(made);
+            }
+            self.put(at, node);
+        }
+        made_blocks
+    }
+}

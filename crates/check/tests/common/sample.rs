@@ -1,0 +1,77 @@
+//! A volume with one of everything.
+
+use super::builder::{Builder, Shape};
+use super::image::Image;
+use myriad_format::Ino;
+
+/// Handles into [`sample`]'s volume.
+pub struct Sample {
+    pub image: Image,
+    pub small: Ino,
+    pub tree: Ino,
+    pub text: Ino,
+    pub hard: Ino,
+    pub sub: Ino,
+    pub deep: Ino,
+    pub single: Ino,
+    pub big: Ino,
+    pub attributes: Ino,
+    pub chain: Ino,
+    pub orphan: Ino,
+    /// A file of `big`.
+    pub leaf: Ino,
+}
+
+/// A volume with one of everything.
+pub fn sample(shape: Shape) -> Sample {
+    sample_later(shape, |_| {})
+}
+
+/// The same after `more` has happened.
+pub fn sample_later(shape: Shape, more: impl FnOnce(&mut Builder)) -> Sample {
+    let mut b = Builder::new(shape);
+    let root = b.root;
+    let small = b.file(root, b"small", 0, &[3, 1]);
+    let tree = b.file(root, b"tree", 1, &vec![2; if shape.block_size == 512 { 150 } else { 20 }]);
+    let text = b.inline(root, b"text", 0o120777, b"where/the/link/leads, rather longer than thirty-two bytes");
+    b.inline(root, b"link", 0o120777, b"small");
+    b.inline(root, b"long", 0o120777, b"a/target/that/is/too/long/for/the/fork/and/lives/in/the/body");
+    b.special(root, b"pipe", 0o010644);
+    let sub = b.dir(root, b"sub", 1, b.small_body());
+    let deep = b.dir(sub, b"deep", 0, b.small_body());
+    let hard = b.file(sub, b"first", 0, &[]);
+    b.link(deep, b"second", hard);
+    b.free_entry(deep, 5);
+    b.link(deep, b"third", hard);
+    let single = b.dir(root, b"single", 0, 0);
+    for index in 0..7 {
+        b.file(single, format!("file {index}").as_bytes(), 1, &[1]);
+    }
+    let big = b.dir(root, b"big", 1, 0);
+    let mut leaf = Ino(0);
+    for index in 0..1300 {
+        let name = format!("entry number {index}");
+        if (300..500).contains(&index) || index % 11 == 0 {
+            b.free_entry(big, name.len());
+        } else if index % 200 == 7 {
+            b.dir(big, name.as_bytes(), index % 2, 0);
+        } else if index < 60 {
+            leaf = b.file(big, name.as_bytes(), index % 2, &[]);
+        } else {
+            b.link(big, name.as_bytes(), hard);
+        }
+    }
+    b.dir(root, b"empty", 0, 0);
+    let attributes =
+        b.with_body_attributes(root, b"attributes", &[(b"user.a", b"1"), (b"system.posix_acl_access", b"acl")]);
+    let chain = b.file(root, b"chain", 0, &[1]);
+    let value = vec![b'v'; shape.block_size * 2];
+    b.chain_attributes(chain, &[(b"user.long", &value), (b"user.x", b"")]);
+    let orphan = b.orphan(1);
+    // What happens later leaves these where they are.
+    for ino in [sub, deep, single, big] {
+        b.lay_out_directory(ino);
+    }
+    more(&mut b);
+    Sample { image: b.finish(), small, tree, text, hard, sub, deep, single, big, attributes, chain, orphan, leaf }
+}

@@ -1,0 +1,218 @@
+//! Sound volumes are found sound; each kind of damage is found for what it is, and repair leaves nothing to find.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod directories;
+mod files;
+mod places;
+mod space;
+
+use common::{Image, SHAPE, SMALL, Sample, Shape, sample};
+use myriad_check::{Options, Report, check};
+use myriad_format::{BlockKind, FsBlock, header};
+
+fn look(image: &Image) -> Report {
+    check(image.device.clone(), None, &Options::default()).expect("the volume can be checked")
+}
+
+fn text(report: &Report) -> String {
+    let lines: Vec<String> = report.findings.iter().take(30).map(ToString::to_string).collect();
+    format!("{} findings:\n{}", report.finding_count, lines.join("\n"))
+}
+
+#[test]
+fn sound_volumes_are_silent() {
+    let bare = Shape { log_blocks: 0, ..SHAPE };
+    let one_region = Shape { region_blocks: 1024, ..SHAPE };
+    for shape in [SHAPE, SMALL, bare, one_region] {
+        let sample = sample(shape);
+        let report = look(&sample.image);
+        assert!(report.finding_count == 0, "{}", text(&report));
+        assert!(report.is_sound());
+        assert!(report.totals.entries > 1000 && report.totals.orphans == 1, "{:?}", report.totals);
+    }
+}
+/// A kind of damage and a number that must be among the findings.
+pub struct Case {
+    pub name: &'static str,
+    pub expected: u32,
+    pub damage: fn(&Sample),
+}
+
+/// Every case.
+fn cases() -> impl Iterator<Item = &'static Case> {
+    [space::CASES, files::CASES, directories::CASES].into_iter().flatten()
+}
+
+#[test]
+fn each_kind_of_damage_is_found() {
+    let mut failed = Vec::new();
+    for shape in [SHAPE, SMALL] {
+        for case in cases() {
+            let sample = sample(shape);
+            (case.damage)(&sample);
+            let report = look(&sample.image);
+            if !report.findings.iter().any(|finding| finding.number == case.expected) {
+                let place = format!("{} ({}-byte blocks)", case.name, shape.block_size);
+                failed.push(format!("{place}: {} expected; {}", case.expected, text(&report)));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+fn mend(image: &Image) -> Report {
+    let options = Options { repair: true, now: 5, ..Options::default() };
+    check(image.device.clone(), None, &options).expect("the volume can be repaired")
+}
+
+fn remaining(report: &Report) -> String {
+    let lines: Vec<String> = report.remaining.iter().take(20).map(ToString::to_string).collect();
+    format!("{} remaining:\n{}\nactions:\n{}", report.remaining_count, lines.join("\n"), report.actions.join("\n"))
+}
+
+#[test]
+fn each_kind_of_damage_is_repaired() {
+    let mut failed = Vec::new();
+    for shape in [SHAPE, SMALL, Shape { log_blocks: 0, ..SHAPE }] {
+        for case in cases() {
+            let sample = sample(shape);
+            (case.damage)(&sample);
+            let place = format!("{} ({}-byte blocks)", case.name, shape.block_size);
+            let report = match check(sample.image.device.clone(), None, &Options { repair: true, ..Options::default() })
+            {
+                Ok(report) => report,
+                Err(error) => {
+                    failed.push(format!("{place}: {error}"));
+                    continue;
+                }
+            };
+            if !report.repaired || !report.is_sound() {
+                failed.push(format!("{place}: {}", remaining(&report)));
+            } else if look(&sample.image).finding_count != 0 {
+                failed.push(format!("{place}: the second run is not silent"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} failed\n{}", failed.len(), failed.join("\n"));
+}
+
+/// What damage to what is derived must not cost: any name.
+#[test]
+fn damage_to_derived_structures_loses_no_name() {
+    const DERIVED: &[&str] = &[
+        "torn group header",
+        "torn inode tree",
+        "torn tree by start",
+        "torn tree by length",
+        "torn index leaf",
+        "torn index root",
+        "all of a group's fixed blocks zero",
+        "torn superblock",
+        "superblock zero",
+        "stale high-water mark",
+        "trees differ",
+        "chunk masks",
+        "link count high",
+        "link count low",
+        "parent of a directory",
+        "index depth",
+        "torn orphan list",
+        "size of a directory",
+        "list of room in a circle",
+        "free count of an inode block",
+    ];
+    for shape in [SHAPE, SMALL] {
+        for name in DERIVED {
+            let case = cases().find(|case| case.name == *name).unwrap_or_else(|| panic!("{name}"));
+            let sample = sample(shape);
+            let before = look(&sample.image).totals;
+            (case.damage)(&sample);
+            let after = mend(&sample.image);
+            assert!(after.is_sound(), "{name}");
+            assert_eq!(after.totals.entries, before.entries, "{name}: {}", after.actions.join("\n"));
+            assert_eq!(after.totals.directories, before.directories, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_sound_volume_is_not_written() {
+    let sample = sample(SHAPE);
+    let before = sample.image.device.clone_image();
+    let report = mend(&sample.image);
+    assert!(!report.repaired && report.is_sound());
+    let mut bytes = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    use myriad_device::BlockDevice;
+    for offset in (0..before.size()).step_by(1 << 20) {
+        let len = (before.size() - offset).min(1 << 20) as usize;
+        before.read(offset, &mut bytes[0][..len]).unwrap();
+        sample.image.device.read(offset, &mut bytes[1][..len]).unwrap();
+        assert!(bytes[0][..len] == bytes[1][..len]);
+    }
+}
+
+/// A hostile or broken image gives findings or an error: never a panic, never a hang. Repaired, it is sound.
+#[test]
+fn any_damage_is_survived_and_repaired() {
+    let seeds = std::env::var("MYRIAD_SEED").ok().map_or(0..150, |seed| {
+        let seed: u64 = seed.parse().expect("MYRIAD_SEED is a number");
+        seed..seed + 1
+    });
+    let images = [sample(SHAPE), sample(SMALL)];
+    let metadata: Vec<Vec<FsBlock>> = images.iter().map(|sample| metadata_blocks(&sample.image)).collect();
+    for seed in seeds {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let which = random(2);
+        let source = &images[which].image;
+        let image = Image { device: std::sync::Arc::new(source.device.clone_image()), ..*source };
+        for _ in 0..1 + random(12) {
+            let block = metadata[which][random(metadata[which].len())];
+            let mut bytes = image.read(block);
+            let reseal = random(3) > 0;
+            match random(4) {
+                0 => {
+                    let other = metadata[which][random(metadata[which].len())];
+                    bytes = image.read(other);
+                }
+                1 => {
+                    let sector = random(bytes.len() / 512);
+                    bytes[512 * sector..][..512].fill(0);
+                }
+                _ => {
+                    for _ in 0..1 + random(8) {
+                        let at = if reseal { 48 } else { 0 };
+                        let at = at + random(bytes.len() - at);
+                        bytes[at] = [0, 0xff, bytes[at] ^ 1 << random(8), random(256) as u8][random(4)];
+                    }
+                }
+            }
+            if reseal {
+                header::seal(&mut bytes, 0);
+            }
+            image.write(block, &bytes);
+        }
+        println!("seed {seed}");
+        let report = check(image.device.clone(), None, &Options { repair: true, ..Options::default() });
+        match report {
+            Ok(report) => assert!(report.is_sound(), "seed {seed}: {}", remaining(&report)),
+            Err(error) => println!("seed {seed}: {error}"),
+        }
+    }
+}
+
+/// Every block with one of our magics.
+fn metadata_blocks(image: &Image) -> Vec<FsBlock> {
+    let all = (0..image.geometry.block_count).map(FsBlock);
+    all.filter(|&block| {
+        let bytes = image.read(block);
+        BlockKind::from_magic(u32::from_le_bytes(bytes[..4].try_into().unwrap())).is_some()
+    })
+    .collect()
+}
