@@ -1,7 +1,7 @@
-//! Reading ahead of metadata: fewer requests, and never a stale or an unreadable block in the way.
+//! Reading ahead: fewer requests, and never a stale or an unreadable block in the way.
 
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
-use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_engine::{Cred, Error, Fs, MkfsOptions, MountOptions, OpenOptions};
 use myriad_reliability::verdict::check_silent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +52,60 @@ fn a_walk_takes_few_requests() {
     assert!(reads < 100, "{reads} requests");
 }
 
+/// A byte of a file's content.
+fn byte(file: usize, at: usize) -> u8 {
+    (file * 31 + at / 512) as u8
+}
+
+#[test]
+fn content_of_small_files_comes_in_batches() {
+    for data_checksums in [false, true] {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        Fs::format_device(device.clone(), None, &MkfsOptions { data_checksums, ..MkfsOptions::default() }).unwrap();
+        let fs = Fs::open_device(device.clone(), None, options(64 << 20)).unwrap();
+        let session = fs.session(Cred::root());
+        // Of every size around blocks; the last is too large.
+        let size = |file: usize| if file == 199 { 65 << 10 } else { file * 100 };
+        for file in 0..200 {
+            let content: Vec<u8> = (0..size(file)).map(|at| byte(file, at)).collect();
+            session.open(&format!("file{file:03}"), WRITE).unwrap().write_at(&content, 0).unwrap();
+        }
+        drop(session);
+        fs.close().unwrap();
+        // One damaged block: found where its bytes are, for nothing else looks like it.
+        let image = device.clone_image();
+        let mut block = vec![0; 4096];
+        let damaged = (0..64 << 8).map(|block| block << 12).find(|&offset| {
+            image.read(offset, &mut block).unwrap();
+            block.iter().enumerate().all(|(at, found)| *found == byte(150, at))
+        });
+        image.write(damaged.unwrap() + 8, &[!byte(150, 0)]).unwrap();
+        let device = Arc::new(image);
+        let fs = Fs::open_device(device.clone(), None, options(64 << 20)).unwrap();
+        let session = fs.session(Cred::root());
+        let entries: Vec<_> = session.read_dir("/").unwrap().map(Result::unwrap).collect();
+        let before = device.counters().reads;
+        session.read_ahead_files(&entries);
+        let reads = device.counters().reads - before;
+        assert!(reads < 30, "{reads} requests");
+        let before = device.counters().reads;
+        for file in 0..199 {
+            let mut content = vec![0; size(file)];
+            let read = session.open(&format!("file{file:03}"), OpenOptions::READ).unwrap().read_at(&mut content, 0);
+            if file == 150 && data_checksums {
+                assert!(matches!(read, Err(Error::Damaged(_))), "{read:?}");
+                continue;
+            }
+            assert_eq!(read.unwrap(), size(file));
+            let damaged = usize::from(file == 150);
+            let differ = content.iter().enumerate().filter(|(at, found)| **found != byte(file, *at)).count();
+            assert_eq!(differ, damaged, "file {file}");
+        }
+        // Only damage is read again.
+        assert_eq!(device.counters().reads - before, u64::from(data_checksums));
+    }
+}
+
 /// A large request may meet a bad place that nobody asked for.
 #[test]
 fn a_request_that_fails_is_made_again_for_the_block_asked_for() {
@@ -82,7 +136,24 @@ fn what_changes_meanwhile_is_not_taken_from_the_device() {
     // The least there is.
     let fs = Fs::open_device(device.clone(), None, options(1 << 20)).unwrap();
     let done = AtomicBool::new(false);
+    // Each file is written whole, with one byte all over.
+    let read_files = || {
+        let session = fs.session(Cred::root());
+        let entries: Vec<_> = session.read_dir("/").unwrap().map(Result::unwrap).collect();
+        session.read_ahead_files(&entries);
+        for entry in &entries {
+            let Ok(file) = session.open(&entry.name, OpenOptions::READ) else { continue };
+            let mut content = vec![0; 20 << 10];
+            let read = file.read_at(&mut content, 0).unwrap_or(0);
+            assert!(content[..read].iter().all(|byte| *byte == content[0]));
+        }
+    };
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                read_files();
+            }
+        });
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {

@@ -488,6 +488,17 @@ fn who_lists_is_told_what_it_will_ask_for() {
     assert!(lookups > 0 && lookups <= 40, "{lookups}");
     assert_eq!((sizes("dir1"), sizes("dir2")), (40 * 7, 40 * 7));
     assert_eq!(mount.requests("LOOKUP"), lookups);
+    // Whoever reads what it lists finds the content of the next files in memory.
+    let mount = mount.remount(Options::default());
+    let list = |dir: &str| fs::read_dir(mount.path(dir)).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+    let read = |dir: &str| {
+        assert!(list(dir).iter().all(|file| fs::read(file.path()).unwrap() == b"content"));
+        let counters = mount.handle().fs().counters();
+        counters.iter().find(|(name, _)| *name == "data_reads").unwrap().1
+    };
+    let first = read("dir0");
+    assert_eq!(first, 40);
+    assert_eq!(["dir1", "dir2"].map(read), [first; 2]);
     mount.unmount();
 }
 

@@ -94,7 +94,10 @@ fn hammer(directory: PathBuf, length: Length, mut watch: Option<Watch>) -> Outco
             told = minutes;
             let operations = rounds * length.round * shared::ALL as u64;
             let levels = watch.as_ref().map(|watch| format!(", {}", watch.report())).unwrap_or_default();
-            println!("{:.1} min: {rounds} rounds, {operations} operations{levels}", begin.elapsed().as_secs_f64() / 60.0);
+            println!(
+                "{:.1} min: {rounds} rounds, {operations} operations{levels}",
+                begin.elapsed().as_secs_f64() / 60.0
+            );
         }
     };
     while rounds < length.rounds && begin.elapsed() < length.time {

@@ -17,9 +17,8 @@ impl Map {
     /// The first `len` bytes, which the file has for as long as the map is used.
     pub fn new(file: impl AsFd, len: usize) -> rustix::io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
-        };
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)? };
         Ok(Self { base: NonNull::new(base.cast()).expect("nothing is mapped at address 0"), len })
     }
 

@@ -304,7 +304,9 @@ pub fn harvest(file: &File, tally: &mut Tally) -> Outcome {
     let mut last = [0; ALL];
     let mut rest = &rest[..];
     while !rest.is_empty() {
-        let word = |index: usize| rest.get(index * 4..index * 4 + 4).map(|word| u32::from_le_bytes(word.try_into().expect("4")));
+        let word = |index: usize| {
+            rest.get(index * 4..index * 4 + 4).map(|word| u32::from_le_bytes(word.try_into().expect("4")))
+        };
         let record = match (word(1), word(2), word(3)) {
             (Some(thread), Some(number), Some(len)) if (thread as usize) < ALL && len < 3000 => {
                 let whole = appended(thread, number, len as usize);

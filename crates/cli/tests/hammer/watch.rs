@@ -69,7 +69,10 @@ impl<'a> Watch<'a> {
                 break;
             }
             if Instant::now() > end {
-                return Err(format!("grown since the first round: {excess:?}; then {:?}, now {:?}", self.first, self.now));
+                return Err(format!(
+                    "grown since the first round: {excess:?}; then {:?}, now {:?}",
+                    self.first, self.now
+                ));
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -106,7 +106,9 @@ pub fn run(index: usize, directory: &Path) -> Outcome {
                 made.collect::<Result<_, _>>().and_then(|made| {
                     hands = made;
                     let mut total = Tally::default();
-                    on_threads(hands.iter_mut().collect(), |hand| hand.work(count))?.iter().for_each(|t| total.merge(t));
+                    on_threads(hands.iter_mut().collect(), |hand| hand.work(count))?
+                        .iter()
+                        .for_each(|t| total.merge(t));
                     Ok(total.to_line())
                 })
             }
@@ -123,10 +125,7 @@ pub fn run(index: usize, directory: &Path) -> Outcome {
     Ok(())
 }
 
-fn on_threads<H: Send, T: Send>(
-    hands: Vec<H>,
-    work: impl Fn(H) -> Result<T, String> + Sync,
-) -> Result<Vec<T>, String> {
+fn on_threads<H: Send, T: Send>(hands: Vec<H>, work: impl Fn(H) -> Result<T, String> + Sync) -> Result<Vec<T>, String> {
     let work = &work;
     std::thread::scope(|scope| {
         let threads: Vec<_> = hands.into_iter().map(|hand| scope.spawn(move || work(hand))).collect();

@@ -1,10 +1,10 @@
-//! Reading ahead of metadata: blocks of inodes and directories that will be asked for soon, in fewer and larger requests.
+//! Reading ahead: blocks of inodes, directories and small files that will be asked for soon, in fewer and larger requests.
 //!
 //! Two ways lead here. A miss close behind an earlier one (`Streams`) reads on from there, further each time, as a walk
 //! through a tree visits inodes in the order in which they were made. And whoever knows the blocks it is about to read
 //! (`Cache::fetch`) gets all that are missing in one batch.
 //!
-//! What was read beside the block asked for is kept only if it verifies as metadata at its own address. That it is in use
+//! What was read beside the blocks asked for is kept only if it verifies as metadata at its own address. That it is in use
 //! is not known, nor needed: a frame of a freed block dies, as any other, when the block is allocated again.
 //! It is current, though it was read without a latch: a block can only change in the cache, and nothing leaves the
 //! cache while the reader is inside the gate, so one that is not there at the end was not there in between.
@@ -12,7 +12,7 @@
 use super::{Cache, flag, kind_code};
 use crate::counters::Count;
 use myriad_device::{AlignedBuf, ReadRequest};
-use myriad_format::{BlockHeader, BlockKind, FsBlock, header};
+use myriad_format::{BlockHeader, BlockKind, FsBlock, checksum, header};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Walks remembered at a time: several threads, each in a directory here and its inodes there.
@@ -83,45 +83,70 @@ impl Cache {
     /// gate.
     pub fn fetch(&self, blocks: &mut Vec<FsBlock>) {
         blocks.retain(|block| self.find(*block).is_none());
+        blocks.sort_unstable();
+        for (start, bytes) in self.read_runs(blocks) {
+            self.insert_run(start, &bytes);
+        }
+    }
+
+    /// As [`Self::fetch`], for blocks of file data, each with its checksum if there is one: what differs from it is not kept.
+    pub fn fetch_data(&self, wanted: &mut Vec<(FsBlock, Option<u32>)>) {
+        wanted.retain(|(block, _)| self.find(*block).is_none());
+        wanted.sort_unstable();
+        let blocks: Vec<FsBlock> = wanted.iter().map(|(block, _)| *block).collect();
+        let mut wanted = wanted.iter();
+        for (start, bytes) in self.read_runs(&blocks) {
+            let end = start.0 + (bytes.len() >> self.block_bits) as u64;
+            while let Some((block, stored)) = wanted.as_slice().first().filter(|(block, _)| block.0 < end) {
+                let at = ((block.0 - start.0) << self.block_bits) as usize;
+                let bytes = &bytes[at..at + self.block_size()];
+                if stored.is_none_or(|stored| checksum::of(bytes) == stored) {
+                    self.insert_ahead(*block, flag::DATA, bytes);
+                }
+                wanted.next();
+            }
+        }
+    }
+
+    /// Reads blocks (sorted), and few others between them, in one batch; nothing if any of it fails.
+    fn read_runs(&self, blocks: &[FsBlock]) -> Vec<(FsBlock, AlignedBuf)> {
         // One alone is read as well when it is asked for, and a walk noticed by it.
         if blocks.len() < 2 || self.has_overlay() || !self.has_room() {
-            return;
+            return Vec::new();
         }
-        blocks.sort_unstable();
         let (gap, most) = (GAP_BYTES >> self.block_bits, WINDOW_BYTES >> self.block_bits);
-        let runs: Vec<&[FsBlock]> = blocks.chunk_by(|a, b| b.0 - a.0 <= gap.max(1)).collect();
-        let runs = runs.into_iter().flat_map(|run| {
-            run.chunk_by(move |a, b| a.0 / most == b.0 / most).map(|run| (run[0], run[run.len() - 1].0 - run[0].0 + 1))
-        });
-        let mut runs: Vec<(FsBlock, AlignedBuf)> =
-            runs.map(|(start, len)| (start, AlignedBuf::zeroed((len as usize) << self.block_bits))).collect();
+        let mut runs: Vec<(FsBlock, AlignedBuf)> = blocks
+            .chunk_by(|a, b| b.0 - a.0 <= gap.max(1) && a.0 / most == b.0 / most)
+            .map(|run| (run[0], run[run.len() - 1].0 - run[0].0 + 1))
+            .map(|(start, len)| (start, AlignedBuf::zeroed((len as usize) << self.block_bits)))
+            .collect();
         let mut reads: Vec<ReadRequest<'_>> =
             runs.iter_mut().map(|(start, buf)| ReadRequest { offset: start.0 << self.block_bits, buf }).collect();
-        if self.device.read_many(&mut reads).is_err() {
-            return;
-        }
-        for (start, bytes) in &runs {
-            self.insert_run(*start, bytes);
+        match self.device.read_many(&mut reads) {
+            Ok(()) => runs,
+            Err(_) => Vec::new(),
         }
     }
 
-    /// Puts blocks just read, from `start` on, into the cache. No latch is held.
+    /// Puts what is metadata of a walk among blocks just read, from `start` on, into the cache. No latch is held.
     pub(super) fn insert_run(&self, start: FsBlock, bytes: &[u8]) {
-        for (block, bytes) in (start.0..).zip(bytes.chunks_exact(self.block_size())) {
-            self.insert_ahead(FsBlock(block), bytes);
+        for (block, bytes) in (start.0..).map(FsBlock).zip(bytes.chunks_exact(self.block_size())) {
+            let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get()).filter(|kind| is_of_a_walk(*kind));
+            if let Some(kind) = kind
+                && header::verify(bytes, kind, &self.volume, block).is_ok()
+            {
+                self.insert_ahead(block, kind_code(kind), bytes);
+            }
         }
     }
 
-    /// Puts a block just read into the cache if it is metadata of a walk and not there. It is the first to go if nobody
-    /// asks for it.
-    fn insert_ahead(&self, block: FsBlock, bytes: &[u8]) {
-        let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get()).filter(|kind| is_of_a_walk(*kind));
-        let Some(kind) = kind.filter(|kind| header::verify(bytes, *kind, &self.volume, block).is_ok()) else { return };
+    /// Puts a block just read into the cache if it is not there. It is the first to go if nobody asks for it.
+    fn insert_ahead(&self, block: FsBlock, kind: u32, bytes: &[u8]) {
         let state = self.state.lock();
         if state.free_count() <= self.reserve || self.find(block).is_some() {
             return;
         }
-        if let Ok(index) = self.claim(state, block, kind_code(kind)) {
+        if let Ok(index) = self.claim(state, block, kind) {
             self.arena.write(index).copy_from_slice(bytes);
             let flags = &self.arena.header(index).flags;
             flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 //!
 //! Lock order: see `locks`. What is inside the gate never waits for what is outside it.
 
+mod ahead;
 mod attr;
 mod create;
 mod link;

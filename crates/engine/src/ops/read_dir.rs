@@ -12,9 +12,6 @@ use myriad_format::dir::entry_size;
 use myriad_format::inode::RawInode;
 use myriad_format::{Corrupt, FileBlock, Ino};
 
-/// Entry blocks of a directory that are read before it is listed. A walk that goes on finds the others.
-const DIRECTORY_BLOCKS_AHEAD: u64 = 4;
-
 impl Ops<'_> {
     /// Up to `max` entries after `cookie`, added to `out`. Nothing added means the end.
     pub fn read_dir(&self, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
@@ -81,28 +78,5 @@ impl Ops<'_> {
             }
         }
         stats
-    }
-
-    /// Reads ahead what listing directories takes: their inodes and first blocks, in two batches. A directory that is
-    /// gone meanwhile is passed over.
-    pub fn fetch_directories(&self, directories: &[Ino]) {
-        let look = self.volume.look();
-        self.fetch_inodes(directories.iter().copied());
-        let mut blocks = Vec::new();
-        for ino in directories {
-            if let Ok(raw) = inode::read(&look, *ino)
-                && raw.is_dir()
-            {
-                dir::first_blocks(&look, *ino, &raw, DIRECTORY_BLOCKS_AHEAD, &mut blocks);
-            }
-        }
-        self.volume.cache.fetch(&mut blocks);
-    }
-
-    /// Inside the gate.
-    fn fetch_inodes(&self, inos: impl Iterator<Item = Ino>) {
-        let mut blocks: Vec<_> = inos.filter_map(|ino| Some(self.volume.geometry.locate(ino)?.0)).collect();
-        blocks.dedup();
-        self.volume.cache.fetch(&mut blocks);
     }
 }

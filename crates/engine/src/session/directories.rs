@@ -60,6 +60,13 @@ impl Session {
             .collect();
         self.ops().fetch_directories(&directories);
     }
+
+    /// As [`Session::read_ahead_directories`], for the content of the files of up to 64 KiB among `entries`.
+    pub fn read_ahead_files<'e>(&self, entries: impl IntoIterator<Item = &'e DirEntry>) {
+        let files: Vec<Ino> =
+            entries.into_iter().filter(|entry| entry.file_type == FileType::File).map(|entry| Ino(entry.ino)).collect();
+        self.ops().fetch_files(&files);
+    }
 }
 
 /// Iterator over a directory's entries, in the order of their positions: that in which they were made, but for reused

@@ -51,6 +51,9 @@ impl VolumeService {
     }
 
     pub(super) fn read(&self, header: &InHeader, args: &ReadIn, out: &mut [u8]) -> Reply {
+        if args.offset == 0 {
+            self.callers.begins_reading(header.pid);
+        }
         let file = self.file(self.node(header.nodeid)?, READ)?;
         let len = out.len().min(args.size as usize);
         file.read_at(&mut out[..len], args.offset).map_err(errno)

@@ -60,8 +60,12 @@ impl VolumeService {
             if self.callers.walks(header.pid) {
                 self.kernel.read_ahead_directories(listed);
             }
+            if self.callers.wants_content(header.pid) {
+                self.kernel.read_ahead_files(listed);
+            }
             let stats = self.kernel.stat_entries(directory, listed, told_of);
-            self.callers.told_names(header.pid, listed.iter().filter(|entry| !told_of(entry)).count());
+            let files = listed.iter().filter(|entry| entry.file_type != FileType::Directory);
+            self.callers.told(header.pid, files.clone().count(), files.filter(|entry| told_of(entry)).count());
             for (entry, stat) in listed.iter().zip(stats) {
                 let told = stat.map_or_else(EntryOut::default, |stat| self.entry(&stat));
                 let added = list.add(&told, entry.ino, entry.cookie + DOT_DOT, entry.file_type, &entry.name);
