@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod for_all;
+
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::FileDevice;
 use myriad_engine::{Fs, MkfsOptions, MountOptions};
@@ -61,6 +63,11 @@ impl Mounted {
     pub fn again(folder: TempDir, open: MountOptions, options: Options) -> Self {
         let open = MountOptions { cache_size: 32 << 20, read_only: options.read_only, ..open };
         let fs = Fs::open(&folder.path().join("image"), open).unwrap();
+        Self::serve(folder, fs, options)
+    }
+
+    /// Mounts an opened volume, whose image is in the folder.
+    pub fn serve(folder: TempDir, fs: Fs, options: Options) -> Self {
         let options = Options { source: "the source".to_owned(), ..options };
         let mount = myriad_fuse::mount(fs, &folder.path().join("mount"), options).unwrap();
         let handle = mount.handle();
@@ -95,11 +102,18 @@ impl Mounted {
     }
 
     /// Unmounts, waits until the volume is closed, and checks it.
-    pub fn unmount(mut self) -> TempDir {
+    pub fn unmount(self) -> TempDir {
+        let (folder, served) = self.end();
+        served.unwrap();
+        assert_sound(&folder.path().join("image"));
+        folder
+    }
+
+    /// Unmounts, and waits until the volume is closed, as far as it can be.
+    pub fn end(mut self) -> (TempDir, Result<(), ServeError>) {
         self.handle.unmount(false).unwrap();
-        self.server.take().unwrap().join().unwrap().unwrap();
-        assert_sound(&self.image());
-        std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
+        let served = self.server.take().unwrap().join().unwrap();
+        (std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap()), served)
     }
 }
 

@@ -1,0 +1,28 @@
+//! /dev/fuse for every user, as distributions have it, for one thread and the processes that it starts.
+
+use rustix::fs::{self as unix, CWD, FileType, Mode};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+use rustix::thread::{UnshareFlags, unshare};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Leaves for a mount namespace in which /dev/fuse may be opened by all, whatever its mode on this host; `folder` is for
+/// its making. All of it, and what is mounted there, goes with the thread and its processes.
+pub fn let_all_mount(folder: &Path) -> Result<(), String> {
+    let metadata = std::fs::metadata("/dev/fuse").map_err(|error| format!("/dev/fuse: {error}"))?;
+    let place = folder.join("device");
+    std::fs::create_dir(&place).map_err(|error| format!("{}: {error}", place.display()))?;
+    let node = place.join("fuse");
+    let leave = || -> rustix::io::Result<()> {
+        #[expect(deprecated, reason = "its hazard is shared descriptor tables, which a mount namespace leaves alone")]
+        unshare(UnshareFlags::NEWNS)?;
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        // The folder's own file system may allow no devices.
+        mount("none", &place, "tmpfs", MountFlags::empty(), c"mode=755")?;
+        unix::mknodat(CWD, &node, FileType::CharacterDevice, Mode::from_raw_mode(0o666), metadata.rdev())?;
+        // Whatever the umask.
+        unix::chmod(&node, Mode::from_raw_mode(0o666))?;
+        mount_bind(&node, "/dev/fuse")
+    };
+    leave().map_err(|error| format!("no mount namespace with a /dev/fuse for all: {error}"))
+}
