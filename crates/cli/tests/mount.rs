@@ -272,6 +272,47 @@ fn mount_and_umount_call_it_by_other_names() {
     place.assert_sound();
 }
 
+/// As a user has it at a desk: an image of one's own, mounted by the set-uid helper, for nobody else.
+#[test]
+fn a_plain_user_mounts_and_unmounts() {
+    const NOBODY: u32 = 65534;
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    if std::process::Command::new("fusermount3").arg("-V").output().is_err() {
+        return println!("skipped: fusermount3 is missing");
+    }
+    if let Err(reason) = common::mount::for_all::let_all_mount(&place.path("")) {
+        return println!("skipped: {reason}");
+    }
+    // Where that user can reach it.
+    fs::copy(PROGRAM, place.path("program")).unwrap();
+    fs::set_permissions(place.path("program"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(place.path("home")).unwrap();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(place.path("home"), Some(NOBODY), Some(NOBODY)).unwrap();
+    let as_user = |script: &str| {
+        let mut command = place.command("sh", &["-euc", script]);
+        command.env("m", place.path("program")).env("MYRIAD_RUNTIME_DIR", place.path("home/run"));
+        std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+        std::os::unix::process::CommandExt::gid(&mut command, NOBODY);
+        answer(command.current_dir(place.path("home")).spawn().unwrap())
+    };
+    as_user("$m mkfs --quiet --size 64M own.img && mkdir own && $m mount own.img own").ok();
+    let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+    let own = place.path("home/own");
+    let line = table.lines().find(|line| line.split(' ').nth(1) == own.to_str()).expect("it is mounted");
+    assert!(line.contains("nosuid,nodev") && line.contains("user_id=65534"), "{line}");
+    // Not even the super-user looks in.
+    let refused = fs::metadata(&own).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+    as_user("echo text >own/file && chmod 400 own/file && ! (echo more >>own/file) 2>&-").ok();
+    assert_eq!(as_user("$m cat own.img:/file; $m mount").ok().lines()[0], "text");
+    as_user("$m mount --quiet own.img own").expect(1, &["own.img: mounted on "]);
+    as_user("$m umount own && $m fsck -n own.img && $m cat own.img:/file && ! mountpoint -q own")
+        .expect(0, &["own.img: sound"]);
+    // Others' volumes stay others'.
+    as_user("$m mount ../vol.img own").expect(1, &["vol.img: ", "ermission denied"]);
+}
+
 #[test]
 fn the_control_socket_is_private_and_takes_any_bytes() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };

@@ -1,5 +1,8 @@
 //! Mounts that a test makes, and that are gone when it ends, however it ends.
 
+#[path = "../../../fuse/tests/common/for_all.rs"]
+pub mod for_all;
+
 use super::Place;
 use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
@@ -76,7 +79,8 @@ impl MountPlace {
 impl Drop for MountPlace {
     fn drop(&mut self) {
         let top = self.path("").canonicalize().expect("it is still there");
-        let table = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+        // A test may be in a mount namespace of its own.
+        let table = std::fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
         let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
         for point in points.filter(|point| point.starts_with(&top)) {
             // Its daemon goes with it.
