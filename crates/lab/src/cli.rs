@@ -13,6 +13,7 @@ use crate::schedule::{self, Selected};
 use crate::targets::Durability;
 use crate::workloads::dir::{Dir, UnlinkOrder};
 use crate::workloads::file::Files;
+use crate::workloads::folder::Folder;
 use crate::workloads::names::NameStyle;
 use crate::workloads::tree::Tree;
 use crate::workloads::{self, Workload};
@@ -42,6 +43,8 @@ enum What {
     Tree(Direct<TreeOptions>),
     /// Many small files; a big file, sequentially and at random
     File(Direct<FileOptions>),
+    /// A mail folder: numbered messages made, packed (numbered anew), removed
+    Folder(Direct<FolderOptions>),
     /// Kernel file systems on loop devices, a volume and SQLite, interleaved, with ratios
     Compare(Box<Compare>),
     /// Requests of a mounted volume beside those of a FUSE server that does nothing, with ratios (as root)
@@ -165,6 +168,16 @@ struct FileOptions {
     random_requests: u64,
 }
 
+#[derive(Clone, Debug, Args, Serialize)]
+struct FolderOptions {
+    /// Messages in each thread's folder
+    #[arg(long, value_name = "N", default_value = "33164", value_parser = parse_some)]
+    messages: u64,
+    /// Bytes of each message
+    #[arg(long, value_name = "SIZE", default_value = "2K", value_parser = parse_size)]
+    message_size: u64,
+}
+
 #[derive(Debug, Args, Serialize)]
 struct Compare {
     /// What to compare; one named twice shows the noise
@@ -199,6 +212,8 @@ struct Compare {
     tree: TreeOptions,
     #[command(flatten)]
     file: FileOptions,
+    #[command(flatten)]
+    mail: FolderOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -207,6 +222,7 @@ enum WorkloadName {
     Dir,
     Tree,
     File,
+    Folder,
     /// Space that metadata takes on a tree
     Meta,
 }
@@ -255,6 +271,7 @@ impl Bench {
             What::Dir(direct) => run_direct(direct, out, quiet),
             What::Tree(direct) => run_direct(direct, out, quiet),
             What::File(direct) => run_direct(direct, out, quiet),
+            What::Folder(direct) => run_direct(direct, out, quiet),
             What::Compare(compare) => run_compare(compare, out, quiet),
             What::Mount(mount) => mount.run(out, quiet),
             What::Recovery(recovery) => recovery.run(out, quiet),
@@ -269,6 +286,7 @@ impl Bench {
             What::Dir(direct) => &mut direct.common,
             What::Tree(direct) => &mut direct.common,
             What::File(direct) => &mut direct.common,
+            What::Folder(direct) => &mut direct.common,
             What::Compare(compare) => &mut compare.common,
             What::Mount(_) | What::Recovery(_) => return,
         };
@@ -352,6 +370,16 @@ impl Make for FileOptions {
     }
 }
 
+impl Make for FolderOptions {
+    fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Folder { messages: self.messages, size: self.message_size, seed: common.seed }))
+    }
+
+    fn inodes(&self, common: &Common) -> u64 {
+        u64::from(common.threads) * (self.messages + 1)
+    }
+}
+
 fn run_direct<T: Args + Make + Serialize>(direct: &Direct<T>, out: &mut dyn Write, quiet: bool) -> Result<()> {
     let common = &direct.common;
     let volume = common.volume();
@@ -400,6 +428,7 @@ fn run_compare(options: &Compare, out: &mut dyn Write, quiet: bool) -> Result<()
             WorkloadName::Dir => (options.dir.make(common)?, options.dir.inodes(common)),
             WorkloadName::Tree => (options.tree.make(common)?, options.tree.inodes(common)),
             WorkloadName::File => (options.file.make(common)?, options.file.inodes(common)),
+            WorkloadName::Folder => (options.mail.make(common)?, options.mail.inodes(common)),
             WorkloadName::Meta => (Box::new(options.tree.tree(common, true)?), options.tree.inodes(common)),
         });
     }

@@ -9,6 +9,7 @@ use myriad_lab::targets::Durability;
 use myriad_lab::workloads::Workload;
 use myriad_lab::workloads::dir::{Dir, UnlinkOrder};
 use myriad_lab::workloads::file::Files;
+use myriad_lab::workloads::folder::Folder;
 use myriad_lab::workloads::names::NameStyle;
 use myriad_lab::workloads::tree::Tree;
 use std::collections::BTreeMap;
@@ -33,8 +34,9 @@ fn workloads(names: NameStyle) -> Vec<Selected> {
         cold,
         seed,
     };
+    let folder = Folder { messages: 40, size: 100, seed };
     let all: Vec<Box<dyn Workload>> =
-        vec![Box::new(dir), Box::new(sequential), Box::new(tree), Box::new(meta), Box::new(files)];
+        vec![Box::new(dir), Box::new(sequential), Box::new(tree), Box::new(meta), Box::new(files), Box::new(folder)];
     all.into_iter().map(|workload| Selected { phases: workload.phases(), workload }).collect()
 }
 

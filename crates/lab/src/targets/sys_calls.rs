@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// How to empty the caches below a directory.
 pub type DropCaches = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
+/// `f_type` of FUSE mounts.
+const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
+
 pub struct SysCalls {
     root: PathBuf,
     /// Reads and writes inside a file go past the page cache.
@@ -70,7 +73,12 @@ impl Target for SysCalls {
     }
 
     fn sync(&self) -> Result<()> {
-        rustix::fs::syncfs(self.open_root()?).context("syncfs")
+        let root = self.open_root()?;
+        // The kernel passes no syncfs on to a FUSE server; an fsync of a mount's root makes all of our volumes durable.
+        if rustix::fs::fstatfs(&root).context("statfs")?.f_type == FUSE_SUPER_MAGIC {
+            rustix::fs::fsync(&root).context("fsync of the root")?;
+        }
+        rustix::fs::syncfs(&root).context("syncfs")
     }
 
     fn drop_caches(&self) -> Result<()> {

@@ -3,6 +3,7 @@
 
 pub mod dir;
 pub mod file;
+pub mod folder;
 pub mod names;
 pub mod plan;
 pub mod random;
