@@ -21,7 +21,8 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use watch::Watch;
 use worker::{MARK, Outcome, THREADS, Tally};
@@ -30,6 +31,9 @@ const VOLUME: u64 = 512 << 20;
 const PROGRAMS: usize = shared::ALL / THREADS;
 /// Operations of each thread between two meetings, in the long form: a few seconds.
 const LONG_ROUND: u64 = 20_000;
+
+/// A round that takes so long has stopped.
+const HANG: Duration = Duration::from_secs(600);
 
 /// In a child process: which program it is, and the directory.
 const CHILD_INDEX: &str = "MYRIAD_HAMMER_INDEX";
@@ -233,7 +237,7 @@ fn clear(directory: &Path) -> std::io::Result<()> {
 struct Program {
     child: Child,
     orders: ChildStdin,
-    said: BufReader<ChildStdout>,
+    answers: Receiver<String>,
 }
 
 impl Program {
@@ -245,29 +249,34 @@ impl Program {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| format!("starting a program: {error}"))?;
         let (orders, said) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        Ok(Self { child, orders, said: BufReader::new(said) })
+        let (answer, answers) = channel();
+        std::thread::spawn(move || {
+            // The test harness may have begun the line, and has lines of its own.
+            let lines = BufReader::new(said).lines().map_while(Result::ok);
+            let marked = lines.filter_map(|line| line.split_once(MARK).map(|(_, said)| said.to_owned()));
+            // Whoever is gone needs no answers.
+            let _ = { marked }.try_for_each(|said| answer.send(said));
+        });
+        Ok(Self { child, orders, answers })
     }
 
     fn answer(&mut self) -> Result<String, String> {
-        loop {
-            let mut line = String::new();
-            let read = self.said.read_line(&mut line).map_err(|error| error.to_string())?;
-            if read == 0 {
-                return Err("a program has died".into());
+        let said = self.answers.recv_timeout(HANG).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                format!("a program has not answered for {} s: something hangs", HANG.as_secs())
             }
-            // The test harness may have begun the line.
-            let Some((_, answer)) = line.split_once(MARK) else { continue };
-            return match answer.trim_end().split_once(' ').unwrap_or((answer.trim_end(), "")) {
-                ("done", tally) => Ok(tally.to_owned()),
-                (_, complaint) => Err(complaint.to_owned()),
-            };
+            RecvTimeoutError::Disconnected => "a program has died".to_owned(),
+        })?;
+        match said.split_once(' ').unwrap_or((&said, "")) {
+            ("done", tally) => Ok(tally.trim().to_owned()),
+            (_, complaint) => Err(complaint.to_owned()),
         }
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Its own descriptors are the mount's.
+        // Its descriptors keep the mount.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

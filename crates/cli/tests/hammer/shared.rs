@@ -210,9 +210,10 @@ impl Shared {
     fn append(&mut self) -> Outcome {
         self.appended += 1;
         let bytes = appended(self.thread as u32, self.appended, self.rng.index(3000));
-        lock(&self.appending, FlockOperation::LockShared)?;
-        let written = self.appending.write(&bytes).map_err(failed("append"))?;
-        lock(&self.appending, FlockOperation::Unlock)?;
+        let written = {
+            let _lock = Locked::new(&self.appending, FlockOperation::LockShared)?;
+            (&self.appending).write(&bytes).map_err(failed("append"))?
+        };
         if written != bytes.len() {
             return Err(format!("{written} of {} bytes appended", bytes.len()));
         }
@@ -223,7 +224,7 @@ impl Shared {
 
     /// Takes what was appended, and cuts it off.
     fn harvest(&mut self) -> Outcome {
-        lock(&self.appending, FlockOperation::LockExclusive)?;
+        let _lock = Locked::new(&self.appending, FlockOperation::LockExclusive)?;
         harvest(&self.file, &mut self.tally)?;
         if self.rng.percent(30) {
             // What a file grows by reads as zeros, whatever was there before.
@@ -235,7 +236,7 @@ impl Shared {
             }
             self.file.set_len(BLOCKS_END).map_err(failed("truncate"))?;
         }
-        lock(&self.appending, FlockOperation::Unlock)
+        Ok(())
     }
 
     /// Under a lock of fcntl(2), which keeps out other processes, and a mutex for the threads of this one.
@@ -276,8 +277,20 @@ fn place(index: usize) -> (u64, usize) {
     }
 }
 
-fn lock(file: &File, operation: FlockOperation) -> Outcome {
-    unix::flock(file, operation).map_err(|error| format!("flock: {error}"))
+/// A lock of flock(2), for as long as this lives, also where that ends by an error: the others must not wait for ever.
+struct Locked<'a>(&'a File);
+
+impl<'a> Locked<'a> {
+    fn new(file: &'a File, operation: FlockOperation) -> Result<Self, String> {
+        unix::flock(file, operation).map_err(|error| format!("flock: {error}"))?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        unix::flock(self.0, FlockOperation::Unlock).expect("it was locked");
+    }
 }
 
 fn appended(thread: u32, number: u32, len: usize) -> Vec<u8> {
