@@ -35,7 +35,7 @@ pub fn check_beside(
 ) -> Result<Option<Report>, CheckError> {
     for _ in 0..LOOKS_MAX {
         let Some(before) = state(device, log_device)? else { return Ok(None) };
-        let looked = look(device, log_device, options);
+        let looked = look(device, log_device, options, None);
         if let Err(CheckError::Cancelled) = looked {
             return Err(CheckError::Cancelled);
         }

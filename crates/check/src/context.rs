@@ -6,6 +6,7 @@ use crate::io::{Damage, Reader};
 use crate::report::{Finding, Place};
 use crate::run::Progress;
 use crate::tables::NeededParts;
+use myriad_device::Moment;
 use myriad_format::extent::Extent;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher, group};
@@ -191,6 +192,8 @@ pub(crate) struct Context<'a> {
     /// Blocks that hold file data, if they are to be read.
     pub data: Option<Blocks>,
     pub data_blocks: AtomicU64,
+    /// What is looked at, if it is a moment of a volume in use: its data may be freed while it is read.
+    pub moment: Option<&'a Moment>,
     pub needed_parts: NeededParts,
 }
 

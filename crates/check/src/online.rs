@@ -3,6 +3,9 @@
 //! The writer holds the moment: a committed state of the volume, with the log as it was, in before-images of all metadata
 //! that it has written over since (`myriad_device::Moment`). So this is the look at a volume after a crash right then, with
 //! the same passes and the same findings, and no change since can show in it.
+//!
+//! With `Options::scrub` it reads the data of the moment too. Data with checksums stays where it is until it is freed, and
+//! what has been freed by the time that it is read is passed over (`Scrub::freed_blocks`).
 
 use crate::report::Report;
 use crate::run::{CheckError, Options, look};
@@ -18,7 +21,7 @@ pub enum Online {
 
 /// Looks at a moment, and writes nothing. Whether the writer itself is still there, the caller has to know.
 pub fn check_moment(moment: &Moment, options: &Options<'_>) -> Result<Online, CheckError> {
-    let looked = look(&moment.volume(), moment.log().as_ref(), options);
+    let looked = look(&moment.volume(), moment.log().as_ref(), options, Some(moment));
     if let Err(CheckError::Cancelled) = looked {
         return Err(CheckError::Cancelled);
     }

@@ -85,6 +85,9 @@ pub struct Scrub {
     pub compared_blocks: u64,
     /// Blocks among them that cannot be read or are not what was written.
     pub damaged_blocks: u64,
+    /// Blocks among them that files gave back before they were read, so that nothing can be said of them: of an online check
+    /// only.
+    pub freed_blocks: u64,
 }
 
 /// What was seen.
@@ -155,10 +158,11 @@ impl Report {
         );
         match self.scrub {
             None => out.push_str("\"scrub\":null,"),
-            Some(Scrub { data_blocks, compared_blocks, damaged_blocks }) => {
+            Some(Scrub { data_blocks, compared_blocks, damaged_blocks, freed_blocks }) => {
                 let _ = write!(
                     out,
-                    "\"scrub\":{{\"data_blocks\":{data_blocks},\"compared_blocks\":{compared_blocks},\"damaged_blocks\":{damaged_blocks}}},"
+                    "\"scrub\":{{\"data_blocks\":{data_blocks},\"compared_blocks\":{compared_blocks},\
+                     \"damaged_blocks\":{damaged_blocks},\"freed_blocks\":{freed_blocks}}},"
                 );
             }
         }

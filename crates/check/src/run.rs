@@ -15,7 +15,7 @@ use crate::scrub::scrub;
 use crate::slots::{body_parts, classify, inode_at};
 use crate::tables::NeededParts;
 use crate::{space, superblock, tables};
-use myriad_device::BlockDevice;
+use myriad_device::{BlockDevice, Moment};
 use myriad_format::inode::InodeBlockHeader;
 use myriad_format::superblock::{Superblock, feature, has_copy};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, NameHasher};
@@ -99,7 +99,7 @@ pub fn check(
     if options.repair {
         return repair(&device, log_device.as_ref(), options);
     }
-    Ok(look(&device, log_device.as_ref(), options)?.report)
+    Ok(look(&device, log_device.as_ref(), options, None)?.report)
 }
 
 /// What a look at the volume gave.
@@ -110,11 +110,12 @@ pub(crate) struct Outcome {
     pub superblock: Superblock,
 }
 
-/// Looks and changes nothing.
+/// Looks and changes nothing. `moment`: what the devices are views of, if somebody changes them meanwhile.
 pub(crate) fn look(
     device: &Arc<dyn BlockDevice>,
     log_device: Option<&Arc<dyn BlockDevice>>,
     options: &Options<'_>,
+    moment: Option<&Moment>,
 ) -> Result<Outcome, CheckError> {
     let start = Instant::now();
     let (on_disk, damage) = superblock::find(&**device)?;
@@ -145,6 +146,7 @@ pub(crate) fn look(
         entries: AtomicU64::new(0),
         data: options.scrub.then(Blocks::new),
         data_blocks: AtomicU64::new(0),
+        moment,
         needed_parts: NeededParts::new(&geometry, ag_used),
     };
     for finding in replay.findings {

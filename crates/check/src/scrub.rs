@@ -53,6 +53,7 @@ struct Found {
     kept: Mutex<BTreeMap<FsBlock, Fault>>,
     damaged: AtomicU64,
     compared: AtomicU64,
+    freed: AtomicU64,
 }
 
 impl Found {
@@ -98,6 +99,7 @@ pub(crate) fn scrub(context: &Context<'_>, slots: &SlotTable, directories: &Dire
         data_blocks: done.into_inner(),
         compared_blocks: found.compared.into_inner(),
         damaged_blocks: found.damaged.into_inner(),
+        freed_blocks: found.freed.into_inner(),
     };
     let untold = scrub.damaged_blocks - faults.len() as u64;
     if untold > 0 {
@@ -128,20 +130,28 @@ impl<'a> Reading<'a> {
         (self.buffer.len() / self.context.geometry.block_size()) as u64
     }
 
-    /// Reads a run; block by block when that fails, to name the one that cannot be read.
+    /// Reads a run and compares what is still of the moment.
     fn read_run(&mut self, start: FsBlock, count: u64) {
         let block_size = self.context.geometry.block_size();
-        let reader = &self.context.reader;
-        let whole = reader.read_device(start, &mut self.buffer[..count as usize * block_size]).is_ok();
+        let mut unreadable = self.fill(start, count);
+        // Only now: what was freed after this was still itself when it was read.
+        let freed = match self.context.moment.map_or(Ok(Vec::new()), |moment| moment.freed_since(start.0, count)) {
+            Ok(freed) => freed,
+            // Most likely the moment is over, and with it all that is said of it.
+            Err(error) => {
+                unreadable = (0..count).map(|index| (start.offset_by(index), error.to_string())).collect();
+                Vec::new()
+            }
+        };
+        self.found.freed.fetch_add(freed.len() as u64, Relaxed);
         for index in 0..count {
             let block = start.offset_by(index);
             let range = index as usize * block_size..(index as usize + 1) * block_size;
-            if !whole && let Err(damage) = reader.read_device(block, &mut self.buffer[range.clone()]) {
-                let error = match damage {
-                    Damage::Unreadable { error, .. } => error.to_string(),
-                    Damage::Corrupt(corrupt) => corrupt.to_string(),
-                };
-                self.found.add(block, Fault::Unreadable(error));
+            if freed.binary_search(&block.0).is_ok() {
+                continue;
+            }
+            if let Some(error) = unreadable.get(&block) {
+                self.found.add(block, Fault::Unreadable(error.clone()));
                 continue;
             }
             if let Some(stored) = self.checksum(block) {
@@ -151,6 +161,25 @@ impl<'a> Reading<'a> {
                 }
             }
         }
+    }
+
+    /// Reads a run; block by block when that fails, to tell which cannot be read.
+    fn fill(&mut self, start: FsBlock, count: u64) -> BTreeMap<FsBlock, String> {
+        let block_size = self.context.geometry.block_size();
+        let reader = &self.context.reader;
+        let bytes = &mut self.buffer[..count as usize * block_size];
+        if reader.read_device(start, bytes).is_ok() {
+            return BTreeMap::new();
+        }
+        let read = |(index, bytes): (usize, &mut [u8])| {
+            let block = start.offset_by(index as u64);
+            let error = match reader.read_device(block, bytes).err()? {
+                Damage::Unreadable { error, .. } => error.to_string(),
+                Damage::Corrupt(corrupt) => corrupt.to_string(),
+            };
+            Some((block, error))
+        };
+        bytes.chunks_mut(block_size).enumerate().filter_map(read).collect()
     }
 
     /// The checksum of a block, if there is one.

@@ -121,6 +121,123 @@ fn damage_below_a_live_mount_is_found_and_named() {
     place.assert_sound();
 }
 
+/// A volume with checksums of file data: files that stay, beside which [`work`] and [`overwrite`] go on.
+fn with_checksums() -> Option<MountPlace> {
+    let place = MountPlace::with_volume(VOLUME)?;
+    place.line("mkfs --quiet --force --data-checksums vol.img").ok();
+    place.change(|session| {
+        session.mkdir("/quiet", 0o755).unwrap();
+        for number in 0..200 {
+            put(session, format!("/quiet/{number}"), format!("quiet {number:03}").repeat(900).as_bytes());
+        }
+    });
+    place.mount("");
+    Some(place)
+}
+
+/// Writes over, cuts and extends the same files, until told to stop.
+fn overwrite(top: &Path, stop: &AtomicBool, changes: &AtomicU64) {
+    fs::create_dir_all(top).unwrap();
+    let open = |number: u64| {
+        File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(top.join(format!("{}", number % 20)))
+            .unwrap()
+    };
+    for round in 0_u64.. {
+        if stop.load(Relaxed) {
+            return;
+        }
+        let file = open(round);
+        file.write_all_at(&vec![round as u8; 20_000], round * 7919 % 100_000).unwrap();
+        if round % 5 == 0 {
+            file.set_len(round * 104_729 % 50_000).unwrap();
+        }
+        if round % 3 == 0 {
+            file.sync_data().unwrap();
+        }
+        changes.fetch_add(1, Relaxed);
+    }
+}
+
+/// Runs `checks` while files of the mount are made, removed and written over. It gets a function that waits for changes.
+fn under_load(place: &MountPlace, checks: impl FnOnce(&dyn Fn())) {
+    let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for (name, run) in [("made", work as fn(&Path, &AtomicBool, &AtomicU64)), ("written", overwrite)] {
+            let (stop, changes, top) = (&stop, &changes, place.mounted(name));
+            scope.spawn(move || run(&top, stop, changes));
+        }
+        let wait = || {
+            let enough = changes.load(Relaxed) + 100;
+            wait_until("changes", || changes.load(Relaxed) >= enough);
+        };
+        // Whoever fails must not leave the others running.
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| checks(&wait)));
+        stop.store(true, Relaxed);
+        checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn contents_are_compared_while_they_are_written_over() {
+    let Some(place) = with_checksums() else { return };
+    let image = File::options().read(true).write(true).open(place.path("vol.img")).unwrap();
+    let mut block = [0; 4096];
+    let mut is_wanted = |number: &u64| {
+        image.read_exact_at(&mut block, number * 4096).unwrap();
+        block.starts_with(b"quiet 117quiet 117")
+    };
+    let wanted = (1..VOLUME / 4096).find(&mut is_wanted).expect("the file's first block");
+    let damage = || {
+        let mut byte = [0];
+        image.read_exact_at(&mut byte, wanted * 4096 + 100).unwrap();
+        image.write_all_at(&[byte[0] ^ 2], wanted * 4096 + 100).unwrap();
+        image.sync_data().unwrap();
+    };
+    under_load(&place, |wait| {
+        for round in 0..6 {
+            wait();
+            let report = place.line("fsck --json --online --scrub mnt").expect(0, &[]).json();
+            assert_eq!(report["sound"], true, "round {round}");
+            let number = |name: &str| report["scrub"][name].as_u64().unwrap();
+            assert_eq!(number("data_blocks"), number("compared_blocks") + number("freed_blocks"));
+            assert!(number("compared_blocks") >= 400, "at least what stays: {report}");
+        }
+        damage();
+        wait();
+        let answer = place.line("fsck --online --scrub mnt");
+        let said = ["file data read", "; 1 damaged", "1 finding of damaged contents; restore those files"];
+        let answer = answer.expect(4, &said);
+        assert!(!answer.err.contains("unmount it first"), "{answer:?}");
+        let expected = "/quiet/117: bytes 0 to 4095: the contents are not what was written: their checksum is wrong \
+                        [data-checksum 180]";
+        assert_eq!(answer.lines(), [expected]);
+        damage();
+        place.line("fsck --online --scrub mnt").expect(0, &["0 damaged", "sound"]);
+    });
+    place.umount();
+    place.line("fsck -n --scrub vol.img").expect(0, &["all compared with their checksums; 0 damaged"]);
+}
+
+#[test]
+fn without_checksums_contents_are_read() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    fs::write(place.mounted("file"), vec![1; 10_000]).unwrap();
+    // A moment has the data that has its blocks.
+    File::open(place.mounted("file")).unwrap().sync_all().unwrap();
+    for options in ["", "-o ro"] {
+        let said = ["3 blocks of file data read, the volume has no checksums of them", "; 0 damaged", "sound: 1 file"];
+        place.line("fsck --online --scrub mnt").expect(0, &said);
+        place.umount();
+        place.mount(options);
+    }
+}
+
 /// A check that has begun and is stopped in the middle; `None` if it was faster than we are.
 fn begun(place: &Place) -> Option<(Child, BufReader<std::process::ChildStderr>)> {
     let mut child = place.command(PROGRAM, &["fsck", "--online", "mnt", "--threads", "1"]).spawn().unwrap();

@@ -17,6 +17,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod block_set;
 mod buffer;
 mod crash;
 mod discard;

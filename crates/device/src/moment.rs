@@ -4,15 +4,18 @@
 //! that both have open. The reader reads the device, then looks into the file: an image counts instead of what was read.
 //!
 //! ```text
-//! file      header: count, state, why        image 0: device, block, bytes        image 1 ...
+//! file      header: count, state, why        record 0: device, block, bytes        record 1 ...
 //! writer    read block -> append image -> raise count -> write over block
-//! reader    read block -> read count -> note images that are new -> image of the block, or else what was read
+//! reader    read block -> read count -> note records that are new -> image of the block, or else what was read
 //! ```
 //!
+//! Not all blocks are worth an image: file data that was freed since is nobody's any more. Of such blocks the writer only
+//! records that they were freed ([`BeforeImages::note_freed`]); the reader passes over them ([`Moment::freed_since`]).
+//!
 //! Invariants
-//!   1. A block has at most one image: what it held at the moment.
-//!   2. The count rises after the image is in the file and before the block is written over. So whoever has read anything
-//!      newer from the device finds the image.
+//!   1. A block has at most one image: what it held at the moment. It is recorded as freed at most once.
+//!   2. The count rises after the record is in the file and before the block is written over. So whoever has read anything
+//!      newer from the device finds the record.
 //!   3. The writer never waits for the reader. A file that is full, or fails, ends the moment (`give_up`): every later read
 //!      of the reader fails, and what it has read so far counts only if it asks for the state at its end.
 //!
@@ -20,6 +23,7 @@
 //! the file by itself, and one notes what is new.
 //! Not here: which blocks a reader will ask for, and so need an image.
 
+use crate::block_set::BlockSet;
 use crate::{BlockDevice, DeviceCounters};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
@@ -28,15 +32,18 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes before the first image.
+/// Bytes before the first record.
 const HEADER_SIZE: u64 = 4096;
-/// Bytes before the image proper: device and block.
+/// Bytes before the image proper: device and block. For freed blocks: [`FREED`] and how many runs follow.
 const HEAD_SIZE: usize = 16;
+/// In the place of a device: the record has runs of blocks that were freed, start and length, and as many as fit a block.
+const FREED: u64 = 2;
+const RUN_SIZE: usize = 16;
 /// Where the header tells why the moment was given up: length and text.
 const REASON: u64 = 64;
 const REASON_MAX: usize = 1024;
 /// The third word of the header is the first two and this, so that a reader never believes half a header.
-const MARK: u64 = 0x6d79_7269_6164_2331;
+const MARK: u64 = 0x6d79_7269_6164_2332;
 
 const HELD: u64 = 1;
 const GIVEN_UP: u64 = 2;
@@ -55,8 +62,11 @@ pub struct BeforeImages {
     block_size: usize,
     /// Size that the file may have.
     room: u64,
+    /// Records written, and how many of them are images.
     count: u64,
+    images: u64,
     kept: HashSet<(Part, u64)>,
+    freed: BlockSet,
 }
 
 impl BeforeImages {
@@ -66,7 +76,15 @@ impl BeforeImages {
         if !metadata.is_file() || metadata.len() < HEADER_SIZE {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no file with room for before-images"));
         }
-        let images = Self { file, block_size, room: metadata.len(), count: 0, kept: HashSet::new() };
+        let images = Self {
+            file,
+            block_size,
+            room: metadata.len(),
+            count: 0,
+            images: 0,
+            kept: HashSet::new(),
+            freed: BlockSet::default(),
+        };
         images.write_header(HELD)?;
         Ok(images)
     }
@@ -77,29 +95,60 @@ impl BeforeImages {
     }
 
     /// Images kept.
-    pub fn count(&self) -> u64 {
-        self.count
+    pub fn image_count(&self) -> u64 {
+        self.images
     }
 
     /// Keeps images of blocks that have none yet; `bytes` holds them one after the other. After an error the caller gives up.
     pub fn keep(&mut self, part: Part, blocks: &[u64], bytes: &[u8]) -> io::Result<()> {
         assert_eq!(bytes.len(), blocks.len() * self.block_size);
-        let entry = (HEAD_SIZE + self.block_size) as u64;
-        let offset = HEADER_SIZE + self.count * entry;
-        if offset + blocks.len() as u64 * entry > self.room {
-            let what = format!("more was written over than fits {} MiB", self.room >> 20);
-            return Err(io::Error::new(io::ErrorKind::StorageFull, what));
-        }
-        let mut entries = Vec::with_capacity(blocks.len() * entry as usize);
+        let mut records = Vec::with_capacity(blocks.len() * self.record_size());
         for (&block, image) in blocks.iter().zip(bytes.chunks(self.block_size)) {
             let is_new = self.kept.insert((part, block));
             assert!(is_new, "a second image of a block would not be that of the moment");
-            entries.extend_from_slice(&(part as u64).to_le_bytes());
-            entries.extend_from_slice(&block.to_le_bytes());
-            entries.extend_from_slice(image);
+            records.extend_from_slice(&(part as u64).to_le_bytes());
+            records.extend_from_slice(&block.to_le_bytes());
+            records.extend_from_slice(image);
         }
-        self.file.write_all_at(&entries, offset)?;
-        self.count += blocks.len() as u64;
+        self.append(&records)?;
+        self.images += blocks.len() as u64;
+        Ok(())
+    }
+
+    /// Records that runs of the volume's blocks (start and length) were freed: from here on they may become anything. After
+    /// an error the caller gives up.
+    pub fn note_freed(&mut self, runs: impl IntoIterator<Item = (u64, u64)>) -> io::Result<()> {
+        let mut new = Vec::new();
+        for (start, length) in runs {
+            self.freed.insert(start, length, |start, length| new.push((start, length)));
+        }
+        let mut records = Vec::new();
+        for runs in new.chunks(self.block_size / RUN_SIZE) {
+            let end = records.len() + self.record_size();
+            records.extend_from_slice(&FREED.to_le_bytes());
+            records.extend_from_slice(&(runs.len() as u64).to_le_bytes());
+            for (start, length) in runs {
+                records.extend_from_slice(&start.to_le_bytes());
+                records.extend_from_slice(&length.to_le_bytes());
+            }
+            records.resize(end, 0);
+        }
+        if records.is_empty() { Ok(()) } else { self.append(&records) }
+    }
+
+    fn record_size(&self) -> usize {
+        HEAD_SIZE + self.block_size
+    }
+
+    fn append(&mut self, records: &[u8]) -> io::Result<()> {
+        let size = self.record_size() as u64;
+        let offset = HEADER_SIZE + self.count * size;
+        if offset + records.len() as u64 > self.room {
+            let what = format!("more was written over than fits {} MiB", self.room >> 20);
+            return Err(io::Error::new(io::ErrorKind::StorageFull, what));
+        }
+        self.file.write_all_at(records, offset)?;
+        self.count += records.len() as u64 / size;
         self.write_header(HELD)
     }
 
@@ -155,6 +204,14 @@ impl Moment {
         }
     }
 
+    /// Blocks of the volume among `count` from `first` on that were freed since the moment. Asked after they were read: what
+    /// was read of the others is what they held at the moment.
+    pub fn freed_since(&self, first: u64, count: u64) -> io::Result<Vec<u64>> {
+        self.images.refresh()?;
+        let index = self.images.index.read();
+        Ok((first..first + count).filter(|&block| index.freed.contains(block)).collect())
+    }
+
     fn view(&self, base: &Arc<dyn BlockDevice>, part: Part) -> Arc<dyn BlockDevice> {
         Arc::new(View { images: Arc::clone(&self.images), base: Arc::clone(base), part })
     }
@@ -168,10 +225,11 @@ struct Images {
 
 #[derive(Default)]
 struct Index {
-    /// Images that have been noted.
+    /// Records that have been noted.
     count: u64,
-    /// Number of each block's image.
+    /// Number of the record with each block's image.
     numbers: HashMap<(Part, u64), u64>,
+    freed: BlockSet,
 }
 
 impl Images {
@@ -203,7 +261,7 @@ impl Images {
         HEADER_SIZE + number * (HEAD_SIZE + self.block_size) as u64
     }
 
-    /// Notes images that are new since the last time.
+    /// Notes records that are new since the last time.
     fn refresh(&self) -> io::Result<()> {
         let (count, state) = self.read_header()?;
         if state == GIVEN_UP {
@@ -217,9 +275,23 @@ impl Images {
             let mut head = [0; HEAD_SIZE];
             self.file.read_exact_at(&mut head, self.offset(number))?;
             let word = |at: usize| u64::from_le_bytes(head[at..][..8].try_into().expect("8 bytes"));
-            let part = if word(0) == Part::Log as u64 { Part::Log } else { Part::Volume };
-            index.numbers.insert((part, word(8)), number);
+            if word(0) == FREED {
+                self.note_freed(&mut index.freed, number, word(8))?;
+            } else {
+                let part = if word(0) == Part::Log as u64 { Part::Log } else { Part::Volume };
+                index.numbers.insert((part, word(8)), number);
+            }
             index.count = number + 1;
+        }
+        Ok(())
+    }
+
+    fn note_freed(&self, freed: &mut BlockSet, number: u64, runs: u64) -> io::Result<()> {
+        let mut bytes = vec![0; (runs as usize).min(self.block_size / RUN_SIZE) * RUN_SIZE];
+        self.file.read_exact_at(&mut bytes, self.offset(number) + HEAD_SIZE as u64)?;
+        for run in bytes.chunks(RUN_SIZE) {
+            let word = |at: usize| u64::from_le_bytes(run[at..][..8].try_into().expect("8 bytes"));
+            freed.insert(word(0), word(8), |_, _| ());
         }
         Ok(())
     }
@@ -320,7 +392,7 @@ mod tests {
             log.write(number * BLOCK as u64, &block(77)).unwrap();
         }
         assert!(images.has(Part::Volume, 2) && !images.has(Part::Log, 2));
-        assert_eq!(images.count(), 3);
+        assert_eq!(images.image_count(), 3);
         // Whole, from within one block to within another, and inside one.
         for (from, to) in [(0, 8 * BLOCK), (BLOCK + 100, 3 * BLOCK + 50), (2 * BLOCK + 8, 2 * BLOCK + 16)] {
             let mut seen = vec![0; to - from];
@@ -333,6 +405,28 @@ mod tests {
         assert!(seen.chunks(BLOCK).enumerate().all(|(number, bytes)| bytes == block(if number == 2 { 77 } else { 0 })));
         assert!(volume.write(0, &block(1)).is_err() && volume.flush().is_err() && volume.discard(0, 512).is_err());
         assert_eq!(moment.given_up().unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_freed_is_told_once_and_costs_no_image() {
+        let device = Arc::new(MemoryDevice::new(8 * BLOCK as u64));
+        // For an image and two records of freed runs, of which one holds 32.
+        let file = file(3);
+        let mut images = BeforeImages::new(file.try_clone().unwrap(), BLOCK).unwrap();
+        let moment = Moment::new(file, BLOCK, device, None).unwrap();
+        assert_eq!(moment.freed_since(0, 1000).unwrap(), []);
+        images.note_freed((0..31).map(|number| (100 + number * 10, 2))).unwrap();
+        images.keep(Part::Volume, &[3], &block(3)).unwrap();
+        let expected: Vec<u64> = (0..31).flat_map(|number| [100 + number * 10, 101 + number * 10]).collect();
+        assert_eq!(moment.freed_since(0, 1000).unwrap(), expected);
+        // Used again and freed again, as often as it may be: the room is for 32 more runs, and these are 31 new ones.
+        for _ in 0..100 {
+            images.note_freed([(100, 302)]).unwrap();
+        }
+        assert_eq!(moment.freed_since(99, 5).unwrap(), [100, 101, 102, 103]);
+        assert_eq!(moment.freed_since(401, 9).unwrap(), [401]);
+        assert_eq!(images.image_count(), 1);
+        assert_eq!(images.note_freed([(5000, 1)]).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 
     #[test]

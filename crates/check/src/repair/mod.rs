@@ -49,7 +49,7 @@ pub(crate) fn repair(
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
     let Outcome { mut report, superblock, .. } =
-        look(device, log_device, &Options { scrub: false, ..options.clone() })?;
+        look(device, log_device, &Options { scrub: false, ..options.clone() }, None)?;
     let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
     if unknown != 0 {
         return Err(Incompatible::Features { bits: unknown }.into());
@@ -59,7 +59,7 @@ pub(crate) fn repair(
         if !options.scrub {
             return Ok(report);
         }
-        let scrubbed = look(device, log_device, options)?;
+        let scrubbed = look(device, log_device, options, None)?;
         if !options.accept_contents || scrubbed.wrong_data.is_empty() {
             return Ok(scrubbed.report);
         }
@@ -71,7 +71,7 @@ pub(crate) fn repair(
         return accepted(device, log_device, options, report, &scrubbed.wrong_data);
     }
     report.actions = Repair::run(device, log_device, superblock, options)?;
-    let after = look(device, log_device, options)?;
+    let after = look(device, log_device, options, None)?;
     if options.accept_contents && !after.wrong_data.is_empty() {
         let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
         report.findings.extend(told);
@@ -105,7 +105,7 @@ fn accepted(
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
     tables::accept(&reader, blocks)?;
     report.actions.push(format!("blocks of data taken as they are, as was asked for: {}", blocks.len()));
-    Ok(repaired(report, look(device, log_device, options)?.report))
+    Ok(repaired(report, look(device, log_device, options, None)?.report))
 }
 
 /// An inode that was found.

@@ -56,8 +56,8 @@ pub struct Fsck {
     #[arg(short, long)]
     force: bool,
     /// Read all file data too, compare it with its checksums if the volume has them, and say which bytes of which files are
-    /// damaged; the volume must not be in use, for its contents are then of no one moment
-    #[arg(long, conflicts_with = "online")]
+    /// damaged; of a mounted volume with --online, but for what is removed or written over before it was read
+    #[arg(long)]
     scrub: bool,
     /// With -y and --scrub: take data that differs from its checksum as it is, and write the checksum anew
     #[arg(long, requires_all = ["yes", "scrub"], conflicts_with_all = ["no", "preen"])]
@@ -95,13 +95,15 @@ impl Command for Fsck {
         copy. A volume that is in use is \
         refused, but for -n, which looks at its last commit and says so when the volume is too busy to be looked at, and for \
         --online: the daemon that has it mounted commits, and from then on keeps what it writes over, so that one \
-        state of it can be checked for as long as that takes. What nobody has mounted, --online checks as -n does. Nothing \
+        state of it can be checked for as long as that takes. With --scrub that goes for the contents too; it keeps none of \
+        them, so what is removed or written over before it was read is counted and not compared. What nobody has mounted, --online checks as -n does. Nothing \
         but -y, -p and the answer to the question writes to a volume. Called as fsck.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad fsck -n vol.img", "says what is wrong and changes nothing"),
         ("myriad fsck -n --scrub vol.img", "reads everything, and names the files with damaged contents"),
         ("myriad fsck -y --json vol.img > report.json", "repairs, and keeps the report"),
         ("myriad fsck --online /mnt", "says whether a mounted volume is sound, while it is used"),
+        ("myriad fsck --online --scrub /mnt", "reads all contents of it as well"),
         ("fsck.myriad -p /dev/sdb1", "what the machine runs at its start"),
     ];
     const EXIT: &'static [(u8, &'static str)] = &[
@@ -222,7 +224,10 @@ impl Fsck {
         } else {
             self.print_findings(&mut out, &checked.report)?;
             out.finish()?;
-            let next = if checked.report.is_sound() { "" } else { "; unmount it first" };
+            if let Some(scrub) = &checked.report.scrub {
+                context.note(&format!("{name}: {}", scrubbed(scrub, checked.has_checksums)));
+            }
+            let next = if has_only_damaged_data(&checked.report) { "" } else { "; unmount it first" };
             context.note(&format!("{name}: {}{next}", summary(&checked.report)));
         }
         Ok(status(&checked.report))
@@ -327,14 +332,18 @@ fn status(report: &Report) -> Status {
 }
 
 fn scrubbed(scrub: &Scrub, has_checksums: bool) -> String {
-    let Scrub { data_blocks, compared_blocks, damaged_blocks } = *scrub;
+    let Scrub { data_blocks, compared_blocks, damaged_blocks, freed_blocks } = *scrub;
     let read = count(data_blocks, "block");
     let compared = match compared_blocks {
         _ if !has_checksums => "the volume has no checksums of them, contents could not be compared".to_owned(),
         all if all == data_blocks => "all compared with their checksums".to_owned(),
         some => format!("{some} of them compared with their checksums"),
     };
-    format!("{read} of file data read, {compared}; {damaged_blocks} damaged")
+    let freed = match freed_blocks {
+        0 => String::new(),
+        some => format!(", {some} removed or written over meanwhile"),
+    };
+    format!("{read} of file data read, {compared}{freed}; {damaged_blocks} damaged")
 }
 
 fn summary(report: &Report) -> String {
@@ -346,10 +355,9 @@ fn summary(report: &Report) -> String {
         totals.free_blocks,
         totals.blocks
     );
-    let is_damaged_data = |finding: &Finding| finding.file.is_some();
     match (report.finding_count, report.repaired) {
         (0, _) => format!("sound: {files}"),
-        (found, false) if report.findings.iter().all(is_damaged_data) => {
+        (found, false) if has_only_damaged_data(report) => {
             format!("{} of damaged contents; restore those files from a copy, or remove them", count(found, "finding"))
         }
         (found, false) => {
@@ -367,6 +375,11 @@ fn summary(report: &Report) -> String {
             format!("{found}, {} left; copy what can be read to a new volume", report.remaining_count)
         }
     }
+}
+
+/// Whether nothing was found, or damaged contents and nothing else.
+fn has_only_damaged_data(report: &Report) -> bool {
+    report.findings.iter().all(|finding: &Finding| finding.file.is_some())
 }
 
 fn explain(error: CheckError, name: &str) -> anyhow::Error {

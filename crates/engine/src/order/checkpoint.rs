@@ -295,6 +295,7 @@ impl Checkpointer {
         self.needed_lsn = u64::MAX;
         // Before they can be allocated, and written as what nobody looks at.
         self.keep(volume, freed.revokes.iter().map(|block| block.0));
+        self.note_freed(&freed.limbo);
         self.released.append(&mut freed.limbo);
         self.move_tail(volume);
         // Not flushed yet, so only the next checkpoint moves the tail past them.

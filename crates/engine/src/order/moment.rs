@@ -9,8 +9,12 @@
 //!  - metadata blocks that an epoch freed, when it is durable: from then on they may become anything, and what becomes of them
 //!    is written as a fresh block or as file data, which are not looked at here.
 //!
-//! All other writes go to blocks that were free or file data at the moment. So nothing waits, frees are not held back, and a
-//! block costs one more read, the first time that it is written over. Whatever goes wrong ends the moment, never a checkpoint.
+//! All other writes go to blocks that were free or file data at the moment. Of file data no image is kept. Where it has
+//! checksums it is never written over in its place, so until it is freed it is what it was; that it was freed is recorded, when
+//! the epoch that did it is durable, and the reader passes over it. Where it has none, what a read gives says nothing anyway.
+//!
+//! So nothing waits, frees are not held back, and a block of metadata costs one more read, the first time that it is written
+//! over. Whatever goes wrong ends the moment, never a checkpoint.
 //!
 //! Locking: all of it under the checkpointer's lock.
 
@@ -20,7 +24,7 @@ use crate::order::checkpoint::Checkpointer;
 use crate::types::{Order, Time};
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, BeforeImages, BlockDevice, Moment, Part, ReadRequest};
-use myriad_format::Lsn;
+use myriad_format::{FsBlock, Lsn};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -121,6 +125,15 @@ impl Checkpointer {
     pub fn give_up_moment(&mut self, why: &str) {
         if let Some(held) = self.held.take() {
             held.images.give_up(why);
+        }
+    }
+
+    /// Records what a durable epoch freed, before it may become something else.
+    pub(super) fn note_freed(&mut self, freed: &[(FsBlock, u32)]) {
+        let Some(held) = &mut self.held else { return };
+        let runs = freed.iter().map(|&(start, length)| (start.0, u64::from(length)));
+        if let Err(error) = held.images.note_freed(runs) {
+            self.give_up_moment(&error.to_string());
         }
     }
 

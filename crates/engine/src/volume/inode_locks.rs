@@ -1,10 +1,10 @@
-//! Inode locks: inodes share a lock by hash; an operation that needs several takes them in the order of their stripes.
+//! Inode locks, hashed onto stripes.
 
 use super::Volume;
 use crate::locks::{RwLockReadGuard, RwLockWriteGuard};
 use myriad_format::Ino;
 
-/// Inode locks. Inodes share a lock by hash; an operation that needs several takes them in the order of their numbers,
+/// Inode locks. Inodes share a lock by hash; an operation that needs several takes them in the order of their stripes,
 /// each once.
 pub(super) const STRIPES: usize = 4096;
 

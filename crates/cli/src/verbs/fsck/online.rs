@@ -28,6 +28,8 @@ const MOMENTS_MAX: u32 = 3;
 /// A moment, for whoever wants to know which one was checked.
 pub struct Checked {
     pub report: Report,
+    /// Whether the volume has checksums of file data.
+    pub has_checksums: bool,
     pub moment: Option<Value>,
 }
 
@@ -67,10 +69,11 @@ pub fn check_mounted(
     let name = image_name(&status.image);
     let offset = FileOptions { offset: status.offset, ..FileOptions::default() };
     let device = FileDevice::open_with(&status.image, Access::ReadOnly, &offset).map_err(explain_open)?;
+    let has_checksums = super::superblock(&device).is_some_and(|superblock| superblock.geometry().has_checksums);
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     if status.read_only {
         let report = check(device, log, options).map_err(explain)?;
-        return Ok(Checked { report, moment: None });
+        return Ok(Checked { report, has_checksums, moment: None });
     }
     for _ in 0..MOMENTS_MAX {
         let file = file_for_images(room)?;
@@ -93,7 +96,7 @@ pub fn check_mounted(
         match looked {
             Online::Checked(report) => {
                 let moment = json!({ "log_position": position, "time": time });
-                return Ok(Checked { report, moment: Some(moment) });
+                return Ok(Checked { report, has_checksums, moment: Some(moment) });
             }
             Online::GivenUp(why) => context.note(&format!("{name}: the moment is lost: {why}")),
         }
