@@ -314,6 +314,59 @@ fn a_plain_user_mounts_and_unmounts() {
 }
 
 #[test]
+fn a_remount_changes_the_kernel_s_part() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may remount");
+        return;
+    }
+    let helper = place.path("mount.fuse.myriad");
+    symlink(PROGRAM, &helper).unwrap();
+    let image = place.path("vol.img");
+    let remount = |options: &str| {
+        let arguments = [image.to_str().unwrap(), "mnt", "-o", options];
+        answer(place.command(&helper, &arguments).spawn().unwrap())
+    };
+    let options = || place.mount_line("mnt").expect("it is mounted")[2].clone();
+    remount("rw,remount").expect(1, &["mnt: no Myriad volume is mounted there"]);
+    place.mount("-o noexec,commit=0");
+    fs::write(place.mounted("file"), b"written before").unwrap();
+    // With what the kernel shows, as mount(8) does.
+    remount("ro,noexec,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount").ok();
+    assert!(options().starts_with("ro,nosuid,nodev,noexec,"), "{}", options());
+    assert_eq!(fs::write(place.mounted("file"), b"x").unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(place.status()["read_only"], true);
+    // Durable, though nobody asked: a copy of the image has it.
+    fs::copy(&image, place.path("copy.img")).unwrap();
+    assert_eq!(place.line("cat copy.img:/file").ok().out, b"written before");
+    // What is not spoken of stays, what contradicts itself is as the last word says.
+    remount("remount,exec").ok();
+    assert!(options().starts_with("ro,nosuid,nodev,relatime"), "{}", options());
+    remount("remount,ro,rw").ok();
+    assert!(options().starts_with("rw,nosuid,nodev,relatime"), "{}", options());
+    fs::write(place.mounted("file"), b"written after").unwrap();
+    assert_eq!(place.status()["read_only"], false);
+    let open = fs::File::create(place.mounted("open")).unwrap();
+    remount("remount,ro").expect(1, &["mnt: changing the mount on", "close the files that are open for writing"]);
+    drop(open);
+    for (options, code, said) in [
+        ("remount,cachesize=1G", 0, "option `cachesize=1G` stays as it is until the volume is mounted anew"),
+        ("remount,rdonly", 2, "unknown option `rdonly`"),
+        ("remount,commit=x", 2, "option `commit`"),
+        ("remount,_netdev,x-systemd.automount", 0, ""),
+    ] {
+        remount(options).expect(code, &[said]);
+    }
+    assert!(options().starts_with("rw,"), "{}", options());
+    place.umount();
+    place.assert_sound();
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"written after");
+    place.mount("-o ro");
+    remount("remount,rw")
+        .expect(1, &["its daemon has the volume open for reading only; unmount it and mount it again"]);
+}
+
+#[test]
 fn the_control_socket_is_private_and_takes_any_bytes() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     place.mount("");

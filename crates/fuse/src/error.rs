@@ -12,6 +12,8 @@ pub enum MountError {
     Device(io::Error),
     #[error("mounting on {}: {source}", .path.display())]
     Mount { path: PathBuf, source: io::Error },
+    #[error("changing the mount on {}: {source}", .path.display())]
+    Remount { path: PathBuf, source: io::Error },
     #[error("fusermount3: {0}; install fuse3, or mount as root")]
     Helper(String),
     #[error("the kernel's FUSE protocol is {major}.{minor}; 7.31 or later is needed (Linux 5.4)")]

@@ -19,6 +19,33 @@ use std::process::{Command, Stdio};
 
 pub(crate) const HELPER: &str = "fusermount3";
 
+/// The flag of a word that the kernel knows for a mount, and whether the word sets it.
+pub(crate) fn flag_of(word: &str) -> Option<(MountFlags, bool)> {
+    Some(match word {
+        "ro" => (MountFlags::RDONLY, true),
+        "rw" => (MountFlags::RDONLY, false),
+        "suid" => (MountFlags::NOSUID, false),
+        "nosuid" => (MountFlags::NOSUID, true),
+        "dev" => (MountFlags::NODEV, false),
+        "nodev" => (MountFlags::NODEV, true),
+        "exec" => (MountFlags::NOEXEC, false),
+        "noexec" => (MountFlags::NOEXEC, true),
+        "atime" => (MountFlags::NOATIME, false),
+        "noatime" => (MountFlags::NOATIME, true),
+        "diratime" => (MountFlags::NODIRATIME, false),
+        "nodiratime" => (MountFlags::NODIRATIME, true),
+        "relatime" => (MountFlags::RELATIME, true),
+        "norelatime" => (MountFlags::RELATIME, false),
+        "strictatime" => (MountFlags::STRICTATIME, true),
+        "lazytime" => (MountFlags::LAZYTIME, true),
+        "nolazytime" => (MountFlags::LAZYTIME, false),
+        "sync" => (MountFlags::SYNCHRONOUS, true),
+        "async" => (MountFlags::SYNCHRONOUS, false),
+        "dirsync" => (MountFlags::DIRSYNC, true),
+        _ => return None,
+    })
+}
+
 /// A mount that is taken away when this goes, unless it is gone already.
 pub struct MountPoint {
     path: PathBuf,
@@ -75,30 +102,11 @@ impl KernelOptions {
         }
         for word in &options.kernel_options {
             let (flag, on) = match word.as_str() {
-                "ro" => (MountFlags::RDONLY, true),
                 "rw" => (MountFlags::RDONLY, options.read_only),
-                "suid" => (MountFlags::NOSUID, false),
-                "nosuid" => (MountFlags::NOSUID, true),
-                "dev" => (MountFlags::NODEV, false),
-                "nodev" => (MountFlags::NODEV, true),
-                "exec" => (MountFlags::NOEXEC, false),
-                "noexec" => (MountFlags::NOEXEC, true),
-                "atime" => (MountFlags::NOATIME, false),
-                "noatime" => (MountFlags::NOATIME, true),
-                "diratime" => (MountFlags::NODIRATIME, false),
-                "nodiratime" => (MountFlags::NODIRATIME, true),
-                "relatime" => (MountFlags::RELATIME, true),
-                "norelatime" => (MountFlags::RELATIME, false),
-                "strictatime" => (MountFlags::STRICTATIME, true),
-                "lazytime" => (MountFlags::LAZYTIME, true),
-                "nolazytime" => (MountFlags::LAZYTIME, false),
-                "sync" => (MountFlags::SYNCHRONOUS, true),
-                "async" => (MountFlags::SYNCHRONOUS, false),
-                "dirsync" => (MountFlags::DIRSYNC, true),
-                _ => {
-                    let reason = "is none that the kernel knows for a mount".to_owned();
-                    return Err(MountError::Option { option: word.clone(), reason });
-                }
+                word => flag_of(word).ok_or_else(|| MountError::Option {
+                    option: word.into(),
+                    reason: "is none that the kernel knows for a mount".into(),
+                })?,
             };
             flags.set(flag, on);
             // fusermount3 sets nosuid and nodev itself and does not know all of these words.

@@ -20,11 +20,17 @@ pub struct Entry {
     pub mount_point: PathBuf,
     pub fs_type: String,
     pub source: PathBuf,
+    /// Of the mount, then of its file system: `ro` of either makes it read-only.
+    pub options: Vec<String>,
 }
 
 impl Entry {
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.options.iter().any(|option| option == "ro")
     }
 
     /// `36 35 98:0 /root /mount/point rw,noatime shared:1 - fuse.myriad /a.img rw,user_id=0`
@@ -35,8 +41,12 @@ impl Entry {
         let id = text(fields.next()?)?.parse().ok()?;
         let device = text(fields.nth(1)?)?;
         let mount_point = unescape(fields.nth(1)?);
+        let of_mount = text(fields.next()?)?;
         fields.find(|&field| field == b"-")?;
-        Some(Self { id, device, mount_point, fs_type: text(fields.next()?)?, source: unescape(fields.next()?) })
+        let (fs_type, source) = (text(fields.next()?)?, unescape(fields.next()?));
+        let of_system = String::from_utf8_lossy(fields.next()?);
+        let options = of_mount.split(',').chain(of_system.split(',')).map(str::to_owned).collect();
+        Some(Self { id, device, mount_point, fs_type, source, options })
     }
 }
 
@@ -96,6 +106,10 @@ mod tests {
         assert_eq!((entry.id, &*entry.device), (118, "0:45"));
         assert_eq!(entry.mount_point, Path::new("/mnt/a b\\"));
         assert_eq!((entry.source.as_path(), entry.is_ours()), (Path::new("/x\ty.img"), true));
+        assert_eq!(entry.options, ["rw", "nosuid", "rw", "user_id=0"]);
+        assert!(!entry.is_read_only());
+        let read_only = line.replace(" rw,user_id", " ro,user_id");
+        assert!(Entry::parse(read_only.as_bytes()).unwrap().is_read_only());
         for line in ["", " - ", "1 2 3", "x 29 0:45 / /mnt rw - ext4 /dev/a rw", "1 2 0:1 / /m rw -"] {
             assert_eq!(Entry::parse(line.as_bytes()), None, "{line}");
         }

@@ -4,6 +4,7 @@
 //!     daemon    the process that has the volume, from opening to closing
 //!     detach    how it outlives the command that started it
 //!     control   its socket: how commands find it and what they ask it
+//!     remount   how the kernel has a mount, changed
 //!     log       what it has to tell while nobody looks
 //!     stats     the figures of a live mount
 //!     users     which processes use a mount
@@ -13,5 +14,6 @@ pub mod daemon;
 pub mod detach;
 pub mod log;
 pub mod options;
+pub mod remount;
 pub mod stats;
 pub mod users;

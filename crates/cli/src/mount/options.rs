@@ -197,10 +197,14 @@ const GROUPS: &[Group] = &[
             kernel!("dirsync", "every change of a name is durable when it returns"),
             kernel!("nodiratime", "directories' access times are never written"),
             kernel!("diratime", "the opposite of nodiratime"),
+            accepted(
+                "remount",
+                "changes a mount that is there: ro, rw, and the words under this heading; only root may",
+            ),
         ],
     },
     Group {
-        heading: "Read by mount(8) and systemd in fstab, without effect here",
+        heading: FOR_OTHERS,
         words: &[
             accepted("defaults", "what is the default in any case"),
             accepted("nofail", "starting up goes on if the mount fails"),
@@ -216,6 +220,8 @@ const GROUPS: &[Group] = &[
         ],
     },
 ];
+
+const FOR_OTHERS: &str = "Read by mount(8) and systemd in fstab, without effect here";
 
 /// Options whose names begin so are for others to read.
 const FOREIGN: [&str; 2] = ["x-", "X-"];
@@ -295,6 +301,12 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// Whether a word stands for something that the daemon or the engine does from the mount's beginning.
+pub fn is_ours_to_carry_out(name: &str) -> bool {
+    let group = GROUPS.iter().find(|group| group.words.iter().any(|word| word.name == name));
+    group.is_some_and(|group| group.heading != FOR_OTHERS) && name != "remount"
 }
 
 fn words() -> impl Iterator<Item = &'static Word> {

@@ -5,7 +5,7 @@ use crate::failure::{At, Failure, image_name};
 use crate::mount::daemon::{self, Job};
 use crate::mount::log::Level;
 use crate::mount::options::{self, Settings};
-use crate::mount::{control, detach};
+use crate::mount::{control, detach, remount};
 use crate::show::table;
 use crate::verb::{Command, Example, Status};
 use anyhow::Result;
@@ -74,7 +74,9 @@ impl Command for Mount {
         permissions, and their own options for opening play no part.\n\n\
         In fstab the type is fuse.myriad: /srv/mail.img /srv/mail fuse.myriad allow_other,nofail 0 0\n\n\
         SIGTERM unmounts and closes the volume. A mount whose daemon was killed answers with errors; mounting on its \
-        directory again replaces it. Messages go to the system's log.";
+        directory again replaces it. Messages go to the system's log.\n\n\
+        -o remount changes how the kernel has a mount (ro, rw, noexec ...), as mount(8) calls it: what was written is durable \
+        when a mount has become read-only. The daemon goes on as it began: what it was told otherwise stays.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad mount vol.img /mnt", "mounts a volume"),
         ("myriad mount -f -v -o ro,allow_other vol.img /mnt", "mounts it read-only for all users, and stays"),
@@ -82,6 +84,7 @@ impl Command for Mount {
             "sudo mount -t fuse.myriad -o cachesize=1G /srv/vol.img /srv/vol",
             "does it as mount(8) does all file systems",
         ),
+        ("sudo mount -o remount,ro /srv/vol", "makes it read-only where it is"),
         ("myriad mount", "shows what is mounted"),
     ];
     const MORE: fn() -> String = options::help;
@@ -92,6 +95,13 @@ impl Command for Mount {
             let file = File::open(namespace).at(image_name(namespace))?;
             let entered = move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount));
             entered.map_err(io::Error::from).at(image_name(namespace))?;
+        }
+        if remount::is_asked(&self.options) {
+            let mut options = self.options.clone();
+            options.extend(self.read_only.then(|| "ro".to_owned()));
+            options.extend(self.read_write.then(|| "rw".to_owned()));
+            remount::run(context, directory, &options, self.sloppy, self.fake)?;
+            return Ok(Status::OK);
         }
         let image = std::path::absolute(image).at(image_name(image))?;
         let mut settings = Settings::new(image.to_string_lossy().into_owned());
@@ -163,15 +173,15 @@ impl Mount {
 
     fn list(&self, context: &Context) -> Result<Status> {
         let mut rows = Vec::new();
-        for daemon in control::all()? {
-            if !daemon.is_mounted()? {
-                continue;
-            }
+        for mut daemon in control::all()? {
+            let Some(mount) = daemon.mount()? else { continue };
+            let status = &mut daemon.status;
+            // The kernel may have been told so since.
+            status.read_only |= mount.is_read_only();
             if self.json {
-                context.out().json(&daemon.status.json())?;
+                context.out().json(&status.json())?;
                 continue;
             }
-            let status = &daemon.status;
             let how = if status.read_only { "ro" } else { "rw" };
             let offset = if status.offset > 0 { format!(" at {}", status.offset) } else { String::new() };
             rows.push(vec![

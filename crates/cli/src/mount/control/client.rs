@@ -64,7 +64,12 @@ impl Daemon {
 
     /// Whether the kernel still has its mount; after an unmount a daemon takes its time to close the volume.
     pub fn is_mounted(&self) -> Result<bool> {
-        Ok(mounts::with_device(&self.status.device).at("/proc/self/mountinfo")?.is_some())
+        Ok(self.mount()?.is_some())
+    }
+
+    /// Its mount, while the kernel has it.
+    pub fn mount(&self) -> Result<Option<mounts::Entry>> {
+        mounts::with_device(&self.status.device).at("/proc/self/mountinfo")
     }
 }
 

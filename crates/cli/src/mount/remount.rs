@@ -1,0 +1,71 @@
+//! `mount -o remount`: how the kernel has a mount, changed. The daemon goes on as it began.
+
+use super::control;
+use super::options::{self, Settings};
+use crate::context::Context;
+use crate::failure::{At, Failure, image_name};
+use anyhow::Result;
+use myriad_fuse::{MountError, can_remount, mounts, real_path, remount};
+use std::io;
+use std::path::Path;
+
+/// What the kernel shows of a mount, and mount(8) therefore hands back.
+const SHOWN: [&str; 4] = ["user_id", "group_id", "max_read", "blksize"];
+/// Shown as well, though they are words of ours.
+const KEPT: [&str; 2] = ["allow_other", "default_permissions"];
+
+/// Whether options ask for it.
+pub fn is_asked<'a>(options: impl IntoIterator<Item = &'a String>) -> bool {
+    words(options).any(|word| word == "remount")
+}
+
+/// Changes the mount on a directory. `fake`: looks whether there is one, and does nothing.
+pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool, fake: bool) -> Result<()> {
+    let mount_point = real_path(directory).at(image_name(directory))?;
+    let mount = mounts::mounted_at(&mount_point).at("/proc/self/mountinfo")?.filter(mounts::Entry::is_ours);
+    let Some(mount) = mount else {
+        let next = "name a directory that a volume is mounted on";
+        return Err(Failure::new(image_name(directory), "no Myriad volume is mounted there", next).into());
+    };
+    let mut wanted = Vec::new();
+    for word in words(options).filter(|word| !SHOWN.contains(&name_of(word))) {
+        // Misspelt, it is as wrong as at the first time.
+        let pass_over = |word: &str| context.note(&format!("myriad: option `{word}` is not known, and passed over"));
+        Settings::new(String::new())
+            .read(word, sloppy, pass_over)
+            .map_err(|what| Failure::usage("mount", what, "myriad mount --help lists the options"))?;
+        if can_remount(word) {
+            wanted.push(word);
+        } else if options::is_ours_to_carry_out(name_of(word)) && !KEPT.contains(&word) {
+            context.note(&format!("myriad: option `{word}` stays as it is until the volume is mounted anew"));
+        }
+    }
+    if fake {
+        return Ok(());
+    }
+    let is_for_writing = wanted.iter().rfind(|word| matches!(**word, "ro" | "rw")) == Some(&"rw");
+    let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);
+    if is_for_writing && daemon.is_some_and(|daemon| daemon.status.read_only) {
+        let what = "its daemon has the volume open for reading only";
+        return Err(Failure::new(image_name(directory), what, "unmount it and mount it again").into());
+    }
+    remount(&mount, wanted.into_iter()).map_err(|error| {
+        let next = match &error {
+            MountError::Remount { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => "only root may do that",
+                io::ErrorKind::ResourceBusy => "close the files that are open for writing",
+                _ => "see whether its daemon is alive",
+            },
+            _ => "",
+        };
+        Failure::new(image_name(directory), error.to_string(), next).into()
+    })
+}
+
+fn words<'a>(options: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {
+    options.into_iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty())
+}
+
+fn name_of(word: &str) -> &str {
+    word.split_once('=').map_or(word, |(name, _)| name)
+}
