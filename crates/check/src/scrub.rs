@@ -115,6 +115,7 @@ pub(crate) fn scrub(context: &Context<'_>, slots: &SlotTable, directories: &Dire
 struct Reading<'a> {
     context: &'a Context<'a>,
     found: &'a Found,
+    /// As long as the longest read so far: a small volume is scrubbed in less time than a megabyte is cleared.
     buffer: AlignedBuf,
     /// The block of a table at hand; empty bytes: it cannot be believed, which its group's pass has reported.
     table: (FsBlock, Vec<u8>),
@@ -122,12 +123,11 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn new(context: &'a Context<'a>, found: &'a Found) -> Self {
-        let buffer = AlignedBuf::zeroed(READ_BYTES.max(context.geometry.block_size()));
-        Self { context, found, buffer, table: (FsBlock::NONE, Vec::new()) }
+        Self { context, found, buffer: AlignedBuf::zeroed(0), table: (FsBlock::NONE, Vec::new()) }
     }
 
     fn blocks_max(&self) -> u64 {
-        (self.buffer.len() / self.context.geometry.block_size()) as u64
+        (READ_BYTES / self.context.geometry.block_size()).max(1) as u64
     }
 
     /// Reads a run and compares what is still of the moment.
@@ -167,7 +167,11 @@ impl<'a> Reading<'a> {
     fn fill(&mut self, start: FsBlock, count: u64) -> BTreeMap<FsBlock, String> {
         let block_size = self.context.geometry.block_size();
         let reader = &self.context.reader;
-        let bytes = &mut self.buffer[..count as usize * block_size];
+        let length = count as usize * block_size;
+        if self.buffer.len() < length {
+            self.buffer = AlignedBuf::zeroed(length.next_power_of_two());
+        }
+        let bytes = &mut self.buffer[..length];
         if reader.read_device(start, bytes).is_ok() {
             return BTreeMap::new();
         }
