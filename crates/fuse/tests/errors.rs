@@ -39,7 +39,7 @@ fn format(mkfs: &MkfsOptions) -> TempDir {
 
 /// Mounts the image in the folder, on a device that fails when told to.
 fn mount_on_faults(folder: TempDir, options: Options) -> (Mounted, Arc<FaultDevice<FileDevice>>) {
-    let device = FileDevice::open(&folder.path().join("image"), Access::ReadWrite).unwrap();
+    let device = FileDevice::open(folder.path().join("image"), Access::ReadWrite).unwrap();
     let device = Arc::new(FaultDevice::new(device));
     // Nothing is written behind the test's back.
     let open = MountOptions { cache_size: 32 << 20, commit_interval_ms: 3_600_000, ..MountOptions::default() };

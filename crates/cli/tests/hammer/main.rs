@@ -197,7 +197,7 @@ fn judge(directory: &Path, total: &mut Tally) -> Outcome {
 
     let counted = |name: &str| -> Result<i64, String> {
         let bytes = fs::read(directory.join(name)).map_err(failed)?;
-        Ok(bytes.try_into().map(i64::from_le_bytes).map_err(|bytes| format!("{name} is {bytes:?}"))?)
+        bytes.try_into().map(i64::from_le_bytes).map_err(|bytes| format!("{name} is {bytes:?}"))
     };
     for lock in LOCKS {
         equal(&lock_name(lock), counted(&counter_name(lock))?, total.get(lock))?;

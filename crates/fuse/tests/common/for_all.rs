@@ -2,7 +2,7 @@
 
 use rustix::fs::{self as unix, CWD, FileType, Mode};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
-use rustix::thread::{UnshareFlags, unshare};
+use rustix::thread::UnshareFlags;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub fn let_all_mount(folder: &Path) -> Result<(), String> {
     let node = place.join("fuse");
     let leave = || -> rustix::io::Result<()> {
         #[expect(deprecated, reason = "its hazard is shared descriptor tables, which a mount namespace leaves alone")]
-        unshare(UnshareFlags::NEWNS)?;
+        rustix::thread::unshare(UnshareFlags::NEWNS)?;
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         // The folder's own file system may allow no devices.
         mount("none", &place, "tmpfs", MountFlags::empty(), c"mode=755")?;
