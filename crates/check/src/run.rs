@@ -22,7 +22,7 @@ use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, NameHasher};
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// How far a check is.
@@ -53,12 +53,14 @@ pub struct Options<'a> {
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        // Asking opens files of the host: longer than it takes to read a small volume.
+        static THREADS: OnceLock<usize> = OnceLock::new();
+        let ask = || std::thread::available_parallelism().map_or(1, usize::from).min(16);
         Self {
             repair: false,
             scrub: false,
             accept_contents: false,
-            threads,
+            threads: *THREADS.get_or_init(ask),
             findings_max: 1000,
             progress: None,
             now: 0,
