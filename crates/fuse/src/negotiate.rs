@@ -82,7 +82,8 @@ pub fn negotiate(theirs: &InitIn, wishes: Wishes) -> (InitOut, Agreement) {
     let out = InitOut {
         major: MAJOR,
         minor: MINOR,
-        max_readahead: theirs.max_readahead.max(REQUEST_MAX as u32),
+        // The kernel takes the lesser of this and what the mount's device is set to, which is ours to set (`mount_point`).
+        max_readahead: u32::MAX,
         flags: agreed as u32,
         flags2: (agreed >> 32) as u32,
         max_background: 64,

@@ -461,6 +461,28 @@ fn what_need_not_be_asked_is_not_asked() {
     }
 }
 
+#[test]
+fn sequential_readers_send_large_requests() {
+    skip_without_mounts!();
+    for (max_readahead, requests) in [(4 << 20, 4..=14), (64 << 10, 60..=130)] {
+        let mount = mounted();
+        fs::write(mount.path("file"), vec![1; 8 << 20]).unwrap();
+        let mount = mount.remount(Options { max_readahead, ..Options::default() });
+        let device = fs::metadata(mount.root()).unwrap().dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        if let Err(error) = File::options().write(true).open(&setting) {
+            println!("skipped: {setting} cannot be changed here: {error}");
+            mount.unmount();
+            return;
+        }
+        assert_eq!(fs::read_to_string(&setting).unwrap().trim(), (max_readahead >> 10).to_string());
+        assert!(fs::read(mount.path("file")).unwrap().iter().all(|byte| *byte == 1));
+        assert!(requests.contains(&mount.requests("READ")), "{}", mount.handle().stats().to_text());
+        mount.unmount();
+    }
+}
+
 /// `find -type f` wants names, `du` attributes, and the kernel does not say which of them asks.
 #[test]
 fn who_lists_is_told_what_it_will_ask_for() {

@@ -162,6 +162,12 @@ const GROUPS: &[Group] = &[
                 put(&mut s.fuse.beside, true)
             }),
             word("nobeside", "the daemon serves wherever the scheduler puts it", |s, _| put(&mut s.fuse.beside, false)),
+            valued(
+                "max_readahead",
+                "SIZE",
+                "the most that the kernel reads ahead, where root mounts; without it 4M",
+                |s, v| set(&mut s.fuse.max_readahead, size::parse(v)),
+            ),
             word("noopen", "the kernel opens files without asking, the default", |s, _| put(&mut s.fuse.no_open, true)),
             word("open", "the daemon is asked at each open", |s, _| put(&mut s.fuse.no_open, false)),
             word("xattr", "extended attributes, the default", |s, _| put(&mut s.fuse.no_xattr, false)),
