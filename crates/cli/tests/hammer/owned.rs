@@ -58,6 +58,15 @@ impl Owned {
         let step = self.adopt(step);
         let expected = self.model.apply(&step);
         let mut got = self.direct.run(step.op.clone());
+        // While the kernel takes attributes that another thread has asked for, it may show older ones for a moment.
+        while let Op::Stat { .. } = &step.op {
+            let again = self.direct.run(step.op.clone());
+            let same = again == got;
+            got = again;
+            if same {
+                break;
+            }
+        }
         if let (Op::ReadDir { path }, Ok(Value::Entries(entries))) = (&step.op, &mut got)
             && self.model.find(path) == Some(ROOT)
         {

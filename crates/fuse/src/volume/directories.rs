@@ -63,6 +63,9 @@ impl VolumeService {
             if self.callers.wants_content(header.pid) {
                 self.kernel.read_ahead_files(listed);
             }
+            for entry in listed.iter().filter(|entry| told_of(entry)) {
+                self.tellings.tell(entry.ino, header.pid);
+            }
             let stats = self.kernel.stat_entries(directory, listed, told_of);
             let files = listed.iter().filter(|entry| entry.file_type != FileType::Directory);
             self.callers.told(header.pid, files.clone().count(), files.filter(|entry| told_of(entry)).count());

@@ -14,6 +14,7 @@ mod data;
 mod directories;
 mod names;
 mod special;
+mod tellings;
 
 use crate::negotiate::Agreement;
 use crate::nodes::Nodes;
@@ -28,6 +29,7 @@ use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
 use special::Special;
 use std::sync::Arc;
 use std::time::Duration;
+use tellings::Tellings;
 
 /// Handlers answer with a length or an errno.
 type Reply = Result<usize, Errno>;
@@ -41,6 +43,7 @@ pub struct VolumeService {
     kernel: Session,
     nodes: Arc<Nodes>,
     callers: Callers,
+    tellings: Tellings,
     agreement: Agreement,
     settings: Settings,
     special: Option<Special>,
@@ -80,8 +83,8 @@ impl VolumeService {
         let name_is_free = kernel.lookup(kernel.root(), special::DIRECTORY).is_err();
         let special = (options.stats_dir && name_is_free).then(Special::default);
         let recorder = Recorder::default();
-        let callers = Callers::new();
-        Self { fs, kernel, nodes, callers, agreement, settings, special, recorder, notifier, transport }
+        let (callers, tellings) = (Callers::new(), Tellings::new());
+        Self { fs, kernel, nodes, callers, tellings, agreement, settings, special, recorder, notifier, transport }
     }
 
     pub fn fs(&self) -> &Fs {
@@ -239,7 +242,12 @@ impl VolumeService {
 
 impl Service for VolumeService {
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
-        self.dispatch(request, out)
+        self.note_telling(request);
+        let answer = self.dispatch(request, out);
+        if matches!(answer, Answer::Bytes(_)) {
+            self.outdate_tellings(request);
+        }
+        answer
     }
 
     fn panicked(&self) {

@@ -28,6 +28,9 @@ impl VolumeService {
                 if !stat.is_dir() {
                     self.callers.looked_up(header.pid);
                 }
+                // Which inode it would be nobody knew; what changed it since then must show.
+                self.tellings.tell(self.nodes.id(stat.node()), header.pid);
+                let stat = self.kernel.stat_node(stat.node()).unwrap_or(stat);
                 self.tell(&stat, out)
             }
             // Node 0 says for how long the name is known to be missing.
