@@ -23,6 +23,8 @@ const REACH: u64 = 8;
 const WINDOW_BYTES: u64 = 256 << 10;
 /// Blocks that a batch reads in between, rather than make two requests.
 const GAP_BYTES: u64 = 16 << 10;
+/// The most that a batch asks for, in bytes: nobody closes the gate meanwhile.
+const BATCH_BYTES: usize = 4 << 20;
 /// Bits of a stream's word that hold the binary logarithm of its window.
 const WINDOW_BITS: u32 = 8;
 
@@ -108,12 +110,13 @@ impl Cache {
         }
     }
 
-    /// Reads blocks (sorted), and few others between them, in one batch; nothing if any of it fails.
+    /// Reads the first of these blocks (sorted), and few others between them, in one batch; nothing if any of it fails.
     fn read_runs(&self, blocks: &[FsBlock]) -> Vec<(FsBlock, AlignedBuf)> {
         // One alone is read as well when it is asked for, and a walk noticed by it.
         if blocks.len() < 2 || self.has_overlay() || !self.has_room() {
             return Vec::new();
         }
+        let blocks = &blocks[..blocks.len().min(BATCH_BYTES >> self.block_bits)];
         let (gap, most) = (GAP_BYTES >> self.block_bits, WINDOW_BYTES >> self.block_bits);
         let mut runs: Vec<(FsBlock, AlignedBuf)> = blocks
             .chunk_by(|a, b| b.0 - a.0 <= gap.max(1) && a.0 / most == b.0 / most)

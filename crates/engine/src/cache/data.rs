@@ -80,8 +80,7 @@ impl Cache {
                 return held;
             }
         }
-        self.kill(block);
-        let state = self.state.lock();
+        let state = self.bury(block);
         let header = self.arena.header(index);
         header.block.store(block.0, Ordering::Relaxed);
         header.first_lsn.store(epoch, Ordering::Relaxed);

@@ -257,10 +257,21 @@ impl Cache {
     /// A frame that still holds the block (freed and allocated again) dies.
     pub fn create(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
         self.counters.bump(Count::blocks_touched);
-        self.kill(block);
-        let state = self.state.lock();
+        let state = self.bury(block);
         let index = self.claim(state, block, kind_code(kind) | flag::LOADED)?;
         Ok(Frame { cache: self, index })
+    }
+
+    /// Kills the frame of a block; until the state is let go of, there is none. Whoever looks without a lock, or reads ahead,
+    /// may read the block from the device once more after its frame was killed.
+    fn bury(&self, block: FsBlock) -> MutexGuard<'_, State> {
+        loop {
+            self.kill(block);
+            let state = self.state.lock();
+            if self.find(block).is_none() {
+                return state;
+            }
+        }
     }
 
     /// Marks the frame of a block as dead, if it has one. Returns the log position its unhomed changes need.
