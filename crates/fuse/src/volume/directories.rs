@@ -42,9 +42,9 @@ impl VolumeService {
         if args.offset == 0 {
             self.callers.begins_listing(header.pid);
         }
-        let told_of = |entry: &DirEntry| {
-            plus && (entry.file_type == FileType::Directory || self.callers.wants_attributes(header.pid))
-        };
+        // Asked once: what is told of must be what was noted.
+        let of_files = self.callers.wants_attributes(header.pid);
+        let told_of = |entry: &DirEntry| plus && (entry.file_type == FileType::Directory || of_files);
         let mut cookie = args.offset.saturating_sub(DOT_DOT);
         loop {
             let most = list.room() / Listing::size(plus, NAME_GUESS);
