@@ -325,31 +325,43 @@ pub enum Value {
 
 pub type Answer = Result<Value, Errno>;
 
+/// The paths of an operation, shared or to be changed, as it is given.
+macro_rules! paths_of {
+    ($op:expr) => {
+        match $op {
+            Op::Link { source, target } | Op::Rename { source, target, .. } => vec![source, target],
+            Op::Create { path, .. }
+            | Op::Mkdir { path, .. }
+            | Op::Mknod { path, .. }
+            | Op::Symlink { path, .. }
+            | Op::Readlink { path }
+            | Op::Unlink { path }
+            | Op::Rmdir { path }
+            | Op::Stat { path, .. }
+            | Op::Access { path, .. }
+            | Op::ReadDir { path }
+            | Op::SetAttr { path, .. }
+            | Op::GetXattr { path, .. }
+            | Op::SetXattr { path, .. }
+            | Op::ListXattr { path }
+            | Op::RemoveXattr { path, .. }
+            | Op::Open { path, .. }
+            | Op::OpenTmpfile { path, .. }
+            | Op::LinkFile { path, .. } => vec![path],
+            _ => Vec::new(),
+        }
+    };
+}
+
 impl Op {
     /// The paths that it names.
     pub fn paths(&self) -> Vec<&[u8]> {
-        match self {
-            Self::Link { source, target } | Self::Rename { source, target, .. } => vec![source, target],
-            Self::Create { path, .. }
-            | Self::Mkdir { path, .. }
-            | Self::Mknod { path, .. }
-            | Self::Symlink { path, .. }
-            | Self::Readlink { path }
-            | Self::Unlink { path }
-            | Self::Rmdir { path }
-            | Self::Stat { path, .. }
-            | Self::Access { path, .. }
-            | Self::ReadDir { path }
-            | Self::SetAttr { path, .. }
-            | Self::GetXattr { path, .. }
-            | Self::SetXattr { path, .. }
-            | Self::ListXattr { path }
-            | Self::RemoveXattr { path, .. }
-            | Self::Open { path, .. }
-            | Self::OpenTmpfile { path, .. }
-            | Self::LinkFile { path, .. } => vec![path],
-            _ => Vec::new(),
-        }
+        paths_of!(self)
+    }
+
+    /// The same, to be changed. What a symbolic link says is no path of the operation.
+    pub fn paths_mut(&mut self) -> Vec<&mut Vec<u8>> {
+        paths_of!(self)
     }
 
     /// Whether it may change the volume.

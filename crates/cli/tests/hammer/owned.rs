@@ -88,34 +88,10 @@ impl Owned {
             let names = path.split(|&byte| byte == b'/').map(|name| self.own(name)).collect::<Vec<_>>();
             *path = names.join(&b'/');
         };
-        match &mut step.op {
-            Op::Symlink { target, path } => {
-                own(target);
-                own(path);
-            }
-            Op::Link { source, target } | Op::Rename { source, target, .. } => {
-                own(source);
-                own(target);
-            }
-            Op::Create { path, .. }
-            | Op::Mkdir { path, .. }
-            | Op::Mknod { path, .. }
-            | Op::Readlink { path }
-            | Op::Unlink { path }
-            | Op::Rmdir { path }
-            | Op::Stat { path, .. }
-            | Op::Access { path, .. }
-            | Op::ReadDir { path }
-            | Op::SetAttr { path, .. }
-            | Op::GetXattr { path, .. }
-            | Op::SetXattr { path, .. }
-            | Op::ListXattr { path }
-            | Op::RemoveXattr { path, .. }
-            | Op::Open { path, .. }
-            | Op::OpenTmpfile { path, .. }
-            | Op::LinkFile { path, .. } => own(path),
-            _ => {}
+        if let Op::Symlink { target, .. } = &mut step.op {
+            own(target);
         }
+        step.op.paths_mut().into_iter().for_each(own);
         if step.op.paths().iter().any(|path| self.model.find(path) == Some(ROOT)) {
             step.op = Op::ReadDir { path: TOP.into() };
         }
