@@ -11,6 +11,7 @@
 
 use super::VolumeService;
 use crate::request::{Operation, Request};
+use rustix::fs::RenameFlags;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,14 +120,15 @@ impl VolumeService {
             | Operation::SetXattr { .. }
             | Operation::RemoveXattr { .. }
             | Operation::Fallocate(_) => changed(header.nodeid),
-            Operation::Rename { name, new_parent, new_name, .. } => {
+            Operation::Rename { name, new_parent, new_name, flags } => {
                 changed(header.nodeid);
                 changed(*new_parent);
                 // Change times of what was moved; of an exchange both.
-                for (parent, name) in [(header.nodeid, name), (*new_parent, new_name)] {
-                    let moved =
-                        self.node(parent).and_then(|parent| self.kernel.lookup(parent, name).map_err(super::errno));
-                    if let Ok(stat) = moved {
+                let is_exchange = *flags & RenameFlags::EXCHANGE.bits() != 0;
+                let exchanged = is_exchange.then_some((header.nodeid, name));
+                for (parent, name) in [(*new_parent, new_name)].into_iter().chain(exchanged) {
+                    let parent = self.node(parent).ok();
+                    if let Some(stat) = parent.and_then(|parent| self.kernel.lookup(parent, name).ok()) {
                         changed(self.nodes.id(stat.node()));
                     }
                 }
