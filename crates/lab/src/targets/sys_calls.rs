@@ -73,12 +73,7 @@ impl Target for SysCalls {
     }
 
     fn sync(&self) -> Result<()> {
-        let root = self.open_root()?;
-        // The kernel passes no syncfs on to a FUSE server; an fsync of a mount's root makes all of our volumes durable.
-        if rustix::fs::fstatfs(&root).context("statfs")?.f_type == FUSE_SUPER_MAGIC {
-            rustix::fs::fsync(&root).context("fsync of the root")?;
-        }
-        rustix::fs::syncfs(&root).context("syncfs")
+        sync_all(&self.open_root()?)
     }
 
     fn drop_caches(&self) -> Result<()> {
@@ -99,6 +94,15 @@ impl Target for SysCalls {
     fn close(self: Box<Self>) -> Result<()> {
         self.sync()
     }
+}
+
+/// Makes all of the file system durable that a directory is the root of.
+fn sync_all(root: impl AsFd) -> Result<()> {
+    // The kernel passes no syncfs on to a FUSE server; an fsync of a mount's root makes all of our volumes durable.
+    if rustix::fs::fstatfs(&root).context("statfs")?.f_type == FUSE_SUPER_MAGIC {
+        rustix::fs::fsync(&root).context("fsync of the root")?;
+    }
+    rustix::fs::syncfs(&root).context("syncfs")
 }
 
 fn drop_kernel_caches() -> Result<()> {
@@ -382,7 +386,7 @@ impl Worker for SysCallsWorker {
     fn settle(&mut self) -> Result<()> {
         match &self.file {
             Some(file) => Ok(rustix::fs::fdatasync(file)?),
-            None => Ok(rustix::fs::syncfs(&self.root)?),
+            None => sync_all(&self.root),
         }
     }
 
