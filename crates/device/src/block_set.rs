@@ -5,8 +5,9 @@ use std::collections::HashMap;
 const WORDS: usize = 64;
 const PAGE_BLOCKS: u64 = WORDS as u64 * 64;
 
+/// Block numbers; each 4096 of them of which one is in the set take 512 bytes.
 #[derive(Default)]
-pub(crate) struct BlockSet {
+pub struct BlockSet {
     pages: HashMap<u64, Box<[u64; WORDS]>>,
 }
 
@@ -14,6 +15,17 @@ impl BlockSet {
     pub fn contains(&self, block: u64) -> bool {
         let bit = block % PAGE_BLOCKS;
         self.pages.get(&(block / PAGE_BLOCKS)).is_some_and(|page| page[bit as usize / 64] >> (bit % 64) & 1 == 1)
+    }
+
+    /// Takes a block out, if it is in.
+    pub fn remove(&mut self, block: u64) {
+        let number = block / PAGE_BLOCKS;
+        let Some(page) = self.pages.get_mut(&number) else { return };
+        let bit = (block % PAGE_BLOCKS) as usize;
+        page[bit / 64] &= !(1 << (bit % 64));
+        if page.iter().all(|&word| word == 0) {
+            self.pages.remove(&number);
+        }
     }
 
     /// Adds a run; `new` is called with each longest part of it that was not there.
@@ -74,8 +86,15 @@ mod tests {
             let expected: Vec<u64> = (start..end).filter(|&block| !plain[block as usize]).collect();
             assert_eq!(told, expected);
             plain[start as usize..end as usize].fill(true);
+            for _ in 0..random(200) {
+                let block = random(plain.len() as u64);
+                set.remove(block);
+                plain[block as usize] = false;
+            }
         }
         assert!(plain.iter().enumerate().all(|(block, &is_in)| set.contains(block as u64) == is_in));
         assert!(plain.contains(&false) && !set.contains(u64::MAX));
+        (0..plain.len() as u64).for_each(|block| set.remove(block));
+        assert!(set.pages.is_empty());
     }
 }

@@ -38,6 +38,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub use block_set::BlockSet;
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, BufferPool};
 pub use crash::{CrashImages, PrefixCursor, Torn, TornSide};
 pub use error::{ForkedChild, Holder, InUse, OpenError, RangeError};

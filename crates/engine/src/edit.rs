@@ -82,6 +82,11 @@ pub trait BlockStore: BlockRead {
     ) -> Result<R>;
     /// Forgets a block that was metadata and is being freed: it is not written again, and replay will not touch it.
     fn forget(&mut self, block: FsBlock);
+    /// As [`Self::forget`], for a block of inodes. Who still holds one of its numbers must not find there again what the
+    /// device has of it.
+    fn forget_inodes(&mut self, block: FsBlock) {
+        self.forget(block);
+    }
 }
 
 /// Where a tree's nodes come from and go to.

@@ -12,6 +12,7 @@ use myriad_format::inode::{
     BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
 };
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
+use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -49,9 +50,21 @@ pub(crate) fn check_named(
 }
 
 /// The inode a caller holds; ESTALE if it is gone.
+#[inline]
 pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
+    read_kept(look, Ino(node.ino), Some(node.generation))
+}
+
+/// The node that has this number now; ESTALE if there is none.
+pub(crate) fn node_at(look: &Look<'_>, ino: Ino) -> Result<Node> {
+    Ok(node(ino, &read_kept(look, ino, None)?))
+}
+
+/// The inode of a number that a caller has kept; ESTALE if there is none, or not one of this generation.
+#[inline]
+fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawInode> {
     let stale = || Error::Refused(Errno::STALE);
-    let (block, slot) = look.volume.geometry.locate(Ino(node.ino)).ok_or_else(stale)?;
+    let (block, slot) = look.volume.geometry.locate(ino).ok_or_else(stale)?;
     let at = slot as usize * SLOT_SIZE;
     let raw = match look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..])) {
         Ok(raw) => raw,
@@ -59,10 +72,11 @@ pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
         Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
         Err(error) => return Err(error),
     };
-    if raw.mode.get() == 0 || raw.generation.get() != node.generation {
+    // First of all: its slot may hold part of another inode by now.
+    if raw.mode.get() == 0 || generation.is_some_and(|generation| generation != raw.generation.get()) {
         return Err(stale());
     }
-    raw.check(Ino(node.ino))?;
+    raw.check(ino)?;
     Ok(raw)
 }
 
@@ -82,17 +96,16 @@ fn put_changed(edit: &mut BlockEdit<'_>, at: usize, raw: &RawInode) {
     }
 }
 
-/// Initialises a slot just allocated. The generation goes on from what the slot had, so that old handles to it are
-/// known to be stale.
+/// Initialises a slot just allocated. Its generation is one that it has not had before, so that old handles to it are known
+/// to be stale.
 pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     let (block, at) = locate(txn.volume(), ino)?;
-    // In units of about a millisecond.
-    let first = ((txn.volume().now() >> 20) as u32).max(1);
+    // What the slot had is lost where its block is made anew or it was part of another inode meanwhile.
+    let next = txn.volume().generations.fetch_add(1, Ordering::Relaxed);
     txn.change(block, BlockKind::Inode, |edit| {
         let old = RawInode::read(&edit.bytes()[at..]).generation.get();
-        // A block made anew does not know what its slots were before it was given back: the time does.
-        let next = if old == 0 { first } else { old.wrapping_add(1).max(1) };
-        raw.generation = U32::new(next);
+        let is_ahead = old.wrapping_sub(next) < 1 << 31;
+        raw.generation = U32::new(if is_ahead { old.wrapping_add(1) } else { next });
         edit.put(at, raw.as_bytes());
     })
 }

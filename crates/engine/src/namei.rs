@@ -7,7 +7,7 @@ use crate::error::{Errno, Result};
 use crate::inode;
 use crate::order::Look;
 use crate::perm;
-use crate::types::Cred;
+use crate::types::{Cred, Node};
 use crate::xattr;
 use myriad_format::Ino;
 use myriad_format::inode::{RawInode, flag};
@@ -74,12 +74,13 @@ impl NameCache {
         }
     }
 
-    /// Forgets a name. Its directory is locked exclusively.
-    pub fn forget(&self, dir: Ino, hash: u64) {
-        if let Some((slot, _)) = self.slot(dir, hash)
-            && self.get(dir, hash).is_some()
+    /// Forgets that a name is that of `ino`. Its directory is locked exclusively. Only the word that says so alone counts:
+    /// the other one may be half of another name, and complete this one once more.
+    pub fn forget(&self, dir: Ino, hash: u64, ino: Ino) {
+        if let Some((slot, key)) = self.slot(dir, hash)
+            && slot[0].load(Ordering::Relaxed) == key ^ ino.0
         {
-            slot[1].store(0, Ordering::Relaxed);
+            slot[0].store(0, Ordering::Relaxed);
         }
     }
 }
@@ -118,33 +119,45 @@ pub(crate) fn check_access(look: &Look<'_>, cred: &Cred, ino: Ino, raw: &RawInod
     Ok(perm::may_access(cred, &Guarded::new(look, ino, raw)?.subject(), mask)?)
 }
 
-/// One step: `name` in `dir`, which `cred` must be allowed to search. ENOENT if it is not there.
-pub(crate) fn step(look: &Look<'_>, cred: &Cred, dir: Ino, name: Name<'_>) -> Result<Ino> {
-    let volume = look.volume;
-    volume.counters.bump(Count::walk_components);
-    let _lock = volume.lock_shared(dir);
-    let raw = inode::read(look, dir)?;
+/// A directory that `cred` must be allowed to search. Its inode is locked.
+fn searchable(look: &Look<'_>, cred: &Cred, node: Node) -> Result<RawInode> {
+    let raw = inode::read_node(look, node)?;
     if !raw.is_dir() {
         return Err(Errno::NOTDIR.into());
     }
-    check_access(look, cred, dir, &raw, perm::EXECUTE)?;
+    check_access(look, cred, Ino(node.ino), &raw, perm::EXECUTE)?;
+    Ok(raw)
+}
+
+/// One step: what `name` names in the directory `node`, which `cred` must be allowed to search. ENOENT if it is not there.
+/// While the directory is locked, what it names cannot go, so the inode is the name's own.
+pub(crate) fn step(look: &Look<'_>, cred: &Cred, node: Node, name: Name<'_>) -> Result<(Ino, RawInode)> {
+    let volume = look.volume;
+    let dir = Ino(node.ino);
+    volume.counters.bump(Count::walk_components);
+    let _lock = volume.lock_shared(dir);
+    let raw = searchable(look, cred, node)?;
     if name.bytes.len() > myriad_format::dir::NAME_MAX {
         return Err(Errno::NAMETOOLONG.into());
     }
     if let Some(ino) = volume.names.get(dir, name.hash) {
         volume.counters.bump(Count::name_cache_hits);
-        return Ok(ino);
+        return Ok((ino, inode::read(look, ino)?));
     }
     volume.counters.bump(Count::name_cache_misses);
     let hit = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
     volume.names.put(dir, name.hash, hit.ino);
-    Ok(hit.ino)
+    let found = match hit.raw {
+        Some(found) => found,
+        None => inode::read(look, hit.ino)?,
+    };
+    Ok((hit.ino, found))
 }
 
 /// Where a path's last component would be.
 pub(crate) struct Target {
-    pub parent: Ino,
-    /// Empty for the root itself, and for paths that end in "." or "..": then `parent` is the inode meant.
+    pub parent: Node,
+    /// Empty for the root itself, and for paths that end in "." or "..": then `parent` is the directory meant.
     pub name: Vec<u8>,
     /// The path ended in a slash: only a directory will do.
     pub must_be_dir: bool,
@@ -153,13 +166,13 @@ pub(crate) struct Target {
 }
 
 /// Resolves all but the last component of a path.
-pub(crate) fn resolve_parent(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8]) -> Result<Target> {
+pub(crate) fn resolve_parent(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8]) -> Result<Target> {
     let mut links = 0;
     walk(look, cred, start, path, &mut links)
 }
 
 /// Resolves a whole path; a final symbolic link is followed if `follow`, or if the path ends in a slash.
-pub(crate) fn resolve(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8], follow: bool) -> Result<Ino> {
+pub(crate) fn resolve(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8], follow: bool) -> Result<(Ino, RawInode)> {
     let mut links = 0;
     resolve_counted(look, cred, start, path, follow, &mut links)
 }
@@ -167,101 +180,106 @@ pub(crate) fn resolve(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8], fol
 fn resolve_counted(
     look: &Look<'_>,
     cred: &Cred,
-    start: Ino,
+    start: Node,
     path: &[u8],
     follow: bool,
     links: &mut usize,
-) -> Result<Ino> {
+) -> Result<(Ino, RawInode)> {
     let mut target = walk(look, cred, start, path, links)?;
     loop {
         if target.name.is_empty() {
-            if target.must_be_dir && !inode::read(look, target.parent)?.is_dir() {
+            let raw = inode::read_node(look, target.parent)?;
+            if target.must_be_dir && !raw.is_dir() {
                 return Err(Errno::NOTDIR.into());
             }
-            return Ok(target.parent);
+            return Ok((Ino(target.parent.ino), raw));
         }
         let name = Name { bytes: &target.name, hash: look.volume.hasher.hash(&target.name) };
-        let ino = step(look, cred, target.parent, name)?;
+        let (ino, raw) = step(look, cred, target.parent, name)?;
         if !follow && !target.must_be_dir {
-            return Ok(ino);
+            return Ok((ino, raw));
         }
-        let raw = inode::read(look, ino)?;
         if inode::is_link(&raw) {
             let must_be_dir = target.must_be_dir;
-            let link = follow_link(look, ino, &raw, links)?;
-            target = walk(look, cred, link_start(look, target.parent, &link), &link, links)?;
+            let link = follow_link(look, inode::node(ino, &raw), links)?;
+            target = walk(look, cred, target.parent, &link, links)?;
             target.must_be_dir |= must_be_dir;
             continue;
         }
         if target.must_be_dir && !raw.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        return Ok(ino);
+        return Ok((ino, raw));
     }
 }
 
-/// Where a link's target begins: at the root, or in the directory that holds the link.
-fn link_start(look: &Look<'_>, parent: Ino, link: &[u8]) -> Ino {
-    if link.first() == Some(&b'/') { look.volume.root } else { parent }
+/// Where every absolute path begins.
+pub(crate) fn root(look: &Look<'_>) -> Result<Node> {
+    let root = look.volume.root;
+    Ok(inode::node(root, &inode::read(look, root)?))
 }
 
-fn follow_link(look: &Look<'_>, ino: Ino, raw: &RawInode, links: &mut usize) -> Result<Vec<u8>> {
+/// What a link says. Locked, for it may go and its place be used again meanwhile.
+pub(crate) fn follow_link(look: &Look<'_>, link: Node, links: &mut usize) -> Result<Vec<u8>> {
     *links += 1;
     if *links > LINKS_MAX {
         return Err(Errno::LOOP.into());
     }
-    inode::link_target(look, ino, raw)
+    let ino = Ino(link.ino);
+    let _lock = look.volume.lock_shared(ino);
+    inode::link_target(look, ino, &inode::read_node(look, link)?)
+}
+
+/// The directory that a directory is in (the root's is the root). It is locked, so that its parent, which is not empty,
+/// cannot go; ENOENT if it has no name any more.
+pub(crate) fn parent(look: &Look<'_>, raw: &RawInode) -> Result<Node> {
+    if raw.nlink.get() == 0 {
+        return Err(Errno::NOENT.into());
+    }
+    let ino = Ino(raw.parent.get());
+    Ok(inode::node(ino, &inode::read(look, ino)?))
 }
 
 /// Resolves all but the last component; links on the way are followed.
-fn walk(look: &Look<'_>, cred: &Cred, start: Ino, path: &[u8], links: &mut usize) -> Result<Target> {
+fn walk(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8], links: &mut usize) -> Result<Target> {
     if path.len() >= PATH_MAX {
         return Err(Errno::NAMETOOLONG.into());
     }
     if path.contains(&0) {
         return Err(Errno::INVAL.into());
     }
-    let mut at = if path.first() == Some(&b'/') { look.volume.root } else { start };
+    let mut at = if path.first() == Some(&b'/') { root(look)? } else { start };
     let must_be_dir = path.last() == Some(&b'/');
     let mut components = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".").peekable();
     let last_is_dot = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty()) == Some(b".");
     while let Some(component) = components.next() {
         let is_last = components.peek().is_none();
         if component == b".." {
-            let raw = inode::read(look, at)?;
-            if !raw.is_dir() {
-                return Err(Errno::NOTDIR.into());
-            }
-            check_access(look, cred, at, &raw, perm::EXECUTE)?;
-            at = Ino(raw.parent.get());
+            let _lock = look.volume.lock_shared(Ino(at.ino));
+            let raw = searchable(look, cred, at)?;
+            at = parent(look, &raw)?;
             continue;
         }
         if is_last && !last_is_dot {
             // Whatever is done with the name, its directory must be one, and searchable.
-            let raw = inode::read(look, at)?;
-            if !raw.is_dir() {
-                return Err(Errno::NOTDIR.into());
-            }
-            check_access(look, cred, at, &raw, perm::EXECUTE)?;
+            let _lock = look.volume.lock_shared(Ino(at.ino));
+            searchable(look, cred, at)?;
             return Ok(Target { parent: at, name: component.to_vec(), must_be_dir, ends_in_dot: false });
         }
         let name = Name { bytes: component, hash: look.volume.hasher.hash(component) };
-        let ino = step(look, cred, at, name)?;
-        let raw = inode::read(look, ino)?;
+        let (mut ino, mut raw) = step(look, cred, at, name)?;
         if inode::is_link(&raw) {
-            let link = follow_link(look, ino, &raw, links)?;
-            at = resolve_counted(look, cred, link_start(look, at, &link), &link, true, links)?;
-        } else {
-            at = ino;
+            let link = follow_link(look, inode::node(ino, &raw), links)?;
+            (ino, raw) = resolve_counted(look, cred, at, &link, true, links)?;
         }
+        at = inode::node(ino, &raw);
     }
     // Only "/", "." and ".." are left: the inode itself is meant.
-    let raw = inode::read(look, at)?;
-    if !raw.is_dir() && (last_is_dot || must_be_dir) {
-        return Err(Errno::NOTDIR.into());
-    }
+    let _lock = look.volume.lock_shared(Ino(at.ino));
     if last_is_dot {
-        check_access(look, cred, at, &raw, perm::EXECUTE)?;
+        searchable(look, cred, at)?;
+    } else if must_be_dir && !inode::read_node(look, at)?.is_dir() {
+        return Err(Errno::NOTDIR.into());
     }
     Ok(Target { parent: at, name: Vec::new(), must_be_dir, ends_in_dot: last_is_dot })
 }

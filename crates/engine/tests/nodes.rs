@@ -2,7 +2,7 @@
 
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::MemoryDevice;
-use myriad_engine::{Cred, Errno, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions, RenameMode};
+use myriad_engine::{Cred, Errno, Error, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions, RenameMode};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
@@ -140,4 +140,39 @@ fn blocks_of_unflushed_data_are_told() {
     file.truncate(0).unwrap();
     file.write_at(&[3; 5000], 0).unwrap();
     assert_eq!(file.stat().unwrap().blocks, 16);
+}
+
+/// The block that a removed directory's inode was in is given back. The device still has it as it was: read from there
+/// again, the directory would be back, with names of inodes that others have by now, and removing one would free it.
+#[test]
+fn what_is_gone_does_not_come_back_with_its_block() {
+    let (device, fs, _) = volume();
+    let session = fs.session(Cred::root());
+    // In a group of their own, and in blocks of their own.
+    let directories: Vec<Node> = (0..40).map(|i| session.mkdir(&format!("directory {i}"), 0o755).unwrap()).collect();
+    for directory in &directories {
+        for file in 0..40 {
+            session.mknod_at(*directory, format!("file {file}").as_bytes(), 0o644, 0).unwrap();
+        }
+    }
+    // Home, as the log alone would not be read again.
+    fs.drop_caches().unwrap();
+    for i in 0..40 {
+        session.remove_tree(&format!("directory {i}"), &mut |_| true).unwrap();
+    }
+    for _ in 0..3 {
+        fs.sync().unwrap();
+    }
+    let stale = |result: Result<(), Error>| assert!(matches!(result, Err(Error::Refused(Errno::STALE))), "{result:?}");
+    for directory in directories {
+        stale(session.stat_node(directory).map(drop));
+        stale(session.read_dir_at(directory, 0, 10).map(drop));
+        stale(session.lookup(directory, b"file 1").map(drop));
+        stale(session.unlink_at(directory, b"file 1"));
+        stale(session.mkdir_at(directory, b"new", 0o755).map(drop));
+        stale(session.node(directory.ino()).map(drop));
+    }
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device);
 }

@@ -145,15 +145,8 @@ impl Cache {
 
     /// Puts a block just read into the cache if it is not there. It is the first to go if nobody asks for it.
     fn insert_ahead(&self, block: FsBlock, kind: u32, bytes: &[u8]) {
-        let state = self.state.lock();
-        if state.free_count() <= self.reserve || self.find(block).is_some() {
-            return;
-        }
-        if let Ok(index) = self.claim(state, block, kind) {
-            self.arena.write(index).copy_from_slice(bytes);
-            let flags = &self.arena.header(index).flags;
-            flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
-            flags.fetch_or(flag::LOADED, Ordering::Release);
+        if let Some(index) = self.insert_read(block, kind, bytes) {
+            self.arena.header(index).flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
             self.counters.bump(Count::blocks_read_ahead);
         }
     }

@@ -25,15 +25,7 @@ impl Cache {
 
     /// Puts file data just read into the cache, if there is a frame to spare. Inside the gate.
     pub fn insert_data(&self, block: FsBlock, bytes: &[u8]) {
-        let state = self.state.lock();
-        if state.free_count() <= self.reserve || self.find(block).is_some() {
-            return;
-        }
-        if let Ok(index) = self.claim(state, block, flag::DATA) {
-            let mut frame = self.arena.write(index);
-            frame.copy_from_slice(bytes);
-            self.arena.header(index).flags.fetch_or(flag::LOADED, Ordering::Release);
-        }
+        self.insert_read(block, flag::DATA, bytes);
     }
 
     /// A frame outside the table, for a file's dirty data. `None`: make room first.

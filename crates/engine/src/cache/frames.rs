@@ -3,6 +3,7 @@
 use super::{Cache, flag};
 use crate::counters::Count;
 use crate::error::{Errno, Result};
+use myriad_device::BlockSet;
 use std::sync::atomic::Ordering;
 
 pub(super) struct State {
@@ -15,6 +16,9 @@ pub(super) struct State {
     pub frames: u32,
     /// Clock hand: the next frame to consider.
     pub hand: u32,
+    /// Blocks of inodes that were given back and have not been made anew as metadata. What the device has of them may be
+    /// older than their inodes' end.
+    pub barred: BlockSet,
 }
 
 impl State {

@@ -34,7 +34,7 @@ use warm::Warmer;
 use crate::counters::{Count, Counters};
 use crate::error::{Error, Result};
 use crate::locks::{Mutex, MutexGuard, Rank, RwLock};
-use myriad_device::BlockDevice;
+use myriad_device::{BlockDevice, BlockSet};
 use myriad_format::{BlockKind, FsBlock};
 use myriad_log::Overlay;
 use std::sync::Arc;
@@ -153,6 +153,7 @@ impl Cache {
                 warm_at: warm::BEGIN,
                 frames: frames as u32,
                 hand: 0,
+                barred: BlockSet::default(),
             }),
             free_count: AtomicUsize::new(frames),
             warm: Warmer::default(),
@@ -225,6 +226,9 @@ impl Cache {
                 }
                 return Ok(Frame { cache: self, index });
             }
+            if state.barred.contains(block.0) {
+                return Err(myriad_format::Corrupt::BlockKind { block, expected: kind.name(), found: 0 }.into());
+            }
             let index = self.claim(state, block, kind_code(kind))?;
             let mut bytes = self.arena.write(index);
             self.counters.bump(Count::cache_misses);
@@ -253,13 +257,33 @@ impl Cache {
         Ok(index)
     }
 
+    /// Puts what was read of a block into the cache if it is not there and there is a frame to spare: that frame. Inside
+    /// the gate.
+    fn insert_read(&self, block: FsBlock, kind: u32, bytes: &[u8]) -> Option<u32> {
+        let state = self.state.lock();
+        let is_barred = kind != flag::DATA && state.barred.contains(block.0);
+        if is_barred || state.free_count() <= self.reserve || self.find(block).is_some() {
+            return None;
+        }
+        let index = self.claim(state, block, kind).ok()?;
+        self.arena.write(index).copy_from_slice(bytes);
+        self.arena.header(index).flags.fetch_or(flag::LOADED, Ordering::Release);
+        Some(index)
+    }
+
     /// A frame for a block that is new: whatever it held does not matter. Its bytes are the caller's to fill.
     /// A frame that still holds the block (freed and allocated again) dies.
     pub fn create(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
         self.counters.bump(Count::blocks_touched);
-        let state = self.bury(block);
+        let mut state = self.bury(block);
+        state.barred.remove(block.0);
         let index = self.claim(state, block, kind_code(kind) | flag::LOADED)?;
         Ok(Frame { cache: self, index })
+    }
+
+    /// From here on the block is not read as metadata until it is made anew.
+    pub fn bar(&self, block: FsBlock) {
+        self.state.lock().barred.insert(block.0, 1, |_, _| {});
     }
 
     /// Kills the frame of a block; until the state is let go of, there is none. Whoever looks without a lock, or reads ahead,

@@ -209,6 +209,7 @@ impl OpenFiles {
             shard.count.fetch_add(1, Ordering::AcqRel);
             Arc::new(OpenFile::new(ino, generation))
         });
+        debug_assert_eq!(file.generation, generation, "no entry outlives its inode");
         file.opens.fetch_add(1, Ordering::AcqRel);
         file.clone()
     }

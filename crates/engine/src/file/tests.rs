@@ -11,9 +11,10 @@ use myriad_format::inode::S_IFREG;
 use myriad_format::superblock::seam;
 
 fn open(volume: &Volume, name: &str) -> Arc<OpenFile> {
-    let ops = Ops { volume, cred: &Cred::root(), caller: &Cred::root(), resolved: None };
+    let ops = Ops { volume, cred: &Cred::root(), caller: &Cred::root() };
     let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
-    let stat = ops.make(volume.root, name.as_bytes(), &new).unwrap();
+    let root = crate::namei::root(&volume.look()).unwrap();
+    let stat = ops.make(root, name.as_bytes(), &new).unwrap();
     volume.files.open(Ino(stat.ino), stat.generation)
 }
 

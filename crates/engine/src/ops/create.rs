@@ -46,7 +46,8 @@ pub(crate) struct Content<'a> {
 
 impl Ops<'_> {
     /// Makes a file of any type with a name; EEXIST if the name is taken.
-    pub fn make(&self, parent: Ino, name: &[u8], new: &NewFile<'_>) -> Result<Stat> {
+    pub fn make(&self, node: Node, name: &[u8], new: &NewFile<'_>) -> Result<Stat> {
+        let parent = Ino(node.ino);
         let file_type = FileType::from_mode(new.mode).ok_or(Errno::INVAL)?;
         let is_device = matches!(new.mode & S_IFMT, S_IFCHR | S_IFBLK);
         let is_dir = file_type == FileType::Directory;
@@ -57,7 +58,7 @@ impl Ops<'_> {
         transact(self.volume, self.volume.blocks_to_create() + pages + pages / PAGES_PER_NODE, |txn| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
-            let (mut dir, guarded) = self.directory(&txn.look, parent)?;
+            let (mut dir, guarded) = self.directory(&txn.look, node)?;
             check_name(name.bytes)?;
             let search = dir::search(&txn.look, parent, &dir, name)?;
             if search.hit.is_some() {
@@ -105,11 +106,12 @@ impl Ops<'_> {
     }
 
     /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before.
-    pub fn make_tmpfile(&self, parent: Ino, mode: u16) -> Result<Node> {
+    pub fn make_tmpfile(&self, node: Node, mode: u16) -> Result<Node> {
+        let parent = Ino(node.ino);
         transact(self.volume, self.volume.blocks_to_create(), |txn| {
             let _lock = self.volume.lock_shared(parent);
             // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
-            let (dir, guarded) = self.living_directory(&txn.look, parent)?;
+            let (dir, guarded) = self.living_directory(&txn.look, node)?;
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             let new = NewFile { mode: S_IFREG | mode & 0o7777, ..NewFile::default() };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;

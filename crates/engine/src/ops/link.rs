@@ -15,15 +15,15 @@ use myriad_format::inode::NLINK_MAX;
 use zerocopy::little_endian::{I64, U32, U64};
 
 impl Ops<'_> {
-    /// Gives `node` the name `name` in `parent`. A file without a name gets its first one only if `unnamed` allows it.
-    pub fn link(&self, node: Node, parent: Ino, name: &[u8], unnamed: bool) -> Result<Stat> {
+    /// Gives `node` the name `name` in `to`. A file without a name gets its first one only if `unnamed` allows it.
+    pub fn link(&self, node: Node, to: Node, name: &[u8], unnamed: bool) -> Result<Stat> {
         self.volume.counters.bump(Count::links);
         let name = self.name(name);
-        let ino = Ino(node.ino);
+        let (ino, parent) = (Ino(node.ino), Ino(to.ino));
         transact(self.volume, OPERATION_BLOCKS, |txn| {
             let volume = self.volume;
             let _locks = volume.lock_many(&[parent, ino]);
-            let (mut dir, guarded) = self.directory(&txn.look, parent)?;
+            let (mut dir, guarded) = self.directory(&txn.look, to)?;
             check_name(name.bytes)?;
             let search = dir::search(&txn.look, parent, &dir, name)?;
             if search.hit.is_some() {

@@ -37,13 +37,7 @@ pub(crate) struct Ops<'a> {
     pub cred: &'a Cred,
     /// Who asks: new files are theirs, and set-id bits go by them. Another than `cred` where somebody else has checked.
     pub caller: &'a Cred,
-    /// Generation of the name space in which the directories given were resolved from a path; `None` for directories
-    /// that a caller holds as nodes. If it has passed when the directory is locked, the answer is [`RESOLVE_AGAIN`].
-    pub resolved: Option<u64>,
 }
-
-/// Never seen by callers: the path must be resolved again, for its directory may be another one by now.
-pub(crate) const RESOLVE_AGAIN: Errno = Errno::RESTART;
 
 impl<'a> Ops<'a> {
     fn name<'n>(&self, bytes: &'n [u8]) -> Name<'n> {
@@ -64,19 +58,20 @@ impl<'a> Ops<'a> {
     }
 
     /// The attributes of `name` in `dir`; a symbolic link is not followed.
-    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Stat> {
+    pub fn lookup(&self, dir: Node, name: &[u8]) -> Result<Stat> {
         let look = self.volume.look();
         self.lookup_inside(&look, dir, name)
     }
 
-    pub fn lookup_inside(&self, look: &Look<'_>, dir: Ino, name: &[u8]) -> Result<Stat> {
+    pub fn lookup_inside(&self, look: &Look<'_>, dir: Node, name: &[u8]) -> Result<Stat> {
         self.lookup_name(look, dir, self.name(name))
     }
 
     #[inline]
-    pub fn lookup_name(&self, look: &Look<'_>, dir: Ino, name: Name<'_>) -> Result<Stat> {
+    pub fn lookup_name(&self, look: &Look<'_>, node: Node, name: Name<'_>) -> Result<Stat> {
+        let dir = Ino(node.ino);
         let _lock = self.volume.lock_shared(dir);
-        let raw = inode::read(look, dir)?;
+        let raw = inode::read_node(look, node)?;
         if !raw.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
@@ -104,8 +99,8 @@ impl<'a> Ops<'a> {
         Some(self.stat_of(ino, &raw))
     }
 
-    /// Finds a name, without reading what it names.
-    pub fn find_inside(&self, look: &Look<'_>, dir: Ino, name: &[u8]) -> Result<Ino> {
+    /// Finds a name, and reads what it names.
+    pub fn find_inside(&self, look: &Look<'_>, dir: Node, name: &[u8]) -> Result<(Ino, RawInode)> {
         namei::step(look, self.cred, dir, self.name(name))
     }
 
@@ -178,6 +173,7 @@ impl<'a> Ops<'a> {
 
     pub fn access(&self, node: Node, mask: u8) -> Result<()> {
         let look = self.volume.look();
+        let _lock = self.volume.lock_shared(Ino(node.ino));
         let raw = inode::read_node(&look, node)?;
         if mask & perm::WRITE != 0 && self.volume.options.read_only {
             return Err(Errno::ROFS.into());
@@ -185,36 +181,33 @@ impl<'a> Ops<'a> {
         namei::check_access(&look, self.cred, Ino(node.ino), &raw, mask)
     }
 
-    /// The directory `ino`, locked by the caller: it must be one that still has a name, and searchable.
-    fn directory(&self, look: &Look<'_>, ino: Ino) -> Result<(RawInode, Guarded)> {
-        // Whatever removes or moves a directory says so before it lets go of the lock on its parent's entry, and before
-        // the inode can be used again.
-        if self.resolved.is_some_and(|then| then != self.volume.namespace_generation.load(Ordering::Acquire)) {
-            return Err(RESOLVE_AGAIN.into());
-        }
-        let (raw, guarded) = self.living_directory(look, ino)?;
+    /// The directory `node`, locked by the caller: it must be one that still has a name, and searchable. ESTALE if it is
+    /// gone, and perhaps another file by now.
+    fn directory(&self, look: &Look<'_>, node: Node) -> Result<(RawInode, Guarded)> {
+        let (raw, guarded) = self.living_directory(look, node)?;
         perm::may_access(self.cred, &guarded.subject(), perm::EXECUTE)?;
         Ok((raw, guarded))
     }
 
     /// As [`Self::directory`], with no permission asked for.
-    fn living_directory(&self, look: &Look<'_>, ino: Ino) -> Result<(RawInode, Guarded)> {
-        let raw = inode::read(look, ino)?;
+    fn living_directory(&self, look: &Look<'_>, node: Node) -> Result<(RawInode, Guarded)> {
+        let raw = inode::read_node(look, node)?;
         if !raw.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
         if raw.nlink.get() == 0 {
             return Err(Errno::NOENT.into());
         }
-        let guarded = Guarded::new(look, ino, &raw)?;
+        let guarded = Guarded::new(look, Ino(node.ino), &raw)?;
         Ok((raw, guarded))
     }
 
     /// Finds `name` in `dir` and locks both, so that the name can be taken away.
-    fn lock_entry(&self, txn: &Txn<'a>, dir: Ino, name: Name<'_>) -> Result<LockedEntry<'a>> {
+    fn lock_entry(&self, txn: &Txn<'a>, node: Node, name: Name<'_>) -> Result<LockedEntry<'a>> {
         let volume = self.volume;
+        let dir = Ino(node.ino);
         let lock = volume.lock_exclusive(dir);
-        let (raw, guarded) = self.directory(&txn.look, dir)?;
+        let (raw, guarded) = self.directory(&txn.look, node)?;
         crate::types::check_name(name.bytes)?;
         let mut hit = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
         if let Some(further) = volume.lock_further(dir, hit.ino) {
@@ -226,7 +219,7 @@ impl<'a> Ops<'a> {
         // The child's lock comes first: take both in order, and look again.
         loop {
             let locks = volume.lock_many(&[dir, hit.ino]);
-            let (raw, guarded) = self.directory(&txn.look, dir)?;
+            let (raw, guarded) = self.directory(&txn.look, node)?;
             let again = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
             if again.ino == hit.ino {
                 return Ok(LockedEntry { dir: raw, guarded, hit: again, locks });
@@ -235,9 +228,9 @@ impl<'a> Ops<'a> {
         }
     }
 
-    /// A name of `dir` changed meaning: cached resolutions through it are void.
-    fn forget_name(&self, dir: Ino, name: Name<'_>, child: &RawInode) {
-        self.volume.names.forget(dir, name.hash);
+    /// A name of `dir` changed meaning: cached resolutions through it are void. `child` is what it named.
+    fn forget_name(&self, dir: Ino, name: Name<'_>, ino: Ino, child: &RawInode) {
+        self.volume.names.forget(dir, name.hash, ino);
         if child.is_dir() || inode::is_link(child) {
             self.paths_changed();
         }

@@ -48,7 +48,8 @@ impl Ops<'_> {
     }
 
     /// The attributes of those `wanted` of the files that entries of `dir` name. None for others, for a name gone meanwhile,
-    /// and for what only a lookup can say: damage.
+    /// and for what only a lookup can say. Nothing is locked: the inode itself says whether it is the name's, unless it
+    /// has several names.
     pub fn stat_entries(
         &self,
         dir: Ino,
@@ -73,7 +74,11 @@ impl Ops<'_> {
                 // The cookie is where the next entry may begin at the earliest.
                 let position = entry.cookie - (entry_size(entry.name.len()) / 8) as u64;
                 let is_name = |raw: &RawInode| u64::from(raw.entry_position.get()) == position;
-                let raw = raw.filter(|raw| inode::check_named(Ino(entry.ino), raw, dir, is_name).is_ok());
+                let raw = raw.filter(|raw| match raw.nlink.get() {
+                    0 => false,
+                    2.. if !raw.is_dir() => true,
+                    _ => Ino(raw.parent.get()) == dir && Ino(entry.ino) != dir && is_name(raw),
+                });
                 stats.push(raw.map(|raw| self.stat_of(Ino(entry.ino), &raw)));
             }
         }

@@ -11,7 +11,7 @@ use crate::namei::Guarded;
 use crate::order::{Look, Txn};
 use crate::perm;
 use crate::planted::{Bug, planted};
-use crate::types::{RenameMode, check_name};
+use crate::types::{Node, RenameMode, check_name};
 use crate::volume::OPERATION_BLOCKS;
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
@@ -22,6 +22,8 @@ use zerocopy::little_endian::{I64, U32, U64};
 /// One end of a rename: a directory and a name in it.
 #[derive(Clone, Copy)]
 struct End<'n> {
+    /// The directory as it was found, and its number.
+    node: Node,
     dir: Ino,
     name: Name<'n>,
 }
@@ -29,10 +31,15 @@ struct End<'n> {
 impl Ops<'_> {
     /// Moves a name. The old target, if any, loses its name in the same atomic change. `slashes`: source or target was
     /// given with a slash behind it, so that only a directory will do.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode, slashes: (bool, bool)) -> Result<()> {
+    pub fn rename(
+        &self,
+        from: (Node, &[u8]),
+        to: (Node, &[u8]),
+        mode: RenameMode,
+        slashes: (bool, bool),
+    ) -> Result<()> {
         self.volume.counters.bump(Count::renames);
-        let source = End { dir: from.0, name: self.name(from.1) };
-        let target = End { dir: to.0, name: self.name(to.1) };
+        let (source, target) = (self.end(from), self.end(to));
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut flushed = None;
@@ -52,6 +59,10 @@ impl Ops<'_> {
         }
     }
 
+    fn end<'n>(&self, (node, name): (Node, &'n [u8])) -> End<'n> {
+        End { node, dir: Ino(node.ino), name: self.name(name) }
+    }
+
     fn rename_inside(
         &self,
         txn: &mut Txn<'_>,
@@ -68,8 +79,8 @@ impl Ops<'_> {
             inos.extend(known.0);
             inos.extend(known.1);
             let _locks = volume.lock_many(&inos);
-            let (source_dir, source_guard) = self.directory(&txn.look, source.dir)?;
-            let (target_dir, target_guard) = self.directory(&txn.look, target.dir)?;
+            let (source_dir, source_guard) = self.directory(&txn.look, source.node)?;
+            let (target_dir, target_guard) = self.directory(&txn.look, target.node)?;
             check_name(source.name.bytes)?;
             let source_hit = dir::search(&txn.look, source.dir, &source_dir, source.name)?.hit.ok_or(Errno::NOENT)?;
             check_name(target.name.bytes)?;
@@ -200,7 +211,7 @@ impl Ops<'_> {
                     loses.nlink = U32::new(loses.nlink.get().saturating_sub(1));
                 }
                 other.ctime = I64::new(now);
-                self.forget_name(target.dir, target.name, &other);
+                self.forget_name(target.dir, target.name, hit.ino, &other);
                 inode::write(txn, hit.ino, &other)?;
             }
             (replaced, _) => {
@@ -228,7 +239,7 @@ impl Ops<'_> {
                     target_dir.nlink = U32::new(target_dir.nlink.get() + 1);
                 }
                 if let Some((hit, mut raw)) = replaced {
-                    self.forget_name(target.dir, target.name, &raw);
+                    self.forget_name(target.dir, target.name, hit.ino, &raw);
                     if raw.is_dir() {
                         target_dir.nlink = U32::new(target_dir.nlink.get().saturating_sub(1));
                     }
@@ -237,7 +248,7 @@ impl Ops<'_> {
             }
         }
         moved.ctime = I64::new(now);
-        self.forget_name(source.dir, source.name, &moved);
+        self.forget_name(source.dir, source.name, source_hit.ino, &moved);
         inode::write(txn, source_hit.ino, &moved)?;
         touch_dir(&mut target_dir, now);
         inode::write(txn, target.dir, &target_dir)?;
@@ -308,15 +319,16 @@ mod tests {
     fn a_target_that_has_just_come_is_replaced_by_a_whole_file() {
         let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
         let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred, resolved: None };
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = crate::namei::root(&volume.look()).unwrap();
         let make = |name: &[u8]| {
-            let stat = ops.make(volume.root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
+            let stat = ops.make(root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
             volume.files.open(Ino(stat.ino), stat.generation)
         };
         let source = make(b"new");
         crate::file::write(&volume, &cred, &source, b"content", 0, false, false).unwrap();
         make(b"old");
-        let end = |name| End { dir: volume.root, name: ops.name(name) };
+        let end = |name| ops.end((root, name));
         // As if the target had come after every look at it but the last.
         let attempt = |flushed| {
             transact(&volume, OPERATION_BLOCKS, |txn| {
@@ -326,8 +338,8 @@ mod tests {
         };
         assert!(matches!(attempt(None), Renamed::FlushFirst(file) if file.ino == source.ino));
         assert!(source.ahead.load(Ordering::Relaxed), "nothing has changed");
-        ops.rename((volume.root, b"new"), (volume.root, b"old"), RenameMode::Replace, (false, false)).unwrap();
+        ops.rename((root, b"new"), (root, b"old"), RenameMode::Replace, (false, false)).unwrap();
         assert!(!source.ahead.load(Ordering::Relaxed), "flushed on the way");
-        assert_eq!(ops.lookup(volume.root, b"old").unwrap().ino, source.ino.0);
+        assert_eq!(ops.lookup(root, b"old").unwrap().ino, source.ino.0);
     }
 }

@@ -10,6 +10,7 @@ use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
+use crate::types::Node;
 use crate::volume::Volume;
 use crate::xattr;
 use myriad_format::extent::FILE_BLOCK_MAX;
@@ -22,22 +23,23 @@ const EXTENTS_PER_TXN: usize = 256;
 
 impl Ops<'_> {
     /// Removes a name of a file that is not a directory.
-    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    pub fn unlink(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.volume.counters.bump(Count::unlinks);
         self.remove_name(parent, name, false)
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    pub fn rmdir(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.volume.counters.bump(Count::rmdirs);
         self.remove_name(parent, name, true)
     }
 
-    fn remove_name(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
+    fn remove_name(&self, node: Node, name: &[u8], directory: bool) -> Result<()> {
+        let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
         let gone = transact(volume, 0, |txn| {
-            let mut entry = self.lock_entry(txn, parent, name)?;
+            let mut entry = self.lock_entry(txn, node, name)?;
             let ino = entry.hit.ino;
             let mut raw = inode::read(&txn.look, ino)?;
             let victim = Guarded::new(&txn.look, ino, &raw)?;
@@ -55,7 +57,7 @@ impl Ops<'_> {
                 entry.dir.nlink = U32::new(entry.dir.nlink.get().saturating_sub(1));
             }
             inode::write(txn, parent, &entry.dir)?;
-            self.forget_name(parent, name, &raw);
+            self.forget_name(parent, name, ino, &raw);
             drop_link(txn, ino, &mut raw, now)
         })?;
         finish_gone(volume, gone)
@@ -169,6 +171,7 @@ pub(crate) fn free_range(
 
 /// Frees an orphan that nobody has open, in as many transactions as it takes. Outside the gate.
 pub(crate) fn reclaim(volume: &Volume, ino: Ino) -> Result<()> {
+    let mut gone = None;
     loop {
         let done = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(ino);
@@ -190,6 +193,11 @@ pub(crate) fn reclaim(volume: &Volume, ino: Ino) -> Result<()> {
                 inode::write(txn, ino, &raw)?;
                 return Ok(false);
             }
+            // While its number is its own: whoever is given it next must not find this file under it.
+            gone = volume.files.take(ino).or_else(|| volume.files.take_dead(ino));
+            if let Some(file) = &gone {
+                crate::file::mark_dead(file);
+            }
             destroy(txn, ino, &mut raw)?;
             volume.orphans.lock().remove(&ino.0);
             Ok(true)
@@ -199,7 +207,7 @@ pub(crate) fn reclaim(volume: &Volume, ino: Ino) -> Result<()> {
         }
     }
     volume.counters.bump(Count::orphans_reclaimed);
-    if let Some(file) = volume.files.take_dead(ino) {
+    if let Some(file) = gone {
         crate::file::discard(volume, &file);
     }
     Ok(())

@@ -306,6 +306,12 @@ impl BlockStore for Txn<'_> {
             freed.needed_lsn = freed.needed_lsn.min(lsn);
         }
     }
+
+    fn forget_inodes(&mut self, block: FsBlock) {
+        // First: whoever reads it from the device before has a frame, which is killed.
+        self.volume().cache.bar(block);
+        self.forget(block);
+    }
 }
 
 impl BlockRead for &Look<'_> {

@@ -12,6 +12,7 @@ use crate::perm;
 use crate::types::*;
 use myriad_format::Ino;
 use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use std::sync::atomic::Ordering;
 
 /// Names looked up together: more loads in flight than a core can wait for.
 const STAT_BATCH: usize = 32;
@@ -26,9 +27,10 @@ impl Session {
         if stat.mode & S_IFMT != S_IFLNK {
             return Ok(stat);
         }
-        let look = self.volume().look();
-        let ino = self.resolve_ino(&look, path.as_path_bytes(), true)?;
-        Ok(self.ops().stat_of(ino, &inode::read(&look, ino)?))
+        self.by_path(|ops| {
+            let (ino, raw) = self.resolve_inside(&self.volume().look(), path.as_path_bytes(), true)?;
+            Ok(ops.stat_of(ino, &raw))
+        })
     }
 
     /// Attributes; a final symbolic link is not followed (unless the path ends in a slash).
@@ -36,23 +38,26 @@ impl Session {
     pub fn lstat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
         let path = path.as_path_bytes();
         self.volume().counters.bump(crate::counters::Count::stats);
-        let look = self.volume().look();
-        self.lstat_inside(&look, path)
+        self.by_path(|_| self.lstat_inside(&self.volume().look(), path))
     }
 
     #[inline]
     fn lstat_inside(&self, look: &Look<'_>, path: &[u8]) -> Result<Stat> {
         if let Some((dir, name)) = split_plain(path) {
+            let generation = self.volume().namespace_generation.load(Ordering::Acquire);
             let parent = self.parent(look, path, dir)?;
             let name = Name { bytes: name, hash: self.volume().hasher.hash(name) };
-            // The directory was found, or is remembered, as one that this user may search.
-            if let Some(stat) = self.ops().lookup_known(look, parent, name) {
+            // The directory was found, or is remembered, as one that this user may search. It is not locked: that it is
+            // still the same one is known afterwards.
+            if let Some(stat) = self.ops().lookup_known(look, Ino(parent.ino), name)
+                && self.volume().namespace_generation.load(Ordering::Acquire) == generation
+            {
                 return Ok(stat);
             }
             return self.ops().lookup_name(look, parent, name);
         }
-        let ino = self.resolve_ino(look, path, false)?;
-        Ok(self.ops().stat_of(ino, &inode::read(look, ino)?))
+        let (ino, raw) = self.resolve_inside(look, path, false)?;
+        Ok(self.ops().stat_of(ino, &raw))
     }
 
     /// `lstat` of many paths: lookups overlap their waits for memory. Results are in the order of `paths`.
@@ -60,20 +65,26 @@ impl Session {
         let mut results = Vec::with_capacity(paths.len());
         for batch in paths.chunks(STAT_BATCH) {
             let look = self.volume().look();
+            let generation = self.volume().namespace_generation.load(Ordering::Acquire);
             let mut names = [None; STAT_BATCH];
             for (target, path) in names.iter_mut().zip(batch) {
                 let path = path.as_path_bytes();
                 *target = split_plain(path).and_then(|(dir, name)| {
                     let parent = self.parent(&look, path, dir).ok()?;
-                    Some((parent, Name { bytes: name, hash: self.volume().hasher.hash(name) }))
+                    Some((Ino(parent.ino), Name { bytes: name, hash: self.volume().hasher.hash(name) }))
                 });
             }
-            let found = self.ops().lookup_batch(&look, &names);
+            let mut found = self.ops().lookup_batch(&look, &names);
+            if self.volume().namespace_generation.load(Ordering::Acquire) != generation {
+                // A directory may have become another one meanwhile.
+                found = [const { None }; STAT_BATCH];
+            }
+            drop(look);
             self.volume().counters.add(crate::counters::Count::stats, batch.len() as u64);
             for (path, found) in batch.iter().zip(found) {
                 results.push(match found {
                     Some(stat) => Ok(stat),
-                    None => self.lstat_inside(&look, path.as_path_bytes()),
+                    None => self.by_path(|_| self.lstat_inside(&self.volume().look(), path.as_path_bytes())),
                 });
             }
         }
@@ -82,28 +93,28 @@ impl Session {
 
     /// Changes attributes, all or none. Follows a final symbolic link; [`Session::set_attr_node`] does not.
     pub fn set_attr(&self, path: &(impl AsPath + ?Sized), attr: SetAttr) -> Result<Stat> {
-        self.set_attr_node(self.resolve_node(path.as_path_bytes(), true)?, attr)
+        self.at_path(path.as_path_bytes(), true, |node| self.set_attr_node(node, attr))
     }
 
     pub fn get_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<Vec<u8>> {
-        self.get_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name)
+        self.at_path(path.as_path_bytes(), true, |node| self.get_xattr_node(node, name))
     }
 
     pub fn set_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.set_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name, value, mode)
+        self.at_path(path.as_path_bytes(), true, |node| self.set_xattr_node(node, name, value, mode))
     }
 
     pub fn list_xattr(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<Vec<u8>>> {
-        self.list_xattr_node(self.resolve_node(path.as_path_bytes(), true)?)
+        self.at_path(path.as_path_bytes(), true, |node| self.list_xattr_node(node))
     }
 
     pub fn remove_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<()> {
-        self.remove_xattr_node(self.resolve_node(path.as_path_bytes(), true)?, name)
+        self.at_path(path.as_path_bytes(), true, |node| self.remove_xattr_node(node, name))
     }
 
     /// Permission check as access(2): `mask` of 4 read, 2 write, 1 execute or search; 0 for existence.
     pub fn access(&self, path: &(impl AsPath + ?Sized), mask: u8) -> Result<()> {
-        self.access_node(self.resolve_node(path.as_path_bytes(), true)?, mask)
+        self.at_path(path.as_path_bytes(), true, |node| self.access_node(node, mask))
     }
 
     // ---- by node ----

@@ -1,7 +1,7 @@
 //! Listing directories.
 
 use super::{AsPath, Session};
-use crate::error::Result;
+use crate::error::{Errno, Error, Result};
 use crate::types::*;
 use myriad_format::Ino;
 use std::collections::VecDeque;
@@ -12,8 +12,7 @@ pub(super) const READ_DIR_BATCH: usize = 512;
 impl Session {
     /// Entries of a directory, without "." and "..".
     pub fn read_dir(&self, path: &(impl AsPath + ?Sized)) -> Result<ReadDir> {
-        let node = self.resolve_node(path.as_path_bytes(), true)?;
-        self.read_dir_node(node)
+        self.at_path(path.as_path_bytes(), true, |node| self.read_dir_node(node))
     }
 
     /// Entries of a directory, without "." and "..".
@@ -90,6 +89,8 @@ impl Iterator for ReadDir {
                     self.cookie = entries.last().map_or(self.cookie, |entry| entry.cookie);
                     self.entries = entries.into();
                 }
+                // The directory went while it was listed: it has no more entries.
+                Err(Error::Refused(Errno::STALE)) => self.done = true,
                 Err(error) => {
                     self.done = true;
                     return Some(Err(error));

@@ -157,8 +157,8 @@ impl Drop for File {
             // A failure leaves an orphan for the next mount.
             let _ = crate::ops::reclaim(volume, self.file.ino);
             if self.file.is_dead() {
-                volume.files.take(self.file.ino);
                 file::discard(volume, &self.file);
+                volume.files.forget_if_idle(&self.file);
             }
         }
     }

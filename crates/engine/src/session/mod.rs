@@ -21,12 +21,12 @@ pub use trees::{Walk, WalkEntry, WalkError};
 
 use crate::error::{Errno, Error, Result};
 use crate::inode;
-use crate::ops::{Ops, RESOLVE_AGAIN};
-use crate::order::Look;
+use crate::namei;
+use crate::ops::Ops;
 use crate::types::*;
 use crate::volume::Volume;
 use myriad_format::Ino;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// One user's view of a volume: every operation, by path or by node.
 ///
@@ -59,7 +59,7 @@ impl Session {
 
     #[inline]
     fn ops(&self) -> Ops<'_> {
-        Ops { volume: self.volume(), cred: self.judged(), caller: &self.cred, resolved: None }
+        Ops { volume: self.volume(), cred: self.judged(), caller: &self.cred }
     }
 
     /// For whom permissions are checked: nobody is refused what was granted already.
@@ -69,42 +69,31 @@ impl Session {
         if self.checked { &ROOT } else { &self.cred }
     }
 
-    /// Runs an operation on names given by path. Between finding their directories and locking them, those may have been
-    /// removed and their numbers used again: then the paths are resolved anew.
+    /// Runs an operation on names given by path. Between finding a file and locking it, it may have been removed and its
+    /// number used again: then the paths are resolved anew.
+    #[inline]
     fn by_path<T>(&self, f: impl Fn(Ops<'_>) -> Result<T>) -> Result<T> {
-        loop {
-            let resolved = Some(self.volume().namespace_generation.load(Ordering::Acquire));
-            match f(Ops { resolved, ..self.ops() }) {
-                Err(Error::Refused(RESOLVE_AGAIN)) => {}
-                result => return result,
+        let is_stale = |result: &Result<T>| matches!(result, Err(Error::Refused(Errno::STALE)));
+        let mut result = f(self.ops());
+        // Nobody removes so fast for so long, but damage may.
+        for _ in 0..1000 {
+            if !is_stale(&result) {
+                break;
             }
+            result = f(self.ops());
         }
+        result
     }
 
     /// The root directory.
     pub fn root(&self) -> Node {
         let look = self.volume().look();
-        let generation = inode::read(&look, self.volume().root).map_or(0, |raw| raw.generation.get());
-        Node { ino: self.volume().root.0, generation }
+        namei::root(&look).unwrap_or(Node { ino: self.volume().root.0, generation: 0 })
     }
 
     /// The node that has an inode number now.
     pub fn node(&self, ino: u64) -> Result<Node> {
-        let look = self.volume().look();
-        if self.volume().geometry.locate(Ino(ino)).is_none() {
-            return Err(Errno::STALE.into());
-        }
-        self.node_of(&look, Ino(ino))
-    }
-
-    fn node_of(&self, look: &Look<'_>, ino: Ino) -> Result<Node> {
-        Ok(inode::node(ino, &inode::read(look, ino)?))
-    }
-
-    /// ESTALE unless the node is still what it was.
-    fn check_node(&self, node: Node) -> Result<()> {
-        let look = self.volume().look();
-        inode::read_node(&look, node).map(|_| ())
+        inode::node_at(&self.volume().look(), Ino(ino))
     }
 
     /// The same view once more, which may use what a thread remembers for this one.

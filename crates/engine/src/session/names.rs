@@ -4,6 +4,7 @@ use super::{AsPath, File, Session};
 use crate::error::{Errno, Result};
 use crate::file;
 use crate::inode;
+use crate::namei;
 use crate::ops::{Content, NewFile};
 use crate::types::*;
 use myriad_format::Ino;
@@ -66,7 +67,7 @@ impl Session {
     }
 
     pub fn readlink(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<u8>> {
-        self.ops().readlink(self.resolve_node(path.as_path_bytes(), false)?)
+        self.at_path(path.as_path_bytes(), false, |node| self.ops().readlink(node))
     }
 
     /// A second name for a file (not a directory). A final symbolic link in `source` is linked itself.
@@ -142,35 +143,32 @@ impl Session {
             let node = if name == b"." { parent } else { self.parent_of(parent)? };
             return self.stat_node(node);
         }
-        self.check_node(parent)?;
-        self.ops().lookup(Ino(parent.ino), name)
+        self.ops().lookup(parent, name)
     }
 
-    /// The parent of a directory (the root's is the root).
+    /// The parent of a directory (the root's is the root); ENOENT for one that was removed.
     pub fn parent_of(&self, directory: Node) -> Result<Node> {
         let look = self.volume().look();
+        let _lock = self.volume().lock_shared(Ino(directory.ino));
         let raw = inode::read_node(&look, directory)?;
         if !raw.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        self.node_of(&look, Ino(raw.parent.get()))
+        namei::parent(&look, &raw)
     }
 
     pub fn mknod_at(&self, parent: Node, name: &[u8], mode: u16, rdev: u64) -> Result<Stat> {
-        self.check_node(parent)?;
-        self.ops().make(Ino(parent.ino), name, &node_kind(mode, rdev)?)
+        self.ops().make(parent, name, &node_kind(mode, rdev)?)
     }
 
     pub fn mkdir_at(&self, parent: Node, name: &[u8], mode: u16) -> Result<Stat> {
-        self.check_node(parent)?;
         let new = NewFile { mode: S_IFDIR | mode & 0o7777, ..NewFile::default() };
-        self.ops().make(Ino(parent.ino), name, &new)
+        self.ops().make(parent, name, &new)
     }
 
     pub fn symlink_at(&self, target: &[u8], parent: Node, name: &[u8]) -> Result<Stat> {
         check_target(target)?;
-        self.check_node(parent)?;
-        self.ops().make(Ino(parent.ino), name, &NewFile { mode: S_IFLNK | 0o777, target, ..NewFile::default() })
+        self.ops().make(parent, name, &NewFile { mode: S_IFLNK | 0o777, target, ..NewFile::default() })
     }
 
     /// Makes a file with its content and attributes in one transaction: after a crash it is there whole, or not at all.
@@ -178,7 +176,6 @@ impl Session {
     /// that its type cannot have, or a size in `attr`. Content of more than 1 MiB (less in a small cache) is written
     /// after the name is made, and a crash may leave part of it.
     pub fn create_with(&self, parent: Node, name: &[u8], new: &CreateWith<'_>) -> Result<Stat> {
-        self.check_node(parent)?;
         let mut file = if new.mode & S_IFMT == S_IFLNK {
             check_target(new.content)?;
             NewFile { mode: S_IFLNK | 0o777, target: new.content, ..NewFile::default() }
@@ -199,7 +196,7 @@ impl Session {
         volume.check_running()?;
         let pages = file::fill(volume, data)?;
         file.content = Content { size: data.len() as u64, pages: &pages, passing: new.dont_cache };
-        let made = self.ops().make(Ino(parent.ino), name, &file);
+        let made = self.ops().make(parent, name, &file);
         if made.is_err() {
             // Published last of all, the frames are still ours.
             for page in pages {
@@ -212,7 +209,7 @@ impl Session {
     }
 
     fn create_long(&self, parent: Node, name: &[u8], file: &NewFile<'_>, new: &CreateWith<'_>) -> Result<Stat> {
-        let node = self.ops().make(Ino(parent.ino), name, file)?.node();
+        let node = self.ops().make(parent, name, file)?.node();
         let options = OpenOptions { write: true, dont_cache: new.dont_cache, ..OpenOptions::default() };
         let filled = self.open_unchecked(node, options).and_then(|file| {
             let written = file.write_at(new.content, 0)?;
@@ -229,25 +226,20 @@ impl Session {
     }
 
     pub fn link_at(&self, node: Node, parent: Node, name: &[u8]) -> Result<Stat> {
-        self.check_node(parent)?;
         // A kernel that checks permissions also knows which of its unnamed files may get a name.
-        self.ops().link(node, Ino(parent.ino), name, self.checked)
+        self.ops().link(node, parent, name, self.checked)
     }
 
     pub fn unlink_at(&self, parent: Node, name: &[u8]) -> Result<()> {
-        self.check_node(parent)?;
-        self.ops().unlink(Ino(parent.ino), name)
+        self.ops().unlink(parent, name)
     }
 
     pub fn rmdir_at(&self, parent: Node, name: &[u8]) -> Result<()> {
-        self.check_node(parent)?;
-        self.ops().rmdir(Ino(parent.ino), name)
+        self.ops().rmdir(parent, name)
     }
 
     pub fn rename_at(&self, source: Node, name: &[u8], target: Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
-        self.check_node(source)?;
-        self.check_node(target)?;
-        self.ops().rename((Ino(source.ino), name), (Ino(target.ino), new_name), mode, (false, false))
+        self.ops().rename((source, name), (target, new_name), mode, (false, false))
     }
 
     pub fn readlink_node(&self, node: Node) -> Result<Vec<u8>> {

@@ -17,27 +17,27 @@ impl Session {
     pub fn open(&self, path: &(impl AsPath + ?Sized), options: OpenOptions) -> Result<File> {
         let path = path.as_path_bytes();
         if !options.create {
-            let node = self.resolve_node(path, !options.no_follow)?;
-            return self.open_node(node, options);
+            return self.at_path(path, !options.no_follow, |node| self.open_node(node, options));
         }
         if path.last() == Some(&b'/') {
-            let look = self.volume().look();
-            let place = self.target(&look, path)?;
+            let place = self.by_path(|_| self.target(&self.volume().look(), path))?;
             let exists = place.name.is_empty() && options.exclusive;
             return Err(if exists { Errno::EXIST } else { Errno::ISDIR }.into());
         }
         // A file may appear or vanish between looking and making: go round until one of the two has worked.
         for _ in 0..100 {
-            match self.resolve_node(path, !options.no_follow && !options.exclusive) {
-                Ok(_) if options.exclusive => return Err(Errno::EXIST.into()),
-                Ok(node) => {
-                    if self.stat_node(node)?.is_dir() {
-                        return Err(Errno::ISDIR.into());
-                    }
-                    return self.open_node(node, options);
+            let opened = self.at_path(path, !options.no_follow && !options.exclusive, |node| {
+                if options.exclusive {
+                    return Err(Errno::EXIST.into());
                 }
+                if self.stat_node(node)?.is_dir() {
+                    return Err(Errno::ISDIR.into());
+                }
+                self.open_node(node, options)
+            });
+            match opened {
                 Err(Error::Refused(Errno::NOENT)) => {}
-                Err(error) => return Err(error),
+                result => return result,
             }
             let made = self.by_path(|ops| {
                 let place = self.creation_place(path, !options.no_follow && !options.exclusive)?;
@@ -46,7 +46,11 @@ impl Session {
             });
             match made {
                 // Who makes a file may open it whatever its mode says.
-                Ok(stat) => return self.open_unchecked(stat.node(), options),
+                Ok(stat) => match self.open_unchecked(stat.node(), options) {
+                    // Removed already.
+                    Err(Error::Refused(Errno::STALE)) => {}
+                    result => return result,
+                },
                 Err(Error::Refused(Errno::EXIST)) if !options.exclusive => {}
                 Err(error) => return Err(error),
             }
@@ -56,8 +60,7 @@ impl Session {
 
     /// An unnamed file in the directory `path`; [`Session::link_file`] can name it.
     pub fn open_tmpfile(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<File> {
-        let node = self.resolve_node(path.as_path_bytes(), true)?;
-        let made = self.ops().make_tmpfile(Ino(node.ino), mode)?;
+        let made = self.at_path(path.as_path_bytes(), true, |node| self.ops().make_tmpfile(node, mode))?;
         let file = self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })?;
         file.file.linkable.store(true, Ordering::Release);
         Ok(file)
@@ -65,8 +68,7 @@ impl Session {
 
     /// An unnamed file in `directory`.
     pub fn open_tmpfile_at(&self, directory: Node, mode: u16) -> Result<File> {
-        self.check_node(directory)?;
-        let made = self.ops().make_tmpfile(Ino(directory.ino), mode)?;
+        let made = self.ops().make_tmpfile(directory, mode)?;
         self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })
     }
 

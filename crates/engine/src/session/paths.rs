@@ -7,6 +7,7 @@ use crate::namei::{self, Target};
 use crate::order::Look;
 use crate::types::*;
 use myriad_format::Ino;
+use myriad_format::inode::RawInode;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
@@ -27,7 +28,7 @@ struct Memo {
     session: u64,
     /// Generation of the name space for which this holds.
     generation: u64,
-    parent: Ino,
+    parent: Node,
     path: Vec<u8>,
 }
 
@@ -36,7 +37,7 @@ const MEMOS: usize = 4;
 
 thread_local! {
     static MEMO: RefCell<[Memo; MEMOS]> = const {
-        RefCell::new([const { Memo { session: 0, generation: 0, parent: Ino(0), path: Vec::new() } }; MEMOS])
+        RefCell::new([const { Memo { session: 0, generation: 0, parent: Node { ino: 0, generation: 0 }, path: Vec::new() } }; MEMOS])
     };
 }
 
@@ -51,7 +52,7 @@ pub(super) fn split_plain(path: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// A resolved directory and a name in it.
 pub(super) struct Place<'p> {
-    pub parent: Ino,
+    pub parent: Node,
     pub name: std::borrow::Cow<'p, [u8]>,
     pub must_be_dir: bool,
     pub ends_in_dot: bool,
@@ -76,12 +77,12 @@ impl Session {
             let parent = self.parent(look, path, dir)?;
             return Ok(Place { parent, name: name.into(), must_be_dir: false, ends_in_dot: false });
         }
-        Ok(namei::resolve_parent(look, self.judged(), self.volume().root, path)?.into())
+        Ok(namei::resolve_parent(look, self.judged(), namei::root(look)?, path)?.into())
     }
 
     /// The directory `dir`, which `path` begins with; its user may search it.
     #[inline]
-    pub(super) fn parent(&self, look: &Look<'_>, path: &[u8], dir: &[u8]) -> Result<Ino> {
+    pub(super) fn parent(&self, look: &Look<'_>, path: &[u8], dir: &[u8]) -> Result<Node> {
         let generation = self.volume().namespace_generation.load(Ordering::Acquire);
         let at = self.number as usize % MEMOS;
         let known = MEMO.with_borrow(|memos| {
@@ -93,7 +94,7 @@ impl Session {
             self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
             return Ok(parent);
         }
-        let parent = namei::resolve_parent(look, self.judged(), self.volume().root, path)?.parent;
+        let parent = namei::resolve_parent(look, self.judged(), namei::root(look)?, path)?.parent;
         MEMO.with_borrow_mut(|memos| {
             let memo = &mut memos[at];
             (memo.session, memo.generation, memo.parent) = (self.number, generation, parent);
@@ -103,17 +104,21 @@ impl Session {
         Ok(parent)
     }
 
-    pub(super) fn resolve_ino(&self, look: &Look<'_>, path: &[u8], follow: bool) -> Result<Ino> {
+    pub(super) fn resolve_inside(&self, look: &Look<'_>, path: &[u8], follow: bool) -> Result<(Ino, RawInode)> {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        namei::resolve(look, self.judged(), self.volume().root, path, follow)
+        namei::resolve(look, self.judged(), namei::root(look)?, path, follow)
     }
 
     pub(super) fn resolve_node(&self, path: &[u8], follow: bool) -> Result<Node> {
-        let look = self.volume().look();
-        let ino = self.resolve_ino(&look, path, follow)?;
-        self.node_of(&look, ino)
+        let (ino, raw) = self.resolve_inside(&self.volume().look(), path, follow)?;
+        Ok(inode::node(ino, &raw))
+    }
+
+    /// Runs an operation on the file that a path names.
+    pub(super) fn at_path<T>(&self, path: &[u8], follow: bool, f: impl Fn(Node) -> Result<T>) -> Result<T> {
+        self.by_path(|_| f(self.resolve_node(path, follow)?))
     }
 
     /// Where a new name would go. `taken` is what to say for paths that end in "." or "..", or name the root.
@@ -160,27 +165,26 @@ impl Session {
     pub(super) fn creation_place<'p>(&self, path: &'p [u8], follow: bool) -> Result<Place<'p>> {
         let look = self.volume().look();
         let mut place = self.target(&look, path)?;
-        for _ in 0..40 {
+        let mut links = 0;
+        loop {
             if place.name.is_empty() {
                 return Err(Errno::ISDIR.into());
             }
-            let Ok(ino) = self.ops().find_inside(&look, place.parent, &place.name) else { return Ok(place) };
-            let raw = inode::read(&look, ino)?;
+            let Ok((ino, raw)) = self.ops().find_inside(&look, place.parent, &place.name) else { return Ok(place) };
             if !follow || !inode::is_link(&raw) {
                 return Ok(place);
             }
-            let link = inode::link_target(&look, ino, &raw)?;
+            let link = namei::follow_link(&look, inode::node(ino, &raw), &mut links)?;
             let target = namei::resolve_parent(&look, self.judged(), place.parent, &link)?;
             if target.must_be_dir {
                 return Err(Errno::ISDIR.into());
             }
             place = target.into();
         }
-        Err(Errno::LOOP.into())
     }
 
     /// The node that a path names; a final symbolic link is followed.
     pub fn resolve(&self, path: &(impl AsPath + ?Sized)) -> Result<Node> {
-        self.resolve_node(path.as_path_bytes(), true)
+        self.by_path(|_| self.resolve_node(path.as_path_bytes(), true))
     }
 }

@@ -4,7 +4,6 @@ use super::directories::READ_DIR_BATCH;
 use super::{AsPath, Session};
 use crate::error::{Errno, Error, Result};
 use crate::types::*;
-use myriad_format::Ino;
 use std::collections::VecDeque;
 
 impl Session {
@@ -15,15 +14,18 @@ impl Session {
     }
 
     /// Removes `path` and all below it. `progress` is called with the number removed so far and may cancel by returning
-    /// false ([`Error::Cancelled`]); what was removed stays removed.
+    /// false ([`Error::Cancelled`]); what was removed stays removed. What others remove meanwhile is gone too, and not counted.
     pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
-        let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
-        let stat = self.ops().lookup(place.parent, &place.name)?;
-        if !stat.is_dir() {
-            self.ops().unlink(place.parent, &place.name)?;
-            return Ok(1);
-        }
-        self.remove_directory(Emptying::new(place.parent, &place.name, stat.node()), progress)
+        let top = self.by_path(|ops| {
+            let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
+            let stat = ops.lookup(place.parent, &place.name)?;
+            if !stat.is_dir() {
+                ops.unlink(place.parent, &place.name)?;
+                return Ok(None);
+            }
+            Ok(Some(Emptying::new(place.parent, &place.name, stat.node())))
+        })?;
+        top.map_or(Ok(1), |top| self.remove_directory(top, progress))
     }
 
     fn remove_directory(&self, top: Emptying, progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
@@ -31,31 +33,29 @@ impl Session {
         // A stack, not recursion: trees may be deeper than ours.
         let mut stack = vec![top];
         while let Some(level) = stack.last_mut() {
-            let dir = Ino(level.node.ino);
-            let Some(entry) = level.next(self)? else {
+            let dir = level.node;
+            let Some(entry) = unless_gone(level.next(self))?.flatten() else {
                 match self.ops().rmdir(level.parent, &level.name) {
                     // Others have made names behind our back. We go on for as long as a round finds something.
-                    Err(Error::Refused(Errno::NOTEMPTY)) if level.cookie > 0 => {
-                        level.cookie = 0;
-                        continue;
+                    Err(Error::Refused(Errno::NOTEMPTY)) if level.cookie > 0 => level.cookie = 0,
+                    result => {
+                        removed += u64::from(unless_gone(result)?.is_some());
+                        stack.pop();
                     }
-                    result => result?,
                 }
-                stack.pop();
-                removed += 1;
                 continue;
             };
-            if entry.file_type == FileType::Directory {
-                let child = self.ops().lookup(dir, &entry.name)?;
+            let result = if entry.file_type == FileType::Directory {
+                let Some(child) = unless_gone(self.ops().lookup(dir, &entry.name))? else { continue };
                 if child.is_dir() && child.size > 0 {
                     stack.push(Emptying::new(dir, &entry.name, child.node()));
                     continue;
                 }
-                self.ops().rmdir(dir, &entry.name)?;
+                self.ops().rmdir(dir, &entry.name)
             } else {
-                self.ops().unlink(dir, &entry.name)?;
-            }
-            removed += 1;
+                self.ops().unlink(dir, &entry.name)
+            };
+            removed += u64::from(unless_gone(result)?.is_some());
             if removed % 256 == 0 && !progress(removed) {
                 return Err(Error::Cancelled);
             }
@@ -64,9 +64,17 @@ impl Session {
     }
 }
 
+/// `None` if somebody else has removed it already.
+fn unless_gone<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(Error::Refused(Errno::NOENT | Errno::STALE)) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// A directory that is being emptied.
 struct Emptying {
-    parent: Ino,
+    parent: Node,
     name: Vec<u8>,
     node: Node,
     /// How far it has been listed: entries do not move, so nothing is listed twice.
@@ -75,7 +83,7 @@ struct Emptying {
 }
 
 impl Emptying {
-    fn new(parent: Ino, name: &[u8], node: Node) -> Self {
+    fn new(parent: Node, name: &[u8], node: Node) -> Self {
         Self { parent, name: name.to_vec(), node, cookie: 0, entries: VecDeque::new() }
     }
 

@@ -176,7 +176,7 @@ impl AgSpace {
                 }
             }
             for block in start..start + u32::from(chunk.initialised) {
-                store.forget(self.geometry.fs_block(self.ag, AgBlock(block)));
+                store.forget_inodes(self.geometry.fs_block(self.ag, AgBlock(block)));
             }
             freed.push((self.geometry.fs_block(self.ag, AgBlock(start)), count));
             self.save(store)?;

@@ -83,6 +83,9 @@ pub(crate) struct Volume {
     pub wake: (parking_lot::Mutex<Wake>, Condvar),
     /// Rises with every change that may make a resolved directory path mean something else.
     pub namespace_generation: AtomicU64,
+    /// Generation of the next inode made. It begins with the time at which the volume was opened, in units of about a
+    /// millisecond, so that it is ahead of what earlier openings gave.
+    pub generations: AtomicU32,
     pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
     /// File data has been written that no flush has covered yet.
     pub data_unflushed: AtomicBool,
@@ -207,6 +210,7 @@ impl Volume {
             checkpointer: Mutex::new(checkpointer),
             wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
             namespace_generation: AtomicU64::new(1),
+            generations: AtomicU32::new(((now(&options.clock) >> 20) as u32).max(1)),
             rename_lock: Mutex::new(()),
             data_unflushed: AtomicBool::new(false),
             on_damage: OnceLock::new(),
@@ -246,13 +250,7 @@ impl Volume {
     }
 
     pub fn now(&self) -> Time {
-        match &self.options.clock {
-            Clock::System => {
-                let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-                now.tv_sec * 1_000_000_000 + now.tv_nsec
-            }
-            Clock::Manual(time) => time.load(Ordering::Relaxed),
-        }
+        now(&self.options.clock)
     }
 
     /// Refuses all changes from now on; reads go on.
@@ -290,6 +288,16 @@ impl Volume {
             directories: self.totals.directories.load(Ordering::Relaxed) as u64,
             name_max: myriad_format::dir::NAME_MAX as u32,
         }
+    }
+}
+
+fn now(clock: &Clock) -> Time {
+    match clock {
+        Clock::System => {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+            now.tv_sec * 1_000_000_000 + now.tv_nsec
+        }
+        Clock::Manual(time) => time.load(Ordering::Relaxed),
     }
 }
 
