@@ -15,7 +15,7 @@ Usage: myriad-reliability [--ci | --long] [--minutes N] [--threads N] [--include
   --ci            the form that tests run; this is the default
   --long          at least a million states and a hundred thousand faults
   --minutes N     begin nothing new after so many minutes, and report what there is
-  --threads N     2 without it
+  --threads N     1 without it
   --include FILE  add the last line of FILE, JSON with `images` and `failures`, to the report
   --replay RUN    one run, as the report of its failure names it
   --planted       plant each of the known bugs and say who finds it (feature planted-bugs)
@@ -34,7 +34,7 @@ struct Arguments {
 /// `None`: help was asked for.
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
     let mut parsed =
-        Arguments { amount: Amount::Short, minutes: None, threads: 2, include: None, replay: None, planted: false };
+        Arguments { amount: Amount::Short, minutes: None, threads: 1, include: None, replay: None, planted: false };
     while let Some(option) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{option}: a value must follow"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is not a number"));

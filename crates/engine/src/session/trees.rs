@@ -36,11 +36,16 @@ impl Session {
             let dir = level.node;
             let Some(entry) = unless_gone(level.next(self))?.flatten() else {
                 match self.ops().rmdir(level.parent, &level.name) {
-                    // Others have made names behind our back. We go on for as long as a round finds something.
-                    Err(Error::Refused(Errno::NOTEMPTY)) if level.cookie > 0 => level.cookie = 0,
+                    // Others have made names behind our back. We go on for as long as a round removes something: names
+                    // that damage has made can be listed for ever.
+                    Err(Error::Refused(Errno::NOTEMPTY)) if level.removed => (level.cookie, level.removed) = (0, false),
                     result => {
-                        removed += u64::from(unless_gone(result)?.is_some());
+                        let is_removed = unless_gone(result)?.is_some();
+                        removed += u64::from(is_removed);
                         stack.pop();
+                        if let Some(above) = stack.last_mut() {
+                            above.removed |= is_removed;
+                        }
                     }
                 }
                 continue;
@@ -55,7 +60,11 @@ impl Session {
             } else {
                 self.ops().unlink(dir, &entry.name)
             };
-            removed += u64::from(unless_gone(result)?.is_some());
+            if unless_gone(result)?.is_none() {
+                continue;
+            }
+            level.removed = true;
+            removed += 1;
             if removed % 256 == 0 && !progress(removed) {
                 return Err(Error::Cancelled);
             }
@@ -80,11 +89,13 @@ struct Emptying {
     /// How far it has been listed: entries do not move, so nothing is listed twice.
     cookie: u64,
     entries: VecDeque<DirEntry>,
+    /// Something was removed from it since it was listed from the start.
+    removed: bool,
 }
 
 impl Emptying {
     fn new(parent: Node, name: &[u8], node: Node) -> Self {
-        Self { parent, name: name.to_vec(), node, cookie: 0, entries: VecDeque::new() }
+        Self { parent, name: name.to_vec(), node, cookie: 0, entries: VecDeque::new(), removed: false }
     }
 
     /// The next entry; `None` at the end of the directory.
