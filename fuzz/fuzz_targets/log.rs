@@ -1,12 +1,13 @@
 //! Recovery of a log whose anchors and checkpoints the fuzzer has overwritten, with all checksums made right.
 //!
-//! Input: patches: offset (3 bytes), length (1), bytes.
+//! Input: patches: which anchor or checkpoint (1 byte), offset in it (2), length (1), bytes.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::FsBlock;
+use myriad_format::log::{ANCHOR_UNITS, AnchorBlock, unit};
 use myriad_hostile::LogImage;
 use myriad_hostile::bases::{self, Base, SHAPES};
 use myriad_log::LogPlace;
@@ -20,11 +21,19 @@ static BASE: LazyLock<Base> = LazyLock::new(|| {
 
 fuzz_target!(|input: &[u8]| {
     let mut log: LogImage = BASE.log.clone().expect("it has a log");
+    let anchors = ANCHOR_UNITS as usize;
     let mut rest = input;
-    while let [at0, at1, at2, length, tail @ ..] = rest {
-        let at = usize::try_from(u32::from_le_bytes([*at0, *at1, *at2, 0])).expect("24 bits") % log.bytes.len();
-        let length = usize::from(*length).min(tail.len()).min(log.bytes.len() - at);
-        log.bytes[at..at + length].copy_from_slice(&tail[..length]);
+    while let [index, at0, at1, length, tail @ ..] = rest {
+        let at = usize::from(u16::from_le_bytes([*at0, *at1]));
+        let length = usize::from(*length).min(tail.len());
+        let index = usize::from(*index) % (anchors + log.checkpoint_count());
+        for (offset, byte) in tail[..length].iter().enumerate() {
+            let place = match index.checked_sub(anchors) {
+                None => index * unit(BASE.geometry.block_size()) + (at + offset) % AnchorBlock::SIZE,
+                Some(checkpoint) => log.place(checkpoint, (at + offset) % log.length(checkpoint)),
+            };
+            log.bytes[place] = *byte;
+        }
         rest = &tail[length..];
     }
     log.seal();
