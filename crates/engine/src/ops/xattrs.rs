@@ -41,6 +41,7 @@ impl Ops<'_> {
             let parsed = Acl::parse(value);
             if parsed.is_err() && Acl::is_readable(value) {
                 let look = self.volume.look();
+                let _lock = self.volume.lock_shared(Ino(node.ino));
                 let raw = inode::read_node(&look, node)?;
                 let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
                 attr_list::check_xattr(self.cred, &guarded.subject(), name, XattrOp::Set)?;
