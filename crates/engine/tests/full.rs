@@ -172,3 +172,90 @@ fn threads_fill_a_volume_without_background() {
 fn threads_fill_large_blocks() {
     run("threads_fill_large_blocks", 65536, 64 << 20, 4, true);
 }
+
+/// A file of many extents, more of them by writes to places apart, and no space: whatever a write was promised, its flush
+/// finds. `unwritten`: the space was reserved for the file before.
+fn scatter(test: &str, checksums: bool, unwritten: bool) {
+    const BLOCK: u64 = 512;
+    let seed = rng::seed_or(1);
+    let replay = rng::replay_line("myriad-engine", &format!("full::{test}"), seed, "");
+    let mut rng = Rng::new(seed);
+    let mut setup = Setup::new(BLOCK as u32, 40 << 20);
+    setup.data_checksums = checksums;
+    setup.options.cache_size = 32 << 20;
+    let device = Devices::from(Arc::new(setup.format()));
+    let fs = setup.open(device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    let file = session.open("file", WRITE).unwrap();
+    let blocks = 48_000_u64;
+    let mut places: Vec<u64> = if unwritten {
+        file.allocate(AllocateMode::Extend, 0, blocks * BLOCK).unwrap();
+        (0..blocks / 2).map(|at| at * 2 + 1).collect()
+    } else {
+        // Leaves that are filled from the left are nearly full: three more extents, and one is split.
+        for at in 0..blocks / 2 {
+            file.write_at(&[1; 100], at * 2 * BLOCK).unwrap();
+        }
+        (0..blocks / 52).flat_map(|leaf| [1, 3, 5].map(|at| leaf * 52 + at)).collect()
+    };
+    fs.sync().unwrap();
+    // To the last block, then a few less.
+    let ballast = session.open("ballast", WRITE).unwrap();
+    let mut size = 0;
+    while let Ok(1..) = ballast.write_at(&[2; 64 << 10], size) {
+        size = ballast.stat().unwrap().size;
+    }
+    fs.sync().unwrap();
+    if !unwritten {
+        ballast.truncate(size - 2700 * BLOCK).unwrap();
+        fs.sync().unwrap();
+    }
+    if unwritten {
+        (1..places.len()).rev().for_each(|at| places.swap(at, rng.index(at + 1)));
+    }
+    let mut written = Vec::new();
+    for place in places {
+        match file.write_at(&[3; 512], place * BLOCK) {
+            Ok(_) => written.push(place),
+            Err(Error::Refused(Errno::NOSPC)) => break,
+            Err(error) => panic!("{error}; {:?}\n{replay}", fs.shut_down_reason()),
+        }
+        if unwritten && written.len() % 200 == 0 {
+            fs.sync().unwrap_or_else(|error| panic!("{error}; {:?}\n{replay}", fs.shut_down_reason()));
+        }
+    }
+    assert!(written.len() > 300, "{} writes were accepted\n{replay}", written.len());
+    fs.sync().unwrap_or_else(|error| panic!("{error}; {:?}\n{replay}", fs.shut_down_reason()));
+    for place in written {
+        let mut bytes = [0; 512];
+        file.read_at(&mut bytes, place * BLOCK).unwrap();
+        assert!(bytes == [3; 512], "block {place}\n{replay}");
+    }
+    // And there is still room to make room.
+    drop((file, ballast));
+    session.unlink("file").unwrap_or_else(|error| panic!("{error}; {:?}\n{replay}", fs.shut_down_reason()));
+    session.unlink("ballast").unwrap();
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&device).unwrap_or_else(|message| panic!("{message}\n{replay}"));
+}
+
+#[test]
+fn scattered_writes_have_room_for_their_map() {
+    scatter("scattered_writes_have_room_for_their_map", false, false);
+}
+
+#[test]
+fn scattered_writes_with_checksums_have_room_for_their_map() {
+    scatter("scattered_writes_with_checksums_have_room_for_their_map", true, false);
+}
+
+#[test]
+fn scattered_writes_into_reserved_space_have_room_for_their_map() {
+    scatter("scattered_writes_into_reserved_space_have_room_for_their_map", false, true);
+}
+
+#[test]
+fn scattered_writes_into_reserved_space_with_checksums_have_room_for_their_map() {
+    scatter("scattered_writes_into_reserved_space_with_checksums_have_room_for_their_map", true, true);
+}

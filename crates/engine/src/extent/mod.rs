@@ -62,6 +62,14 @@ enum Root {
     Tree(Tree),
 }
 
+/// Levels of the tree that maps the file; 0: it has none.
+pub(crate) fn levels(inode: &RawInode, ino: Ino, geometry: &Geometry) -> Result<u64> {
+    match Root::read(inode, ino, geometry)? {
+        Root::Inline(_) => Ok(0),
+        Root::Tree(tree) => Ok(u64::from(tree.level) + 1),
+    }
+}
+
 /// What `file_block` of the file is.
 pub(crate) fn lookup<S: BlockRead>(
     store: &mut S,

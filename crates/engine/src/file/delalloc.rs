@@ -1,5 +1,6 @@
 //! Writes into pages, and the flush that gives them blocks.
 
+use super::read::InPlace;
 use super::{FileData, OpenFile, SIZE_MAX};
 use crate::checksums;
 use crate::counters::Count;
@@ -13,7 +14,7 @@ use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::{Allocation, Cred, Node};
-use crate::volume::{MAP_BLOCKS, Share, Volume};
+use crate::volume::{Share, Volume};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
@@ -21,8 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U64};
 
-/// Pages that get a further promise of one block for the nodes of the extent tree.
-pub(crate) const PAGES_PER_NODE: u64 = 16;
+/// Pages side by side that get a further promise of one block for the nodes of the extent tree: each may be an extent of its
+/// own, and a node of the smallest block that was split holds 14.
+pub(crate) const PAGES_PER_NODE: u64 = 12;
 
 /// Data of whole new files that may wait for a commit, in units of what the background thread begins to write at. Enough
 /// that their maker does not wait while the disk keeps up, little enough that the same frames serve again and again.
@@ -76,6 +78,7 @@ pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Res
         let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
         data.size = raw.size.get();
         data.loaded = true;
+        data.levels = Some(extent::levels(&raw, file.ino, &volume.geometry)?);
     }
     Ok(())
 }
@@ -113,6 +116,28 @@ fn pages_per_node(volume: &Volume) -> u64 {
     if volume.geometry.has_checksums { PAGES_PER_NODE / 4 } else { PAGES_PER_NODE }
 }
 
+/// Nodes to be promised for a new page: one away from all others may split a node on each level of the map.
+fn nodes_for(volume: &Volume, file: &OpenFile, data: &mut FileData, block: u64) -> Result<(u64, bool)> {
+    let mut nodes = u64::from(data.pages.len() as u64 % pages_per_node(volume) == 0);
+    let is_dirty = |block: Option<u64>| block.is_some_and(|block| data.pages.contains_key(&block));
+    let is_alone = !is_dirty(block.checked_sub(1)) && !is_dirty(block.checked_add(1));
+    if is_alone {
+        nodes += levels(volume, file, data)?;
+    }
+    Ok((nodes, is_alone))
+}
+
+fn levels(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<u64> {
+    if let Some(levels) = data.levels {
+        return Ok(levels);
+    }
+    let look = volume.look();
+    let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+    let levels = extent::levels(&raw, file.ino, &volume.geometry)?;
+    data.levels = Some(levels);
+    Ok(levels)
+}
+
 /// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it. A caller who gives
 /// space back may have the last of it for that: `share`.
 pub(super) fn page(
@@ -126,14 +151,19 @@ pub(super) fn page(
     if let Some(&frame) = data.pages.get(&block) {
         return Ok(frame);
     }
-    let promise = 1 + u64::from(data.promised % pages_per_node(volume) == 0);
-    let mut promised = promise;
-    if let Err(error) = volume.reserve(promise, share) {
-        // A block that is written in its place needs no promise: overwriting works on a full volume.
-        if !super::read::stays_in_place(volume, file, data, block)? {
-            return Err(error);
+    let (nodes, is_alone) = nodes_for(volume, file, data, block)?;
+    let mut promised = 1 + nodes;
+    if let Err(error) = volume.reserve(promised, share) {
+        promised = match super::read::in_place(volume, file, data, block)? {
+            None => return Err(error),
+            // A block that is written again needs no promise: overwriting works on a full volume.
+            Some(InPlace::Written) => 0,
+            // One that is written for the first time cuts an extent that says so.
+            Some(InPlace::Reserved) => nodes.max(u64::from(is_alone)),
+        };
+        if promised > 0 {
+            volume.reserve(promised, Share::Reserved)?;
         }
-        promised = 0;
     }
     let filled = (|| {
         let frame = take_frame(volume)?;
@@ -443,7 +473,8 @@ fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter
     let is_last = pages.len() == data.pages.len();
     let node = Node { ino: file.ino.0, generation: file.generation };
     let mut txn = match enter {
-        Enter::Throttled => volume.begin_giving(MAP_BLOCKS)?,
+        // What it may need, its pages were promised.
+        Enter::Throttled => volume.begin_giving(0)?,
         Enter::Direct => Txn::enter(volume),
     };
     let result = (|txn: &mut Txn<'_>| {
@@ -476,6 +507,7 @@ fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter
     if !txn.finish(result)? {
         return Ok(Flushed::Gone);
     }
+    data.levels = None;
     volume.files.dirty_pages.fetch_sub(pages.len() as u64, Ordering::Relaxed);
     if is_last {
         data.pages.clear();
@@ -675,8 +707,13 @@ pub(super) fn drop_page_range(volume: &Volume, data: &mut FileData, range: std::
 
 /// Promises are not kept by page; what the remaining pages cannot need goes back.
 fn return_promises(volume: &Volume, data: &mut FileData) {
-    let needed = data.pages.len() as u64 + data.pages.len() as u64 / pages_per_node(volume) + 1;
-    let needed = if data.pages.is_empty() { 0 } else { needed };
+    let pages = data.pages.len() as u64;
+    let needed = match data.levels {
+        _ if pages == 0 => 0,
+        // They may all be apart.
+        Some(levels) => pages * (1 + levels) + pages / pages_per_node(volume) + 1,
+        None => return,
+    };
     if data.promised > needed {
         volume.unreserve(data.promised - needed);
         data.promised = needed;

@@ -12,7 +12,8 @@
 //!
 //! Invariants
 //!   1. While `FileData::ahead`, size and times in memory are the file's; the inode follows at the flush.
-//!   2. A dirty page has a promise of one block, or its block is mapped already and stays where it is.
+//!   2. A dirty page has a promise of one block, or its block is mapped already and stays where it is; and pages have
+//!      promises for all nodes of the extent tree that their flush may need.
 //!   3. On the device, bytes of a block past the end of the file are zero.
 //!
 //! Locking: a file's data lock is taken outside the gate and held across device reads.
@@ -79,6 +80,8 @@ pub(crate) struct FileData {
     pub pages: BTreeMap<u64, u32>,
     /// Blocks promised to `pages`.
     pub promised: u64,
+    /// Levels of the tree that maps the file, if it was looked at since the map changed.
+    pub levels: Option<u64>,
     /// The file's size; loaded from the inode at the first use.
     pub size: u64,
     pub loaded: bool,

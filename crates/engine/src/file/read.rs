@@ -95,9 +95,19 @@ pub(super) fn is_mapped(volume: &Volume, file: &OpenFile, data: &FileData, block
     Ok(mapped(volume, file, data, block)?.is_some())
 }
 
-/// Whether a file block that is written again stays where it is mapped. With checksums only space reserved ahead does.
-pub(super) fn stays_in_place(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
-    Ok(mapped(volume, file, data, block)?.is_some_and(|extent| extent.unwritten || !volume.geometry.has_checksums))
+/// A file block whose new content goes where it is mapped.
+pub(super) enum InPlace {
+    Written,
+    /// It has not been written yet.
+    Reserved,
+}
+
+/// Whether a file block that is written stays where it is mapped. With checksums only space reserved ahead does.
+pub(super) fn in_place(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<Option<InPlace>> {
+    Ok(mapped(volume, file, data, block)?.and_then(|extent| match extent.unwritten {
+        true => Some(InPlace::Reserved),
+        false => (!volume.geometry.has_checksums).then_some(InPlace::Written),
+    }))
 }
 
 fn mapped(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<Option<Extent>> {

@@ -114,9 +114,6 @@ impl Ops<'_> {
             }
             Ok(())
         };
-        match share {
-            Share::Common => transact(self.volume, room, change),
-            Share::Last => transact_giving(self.volume, room, change),
-        }
+        if value.is_some() { transact(self.volume, room, change) } else { transact_giving(self.volume, room, change) }
     }
 }

@@ -11,6 +11,8 @@ pub(crate) const OPERATION_BLOCKS: u64 = 24;
 /// Nodes that one change in the middle of a file's map may need: two more extents, each of which may split every level
 /// of a tree of three and add one.
 pub(crate) const MAP_BLOCKS: u64 = 8;
+/// Blocks that always remain for operations that give space back: two of them at a time.
+const HELD_BACK_MIN: i64 = 2 * MAP_BLOCKS as i64;
 /// With more blocks than this to spare, an operation need not look at what others have reserved: it is more than 300
 /// of them can ask for at once.
 const PLENTY: i64 = 8192;
@@ -20,6 +22,8 @@ const PLENTY: i64 = 8192;
 pub(crate) enum Share {
     /// Down to the blocks held back.
     Common,
+    /// Down to what giving back takes: it writes where it has its space already.
+    Reserved,
     /// Down to the last one: it gives space back, and may need a little for that.
     Last,
 }
@@ -94,6 +98,7 @@ impl Volume {
         let ready = self.totals.ready_blocks.load(Ordering::SeqCst);
         let left = match share {
             Share::Common => self.held_back() + self.orphan_list_blocks() as i64,
+            Share::Reserved => HELD_BACK_MIN + self.orphan_list_blocks() as i64,
             Share::Last => 0,
         };
         ready - self.totals.reserved_blocks.load(Ordering::SeqCst) - self.cache.gate.weight() as i64 - left
@@ -111,7 +116,7 @@ impl Volume {
 
     /// Blocks that only operations which give back may dip into: splitting an extent can need a node.
     fn held_back(&self) -> i64 {
-        (self.geometry.block_count / 64).min(256) as i64
+        ((self.geometry.block_count / 64) as i64).clamp(HELD_BACK_MIN, 256)
     }
 
     /// Blocks that making a file may take: its directory's, and a chunk of inodes.
