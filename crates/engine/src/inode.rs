@@ -100,14 +100,9 @@ fn put_changed(edit: &mut BlockEdit<'_>, at: usize, raw: &RawInode) {
 /// to be stale.
 pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     let (block, at) = locate(txn.volume(), ino)?;
-    // What the slot had is lost where its block is made anew or it was part of another inode meanwhile.
-    let next = txn.volume().generations.fetch_add(1, Ordering::Relaxed);
-    txn.change(block, BlockKind::Inode, |edit| {
-        let old = RawInode::read(&edit.bytes()[at..]).generation.get();
-        let is_ahead = old.wrapping_sub(next) < 1 << 31;
-        raw.generation = U32::new(if is_ahead { old.wrapping_add(1) } else { next });
-        edit.put(at, raw.as_bytes());
-    })
+    // Not from what the slot had: its block may have been made anew, or the slot been part of another inode meanwhile.
+    raw.generation = U32::new(txn.volume().generations.fetch_add(1, Ordering::Relaxed));
+    txn.change(block, BlockKind::Inode, |edit| edit.put(at, raw.as_bytes()))
 }
 
 /// Empties a slot; its generation stays.
@@ -284,4 +279,46 @@ pub(crate) fn is_link(raw: &RawInode) -> bool {
 
 pub(crate) fn node(ino: Ino, raw: &RawInode) -> Node {
     Node { ino: ino.0, generation: raw.generation.get() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namei;
+    use crate::ops::{NewFile, Ops};
+    use crate::types::Cred;
+    use crate::volume::testing;
+    use myriad_device::MemoryDevice;
+    use std::sync::Arc;
+
+    /// The generation went on from what the slot had, which after its block was made anew was nothing.
+    #[test]
+    fn a_number_never_has_a_generation_twice() {
+        for begin in [5, 1 << 30, 3 << 30, u32::MAX - 100] {
+            let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+            volume.generations.store(begin, Ordering::Relaxed);
+            let cred = Cred::root();
+            let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+            let root = namei::root(&volume.look()).unwrap();
+            let mut seen = std::collections::HashSet::new();
+            let mut again = 0;
+            for round in 0..6 {
+                let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
+                let names: Vec<String> = (0..100).map(|i| format!("file {round} {i}")).collect();
+                for name in &names {
+                    let stat = ops.make(root, name.as_bytes(), &new).unwrap();
+                    again += usize::from(seen.iter().any(|&(ino, _)| ino == stat.ino));
+                    assert!(seen.insert((stat.ino, stat.generation)), "{stat:?}, from {begin}");
+                }
+                for name in &names {
+                    ops.unlink(root, name.as_bytes()).unwrap();
+                }
+                // The blocks of their inodes are given back, and made anew.
+                for _ in 0..3 {
+                    volume.commit_now().unwrap();
+                }
+            }
+            assert!(again > 100, "{again} numbers were used again");
+        }
+    }
 }

@@ -84,7 +84,7 @@ pub(crate) struct Volume {
     /// Rises with every change that may make a resolved directory path mean something else.
     pub namespace_generation: AtomicU64,
     /// Generation of the next inode made. It begins with the time at which the volume was opened, in units of about a
-    /// millisecond, so that it is ahead of what earlier openings gave.
+    /// millisecond: ahead of what earlier openings gave, unless they made a thousand files a second all along.
     pub generations: AtomicU32,
     pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
     /// File data has been written that no flush has covered yet.
