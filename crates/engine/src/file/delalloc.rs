@@ -355,10 +355,15 @@ pub(crate) fn flush_idle(volume: &Volume) -> Result<()> {
     let files = volume.files.dirty.lock().clone();
     for file in files {
         if let Some(data) = file.data.try_write() {
-            flush_listed(volume, &file, data, false, Enter::Direct)?;
+            flush_locked(volume, &file, data, Enter::Direct)?;
         }
     }
-    // What was flushed leaves the list.
+    unlist_flushed(volume);
+    Ok(())
+}
+
+/// What was flushed leaves the list of dirty files.
+fn unlist_flushed(volume: &Volume) {
     volume.files.dirty.lock().retain(|file| match file.data.try_write() {
         Some(mut data) if !file.ahead.load(Ordering::Acquire) => {
             data.listed = false;
@@ -366,7 +371,6 @@ pub(crate) fn flush_idle(volume: &Volume) -> Result<()> {
         }
         _ => true,
     });
-    Ok(())
 }
 
 /// Keeps data that waits for the open epoch's commit within bounds: past the first the background thread begins to
@@ -381,24 +385,26 @@ pub(crate) fn bound_ordered(volume: &Volume) -> Result<()> {
     Ok(())
 }
 
-/// Flushes every dirty file. The caller holds no data lock.
+/// Flushes every dirty file. The caller holds no data lock. They stay on the list until they are flushed: whoever comes
+/// meanwhile waits for those that somebody else is flushing.
 pub(crate) fn flush_all(volume: &Volume) -> Result<()> {
-    let mut files = std::mem::take(&mut *volume.files.dirty.lock());
+    let mut files = volume.files.dirty.lock().clone();
     // By number: neighbours in the inode table get neighbouring blocks.
     files.sort_by_key(|file| file.ino);
     let mut result = Ok(());
     for file in files {
-        let flushed = flush_listed(volume, &file, file.data.write(), true, Enter::Throttled);
+        let flushed = flush(volume, &file);
         if result.is_ok() {
             result = flushed;
         }
     }
+    unlist_flushed(volume);
     result
 }
 
 /// Gives a file's dirty pages their blocks and brings its inode up to date. Durable after the next checkpoint.
 pub(crate) fn flush(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
-    flush_listed(volume, file, file.data.write(), false, Enter::Throttled)
+    flush_locked(volume, file, file.data.write(), Enter::Throttled)
 }
 
 /// How a flush begins its transaction.
@@ -409,16 +415,12 @@ enum Enter {
     Direct,
 }
 
-fn flush_listed(
+fn flush_locked(
     volume: &Volume,
     file: &Arc<OpenFile>,
     mut data: crate::locks::RwLockWriteGuard<'_, FileData>,
-    taken_off_list: bool,
     enter: Enter,
 ) -> Result<()> {
-    if taken_off_list {
-        data.listed = false;
-    }
     if !file.ahead.load(Ordering::Acquire) {
         return Ok(());
     }
@@ -436,14 +438,8 @@ fn flush_listed(
                 drop_pages(volume, file, &mut data);
                 return Ok(());
             }
-            Err(error) => {
-                // Keep it dirty: reads go on, and a later flush may have better luck unless the volume is shut down.
-                if !data.listed {
-                    data.listed = true;
-                    volume.files.dirty.lock().push(file.clone());
-                }
-                return Err(error);
-            }
+            // It stays dirty: reads go on, and a later flush may have better luck unless the volume is shut down.
+            Err(error) => return Err(error),
         }
     }
     data.emptied = false;

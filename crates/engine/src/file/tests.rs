@@ -142,3 +142,31 @@ fn after_a_flush_that_failed_the_pages_are_the_files_own() {
     }
     assert!(failures > 4, "the map was to be read in pieces: {failures}");
 }
+
+/// The files to be flushed were taken off the list first: whoever synced while somebody else was flushing found nothing
+/// to do, and returned before they were flushed.
+#[test]
+fn all_is_flushed_though_another_is_flushing() {
+    let volume = testing::volume(Arc::new(MemoryDevice::new(32 << 20)));
+    let files: Vec<_> = (0..20).map(|i| open(&volume, &format!("file {i}"))).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                flush_all(&volume).unwrap();
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..500_u64 {
+                for file in &files {
+                    put(&volume, file, &[round as u8; 100], round * 100);
+                }
+                flush_all(&volume).unwrap();
+                let ahead = files.iter().filter(|file| file.ahead.load(Ordering::Acquire)).count();
+                assert_eq!(ahead, 0, "files that are not flushed, in round {round}");
+            }
+        }));
+        done.store(true, Ordering::Relaxed);
+        outcome.unwrap();
+    });
+}
