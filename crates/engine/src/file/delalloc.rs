@@ -443,6 +443,7 @@ fn flush_locked(
         }
     }
     data.emptied = false;
+    volume.files.note_flush();
     file.ahead.store(false, Ordering::Release);
     drop(data);
     volume.files.forget_if_idle(file);

@@ -147,11 +147,17 @@ pub(crate) struct OpenFiles {
     pub dirty: Mutex<{ Rank::Leaf as u8 }, Vec<Arc<OpenFile>>>,
     /// Pages dirty in all files.
     pub dirty_pages: AtomicU64,
+    flushes: OwnLine,
     /// Gone files whose pages are still to be discarded.
     dead: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Arc<OpenFile>>>,
     /// Who keeps files without a name alive besides open handles.
     pub keeper: OnceLock<Arc<dyn Keeper>>,
 }
+
+/// Away from what is written all the time: everybody reads it.
+#[derive(Default)]
+#[repr(align(64))]
+struct OwnLine(AtomicU64);
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -167,6 +173,7 @@ impl OpenFiles {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             dirty: Mutex::new(Vec::new()),
             dirty_pages: AtomicU64::new(0),
+            flushes: OwnLine::default(),
             dead: Mutex::new(HashMap::new()),
             keeper: OnceLock::new(),
         }
@@ -257,12 +264,24 @@ impl OpenFiles {
         self.shards.iter().map(open).sum()
     }
 
-    /// Puts what memory knows better than the inode into `stat`. Blocks promised count as the file's, or programs would
-    /// take it for one without data.
+    /// Flushes that have brought an inode up to date.
     #[inline]
-    pub fn overlay_stat(&self, stat: &mut Stat, block_bits: u32) {
-        let Some(file) = self.find(Ino(stat.ino)) else { return };
-        if file.generation == stat.generation && file.ahead.load(Ordering::Acquire) {
+    pub fn flushes(&self) -> u64 {
+        self.flushes.0.load(Ordering::Acquire)
+    }
+
+    /// An inode has caught up with memory. Before that is said of its file.
+    pub fn note_flush(&self) {
+        self.flushes.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// Puts what memory knows better than the inode into `stat`, if it does. Blocks promised count as the file's, or
+    /// programs would take it for one without data.
+    #[inline]
+    pub fn overlay_stat(&self, stat: &mut Stat, block_bits: u32) -> bool {
+        let Some(file) = self.find(Ino(stat.ino)) else { return false };
+        let is_ahead = file.generation == stat.generation && file.ahead.load(Ordering::Acquire);
+        if is_ahead {
             stat.size = file.size.load(Ordering::Relaxed);
             stat.mtime = file.mtime.load(Ordering::Relaxed);
             stat.ctime = file.ctime.load(Ordering::Relaxed).max(stat.ctime);
@@ -272,6 +291,7 @@ impl OpenFiles {
             let most = mapped.max(stat.size.div_ceil(unit << 9).saturating_mul(unit));
             stat.blocks = most.min(mapped + file.pages.load(Ordering::Relaxed) * unit);
         }
+        is_ahead
     }
 
     /// Of a file whose inode memory is ahead of: what its pages hold, in sectors of 512 bytes.

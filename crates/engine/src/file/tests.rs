@@ -170,3 +170,35 @@ fn all_is_flushed_though_another_is_flushing() {
         outcome.unwrap();
     });
 }
+
+/// The inode was read, then memory asked, which a flush in between had let go of: a file looked as it had been before it
+/// was written.
+#[test]
+fn what_was_written_is_seen_while_it_is_flushed() {
+    let volume = testing::volume(Arc::new(MemoryDevice::new(32 << 20)));
+    let cred = Cred::root();
+    let file = open(&volume, "file");
+    let node = Node { ino: file.ino.0, generation: file.generation };
+    let written = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+                let root = crate::namei::root(&volume.look()).unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    let least = written.load(Ordering::Acquire);
+                    for stat in [ops.stat_node(node).unwrap(), ops.lookup(root, b"file").unwrap()] {
+                        assert!(stat.size >= least, "{} bytes, {least} were written", stat.size);
+                    }
+                }
+            });
+        }
+        for size in 1..=if myriad_sim::rng::is_long() { 1_000_000 } else { 30_000 } {
+            put(&volume, &file, &[1], size - 1);
+            written.store(size, Ordering::Release);
+            flush(&volume, &file).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

@@ -42,7 +42,7 @@ impl Ops<'_> {
             if raw.is_dir() {
                 self.paths_changed();
             }
-            Ok(self.stat_of(ino, &raw))
+            Ok(self.stat_of(&txn.look, ino, &raw))
         })
     }
 

@@ -55,7 +55,7 @@ impl Ops<'_> {
             inode::write(txn, ino, &raw)?;
             touch_dir(&mut dir, now);
             inode::write(txn, parent, &dir)?;
-            Ok(self.stat_of(ino, &raw))
+            Ok(self.stat_of(&txn.look, ino, &raw))
         })
     }
 }

@@ -45,16 +45,36 @@ impl<'a> Ops<'a> {
     }
 
     /// Attributes of an inode just read, with what open files are ahead of it.
-    pub fn stat_of(&self, ino: Ino, raw: &RawInode) -> Stat {
+    #[inline]
+    pub fn stat_of(&self, look: &Look<'_>, ino: Ino, raw: &RawInode) -> Stat {
         let mut stat = inode::stat(self.volume, ino, raw);
-        self.volume.files.overlay_stat(&mut stat, self.volume.geometry.block_bits);
+        let is_ahead = self.volume.files.overlay_stat(&mut stat, self.volume.geometry.block_bits);
+        // The inode may have caught up after it was read.
+        if !is_ahead && self.volume.files.flushes() != look.flushes && inode::is_file(raw) {
+            return self.stat_once_more(look, stat);
+        }
         stat
+    }
+
+    /// Attributes of an inode that was read before a flush of some file ended: read again until none ends meanwhile.
+    #[cold]
+    fn stat_once_more(&self, look: &Look<'_>, mut stat: Stat) -> Stat {
+        loop {
+            let flushes = self.volume.files.flushes();
+            // Gone meanwhile: what was found was so a moment ago.
+            let Ok(raw) = inode::read_node(look, stat.node()) else { return stat };
+            stat = inode::stat(self.volume, Ino(stat.ino), &raw);
+            let is_ahead = self.volume.files.overlay_stat(&mut stat, self.volume.geometry.block_bits);
+            if is_ahead || self.volume.files.flushes() == flushes {
+                return stat;
+            }
+        }
     }
 
     pub fn stat_node(&self, node: Node) -> Result<Stat> {
         let look = self.volume.look();
         let raw = inode::read_node(&look, node)?;
-        Ok(self.stat_of(Ino(node.ino), &raw))
+        Ok(self.stat_of(&look, Ino(node.ino), &raw))
     }
 
     /// The attributes of `name` in `dir`; a symbolic link is not followed.
@@ -86,7 +106,7 @@ impl<'a> Ops<'a> {
             None => inode::read(look, found.ino)?,
         };
         inode::check_named(found.ino, &child, dir, |child| child.name_hash.get() == name.hash)?;
-        Ok(self.stat_of(found.ino, &child))
+        Ok(self.stat_of(look, found.ino, &child))
     }
 
     /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched.
@@ -96,7 +116,7 @@ impl<'a> Ops<'a> {
         let ino = self.volume.names.get(dir, name.hash)?;
         let raw = read_if_named(look, ino, dir, name)?;
         self.volume.counters.bump(Count::name_cache_hits);
-        Some(self.stat_of(ino, &raw))
+        Some(self.stat_of(look, ino, &raw))
     }
 
     /// Finds a name, and reads what it names.
@@ -155,7 +175,7 @@ impl<'a> Ops<'a> {
             if let Some(ino) = inos[i]
                 && let Some(raw) = read_if_named(look, ino, dir, name)
             {
-                found[i] = Some(self.stat_of(ino, &raw));
+                found[i] = Some(self.stat_of(look, ino, &raw));
             }
         }
         found

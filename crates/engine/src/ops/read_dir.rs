@@ -79,7 +79,7 @@ impl Ops<'_> {
                     2.. if !raw.is_dir() => true,
                     _ => Ino(raw.parent.get()) == dir && Ino(entry.ino) != dir && is_name(raw),
                 });
-                stats.push(raw.map(|raw| self.stat_of(Ino(entry.ino), &raw)));
+                stats.push(raw.map(|raw| self.stat_of(&look, Ino(entry.ino), &raw)));
             }
         }
         stats

@@ -99,11 +99,18 @@ enum Standing<'a> {
 pub(crate) struct Look<'a> {
     pub volume: &'a Volume,
     standing: Standing<'a>,
+    /// Flushes of files that had ended before.
+    pub flushes: u64,
 }
 
 impl<'a> Look<'a> {
+    #[inline]
+    fn new(volume: &'a Volume, standing: Standing<'a>) -> Self {
+        Self { volume, standing, flushes: volume.files.flushes() }
+    }
+
     pub fn enter(volume: &'a Volume) -> Self {
-        Self { volume, standing: Standing::Inside(volume.cache.gate.enter(0)) }
+        Self::new(volume, Standing::Inside(volume.cache.gate.enter(0)))
     }
 
     #[inline]
@@ -139,12 +146,12 @@ impl<'a> Txn<'a> {
     /// Enters, and counts on `blocks` free blocks until the end. Whether they are there, [`Volume::begin`] finds out.
     pub fn reserving(volume: &'a Volume, blocks: u64) -> Self {
         let entered = volume.cache.gate.enter(blocks as u32);
-        Self::new(Look { volume, standing: Standing::Inside(entered) })
+        Self::new(Look::new(volume, Standing::Inside(entered)))
     }
 
     /// A transaction of the checkpointer itself, behind the closed gate.
     pub fn behind(volume: &'a Volume, closed: &'a Closed<'a>) -> Self {
-        Self::new(Look { volume, standing: Standing::Closed { _closed: closed } })
+        Self::new(Look::new(volume, Standing::Closed { _closed: closed }))
     }
 
     fn new(look: Look<'a>) -> Self {

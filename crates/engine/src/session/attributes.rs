@@ -28,8 +28,9 @@ impl Session {
             return Ok(stat);
         }
         self.by_path(|ops| {
-            let (ino, raw) = self.resolve_inside(&self.volume().look(), path.as_path_bytes(), true)?;
-            Ok(ops.stat_of(ino, &raw))
+            let look = self.volume().look();
+            let (ino, raw) = self.resolve_inside(&look, path.as_path_bytes(), true)?;
+            Ok(ops.stat_of(&look, ino, &raw))
         })
     }
 
@@ -57,7 +58,7 @@ impl Session {
             return self.ops().lookup_name(look, parent, name);
         }
         let (ino, raw) = self.resolve_inside(look, path, false)?;
-        Ok(self.ops().stat_of(ino, &raw))
+        Ok(self.ops().stat_of(look, ino, &raw))
     }
 
     /// `lstat` of many paths: lookups overlap their waits for memory. Results are in the order of `paths`.
