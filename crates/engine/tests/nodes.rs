@@ -176,3 +176,36 @@ fn what_is_gone_does_not_come_back_with_its_block() {
     fs.close().unwrap();
     assert_sound(&device);
 }
+
+/// A listing's attributes are those of its names: not of a file that was given the number since, and also those of a file
+/// whose first name is gone.
+#[test]
+fn attributes_of_a_listing_are_those_of_its_names() {
+    let (_, fs, _) = volume();
+    let session = fs.session(Cred::root());
+    let directory = session.mkdir("directory", 0o755).unwrap();
+    for name in ["gone", "first", "kept"] {
+        session.mknod_at(directory, name.as_bytes(), 0o644, 0).unwrap();
+    }
+    session.link("directory/first", "directory/second").unwrap();
+    session.unlink("directory/first").unwrap();
+    let entries = session.read_dir_at(directory, 0, 10).unwrap();
+    let told = || -> Vec<Option<u64>> {
+        session
+            .stat_entries(directory, &entries, |_| true)
+            .iter()
+            .map(|stat| stat.as_ref().map(|stat| stat.ino))
+            .collect()
+    };
+    let numbers: Vec<_> = entries.iter().map(|entry| Some(entry.ino)).collect();
+    assert_eq!(told(), numbers);
+    let gone = entries.iter().position(|entry| entry.name == b"gone").unwrap();
+    session.unlink("directory/gone").unwrap();
+    let reused = (0..100).map(|i| session.create(&format!("directory/new {i}"), 0o644).unwrap());
+    let reused: Vec<_> = reused.filter(|node| node.ino() == entries[gone].ino).collect();
+    assert_eq!(reused.len(), 1, "the number is used again");
+    session.link_at(reused[0], directory, b"one more name").unwrap();
+    let mut now = numbers;
+    now[gone] = None;
+    assert_eq!(told(), now);
+}

@@ -78,7 +78,6 @@ pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Res
         let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
         data.size = raw.size.get();
         data.loaded = true;
-        data.levels = Some(extent::levels(&raw, file.ino, &volume.geometry)?);
     }
     Ok(())
 }
@@ -117,25 +116,25 @@ fn pages_per_node(volume: &Volume) -> u64 {
 }
 
 /// Nodes to be promised for a new page: one away from all others may split a node on each level of the map.
-fn nodes_for(volume: &Volume, file: &OpenFile, data: &mut FileData, block: u64) -> Result<(u64, bool)> {
-    let mut nodes = u64::from(data.pages.len() as u64 % pages_per_node(volume) == 0);
-    let is_dirty = |block: Option<u64>| block.is_some_and(|block| data.pages.contains_key(&block));
-    let is_alone = !is_dirty(block.checked_sub(1)) && !is_dirty(block.checked_add(1));
-    if is_alone {
-        nodes += levels(volume, file, data)?;
-    }
-    Ok((nodes, is_alone))
+struct Nodes {
+    /// For pages side by side, any of which may be an extent of its own.
+    beside: u64,
+    /// For a page away from all others.
+    apart: u64,
+    is_apart: bool,
 }
 
-fn levels(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<u64> {
-    if let Some(levels) = data.levels {
-        return Ok(levels);
+fn nodes_for(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<Nodes> {
+    let beside = u64::from(data.pages.len() as u64 % pages_per_node(volume) == 0);
+    let is_dirty = |block: Option<u64>| block.is_some_and(|block| data.pages.contains_key(&block));
+    if is_dirty(block.checked_sub(1)) || is_dirty(block.checked_add(1)) {
+        return Ok(Nodes { beside, apart: 0, is_apart: false });
     }
+    // Each time: whoever gives the file an attribute may plant a tree as well.
     let look = volume.look();
     let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
-    let levels = extent::levels(&raw, file.ino, &volume.geometry)?;
-    data.levels = Some(levels);
-    Ok(levels)
+    let apart = extent::levels(&raw, file.ino, &volume.geometry)?;
+    Ok(Nodes { beside, apart, is_apart: true })
 }
 
 /// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it. A caller who gives
@@ -151,15 +150,15 @@ pub(super) fn page(
     if let Some(&frame) = data.pages.get(&block) {
         return Ok(frame);
     }
-    let (nodes, is_alone) = nodes_for(volume, file, data, block)?;
-    let mut promised = 1 + nodes;
+    let nodes = nodes_for(volume, file, data, block)?;
+    let mut promised = 1 + nodes.beside + nodes.apart;
     if let Err(error) = volume.reserve(promised, share) {
         promised = match super::read::in_place(volume, file, data, block)? {
             None => return Err(error),
             // A block that is written again needs no promise: overwriting works on a full volume.
             Some(InPlace::Written) => 0,
             // One that is written for the first time cuts an extent that says so.
-            Some(InPlace::Reserved) => nodes.max(u64::from(is_alone)),
+            Some(InPlace::Reserved) => (nodes.beside + nodes.apart).max(u64::from(nodes.is_apart)),
         };
         if promised > 0 {
             volume.reserve(promised, Share::Reserved)?;
@@ -188,6 +187,7 @@ pub(super) fn page(
     match filled {
         Ok(frame) => {
             data.promised += promised;
+            data.promised_apart += nodes.apart.min(promised);
             data.pages.insert(block, frame);
             volume.files.dirty_pages.fetch_add(1, Ordering::Relaxed);
             Ok(frame)
@@ -504,7 +504,6 @@ fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter
     if !txn.finish(result)? {
         return Ok(Flushed::Gone);
     }
-    data.levels = None;
     volume.files.dirty_pages.fetch_sub(pages.len() as u64, Ordering::Relaxed);
     if is_last {
         data.pages.clear();
@@ -678,6 +677,7 @@ fn drop_pages(volume: &Volume, file: &OpenFile, data: &mut FileData) {
     for (_, frame) in std::mem::take(&mut data.pages) {
         volume.cache.drop_private(frame);
     }
+    data.promised_apart = 0;
     volume.unreserve(std::mem::take(&mut data.promised));
     file.ahead.store(false, Ordering::Release);
 }
@@ -705,12 +705,11 @@ pub(super) fn drop_page_range(volume: &Volume, data: &mut FileData, range: std::
 /// Promises are not kept by page; what the remaining pages cannot need goes back.
 fn return_promises(volume: &Volume, data: &mut FileData) {
     let pages = data.pages.len() as u64;
-    let needed = match data.levels {
-        _ if pages == 0 => 0,
-        // They may all be apart.
-        Some(levels) => pages * (1 + levels) + pages / pages_per_node(volume) + 1,
-        None => return,
-    };
+    if pages == 0 {
+        data.promised_apart = 0;
+    }
+    let beside = if pages == 0 { 0 } else { pages + pages / pages_per_node(volume) + 1 };
+    let needed = beside + data.promised_apart;
     if data.promised > needed {
         volume.unreserve(data.promised - needed);
         data.promised = needed;

@@ -80,8 +80,8 @@ pub(crate) struct FileData {
     pub pages: BTreeMap<u64, u32>,
     /// Blocks promised to `pages`.
     pub promised: u64,
-    /// Levels of the tree that maps the file, if it was looked at since the map changed.
-    pub levels: Option<u64>,
+    /// Of these, for nodes that pages away from all others may split.
+    pub promised_apart: u64,
     /// The file's size; loaded from the inode at the first use.
     pub size: u64,
     pub loaded: bool,

@@ -88,7 +88,6 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         return Ok(());
     }
     data.size = size;
-    data.levels = None;
     set_ahead(volume, file, data, true);
     let more = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(file.ino);
@@ -181,7 +180,6 @@ fn allocate_locked(
     range: Range<u64>,
 ) -> Result<()> {
     let Range { start, end } = range;
-    data.levels = None;
     match mode {
         AllocateMode::Extend | AllocateMode::KeepSize => preallocate(volume, file, start, end)?,
         AllocateMode::Punch => punch(volume, file, data, start, end)?,

@@ -6,6 +6,7 @@ use crate::dir;
 use crate::error::{Errno, Result};
 use crate::inode;
 use crate::namei;
+use crate::order::Look;
 use crate::perm;
 use crate::types::{DirEntry, FileType, Node, Stat};
 use myriad_format::dir::entry_size;
@@ -15,18 +16,42 @@ use myriad_format::{Corrupt, FileBlock, Ino};
 impl Ops<'_> {
     /// Up to `max` entries after `cookie`, added to `out`. Nothing added means the end.
     pub fn read_dir(&self, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
-        self.volume.counters.bump(Count::readdirs);
         let look = self.volume.look();
+        let _lock = self.volume.lock_shared(Ino(node.ino));
+        self.list(&look, node, cookie, max, out)
+    }
+
+    /// As [`Self::read_dir`], with the attributes of each file; `None` for what only a lookup can say: damage.
+    pub fn read_dir_plus(&self, node: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
+        let look = self.volume.look();
+        let _lock = self.volume.lock_shared(Ino(node.ino));
+        let mut entries = Vec::new();
+        self.list(&look, node, cookie, max, &mut entries)?;
+        // While the directory is locked, what it names is its own.
+        let stats = self.stats(
+            &look,
+            &entries,
+            |_| true,
+            |entry, raw| {
+                let position = position_of(entry);
+                let is_name = |raw: &RawInode| raw.entry_position.get() == position;
+                inode::check_named(Ino(entry.ino), raw, Ino(node.ino), is_name).is_ok()
+            },
+        );
+        Ok(entries.into_iter().zip(stats).collect())
+    }
+
+    fn list(&self, look: &Look<'_>, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
+        self.volume.counters.bump(Count::readdirs);
         let ino = Ino(node.ino);
-        let _lock = self.volume.lock_shared(ino);
-        let raw = inode::read_node(&look, node)?;
+        let raw = inode::read_node(look, node)?;
         if !raw.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        namei::check_access(&look, self.cred, ino, &raw, perm::READ)?;
+        namei::check_access(look, self.cred, ino, &raw, perm::READ)?;
         let mut unknown = None;
         let end = out.len() + max;
-        dir::list(&look, ino, &raw, cookie, &mut |entry| {
+        dir::list(look, ino, &raw, cookie, &mut |entry| {
             let Some(file_type) = FileType::from_code(entry.file_type) else {
                 unknown = Some((entry.cookie, entry.file_type));
                 return false;
@@ -47,16 +72,37 @@ impl Ops<'_> {
         }
     }
 
-    /// The attributes of those `wanted` of the files that entries of `dir` name. None for others, for a name gone meanwhile,
-    /// and for what only a lookup can say. Nothing is locked: the inode itself says whether it is the name's, unless it
-    /// has several names.
+    /// The attributes of those `wanted` of the files that entries of a directory named a while ago. None for others, for a
+    /// name gone meanwhile, and for what only a lookup can say: damage. Nothing is locked where the inode itself says that
+    /// this is its name; a further name is looked up.
     pub fn stat_entries(
         &self,
-        dir: Ino,
+        node: Node,
         entries: &[DirEntry],
         wanted: impl Fn(&DirEntry) -> bool,
     ) -> Vec<Option<Stat>> {
         let look = self.volume.look();
+        let mut stats = self.stats(&look, entries, &wanted, |entry, raw| {
+            let is_here = raw.parent.get() == node.ino && raw.entry_position.get() == position_of(entry);
+            let is_name = is_here && raw.name_hash.get() == self.name(&entry.name).hash;
+            is_name && raw.nlink.get() > 0 && entry.ino != node.ino
+        });
+        for (stat, entry) in stats.iter_mut().zip(entries) {
+            if stat.is_none() && wanted(entry) && entry.file_type != FileType::Directory {
+                *stat = self.lookup_inside(&look, node, &entry.name).ok();
+            }
+        }
+        stats
+    }
+
+    /// The attributes of those `wanted`, where the inode is one that `is_named` so.
+    fn stats(
+        &self,
+        look: &Look<'_>,
+        entries: &[DirEntry],
+        wanted: impl Fn(&DirEntry) -> bool,
+        is_named: impl Fn(&DirEntry, &RawInode) -> bool,
+    ) -> Vec<Option<Stat>> {
         self.fetch_inodes(entries.iter().filter(|entry| wanted(entry)).map(|entry| Ino(entry.ino)));
         let mut stats = Vec::with_capacity(entries.len());
         for batch in entries.chunks(32) {
@@ -66,22 +112,16 @@ impl Ops<'_> {
                 }
             }
             for entry in batch {
-                if !wanted(entry) {
-                    stats.push(None);
-                    continue;
-                }
-                let raw = inode::read(&look, Ino(entry.ino)).ok();
-                // The cookie is where the next entry may begin at the earliest.
-                let position = entry.cookie - (entry_size(entry.name.len()) / 8) as u64;
-                let is_name = |raw: &RawInode| u64::from(raw.entry_position.get()) == position;
-                let raw = raw.filter(|raw| match raw.nlink.get() {
-                    0 => false,
-                    2.. if !raw.is_dir() => true,
-                    _ => Ino(raw.parent.get()) == dir && Ino(entry.ino) != dir && is_name(raw),
-                });
-                stats.push(raw.map(|raw| self.stat_of(&look, Ino(entry.ino), &raw)));
+                let raw = if wanted(entry) { inode::read(look, Ino(entry.ino)).ok() } else { None };
+                let raw = raw.filter(|raw| is_named(entry, raw));
+                stats.push(raw.map(|raw| self.stat_of(look, Ino(entry.ino), &raw)));
             }
         }
         stats
     }
+}
+
+/// Where an entry lies: its cookie is where the next one may begin at the earliest.
+fn position_of(entry: &DirEntry) -> u32 {
+    (entry.cookie - (entry_size(entry.name.len()) / 8) as u64) as u32
 }

@@ -31,11 +31,9 @@ impl Session {
         Ok(entries)
     }
 
-    /// As [`Session::read_dir_at`], with the attributes of each file (`None`: gone meanwhile).
+    /// As [`Session::read_dir_at`], with the attributes of each file (`None`: damaged, as [`Session::lookup`] says).
     pub fn read_dir_plus_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
-        let entries = self.read_dir_at(directory, cookie, max)?;
-        let stats = self.ops().stat_entries(Ino(directory.ino), &entries, |_| true);
-        Ok(entries.into_iter().zip(stats).collect())
+        self.ops().read_dir_plus(directory, cookie, max)
     }
 
     /// The attributes of those `wanted` of the files that entries of `directory` name (`None`: not wanted, or gone
@@ -46,7 +44,7 @@ impl Session {
         entries: &[DirEntry],
         wanted: impl Fn(&DirEntry) -> bool,
     ) -> Vec<Option<Stat>> {
-        self.ops().stat_entries(Ino(directory.ino), entries, wanted)
+        self.ops().stat_entries(directory, entries, wanted)
     }
 
     /// Has what listing the directories among `entries` takes read into memory, for a walk that will list them soon: a
