@@ -220,6 +220,11 @@ impl Cache {
                 if flags & flag::DEAD != 0 || flags & flag::LOADED == 0 {
                     continue;
                 }
+                if flags & (flag::KIND | flag::DATA_DIRTY) == flag::DATA {
+                    // Read as data by somebody who looked without a lock, from what the map had been. The device knows.
+                    self.kill(block);
+                    continue;
+                }
                 if flags & flag::KIND != kind_code(kind) {
                     let found = u32::from_le_bytes(self.arena.read(index)[..4].try_into().expect("4 bytes"));
                     return Err(myriad_format::Corrupt::BlockKind { block, expected: kind.name(), found }.into());
@@ -271,13 +276,14 @@ impl Cache {
         Some(index)
     }
 
-    /// A frame for a block that is new: whatever it held does not matter. Its bytes are the caller's to fill.
-    /// A frame that still holds the block (freed and allocated again) dies.
+    /// A frame for a block that is new: whatever it held does not matter. Its bytes are the caller's to fill, who then says
+    /// that they are: until then nobody else reads them. A frame that still holds the block (freed and allocated again)
+    /// dies.
     pub fn create(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
         self.counters.bump(Count::blocks_touched);
         let mut state = self.bury(block);
         state.barred.remove(block.0);
-        let index = self.claim(state, block, kind_code(kind) | flag::LOADED)?;
+        let index = self.claim(state, block, kind_code(kind))?;
         Ok(Frame { cache: self, index })
     }
 

@@ -105,3 +105,21 @@ fn evicted_blocks_leave_the_table_whole() {
     assert_eq!(cache.free_frames(), cache.frame_count());
     assert!(cache.table.iter().all(|entry| entry.load(Ordering::Relaxed) == 0));
 }
+
+/// Who reads ahead looks at a file's map without a lock, and may take a block for data that is metadata by now.
+#[test]
+fn what_was_read_as_data_is_no_evidence() {
+    use myriad_format::header;
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut bytes = vec![0; 4096];
+    header::init(&mut bytes, BlockKind::Attributes, [0; 16], 5, FsBlock(9));
+    header::seal(&mut bytes, 0);
+    device.write(9 << 12, &bytes).unwrap();
+    let cache = Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap();
+    let _inside = cache.gate.enter(0);
+    cache.insert_data(FsBlock(9), &[7; 4096]);
+    assert!(cache.get(FsBlock(9), BlockKind::Attributes).unwrap().read()[..] == bytes[..]);
+    // What is to be written there is.
+    cache.publish(page(&cache, 1), FsBlock(10), false, 1);
+    assert!(matches!(cache.get(FsBlock(10), BlockKind::Attributes), Err(Error::Corrupt(_))));
+}

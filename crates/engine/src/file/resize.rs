@@ -114,7 +114,10 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
             let mut raw = inode::read_node(&txn.look, node(file))?;
             let left = free_range(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
             inode::write(txn, file.ino, &raw)?;
-            if left.is_none() && raw.nlink.get() > 0 {
+            if left.is_some() {
+                // A file without a name may have been given one, and been taken off the list.
+                volume.orphans.lock().insert(file.ino.0);
+            } else if raw.nlink.get() > 0 {
                 volume.orphans.lock().remove(&file.ino.0);
             }
             Ok(left)

@@ -252,6 +252,7 @@ impl<'a> Txn<'a> {
             volume.cache.arena.header(frame.index).flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
+        volume.cache.arena.header(frame.index).flags.fetch_or(flag::LOADED, Ordering::Release);
         self.note(frame.index, mask);
         Ok(result)
     }
