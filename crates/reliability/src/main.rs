@@ -84,15 +84,16 @@ fn report(arguments: &Arguments) -> ExitCode {
         progress: &|part| eprintln!("{:>5} s  {part}", start.elapsed().as_secs()),
     };
     let mut report = Report::make(&plan);
+    let mut included = Ok(());
     if let Some(path) = &arguments.include {
         let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
-        let included = text.and_then(|text| report.include(text.lines().next_back().unwrap_or_default()));
-        if let Err(why) = included {
-            eprintln!("myriad-reliability: --include {path}: {why}");
-            return ExitCode::from(2);
-        }
+        included = text.and_then(|text| report.include(text.lines().next_back().unwrap_or_default()));
     }
     println!("{report}");
+    if let (Err(why), Some(path)) = (included, &arguments.include) {
+        eprintln!("myriad-reliability: --include {path}: {why}");
+        return ExitCode::from(2);
+    }
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
