@@ -1,12 +1,15 @@
 //! What threads do to each other: promises that one file's readers, or one name's makers, could break.
 
 use myriad_device::MemoryDevice;
-use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_engine::{AllocateMode, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr};
 use myriad_reliability::verdict::check_silent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+
+/// Flushes a file first, and leaves that to the next checkpoint.
+const KEEP: AllocateMode = AllocateMode::KeepSize;
 
 /// Small, and with checkpoints only when the test asks for them.
 fn quiet() -> MountOptions {
@@ -77,6 +80,43 @@ fn a_file_cut_and_written_again_is_whole_though_it_is_read() {
     drop((file, other, session));
     fs.close().unwrap();
     check_silent(&device.into()).unwrap();
+}
+
+/// A mount opens a file and closes it for each request. What a cut had left was remembered with the open file, so after the
+/// first write nobody knew that more would have to be flushed, and a crash left that write alone.
+#[test]
+fn a_file_cut_and_written_again_is_whole_though_no_handle_is_kept() {
+    for extents in [1, 4] {
+        let device = formatted(16 << 20);
+        let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+        let session = fs.session(Cred::root());
+        let other = session.open("other", WRITE).unwrap();
+        let file = session.open("file", WRITE).unwrap();
+        for i in 0..extents {
+            file.write_at(&[1; 4096], 2 * i * 4096).unwrap();
+        }
+        let node = file.node();
+        drop(file);
+        fs.sync().unwrap();
+        for round in 0..3 {
+            let old = content(&after_power_loss(&device).1, "file");
+            session.set_attr_node(node, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+            for part in 0..3 {
+                let opened = session.open_node(node, OpenOptions::READ_WRITE).unwrap();
+                opened.write_at(&[10 * round + part as u8; 100 << 10], part * (100 << 10)).unwrap();
+                drop(opened);
+                if (round, part) == (1, 1) {
+                    session.open_node(node, OpenOptions::READ_WRITE).unwrap().allocate(KEEP, 0, 4096).unwrap();
+                }
+            }
+            let new = content(&fs, "file");
+            other.write_at(&[round], 0).unwrap();
+            // A checkpoint that nobody asked to flush the file.
+            other.sync().unwrap();
+            let found = content(&after_power_loss(&device).1, "file");
+            assert!(found == old || found == new, "{extents} extents, round {round}: {} bytes", found.len());
+        }
+    }
 }
 
 /// Reading a long link's target from the device entered the gate a second time: with a checkpoint in between, both

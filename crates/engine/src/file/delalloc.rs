@@ -446,7 +446,7 @@ fn flush_locked(
     volume.files.note_flush();
     file.ahead.store(false, Ordering::Release);
     drop(data);
-    volume.files.forget_if_idle(file);
+    volume.files.forget_if_idle(file, volume.epoch.current());
     Ok(())
 }
 
@@ -486,7 +486,7 @@ fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter
             assert!(left.is_none(), "only files of few extents are emptied late");
         }
         if is_last && data.size > 0 {
-            file.note_content(volume.epoch.current());
+            file.note_content(volume.epoch.current(), data.emptied);
         } else if data.emptied {
             file.note_cut(true);
         }

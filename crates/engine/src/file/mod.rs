@@ -36,7 +36,7 @@ use crate::locks::{Mutex, Rank, RwLock};
 use crate::session::Keeper;
 use crate::types::{Node, Stat};
 use myriad_format::Ino;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -48,7 +48,10 @@ const WHOLE: u64 = 0;
 /// The inode is empty because the file was cut.
 const BARE: u64 = u64::MAX;
 
-/// A file that somebody has open, or whose data is not flushed yet.
+/// Files that a checkpoint has shown empty and that nobody has open: of how many it is remembered that they were cut.
+const BARE_MAX: usize = 1024;
+
+/// A file that somebody has open, or whose data is not flushed yet, or that was cut to nothing not long ago.
 pub(crate) struct OpenFile {
     pub ino: Ino,
     pub generation: u32,
@@ -60,6 +63,8 @@ pub(crate) struct OpenFile {
     pub linkable: AtomicBool,
     /// What a truncation to nothing has left in the inode: [`WHOLE`], [`BARE`], or the epoch in which new content came.
     cut: AtomicU64,
+    /// In `OpenFiles::cut`.
+    lingers: AtomicBool,
     /// Where the last read ended: one that begins there is sequential.
     pub read_end: AtomicU64,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
@@ -102,6 +107,7 @@ impl OpenFile {
             dead: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
             cut: AtomicU64::new(WHOLE),
+            lingers: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             ahead: AtomicBool::new(false),
             size: AtomicU64::new(0),
@@ -122,9 +128,10 @@ impl OpenFile {
         self.cut.store(if bare { BARE } else { WHOLE }, Ordering::Relaxed);
     }
 
-    /// Notes that a flush has brought content. Under the data lock and inside the gate, so that the epoch stays open.
-    fn note_content(&self, epoch: u64) {
-        if self.cut.load(Ordering::Relaxed) == BARE {
+    /// Notes that a flush has brought content, and with it, if `emptied`, the cut itself. Under the data lock and inside the
+    /// gate, so that the epoch stays open.
+    fn note_content(&self, epoch: u64, emptied: bool) {
+        if emptied || self.cut.load(Ordering::Relaxed) == BARE {
             self.cut.store(epoch, Ordering::Relaxed);
         }
     }
@@ -150,6 +157,8 @@ pub(crate) struct OpenFiles {
     flushes: OwnLine,
     /// Gone files whose pages are still to be discarded.
     dead: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Arc<OpenFile>>>,
+    /// Files whose entries stayed, when they were neither open nor dirty, for what a cut had left; oldest first.
+    cut: Mutex<{ Rank::Leaf as u8 }, VecDeque<Arc<OpenFile>>>,
     /// Who keeps files without a name alive besides open handles.
     pub keeper: OnceLock<Arc<dyn Keeper>>,
 }
@@ -175,6 +184,7 @@ impl OpenFiles {
             dirty_pages: AtomicU64::new(0),
             flushes: OwnLine::default(),
             dead: Mutex::new(HashMap::new()),
+            cut: Mutex::new(VecDeque::new()),
             keeper: OnceLock::new(),
         }
     }
@@ -224,14 +234,52 @@ impl OpenFiles {
         file.clone()
     }
 
-    /// Drops the entry of a file that is neither open nor dirty.
-    pub fn forget_if_idle(&self, file: &Arc<OpenFile>) {
-        let shard = self.shard(file.ino);
-        let mut files = shard.files.lock();
-        let same = files.get(&file.ino.0).is_some_and(|entry| Arc::ptr_eq(entry, file));
-        if same && file.opens.load(Ordering::Acquire) == 0 && !file.ahead.load(Ordering::Acquire) {
-            files.remove(&file.ino.0);
-            shard.count.fetch_sub(1, Ordering::AcqRel);
+    /// Drops the entry of a file that is neither open nor dirty, `epoch` being open. Whoever opens it next must know what a
+    /// cut has left: with that, it stays until a checkpoint has been made ([`Self::forget_cut`]).
+    pub fn forget_if_idle(&self, file: &Arc<OpenFile>, epoch: u64) {
+        self.forget_or_linger(file, file.writes_through(epoch));
+    }
+
+    fn forget_or_linger(&self, file: &Arc<OpenFile>, lingers: bool) {
+        {
+            let shard = self.shard(file.ino);
+            let mut files = shard.files.lock();
+            let same = files.get(&file.ino.0).is_some_and(|entry| Arc::ptr_eq(entry, file));
+            if !same || file.opens.load(Ordering::Acquire) > 0 || file.ahead.load(Ordering::Acquire) {
+                return;
+            }
+            if !lingers {
+                files.remove(&file.ino.0);
+                shard.count.fetch_sub(1, Ordering::AcqRel);
+                return;
+            }
+        }
+        if !file.lingers.swap(true, Ordering::AcqRel) {
+            self.cut.lock().push_back(file.clone());
+        }
+    }
+
+    /// After a checkpoint, `epoch` being open: drops the entries of files whose content it has since they were cut, and of
+    /// those that are empty the oldest beyond [`BARE_MAX`].
+    pub fn forget_cut(&self, epoch: u64) {
+        let mut done = Vec::new();
+        {
+            let mut cut = self.cut.lock();
+            let mut surplus = cut.len().saturating_sub(BARE_MAX);
+            cut.retain(|file| {
+                let left = file.cut.load(Ordering::Relaxed);
+                let stays = left == epoch || left == BARE && surplus == 0;
+                if !stays {
+                    surplus = surplus.saturating_sub(1);
+                    done.push(file.clone());
+                }
+                stays
+            });
+        }
+        for file in done {
+            // First: whoever closes it from now on lists it again.
+            file.lingers.store(false, Ordering::Release);
+            self.forget_or_linger(&file, file.cut.load(Ordering::Relaxed) == epoch);
         }
     }
 

@@ -206,6 +206,7 @@ impl Checkpointer {
         if let Err(error) = &result {
             volume.shut_down(error);
         }
+        volume.files.forget_cut(volume.epoch.current());
         result
     }
 

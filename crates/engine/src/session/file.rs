@@ -147,7 +147,7 @@ impl Drop for File {
             let _lock = volume.lock_exclusive(self.file.ino);
             let last = self.file.opens.fetch_sub(1, Ordering::AcqRel) == 1;
             if last {
-                volume.files.forget_if_idle(&self.file);
+                volume.files.forget_if_idle(&self.file, volume.epoch.current());
             }
             last && volume.orphans.lock().contains(&self.file.ino.0)
         };
@@ -158,7 +158,7 @@ impl Drop for File {
             let _ = crate::ops::reclaim(volume, self.file.ino);
             if self.file.is_dead() {
                 file::discard(volume, &self.file);
-                volume.files.forget_if_idle(&self.file);
+                volume.files.forget_if_idle(&self.file, volume.epoch.current());
             }
         }
     }
