@@ -96,6 +96,12 @@ fn put_changed(edit: &mut BlockEdit<'_>, at: usize, raw: &RawInode) {
     }
 }
 
+/// Whether a file is gone though its inode is still there: it has no name, and nobody has it open. It is being freed,
+/// and must be neither opened nor named any more. The inode is locked.
+pub(crate) fn is_gone(volume: &Volume, ino: Ino, raw: &RawInode) -> bool {
+    raw.nlink.get() == 0 && !volume.files.is_open(ino)
+}
+
 /// Initialises a slot just allocated. Its generation is one that it has not had before, so that old handles to it are known
 /// to be stale.
 pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {

@@ -1,10 +1,10 @@
 //! What threads do to each other: promises that one file's readers, or one name's makers, could break.
 
 use myriad_device::MemoryDevice;
-use myriad_engine::{AllocateMode, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr};
+use myriad_engine::{AllocateMode, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr};
 use myriad_reliability::verdict::check_silent;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 
@@ -117,6 +117,70 @@ fn a_file_cut_and_written_again_is_whole_though_no_handle_is_kept() {
             assert!(found == old || found == new, "{extents} extents, round {round}: {} bytes", found.len());
         }
     }
+}
+
+/// Files without a name, closed by one thread while another opens them, names them, or opens what has their numbers by
+/// now: they were marked as gone though somebody had got hold of them, and what he wrote vanished without an error; and
+/// one was freed before its maker had opened it.
+#[test]
+fn files_without_a_name_are_gone_or_whole() {
+    let device = formatted(64 << 20);
+    let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+    let used = fs.statfs().unwrap().inodes_used;
+    let known = Mutex::new(None);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let session = fs.session(Cred::root());
+                for _ in 0..100_000 {
+                    let file = session.open_tmpfile("/", 0o600).unwrap();
+                    file.write_at(&[1; 5000], 0).unwrap();
+                    *known.lock().unwrap() = Some(file.node());
+                    drop(file);
+                }
+            }));
+            done.store(true, Ordering::Relaxed);
+            outcome.unwrap();
+        });
+        let session = fs.session_checked(Cred::root());
+        for round in 0.. {
+            if done.load(Ordering::Relaxed) {
+                break;
+            }
+            let Some(node) = *known.lock().unwrap() else { continue };
+            let wait_for_its_maker = || {
+                while *known.lock().unwrap() == Some(node) && !done.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            };
+            let mut bytes = [0; 5000];
+            let result = match round % 3 {
+                0 => session.link_at(node, session.root(), b"name").and_then(|_| {
+                    wait_for_its_maker();
+                    let file = session.open_node(node, OpenOptions::READ)?;
+                    assert_eq!(file.read_at(&mut bytes, 0)?, 5000, "round {round}");
+                    assert!(bytes == [1; 5000], "round {round}");
+                    session.unlink_at(session.root(), b"name")
+                }),
+                1 => session.open_node(node, OpenOptions::READ_WRITE).and_then(|file| {
+                    wait_for_its_maker();
+                    file.write_at(&[2; 100], 100)?;
+                    file.sync()?;
+                    assert_eq!(file.read_at(&mut bytes, 0)?, 5000, "round {round}");
+                    assert!(bytes[100..200] == [2; 100] && bytes[200..] == [1; 4800], "round {round}");
+                    Ok(())
+                }),
+                // Perhaps another one, which its maker has not even got yet.
+                _ => session.node(node.ino()).and_then(|node| session.open_node(node, OpenOptions::READ)).map(drop),
+            };
+            let is_expected = matches!(result, Ok(()) | Err(Error::Refused(Errno::STALE)));
+            assert!(is_expected, "round {round}: {result:?}");
+        }
+    });
+    assert_eq!(fs.statfs().unwrap().inodes_used, used);
+    fs.close().unwrap();
+    check_silent(&device.into()).unwrap();
 }
 
 /// Reading a long link's target from the device entered the gate a second time: with a checkpoint in between, both

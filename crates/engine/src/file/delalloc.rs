@@ -654,17 +654,6 @@ pub(crate) fn mark_dead(file: &OpenFile) {
     file.dead.store(true, Ordering::Release);
 }
 
-/// Marks a file that has neither name nor handle left.
-pub(crate) fn mark_dead_if_unnamed(volume: &Volume, file: &OpenFile) {
-    let look = volume.look();
-    let _lock = volume.lock_exclusive(file.ino);
-    let node = Node { ino: file.ino.0, generation: file.generation };
-    let unnamed = inode::read_node(&look, node).is_ok_and(|raw| raw.nlink.get() == 0);
-    if unnamed && file.opens.load(Ordering::Acquire) == 0 {
-        mark_dead(file);
-    }
-}
-
 /// Gives back what a gone file holds in memory. Outside the gate.
 pub(crate) fn discard(volume: &Volume, file: &OpenFile) {
     let mut data = file.data.write();

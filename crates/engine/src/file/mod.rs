@@ -26,7 +26,7 @@ mod tests;
 
 pub(crate) use delalloc::{
     PAGES_PER_NODE, Page, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead,
-    mark_dead_if_unnamed, publish_pages, write,
+    publish_pages, write,
 };
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
@@ -203,7 +203,7 @@ impl OpenFiles {
         shard.files.lock().get(&ino.0).cloned()
     }
 
-    /// Whether somebody has it open. The inode is locked exclusively.
+    /// Whether somebody has it open. The inode is locked: shared, nobody closes it for the last time meanwhile.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.find(ino).is_some_and(|file| file.opens.load(Ordering::Acquire) > 0)
     }

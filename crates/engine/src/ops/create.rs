@@ -7,7 +7,7 @@ use crate::checksums;
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
 use crate::error::{Errno, Result};
-use crate::file::{self, PAGES_PER_NODE, Page};
+use crate::file::{self, OpenFile, PAGES_PER_NODE, Page};
 use crate::inode;
 use crate::order::Txn;
 use crate::perm::{self, NewInode};
@@ -18,6 +18,7 @@ use crate::xattr;
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
 use myriad_format::{AgBlock, FileBlock, FsBlock, Ino, RegionNo};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
@@ -105,8 +106,9 @@ impl Ops<'_> {
         })
     }
 
-    /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before.
-    pub fn make_tmpfile(&self, node: Node, mode: u16) -> Result<Node> {
+    /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before. It is open
+    /// from the first moment: without that, it would be gone.
+    pub fn make_tmpfile(&self, node: Node, mode: u16) -> Result<Arc<OpenFile>> {
         let parent = Ino(node.ino);
         transact(self.volume, self.volume.blocks_to_create(), |txn| {
             let _lock = self.volume.lock_shared(parent);
@@ -123,7 +125,7 @@ impl Ops<'_> {
             raw.nlink = U32::new(0);
             finish_inode(txn, ino, &mut raw, &owner, &[])?;
             self.volume.orphans.lock().insert(ino.0);
-            Ok(inode::node(ino, &raw))
+            Ok(self.volume.files.open(ino, raw.generation.get()))
         })
     }
 }

@@ -38,6 +38,9 @@ impl Ops<'_> {
             if raw.nlink.get() == 0 && !unnamed {
                 return Err(Errno::NOENT.into());
             }
+            if inode::is_gone(volume, ino, &raw) {
+                return Err(Errno::STALE.into());
+            }
             if raw.nlink.get() >= NLINK_MAX {
                 return Err(Errno::MLINK.into());
             }

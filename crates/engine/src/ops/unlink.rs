@@ -3,7 +3,7 @@
 use super::{Ops, touch_dir, transact};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode;
 use crate::namei::Guarded;
@@ -71,7 +71,7 @@ pub(crate) enum Gone {
     /// Somebody has it open.
     Open,
     /// It is an orphan now; its blocks are still to be freed.
-    Reclaim(Ino),
+    Reclaim(Node),
     /// Dirty data of a file that is gone.
     Discard(std::sync::Arc<crate::file::OpenFile>),
 }
@@ -80,7 +80,7 @@ pub(crate) enum Gone {
 pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
     match gone {
         Gone::Done | Gone::Open => Ok(()),
-        Gone::Reclaim(ino) => reclaim(volume, ino),
+        Gone::Reclaim(node) => reclaim(volume, node),
         Gone::Discard(file) => {
             crate::file::discard(volume, &file);
             Ok(())
@@ -119,7 +119,7 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
             crate::file::mark_dead(&file);
             volume.files.keep_dead(file);
         }
-        return Ok(Gone::Reclaim(ino));
+        return Ok(Gone::Reclaim(inode::node(ino, raw)));
     }
     destroy(txn, ino, raw)?;
     Ok(match dirty {
@@ -169,8 +169,10 @@ pub(crate) fn free_range(
     Ok(left)
 }
 
-/// Frees an orphan that nobody has open, in as many transactions as it takes. Outside the gate.
-pub(crate) fn reclaim(volume: &Volume, ino: Ino) -> Result<()> {
+/// Frees an orphan that nobody has open, in as many transactions as it takes. Nothing to do if somebody else has done
+/// it; the number may be another orphan's by then. Outside the gate.
+pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
+    let ino = Ino(node.ino);
     let mut gone = None;
     loop {
         let done = transact(volume, 0, |txn| {
@@ -178,7 +180,10 @@ pub(crate) fn reclaim(volume: &Volume, ino: Ino) -> Result<()> {
             if !volume.orphans.lock().contains(&ino.0) || volume.files.is_open(ino) {
                 return Ok(true);
             }
-            let mut raw = inode::read(&txn.look, ino)?;
+            let mut raw = match inode::read_node(&txn.look, node) {
+                Err(Error::Refused(Errno::STALE)) => return Ok(true),
+                raw => raw?,
+            };
             if raw.nlink.get() > 0 {
                 // A file whose truncation was interrupted: it has a name and stays.
                 let from = raw.size.get().div_ceil(volume.geometry.block_size() as u64);
@@ -213,11 +218,19 @@ pub(crate) fn reclaim(volume: &Volume, ino: Ino) -> Result<()> {
     Ok(())
 }
 
-/// Frees what a crash left without a name: the orphans of the last checkpoint.
+/// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
-    let orphans: Vec<u64> = volume.orphans.lock().iter().copied().collect();
+    let orphans: Vec<Ino> = volume.orphans.lock().iter().copied().map(Ino).collect();
     for ino in orphans {
-        reclaim(volume, Ino(ino))?;
+        let node = {
+            let look = volume.look();
+            let _lock = volume.lock_shared(ino);
+            if !volume.orphans.lock().contains(&ino.0) {
+                continue;
+            }
+            inode::node(ino, &inode::read(&look, ino)?)
+        };
+        reclaim(volume, node)?;
     }
     Ok(())
 }

@@ -138,7 +138,7 @@ impl Session {
                 }
                 let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
                 perm::check_truncate(self.judged(), &guarded.subject())?;
-                self.handle(Ino(node.ino), raw.generation.get(), OpenOptions { write: true, ..OpenOptions::default() })
+                self.handle(Ino(node.ino), &raw, OpenOptions { write: true, ..OpenOptions::default() })?
             };
             file::truncate(self.volume(), &self.cred, &file.file, size)?;
         }

@@ -141,25 +141,20 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
+        let volume = self.session.volume();
         let reclaim = {
-            let volume = self.session.volume();
             let _look = volume.look();
             let _lock = volume.lock_exclusive(self.file.ino);
             let last = self.file.opens.fetch_sub(1, Ordering::AcqRel) == 1;
             if last {
                 volume.files.forget_if_idle(&self.file, volume.epoch.current());
             }
+            // If it has no name, nobody opens or names it any more.
             last && volume.orphans.lock().contains(&self.file.ino.0)
         };
         if reclaim {
-            let volume = self.session.volume();
-            file::mark_dead_if_unnamed(volume, &self.file);
             // A failure leaves an orphan for the next mount.
-            let _ = crate::ops::reclaim(volume, self.file.ino);
-            if self.file.is_dead() {
-                file::discard(volume, &self.file);
-                volume.files.forget_if_idle(&self.file, volume.epoch.current());
-            }
+            let _ = crate::ops::reclaim(volume, self.node());
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::ops::reclaim_orphans;
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_format::superblock::{Superblock, seam};
-use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
+use myriad_format::{BlockKind, Corrupt, FsBlock};
 use myriad_log::LogPlace;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -135,10 +135,7 @@ impl Volume {
         self.checkpointer.lock().give_up_moment("the volume was closed");
         self.check_running()?;
         file::flush_all(self)?;
-        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
-        for ino in orphans {
-            crate::ops::reclaim(self, Ino(ino))?;
-        }
+        reclaim_orphans(self)?;
         // Not settled, it stays marked as in use, and the next opening recovers what the log holds.
         if self.checkpointer.lock().settle(self)? { self.write_superblock(seam::STATE_CLEAN) } else { Ok(()) }
     }

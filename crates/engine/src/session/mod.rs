@@ -10,6 +10,8 @@ mod life;
 mod names;
 mod open;
 mod paths;
+#[cfg(test)]
+mod tests;
 mod trees;
 
 pub use directories::ReadDir;

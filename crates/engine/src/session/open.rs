@@ -2,14 +2,15 @@
 
 use super::{AsPath, File, Session};
 use crate::error::{Errno, Error, Result};
-use crate::file;
+use crate::file::{self, OpenFile};
 use crate::inode;
 use crate::namei::Guarded;
 use crate::ops::NewFile;
 use crate::perm;
 use crate::types::*;
 use myriad_format::Ino;
-use myriad_format::inode::S_IFREG;
+use myriad_format::inode::{RawInode, S_IFREG};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Session {
@@ -61,7 +62,7 @@ impl Session {
     /// An unnamed file in the directory `path`; [`Session::link_file`] can name it.
     pub fn open_tmpfile(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<File> {
         let made = self.at_path(path.as_path_bytes(), true, |node| self.ops().make_tmpfile(node, mode))?;
-        let file = self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })?;
+        let file = self.opened(made, OpenOptions::READ_WRITE);
         file.file.linkable.store(true, Ordering::Release);
         Ok(file)
     }
@@ -69,7 +70,7 @@ impl Session {
     /// An unnamed file in `directory`.
     pub fn open_tmpfile_at(&self, directory: Node, mode: u16) -> Result<File> {
         let made = self.ops().make_tmpfile(directory, mode)?;
-        self.open_unchecked(made, OpenOptions { read: true, write: true, ..OpenOptions::default() })
+        Ok(self.opened(made, OpenOptions::READ_WRITE))
     }
 
     /// Opens a node; `create`, `exclusive` and `mode` play no part.
@@ -91,7 +92,7 @@ impl Session {
                 // What stands behind a FIFO, socket or device is the kernel's, not ours.
                 return Err(Errno::NXIO.into());
             }
-            self.handle(Ino(node.ino), raw.generation.get(), options)
+            self.handle(Ino(node.ino), &raw, options)?
         };
         if options.truncate {
             file::truncate(self.volume(), &self.cred, &file.file, 0)?;
@@ -103,12 +104,21 @@ impl Session {
         let look = self.volume().look();
         let _lock = self.volume().lock_shared(Ino(node.ino));
         let raw = inode::read_node(&look, node)?;
-        Ok(self.handle(Ino(node.ino), raw.generation.get(), options))
+        self.handle(Ino(node.ino), &raw, options)
     }
 
-    /// A handle. The inode is locked, so that it cannot be freed under us.
-    pub(super) fn handle(&self, ino: Ino, generation: u32, options: OpenOptions) -> File {
+    /// A handle; ESTALE if the file is gone. The inode is locked, so that it cannot be freed under us.
+    pub(super) fn handle(&self, ino: Ino, raw: &RawInode, options: OpenOptions) -> Result<File> {
+        let volume = self.volume();
+        if inode::is_gone(volume, ino, raw) {
+            return Err(Errno::STALE.into());
+        }
+        Ok(self.opened(volume.files.open(ino, raw.generation.get()), options))
+    }
+
+    /// The handle of a file that was opened for it.
+    fn opened(&self, file: Arc<OpenFile>, options: OpenOptions) -> File {
         self.volume().counters.bump(crate::counters::Count::opens);
-        File { session: self.again(), file: self.volume().files.open(ino, generation), options }
+        File { session: self.again(), file, options }
     }
 }
