@@ -6,7 +6,7 @@ use myriad_engine::{Cred, Errno, Error, Fs, Keeper, MkfsOptions, MountOptions, N
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-/// Holds what it was told to, and remembers what it was asked to hold.
+/// Holds what it was told to, once, and remembers what it was asked to hold.
 #[derive(Default)]
 struct Known {
     nodes: Mutex<HashSet<Node>>,
@@ -15,7 +15,7 @@ struct Known {
 
 impl Keeper for Known {
     fn hold(&self, node: Node) -> bool {
-        let known = self.nodes.lock().unwrap().contains(&node);
+        let known = self.nodes.lock().unwrap().remove(&node);
         if known {
             self.held.lock().unwrap().push(node);
         }
@@ -80,6 +80,28 @@ fn a_held_file_outlives_its_name_until_it_is_released() {
     drop(session);
     fs.close().unwrap();
     assert_sound(&device);
+}
+
+/// A mount reads and writes by handles that last for a request. If one was open when the name went, the keeper was not
+/// asked, and the file went with that handle, though programs had it open.
+#[test]
+fn a_file_in_use_as_its_name_goes_is_held_beyond_that_use() {
+    let (_, fs, known) = volume();
+    let session = fs.session_checked(Cred::root());
+    let node = session.create("file", 0o644).unwrap();
+    known.nodes.lock().unwrap().insert(node);
+    let file = session.open_node(node, OpenOptions::READ_WRITE).unwrap();
+    file.write_at(b"content", 0).unwrap();
+    session.unlink_at(session.root(), b"file").unwrap();
+    drop(file);
+    let mut bytes = [0; 7];
+    assert_eq!(session.open_node(node, OpenOptions::READ).unwrap().read_at(&mut bytes, 0).unwrap(), 7);
+    // Named and removed again, it is held as before.
+    session.link_at(node, session.root(), b"file").unwrap();
+    session.unlink_at(session.root(), b"file").unwrap();
+    assert_eq!(session.stat_node(node).unwrap().nlink, 0);
+    fs.release(node);
+    assert_eq!(session.stat_node(node).unwrap_err().errno(), Errno::STALE);
 }
 
 #[test]

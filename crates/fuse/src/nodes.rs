@@ -141,10 +141,7 @@ impl Keeper for Nodes {
     fn hold(&self, node: Node) -> bool {
         let mut shard = self.shard(node.ino()).0.lock();
         let known = shard.get_mut(&node.ino()).filter(|known| known.generation == node.generation());
-        known.is_some_and(|known| {
-            known.held = true;
-            true
-        })
+        known.is_some_and(|known| !std::mem::replace(&mut known.held, true))
     }
 }
 
@@ -162,6 +159,7 @@ mod tests {
         nodes.learn(other);
         assert_eq!((nodes.count(), nodes.find(7)), (2, Some(file)));
         assert!(nodes.hold(file) && !nodes.hold(Node::from_parts(7, 4)) && !nodes.hold(Node::from_parts(9, 1)));
+        assert!(!nodes.hold(file), "held already");
         assert_eq!(nodes.forget(7, 1), None);
         assert_eq!(nodes.forget(8, 1), None);
         assert_eq!(nodes.forget(7, 1), Some(file));

@@ -209,16 +209,12 @@ impl OpenFiles {
     }
 
     /// Whether a file that lost its last name lives on: somebody has it open, or the keeper holds it, which then counts as
-    /// a handle. The inode is locked exclusively.
+    /// a handle. It is asked in any case, for who has the file open may close it soon. The inode is locked exclusively.
     pub fn is_kept(&self, ino: Ino, generation: u32) -> bool {
-        if self.is_open(ino) {
-            return true;
-        }
-        let held = self.keeper.get().is_some_and(|keeper| keeper.hold(Node { ino: ino.0, generation }));
-        if held {
+        if self.keeper.get().is_some_and(|keeper| keeper.hold(Node { ino: ino.0, generation })) {
             self.open(ino, generation);
         }
-        held
+        self.is_open(ino)
     }
 
     /// Opens: makes the entry if it is missing. The inode is locked.
