@@ -82,8 +82,8 @@ fn a_file_cut_and_written_again_is_whole_though_it_is_read() {
     check_silent(&device.into()).unwrap();
 }
 
-/// A mount opens a file and closes it for each request. What a cut had left was remembered with the open file, so after the
-/// first write nobody knew that more would have to be flushed, and a crash left that write alone.
+/// A mount opens a file and closes it for each request. What a cut had left was remembered with the open file, so after
+/// the first write nobody knew that more would have to be flushed, and a crash left that write alone.
 #[test]
 fn a_file_cut_and_written_again_is_whole_though_no_handle_is_kept() {
     for extents in [1, 4] {

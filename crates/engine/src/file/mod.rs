@@ -128,8 +128,8 @@ impl OpenFile {
         self.cut.store(if bare { BARE } else { WHOLE }, Ordering::Relaxed);
     }
 
-    /// Notes that a flush has brought content, and with it, if `emptied`, the cut itself. Under the data lock and inside the
-    /// gate, so that the epoch stays open.
+    /// Notes that a flush has brought content, and with it, if `emptied`, the cut itself. Under the data lock and inside
+    /// the gate, so that the epoch stays open.
     fn note_content(&self, epoch: u64, emptied: bool) {
         if emptied || self.cut.load(Ordering::Relaxed) == BARE {
             self.cut.store(epoch, Ordering::Relaxed);
@@ -230,8 +230,8 @@ impl OpenFiles {
         file.clone()
     }
 
-    /// Drops the entry of a file that is neither open nor dirty, `epoch` being open. Whoever opens it next must know what a
-    /// cut has left: with that, it stays until a checkpoint has been made ([`Self::forget_cut`]).
+    /// Drops the entry of a file that is neither open nor dirty, `epoch` being open. Whoever opens it next must know what
+    /// a cut has left: with that, it stays until a checkpoint has been made ([`Self::forget_cut`]).
     pub fn forget_if_idle(&self, file: &Arc<OpenFile>, epoch: u64) {
         self.forget_or_linger(file, file.writes_through(epoch));
     }
@@ -255,8 +255,8 @@ impl OpenFiles {
         }
     }
 
-    /// After a checkpoint, `epoch` being open: drops the entries of files whose content it has since they were cut, and of
-    /// those that are empty the oldest beyond [`BARE_MAX`].
+    /// After a checkpoint, `epoch` being open: drops the entries of files whose content it has since they were cut, and
+    /// of those that are empty the oldest beyond [`BARE_MAX`].
     pub fn forget_cut(&self, epoch: u64) {
         let mut done = Vec::new();
         {

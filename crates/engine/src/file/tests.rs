@@ -45,8 +45,8 @@ enum Step {
     Put,
 }
 
-/// Cuts a file to nothing, writes it again, and makes a checkpoint while another thread has the file's data lock: by one
-/// handle, and as a mount does it, which opens and closes for each request.
+/// Cuts a file to nothing, writes it again, and makes a checkpoint while another thread has the file's data lock: by
+/// one handle, and as a mount does it, which opens and closes for each request.
 fn cut_and_write_under_a_reader(extents: u64, steps: &[Step]) {
     for one_handle in [true, false] {
         cut_and_write(extents, steps, one_handle);
@@ -114,7 +114,8 @@ fn a_file_whose_late_cut_was_flushed_is_never_empty_once_written() {
     cut_and_write_under_a_reader(1, &[Step::Flush, Step::Commit, Step::Cut, Step::Flush, Step::Commit]);
 }
 
-/// The flush that brings the new content brings the cut with it: what is written until that is durable must not stay behind.
+/// The flush that brings the new content brings the cut with it: what is written until that is durable must not stay
+/// behind.
 #[test]
 fn a_file_whose_late_cut_was_flushed_with_new_content_has_all_of_it() {
     cut_and_write_under_a_reader(1, &[Step::Flush, Step::Commit, Step::Cut, Step::Put, Step::Flush]);
