@@ -122,6 +122,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         }
         Error::InUse(holder) => (in_use_text(holder, &place), "wait until it is done with the volume, or unmount it"),
         Error::Shutdown => (error.to_string(), "see the host's log for the device's error"),
+        Error::Closed => (error.to_string(), "open the volume again"),
     };
     Failure::new(place, what, next).into()
 }

@@ -54,6 +54,9 @@ pub enum Error {
         "the volume was shut down after an earlier device error; reads go on, changes are refused until it is opened again"
     )]
     Shutdown,
+    /// Somebody has closed the volume for all who have it.
+    #[error("the volume was closed; reads go on, changes are refused until it is opened again")]
+    Closed,
     /// Long work was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -69,6 +72,7 @@ impl Error {
             Self::Incompatible(_) | Self::Foreign | Self::Truncated { .. } => Errno::INVAL,
             Self::Option { .. } => Errno::INVAL,
             Self::InUse(_) => Errno::BUSY,
+            Self::Closed => Errno::BADF,
             Self::Cancelled => Errno::INTR,
         }
     }

@@ -308,6 +308,12 @@ impl OpenFiles {
         self.shards.iter().map(open).sum()
     }
 
+    /// Whether memory is ahead of any file's inode.
+    pub fn has_ahead(&self) -> bool {
+        let is_ahead = |file: &Arc<OpenFile>| file.ahead.load(Ordering::Acquire);
+        self.shards.iter().any(|shard| shard.files.lock().values().any(is_ahead))
+    }
+
     /// Flushes that have brought an inode up to date.
     #[inline]
     pub fn flushes(&self) -> u64 {

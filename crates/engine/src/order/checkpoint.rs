@@ -17,7 +17,7 @@
 
 use crate::cache::{Closed, FrameHeader, flag};
 use crate::counters::Count;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::order::moment::Held;
 use crate::order::{Freed, Txn};
 use crate::planted::{Bug, planted};
@@ -52,6 +52,8 @@ pub(crate) struct Checkpointer {
     pub durable: u64,
     /// Log position that blocks forgotten in the epoch being committed still need.
     needed_lsn: u64,
+    /// The volume is closed: there are no further checkpoints.
+    is_closed: bool,
     /// A committed state that somebody reads, and how many there were.
     pub(super) held: Option<Held>,
     pub(super) moments: u64,
@@ -147,6 +149,7 @@ impl Checkpointer {
             released: pending,
             durable: 1,
             needed_lsn: u64::MAX,
+            is_closed: false,
             held: None,
             moments: 0,
         }
@@ -173,7 +176,7 @@ impl Checkpointer {
 
     /// Puts durably freed blocks into the trees at once, for whoever waits for space.
     pub fn release_now(&mut self, volume: &Volume) -> Result<()> {
-        volume.check_running()?;
+        self.check_running(volume)?;
         let result = self.release(volume);
         if let Err(error) = &result {
             volume.shut_down(error);
@@ -184,7 +187,7 @@ impl Checkpointer {
     /// Writes home what can be, so that it can be evicted.
     pub fn bring_home(&mut self, volume: &Volume) -> Result<()> {
         // What a failed checkpoint logged is not durable, and must not go home.
-        volume.check_running()?;
+        self.check_running(volume)?;
         if volume.order == Order::Log {
             self.away.append(&mut volume.cache.take_recovered());
             self.write_home(volume, u64::MAX)?;
@@ -197,8 +200,21 @@ impl Checkpointer {
         self.away.is_empty() && self.released.is_empty()
     }
 
+    fn check_running(&self, volume: &Volume) -> Result<()> {
+        if self.is_closed { Err(Error::Closed) } else { volume.check_not_shut_down() }
+    }
+
+    /// Ends the making of checkpoints, having settled the volume, to which nobody makes changes any more. False if it
+    /// would not settle.
+    pub fn close(&mut self, volume: &Volume) -> Result<bool> {
+        let settled = self.settle(volume);
+        self.is_closed = true;
+        settled
+    }
+
     /// Makes everything changed so far durable.
     pub fn run(&mut self, volume: &Volume) -> Result<()> {
+        self.check_running(volume)?;
         let result = match volume.order {
             Order::Log => self.run_log(volume),
             Order::None => self.run_none(volume),
@@ -238,7 +254,6 @@ impl Checkpointer {
     }
 
     fn run_log(&mut self, volume: &Volume) -> Result<()> {
-        volume.check_running()?;
         volume.counters.bump(Count::checkpoints);
         self.away.append(&mut volume.cache.take_recovered());
         self.make_log_room(volume)?;
@@ -533,7 +548,6 @@ impl Checkpointer {
     }
 
     fn run_none(&mut self, volume: &Volume) -> Result<()> {
-        volume.check_running()?;
         volume.counters.bump(Count::checkpoints);
         self.release(volume)?;
         volume.release_empty_chunks()?;

@@ -21,7 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An open volume. Cheap to clone; closed cleanly by [`Fs::close`], or when the last clone, session and file are gone.
+/// An open volume. Cheap to clone; closed cleanly by [`Fs::close`], for all clones, or when the last clone, session and
+/// file are gone.
 #[derive(Clone)]
 pub struct Fs {
     pub(super) inner: Arc<Mounted>,
@@ -133,7 +134,6 @@ impl Fs {
                     source,
                 })?,
                 pid: std::process::id(),
-                closed: std::sync::atomic::AtomicBool::new(false),
             }),
         })
     }
@@ -199,7 +199,12 @@ impl Fs {
         HeldMoment::begin(Arc::clone(&self.inner.volume), file)
     }
 
-    /// Syncs and closes. EBUSY, and the volume stays open, if files are open.
+    /// Syncs and closes, for all clones and sessions: what they did before is on the device, which is as if nobody had
+    /// it open. They may go on looking; what changes anything, and [`Fs::sync`], is refused with [`Error::Closed`] from
+    /// then on.
+    ///
+    /// EBUSY, and the volume stays open for all, if files are open, or others do not stop writing to it. After another
+    /// error that shut it down, the next opening recovers what was synced. Closing what is closed does nothing.
     pub fn close(self) -> Result<()> {
         if self.volume().files.open_handles() > 0 {
             return Err(Errno::BUSY.into());

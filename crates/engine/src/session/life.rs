@@ -1,17 +1,17 @@
 //! The life of an open volume: recovery, the background threads, the clean end.
 
 use crate::cache::ProcessMark;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::file;
 use crate::ops::reclaim_orphans;
+use crate::order::checkpoint::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_format::superblock::{Superblock, seam};
-use myriad_format::{BlockKind, Corrupt, FsBlock};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use myriad_log::LogPlace;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,8 +21,10 @@ pub(super) struct Mounted {
     /// Process that opened the volume: a forked child must not touch it.
     pub opener: ProcessMark,
     pub pid: u32,
-    pub closed: std::sync::atomic::AtomicBool,
 }
+
+/// How often a volume that others still write to is flushed, before it is said to be in use.
+const CLOSING_ROUNDS: u32 = 8;
 
 impl Mounted {
     pub fn check_process(&self) -> Result<()> {
@@ -35,29 +37,38 @@ impl Mounted {
         )))
     }
 
+    /// Ends the volume for all who have it; EBUSY if files are open.
     pub fn close(&self) -> Result<()> {
         self.check_process()?;
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
+        // Two who close take turns.
+        let mut background = self.background.lock();
+        self.volume.unmount(true)?;
+        self.stop(&mut background);
+        Ok(())
+    }
+
+    fn stop(&self, background: &mut Vec<JoinHandle<()>>) {
         {
             let mut wake = self.volume.wake.0.lock();
             wake.stop = true;
             self.volume.wake.1.notify_one();
         }
         self.volume.cache.warm.stop();
-        for thread in std::mem::take(&mut *self.background.lock()) {
+        for thread in background.drain(..) {
             // The log's returns after its checkpoint; a panic there has shut the volume down.
             let _ = thread.join();
         }
-        self.volume.unmount()
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        self.stop(&mut self.background.lock());
         // Nobody is left to tell; what was synced is safe, and the next opening recovers the rest.
-        let _ = self.close();
+        let _ = self.volume.unmount(false);
     }
 }
 
@@ -126,17 +137,52 @@ impl Volume {
         Ok(())
     }
 
-    /// Brings everything home and marks the volume clean.
-    fn unmount(&self) -> Result<()> {
-        if self.options.read_only {
+    /// Brings everything home and marks the volume clean, with which it is closed. With `in_use` others may have it
+    /// too: EBUSY, and it goes on, if files are open or do not stop changing.
+    fn unmount(&self, in_use: bool) -> Result<()> {
+        if self.options.read_only || self.is_closed() {
             return Ok(());
         }
         // Whoever opens it next knows nothing of a reader.
         self.checkpointer.lock().give_up_moment("the volume was closed");
-        self.check_running()?;
-        file::flush_all(self)?;
-        reclaim_orphans(self)?;
+        for _ in 0..CLOSING_ROUNDS {
+            self.check_running()?;
+            file::flush_all(self)?;
+            reclaim_orphans(self)?;
+            let mut checkpointer = self.checkpointer.lock();
+            // Without handles nobody writes: what has changed since is then metadata, and needs no more than
+            // checkpoints.
+            let gate = self.cache.gate.close();
+            if in_use && self.files.open_handles() > 0 {
+                return Err(Errno::BUSY.into());
+            }
+            if self.files.has_ahead() || self.has_idle_orphans() {
+                continue;
+            }
+            self.refuse_changes(&gate);
+            drop(gate);
+            let closed = self.settle_and_mark(&mut checkpointer);
+            if let Err(error) = &closed {
+                self.shut_down(error);
+            }
+            return closed;
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// Whether a file without a name waits for its end. Those that are held keep the volume open, or are left to the
+    /// next opening. The gate is closed.
+    fn has_idle_orphans(&self) -> bool {
+        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
+        orphans.into_iter().any(|ino| !self.files.is_open(Ino(ino)))
+    }
+
+    /// The end of the volume: nobody changes it any more, and no checkpoint comes after this.
+    fn settle_and_mark(&self, checkpointer: &mut Checkpointer) -> Result<()> {
+        let settled = checkpointer.close(self)?;
+        // One may have begun meanwhile.
+        checkpointer.give_up_moment("the volume was closed");
         // Not settled, it stays marked as in use, and the next opening recovers what the log holds.
-        if self.checkpointer.lock().settle(self)? { self.write_superblock(seam::STATE_CLEAN) } else { Ok(()) }
+        if settled { self.write_superblock(seam::STATE_CLEAN) } else { Ok(()) }
     }
 }

@@ -51,7 +51,7 @@ impl Volume {
         if !self.cache.has_room() || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_soft {
             self.throttle()?;
         }
-        let txn = Txn::reserving(self, blocks);
+        let txn = self.enter_reserving(blocks)?;
         if blocks == 0 || self.has_plenty() {
             return Ok(txn);
         }
@@ -59,12 +59,20 @@ impl Volume {
         self.begin_scarce(blocks, share)
     }
 
+    /// Enters the gate, and asks again: the volume may have been closed while it was.
+    #[inline]
+    fn enter_reserving(&self, blocks: u64) -> Result<Txn<'_>> {
+        let txn = Txn::reserving(self, blocks);
+        self.check_running()?;
+        Ok(txn)
+    }
+
     /// Each who wants space reserves it first and then looks whether all reservations together fit: two who look at the
     /// same time see each other.
     #[cold]
     fn begin_scarce(&self, blocks: u64, share: Share) -> Result<Txn<'_>> {
         for attempt in 0..3 {
-            let txn = Txn::reserving(self, blocks);
+            let txn = self.enter_reserving(blocks)?;
             if self.has_spare(share) {
                 return Ok(txn);
             }
@@ -238,6 +246,22 @@ mod tests {
         drop(first);
         assert_eq!(volume.spare_blocks(Share::Common) as u64, spare);
         drop(volume.begin(spare).unwrap());
+    }
+
+    /// Who had looked before the volume was closed, and then waited at the gate, went in.
+    #[test]
+    fn who_waited_at_the_gate_while_the_volume_was_closed_is_refused() {
+        let volume = volume();
+        let closed = volume.cache.gate.close();
+        std::thread::scope(|scope| {
+            // As if it had just been told that the volume is open.
+            let waiting = scope.spawn(|| volume.enter_reserving(8).map(drop));
+            volume.refuse_changes(&closed);
+            drop(closed);
+            assert!(matches!(waiting.join().unwrap(), Err(Error::Closed)));
+        });
+        assert_eq!(volume.cache.gate.weight(), 0);
+        volume.check_not_shut_down().unwrap();
     }
 
     #[test]

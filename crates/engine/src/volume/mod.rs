@@ -10,7 +10,7 @@ mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
 use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
@@ -29,7 +29,7 @@ use myriad_format::{Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace};
 use parking_lot::Condvar;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use superblock::rand_seed;
 
@@ -99,7 +99,8 @@ pub(crate) struct Volume {
     high_water: AtomicU32,
     high_water_lock: Mutex<{ Rank::NewGroup as u8 }, ()>,
     stripes: Box<[RwLock<{ Rank::Inode as u8 }, ()>]>,
-    shut_down: AtomicBool,
+    /// Why changes are refused: bits of [`end`].
+    ended: AtomicU8,
     shut_down_reason: Mutex<{ Rank::Leaf as u8 }, String>,
     /// Log bytes of an epoch at which a checkpoint is due, and at which operations wait for one.
     log_soft: u64,
@@ -109,6 +110,14 @@ pub(crate) struct Volume {
     pub dirty_data_max: u64,
     /// Pages that one transaction may put into the place of mapped blocks.
     pub overwrite_pages_max: usize,
+}
+
+/// What ends all changes of a volume.
+mod end {
+    /// An error in the middle of a change, or in a checkpoint.
+    pub const SHUT_DOWN: u8 = 1;
+    /// It was closed. Set behind the closed gate.
+    pub const CLOSED: u8 = 2;
 }
 
 /// What the background thread is told.
@@ -220,7 +229,7 @@ impl Volume {
             high_water: AtomicU32::new(superblock.ag_high_water.get()),
             high_water_lock: Mutex::new(()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
-            shut_down: AtomicBool::new(false),
+            ended: AtomicU8::new(0),
             shut_down_reason: Mutex::new(String::new()),
             log_soft: log_capacity / 12,
             log_hard: log_capacity / 8,
@@ -256,19 +265,44 @@ impl Volume {
     /// Refuses all changes from now on; reads go on.
     #[cold]
     pub fn shut_down(&self, error: &Error) {
-        if !self.shut_down.swap(true, Ordering::SeqCst) {
+        if self.ended.fetch_or(end::SHUT_DOWN, Ordering::SeqCst) & end::SHUT_DOWN == 0 {
             *self.shut_down_reason.lock() = error.to_string();
         }
     }
 
+    /// Whether operations may change anything. Who is inside the gate and was told yes may go on: the volume is not
+    /// closed before he has left.
     #[inline]
     pub fn check_running(&self) -> Result<()> {
-        if self.shut_down.load(Ordering::Relaxed) { Err(Error::Shutdown) } else { Ok(()) }
+        match self.ended.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            end::CLOSED => Err(Error::Closed),
+            _ => Err(Error::Shutdown),
+        }
+    }
+
+    /// For who makes checkpoints, also the last ones, after which the volume is closed.
+    pub fn check_not_shut_down(&self) -> Result<()> {
+        if self.is_shut_down() { Err(Error::Shutdown) } else { Ok(()) }
+    }
+
+    fn is_shut_down(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) & end::SHUT_DOWN != 0
+    }
+
+    /// Whether it was closed, and nothing went wrong with that.
+    pub fn is_closed(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) == end::CLOSED
+    }
+
+    /// Refuses all operations that change anything from now on. The gate is closed, so none is half done.
+    pub fn refuse_changes(&self, _: &Closed<'_>) {
+        self.ended.fetch_or(end::CLOSED, Ordering::SeqCst);
     }
 
     /// Why the volume was shut down, if it was.
     pub fn shut_down_reason(&self) -> Option<String> {
-        self.shut_down.load(Ordering::Relaxed).then(|| self.shut_down_reason.lock().clone())
+        self.is_shut_down().then(|| self.shut_down_reason.lock().clone())
     }
 
     pub fn log_error(&self, error: LogError) -> Error {
