@@ -104,6 +104,64 @@ fn a_file_in_use_as_its_name_goes_is_held_beyond_that_use() {
     assert_eq!(session.stat_node(node).unwrap_err().errno(), Errno::STALE);
 }
 
+/// A keeper whose node is forgotten while it is being asked for it.
+struct Forgetful {
+    fs: Mutex<Option<Fs>>,
+    forgetting: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Keeper for Forgetful {
+    fn hold(&self, node: Node) -> bool {
+        let fs = self.fs.lock().unwrap().clone().unwrap();
+        let (done, wait) = std::sync::mpsc::channel();
+        *self.forgetting.lock().unwrap() = Some(std::thread::spawn(move || {
+            fs.release(node);
+            let _ = done.send(());
+        }));
+        // It finds the file, and then waits for the inode, which is locked; or it finds nothing and is done.
+        let _ = wait.recv_timeout(std::time::Duration::from_millis(200));
+        true
+    }
+}
+
+/// The file was open only once the keeper had answered. Released before that, it was never released.
+#[test]
+fn a_file_forgotten_while_it_loses_its_name_is_gone() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    let fs = open(&device);
+    let keeper = Arc::new(Forgetful { fs: Mutex::new(Some(fs.clone())), forgetting: Mutex::new(None) });
+    fs.set_keeper(keeper.clone());
+    let session = fs.session(Cred::root());
+    let node = session.create("file", 0o644).unwrap();
+    session.unlink("file").unwrap();
+    keeper.forgetting.lock().unwrap().take().unwrap().join().unwrap();
+    keeper.fs.lock().unwrap().take();
+    assert_eq!(session.stat_node(node).unwrap_err().errno(), Errno::STALE);
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device);
+}
+
+/// A keeper that does not hold a file leaves no trace of having been asked.
+#[test]
+fn a_file_that_nobody_holds_is_gone_with_its_name() {
+    let (device, fs, known) = volume();
+    let session = fs.session(Cred::root());
+    for is_dirty in [false, true] {
+        let node = session.create("file", 0o644).unwrap();
+        if is_dirty {
+            session.open_node(node, OpenOptions::READ_WRITE).unwrap().write_at(b"unflushed", 0).unwrap();
+        }
+        session.unlink("file").unwrap();
+        assert_eq!(session.stat_node(node).unwrap_err().errno(), Errno::STALE);
+    }
+    assert!(known.held.lock().unwrap().is_empty());
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device);
+}
+
 #[test]
 fn held_files_are_reclaimed_after_a_crash() {
     let (device, fs, known) = volume();

@@ -211,8 +211,13 @@ impl OpenFiles {
     /// Whether a file that lost its last name lives on: somebody has it open, or the keeper holds it, which then counts as
     /// a handle. It is asked in any case, for who has the file open may close it soon. The inode is locked exclusively.
     pub fn is_kept(&self, ino: Ino, generation: u32) -> bool {
-        if self.keeper.get().is_some_and(|keeper| keeper.hold(Node { ino: ino.0, generation })) {
-            self.open(ino, generation);
+        if let Some(keeper) = self.keeper.get() {
+            // First, so that whoever releases it, perhaps before the keeper has answered, finds it open.
+            let file = self.open(ino, generation);
+            if !keeper.hold(Node { ino: ino.0, generation }) {
+                // If nobody else has it open, the entry goes with the inode.
+                file.opens.fetch_sub(1, Ordering::AcqRel);
+            }
         }
         self.is_open(ino)
     }

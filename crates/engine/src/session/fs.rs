@@ -227,7 +227,8 @@ impl Fs {
 
 /// Who keeps files alive that have neither name nor handle: a mount, for the inodes that its kernel knows.
 pub trait Keeper: Send + Sync {
-    /// Asked when a file loses its last name. True, if it begins to hold it: it counts as open until [`Fs::release`].
-    /// False, if it does not know it, or holds it already. Called with the inode locked; must not call the volume.
+    /// Asked when a file loses its last name. True, if it begins to hold it: it counts as open until [`Fs::release`],
+    /// which another thread may call before this returns. False, if it does not know it, or holds it already. Called
+    /// with the inode locked; must not call the volume.
     fn hold(&self, node: Node) -> bool;
 }
