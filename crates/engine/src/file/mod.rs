@@ -119,6 +119,10 @@ impl OpenFile {
         }
     }
 
+    pub fn node(&self) -> Node {
+        Node { ino: self.ino.0, generation: self.generation }
+    }
+
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }

@@ -53,7 +53,7 @@ impl Ops<'_> {
                 Renamed::Done(gone) => return finish_gone(self.volume, gone),
                 Renamed::FlushFirst(file) => {
                     crate::file::flush(self.volume, &file)?;
-                    flushed = Some(file.ino);
+                    flushed = Some(file.node());
                 }
             }
         }
@@ -70,7 +70,7 @@ impl Ops<'_> {
         target: End<'_>,
         mode: RenameMode,
         slashes: (bool, bool),
-        flushed: Option<Ino>,
+        flushed: Option<Node>,
     ) -> Result<Renamed> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
@@ -179,8 +179,8 @@ impl Ops<'_> {
 
         // Found only under the locks: the target may have come a moment ago.
         if replaced.is_some()
-            && ends.flushed != Some(source_hit.ino)
             && let Some(file) = self.volume.files.find(source_hit.ino)
+            && ends.flushed != Some(file.node())
             && file.ahead.load(Ordering::Acquire)
         {
             return Ok(Renamed::FlushFirst(file));
@@ -294,8 +294,8 @@ struct Ends<'n> {
     target_hit: Option<Hit>,
     twin: bool,
     slashes: (bool, bool),
-    /// The file that has been flushed for this rename.
-    flushed: Option<Ino>,
+    /// The file that has been flushed for this rename. Its number may be another's by now.
+    flushed: Option<Node>,
 }
 
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
@@ -341,5 +341,31 @@ mod tests {
         ops.rename((root, b"new"), (root, b"old"), RenameMode::Replace, (false, false)).unwrap();
         assert!(!source.ahead.load(Ordering::Relaxed), "flushed on the way");
         assert_eq!(ops.lookup(root, b"old").unwrap().ino, source.ino.0);
+    }
+    /// The source that had been flushed was removed, and another file with its number came under its name: it replaced
+    /// the target though its data was only in memory.
+    #[test]
+    fn what_has_been_flushed_is_not_what_has_its_number() {
+        let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = crate::namei::root(&volume.look()).unwrap();
+        let make = |name: &[u8]| {
+            let stat = ops.make(root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
+            (stat.node(), volume.files.open(Ino(stat.ino), stat.generation))
+        };
+        make(b"old");
+        let (flushed, file) = make(b"new");
+        file.opens.fetch_sub(1, Ordering::Relaxed);
+        volume.files.forget_if_idle(&file);
+        ops.unlink(root, b"new").unwrap();
+        let (node, file) = make(b"new");
+        assert!(node.ino == flushed.ino && node.generation != flushed.generation);
+        crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
+        let end = |name| ops.end((root, name));
+        let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
+            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), Some(flushed))
+        });
+        assert!(matches!(attempt.unwrap(), Renamed::FlushFirst(file) if file.node() == node));
     }
 }
