@@ -2,7 +2,8 @@
 //! whether or not anybody would have waited; others pay nothing.
 //!
 //! A thread may wait for a lock only if it holds none of the same rank or a later one. Exceptions: inode locks are taken
-//! several at once, in the order of their stripes; and what is only tried, not waited for, may be tried at any time.
+//! several at once, in the order of their stripes; a private frame's latch is taken under another's
+//! (`Arena::read_private`); and what is only tried, not waited for, may be tried at any time.
 //! Being inside the gate counts as holding it, and so does having closed it. So what is inside the gate never waits for
 //! what is outside: a file's data lock, or a checkpoint.
 //!

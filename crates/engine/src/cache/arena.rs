@@ -183,11 +183,11 @@ impl Arena {
         FrameRead { arena: self, index, _held: held }
     }
 
-    /// As [`Self::read`], of a frame whose latch nobody else can have, so that it may be read under another's: a private
-    /// one, by whoever has its file locked.
+    /// As [`Self::read`], of a private frame, by whoever has its file locked; also under another frame's latch. The
+    /// only one who may have this frame's is the checkpointer, who comes to what the frame held before it was private:
+    /// he waits for no latch meanwhile, so he may be waited for.
     pub fn read_private(&self, index: u32) -> FrameRead<'_> {
-        let free = self.header(index).latch.try_lock_shared();
-        assert!(free, "a private frame is its owner's alone");
+        self.header(index).latch.lock_shared();
         FrameRead { arena: self, index, _held: Held::tried(Rank::Latch, 0) }
     }
 
@@ -273,5 +273,33 @@ impl Drop for FrameWrite<'_> {
     fn drop(&mut self) {
         // SAFETY: `Arena::write` took the exclusive latch.
         unsafe { self.arena.header(self.index).latch.unlock_exclusive() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The checkpointer may still come to a frame that it has written, though the frame is somebody's own by now.
+    #[test]
+    fn a_private_frame_is_waited_for() {
+        let arena = Arena::new(2, 12).unwrap();
+        std::thread::scope(|scope| {
+            let mut late = arena.write(1);
+            let reader = scope.spawn(|| {
+                let _published = arena.write(0);
+                arena.read_private(1)[0]
+            });
+            // Long enough for the reader to come, who would not find the latch free.
+            for _ in 0..100 {
+                if reader.is_finished() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            late[0] = 7;
+            drop(late);
+            assert_eq!(reader.join().unwrap(), 7);
+        });
     }
 }
