@@ -3,8 +3,8 @@
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, CrashImages, MemoryDevice, RecordingDevice};
 use myriad_engine::{
-    Clock, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, Node, OpenOptions, Session, SetAttr, SetTime,
-    Stat, XattrMode,
+    Clock, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, Node, OpenOptions, RenameMode, Session,
+    SetAttr, SetTime, Stat, XattrMode,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -192,6 +192,40 @@ fn what_is_refused_takes_nothing() {
 }
 
 /// After every write, and with any one write since the last flush missing: a file is whole or absent, attributes and all.
+/// A long file that could not be finished was removed by its name, whoever had that by then.
+#[test]
+fn a_name_that_went_to_another_file_stays_with_it() {
+    let (device, fs) = volume(64 << 20);
+    let long = bytes(6 << 20);
+    let (session, other) = (fs.session(Cred::root()), fs.session(Cred::root()));
+    let root = session.root();
+    for round in 0..20 {
+        let name = format!("name {round}");
+        let precious = session.create("precious", 0o644).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Only a name that is taken is taken over.
+                while let Err(error) = other.rename("precious", &name, RenameMode::Exchange) {
+                    assert_eq!(error.errno(), Errno::NOENT);
+                    std::thread::yield_now();
+                }
+                other.unlink("precious").unwrap();
+            });
+            let new = CreateWith { mode: 0o644, content: &long, ..CreateWith::default() };
+            match session.create_with(root, name.as_bytes(), &new) {
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.errno(), Errno::STALE, "{error:?}"),
+            }
+        });
+        assert_eq!(session.stat(&name).unwrap().node(), precious, "round {round}");
+        session.unlink(&name).unwrap();
+    }
+    drop((session, other));
+    fs.close().unwrap();
+    let report = check(device, None, &CheckOptions::default()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
+}
+
 #[test]
 fn after_a_crash_a_file_is_whole_or_absent() {
     let formatted = MemoryDevice::new(24 << 20);

@@ -25,16 +25,22 @@ impl Ops<'_> {
     /// Removes a name of a file that is not a directory.
     pub fn unlink(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.volume.counters.bump(Count::unlinks);
-        self.remove_name(parent, name, false)
+        self.remove_name(parent, name, false, None)
+    }
+
+    /// As [`Self::unlink`], if the name still is `file`'s; ESTALE if it is another's.
+    pub fn unlink_only(&self, parent: Node, name: &[u8], file: Node) -> Result<()> {
+        self.volume.counters.bump(Count::unlinks);
+        self.remove_name(parent, name, false, Some(file))
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.volume.counters.bump(Count::rmdirs);
-        self.remove_name(parent, name, true)
+        self.remove_name(parent, name, true, None)
     }
 
-    fn remove_name(&self, node: Node, name: &[u8], directory: bool) -> Result<()> {
+    fn remove_name(&self, node: Node, name: &[u8], directory: bool, only: Option<Node>) -> Result<()> {
         let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
@@ -42,6 +48,9 @@ impl Ops<'_> {
             let mut entry = self.lock_entry(txn, node, name)?;
             let ino = entry.hit.ino;
             let mut raw = inode::read(&txn.look, ino)?;
+            if only.is_some_and(|only| only != Node { ino: ino.0, generation: raw.generation.get() }) {
+                return Err(Errno::STALE.into());
+            }
             let victim = Guarded::new(&txn.look, ino, &raw)?;
             perm::may_delete(self.cred, &entry.guarded.subject(), &victim.subject())?;
             match (raw.is_dir(), directory) {

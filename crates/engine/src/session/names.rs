@@ -219,8 +219,8 @@ impl Session {
             if new.attr == SetAttr::default() { self.stat_node(node) } else { self.set_attr_node(node, new.attr) }
         });
         if done.is_err() {
-            // The error in hand says more than one about this.
-            let _ = self.unlink_at(parent, name);
+            // Somebody may have given the name to another file. The error in hand says more than one about this.
+            let _ = self.ops().unlink_only(parent, name, node);
         }
         done
     }
