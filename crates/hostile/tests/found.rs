@@ -360,7 +360,5 @@ fn a_tree_with_names_that_only_a_listing_shows_is_given_up() {
     let removed = |name: &[u8]| session.remove_tree(name, &mut |_| true);
     let given_up =
         directories.iter().filter(|entry| matches!(removed(&entry.name), Err(Error::Refused(Errno::NOTEMPTY))));
-    let given_up =
-        directories.iter().filter(|entry| matches!(removed(&entry.name), Err(Error::Refused(Errno::NOTEMPTY))));
     assert!(given_up.count() > 0);
 }

@@ -342,6 +342,7 @@ mod tests {
         assert!(!source.ahead.load(Ordering::Relaxed), "flushed on the way");
         assert_eq!(ops.lookup(root, b"old").unwrap().ino, source.ino.0);
     }
+
     /// The source that had been flushed was removed, and another file with its number came under its name: it replaced
     /// the target though its data was only in memory.
     #[test]
@@ -357,7 +358,7 @@ mod tests {
         make(b"old");
         let (flushed, file) = make(b"new");
         file.opens.fetch_sub(1, Ordering::Relaxed);
-        volume.files.forget_if_idle(&file);
+        volume.files.forget_if_idle(&file, volume.epoch.current());
         ops.unlink(root, b"new").unwrap();
         let (node, file) = make(b"new");
         assert!(node.ino == flushed.ino && node.generation != flushed.generation);
