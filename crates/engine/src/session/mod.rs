@@ -75,16 +75,22 @@ impl Session {
     /// number used again: then the paths are resolved anew.
     #[inline]
     fn by_path<T>(&self, f: impl Fn(Ops<'_>) -> Result<T>) -> Result<T> {
-        let is_stale = |result: &Result<T>| matches!(result, Err(Error::Refused(Errno::STALE)));
-        let mut result = f(self.ops());
+        match f(self.ops()) {
+            Err(Error::Refused(Errno::STALE)) => self.by_path_again(f),
+            result => result,
+        }
+    }
+
+    #[cold]
+    fn by_path_again<T>(&self, f: impl Fn(Ops<'_>) -> Result<T>) -> Result<T> {
         // Nobody removes so fast for so long, but damage may.
         for _ in 0..1000 {
-            if !is_stale(&result) {
-                break;
+            match f(self.ops()) {
+                Err(Error::Refused(Errno::STALE)) => {}
+                result => return result,
             }
-            result = f(self.ops());
         }
-        result
+        Err(Errno::STALE.into())
     }
 
     /// The root directory.
