@@ -289,3 +289,19 @@ fn attributes_of_a_listing_are_those_of_its_names() {
     now[gone] = None;
     assert_eq!(told(), now);
 }
+
+/// An inode knows the place of its first name. Lost and given again, the name lay in another one, and check found fault
+/// with that.
+#[test]
+fn a_first_name_given_again_is_where_the_inode_says() {
+    let (device, fs, _) = volume();
+    let session = fs.session(Cred::root());
+    session.create("first", 0o644).unwrap();
+    session.link("first", "second").unwrap();
+    session.unlink("first").unwrap();
+    session.create("n", 0o644).unwrap();
+    session.link("second", "first").unwrap();
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device);
+}

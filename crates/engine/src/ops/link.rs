@@ -51,6 +51,9 @@ impl Ops<'_> {
                 raw.name_hash = U64::new(name.hash);
                 raw.entry_position = U32::new(position);
                 volume.orphans.lock().remove(&ino.0);
+            } else if raw.parent.get() == parent.0 && raw.name_hash.get() == name.hash {
+                // Its first name, which it had lost, is given to it again, elsewhere in the directory.
+                raw.entry_position = U32::new(position);
             }
             let now = volume.now();
             raw.nlink = U32::new(raw.nlink.get() + u32::from(!planted(Bug::WrongLinkCount)));
