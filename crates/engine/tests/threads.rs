@@ -120,8 +120,9 @@ fn a_file_cut_and_written_again_is_whole_though_no_handle_is_kept() {
 }
 
 /// Files without a name, closed by one thread while another opens them, names them, or opens what has their numbers by
-/// now: they were marked as gone though somebody had got hold of them, and what he wrote vanished without an error; and
-/// one was freed before its maker had opened it.
+/// now: they were marked as gone though somebody had got hold of them, and what he wrote vanished without an error; one
+/// was freed before its maker had opened it; and one that got the number of another that was just freed was taken off the
+/// list of orphans in its place, and stayed for ever.
 #[test]
 fn files_without_a_name_are_gone_or_whole() {
     let device = formatted(64 << 20);

@@ -207,13 +207,16 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 inode::write(txn, ino, &raw)?;
                 return Ok(false);
             }
-            // While its number is its own: whoever is given it next must not find this file under it.
+            // While its number is its own: whoever is given it next must not find this file under it, and may be a file
+            // without a name itself, which must stay in the list.
             gone = volume.files.take(ino).or_else(|| volume.files.take_dead(ino));
             if let Some(file) = &gone {
                 crate::file::mark_dead(file);
             }
-            destroy(txn, ino, &mut raw)?;
             volume.orphans.lock().remove(&ino.0);
+            destroy(txn, ino, &mut raw).inspect_err(|_| {
+                volume.orphans.lock().insert(ino.0);
+            })?;
             Ok(true)
         })?;
         if done {
