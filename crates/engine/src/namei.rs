@@ -120,7 +120,7 @@ pub(crate) fn check_access(look: &Look<'_>, cred: &Cred, ino: Ino, raw: &RawInod
 }
 
 /// A directory that `cred` must be allowed to search. Its inode is locked.
-fn searchable(look: &Look<'_>, cred: &Cred, node: Node) -> Result<RawInode> {
+pub(crate) fn searchable(look: &Look<'_>, cred: &Cred, node: Node) -> Result<RawInode> {
     let raw = inode::read_node(look, node)?;
     if !raw.is_dir() {
         return Err(Errno::NOTDIR.into());
@@ -145,8 +145,15 @@ pub(crate) fn step(look: &Look<'_>, cred: &Cred, node: Node, name: Name<'_>) -> 
         return Ok((ino, inode::read(look, ino)?));
     }
     volume.counters.bump(Count::name_cache_misses);
-    let hit = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
-    volume.names.put(dir, name.hash, hit.ino);
+    find(look, dir, &raw, name)
+}
+
+/// What `name` names by the blocks of the directory, which is locked; the name is known from then on. ENOENT if it is
+/// not there.
+#[inline]
+pub(crate) fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<(Ino, RawInode)> {
+    let hit = dir::lookup(look, dir, raw, name)?.ok_or(Errno::NOENT)?;
+    look.volume.names.put(dir, name.hash, hit.ino);
     let found = match hit.raw {
         Some(found) => found,
         None => inode::read(look, hit.ino)?,

@@ -191,7 +191,6 @@ fn what_is_refused_takes_nothing() {
     assert!(check(device, None, &CheckOptions::default()).unwrap().is_sound());
 }
 
-/// After every write, and with any one write since the last flush missing: a file is whole or absent, attributes and all.
 /// A long file that could not be finished was removed by its name, whoever had that by then.
 #[test]
 fn a_name_that_went_to_another_file_stays_with_it() {
@@ -226,6 +225,7 @@ fn a_name_that_went_to_another_file_stays_with_it() {
     assert!(report.is_sound(), "{:?}", report.findings);
 }
 
+/// After every write, and with any one write since the last flush missing: a file is whole or absent, attributes and all.
 #[test]
 fn after_a_crash_a_file_is_whole_or_absent() {
     let formatted = MemoryDevice::new(24 << 20);

@@ -13,7 +13,7 @@ use crate::ops::transact;
 use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
-use crate::types::{Allocation, Cred, Node};
+use crate::types::{Allocation, Cred};
 use crate::volume::{Share, Volume};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
@@ -75,7 +75,7 @@ pub(crate) fn fill(volume: &Volume, content: &[u8]) -> Result<Vec<Page>> {
 pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
     if !data.loaded {
         let look = volume.look();
-        let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+        let raw = inode::read_node(&look, file.node())?;
         data.size = raw.size.get();
         data.loaded = true;
     }
@@ -132,7 +132,7 @@ fn nodes_for(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> R
     }
     // Each time: whoever gives the file an attribute may plant a tree as well.
     let look = volume.look();
-    let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+    let raw = inode::read_node(&look, file.node())?;
     let apart = extent::levels(&raw, file.ino, &volume.geometry)?;
     Ok(Nodes { beside, apart, is_apart: true })
 }
@@ -332,7 +332,7 @@ pub(super) fn drop_set_id(volume: &Volume, cred: &Cred, file: &OpenFile) -> Resu
     if cred.is_root() {
         return Ok(());
     }
-    let node = Node { ino: file.ino.0, generation: file.generation };
+    let node = file.node();
     let needed = {
         let look = volume.look();
         let raw = inode::read_node(&look, node)?;
@@ -468,7 +468,7 @@ fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter
     let page = |(&block, &frame)| Page { block, frame, checksum: checksums::of_page(volume, frame) };
     let pages: Vec<Page> = data.pages.iter().take(most).map(page).collect();
     let is_last = pages.len() == data.pages.len();
-    let node = Node { ino: file.ino.0, generation: file.generation };
+    let node = file.node();
     let mut txn = match enter {
         // What it may need, its pages were promised.
         Enter::Throttled => volume.begin_giving(0)?,

@@ -7,7 +7,6 @@ use crate::error::{DamagedData, Error, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::order::Look;
-use crate::types::Node;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, ReadRequest};
 use myriad_format::checksum;
@@ -115,7 +114,7 @@ fn mapped(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Resu
         return Ok(None);
     }
     let look = volume.look();
-    let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+    let raw = inode::read_node(&look, file.node())?;
     match extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))? {
         Mapping::Mapped(extent) => Ok(Some(extent)),
         Mapping::Hole { .. } => Ok(None),
@@ -133,7 +132,7 @@ pub(super) fn read_clean(
     keep: bool,
 ) -> Result<()> {
     let look = volume.look();
-    let raw = inode::read_node(&look, Node { ino: file.ino.0, generation: file.generation })?;
+    let raw = inode::read_node(&look, file.node())?;
     let missing = collect(&look, file.ino, &raw, offset, buf)?;
     if missing.pieces.is_empty() {
         return Ok(());

@@ -9,7 +9,7 @@ use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::locks::RwLockWriteGuard;
 use crate::ops::{free_range, transact, transact_giving};
-use crate::types::{AllocateMode, Cred, Node};
+use crate::types::{AllocateMode, Cred};
 use crate::volume::{MAP_BLOCKS, Share, Volume};
 use myriad_format::FileBlock;
 use myriad_format::extent::{Extent, LENGTH_MAX};
@@ -21,10 +21,6 @@ use zerocopy::little_endian::{I64, U64};
 
 /// Extents freed in one transaction.
 const EXTENTS_PER_TXN: usize = 256;
-
-fn node(file: &OpenFile) -> Node {
-    Node { ino: file.ino.0, generation: file.generation }
-}
 
 /// Sets the size of a file. What is cut off is gone; what is added reads as zero. The times change even if the size does
 /// not.
@@ -91,7 +87,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     set_ahead(volume, file, data, true);
     let more = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(file.ino);
-        let mut raw = inode::read_node(&txn.look, node(file))?;
+        let mut raw = inode::read_node(&txn.look, file.node())?;
         // The inode's size falls with its extents; dirty pages below it follow at the flush.
         raw.size = U64::new(raw.size.get().min(size));
         raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
@@ -111,7 +107,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     while let Some(from) = left {
         left = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
-            let mut raw = inode::read_node(&txn.look, node(file))?;
+            let mut raw = inode::read_node(&txn.look, file.node())?;
             let left = free_range(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
             inode::write(txn, file.ino, &raw)?;
             if left.is_some() {
@@ -130,7 +126,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
 /// whether the inode has old content until then.
 fn empty_late(volume: &Volume, file: &OpenFile) -> Result<bool> {
     let look = volume.look();
-    let raw = inode::read_node(&look, node(file))?;
+    let raw = inode::read_node(&look, file.node())?;
     let late = raw.fork_code() != fork::TREE;
     if late {
         file.note_cut(raw.size.get() == 0);
@@ -147,7 +143,7 @@ fn is_data(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Res
         return Ok(false);
     }
     let look = volume.look();
-    let raw = inode::read_node(&look, node(file))?;
+    let raw = inode::read_node(&look, file.node())?;
     Ok(matches!(extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))?,
         Mapping::Mapped(extent) if !extent.unwritten))
 }
@@ -212,7 +208,7 @@ fn preallocate(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Resul
     let mut wanted = 0;
     {
         let look = volume.look();
-        let raw = inode::read_node(&look, node(file))?;
+        let raw = inode::read_node(&look, file.node())?;
         let mut from = at;
         while from < last {
             from = match extent::lookup(&mut &look, &raw, file.ino, from)? {
@@ -230,7 +226,7 @@ fn preallocate(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Resul
         while at < last {
             at = transact(volume, MAP_BLOCKS, |txn| {
                 let _lock = volume.lock_exclusive(file.ino);
-                let mut raw = inode::read_node(&txn.look, node(file))?;
+                let mut raw = inode::read_node(&txn.look, file.node())?;
                 let next = match extent::lookup(&mut &txn.look, &raw, file.ino, at)? {
                     Mapping::Mapped(extent) => {
                         goal = extent.start.offset_by(u64::from(extent.length));
@@ -280,7 +276,7 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
         while let Some(start) = from {
             from = transact_giving(volume, MAP_BLOCKS, |txn| {
                 let _lock = volume.lock_exclusive(file.ino);
-                let mut raw = inode::read_node(&txn.look, node(file))?;
+                let mut raw = inode::read_node(&txn.look, file.node())?;
                 let mut source = BlockSource::new(volume.block_of(file.ino));
                 let mut freed = Vec::new();
                 let range = start..FileBlock(last);
@@ -306,7 +302,7 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
     }
     let block_size = volume.cache.block_size() as u64;
     let look = volume.look();
-    let raw = inode::read_node(&look, node(file))?;
+    let raw = inode::read_node(&look, file.node())?;
     let blocks = data.size.div_ceil(block_size);
     let mut block = offset / block_size;
     while block < blocks {

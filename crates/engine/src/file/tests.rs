@@ -2,20 +2,15 @@
 
 use super::*;
 use crate::cache::flag;
-use crate::ops::{NewFile, Ops};
+use crate::ops::Ops;
 use crate::session::Fs;
 use crate::types::{Cred, MountOptions, OpenOptions};
 use crate::volume::{Volume, testing};
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
-use myriad_format::inode::S_IFREG;
 use myriad_format::superblock::seam;
 
 fn open(volume: &Volume, name: &str) -> Arc<OpenFile> {
-    let ops = Ops { volume, cred: &Cred::root(), caller: &Cred::root() };
-    let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
-    let root = crate::namei::root(&volume.look()).unwrap();
-    let stat = ops.make(root, name.as_bytes(), &new).unwrap();
-    volume.files.open(Ino(stat.ino), stat.generation)
+    testing::new_file(volume, name.as_bytes())
 }
 
 fn put(volume: &Volume, file: &Arc<OpenFile>, bytes: &[u8], offset: u64) {
@@ -242,7 +237,7 @@ fn what_was_written_is_seen_while_it_is_flushed() {
     let volume = testing::volume(Arc::new(MemoryDevice::new(32 << 20)));
     let cred = Cred::root();
     let file = open(&volume, "file");
-    let node = Node { ino: file.ino.0, generation: file.generation };
+    let node = file.node();
     let written = AtomicU64::new(0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

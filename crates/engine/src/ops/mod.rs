@@ -91,22 +91,13 @@ impl<'a> Ops<'a> {
     pub fn lookup_name(&self, look: &Look<'_>, node: Node, name: Name<'_>) -> Result<Stat> {
         let dir = Ino(node.ino);
         let _lock = self.volume.lock_shared(dir);
-        let raw = inode::read_node(look, node)?;
-        if !raw.is_dir() {
-            return Err(Errno::NOTDIR.into());
-        }
-        namei::check_access(look, self.cred, dir, &raw, perm::EXECUTE)?;
+        let raw = namei::searchable(look, self.cred, node)?;
         if name.bytes.len() > myriad_format::dir::NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let found = dir::lookup(look, dir, &raw, name)?.ok_or(Errno::NOENT)?;
-        self.volume.names.put(dir, name.hash, found.ino);
-        let child = match found.raw {
-            Some(child) => child,
-            None => inode::read(look, found.ino)?,
-        };
-        inode::check_named(found.ino, &child, dir, |child| child.name_hash.get() == name.hash)?;
-        Ok(self.stat_of(look, found.ino, &child))
+        let (ino, child) = namei::find(look, dir, &raw, name)?;
+        inode::check_named(ino, &child, dir, |child| child.name_hash.get() == name.hash)?;
+        Ok(self.stat_of(look, ino, &child))
     }
 
     /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched.

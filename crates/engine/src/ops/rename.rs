@@ -307,11 +307,9 @@ fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::NewFile;
     use crate::types::Cred;
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
-    use myriad_format::inode::S_IFREG;
 
     /// Whether there was something to replace was found out before the locks were taken. A target that came in between
     /// was replaced by a file whose data was only in memory: power loss left neither.
@@ -321,13 +319,9 @@ mod tests {
         let cred = Cred::root();
         let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
         let root = crate::namei::root(&volume.look()).unwrap();
-        let make = |name: &[u8]| {
-            let stat = ops.make(root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
-            volume.files.open(Ino(stat.ino), stat.generation)
-        };
-        let source = make(b"new");
+        let source = testing::new_file(&volume, b"new");
         crate::file::write(&volume, &cred, &source, b"content", 0, false, false).unwrap();
-        make(b"old");
+        testing::new_file(&volume, b"old");
         let end = |name| ops.end((root, name));
         // As if the target had come after every look at it but the last.
         let attempt = |flushed| {
@@ -351,16 +345,14 @@ mod tests {
         let cred = Cred::root();
         let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
         let root = crate::namei::root(&volume.look()).unwrap();
-        let make = |name: &[u8]| {
-            let stat = ops.make(root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
-            (stat.node(), volume.files.open(Ino(stat.ino), stat.generation))
-        };
-        make(b"old");
-        let (flushed, file) = make(b"new");
+        testing::new_file(&volume, b"old");
+        let file = testing::new_file(&volume, b"new");
+        let flushed = file.node();
         file.opens.fetch_sub(1, Ordering::Relaxed);
         volume.files.forget_if_idle(&file, volume.epoch.current());
         ops.unlink(root, b"new").unwrap();
-        let (node, file) = make(b"new");
+        let file = testing::new_file(&volume, b"new");
+        let node = file.node();
         assert!(node.ino == flushed.ino && node.generation != flushed.generation);
         crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
         let end = |name| ops.end((root, name));

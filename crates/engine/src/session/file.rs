@@ -23,7 +23,7 @@ impl File {
     }
 
     pub fn node(&self) -> Node {
-        Node { ino: self.file.ino.0, generation: self.file.generation }
+        self.file.node()
     }
 
     pub fn stat(&self) -> Result<Stat> {

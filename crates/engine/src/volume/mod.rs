@@ -346,8 +346,12 @@ pub(crate) fn log_open_error(error: LogError) -> Error {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
-    use crate::types::MkfsOptions;
+    use crate::file::OpenFile;
+    use crate::namei;
+    use crate::ops::{NewFile, Ops};
+    use crate::types::{Cred, MkfsOptions};
     use myriad_device::AlignedBuf;
+    use myriad_format::inode::S_IFREG;
 
     /// A new volume on a device, with nothing going on behind the test's back.
     pub fn volume(device: Arc<dyn BlockDevice>) -> Volume {
@@ -360,5 +364,13 @@ pub(crate) mod testing {
         let volume = Volume::assemble(device, log, superblock, options).unwrap();
         volume.load_totals(&superblock);
         volume
+    }
+
+    /// A new regular file in the root directory, open.
+    pub fn new_file(volume: &Volume, name: &[u8]) -> Arc<OpenFile> {
+        let ops = Ops { volume, cred: &Cred::root(), caller: &Cred::root() };
+        let root = namei::root(&volume.look()).unwrap();
+        let stat = ops.make(root, name, &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
+        volume.files.open(Ino(stat.ino), stat.generation)
     }
 }
