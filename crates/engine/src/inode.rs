@@ -9,7 +9,7 @@ use crate::order::{Look, Txn};
 use crate::types::{Node, Stat};
 use crate::volume::Volume;
 use myriad_format::inode::{
-    BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
+    BODY_SLOTS_MAX, BodyHeader, InodeBlockHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
 };
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use std::sync::atomic::Ordering;
@@ -55,9 +55,29 @@ pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
     read_kept(look, Ino(node.ino), Some(node.generation))
 }
 
-/// The node that has this number now; ESTALE if there is none.
+/// The node that has this number now; ESTALE if there is none. The caller may have made the number up.
 pub(crate) fn node_at(look: &Look<'_>, ino: Ino) -> Result<Node> {
-    Ok(node(ino, &read_kept(look, ino, None)?))
+    let (block, slot) = look.volume.geometry.locate(ino).ok_or(Errno::STALE)?;
+    match look.read(block, BlockKind::Inode, |bytes| is_head(bytes, slot as usize)) {
+        Ok(true) => Ok(node(ino, &read_kept(look, ino, None)?)),
+        // The block holds something else.
+        Ok(false) | Err(Error::Corrupt(Corrupt::BlockKind { .. })) => Err(Errno::STALE.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a slot holds an inode by what the others say: it is in use, and no inode has it for its body. Its own bytes
+/// prove nothing. Users say what is in a body, and it may look like an inode that owns any blocks; one that claims a true
+/// inode as its own body makes that one nothing that its number alone could be asked for, which is less harm.
+fn is_head(bytes: &[u8], slot: usize) -> bool {
+    let free = &InodeBlockHeader::read(bytes).free_mask;
+    let is_used = |slot: usize| free[slot / 8] >> (slot % 8) & 1 == 0;
+    let claims_it = |(other, raw): (usize, &[u8])| {
+        let raw = RawInode::read(raw);
+        let body = usize::from(raw.body_first.get())..usize::from(raw.body_first.get()) + usize::from(raw.body_slots);
+        body.contains(&slot) && is_used(other) && raw.check(Ino(other as u64)).is_ok()
+    };
+    is_used(slot) && !bytes.chunks_exact(SLOT_SIZE).enumerate().skip(1).any(claims_it)
 }
 
 /// The inode of a number that a caller has kept; ESTALE if there is none, or not one of this generation.
@@ -292,7 +312,7 @@ mod tests {
     use super::*;
     use crate::namei;
     use crate::ops::{NewFile, Ops};
-    use crate::types::Cred;
+    use crate::types::{Cred, XattrMode};
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
     use std::sync::Arc;
@@ -326,5 +346,39 @@ mod tests {
             }
             assert!(again > 100, "{again} numbers were used again");
         }
+    }
+
+    /// What users put into a body may look like an inode of their own making: its number, made up, was an inode's.
+    #[test]
+    fn part_of_a_body_is_no_inode_though_it_looks_like_one() {
+        let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = namei::root(&volume.look()).unwrap();
+        let file = testing::new_file(&volume, b"file").node();
+        let mut made_up = *RawInode::read(&[0; SLOT_SIZE]);
+        made_up.mode = U16::new(S_IFREG | 0o777);
+        made_up.nlink = U32::new(1);
+        let (_, first) = volume.geometry.locate(Ino(file.ino)).unwrap();
+        let slots = volume.geometry.slots_per_block();
+        let of_block = |slot: u32| file.ino - u64::from(first) + u64::from(slot);
+        let true_ones: Vec<u64> = (1..slots).map(of_block).filter(|&ino| ino == file.ino || ino == root.ino).collect();
+        let mut imitations = 0;
+        for shift in (0..SLOT_SIZE).step_by(2) {
+            let value = [&vec![0; shift][..], made_up.as_bytes(), made_up.as_bytes(), &[0; SLOT_SIZE]].concat();
+            ops.set_xattr(file, b"user.body", &value[..300], XattrMode::Set).unwrap();
+            let look = volume.look();
+            let looks_like_one = |&ino: &u64| read_kept(&look, Ino(ino), None).is_ok();
+            imitations += (1..slots).map(of_block).filter(looks_like_one).count() - true_ones.len();
+            let found: Vec<u64> = (1..slots).map(of_block).filter(|&ino| node_at(&look, Ino(ino)).is_ok()).collect();
+            assert_eq!(found, true_ones, "shift {shift}");
+            drop(look);
+            // What is left of it in free slots is none, either.
+            ops.remove_xattr(file, b"user.body").unwrap();
+            let look = volume.look();
+            let found: Vec<u64> = (1..slots).map(of_block).filter(|&ino| node_at(&look, Ino(ino)).is_ok()).collect();
+            assert_eq!(found, true_ones, "shift {shift}");
+        }
+        assert!(imitations > 0);
     }
 }

@@ -20,9 +20,9 @@ on_disk! {
 }
 
 on_disk! {
-    /// An inode. A free slot keeps its `generation` and has mode 0.
+    /// An inode. The slot of one that is gone keeps its `generation` and has mode 0.
     pub struct RawInode: 128 {
-        /// Type and permission bits as in stat(2); 0 for a free slot.
+        /// Type and permission bits as in stat(2); 0 when the inode is gone.
         0 => mode: U16,
         /// Further slots of the same block that hold the body, 0 to 7.
         2 => body_slots: u8,

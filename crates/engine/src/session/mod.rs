@@ -99,7 +99,7 @@ impl Session {
         namei::root(&look).unwrap_or(Node { ino: self.volume().root.0, generation: 0 })
     }
 
-    /// The node that has an inode number now.
+    /// The node that has an inode number now; ESTALE if there is none. The number may come from anywhere.
     pub fn node(&self, ino: u64) -> Result<Node> {
         inode::node_at(&self.volume().look(), Ino(ino))
     }

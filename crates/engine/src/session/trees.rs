@@ -14,7 +14,8 @@ impl Session {
     }
 
     /// Removes `path` and all below it. `progress` is called with the number removed so far and may cancel by returning
-    /// false ([`Error::Cancelled`]); what was removed stays removed. What others remove meanwhile is gone too, and not counted.
+    /// false ([`Error::Cancelled`]); what was removed stays removed. What others remove meanwhile is gone too, and not counted;
+    /// what they make there meanwhile may end it with ENOTEMPTY, as it does rm.
     pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let top = self.by_path(|ops| {
             let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
