@@ -58,12 +58,12 @@ pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
 /// The node that has this number now; ESTALE if there is none. The caller may have made the number up.
 pub(crate) fn node_at(look: &Look<'_>, ino: Ino) -> Result<Node> {
     let (block, slot) = look.volume.geometry.locate(ino).ok_or(Errno::STALE)?;
-    match look.read(block, BlockKind::Inode, |bytes| is_head(bytes, slot as usize)) {
-        Ok(true) => Ok(node(ino, &read_kept(look, ino, None)?)),
-        // The block holds something else.
-        Ok(false) | Err(Error::Corrupt(Corrupt::BlockKind { .. })) => Err(Errno::STALE.into()),
-        Err(error) => Err(error),
+    // Not before it has been looked at: of a block that was given back, the device may still have the inodes.
+    let _group = look.volume.group_of_inodes(look, block)?.ok_or(Errno::STALE)?;
+    if !look.read(block, BlockKind::Inode, |bytes| is_head(bytes, slot as usize))? {
+        return Err(Errno::STALE.into());
     }
+    Ok(node(ino, &read_kept(look, ino, None)?))
 }
 
 /// Whether a slot holds an inode by what the others say: it is in use, and no inode has it for its body. Its own bytes

@@ -257,6 +257,32 @@ fn what_is_gone_does_not_come_back_with_its_block() {
     assert_sound(&device);
 }
 
+/// As above, after the volume has been opened anew: who comes with a number, as an NFS client does, was given the inode
+/// that the device had kept of it.
+#[test]
+fn what_is_gone_does_not_come_back_with_the_next_opening() {
+    let (device, fs, _) = volume();
+    let session = fs.session(Cred::root());
+    let nodes: Vec<Node> = (0..500).map(|i| session.mknod(&format!("file {i}"), 0o644, 0).unwrap()).collect();
+    // Home.
+    fs.drop_caches().unwrap();
+    for i in 0..500 {
+        session.unlink(&format!("file {i}")).unwrap();
+    }
+    for _ in 0..3 {
+        fs.sync().unwrap();
+    }
+    drop(session);
+    fs.close().unwrap();
+    let fs = Fs::open_device(device, None, MountOptions::default()).unwrap();
+    let session = fs.session(Cred::root());
+    for node in nodes {
+        let found = session.node(node.ino());
+        assert!(matches!(found, Err(Error::Refused(Errno::STALE))), "{found:?}");
+    }
+    assert_eq!(session.node(session.root().ino()).unwrap(), session.root());
+}
+
 /// A listing's attributes are those of its names: not of a file that was given the number since, and also those of a file
 /// whose first name is gone.
 #[test]

@@ -1,7 +1,9 @@
 //! What threads do to each other: promises that one file's readers, or one name's makers, could break.
 
 use myriad_device::MemoryDevice;
-use myriad_engine::{AllocateMode, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr};
+use myriad_engine::{
+    AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr,
+};
 use myriad_reliability::verdict::check_silent;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -209,4 +211,98 @@ fn long_links_are_read_while_checkpoints_are_made() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// The inode of a file made with its content was there before that content was: who guessed its number, as batches of
+/// stats do, could read what its blocks had held before.
+#[test]
+fn a_file_made_with_its_content_never_shows_that_of_others() {
+    const NAMES: usize = 3;
+    let device = formatted(64 << 20);
+    let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+    let done = AtomicBool::new(false);
+    let names: Vec<String> = (0..NAMES).map(|i| format!("file {i}")).collect();
+    let session = fs.session(Cred::root());
+    // An index to guess by.
+    for i in 0..1000 {
+        session.mknod(&format!("other {i}"), 0o644, 0).unwrap();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let session = fs.session(Cred::root());
+                for round in 0..3000 {
+                    let i = round % NAMES;
+                    let content = [i as u8 + 1; 800_000];
+                    let new = CreateWith { mode: 0o100_644, content: &content, ..CreateWith::default() };
+                    session.create_with(session.root(), names[i].as_bytes(), &new).unwrap();
+                    session.unlink(&names[i]).unwrap();
+                }
+            }));
+            done.store(true, Ordering::Relaxed);
+            outcome.unwrap();
+        });
+        let mut seen = 0;
+        while !done.load(Ordering::Relaxed) {
+            for (i, name) in names.iter().enumerate() {
+                let node = session.stat_many(&[name]).remove(0).map(|stat| stat.node());
+                let Ok(file) = node.and_then(|node| session.open_node(node, OpenOptions::READ)) else { continue };
+                let mut bytes = [0; 4096];
+                match file.read_at(&mut bytes, 795_000) {
+                    Ok(length) => assert!(length == bytes.len() && bytes == [i as u8 + 1; 4096], "{i}: {}", bytes[0]),
+                    Err(error) => assert_eq!(error.errno(), Errno::STALE, "{i}"),
+                }
+                seen += 1;
+            }
+        }
+        println!("{seen} times opened");
+    });
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&device.into()).unwrap();
+}
+
+/// What a file without a name had in memory could be flushed while its blocks were freed, in several transactions, to
+/// where there was no room for it: the volume shut down.
+#[test]
+fn what_is_being_freed_is_not_flushed() {
+    let device = formatted(16 << 20);
+    let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+    let session = fs.session(Cred::root());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fs.sync().unwrap();
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..60 {
+                let file = session.open("file", WRITE).unwrap();
+                for i in 0..2400 {
+                    file.write_at(&[1; 4096], 2 * i * 4096).unwrap();
+                }
+                fs.sync().unwrap();
+                let filler = session.open("filler", WRITE).unwrap();
+                let mut end = 0;
+                while let Ok(written) = filler.write_at(&[3; 4096], end) {
+                    end += written as u64;
+                }
+                drop(filler);
+                session.unlink("file").unwrap();
+                // Over what is mapped: promised nothing.
+                for i in 0..400 {
+                    file.write_at(&[2; 4096], 2 * i * 4096).unwrap();
+                }
+                drop(file);
+                session.unlink("filler").unwrap();
+                fs.sync().unwrap();
+            }
+        }));
+        done.store(true, Ordering::Relaxed);
+        outcome.unwrap();
+    });
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&device.into()).unwrap();
 }

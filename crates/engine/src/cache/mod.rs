@@ -307,6 +307,7 @@ impl Cache {
     /// Marks the frame of a block as dead, if it has one. Returns the log position its unhomed changes need.
     pub fn kill(&self, block: FsBlock) -> Option<u64> {
         let mut needed = None;
+        let mut was_fresh = false;
         if let Some(index) = self.find(block) {
             let bytes = self.arena.write(index);
             let header = self.arena.header(index);
@@ -315,9 +316,14 @@ impl Cache {
             }
             header.mask.store(0, Ordering::Relaxed);
             header.unhomed.store(0, Ordering::Relaxed);
-            header.flags.fetch_and(!(flag::FRESH | flag::DATA_DIRTY | flag::CHANGED_AGAIN), Ordering::Relaxed);
+            let clear = !(flag::FRESH | flag::DATA_DIRTY | flag::CHANGED_AGAIN);
+            was_fresh = header.flags.fetch_and(clear, Ordering::Relaxed) & flag::FRESH != 0;
             header.flags.fetch_or(flag::DEAD, Ordering::Release);
             drop(bytes);
+        }
+        if was_fresh {
+            // The device has never heard of it: what it has there may be inodes that were given back.
+            self.bar(block);
         }
         if self.has_overlay() {
             let mut overlay = self.overlay.write();

@@ -123,3 +123,28 @@ fn what_was_read_as_data_is_no_evidence() {
     cache.publish(page(&cache, 1), FsBlock(10), false, 1);
     assert!(matches!(cache.get(FsBlock(10), BlockKind::Attributes), Err(Error::Corrupt(_))));
 }
+
+/// A block of inodes that were given back became metadata for a while, and was freed before any of that was written: the
+/// device still has the inodes.
+#[test]
+fn what_the_device_never_heard_of_is_not_read_from_it() {
+    use myriad_format::header;
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut bytes = vec![0; 4096];
+    header::init(&mut bytes, BlockKind::Inode, [0; 16], 5, FsBlock(9));
+    header::seal(&mut bytes, 0);
+    device.write(9 << 12, &bytes).unwrap();
+    let cache = Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap();
+    {
+        let _inside = cache.gate.enter(0);
+        cache.get(FsBlock(9), BlockKind::Inode).unwrap();
+        cache.kill(FsBlock(9));
+        cache.bar(FsBlock(9));
+        let frame = cache.create(FsBlock(9), BlockKind::Attributes).unwrap();
+        cache.arena.header(frame.index).flags.fetch_or(flag::LOADED | flag::FRESH, Ordering::Relaxed);
+        cache.kill(FsBlock(9));
+    }
+    cache.sweep(true);
+    let _inside = cache.gate.enter(0);
+    assert!(matches!(cache.get(FsBlock(9), BlockKind::Inode), Err(Error::Corrupt(_))));
+}

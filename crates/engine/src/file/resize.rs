@@ -16,7 +16,6 @@ use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::fork;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U64};
 
 /// Extents freed in one transaction.
@@ -69,29 +68,28 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     let block_size = volume.cache.block_size() as u64;
     let first_gone = size.div_ceil(block_size);
     let within = (size % block_size) as usize;
-    if within != 0 && is_data(volume, file, data, size / block_size)? {
-        // The rest of the last block must be zero when the file grows again.
-        let frame = page(volume, file, data, size / block_size, false, Share::Last)?;
-        volume.cache.arena.write(frame)[within..].fill(0);
-    }
-    drop_page_range(volume, data, first_gone..u64::MAX);
+    // First what may fail: a cut that is refused has cut nothing.
+    let tail = if within != 0 && is_data(volume, file, data, size / block_size)? {
+        Some(page(volume, file, data, size / block_size, false, Share::Last)?)
+    } else {
+        None
+    };
     if size == 0 && (data.emptied || empty_late(volume, file)?) {
         // The extents go with the flush that brings the new content: a crash in between finds old or new, not nothing.
         volume.counters.bump(Count::deferred_truncates);
+        drop_page_range(volume, data, 0..u64::MAX);
         data.emptied = true;
         data.size = 0;
         set_ahead(volume, file, data, true);
         return Ok(());
     }
-    data.size = size;
-    set_ahead(volume, file, data, true);
-    let more = transact(volume, 0, |txn| {
+    let mut left = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(file.ino);
         let mut raw = inode::read_node(&txn.look, file.node())?;
         // The inode's size falls with its extents; dirty pages below it follow at the flush.
         raw.size = U64::new(raw.size.get().min(size));
-        raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
-        raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed));
+        raw.mtime = I64::new(volume.now());
+        raw.ctime = raw.mtime;
         let left = free_range(txn, file.ino, &mut raw, FileBlock(first_gone), EXTENTS_PER_TXN)?;
         inode::write(txn, file.ino, &raw)?;
         if size == 0 {
@@ -103,7 +101,13 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         }
         Ok(left)
     })?;
-    let mut left = more;
+    if let Some(frame) = tail {
+        // The rest of the last block must be zero when the file grows again.
+        volume.cache.arena.write(frame)[within..].fill(0);
+    }
+    drop_page_range(volume, data, first_gone..u64::MAX);
+    data.size = size;
+    set_ahead(volume, file, data, true);
     while let Some(from) = left {
         left = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
@@ -117,7 +121,9 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
                 volume.orphans.lock().remove(&file.ino.0);
             }
             Ok(left)
-        })?;
+        })
+        // Half of it is done, and the file may grow before the next opening does the rest.
+        .inspect_err(|error| volume.shut_down(error))?;
     }
     Ok(())
 }
@@ -180,11 +186,19 @@ fn allocate_locked(
 ) -> Result<()> {
     let Range { start, end } = range;
     match mode {
-        AllocateMode::Extend | AllocateMode::KeepSize => preallocate(volume, file, start, end)?,
+        AllocateMode::Extend | AllocateMode::KeepSize => {
+            let promised = promise_holes(volume, file, start, end, false)?;
+            let result = fill_holes(volume, file, start, end);
+            volume.unreserve(promised);
+            result?;
+        }
         AllocateMode::Punch => punch(volume, file, data, start, end)?,
         AllocateMode::Zero { .. } => {
-            punch(volume, file, data, start, end)?;
-            preallocate(volume, file, start, end)?;
+            // Before anything goes: without room for it all, the content stays.
+            let promised = promise_holes(volume, file, start, end, true)?;
+            let result = punch(volume, file, data, start, end).and_then(|()| fill_holes(volume, file, start, end));
+            volume.unreserve(promised);
+            result?;
         }
     }
     let grows = matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false });
@@ -196,59 +210,68 @@ fn allocate_locked(
     Ok(())
 }
 
-/// Allocates unwritten extents for the holes of a range of bytes.
-fn preallocate(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Result<()> {
+/// Promises blocks for the holes of a range of bytes: all or nothing, as far as that can be known. With `punched`, also
+/// for the blocks that lie in it as a whole, which will be holes first; what they free, a checkpoint must give back.
+/// How many; ENOSPC if there are not so many.
+fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punched: bool) -> Result<u64> {
     let block_size = volume.cache.block_size() as u64;
     let mut at = FileBlock(offset / block_size);
     let last = FileBlock(end.div_ceil(block_size));
     if last.0 - at.0 > volume.statfs().free_blocks + volume.geometry.block_count {
         return Err(Errno::NOSPC.into());
     }
-    // All or nothing, as far as that can be known: holes are counted before the first is filled.
+    let whole = if punched { offset.div_ceil(block_size)..end / block_size } else { 0..0 };
     let mut wanted = 0;
     {
         let look = volume.look();
         let raw = inode::read_node(&look, file.node())?;
-        let mut from = at;
-        while from < last {
-            from = match extent::lookup(&mut &look, &raw, file.ino, from)? {
-                Mapping::Mapped(extent) => extent.end(),
+        while at < last {
+            at = match extent::lookup(&mut &look, &raw, file.ino, at)? {
+                Mapping::Mapped(extent) => {
+                    let until = extent.end().0.min(last.0);
+                    wanted += until.min(whole.end).saturating_sub(at.0.max(whole.start));
+                    FileBlock(until)
+                }
                 Mapping::Hole { until } => {
-                    wanted += until.0.min(last.0) - from.0;
+                    wanted += until.0.min(last.0) - at.0;
                     until
                 }
             };
         }
     }
     volume.reserve(wanted, Share::Common)?;
-    let result = (|| {
-        let mut goal = volume.block_of(file.ino);
-        while at < last {
-            at = transact(volume, MAP_BLOCKS, |txn| {
-                let _lock = volume.lock_exclusive(file.ino);
-                let mut raw = inode::read_node(&txn.look, file.node())?;
-                let next = match extent::lookup(&mut &txn.look, &raw, file.ino, at)? {
-                    Mapping::Mapped(extent) => {
-                        goal = extent.start.offset_by(u64::from(extent.length));
-                        return Ok(extent.end());
-                    }
-                    Mapping::Hole { until } => until.min(last),
-                };
-                let want = (next.0 - at.0).min(u64::from(LENGTH_MAX)) as u32;
-                let mut source = BlockSource::new(goal);
-                let (start, length) = volume.allocate_extent(txn, goal, 1, want)?;
-                let extent = Extent { file_block: at, start, length, unwritten: true };
-                extent::insert(txn, &mut source, &mut raw, file.ino, extent)?;
-                source.settle(&mut raw);
-                inode::write(txn, file.ino, &raw)?;
-                goal = start.offset_by(u64::from(length));
-                Ok(FileBlock(at.0 + u64::from(length)))
-            })?;
-        }
-        Ok(())
-    })();
-    volume.unreserve(wanted);
-    result
+    Ok(wanted)
+}
+
+/// Allocates unwritten extents for the holes of a range of bytes, which have been promised their blocks.
+fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Result<()> {
+    let block_size = volume.cache.block_size() as u64;
+    let mut at = FileBlock(offset / block_size);
+    let last = FileBlock(end.div_ceil(block_size));
+    let mut goal = volume.block_of(file.ino);
+    while at < last {
+        at = transact(volume, MAP_BLOCKS, |txn| {
+            let _lock = volume.lock_exclusive(file.ino);
+            let mut raw = inode::read_node(&txn.look, file.node())?;
+            let next = match extent::lookup(&mut &txn.look, &raw, file.ino, at)? {
+                Mapping::Mapped(extent) => {
+                    goal = extent.start.offset_by(u64::from(extent.length));
+                    return Ok(extent.end());
+                }
+                Mapping::Hole { until } => until.min(last),
+            };
+            let want = (next.0 - at.0).min(u64::from(LENGTH_MAX)) as u32;
+            let mut source = BlockSource::new(goal);
+            let (start, length) = volume.allocate_extent(txn, goal, 1, want)?;
+            let extent = Extent { file_block: at, start, length, unwritten: true };
+            extent::insert(txn, &mut source, &mut raw, file.ino, extent)?;
+            source.settle(&mut raw);
+            inode::write(txn, file.ino, &raw)?;
+            goal = start.offset_by(u64::from(length));
+            Ok(FileBlock(at.0 + u64::from(length)))
+        })?;
+    }
+    Ok(())
 }
 
 /// Makes a range of bytes a hole: whole blocks are freed, the edges zeroed.

@@ -4,7 +4,7 @@ use super::*;
 use crate::cache::flag;
 use crate::ops::Ops;
 use crate::session::Fs;
-use crate::types::{Cred, MountOptions, OpenOptions};
+use crate::types::{AllocateMode, Cred, MountOptions, OpenOptions};
 use crate::volume::{Volume, testing};
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::superblock::seam;
@@ -260,4 +260,65 @@ fn what_was_written_is_seen_while_it_is_flushed() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// A cut that cannot read the map changed the size all the same, and threw away what was not flushed; growing again
+/// brought back what should have been cut.
+#[test]
+fn a_cut_that_fails_has_cut_nothing() {
+    let mut failures = 0;
+    for (nth, size) in (1..).flat_map(|nth| [(nth, 100 * 4096 + 5), (nth, 0)]) {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        let volume = testing::volume(device.clone());
+        let file = open(&volume, "file");
+        // Every other block, so that the map has several leaves.
+        for i in 0..600 {
+            put(&volume, &file, &[1; 4096], 2 * i * 4096);
+        }
+        flush(&volume, &file).unwrap();
+        volume.checkpointer.lock().settle(&volume).unwrap();
+        volume.cache.sweep(true);
+        put(&volume, &file, &[2; 100], 500 * 4096);
+        let old = content(&volume, &file);
+        volume.checkpointer.lock().settle(&volume).unwrap();
+        volume.cache.sweep(true);
+        device.fail(FaultOp::Read, nth, FaultSpan::Once, 5);
+        let cut = truncate(&volume, &Cred::root(), &file, size);
+        if cut.is_ok() {
+            if size == 0 {
+                break;
+            }
+            continue;
+        }
+        failures += 1;
+        if volume.check_running().is_ok() {
+            assert!(content(&volume, &file) == old, "read {nth}, to {size}");
+            flush(&volume, &file).unwrap();
+            assert!(content(&volume, &file) == old, "read {nth}, to {size}");
+        }
+    }
+    assert!(failures > 3, "{failures}");
+}
+
+/// Zeroing a range frees its blocks and takes others: without room for all of them it had freed them first.
+#[test]
+fn a_range_that_there_is_no_room_to_zero_keeps_its_content() {
+    let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+    let file = open(&volume, "file");
+    put(&volume, &file, &[1; 100 * 4096], 0);
+    let refused = allocate(&volume, &Cred::root(), &file, AllocateMode::Zero { keep_size: false }, 5, 100 << 20);
+    assert!(matches!(refused, Err(Error::Refused(Errno::NOSPC))), "{refused:?}");
+    assert!(content(&volume, &file) == [1; 100 * 4096]);
+    let free = volume.statfs().free_blocks;
+    allocate(&volume, &Cred::root(), &file, AllocateMode::Zero { keep_size: true }, 5, 50 * 4096).unwrap();
+    let new = content(&volume, &file);
+    assert!(new[..5] == [1; 5] && new[5..5 + 50 * 4096].iter().all(|&byte| byte == 0));
+    assert!(new[5 + 50 * 4096..] == [1; 50 * 4096 - 5]);
+    assert!(volume.statfs().free_blocks >= free - 50);
+}
+
+fn content(volume: &Volume, file: &Arc<OpenFile>) -> Vec<u8> {
+    let mut bytes = vec![0; file.data.read().size as usize];
+    assert_eq!(read(volume, file, &mut bytes, 0, false).unwrap(), bytes.len());
+    bytes
 }

@@ -92,6 +92,12 @@ impl Ops<'_> {
                 mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
                 source.settle(&mut raw);
             }
+            let nlink = raw.nlink;
+            if pages > 0 {
+                // As long as its content is not there, it is not, either: who guesses its number opens no file whose
+                // blocks still hold somebody else's bytes.
+                raw.nlink = U32::new(0);
+            }
             finish_inode(txn, ino, &mut raw, &owner, new.target)?;
             touch_dir(&mut dir, raw.btime.get());
             if is_dir {
@@ -101,7 +107,11 @@ impl Ops<'_> {
                 volume.placement.note_file(volume.geometry.region_of(near));
             }
             inode::write(txn, parent, &dir)?;
-            file::publish_pages(txn, mapped, new.content.passing);
+            if pages > 0 {
+                file::publish_pages(txn, mapped, new.content.passing);
+                raw.nlink = nlink;
+                inode::write(txn, ino, &raw)?;
+            }
             Ok(inode::stat(volume, ino, &raw))
         })
     }
@@ -124,8 +134,10 @@ impl Ops<'_> {
             let mut raw = blank(self.volume.now(), &owner, &new);
             raw.nlink = U32::new(0);
             finish_inode(txn, ino, &mut raw, &owner, &[])?;
+            // Open first: who finds it in the list and nobody who has it open frees it.
+            let file = self.volume.files.open(ino, raw.generation.get());
             self.volume.orphans.lock().insert(ino.0);
-            Ok(self.volume.files.open(ino, raw.generation.get()))
+            Ok(file)
         })
     }
 }

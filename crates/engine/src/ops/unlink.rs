@@ -203,16 +203,18 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 }
                 return Ok(done);
             }
+            // Before its blocks go: nobody flushes what it has in memory to where they were.
+            if let Some(file) = volume.files.take(ino) {
+                crate::file::mark_dead(&file);
+                volume.files.keep_dead(file);
+            }
             if !free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)? {
                 inode::write(txn, ino, &raw)?;
                 return Ok(false);
             }
             // While its number is its own: whoever is given it next must not find this file under it, and may be a file
             // without a name itself, which must stay in the list.
-            gone = volume.files.take(ino).or_else(|| volume.files.take_dead(ino));
-            if let Some(file) = &gone {
-                crate::file::mark_dead(file);
-            }
+            gone = volume.files.take_dead(ino);
             volume.orphans.lock().remove(&ino.0);
             destroy(txn, ino, &mut raw).inspect_err(|_| {
                 volume.orphans.lock().insert(ino.0);

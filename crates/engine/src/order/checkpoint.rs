@@ -103,6 +103,33 @@ fn join_neighbours(extents: &mut Vec<(FsBlock, u32)>) {
     });
 }
 
+/// Whether a frame holds changes of its block that are not home.
+fn is_away(header: &FrameHeader) -> bool {
+    header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.load(Ordering::Relaxed) != 0
+}
+
+/// What is to be done about a frame that was seen to hold logged changes of a block.
+enum Home {
+    /// Write it, sealed with this LSN.
+    Write(u64),
+    /// The open epoch has changed it.
+    Later,
+    /// It holds none any more. Its block was forgotten, and the frame may have become a file's private page, whose header
+    /// still names that block: written home, it would lie in place of what the committed state has there.
+    Gone,
+}
+
+/// Under the frame's latch.
+fn home_of(header: &FrameHeader, block: u64) -> Home {
+    if !is_away(header) {
+        return Home::Gone;
+    }
+    if header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block {
+        return Home::Later;
+    }
+    Home::Write(header.first_lsn.load(Ordering::Relaxed))
+}
+
 /// Writes frames (block, frame; sorted) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
 /// which LSN it is to be sealed; `None` leaves it out. `before` is told of those that are about to be written.
 fn write_frames(
@@ -436,7 +463,7 @@ impl Checkpointer {
         for index in std::mem::take(&mut self.away) {
             let header = cache.arena.header(index);
             // A sweep may have given a dead frame to another block meanwhile; what counts is what it holds now.
-            if header.flags.load(Ordering::Relaxed) & flag::DEAD != 0 || header.unhomed.load(Ordering::Relaxed) == 0 {
+            if !is_away(header) {
                 header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
                 continue;
             }
@@ -448,15 +475,13 @@ impl Checkpointer {
         }
         home.sort_unstable();
         home.dedup();
-        let lsn_of = |block, index, header: &FrameHeader| {
-            let dead = header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
-            if dead || header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block {
-                if !dead {
-                    keep.push(index);
-                }
-                return None;
+        let lsn_of = |block, index, header: &FrameHeader| match home_of(header, block) {
+            Home::Write(lsn) => Some(lsn),
+            Home::Later => {
+                keep.push(index);
+                None
             }
-            Some(header.first_lsn.load(Ordering::Relaxed))
+            Home::Gone => None,
         };
         write_frames(volume, &home, lsn_of, |frames| self.keep(volume, frames.iter().map(|&(block, _)| block)))?;
         self.away = keep;
@@ -540,7 +565,7 @@ impl Checkpointer {
         self.away.append(&mut cache.take_recovered());
         for &index in &self.away {
             let header = cache.arena.header(index);
-            if header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.load(Ordering::Relaxed) != 0 {
+            if is_away(header) {
                 tail = tail.min(header.first_lsn.load(Ordering::Relaxed));
             }
         }
@@ -571,8 +596,8 @@ impl Checkpointer {
         self.write_ordered(volume, ordered)?;
         home.sort_unstable();
         let lsn_of = |block, _, header: &FrameHeader| {
-            let gone = header.flags.load(Ordering::Relaxed) & flag::DEAD != 0;
-            (!gone && header.block.load(Ordering::Relaxed) == block).then_some(0)
+            // The open epoch may have changed it again: what its block is to hold in the end is in the frame.
+            (is_away(header) && header.block.load(Ordering::Relaxed) == block).then_some(0)
         };
         // Only order log has moments to keep anything for.
         write_frames(volume, &home, lsn_of, |_| ())?;
@@ -581,5 +606,38 @@ impl Checkpointer {
         self.durable = number + 1;
         self.released.append(&mut freed.limbo);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::testing;
+    use myriad_device::MemoryDevice;
+
+    /// Between being listed and being written home, a block was freed, and its frame became a file's private page: that
+    /// page was written over the block, which the committed state still had.
+    #[test]
+    fn a_frame_that_became_a_page_does_not_go_home() {
+        let volume = testing::volume(std::sync::Arc::new(MemoryDevice::new(16 << 20)));
+        for i in 0..200 {
+            testing::new_file(&volume, format!("file {i}").as_bytes());
+        }
+        volume.commit_now().unwrap();
+        let cache = &volume.cache;
+        let listed = volume.checkpointer.lock().away.clone();
+        assert!(listed.len() > 3);
+        for index in listed {
+            let header = cache.arena.header(index);
+            let block = header.block.load(Ordering::Relaxed);
+            assert!(matches!(home_of(header, block), Home::Write(_)));
+            cache.kill(FsBlock(block));
+            assert!(matches!(home_of(header, block), Home::Gone));
+            cache.sweep(true);
+            let pages: Vec<u32> = std::iter::from_fn(|| cache.take_private().filter(|&page| page != index)).collect();
+            assert_eq!(header.flags.load(Ordering::Relaxed), flag::DATA | flag::PRIVATE);
+            assert!(matches!(home_of(header, block), Home::Gone));
+            pages.into_iter().for_each(|page| cache.drop_private(page));
+        }
     }
 }

@@ -195,6 +195,11 @@ impl AgSpace {
         Ok(())
     }
 
+    /// Whether a block is one of inodes, and has been made that.
+    pub fn holds_inodes<S: BlockRead>(&self, store: &mut S, block: AgBlock) -> Result<bool> {
+        Ok(self.chunk_of(store, block)?.is_some())
+    }
+
     /// The nearest chunk of the region of `near` with room, among a few on either side.
     fn chunk_near<S: BlockRead>(&self, store: &mut S, near: AgBlock) -> Result<Option<ChunkRecord>> {
         let region = self.region_index(near);

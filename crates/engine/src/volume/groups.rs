@@ -2,10 +2,11 @@
 
 use super::Volume;
 use crate::counters::Count;
+use crate::edit::BlockRead;
 use crate::error::{Errno, Result};
 use crate::inode;
 use crate::locks::MutexGuard;
-use crate::order::Txn;
+use crate::order::{Look, Txn};
 use crate::space::AgSpace;
 use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
 use myriad_format::inode::RawInode;
@@ -59,12 +60,27 @@ impl Volume {
         result
     }
 
-    fn group(&self, txn: &mut Txn<'_>, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
+    fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
         let mut group = self.groups[ag.0 as usize].lock();
         if group.is_none() {
-            *group = Some(Box::new(AgSpace::load(txn, ag)?));
+            *group = Some(Box::new(AgSpace::load(store, ag)?));
         }
         Ok(group)
+    }
+
+    /// The group of a block that holds inodes, locked so that it goes on to; `None` for any other block.
+    pub fn group_of_inodes(
+        &self,
+        look: &Look<'_>,
+        block: FsBlock,
+    ) -> Result<Option<MutexGuard<'_, Option<Box<AgSpace>>>>> {
+        let ag = self.geometry.ag_of(block);
+        if ag.0 >= self.high_water() {
+            return Ok(None);
+        }
+        let mut group = self.group(&mut &*look, ag)?;
+        let space = group.as_mut().expect("just loaded");
+        Ok(space.holds_inodes(&mut &*look, self.geometry.ag_block_of(block))?.then_some(group))
     }
 
     /// Makes the groups up to `ag`, which have never been used.
