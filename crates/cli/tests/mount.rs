@@ -183,6 +183,24 @@ fn signals_unmount_and_close() {
     place.assert_sound();
 }
 
+/// The kernel is given a path to unmount, where something else may be by then.
+#[test]
+fn what_is_mounted_over_a_volume_stays() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("-o logfile=log");
+    let daemon = place.daemon();
+    assert!(place.command("mount", &["-t", "tmpfs", "over", "mnt"]).status().unwrap().success());
+    fs::write(place.mounted("above"), b"").unwrap();
+    place.line("umount vol.img").expect(1, &["over (tmpfs) is mounted over it"]);
+    kill(daemon, "TERM");
+    wait_until("the signal is seen", || fs::read_to_string(place.path("log")).unwrap().contains("cannot be unmounted"));
+    assert!(place.mounted("above").exists() && is_alive(daemon));
+    assert!(place.command("umount", &["mnt"]).status().unwrap().success());
+    place.line("umount vol.img").ok();
+    wait_until("the daemon ends", || !is_alive(daemon));
+    place.assert_sound();
+}
+
 #[test]
 fn the_foreground_tells_what_happens() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };

@@ -49,6 +49,8 @@ pub(crate) fn flag_of(word: &str) -> Option<(MountFlags, bool)> {
 /// A mount that is taken away when this goes, unless it is gone already.
 pub struct MountPoint {
     path: PathBuf,
+    /// Device number of what was mounted; `None` if it was gone at once.
+    device: Option<String>,
 }
 
 impl MountPoint {
@@ -70,21 +72,27 @@ impl MountPoint {
                     return result.map(|device| {
                         // Slower without, and no worse.
                         let _ = set_readahead(&path, options.max_readahead);
-                        (Self { path }, device)
+                        (Self::of(path), device)
                     });
                 }
             }
         }
-        mount_by_helper(&path, options, &kernel).map(|device| (Self { path }, device))
+        mount_by_helper(&path, options, &kernel).map(|device| (Self::of(path), device))
+    }
+
+    fn of(path: PathBuf) -> Self {
+        let device = mounted_at(&path).ok().flatten().map(|mount| mount.device);
+        Self { path, device }
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts; `lazy` though it is in use.
+    /// Unmounts; `lazy` though it is in use. Nothing else: what was mounted over it, or after it had gone, stays.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        unmount(&self.path, How { lazy, force: false })
+        let device = self.device.as_deref().ok_or(Errno::INVAL)?;
+        unmount(&self.path, device, How { lazy, force: false })
     }
 }
 

@@ -86,8 +86,12 @@ impl Nodes {
         }
         match self.shard(node.ino()).0.lock().entry(node.ino()) {
             Entry::Occupied(mut known) => {
-                known.get_mut().lookups += 1;
-                known.get_mut().generation = node.generation();
+                let known = known.get_mut();
+                known.lookups += 1;
+                // Whoever looked before the number changed hands may say so after who looked later.
+                if node.generation().wrapping_sub(known.generation).cast_signed() > 0 {
+                    known.generation = node.generation();
+                }
             }
             Entry::Vacant(vacant) => {
                 vacant.insert(Known { lookups: 1, generation: node.generation(), held: false });
@@ -164,6 +168,10 @@ mod tests {
         assert_eq!(nodes.forget(8, 1), None);
         assert_eq!(nodes.forget(7, 1), Some(file));
         assert_eq!((nodes.forget(7, 1), nodes.find(7), nodes.count()), (None, None, 0));
+        // Who looked before the number changed hands does not turn it back.
+        nodes.learn(Node::from_parts(7, 5));
+        nodes.learn(file);
+        assert_eq!((nodes.find(7), nodes.forget(7, 2)), (Some(Node::from_parts(7, 5)), None));
         // More than was told is no reason to fall over.
         nodes.learn_held(other);
         assert_eq!(nodes.forget(8, u64::MAX), Some(other));

@@ -11,7 +11,8 @@ pub struct Options {
     pub read_only: bool,
     /// Users other than the one who mounted may use the mount.
     pub allow_other: bool,
-    /// The kernel checks permissions by the attributes it has; no request is sent for it.
+    /// The kernel checks permissions by the attributes it has; no request is sent for it. Without it (and without `acl`) names
+    /// are asked for at each step of a path, whatever `entry_timeout` says.
     pub default_permissions: bool,
     /// Show every file as owned by this user.
     pub uid: Option<u32>,

@@ -17,8 +17,17 @@ pub struct How {
     pub force: bool,
 }
 
-/// Unmounts; EBUSY if somebody uses the mount, unless `lazy`.
-pub fn unmount(mount_point: &Path, how: How) -> io::Result<()> {
+/// Unmounts the file system with a device number; EBUSY if somebody uses it, unless `lazy`. Only a path can be said to the
+/// kernel, so what else is mounted over it by now is refused, and stays.
+pub fn unmount(mount_point: &Path, device: &str, how: How) -> io::Result<()> {
+    match mounts::mounted_at(mount_point)? {
+        Some(mount) if mount.device == device => {}
+        Some(other) => {
+            let what = format!("{} ({}) is mounted over it", other.source.display(), other.fs_type);
+            return Err(io::Error::other(what));
+        }
+        None => return Err(Errno::INVAL.into()),
+    }
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, how.lazy);
     flags.set(UnmountFlags::FORCE, how.force);
@@ -49,9 +58,11 @@ fn by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
 pub fn clear_mount_point(directory: &Path) -> io::Result<PathBuf> {
     let path = real_path(directory)?;
     // More than one may have died there.
-    while mounts::mounted_at(&path)?.is_some_and(|mount| mount.is_ours()) && is_dead(&path) {
+    while let Some(mount) = mounts::mounted_at(&path)?.filter(|mount| mount.is_ours())
+        && is_dead(&path)
+    {
         // Whoever still has files of it open gets errors anyway.
-        unmount(&path, How { lazy: true, force: false })?;
+        unmount(&path, &mount.device, How { lazy: true, force: false })?;
     }
     path.canonicalize()
 }

@@ -414,6 +414,13 @@ fn permissions_are_the_kernels_or_the_engines() {
         let stat = fs::metadata(&shared).unwrap();
         assert_eq!((stat.uid(), stat.gid()), (1000, 500));
         assert_eq!(try_as(1000, &[], mount.path("secret").display().to_string()), denied);
+        // What the kernel knows of a directory that others may not search does not let them through.
+        fs::create_dir(mount.path("closed")).unwrap();
+        unix::chmod(mount.path("closed"), Mode::from_raw_mode(0o700)).unwrap();
+        fs::write(mount.path("closed/open"), b"secret").unwrap();
+        unix::chmod(mount.path("closed/open"), Mode::from_raw_mode(0o666)).unwrap();
+        let inside = mount.path("closed/open").display().to_string();
+        assert_eq!(try_as(1000, &[], inside), denied, "{default_permissions}");
         assert_eq!(try_as(1000, &[], mount.path("new").display().to_string()), denied);
         mount.unmount();
     }
@@ -611,4 +618,44 @@ fn the_request_log_has_a_line_for_each() {
     let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
     assert!(text.contains("MKDIR unique=") && text.contains(r#"name="tab\there" -> 128 bytes"#), "{text}");
     assert!(!text.contains("unseen"));
+}
+
+/// Pieces of a long direct write come at the same time, and each was put at the end that the file had when it came.
+#[test]
+fn what_is_appended_lies_where_the_kernel_has_it() {
+    const LENGTH: usize = (1 << 20) + (64 << 10);
+    skip_without_mounts!();
+    let mount = mounted_with(Options { threads: 4, ..Options::default() });
+    let path = mount.path("file");
+    let append = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::DIRECT;
+    let file = File::from(open(&path, append).unwrap());
+    let mut buffer = myriad_device::AlignedBuf::zeroed(LENGTH);
+    let rounds = 100;
+    for round in 0..rounds {
+        for (block, bytes) in buffer.chunks_exact_mut(4096).enumerate() {
+            bytes[..8].copy_from_slice(&((round << 32 | block) as u64).to_le_bytes());
+        }
+        assert_eq!(rustix::io::write(&file, &buffer).unwrap(), LENGTH);
+    }
+    for round in 0..rounds {
+        assert_eq!(rustix::io::pread(&file, &mut buffer[..], (round * LENGTH) as u64).unwrap(), LENGTH);
+        for (block, bytes) in buffer.chunks_exact(4096).enumerate() {
+            let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert_eq!(found, (round << 32 | block) as u64, "round {round}, block {block}");
+        }
+    }
+    // Who appends may do without it for once (RWF_NOAPPEND, Linux 6.9).
+    let once = rustix::io::ReadWriteFlags::from_bits_retain(0x20);
+    buffer[..4096].fill(7);
+    match rustix::io::pwritev2(&file, &[std::io::IoSlice::new(&buffer[..4096])], 4096, once) {
+        Err(Errno::OPNOTSUPP) => println!("skipped: this kernel knows no RWF_NOAPPEND"),
+        written => {
+            assert_eq!(written.unwrap(), 4096);
+            assert_eq!(rustix::io::pread(&file, &mut buffer[..4096], 4096).unwrap(), 4096);
+            assert!(buffer[..4096] == [7; 4096]);
+            assert_eq!(file.metadata().unwrap().len(), (rounds * LENGTH) as u64);
+        }
+    }
+    drop(file);
+    mount.unmount();
 }

@@ -134,7 +134,7 @@ const GROUPS: &[Group] = &[
             word("default_permissions", "the kernel checks permissions, the default", |s, _| {
                 put(&mut s.fuse.default_permissions, true)
             }),
-            word("nodefault_permissions", "the daemon checks permissions", |s, _| {
+            word("nodefault_permissions", "the daemon checks permissions, and is asked for every name", |s, _| {
                 put(&mut s.fuse.default_permissions, false)
             }),
             valued("uid", "USER", "show all files as this user's", |s, v| {

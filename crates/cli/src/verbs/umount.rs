@@ -66,7 +66,7 @@ impl Umount {
             Some(daemon) if !self.lazy => Some(daemon.follow(Request::Watch)?.1),
             _ => None,
         };
-        unmount(&mount.mount_point, How { lazy: self.lazy, force: self.force }).map_err(|error| {
+        unmount(&mount.mount_point, &mount.device, How { lazy: self.lazy, force: self.force }).map_err(|error| {
             match Errno::from_io_error(&error) {
                 Some(Errno::BUSY) => busy(&mount),
                 Some(Errno::PERM) => Failure::new(&place, "only root or who mounted it may unmount it", "use sudo"),

@@ -67,13 +67,26 @@ impl File {
     /// Writes `buf` at `offset` (with `append`: at the end); returns the bytes written, fewer than all only when the
     /// volume filled up half-way. ENOSPC, EFBIG, EBADF.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.write(buf, offset, self.options.append)
+    }
+
+    fn write(&self, buf: &[u8], offset: u64, append: bool) -> Result<usize> {
         self.check_data(true)?;
-        let OpenOptions { append, dont_cache, .. } = self.options;
+        let dont_cache = self.options.dont_cache;
         let count = file::write(self.volume(), &self.session.cred, &self.file, buf, offset, append, dont_cache)?;
         if self.options.sync {
             self.sync()?;
         }
         Ok(count)
+    }
+
+    /// As [`Self::write_at`], at `offset` even with `append`, for a caller who has looked where the end is. With `at_end`, of
+    /// a file that may only be appended to: EPERM anywhere else.
+    pub fn write_placed(&self, buf: &[u8], offset: u64, at_end: bool) -> Result<usize> {
+        if at_end && self.check_append_only().is_err() && self.stat()?.size != offset {
+            return Err(Errno::PERM.into());
+        }
+        self.write(buf, offset, false)
     }
 
     /// Sets the size: what is cut off is gone, what is added reads as zero.

@@ -65,14 +65,15 @@ impl VolumeService {
         let flags = OFlags::from_bits_retain(args.flags);
         let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0;
         let session = self.writer(header, kills_set_id, kills_set_id && self.group_matters(node)?);
-        // What the kernel writes back from its cache has its place already, whoever wrote it.
-        let append = !cached && flags.contains(OFlags::APPEND);
+        // What the kernel writes back from its cache it wrote there as somebody who might. The place is the kernel's in any
+        // case: it sends pieces of a long write at the same time, and who appends may say for one write that he does not.
+        let append = cached || flags.contains(OFlags::APPEND);
         let sync = !cached && flags.intersects(OFlags::DSYNC | OFlags::SYNC);
         // The kernel has no use for a page of which it was given a part, and will ask for it.
         let dont_cache = cached || args.offset % PAGE == 0 && data.len() as u64 % PAGE == 0;
         let options = OpenOptions { append, sync, dont_cache, ..WRITE };
         let file = session.open_node(node, options).map_err(errno)?;
-        let size = file.write_at(data, args.offset).map_err(errno)?;
+        let size = file.write_placed(data, args.offset, append && !cached).map_err(errno)?;
         put(out, &WriteOut { size: size as u32, padding: 0 })
     }
 

@@ -51,7 +51,11 @@ impl VolumeService {
             if most == 0 {
                 return Ok(list.len);
             }
-            let entries = self.kernel.read_dir_at(directory, cookie, most).map_err(errno)?;
+            let entries = match self.kernel.read_dir_at(directory, cookie, most) {
+                // What was told of so far must arrive, or the kernel could not forget it; the next request meets the error.
+                Err(_) if list.len > 0 => return Ok(list.len),
+                entries => entries.map_err(errno)?,
+            };
             if entries.is_empty() {
                 return Ok(list.len);
             }

@@ -73,7 +73,12 @@ impl VolumeService {
             default_permissions: options.default_permissions,
             uid: options.uid,
             gid: options.gid,
-            entry_timeout: options.entry_timeout,
+            // Where the kernel does not check whether a directory may be searched, each step of a path must ask us.
+            entry_timeout: if options.default_permissions || agreement.acl {
+                options.entry_timeout
+            } else {
+                Duration::ZERO
+            },
             attr_timeout: options.attr_timeout,
             no_xattr: options.no_xattr,
             direct_io: options.direct_io,

@@ -28,10 +28,16 @@ impl VolumeService {
                 if !stat.is_dir() {
                     self.callers.looked_up(header.pid);
                 }
-                // Which inode it would be nobody knew; what changed it since then must show.
-                self.tellings.tell(self.nodes.id(stat.node()), header.pid);
-                let stat = self.kernel.stat_node(stat.node()).unwrap_or(stat);
-                self.tell(&stat, out)
+                // Which inode it would be nobody knew; what changed it since then must show. Known to the kernel from here
+                // on, it stays; it may have gone in between, and its number be another's.
+                let node = stat.node();
+                self.tellings.tell(self.nodes.id(node), header.pid);
+                self.nodes.learn(node);
+                let told = self.kernel.stat_node(node).map_err(errno).and_then(|stat| put(out, &self.entry(&stat)));
+                if told.is_err() {
+                    self.forget(self.nodes.id(node), 1);
+                }
+                told
             }
             // Node 0 says for how long the name is known to be missing.
             Err(Errno::NOENT) => {

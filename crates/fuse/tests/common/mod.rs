@@ -8,10 +8,12 @@ use myriad_check::{Options as CheckOptions, check};
 use myriad_device::FileDevice;
 use myriad_engine::{Fs, MkfsOptions, MountOptions};
 use myriad_fuse::{Handle, Options, ServeError};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Why nothing can be mounted here, if so.
@@ -111,7 +113,13 @@ impl Mounted {
 
     /// Unmounts, and waits until the volume is closed, as far as it can be.
     pub fn end(mut self) -> (TempDir, Result<(), ServeError>) {
-        self.handle.unmount(false).unwrap();
+        // A child that another test has just begun has, until it becomes another program, whatever was open then.
+        let end = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = self.handle.unmount(false) {
+            let is_busy = Errno::from_io_error(&error) == Some(Errno::BUSY);
+            assert!(is_busy && Instant::now() < end, "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let served = self.server.take().unwrap().join().unwrap();
         (std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap()), served)
     }
