@@ -6,6 +6,9 @@ use myriad_log::Overlay;
 use std::io;
 use std::sync::Arc;
 
+/// What a medium loses at a time, at least.
+const SECTOR: usize = 512;
+
 /// Why a block cannot be believed.
 #[derive(Debug)]
 pub(crate) enum Damage {
@@ -58,6 +61,24 @@ impl Reader {
     pub fn read_raw(&self, block: FsBlock, buf: &mut [u8]) -> Result<bool, Damage> {
         self.read_device(block, buf)?;
         Ok(self.lay_over(block, buf))
+    }
+
+    /// As [`Self::read_raw`] of a block that cannot be read as a whole: zeros for the sectors that cannot. False if that is
+    /// all of them.
+    pub fn read_sectors(&self, block: FsBlock, buf: &mut [u8]) -> bool {
+        let sector = self.device.alignment().max(SECTOR);
+        let mut is_any = false;
+        for (index, part) in buf.chunks_mut(sector).enumerate() {
+            let offset = (block.0 << self.geometry.block_bits) + (index * sector) as u64;
+            match read_at(&*self.device, offset, part) {
+                Ok(()) => is_any = true,
+                Err(_) => part.fill(0),
+            }
+        }
+        if is_any {
+            self.lay_over(block, buf);
+        }
+        is_any
     }
 
     pub fn lay_over(&self, block: FsBlock, buf: &mut [u8]) -> bool {

@@ -26,6 +26,13 @@ pub(crate) struct Replay {
     pub findings: Vec<Finding>,
 }
 
+impl Replay {
+    /// There is a log, and nobody knows what it held.
+    pub fn is_lost(&self) -> bool {
+        self.place.is_some() && !self.is_readable
+    }
+}
+
 /// Reads the log and changes nothing. A volume closed cleanly has everything home, and the engine does not replay its log;
 /// but a copy of the superblock (`is_copy`) does not know how the volume was closed.
 pub(crate) fn replay(

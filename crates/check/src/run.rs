@@ -42,6 +42,8 @@ pub struct Options<'a> {
     pub scrub: bool,
     /// With `repair` and `scrub`: take contents that differ from their checksums as they are.
     pub accept_contents: bool,
+    /// With `repair`: begin a new log on the log device, though it holds none of this volume that can be read.
+    pub new_log: bool,
     pub threads: usize,
     /// Findings kept in the report; the rest are counted.
     pub findings_max: usize,
@@ -60,6 +62,7 @@ impl Default for Options<'_> {
             repair: false,
             scrub: false,
             accept_contents: false,
+            new_log: false,
             threads: *THREADS.get_or_init(ask),
             findings_max: 1000,
             progress: None,
@@ -80,6 +83,9 @@ pub enum CheckError {
     Incompatible(#[from] myriad_format::Incompatible),
     #[error("the volume keeps its log on another device: name it")]
     NoLogDevice,
+    /// The log device is another's, or its log is lost; repair would write over it.
+    #[error("the log device holds no log of this volume that can be read")]
+    ForeignLog,
     /// The log is not where the superblock says, or cannot be read through this device.
     #[error("{0}")]
     Log(String),
@@ -123,12 +129,13 @@ pub(crate) fn look(
     let (on_disk, damage) = superblock::find(&**device)?;
     let geometry = on_disk.geometry();
     let replay = replay(device, log_device, &on_disk, damage.is_some())?;
+    let is_log_lost = replay.is_lost();
     let log_blocks = replay.overlay.as_ref().map_or(0, |overlay| overlay.len() as u64);
     let reader = Reader::new(device.clone(), replay.overlay, geometry, on_disk.volume());
     let (superblock, overlaid) = overlaid_superblock(&reader, &on_disk, damage.is_some());
     let mut ag_used = superblock.ag_high_water.get();
-    if damage.is_some() {
-        // A copy's high-water mark may be old.
+    if damage.is_some() || is_log_lost {
+        // A copy's high-water mark may be old, and that of before a lost log, too.
         ag_used = probe_groups(&reader, ag_used);
     }
     let context = Context {
@@ -197,18 +204,14 @@ fn overlaid_superblock(reader: &Reader, on_disk: &Superblock, is_copy: bool) -> 
     }
 }
 
-/// Groups in use: at least `from`, and as many more as have a sound header.
+/// Groups in use: at least `from`, and up to the last one beyond that has a sound header.
 pub(crate) fn probe_groups(reader: &Reader, from: u32) -> u32 {
     let mut buf = reader.new_buffer();
-    let mut used = from;
-    while used < reader.geometry.ag_count {
-        let block = reader.geometry.fs_block(AgNo(used), AgBlock(myriad_format::group::HEADER_BLOCK));
-        if reader.read(block, myriad_format::BlockKind::Group, u64::from(used), &mut buf).is_err() {
-            break;
-        }
-        used += 1;
-    }
-    used
+    let mut has_header = |ag: u32| {
+        let block = reader.geometry.fs_block(AgNo(ag), AgBlock(myriad_format::group::HEADER_BLOCK));
+        reader.read(block, myriad_format::BlockKind::Group, u64::from(ag), &mut buf).is_ok()
+    };
+    (from..reader.geometry.ag_count).rev().find(|&ag| has_header(ag)).map_or(from, |last| last + 1)
 }
 
 fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> Result<Passed, CheckError> {

@@ -3,8 +3,9 @@
 use crate::io::read_at;
 use crate::run::CheckError;
 use myriad_device::BlockDevice;
+use myriad_format::group::HEADER_BLOCK;
 use myriad_format::superblock::{Superblock, SuperblockError};
-use myriad_format::{AG_BLOCKS_MIN, BlockKind, Corrupt, FsBlock};
+use myriad_format::{AG_BLOCKS_MIN, AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock};
 
 /// log2 of the smallest and largest block.
 const BLOCK_BITS_MIN: u32 = 9;
@@ -16,7 +17,7 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
         return Err(CheckError::Foreign);
     }
     let mut bytes = vec![0; Superblock::SIZE];
-    read_at(device, 0, &mut bytes).map_err(|source| CheckError::Io { op: "read", offset: 0, source })?;
+    let unreadable = read_at(device, 0, &mut bytes).err();
     let (superblock, damage) = match Superblock::decode(&bytes, FsBlock(0)) {
         Ok(superblock) => (superblock, None),
         Err(SuperblockError::Incompatible(incompatible)) => return Err(incompatible.into()),
@@ -29,8 +30,9 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
                 }
             };
             (
-                find_copy(device).ok_or(match damage {
-                    Corrupt::BlockKind { .. } => CheckError::Foreign,
+                find_copy(device).ok_or_else(|| match (unreadable, &damage) {
+                    (Some(source), _) => CheckError::Io { op: "read", offset: 0, source },
+                    (None, Corrupt::BlockKind { .. }) => CheckError::Foreign,
                     _ => CheckError::Superblock(damage.to_string()),
                 })?,
                 Some(damage),
@@ -50,9 +52,11 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
     Ok((superblock, damage))
 }
 
-/// A copy in group 1, at whatever distance: blocks and groups are powers of two, so there are few places to look.
+/// A copy in group 1, at whatever distance: blocks and groups are powers of two, so there are few places to look. What an
+/// earlier volume has left there counts only if there is no other: the groups of this one are not its own.
 fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
     let mut bytes = vec![0; Superblock::SIZE];
+    let mut left = None;
     let mut offset = u64::from(AG_BLOCKS_MIN) << BLOCK_BITS_MIN;
     while offset < device.size() {
         if read_at(device, offset, &mut bytes).is_ok() {
@@ -61,13 +65,28 @@ fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
                     && u32::from(superblock.block_bits) == block_bits
                     && u64::from(superblock.ag_blocks.get()) << block_bits == offset
                 {
-                    return Some(superblock);
+                    if has_its_groups(device, &superblock) {
+                        return Some(superblock);
+                    }
+                    left.get_or_insert(superblock);
                 }
             }
         }
         offset = offset.checked_mul(2)?;
     }
-    None
+    left
+}
+
+/// Whether the first group, or the one of the copy, says that it is this volume's.
+fn has_its_groups(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
+    let geometry = superblock.geometry();
+    let mut bytes = vec![0; size_of::<BlockHeader>()];
+    (0..2).any(|ag| {
+        let block = geometry.fs_block(AgNo(ag), AgBlock(HEADER_BLOCK));
+        let is_read = read_at(device, block.0 << geometry.block_bits, &mut bytes).is_ok();
+        let header = BlockHeader::read(&bytes);
+        is_read && header.magic.get() == BlockKind::Group.magic() && header.volume == superblock.volume()
+    })
 }
 
 /// Whether a copy describes the same volume: all that does not change while it is in use.

@@ -104,6 +104,7 @@ fn cannot_check(error: &CheckError) -> Result<(), String> {
         | CheckError::Superblock(_)
         | CheckError::Incompatible(_)
         | CheckError::NoLogDevice
+        | CheckError::ForeignLog
         | CheckError::Log(_)
         | CheckError::Repair(_) => Ok(()),
         CheckError::Io { .. } | CheckError::Cancelled => Err(format!("the check stopped: {error}")),

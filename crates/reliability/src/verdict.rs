@@ -22,9 +22,10 @@ pub fn finds(devices: &Devices, number: u32) -> bool {
     report.is_ok_and(|report| report.findings.iter().any(|finding| finding.number == number))
 }
 
-/// Check may repair, and take the data as it is; afterwards it has nothing to say.
+/// Check may repair, take the data as it is, and begin a new log; afterwards it has nothing to say.
 pub fn repair(devices: &Devices) -> Result<(), String> {
-    let options = Options { threads: 1, repair: true, scrub: true, accept_contents: true, ..Options::default() };
+    let options =
+        Options { threads: 1, repair: true, scrub: true, accept_contents: true, new_log: true, ..Options::default() };
     let report =
         check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("repair: {error}"))?;
     if !report.is_sound() {

@@ -24,9 +24,18 @@ use zerocopy::IntoBytes;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Sound,
-    /// Header and address are right, the checksum is not: some sectors are older than others, each whole.
+    /// Header and address are right, the checksum is not: some sectors are older than others, each whole, or cannot be read.
     Torn,
     Lost,
+}
+
+/// What is left of a damaged file map.
+pub(super) struct Salvaged {
+    extents: Vec<Extent>,
+    /// Nodes of the old tree, which is there until the new one is.
+    nodes: Vec<FsBlock>,
+    /// Blocks of these extents, and of attributes.
+    blocks: u64,
 }
 
 /// Reads whatever of a tree can be read.
@@ -77,14 +86,18 @@ impl Repair {
                 self.search_chunks(ag);
             }
         }
-        // Sound blocks first: where a torn one claims the same extent it is the torn one that loses.
-        let blocks: Vec<FsBlock> = self
+        // Sound blocks first: where a torn one claims the same extent it is the torn one that loses. Of those that no tree
+        // names the last written first: a search also finds inodes that are long gone, and whose blocks others have.
+        let searched = self.searched.clone();
+        let is_searched = |block: FsBlock| searched.range(..=block).next_back().is_some_and(|(_, end)| block < *end);
+        let (mut found, named): (Vec<FsBlock>, Vec<FsBlock>) = self
             .chunks
             .iter()
             .flat_map(|(start, chunk)| (0..u64::from(chunk.initialised)).map(|at| start.offset_by(at)))
-            .collect();
+            .partition(|&block| is_searched(block));
+        found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
         let mut torn = Vec::new();
-        for block in blocks {
+        for block in named.into_iter().chain(found) {
             match self.state_of(block) {
                 Found::Sound => self.take_block(block, true)?,
                 Found::Torn => torn.push(block),
@@ -173,7 +186,14 @@ impl Repair {
         for (start, count) in runs {
             self.blocks.claim(start, u64::from(count));
             self.chunks.insert(start, Chunk { count, initialised: count });
+            self.searched.insert(start, start.offset_by(u64::from(count)));
         }
+    }
+
+    /// When a block was written last, by its own word.
+    fn lsn_of(&self, block: FsBlock) -> u64 {
+        let mut buf = self.reader.new_buffer();
+        self.reader.read_raw(block, &mut buf).map_or(0, |_| BlockHeader::read(&buf).lsn.get())
     }
 
     fn state_of(&self, block: FsBlock) -> Found {
@@ -181,10 +201,13 @@ impl Repair {
         let owner = u64::from(self.geometry.ag_of(block).0);
         match self.reader.read(block, BlockKind::Inode, owner, &mut buf) {
             Ok(()) => Found::Sound,
-            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
+            Err(Damage::Unreadable { .. }) if !self.reader.read_sectors(block, &mut buf) => Found::Lost,
+            Err(Damage::Corrupt(Corrupt::BlockCrc { .. }) | Damage::Unreadable { .. }) => {
                 let head = BlockHeader::read(&buf);
-                let is_ours =
-                    head.volume == self.reader.volume && head.address.get() == block.0 && head.owner.get() == owner;
+                let is_ours = head.magic.get() == BlockKind::Inode.magic()
+                    && head.volume == self.reader.volume
+                    && head.address.get() == block.0
+                    && head.owner.get() == owner;
                 if is_ours { Found::Torn } else { Found::Lost }
             }
             Err(_) => Found::Lost,
@@ -201,7 +224,7 @@ impl Repair {
     /// Puts the inodes of a block right and takes what they own.
     fn take_block(&mut self, block: FsBlock, is_sound: bool) -> Result<(), CheckError> {
         let mut buf = self.reader.new_buffer();
-        if self.reader.read_raw(block, &mut buf).is_err() {
+        if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
             return Ok(());
         }
         let before = buf.clone();
@@ -260,7 +283,6 @@ impl Repair {
             raw.size.set(0);
         }
         raw.check(ino).ok()?;
-        let is_dir = raw.is_dir();
         let code = raw.fork_code();
         let mut data_len = data.len();
         match (code, raw.file_type()) {
@@ -290,17 +312,9 @@ impl Repair {
         let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
         let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
         if is_damaged {
-            for node in &nodes {
-                self.blocks.release(*node, 1);
-            }
             self.act(format!("inode {ino}: its file map was damaged; {blocks} blocks are left"));
-            self.maps.insert(ino, extents);
-            // Until the map is written again there is none; the root of a directory's index stays for its counts.
-            let keep = if is_dir { 8 } else { 0 };
-            let room = raw.fork_room();
-            raw.fork[keep..room].fill(0);
-            raw.set_fork(if is_dir { fork::DIRECTORY } else { fork::NONE }, 0);
-            raw.set_block_total(blocks + attribute_blocks);
+            // Until the map is written anew, the inode keeps what there is, and its nodes are nobody else's.
+            self.maps.insert(ino, Salvaged { extents, nodes, blocks: blocks + attribute_blocks });
         } else {
             raw.set_block_total(blocks + nodes.len() as u64 + attribute_blocks);
         }
@@ -432,10 +446,29 @@ impl Repair {
         Some(names)
     }
 
-    /// Writes the file maps that were damaged. All inodes' blocks are known by now.
+    /// Writes the file maps that were damaged. All inodes' blocks are known by now. The new trees are durable before an
+    /// inode names one, and that is before an old one is written over: power lost in between costs no extent.
     pub(super) fn write_maps(&mut self) -> Result<(), CheckError> {
-        for (ino, extents) in std::mem::take(&mut self.maps) {
-            self.write_map(ino, &extents)?;
+        let maps = std::mem::take(&mut self.maps);
+        if maps.is_empty() {
+            return Ok(());
+        }
+        let mut built = Vec::with_capacity(maps.len());
+        for (&ino, salvaged) in &maps {
+            let raw = self.raw(ino)?;
+            built.push(self.build_map(ino, &raw, &salvaged.extents)?);
+        }
+        self.flush()?;
+        for ((&ino, salvaged), map) in maps.iter().zip(built) {
+            self.change_inode(ino, |raw| {
+                raw.set_block_total(salvaged.blocks);
+                set_map(raw, &salvaged.extents, map);
+            })?;
+        }
+        self.store_at_hand()?;
+        self.flush()?;
+        for node in maps.into_values().flat_map(|salvaged| salvaged.nodes) {
+            self.blocks.release(node, 1);
         }
         Ok(())
     }
@@ -443,20 +476,15 @@ impl Repair {
     /// Writes a map into an inode that has none, and counts its tree's nodes in.
     pub(super) fn write_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), CheckError> {
         let raw = self.raw(ino)?;
-        let is_dir = raw.is_dir();
-        let at = if is_dir { 8 } else { 0 };
-        let inline_max = if is_dir { 1 } else { raw.fork_room() / 16 };
+        let map = self.build_map(ino, &raw, extents)?;
+        self.change_inode(ino, |raw| set_map(raw, extents, map))
+    }
+
+    /// Writes the tree of a map that does not fit the inode.
+    fn build_map(&mut self, ino: Ino, raw: &RawInode, extents: &[Extent]) -> Result<Option<BuiltTree>, CheckError> {
+        let inline_max = if raw.is_dir() { 1 } else { raw.fork_room() / 16 };
         if extents.len() <= inline_max {
-            return self.change_inode(ino, |raw| {
-                for (index, extent) in extents.iter().enumerate() {
-                    raw.fork[at + index * 16..][..16].copy_from_slice(extent.encode().as_bytes());
-                }
-                match (is_dir, extents.is_empty()) {
-                    (true, _) => raw.set_fork(fork::DIRECTORY, 0),
-                    (false, true) => raw.set_fork(fork::NONE, 0),
-                    (false, false) => raw.set_fork(fork::EXTENTS, extents.len()),
-                }
-            });
+            return Ok(None);
         }
         let records: Vec<u8> = extents.iter().flat_map(|extent| extent.encode().as_bytes().to_vec()).collect();
         let mut nodes = 0;
@@ -469,12 +497,7 @@ impl Repair {
         for place in places {
             self.blocks.release(place, 1);
         }
-        self.change_inode(ino, |raw| {
-            raw.fork[at..at + 8].copy_from_slice(&root.0.to_le_bytes());
-            raw.fork[at + 8] = level;
-            raw.set_fork(if is_dir { fork::DIRECTORY_TREE } else { fork::TREE }, 0);
-            raw.set_block_total(raw.block_total() + nodes);
-        })
+        Ok(Some(BuiltTree { root, level, nodes }))
     }
 
     /// Frees an inode: its slot, its body, its blocks.
@@ -619,6 +642,37 @@ impl Repair {
         self.at_hand
             .as_ref()
             .is_some_and(|(_, buf, _)| InodeBlockHeader::read(buf).free_mask[slot as usize / 8] >> (slot % 8) & 1 == 1)
+    }
+}
+
+/// A file's tree of extents that has been written.
+struct BuiltTree {
+    root: FsBlock,
+    level: u8,
+    nodes: u64,
+}
+
+/// Puts a map into an inode in place of what it has: its extents, or the tree that holds them. The root of a directory's
+/// index stays, for its counts.
+fn set_map(raw: &mut RawInode, extents: &[Extent], tree: Option<BuiltTree>) {
+    let is_dir = raw.is_dir();
+    let at = if is_dir { 8 } else { 0 };
+    let room = raw.fork_room();
+    raw.fork[at..room].fill(0);
+    if let Some(BuiltTree { root, level, nodes }) = tree {
+        raw.fork[at..at + 8].copy_from_slice(&root.0.to_le_bytes());
+        raw.fork[at + 8] = level;
+        raw.set_fork(if is_dir { fork::DIRECTORY_TREE } else { fork::TREE }, 0);
+        raw.set_block_total(raw.block_total() + nodes);
+        return;
+    }
+    for (index, extent) in extents.iter().enumerate() {
+        raw.fork[at + index * 16..][..16].copy_from_slice(extent.encode().as_bytes());
+    }
+    match (is_dir, extents.is_empty()) {
+        (true, _) => raw.set_fork(fork::DIRECTORY, 0),
+        (false, true) => raw.set_fork(fork::NONE, 0),
+        (false, false) => raw.set_fork(fork::EXTENTS, extents.len()),
     }
 }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! replay     what the log holds goes home; the log is made empty        from here on the device is all there is
 //! inodes     chunks from the inode trees, or by a search of the group where its tree is damaged; each inode's fields,
-//!            attributes and extents: what is impossible goes, of two owners of a block the first one stays
+//!            attributes and extents: what is impossible goes, of two owners of a block the first one stays: one that a
+//!            tree names before one that a search found, and of those the one written last
 //! names      directories from the root down: entries that cannot be go, types, tags and identities are put right
 //! strays     inodes nobody names: into /lost+found as #INO if they have links, else they are freed
 //! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
@@ -13,10 +14,11 @@
 //!   1. An entry never moves: cookies and identities stay valid.
 //!   2. No block is allocated before every inode's blocks are known.
 //!   3. Power lost at any point leaves a volume that the next repair can work on: inode blocks and entries are changed in
-//!      place, sector by sector sound; trees and indexes are never needed to find them.
+//!      place, sector by sector sound; trees and indexes are never needed to find them; a file map that was damaged stays
+//!      until the new one is durable; and until all is, the volume is marked as in use.
 //!
-//! What it does not try: to guess at stale chunks that no tree names (they would bring deleted files back), or at file
-//! data: contents that differ from their checksums are reported and stay as they are, and so do the checksums.
+//! What it does not try: to tell inodes that were gone before a tree of inodes was damaged from others (a search brings
+//! them back, without blocks that anybody else has), or to guess at file data: contents that differ from their checksums are reported and stay as they are, and so do the checksums.
 
 mod build;
 mod groups;
@@ -33,7 +35,6 @@ use crate::run::{CheckError, Options, Outcome, copies, look, probe_groups};
 use crate::superblock;
 use build::write;
 use myriad_device::BlockDevice;
-use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{Superblock, feature, seam};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
@@ -144,8 +145,10 @@ struct Repair {
     chunks: BTreeMap<FsBlock, Chunk>,
     /// Ascending by number.
     items: Vec<Item>,
+    /// Of these, chunks that no tree named: first block and end.
+    searched: BTreeMap<FsBlock, FsBlock>,
     /// File maps to be written anew.
-    maps: BTreeMap<Ino, Vec<Extent>>,
+    maps: BTreeMap<Ino, inodes::Salvaged>,
     /// The inode block at hand.
     at_hand: Option<(FsBlock, Vec<u8>, bool)>,
     /// The free run that blocks are taken from.
@@ -177,21 +180,27 @@ impl Repair {
         let mut actions = Vec::new();
         let is_copy = superblock::find(&**device)?.1.is_some();
         let replayed = replay(device, log_device, &superblock, is_copy)?;
-        replay_home(device, &superblock, replayed, &mut actions)?;
+        let is_log_lost = replayed.is_lost();
+        if is_log_lost && superblock.log_device != [0; 16] && !options.new_log {
+            return Err(CheckError::ForeignLog);
+        }
+        bring_home(device, &superblock, &replayed, &mut actions)?;
         let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
-        let (superblock, damage) = match superblock::find(&**device) {
+        let (superblock, is_old) = match superblock::find(&**device) {
             // What the log says of the volume's size must be what the look at it believed.
             Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
-                (found, damage)
+                (found, damage.is_some())
             }
-            _ => (superblock, None),
+            _ => (superblock, true),
         };
         let mut ag_used = superblock.ag_high_water.get();
-        // Under the log the mark is as durable as what it announces, and a header above it is an uncommitted one.
-        if damage.is_some() || superblock.last_order.get() != u32::from(seam::ORDER_LOG) {
+        // Under the log the mark is as durable as what it announces, and a header above it is an uncommitted one: but not
+        // the mark of a copy, or of before a log that is lost.
+        if is_copy || is_old || is_log_lost || superblock.last_order.get() != u32::from(seam::ORDER_LOG) {
             ag_used = probe_groups(&reader, ag_used);
         }
-        Ok(Self {
+        let was_clean = !is_copy && !is_old && superblock.state.get() == seam::STATE_CLEAN;
+        let mut repair = Self {
             reader: Arc::new(reader),
             hasher: NameHasher::new(superblock.hash_key),
             superblock,
@@ -199,6 +208,7 @@ impl Repair {
             ag_used,
             blocks: Blocks::new(),
             chunks: BTreeMap::new(),
+            searched: BTreeMap::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
             at_hand: None,
@@ -209,7 +219,17 @@ impl Repair {
             actions,
             data: Blocks::new(),
             unvouched: Blocks::new(),
-        })
+        };
+        // A log that counts for nothing, since the volume was closed, must not begin to. One that counts knows which groups
+        // there are, and so must the superblock before it goes.
+        if was_clean {
+            empty_log(&geometry, replayed, &mut repair.actions)?;
+            repair.mark_in_use()?;
+        } else {
+            repair.mark_in_use()?;
+            empty_log(&geometry, replayed, &mut repair.actions)?;
+        }
+        Ok(repair)
     }
 
     /// Repairs; what was done.
@@ -241,8 +261,33 @@ impl Repair {
         self.find_data()?;
         self.write_groups()?;
         self.tell_unvouched()?;
+        // Before anything says that the volume is whole.
+        self.flush()?;
         self.write_superblocks()?;
+        self.flush()
+    }
+
+    fn flush(&self) -> Result<(), CheckError> {
         self.reader.device().flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
+    }
+
+    /// Before the first change: a volume whose repair is cut short was not closed cleanly, whatever it was before, and has
+    /// these groups. The copies stay as they are.
+    fn mark_in_use(&self) -> Result<(), CheckError> {
+        let mut sb = self.superblock;
+        sb.state.set(seam::STATE_IN_USE);
+        sb.ag_high_water.set(self.ag_used);
+        self.write_superblock(sb, AgNo(0))?;
+        self.flush()
+    }
+
+    fn write_superblock(&self, mut sb: Superblock, ag: AgNo) -> Result<(), CheckError> {
+        let block = self.geometry.fs_block(ag, AgBlock(0));
+        sb.header.magic.set(BlockKind::Superblock.magic());
+        sb.header.address.set(block.0);
+        let mut buf = self.reader.new_buffer();
+        buf[..Superblock::SIZE].copy_from_slice(sb.as_bytes());
+        write(&self.reader, block, &mut buf)
     }
 
     fn act(&mut self, what: impl Into<String>) {
@@ -343,63 +388,57 @@ impl Repair {
             | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };
         sb.features_compatible.set(sb.features_compatible.get() | known);
         let sb = *sb;
-        let block_size = self.reader.block_size();
-        for ag in copies(self.geometry.ag_count).chain([0]) {
-            let block = self.geometry.fs_block(AgNo(ag), AgBlock(0));
-            let mut buf = vec![0; block_size];
-            let mut copy = sb;
-            copy.header.magic.set(BlockKind::Superblock.magic());
-            copy.header.address.set(block.0);
-            buf[..Superblock::SIZE].copy_from_slice(copy.as_bytes());
-            write(&self.reader, block, &mut buf)?;
-        }
-        Ok(())
+        copies(self.geometry.ag_count).chain([0]).try_for_each(|ag| self.write_superblock(sb, AgNo(ag)))
     }
 }
 
-/// Writes home what the log holds, then makes the log empty: from here on nothing may be replayed over a repaired block.
-fn replay_home(
+/// Writes home what the log holds.
+fn bring_home(
     device: &Arc<dyn BlockDevice>,
     superblock: &Superblock,
-    replay: Replay,
+    replay: &Replay,
     actions: &mut Vec<String>,
 ) -> Result<(), CheckError> {
-    let Some(place) = replay.place else { return Ok(()) };
+    let Some(overlay) = &replay.overlay else { return Ok(()) };
     let geometry = superblock.geometry();
-    let flush = || device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source });
-    match replay.overlay {
-        Some(overlay) => {
-            let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
-            let mut buf = reader.new_buffer();
-            let mut count = 0_u64;
-            for (block, _) in overlay.blocks().filter(|(block, _)| block.0 < geometry.block_count) {
-                if reader.read_raw(block, &mut buf).is_err() {
-                    buf.fill(0);
-                }
-                overlay.apply(block, &mut buf);
-                let lsn = header::BlockHeader::read(&buf).lsn.get();
-                header::seal(&mut buf, lsn);
-                let offset = block.0 << geometry.block_bits;
-                reader.write_raw(block, &buf).map_err(|source| CheckError::Io { op: "write", offset, source })?;
-                count += 1;
-            }
-            flush()?;
-            actions.push(format!("replayed {count} blocks from the log"));
+    let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
+    let mut buf = reader.new_buffer();
+    let mut count = 0_u64;
+    for (block, _) in overlay.blocks().filter(|(block, _)| block.0 < geometry.block_count) {
+        if reader.read_raw(block, &mut buf).is_err() {
+            buf.fill(0);
         }
-        None if replay.is_readable => {}
-        None => {
-            // Nobody knows which LSNs were used: the ring must be zeros.
-            let zeros = vec![0; 1 << 16];
-            let mut at = 0;
-            while at < place.length {
-                let part = (place.length - at).min(zeros.len() as u64);
-                let offset = place.start + at;
-                crate::io::write_at(&*place.device, offset, &zeros[..part as usize])
-                    .map_err(|source| CheckError::Io { op: "write", offset, source })?;
-                at += part;
-            }
-            actions.push("the log could not be read and was made empty".to_owned());
+        overlay.apply(block, &mut buf);
+        let lsn = header::BlockHeader::read(&buf).lsn.get();
+        header::seal(&mut buf, lsn);
+        let offset = block.0 << geometry.block_bits;
+        reader.write_raw(block, &buf).map_err(|source| CheckError::Io { op: "write", offset, source })?;
+        count += 1;
+    }
+    device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })?;
+    actions.push(format!("replayed {count} blocks from the log"));
+    Ok(())
+}
+
+/// Makes the log empty: from here on nothing may be replayed over a repaired block.
+fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> Result<(), CheckError> {
+    let is_lost = replay.is_lost();
+    let Some(place) = replay.place else { return Ok(()) };
+    if is_lost {
+        // Nobody knows which LSNs were used: the ring must be zeros.
+        let zeros = vec![0; 1 << 16];
+        let mut at = 0;
+        while at < place.length {
+            let part = (place.length - at).min(zeros.len() as u64);
+            let offset = place.start + at;
+            crate::io::write_at(&*place.device, offset, &zeros[..part as usize]).map_err(|source| CheckError::Io {
+                op: "write",
+                offset,
+                source,
+            })?;
+            at += part;
         }
+        actions.push("the log could not be read and was made empty".to_owned());
     }
     let unit = myriad_format::log::unit(geometry.block_size()) as u64;
     let first = Lsn(replay.head.0.next_multiple_of(unit));

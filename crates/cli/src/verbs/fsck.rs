@@ -68,6 +68,9 @@ pub struct Fsck {
     /// Device that holds the log, for a volume made with one
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<PathBuf>,
+    /// With -y: begin a new log on the log device, though it holds none of this volume that can be read
+    #[arg(long, requires_all = ["yes", "log_device"], conflicts_with_all = ["no", "preen"])]
+    new_log: bool,
     /// Threads to use; without it one for each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -274,6 +277,7 @@ impl Fsck {
             repair,
             scrub: self.scrub,
             accept_contents: self.accept_contents,
+            new_log: self.new_log,
             findings_max: self.findings_max,
             progress: Some(&progress),
             now: time::now(),
@@ -391,6 +395,9 @@ fn explain(error: CheckError, name: &str) -> anyhow::Error {
         CheckError::Incompatible(_) => "use a newer myriad",
         CheckError::Log(_) => "check that the image is whole, and --log-device if the log is on one",
         CheckError::NoLogDevice => "write --log-device DEVICE",
+        CheckError::ForeignLog => {
+            "name the right --log-device; if it is the right one, its log is lost, and --new-log begins a new one"
+        }
         CheckError::Io { .. } => "see the host's log, and copy the image while it can be read",
         CheckError::Repair(_) => "copy what can be read to a new volume",
     };

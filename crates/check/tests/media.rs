@@ -1,0 +1,177 @@
+//! What a medium does to a volume: sectors that cannot be read, a log that is lost or another's.
+
+use myriad_check::{CheckError, Options, Report, check};
+use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_format::superblock::Superblock;
+use myriad_format::{AgBlock, AgNo, Ino, header};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+const SIZE: u64 = 192 << 20;
+const LOG_SIZE: u64 = 16 << 20;
+const REPAIR: Options<'_> = Options {
+    repair: true,
+    scrub: false,
+    accept_contents: false,
+    new_log: false,
+    threads: 1,
+    findings_max: 1000,
+    progress: None,
+    now: 5,
+};
+
+/// A medium on which sectors of 512 bytes cannot be read until they are written.
+struct Worn {
+    inner: MemoryDevice,
+    bad: Mutex<Vec<u64>>,
+    has_met: AtomicBool,
+}
+
+impl BlockDevice for Worn {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn alignment(&self) -> usize {
+        512
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let end = offset + buf.len() as u64;
+        if self.bad.lock().unwrap().iter().any(|&bad| (offset..end).contains(&bad)) {
+            self.has_met.store(true, Ordering::Relaxed);
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        let end = offset + buf.len() as u64;
+        self.bad.lock().unwrap().retain(|bad| !(offset..end).contains(bad));
+        self.inner.write(offset, buf)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+fn text(report: &Report) -> String {
+    let lines = |findings: &[myriad_check::Finding]| -> String {
+        findings.iter().take(20).map(|finding| format!("{finding}\n")).collect()
+    };
+    format!("{}remaining:\n{}{}", lines(&report.findings), lines(&report.remaining), report.actions.join("\n"))
+}
+
+fn options() -> MountOptions {
+    MountOptions { cache_size: 32 << 20, commit_interval_ms: 0, background: false, ..MountOptions::default() }
+}
+
+/// A volume with files in several groups; closed, or as power loss leaves it.
+fn volume(log: Option<&Arc<MemoryDevice>>, close: bool) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    let mkfs = MkfsOptions { ag_size: Some(32 << 20), seed: Some(7), ..MkfsOptions::default() };
+    let log = log.map(|log| Arc::clone(log) as Arc<dyn BlockDevice>);
+    Fs::format_device(device.clone(), log.clone(), &mkfs).unwrap();
+    let fs = Fs::open_device(device.clone(), log, options()).unwrap();
+    let session = fs.session(Cred::root());
+    for directory in 0..40 {
+        session.mkdir(&format!("directory {directory}"), 0o755).unwrap();
+        for file in 0..20 {
+            let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+            let file = session.open(&format!("directory {directory}/{file}"), create).unwrap();
+            file.write_at(&[directory as u8; 100_000], 0).unwrap();
+        }
+    }
+    drop(session);
+    if close {
+        fs.close().unwrap();
+        return device;
+    }
+    fs.drop_caches().unwrap();
+    let image = Arc::new(device.clone_image());
+    // As if all were home but for the superblock, which says how many groups there are.
+    let mut block = vec![0; 4096];
+    image.read(0, &mut block).unwrap();
+    Superblock::read_mut(&mut block).ag_high_water.set(1);
+    header::seal(&mut block, 0);
+    image.write(0, &block).unwrap();
+    image
+}
+
+fn superblock(device: &dyn BlockDevice) -> Superblock {
+    let mut bytes = vec![0; Superblock::SIZE];
+    device.read(0, &mut bytes).unwrap();
+    *Superblock::read(&bytes)
+}
+
+/// A sector that cannot be read cost all inodes of its block, and one in block 0 the volume.
+#[test]
+fn an_unreadable_sector_costs_what_is_in_it() {
+    let device = volume(None, true);
+    let whole = check(device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+    assert!(whole.is_sound());
+    // A block of inodes full of files: the one after the root's.
+    let geometry = superblock(&*device).geometry();
+    let root = geometry.locate(Ino(superblock(&*device).root_ino.get())).unwrap().0;
+    let inodes = (root.0 + 1) << geometry.block_bits;
+    for (bad, lost) in [(inodes + 1024, 4), (0, 0)] {
+        let worn = Worn { inner: device.clone_image(), bad: Mutex::new(vec![bad]), has_met: AtomicBool::new(false) };
+        let report = check(Arc::new(worn), None, &REPAIR).unwrap();
+        assert!(report.repaired && report.is_sound(), "{}", text(&report));
+        let left = report.totals.inodes;
+        assert!((whole.totals.inodes - lost..=whole.totals.inodes).contains(&left), "{left}: {}", text(&report));
+    }
+}
+
+/// Another volume's device, or any, was named as the one of the log: repair began by filling it with zeros.
+#[test]
+fn a_device_that_holds_no_log_of_ours_is_left_alone() {
+    let log = Arc::new(MemoryDevice::new(LOG_SIZE));
+    let device = volume(Some(&log), false);
+    let other = Arc::new(MemoryDevice::new(LOG_SIZE));
+    other.write(0, &[7; 1 << 16]).unwrap();
+    let refused = check(device.clone(), Some(other.clone()), &REPAIR);
+    assert!(matches!(refused, Err(CheckError::ForeignLog)), "{refused:?}");
+    let mut bytes = vec![0; 1 << 16];
+    other.read(0, &mut bytes).unwrap();
+    assert!(bytes == [7; 1 << 16]);
+    let image = Arc::new(device.clone_image());
+    let report = check(image.clone(), Some(other), &Options { new_log: true, ..REPAIR }).unwrap();
+    assert!(report.repaired && report.is_sound(), "{}", text(&report));
+    let report = check(device, Some(log), &REPAIR).unwrap();
+    assert!(!report.repaired && report.is_sound(), "{}", text(&report));
+}
+
+/// How many groups there are only the log had said: without it, those that the superblock at home did not know of were
+/// taken for never used, with all inodes in them; and so were those behind one whose header was damaged.
+#[test]
+fn groups_are_found_though_nothing_says_how_many_there_are() {
+    for damage in ["log", "log and a group header"] {
+        let device = volume(None, false);
+        let superblock = superblock(&*device);
+        let geometry = superblock.geometry();
+        let before = check(volume(None, true), None, &Options { repair: false, ..REPAIR }).unwrap();
+        assert!(before.is_sound() && before.totals.inodes > 800, "{}", text(&before));
+        let anchors = superblock.log_start.get() << geometry.block_bits;
+        device.write(anchors, &[0xee; 1 << 14]).unwrap();
+        if damage != "log" {
+            let header = geometry.fs_block(AgNo(2), AgBlock(1));
+            device.write((header.0 << geometry.block_bits) + 512, &[0xee; 64]).unwrap();
+        }
+        let report = check(device, None, &REPAIR).unwrap();
+        assert!(report.repaired && report.is_sound(), "{damage}: {}", text(&report));
+        assert_eq!(report.totals.inodes, before.totals.inodes, "{damage}: {}", text(&report));
+        assert_eq!(report.totals.entries, before.totals.entries, "{damage}: {}", text(&report));
+    }
+}
