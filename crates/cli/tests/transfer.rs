@@ -365,3 +365,22 @@ fn a_full_volume_takes_whole_files_or_says_so() {
     }
     bench.check();
 }
+
+/// The worker left the file in the middle, and what had been compared until then counted as all.
+#[test]
+fn an_interrupted_verify_finds_nothing_to_be_the_same() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; truncate -s 1T t/huge; myriad import -q t v.img:/t");
+    let verify = bench.command(&["verify", "v.img:/t", "t"]).stderr(Stdio::piped()).spawn().unwrap();
+    // Until it has the file open, which takes long to compare.
+    let files = || fs::read_dir(format!("/proc/{}/fd", verify.id())).unwrap();
+    let is_open = |file: fs::DirEntry| fs::read_link(file.path()).is_ok_and(|path| path.ends_with("t/huge"));
+    while !files().any(|file| is_open(file.unwrap())) {
+        std::thread::yield_now();
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&verify), rustix::process::Signal::INT).unwrap();
+    let output = verify.wait_with_output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted") && !said.contains("compared"), "{said}");
+}

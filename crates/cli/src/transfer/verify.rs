@@ -277,7 +277,8 @@ impl Verify {
                 let result = match findings.recv_timeout(Duration::from_millis(100)) {
                     Ok(finding) => self.tell(context, finding, &mut summary),
                     Err(RecvTimeoutError::Timeout) => Ok(()),
-                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                    // Workers that a signal stopped have gone without a word.
+                    Err(RecvTimeoutError::Disconnected) => return context.check(),
                 };
                 progress.set(shared.files.load(Ordering::Relaxed));
                 if let Err(error) = result.and_then(|()| context.check()) {
