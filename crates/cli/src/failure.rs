@@ -40,6 +40,12 @@ impl Failure {
     pub fn usage(place: impl Display, what: impl Into<String>, next: impl Into<String>) -> Self {
         Self { kind: Kind::Usage, ..Self::new(place, what, next) }
     }
+
+    /// Two operands of one run that would get the same name: the second one would destroy the first.
+    pub fn just_made(source: impl Display, target: impl Display, first: impl Display) -> Self {
+        let what = format!("will not replace {target}, which was just made from {first}");
+        Self::new(source, what, "give it another name, or a run of its own")
+    }
 }
 
 impl Display for Failure {

@@ -180,6 +180,26 @@ fn changes() {
     place.assert_sound();
 }
 
+/// The second of two files of one name took the place of the first.
+#[test]
+fn one_mv_does_not_replace_what_it_moved() {
+    let place = Place::with_volume(VOLUME);
+    place.change(|session| {
+        for directory in ["/a", "/b", "/dir"] {
+            session.mkdir(directory, 0o755).unwrap();
+        }
+        put(session, "/a/x", b"1");
+        put(session, "/b/x", b"2");
+    });
+    let said = "vol.img:/b/x: will not replace vol.img:/dir/x, which was just made from vol.img:/a/x";
+    place.line("mv vol.img:/a/x vol.img:/b/x vol.img:/dir").expect(1, &[said]);
+    assert_eq!(place.line("cat vol.img:/dir/x vol.img:/b/x").ok().out, b"12");
+    // Another run may.
+    place.line("mv vol.img:/b/x vol.img:/dir").ok();
+    assert_eq!(place.line("cat vol.img:/dir/x").ok().out, b"2");
+    place.assert_sound();
+}
+
 #[test]
 fn space() {
     let place = furnished();

@@ -384,3 +384,22 @@ fn an_interrupted_verify_finds_nothing_to_be_the_same() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted") && !said.contains("compared"), "{said}");
 }
+
+/// The second of two files of one name took the place of the first.
+#[test]
+fn one_cp_does_not_replace_what_it_made() {
+    let bench = Bench::new();
+    bench.shell("mkdir a b out; echo 1 > a/x; echo 2 > b/x; mkdir a/d b/d; echo 1 > a/d/f; echo 2 > b/d/f");
+    bench.myriad(&["mkdir", "v.img:/in"], 0);
+    for (target, second) in [("v.img:/in", "v.img:/in/x"), ("out", "out/x")] {
+        let said = bench.myriad(&["cp", "a/x", "b/x", target], 1);
+        let expected = format!("b/x: will not replace {second}, which was just made from a/x");
+        assert!(said.contains(&expected), "{said}");
+        bench.myriad(&["cp", "-r", "a/d", "b/d", target], 1);
+        // Another run may.
+        bench.myriad(&["cp", "a/x", target], 0);
+    }
+    assert_eq!(bench.shell("myriad cat v.img:/in/x v.img:/in/d/f; cat out/x out/d/f"), "1\n1\n1\n1\n");
+    bench.myriad(&["cp", "b/x", "v.img:/in"], 0);
+    assert_eq!(bench.shell("myriad cat v.img:/in/x"), "2\n");
+}

@@ -15,6 +15,7 @@ use crate::volume::{Access, ChangeArgs, Opened, Place, Volume, Volumes};
 use anyhow::Result;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use myriad_engine::{Errno, Error, Node};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::os::unix::ffi::OsStrExt;
@@ -42,6 +43,14 @@ impl Operand {
         match self {
             Self::Host(path) => path.file_name().map(OsStr::as_bytes),
             Self::Volume(place) => name::last(&place.path),
+        }
+    }
+
+    /// The file `name` in this directory.
+    fn below(&self, name: &[u8]) -> Self {
+        match self {
+            Self::Host(path) => Self::Host(path.join(OsStr::from_bytes(name))),
+            Self::Volume(place) => Self::Volume(place.below(name)),
         }
     }
 }
@@ -115,8 +124,10 @@ impl Command for Cp {
                     let next = "several files can be copied to a directory only";
                     return Err(Failure::usage(&self.operands[sources.len()], "not a directory", next).into());
                 }
+                let mut made = HashMap::new();
                 for source in sources {
                     context.check()?;
+                    let operand = source;
                     let follow = !self.is_recursive();
                     let source = match source {
                         Operand::Volume(place) if is_target(&place.image) => {
@@ -127,7 +138,16 @@ impl Command for Cp {
                         }
                         Operand::Host(path) => Ok(Side::Host(path.clone(), source.clone())),
                     };
-                    let copied = source.and_then(|from| self.copy(context, &from, &target, into));
+                    let name = operand.name().filter(|_| into && !self.no_clobber);
+                    let copied = match name.and_then(|name| made.get(name)) {
+                        Some(first) => {
+                            let target = self.operands[sources.len()].below(name.expect("it is what was found"));
+                            Err(Failure::just_made(operand, target, first).into())
+                        }
+                        None => source.and_then(|from| self.copy(context, &from, &target, into)),
+                    };
+                    let copied =
+                        copied.map(|is_made| made.extend(name.filter(|_| is_made).map(|name| (name, operand))));
                     context.tolerate(copied)?;
                 }
                 Ok(())
@@ -173,7 +193,8 @@ impl Cp {
         self.recursive || self.archive
     }
 
-    fn copy(&self, context: &Context, source: &Side, target: &Side, into: bool) -> Result<()> {
+    /// Whether anything was made.
+    fn copy(&self, context: &Context, source: &Side, target: &Side, into: bool) -> Result<bool> {
         let operand = source.operand();
         if source.is_dir() && !self.is_recursive() && !self.is_link(source) {
             return Err(Failure::new(operand, "is a directory", "copy it with -r or -a").into());
@@ -238,7 +259,7 @@ impl Cp {
         if tally.skipped > 0 {
             context.note(&format!("myriad: {operand}: {} files were there already", tally.skipped));
         }
-        result
+        result.map(|()| tally.entries() > 0)
     }
 
     fn keeps(&self) -> bool {

@@ -7,6 +7,7 @@ use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, ChangeArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, RenameMode};
+use std::collections::HashMap;
 
 #[derive(clap::Args)]
 pub struct Mv {
@@ -58,9 +59,10 @@ impl Command for Mv {
                 )
                 .into());
             }
+            let mut made = HashMap::new();
             for source in sources {
                 context.check()?;
-                context.tolerate(self.move_one(&volume, source, target, into))?;
+                context.tolerate(self.move_one(&volume, source, target, into, &mut made))?;
             }
             Ok(())
         })?;
@@ -69,7 +71,15 @@ impl Command for Mv {
 }
 
 impl Mv {
-    fn move_one(&self, volume: &Opened, source: &Place, target: &Place, into: bool) -> Result<()> {
+    /// `made`: the names in the directory that this run has given, each with what was moved there.
+    fn move_one<'p>(
+        &self,
+        volume: &Opened,
+        source: &'p Place,
+        target: &Place,
+        into: bool,
+        made: &mut HashMap<Vec<u8>, &'p Place>,
+    ) -> Result<()> {
         let target = match name::last(&source.path) {
             Some(name) if into => target.below(name),
             Some(_) => target.clone(),
@@ -77,6 +87,9 @@ impl Mv {
         };
         // So that an error about the source names the source.
         volume.lstat(source)?;
+        if let Some(first) = made.get(&target.path) {
+            return Err(Failure::just_made(source, &target, first).into());
+        }
         let mode = match (self.no_clobber, self.exchange) {
             (true, _) => RenameMode::NoReplace,
             (_, true) => RenameMode::Exchange,
@@ -88,6 +101,8 @@ impl Mv {
                 Err(Failure::new(names, "a directory cannot be moved into itself", "choose another target").into())
             }
             result => result.at(names),
-        }
+        }?;
+        made.insert(target.path, source);
+        Ok(())
     }
 }
