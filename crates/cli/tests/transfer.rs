@@ -403,3 +403,32 @@ fn one_cp_does_not_replace_what_it_made() {
     bench.myriad(&["cp", "b/x", "v.img:/in"], 0);
     assert_eq!(bench.shell("myriad cat v.img:/in/x"), "2\n");
 }
+
+/// The rest of the file came as zeros, then the end mark: whoever reads the pipe took it for a whole archive.
+#[test]
+fn an_interrupted_archive_is_not_a_whole_one() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; head -c 60000000 /dev/urandom > t/f; myriad import -q t v.img:/t");
+    for compression in ["none", "gzip", "zstd"] {
+        let arguments = ["export", "--compress", compression, "v.img:/t", "-"];
+        let mut export = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut pipe = export.stdout.take().unwrap();
+        let mut archive = vec![0; 4 << 10];
+        std::io::Read::read_exact(&mut pipe, &mut archive).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&export), rustix::process::Signal::INT).unwrap();
+        std::io::Read::read_to_end(&mut pipe, &mut archive).unwrap();
+        let output = export.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+        assert!(archive.len() < 50_000_000, "{compression}: the rest was made up");
+        assert!(!archive.ends_with(&[0; 1024]), "{compression}: it has an end mark");
+        fs::write(bench.path("cut"), &archive).unwrap();
+        let said = bench.myriad(&["import", "cut", "v.img:/cut"], 1);
+        assert!(said.contains("archive: "), "{compression}: {said}");
+        let unpack = match compression {
+            "none" => "tar -xOf cut",
+            "gzip" => "gzip -t cut",
+            _ => "zstd -qt cut",
+        };
+        bench.shell(&format!("if {unpack} > rest 2>&1; then exit 1; fi"));
+    }
+}

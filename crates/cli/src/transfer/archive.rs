@@ -6,6 +6,7 @@ use super::run::{Fault, Outcome, Sink};
 use super::tar;
 use super::target::Owner;
 use crate::failure::At;
+use crate::interrupt::Interrupted;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl<W: Write> ArchiveSink<W> {
         Ok(Self { writer, owner, place, is_in_file: false, left_out: 0, output: None })
     }
 
-    /// The stream, once the archive is finished.
+    /// The stream, once the archive is whole.
     pub fn into_output(self) -> Option<W> {
         self.output
     }
@@ -103,16 +104,26 @@ impl<W: Write> Sink for ArchiveSink<W> {
         Ok(())
     }
 
-    fn spoil(&mut self) {
-        if std::mem::take(&mut self.is_in_file) {
-            // If the stream is broken, finishing it tells.
-            let _ = self.write(tar::Writer::spoil);
+    fn spoil(&mut self) -> Result<(), Fault> {
+        while std::mem::take(&mut self.is_in_file) {
+            // The rest may be long.
+            if let Some(interrupted) = Interrupted::received() {
+                return Err(Fault::Fatal(interrupted.into()));
+            }
+            let mut is_padded = false;
+            self.write(|writer| writer.spoil().map(|done| is_padded = done))?;
+            self.is_in_file = !is_padded;
         }
+        Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), Fault> {
-        self.spoil();
+    fn finish(&mut self, is_cut_short: bool) -> Result<(), Fault> {
         let writer = self.writer.take().expect("finished once only");
+        if is_cut_short {
+            // Nothing more: an end mark would make it look whole.
+            writer.into_output().abandon();
+            return Ok(());
+        }
         let output = writer.finish().and_then(Encoder::finish).and_then(|mut output| output.flush().map(|()| output));
         match output {
             Ok(output) => {

@@ -67,14 +67,32 @@ pub fn decoder(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn Read
 
 /// A stream that is compressed as it is written.
 pub enum Encoder<W: Write> {
-    Plain(W),
-    Gzip(flate2::write::GzEncoder<W>),
-    Zstd(zstd::Encoder<'static, W>),
-    Xz(liblzma::write::XzEncoder<W>),
+    Plain(Valve<W>),
+    Gzip(flate2::write::GzEncoder<Valve<W>>),
+    Zstd(zstd::Encoder<'static, Valve<W>>),
+    Xz(liblzma::write::XzEncoder<Valve<W>>),
+}
+
+/// What a compressor writes to. Some of them end their stream when they are dropped, and a stream that was cut short must
+/// not end: then this is shut.
+pub struct Valve<W> {
+    output: W,
+    is_shut: bool,
+}
+
+impl<W: Write> Write for Valve<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_shut { Err(io::Error::other("the stream was cut short")) } else { self.output.write(bytes) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.is_shut { Ok(()) } else { self.output.flush() }
+    }
 }
 
 impl<W: Write> Encoder<W> {
     pub fn new(output: W, compression: Compression) -> io::Result<Self> {
+        let output = Valve { output, is_shut: false };
         Ok(match compression {
             Compression::None => Self::Plain(output),
             Compression::Gzip => Self::Gzip(flate2::write::GzEncoder::new(output, flate2::Compression::default())),
@@ -84,12 +102,24 @@ impl<W: Write> Encoder<W> {
     }
 
     pub fn finish(self) -> io::Result<W> {
-        match self {
-            Self::Plain(output) => Ok(output),
-            Self::Gzip(encoder) => encoder.finish(),
-            Self::Zstd(encoder) => encoder.finish(),
-            Self::Xz(encoder) => encoder.finish(),
-        }
+        let valve = match self {
+            Self::Plain(output) => output,
+            Self::Gzip(encoder) => encoder.finish()?,
+            Self::Zstd(encoder) => encoder.finish()?,
+            Self::Xz(encoder) => encoder.finish()?,
+        };
+        Ok(valve.output)
+    }
+
+    /// Drops the stream as it is, without its end.
+    pub fn abandon(mut self) {
+        let valve = match &mut self {
+            Self::Plain(output) => output,
+            Self::Gzip(encoder) => encoder.get_mut(),
+            Self::Zstd(encoder) => encoder.get_mut(),
+            Self::Xz(encoder) => encoder.get_mut(),
+        };
+        valve.is_shut = true;
     }
 
     fn inner(&mut self) -> &mut dyn Write {

@@ -24,9 +24,9 @@ pub trait Sink {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault>;
     fn end(&mut self) -> Result<(), Fault>;
     /// The rest of the data will not come: the file in progress must go.
-    fn spoil(&mut self);
-    /// Ends the work, also work that was cut short.
-    fn finish(&mut self) -> Result<(), Fault>;
+    fn spoil(&mut self) -> Result<(), Fault>;
+    /// Ends the work. `is_cut_short`: more was to come, and what there is must not pass for the whole.
+    fn finish(&mut self, is_cut_short: bool) -> Result<(), Fault>;
     /// Attributes that could not be kept, in words.
     fn lost(&self) -> Option<String>;
     fn is_ready(&self) -> bool;
@@ -166,7 +166,7 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
     // Whoever counts the entries need not go on.
     feed.count.set_done(u64::MAX);
     feed.finish();
-    let finished = sink.finish().map_err(|fault| match fault {
+    let finished = sink.finish(result.is_err()).map_err(|fault| match fault {
         Fault::Entry(error) | Fault::Fatal(error) => error,
     });
     let result = result.and(finished);
@@ -255,8 +255,9 @@ impl Run<'_> {
                 self.tally.bytes += bytes.len() as u64;
                 let result = sink.data(offset, bytes);
                 if self.tolerate(result)?.is_none() {
-                    sink.spoil();
                     self.tally.files -= 1;
+                    let spoiled = sink.spoil();
+                    self.tolerate(spoiled)?;
                 }
             }
             Record::End if sink.is_ready() => {
@@ -267,11 +268,12 @@ impl Run<'_> {
             }
             Record::Data { .. } | Record::End => {}
             Record::Spoiled(problem) => {
-                if sink.is_ready() {
-                    sink.spoil();
-                    self.tally.files -= 1;
-                }
                 self.problem(problem);
+                if sink.is_ready() {
+                    self.tally.files -= 1;
+                    let spoiled = sink.spoil();
+                    self.tolerate(spoiled)?;
+                }
             }
             Record::Problem(problem) => self.problem(problem),
             Record::Broken(error) => return Err(error),

@@ -412,16 +412,17 @@ impl<T: Target> Sink for Writer<T> {
         }
     }
 
-    fn spoil(&mut self) {
-        let Some(open) = self.open.take() else { return };
+    fn spoil(&mut self) -> Result<(), Fault> {
+        let Some(open) = self.open.take() else { return Ok(()) };
         let name = open.temporary.unwrap_or(open.name);
         drop(open.file);
         // If even this fails, the volume or the host is in a state that the next error tells of.
         let _ = self.target.unlink(self.top(), &name);
+        Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), Fault> {
-        self.spoil();
+    fn finish(&mut self, _: bool) -> Result<(), Fault> {
+        self.spoil()?;
         let mut result = Ok(());
         while self.frames.len() > 1 {
             result = result.and(self.leave());

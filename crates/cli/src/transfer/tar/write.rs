@@ -6,7 +6,7 @@
 
 use super::header::{self, Block};
 use super::{BLOCK, acl, pax};
-use crate::transfer::batch::{Batch, Body, Entry, Segment};
+use crate::transfer::batch::{Batch, Body, Entry, PART_SIZE, Segment};
 use crate::transfer::path;
 use myriad_engine::FileType;
 use myriad_format::xattr::AttrIter;
@@ -150,11 +150,18 @@ impl<W: Write> Writer<W> {
         self.pad_if_done()
     }
 
-    /// The rest of the entry cannot be had. Its size is told already, so zeros take its place.
-    pub fn spoil(&mut self) -> io::Result<()> {
-        io::copy(&mut io::Read::take(io::repeat(0), self.missing), &mut self.output)?;
-        self.missing = 0;
-        self.pad_if_done()
+    /// The rest of the entry cannot be had. Its size is told already, so zeros take its place: some of them, and
+    /// whether they were the last.
+    pub fn spoil(&mut self) -> io::Result<bool> {
+        let length = self.missing.min(PART_SIZE as u64);
+        io::copy(&mut io::Read::take(io::repeat(0), length), &mut self.output)?;
+        self.missing -= length;
+        self.pad_if_done().map(|()| self.missing == 0)
+    }
+
+    /// The stream, without an end mark.
+    pub fn into_output(self) -> W {
+        self.output
     }
 
     /// Writes the end mark.
