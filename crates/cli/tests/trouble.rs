@@ -409,6 +409,25 @@ fn damaged_data() {
     place.line("fsck -n --scrub vol.img").expect(0, &["0 damaged", "sound"]);
 }
 
+/// The damaged file came as zeros, and the archive took the place of a good one.
+#[test]
+fn an_archive_that_is_not_whole_replaces_none() {
+    let place = Place::new();
+    place.line("mkfs --quiet --size 64M --data-checksums vol.img").ok();
+    place.change(|session| put(session, "/letter", &[vec![7; 1 << 20], b"all!".repeat(1024)].concat()));
+    place.line("export -q vol.img all.tar").ok();
+    let good = bytes(&place.path("all.tar"));
+    damage(&place, b"all!");
+    let said = ["vol.img:/letter: ", "all.tar: stays as it is: what was to replace it is not whole"];
+    place.line("export --replace vol.img all.tar").expect(1, &said);
+    assert!(bytes(&place.path("all.tar")) == good);
+    let names = std::fs::read_dir(place.path(".")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.filter(|name| name.to_string_lossy().contains("all.tar")).count() == 1, "nothing is left behind");
+    // What can be had is better than nothing.
+    place.line("export vol.img more.tar").expect(1, &["vol.img:/letter: "]);
+    assert!(place.path("more.tar").exists());
+}
+
 #[test]
 fn a_scrub_without_checksums_says_that_nothing_was_compared() {
     let place = with_letter();

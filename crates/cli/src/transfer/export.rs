@@ -50,7 +50,7 @@ impl Command for Export {
     const NAME: &'static str = "export";
     const ABOUT: &'static str = "Bring a directory of a volume to the host, or into a tar archive";
     const DETAILS: &'static str = "Keeps what import keeps; archives are written in the PAX format, which GNU tar, libarchive and \
-        Python read. An archive takes its place under its name only when it is whole. Without root, files on the host \
+        Python read. An archive takes its place under its name only when it is whole, and that of another one only if nothing failed. Without root, files on the host \
         belong to you and are never set-user-ID.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad export vol.img:/share /srv/share", "exports to a directory"),
@@ -132,12 +132,18 @@ impl Export {
         let file = OpenOptions::new().write(true).create_new(true).open(&temporary).at(&place)?;
         let output = BufWriter::with_capacity(BUFFER_SIZE, file);
         let (tally, mut result, output) = self.archive(context, volume, output, compression, place.clone())?;
-        if let (Ok(()), Some(output)) = (&result, output) {
+        // Of a damaged volume some files are better than none, but not better than an archive that has them all.
+        let is_kept = metadata.is_ok() && tally.errors > 0;
+        if is_kept && result.is_ok() {
+            let what = "stays as it is: what was to replace it is not whole";
+            context.report(&Failure::new(&place, what, "see the errors above, or give another name").into());
+        }
+        if let (Ok(()), Some(output), false) = (&result, output, is_kept) {
             let finished = output.into_inner().map_err(std::io::IntoInnerError::into_error);
             let finished = finished.and_then(|file: File| file.sync_all());
             result = finished.and_then(|()| std::fs::rename(&temporary, &self.target)).at(&place);
         }
-        if result.is_err() {
+        if result.is_err() || is_kept {
             // The error in hand says more than one about this.
             let _ = std::fs::remove_file(&temporary);
         }
@@ -170,7 +176,7 @@ impl Export {
             Opened::Mounted(mounted) => {
                 let path = mounted.files.host_path(&self.source.path, true).at(&self.source)?;
                 // What is mounted inside is not the volume's.
-                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, count: false })
+                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, ..Default::default() })
             }
         }
     }
