@@ -432,3 +432,22 @@ fn an_interrupted_archive_is_not_a_whole_one() {
         bench.shell(&format!("if {unpack} > rest 2>&1; then exit 1; fi"));
     }
 }
+
+/// A header of zeros was the end of the archive, and nobody said that more came after it.
+#[test]
+fn what_follows_the_end_of_an_archive_is_told() {
+    let bench = Bench::new();
+    bench.shell(
+        "mkdir t; echo 1 > t/1; echo 2 > t/2; echo 3 > t/3; cd t; tar -b 1 -cf ../whole.tar 1 2 3; cd ..
+         cp whole.tar zeroed.tar; dd if=/dev/zero of=zeroed.tar bs=512 seek=2 count=1 conv=notrunc 2>/dev/null
+         cat whole.tar whole.tar > twice.tar; head -c 3584 whole.tar > short.tar",
+    );
+    let said = bench.myriad(&["import", "zeroed.tar", "v.img:/zeroed"], 1);
+    assert!(said.contains("archive: a lone block of zeros at byte 1024, and data after it"), "{said}");
+    assert_eq!(bench.shell("myriad cat v.img:/zeroed/1"), "1\n");
+    let said = bench.myriad(&["import", "twice.tar", "v.img:/twice"], 1);
+    assert!(said.contains("archive: has data after its end, which is at byte 3072"), "{said}");
+    for archive in ["whole.tar", "short.tar"] {
+        bench.myriad(&["import", archive, &format!("v.img:/{archive}")], 0);
+    }
+}

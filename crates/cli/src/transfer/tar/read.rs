@@ -131,7 +131,7 @@ impl<R: Read> Reader<'_, R> {
                 return Ok(());
             };
             if block == [0; BLOCK] {
-                return self.drain();
+                return self.end(offset);
             }
             if !header::is_sound(&block) {
                 let what = match offset {
@@ -155,10 +155,33 @@ impl<R: Read> Reader<'_, R> {
         }
     }
 
-    /// Reads what follows the end mark, so that the program at the other end of a pipe can write it all.
-    fn drain(&mut self) -> Result<(), Stop> {
+    /// A block of zeros has been read, the first of two that are the end mark; some programs write only one. A header
+    /// that was lost to zeros looks the same, and so does an archive with another one appended: what follows is told.
+    fn end(&mut self, offset: u64) -> Result<(), Stop> {
+        let (mut taken, mut is_lone) = (0, false);
+        // To its end in any case, so that the program at the other end of a pipe can write it all.
         let mut rest = [0; 16 << 10];
-        while self.input.read(&mut rest).map_err(|error| self.unreadable(&error))? > 0 {}
+        let mut is_empty = true;
+        loop {
+            match self.input.read(&mut rest) {
+                Ok(0) => break,
+                Ok(count) => {
+                    let first_data = rest[..count].iter().position(|&byte| byte != 0);
+                    is_lone |= is_empty && first_data.is_some_and(|at| taken + at < BLOCK);
+                    is_empty &= first_data.is_none();
+                    taken += count;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.unreadable(&error)),
+            }
+        }
+        let what = match (is_lone, is_empty) {
+            (_, true) => return Ok(()),
+            (true, false) => format!("a lone block of zeros at byte {offset}, and data after it that is not read"),
+            (false, false) => format!("has data after its end, which is at byte {offset}, that is not read"),
+        };
+        let next = "if it is several archives in one, import each; else compare it with its origin";
+        self.outlet.push(Record::Problem(Problem::new(Failure::new("archive", what, next).into())))?;
         Ok(())
     }
 
