@@ -451,3 +451,23 @@ fn what_follows_the_end_of_an_archive_is_told() {
         bench.myriad(&["import", archive, &format!("v.img:/{archive}")], 0);
     }
 }
+
+/// The error of a directory that was left was told of the next file, which was not made.
+#[test]
+fn a_directory_that_cannot_be_finished_costs_no_other_file() {
+    use std::os::unix::process::CommandExt;
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.shell(
+        "mkdir -p t/a t/b; echo 1 > t/a/f; echo 2 > t/b/f; chmod 755 . t t/a; chmod 700 t/b; myriad import -q t v.img:/t
+         mkdir -p out/a; chmod 777 out out/a; chmod 666 v.img",
+    );
+    // Nobody may write there, but only what nobody makes is nobody's own.
+    let output = bench.command(&["export", "v.img:/t", "out"]).uid(65534).gid(65534).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("out/a: ") && !said.contains("out/b"), "{said}");
+    assert_eq!(bench.shell("cat out/a/f out/b/f; stat -c %a out/b"), "1\n2\n700\n");
+}

@@ -135,6 +135,10 @@ impl<W: Write> Sink for ArchiveSink<W> {
         }
     }
 
+    fn belated(&mut self) -> Vec<anyhow::Error> {
+        Vec::new()
+    }
+
     fn lost(&self) -> Option<String> {
         None
     }

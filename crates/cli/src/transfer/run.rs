@@ -27,6 +27,8 @@ pub trait Sink {
     fn spoil(&mut self) -> Result<(), Fault>;
     /// Ends the work. `is_cut_short`: more was to come, and what there is must not pass for the whole.
     fn finish(&mut self, is_cut_short: bool) -> Result<(), Fault>;
+    /// Errors about entries that were taken before, as when a directory is left.
+    fn belated(&mut self) -> Vec<anyhow::Error>;
     /// Attributes that could not be kept, in words.
     fn lost(&self) -> Option<String>;
     fn is_ready(&self) -> bool;
@@ -170,6 +172,7 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
         Fault::Entry(error) | Fault::Fatal(error) => error,
     });
     let result = result.and(finished);
+    run.belated(sink);
     let Run { mut tally, last, .. } = run;
     if let Some(lost) = sink.lost() {
         context.note(&format!("myriad: {lost}"));
@@ -232,6 +235,7 @@ impl Run<'_> {
                     return Ok(());
                 }
                 let outcome = sink.entry(batch, &entry);
+                self.belated(sink);
                 match self.tolerate(outcome)? {
                     Some(Outcome::Done) => {
                         self.tally.count(&entry);
@@ -303,6 +307,12 @@ impl Run<'_> {
             }
         }
         self.error(&problem.error);
+    }
+
+    fn belated(&mut self, sink: &mut dyn Sink) {
+        for error in sink.belated() {
+            self.error(&error);
+        }
     }
 
     fn error(&mut self, error: &anyhow::Error) {

@@ -67,6 +67,8 @@ pub struct Writer<T: Target> {
     /// Directories that have their attributes and may be entered again, by inode; for archives only.
     finished: Option<HashSet<u64>>,
     temporaries: u64,
+    /// What was wrong with directories that were left: no fault of the entry in hand.
+    belated: Vec<anyhow::Error>,
 }
 
 impl<T: Target> Writer<T> {
@@ -88,6 +90,7 @@ impl<T: Target> Writer<T> {
             open: None,
             finished: is_unordered.then(HashSet::new),
             temporaries: 0,
+            belated: Vec::new(),
         }
     }
 
@@ -154,11 +157,17 @@ impl<T: Target> Writer<T> {
         }
     }
 
-    /// Leaves the last directory.
+    /// Leaves the last directory. An error is one that ends the work.
     fn leave(&mut self) -> Result<(), Fault> {
         let frame = self.frames.pop().expect("the first one is never left");
         let result = self.settle(&frame);
-        let result = result.map_err(|error| self.fault(&self.current, error));
+        let result = result.or_else(|error| match self.fault(&self.current, error) {
+            Fault::Entry(error) => {
+                self.belated.push(error);
+                Ok(())
+            }
+            fatal => Err(fatal),
+        });
         self.current.truncate(self.frames.last().map_or(0, |parent| parent.end));
         result
     }
@@ -431,6 +440,10 @@ impl<T: Target> Sink for Writer<T> {
         let settled = self.settle(&first).map_err(|error| self.fault(b"", error));
         self.frames.push(Frame { leave: Leave::Nothing, ..first });
         result.and(settled)
+    }
+
+    fn belated(&mut self) -> Vec<anyhow::Error> {
+        std::mem::take(&mut self.belated)
     }
 
     fn lost(&self) -> Option<String> {
