@@ -326,3 +326,20 @@ fn files_made_through_a_mount_are_the_callers() {
     assert_eq!((metadata.mode() & 0o7777, metadata.uid(), metadata.gid()), (0o1750, uid, gid));
     place.umount();
 }
+
+/// What it had made was found again, and copied below itself.
+#[test]
+fn a_mount_is_not_imported_into_itself() {
+    let Some(place) = furnished() else { return };
+    place.mount("");
+    place.line("mkdir vol.img:/docs/copy").ok();
+    for (source, target) in [("mnt", "docs/copy"), ("mnt", "new"), ("mnt/docs", "docs"), ("mnt/docs", "docs/new")] {
+        let said = format!("vol.img:/{target}: is inside {source}, the directory to import");
+        place.line(&format!("import {source} vol.img:/{target}")).expect(1, &[&said]);
+    }
+    // Beside it there is room.
+    place.line("import -q mnt/docs vol.img:/docs-too").ok();
+    assert_eq!(place.line("cat vol.img:/docs-too/a.txt").ok().out, b"alpha\n");
+    place.umount();
+    place.assert_sound();
+}

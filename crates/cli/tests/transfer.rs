@@ -471,3 +471,17 @@ fn a_directory_that_cannot_be_finished_costs_no_other_file() {
     assert!(said.contains("out/a: ") && !said.contains("out/b"), "{said}");
     assert_eq!(bench.shell("cat out/a/f out/b/f; stat -c %a out/b"), "1\n2\n700\n");
 }
+
+/// The image was read while it was written, and grew by itself.
+#[test]
+fn an_image_is_not_imported_into_itself() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; echo 1 > t/f; ln v.img t/image");
+    for source in ["t", "."] {
+        let said = bench.myriad(&["import", source, "v.img:/in"], 1);
+        assert!(said.contains("is the image that it would be imported into"), "{said}");
+    }
+    let found = bench.shell("myriad find v.img:/in; myriad cat v.img:/in/f v.img:/in/t/f");
+    assert!(found.ends_with("1\n1\n") && !found.contains("image") && !found.contains("v.img"), "{found}");
+    bench.check();
+}

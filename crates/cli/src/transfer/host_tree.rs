@@ -36,6 +36,8 @@ pub struct Options {
     pub follow: bool,
     /// Count the entries ahead of the work, so that progress can tell the time left.
     pub count: bool,
+    /// A file to leave out, and tell: the image of the volume that the tree goes to.
+    pub image: Option<LinkKey>,
 }
 
 struct Directory {
@@ -81,7 +83,13 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
         let fd = open_directory(CWD, parent.as_os_str().as_bytes(), OFlags::empty()).map_err(fail)?;
         let mut outlet = slots.open().expect("the feed is in our hands");
         feed.spawn(move || {
-            let mut reader = Reader { place, claims: Arc::default(), xattrs: Xattrs::default(), position: (0, 0) };
+            let mut reader = Reader {
+                place,
+                image: options.image,
+                claims: Arc::default(),
+                xattrs: Xattrs::default(),
+                position: (0, 0),
+            };
             let directory = Directory { fd, path: Vec::new() };
             // The sink has gone: nobody is left to tell.
             let _ = reader.name(&directory, name.as_bytes(), true, &mut outlet).and_then(|()| outlet.flush());
@@ -101,7 +109,8 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
     let claims = Arc::new(Claims::default());
     for _ in 0..READERS {
         let (received, place, claims) = (Arc::clone(&received), Arc::clone(&place), Arc::clone(&claims));
-        feed.spawn(move || read_jobs(&received, Reader { place, claims, xattrs: Xattrs::default(), position: (0, 0) }));
+        let reader = Reader { place, image: options.image, claims, xattrs: Xattrs::default(), position: (0, 0) };
+        feed.spawn(move || read_jobs(&received, reader));
     }
     feed.spawn(move || {
         let device = options.one_file_system.then_some(stat.st_dev);
@@ -300,6 +309,7 @@ fn read_jobs(jobs: &Mutex<Receiver<Job>>, mut reader: Reader) {
 struct Reader {
     /// Where the tree is, for messages.
     place: Arc<[u8]>,
+    image: Option<LinkKey>,
     claims: Arc<Claims>,
     xattrs: Xattrs,
     /// Of the file in hand, in the order of the whole.
@@ -351,6 +361,11 @@ impl Reader {
                     }
                 }
             }
+            Ok(Opened::Image) => {
+                let place = Shown(&join(&self.place, &join(&directory.path, name))).to_string();
+                let what = "is the image that it would be imported into; left out";
+                outlet.push(Record::Problem(Problem::new(Failure::new(place, what, "").into())))
+            }
             Err(errno) => {
                 let path = if is_root { Vec::new() } else { join(&directory.path, name) };
                 outlet.push(Record::Problem(problem(&self.place, &path, errno)))
@@ -365,6 +380,10 @@ impl Reader {
         let stat = rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return self.other(directory, name, &stat, outlet);
+        }
+        if self.image == Some(host::link_key(&stat)) {
+            // It would be read while it is written, and grow by what is read.
+            return Ok(Opened::Image);
         }
         let link = (stat.st_nlink > 1).then(|| host::link_key(&stat));
         if let Some(key) = link
@@ -474,6 +493,8 @@ impl Reader {
 enum Opened {
     Done(Entry),
     Parts(Entry, OwnedFd, Vec<Segment>),
+    /// The one that is left out.
+    Image,
 }
 
 fn entry(meta: Meta, link: Option<LinkKey>, body: Body) -> Entry {

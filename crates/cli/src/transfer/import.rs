@@ -7,16 +7,18 @@ use super::target::Keep;
 use super::volume_target::VolumeTarget;
 use super::writer::Writer;
 use super::{
-    ExistingArgs, ReportArgs, archive, host_tree, owner_or_source, parse_owner, session, summarize, top, top_mounted,
+    ExistingArgs, ReportArgs, archive, host, host_tree, owner_or_source, parse_owner, session, summarize, top,
+    top_mounted,
 };
 use crate::context::Context;
-use crate::failure::{At, image_name};
+use crate::failure::{At, Failure, image_name};
 use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, ChangeArgs, Opened, Place};
 use anyhow::Result;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -78,14 +80,25 @@ impl Import {
         let metadata = std::fs::metadata(&self.source).at(image_name(&self.source))?;
         if metadata.is_dir() {
             let count = std::io::stderr().is_terminal();
-            return host_tree::read(
-                &self.source,
-                host_tree::Options { one_file_system: self.one_file_system, follow: true, count },
-            );
+            let image = rustix::fs::stat(&self.target.image).ok().map(|stat| host::link_key(&stat));
+            let options = host_tree::Options { one_file_system: self.one_file_system, follow: true, count, image };
+            return host_tree::read(&self.source, options);
         }
         let file = File::open(&self.source).at(image_name(&self.source))?;
         let size = metadata.is_file().then_some(metadata.len());
         Ok(archive::read(file, size, size.is_none()))
+    }
+
+    /// Refuses to import a directory of a mount into itself: it would grow for ever.
+    fn check_apart(&self, dir: &Path, base: Option<&[u8]>) -> Result<()> {
+        let target = base.map_or(dir.to_owned(), |base| dir.join(OsStr::from_bytes(base)));
+        // Standard input and archives are no directories.
+        let is_inside = self.source.is_dir() && self.source.canonicalize().is_ok_and(|from| target.starts_with(from));
+        if is_inside {
+            let what = format!("is inside {}, the directory to import", image_name(&self.source));
+            return Err(Failure::new(&self.target, what, "choose another target").into());
+        }
+        Ok(())
     }
 
     /// The inner result is that of the work, of which all else was told.
@@ -103,6 +116,7 @@ impl Import {
             }
             Opened::Mounted(mounted) => {
                 let (dir, base) = top_mounted(&mounted.files, &self.target)?;
+                self.check_apart(&dir, base.as_deref())?;
                 let top = HostTarget::open(&dir).map_err(std::io::Error::from).at(image_name(&dir))?;
                 // The kernel lets only root give files away.
                 let is_allowed = rustix::process::geteuid().is_root() || self.owner.is_some();
