@@ -485,3 +485,27 @@ fn an_image_is_not_imported_into_itself() {
     assert!(found.ends_with("1\n1\n") && !found.contains("image") && !found.contains("v.img"), "{found}");
     bench.check();
 }
+
+/// Nobody heard of data that the host could not write any more, and a replacement could be empty after a power cut.
+#[test]
+fn an_export_is_durable() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; echo 1 > t/small; head -c 1000000 /dev/urandom > t/large; myriad import -q t v.img:/t");
+    let is_traced =
+        Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success());
+    if !is_traced {
+        return;
+    }
+    let calls = |options: &str| {
+        let script = format!(
+            "strace -f -o calls -e trace=fsync,syncfs,renameat {} export -q {options} v.img:/t out
+             grep -o 'fsync(\\|syncfs(\\|renameat(' calls || :",
+            env!("CARGO_BIN_EXE_myriad")
+        );
+        bench.shell(&script)
+    };
+    let new = calls("");
+    assert_eq!(new, "syncfs(\n", "one for all new files");
+    let replaced = calls("--replace");
+    assert_eq!(replaced, "fsync(\nrenameat(\nfsync(\nrenameat(\nsyncfs(\n");
+}

@@ -17,6 +17,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Large enough that a pipe or a file is written in few calls.
 const BUFFER_SIZE: usize = 256 << 10;
@@ -190,8 +191,13 @@ impl Export {
         let top = HostTarget::open(&self.target).map_err(std::io::Error::from).at(image_name(&self.target))?;
         let target = HostTarget::new(self.target.as_os_str().as_bytes().to_vec());
         let owner = (is_root || self.owner.is_some()).then(|| owner_or_source(self.owner));
-        let mut writer = Writer::new(target, top, None, Keep::all(owner), self.existing.existing(), false);
+        let mut writer = Writer::new(target, Rc::clone(&top), None, Keep::all(owner), self.existing.existing(), false);
         let feed = self.feed(volume)?;
-        Ok(run::run(context, feed, &mut writer, self.options()))
+        let (mut tally, result) = run::run(context, feed, &mut writer, self.options());
+        // Once for all, and not file by file; opened before the first write, the directory hears of all that failed.
+        let result =
+            result.and_then(|()| rustix::fs::syncfs(&top).map_err(std::io::Error::from).at(image_name(&self.target)));
+        tally.is_complete &= result.is_ok();
+        Ok((tally, result))
     }
 }

@@ -8,7 +8,7 @@ use crate::show::name::{Shown, join};
 use myriad_engine::{Errno, Error, FileType, Time};
 use myriad_format::xattr::AttrIter;
 use rustix::fs::{AtFlags, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -16,6 +16,7 @@ pub struct HostTarget {
     /// Where the writer began, for messages.
     place: Vec<u8>,
     lost: RefCell<Lost>,
+    is_replacing: Cell<bool>,
 }
 
 impl HostTarget {
@@ -23,7 +24,7 @@ impl HostTarget {
     pub fn new(place: Vec<u8>) -> Self {
         host::raise_file_limit();
         rustix::process::umask(Mode::empty());
-        Self { place, lost: RefCell::default() }
+        Self { place, lost: RefCell::default(), is_replacing: Cell::new(false) }
     }
 
     /// Opens the directory to begin in; symbolic links that the user gave are followed.
@@ -79,6 +80,11 @@ impl HostTarget {
             }
         }
         Ok(())
+    }
+
+    /// Without it a power cut could leave neither the old content nor the new. All that is new is synced at the end.
+    fn settle(&self, file: &OwnedFd) -> Result<()> {
+        if self.is_replacing.get() { Ok(rustix::fs::fsync(file)?) } else { Ok(()) }
     }
 
     fn undo<R>(&self, dir: &OwnedFd, name: &[u8], result: Result<R>) -> Result<R> {
@@ -162,6 +168,7 @@ impl Target for HostTarget {
     fn make_whole(&self, dir: &Self::Dir, name: &[u8], data: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         let file = self.create(dir, name)?;
         let made = write_all(&file, 0, data).and_then(|()| self.set(&file, attrs, name, xattrs));
+        let made = made.and_then(|()| self.settle(&file));
         self.undo(dir, name, made)
     }
 
@@ -175,7 +182,8 @@ impl Target for HostTarget {
 
     fn finish_file(&self, file: OwnedFd, size: u64, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         rustix::fs::ftruncate(&file, size)?;
-        self.set(&file, attrs, b"a file", xattrs)
+        self.set(&file, attrs, b"a file", xattrs)?;
+        self.settle(&file)
     }
 
     fn make_symlink(&self, dir: &Self::Dir, name: &[u8], target: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
@@ -200,6 +208,10 @@ impl Target for HostTarget {
 
     fn link(&self, (from, source): (&Self::Dir, &[u8]), (dir, name): (&Self::Dir, &[u8])) -> Result<()> {
         Ok(rustix::fs::linkat(from, source, dir, name, AtFlags::empty())?)
+    }
+
+    fn set_replacing(&self, is_replacing: bool) {
+        self.is_replacing.set(is_replacing);
     }
 
     fn rename(&self, dir: &Self::Dir, name: &[u8], new_name: &[u8]) -> Result<()> {

@@ -272,7 +272,10 @@ impl<T: Target> Writer<T> {
         loop {
             self.temporaries += 1;
             let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();
-            match make(&self.target, self.top(), &temporary) {
+            self.target.set_replacing(true);
+            let made = make(&self.target, self.top(), &temporary);
+            self.target.set_replacing(false);
+            match made {
                 Ok(None) => {
                     self.replace(path, &temporary, name)?;
                     return Ok(Placed::Made { file: None, temporary: None });
@@ -411,7 +414,10 @@ impl<T: Target> Sink for Writer<T> {
     fn end(&mut self) -> Result<(), Fault> {
         let Open { file, size, attrs, xattrs, name, temporary } = self.open.take().expect("data comes after its entry");
         let path = crate::show::name::join(&self.current, &name);
-        if let Err(error) = self.target.finish_file(file, size, &attrs, &xattrs) {
+        self.target.set_replacing(temporary.is_some());
+        let finished = self.target.finish_file(file, size, &attrs, &xattrs);
+        self.target.set_replacing(false);
+        if let Err(error) = finished {
             let _ = self.target.unlink(self.top(), temporary.as_deref().unwrap_or(&name));
             return Err(self.fault(&path, error));
         }
