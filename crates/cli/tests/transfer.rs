@@ -509,3 +509,19 @@ fn an_export_is_durable() {
     let replaced = calls("--replace");
     assert_eq!(replaced, "fsync(\nrenameat(\nfsync(\nrenameat(\nsyncfs(\n");
 }
+
+/// The second name became a link to whatever had the first one's name.
+#[test]
+fn a_second_name_is_no_link_to_another_file() {
+    let bench = Bench::new();
+    // Files come before directories, so `a` is the first name.
+    bench.shell("mkdir -p old t/d; echo old > old/a; myriad import -q old v.img:/t; echo new > t/a; ln t/a t/d/b");
+    bench.shell("touch -d @1000000 t/a; cp -a t u");
+    let said = bench.myriad(&["import", "--skip-existing", "t", "v.img:/t"], 1);
+    assert!(said.contains("d/b: another file has the first of its names"), "{said}");
+    assert_eq!(bench.shell("myriad cat v.img:/t/a; myriad find v.img:/t/d -name b"), "old\n");
+    // What an earlier run has made gets its further names.
+    bench.shell("rm u/d/b; myriad import -q u v.img:/u; ln u/a u/d/b");
+    bench.myriad(&["import", "--skip-existing", "u", "v.img:/u"], 0);
+    bench.myriad(&["verify", "--ignore", "time", "v.img:/u", "u"], 0);
+}

@@ -129,6 +129,7 @@ fn found(stat: &rustix::fs::Stat) -> Result<Found> {
         file_type: meta.file_type(),
         device: key.device,
         ino: key.ino,
+        size: meta.size,
         mtime: meta.mtime,
         atime: meta.atime.expect("the host knows it"),
     })

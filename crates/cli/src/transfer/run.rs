@@ -37,6 +37,8 @@ pub trait Sink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
+    /// What was there stays, and looks like this entry: an earlier run has made it.
+    Same,
     /// What was there stays.
     Skipped,
 }
@@ -147,14 +149,17 @@ pub struct Options {
     pub doing: &'static str,
 }
 
-/// Names of inodes that were seen, for those that may have more.
-type Links = HashMap<LinkKey, Box<[u8]>>;
+/// Inodes that were seen, for those that may have more names, each with the first one; `None`: that is another file's in
+/// the target, and stays so.
+type Links = HashMap<LinkKey, Option<Box<[u8]>>>;
 
 struct Run<'a> {
     context: &'a Context,
     options: Options,
     tally: Tally,
     links: Links,
+    /// A first name whose data is not all there yet.
+    coming: Option<(LinkKey, Box<[u8]>)>,
     /// The last path taken, for what is said of an interruption.
     last: Vec<u8>,
 }
@@ -163,7 +168,8 @@ struct Run<'a> {
 /// is one that ended the work, after the tally was taken.
 pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Options) -> (Tally, Result<()>) {
     let start = Instant::now();
-    let mut run = Run { context, options, tally: Tally::default(), links: Links::new(), last: Vec::new() };
+    let mut run =
+        Run { context, options, tally: Tally::default(), links: Links::new(), coming: None, last: Vec::new() };
     let result = run.pump(&mut feed, sink);
     // Whoever counts the entries need not go on.
     feed.count.set_done(u64::MAX);
@@ -236,20 +242,26 @@ impl Run<'_> {
                 }
                 let outcome = sink.entry(batch, &entry);
                 self.belated(sink);
-                match self.tolerate(outcome)? {
+                let outcome = self.tolerate(outcome)?;
+                match outcome {
                     Some(Outcome::Done) => {
                         self.tally.count(&entry);
                         if let Body::Whole(data) = entry.body {
                             self.tally.bytes += data.len() as u64;
                         }
                     }
-                    Some(Outcome::Skipped) => self.tally.skipped += 1,
+                    Some(Outcome::Same | Outcome::Skipped) => self.tally.skipped += 1,
                     None => return Ok(()),
                 }
                 if let Some(key) = entry.link
                     && !matches!(entry.body, Body::HardLink(_))
                 {
-                    self.links.insert(key, batch.get(entry.path).into());
+                    let name = Box::from(batch.get(entry.path));
+                    match outcome {
+                        Some(Outcome::Done) if sink.is_ready() => self.coming = Some((key, name)),
+                        Some(Outcome::Skipped) => drop(self.links.insert(key, None)),
+                        _ => drop(self.links.insert(key, Some(name))),
+                    }
                 }
                 self.last.clear();
                 self.last.extend_from_slice(batch.get(entry.path));
@@ -260,14 +272,17 @@ impl Run<'_> {
                 let result = sink.data(offset, bytes);
                 if self.tolerate(result)?.is_none() {
                     self.tally.files -= 1;
+                    self.coming = None;
                     let spoiled = sink.spoil();
                     self.tolerate(spoiled)?;
                 }
             }
             Record::End if sink.is_ready() => {
                 let result = sink.end();
-                if self.tolerate(result)?.is_none() {
-                    self.tally.files -= 1;
+                let first = self.coming.take();
+                match self.tolerate(result)? {
+                    Some(()) => self.links.extend(first.map(|(key, name)| (key, Some(name)))),
+                    None => self.tally.files -= 1,
                 }
             }
             Record::Data { .. } | Record::End => {}
@@ -275,6 +290,7 @@ impl Run<'_> {
                 self.problem(problem);
                 if sink.is_ready() {
                     self.tally.files -= 1;
+                    self.coming = None;
                     let spoiled = sink.spoil();
                     self.tolerate(spoiled)?;
                 }
@@ -288,11 +304,15 @@ impl Run<'_> {
     /// Turns a further name of a file into a hard link. `false`: the file could not be had under its first name, and
     /// this one came without content.
     fn link(&mut self, batch: &mut Batch, entry: &mut Entry, key: LinkKey) -> bool {
-        if let Some(first) = self.links.get(&key) {
+        let known = self.links.get(&key);
+        if let Some(Some(first)) = known {
             entry.body = Body::HardLink(batch.add(first));
         } else if matches!(entry.body, Body::HardLink(_)) {
-            let what = "could not be had under the first of its names";
-            let error = Failure::new(Shown(batch.get(entry.path)), what, "see the error about that one");
+            let (what, next) = match known {
+                Some(_) => ("another file has the first of its names, and was left as it is", "copy it by itself"),
+                None => ("could not be had under the first of its names", "see the error about that one"),
+            };
+            let error = Failure::new(Shown(batch.get(entry.path)), what, next);
             self.problem(Problem::new(error.into()));
             return false;
         }

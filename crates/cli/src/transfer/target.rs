@@ -63,6 +63,7 @@ pub struct Found {
     pub file_type: FileType,
     pub device: u64,
     pub ino: u64,
+    pub size: u64,
     pub mtime: Time,
     pub atime: Time,
 }

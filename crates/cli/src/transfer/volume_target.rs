@@ -183,5 +183,12 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> Result<()> {
 }
 
 fn found(stat: &myriad_engine::Stat) -> Found {
-    Found { file_type: stat.file_type(), device: 0, ino: stat.ino, mtime: stat.mtime, atime: stat.atime }
+    Found {
+        file_type: stat.file_type(),
+        device: 0,
+        ino: stat.ino,
+        size: stat.size,
+        mtime: stat.mtime,
+        atime: stat.atime,
+    }
 }

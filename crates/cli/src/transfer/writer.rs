@@ -287,6 +287,18 @@ impl<T: Target> Writer<T> {
         }
     }
 
+    /// Of a file that stays: whether it looks like the one that was to come.
+    fn skipped(&self, path: &[u8], meta: &Meta) -> Outcome {
+        let is_same = |found: Found| {
+            let is_alike = found.file_type == meta.file_type() && found.mtime == meta.mtime;
+            is_alike && (found.size == meta.size || meta.file_type() != FileType::File)
+        };
+        match self.target.find(self.top(), path::split(path).1) {
+            Ok(Some(found)) if is_same(found) => Outcome::Same,
+            _ => Outcome::Skipped,
+        }
+    }
+
     /// Puts a replacement in its place.
     fn replace(&self, path: &[u8], temporary: &[u8], name: &[u8]) -> Result<(), Fault> {
         self.target.rename(self.top(), temporary, name).map_err(|error| {
@@ -395,7 +407,11 @@ impl<T: Target> Sink for Writer<T> {
                 self.place(&path, file_type, |target, dir, name| target.make_file(dir, name).map(Some))?
             }
         };
-        let outcome = placed.outcome();
+        let outcome = match placed.outcome() {
+            // Further names may follow it, which must not become names of another file.
+            Outcome::Skipped if entry.link.is_some() => self.skipped(&path, &entry.meta),
+            outcome => outcome,
+        };
         if let Placed::Made { file: Some(file), temporary } = placed {
             let name = path::split(&path).1.to_vec();
             self.open = Some(Open { file, size: entry.meta.size, attrs, xattrs: xattrs.to_vec(), name, temporary });
