@@ -1,8 +1,10 @@
 //! A volume filled to its last block by several threads at once, emptied, and filled again: space runs out at the
 //! operation that asks for it, and never in the middle of one, which would shut the volume down.
 
+use myriad_device::MemoryDevice;
 use myriad_engine::{
-    AllocateMode, CreateWith, Cred, Errno, Error, Fs, OpenOptions, RenameMode, Result, Session, SetAttr,
+    AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Result,
+    Session, SetAttr,
 };
 use myriad_reliability::setup::{Devices, Setup};
 use myriad_reliability::verdict::check_silent;
@@ -258,4 +260,36 @@ fn scattered_writes_into_reserved_space_have_room_for_their_map() {
 #[test]
 fn scattered_writes_into_reserved_space_with_checksums_have_room_for_their_map() {
     scatter("scattered_writes_into_reserved_space_with_checksums_have_room_for_their_map", true, true);
+}
+
+/// Growing a file clears what its last block holds past the end. Of a block that was reserved and never written that is
+/// nothing, but it was refused for lack of room to say that it is written.
+#[test]
+fn a_file_with_reserved_blocks_grows_on_a_full_volume() {
+    for checksums in [false, true] {
+        let device = Arc::new(MemoryDevice::new(8 << 20));
+        let mkfs = MkfsOptions { data_checksums: checksums, ..MkfsOptions::default() };
+        Fs::format_device(device.clone(), None, &mkfs).unwrap();
+        let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+        let fs = Fs::open_device(device, None, options).unwrap();
+        let session = fs.session(Cred::root());
+        let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+        // As many as use up what is held back, too.
+        let files: Vec<_> = (0..400).map(|i| session.open(&format!("file {i}"), create).unwrap()).collect();
+        for file in &files {
+            file.allocate(AllocateMode::Extend, 0, 700).unwrap();
+        }
+        let filler = session.open("filler", create).unwrap();
+        let mut end = 0;
+        while let Ok(length) = filler.write_at(&[1; 4096], end) {
+            end += length as u64;
+        }
+        for (i, file) in files.iter().enumerate() {
+            file.truncate(9000).unwrap_or_else(|error| panic!("file {i}: {error}"));
+            let mut bytes = vec![1; 9000];
+            assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 9000);
+            assert!(bytes == [0; 9000]);
+        }
+        fs.sync().unwrap();
+    }
 }

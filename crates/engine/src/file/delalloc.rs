@@ -207,7 +207,7 @@ pub(super) fn clear_tail(volume: &Volume, file: &OpenFile, data: &mut FileData) 
     if data.size % block_size != 0
         && !planted(Bug::StaleBytes)
         && !data.pages.contains_key(&block)
-        && super::read::is_mapped(volume, file, data, block)?
+        && super::read::is_written(volume, file, data, block)?
     {
         page(volume, file, data, block, false, Share::Last)?;
     }

@@ -89,9 +89,9 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     Ok(length)
 }
 
-/// Whether a file block is mapped in the inode (and the map counts).
-pub(super) fn is_mapped(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
-    Ok(mapped(volume, file, data, block)?.is_some())
+/// Whether a file block has content on the device: one that is reserved and was never written is zeros.
+pub(super) fn is_written(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
+    Ok(mapped(volume, file, data, block)?.is_some_and(|extent| !extent.unwritten))
 }
 
 /// A file block whose new content goes where it is mapped.

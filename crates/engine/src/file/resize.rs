@@ -142,16 +142,7 @@ fn empty_late(volume: &Volume, file: &OpenFile) -> Result<bool> {
 
 /// Whether a block holds bytes that may not be zero.
 fn is_data(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<bool> {
-    if data.pages.contains_key(&block) {
-        return Ok(true);
-    }
-    if data.emptied {
-        return Ok(false);
-    }
-    let look = volume.look();
-    let raw = inode::read_node(&look, file.node())?;
-    Ok(matches!(extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))?,
-        Mapping::Mapped(extent) if !extent.unwritten))
+    Ok(data.pages.contains_key(&block) || super::read::is_written(volume, file, data, block)?)
 }
 
 /// fallocate(2).
