@@ -1,13 +1,14 @@
 //! What a medium does to a volume: sectors that cannot be read, a log that is lost or another's.
 
+mod common;
+
+use common::Worn;
 use myriad_check::{CheckError, Options, Report, check};
-use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice};
+use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, Ino, header};
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const SIZE: u64 = 192 << 20;
 const LOG_SIZE: u64 = 16 << 20;
@@ -21,50 +22,6 @@ const REPAIR: Options<'_> = Options {
     progress: None,
     now: 5,
 };
-
-/// A medium on which sectors of 512 bytes cannot be read until they are written.
-struct Worn {
-    inner: MemoryDevice,
-    bad: Mutex<Vec<u64>>,
-    has_met: AtomicBool,
-}
-
-impl BlockDevice for Worn {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn alignment(&self) -> usize {
-        512
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let end = offset + buf.len() as u64;
-        if self.bad.lock().unwrap().iter().any(|&bad| (offset..end).contains(&bad)) {
-            self.has_met.store(true, Ordering::Relaxed);
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        self.inner.read(offset, buf)
-    }
-
-    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        let end = offset + buf.len() as u64;
-        self.bad.lock().unwrap().retain(|bad| !(offset..end).contains(bad));
-        self.inner.write(offset, buf)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-}
 
 fn text(report: &Report) -> String {
     let lines = |findings: &[myriad_check::Finding]| -> String {
@@ -126,8 +83,9 @@ fn an_unreadable_sector_costs_what_is_in_it() {
     let root = geometry.locate(Ino(superblock(&*device).root_ino.get())).unwrap().0;
     let inodes = (root.0 + 1) << geometry.block_bits;
     for (bad, lost) in [(inodes + 1024, 4), (0, 0)] {
-        let worn = Worn { inner: device.clone_image(), bad: Mutex::new(vec![bad]), has_met: AtomicBool::new(false) };
-        let report = check(Arc::new(worn), None, &REPAIR).unwrap();
+        let sector = bad..bad + 512;
+        let worn = Worn::new(Arc::new(device.clone_image()), vec![sector]);
+        let report = check(worn, None, &REPAIR).unwrap();
         assert!(report.repaired && report.is_sound(), "{}", text(&report));
         let left = report.totals.inodes;
         assert!((whole.totals.inodes - lost..=whole.totals.inodes).contains(&left), "{left}: {}", text(&report));

@@ -1,57 +1,15 @@
 //! Scrub: what it reads, whom it names, and that it changes nothing.
 
+mod common;
+
+use common::Worn;
 use myriad_check::{FileRange, Finding, Options, Report, check, number};
-use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice};
+use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
-
-/// A device with blocks that cannot be read.
-struct Scratched {
-    inner: Arc<MemoryDevice>,
-    /// Offsets of bad blocks.
-    bad: Vec<u64>,
-    /// Bytes read so far, by offset and length.
-    reads: Mutex<Vec<(u64, u64)>>,
-}
-
-impl BlockDevice for Scratched {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let end = offset + buf.len() as u64;
-        if self.bad.iter().any(|&bad| bad < end && bad + BLOCK > offset) {
-            return Err(io::Error::other("scratched"));
-        }
-        self.reads.lock().unwrap().push((offset, buf.len() as u64));
-        self.inner.read(offset, buf)
-    }
-
-    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.inner.write(offset, buf)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-}
 
 fn make(data_checksums: bool) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(SIZE));
@@ -109,7 +67,7 @@ fn every_block_of_data_is_read_once_and_in_order() {
     data.extend(find(&device, b"bbbb"));
     data.extend(find(&device, b"xxxx"));
     data.sort_unstable();
-    let scratched = Arc::new(Scratched { inner: device, bad: Vec::new(), reads: Mutex::default() });
+    let scratched = Worn::new(device, Vec::new());
     let plain = check(scratched.clone(), None, &Options { threads: 1, ..Options::default() }).unwrap();
     assert_eq!((plain.finding_count, plain.scrub), (0, None));
     let metadata = std::mem::take(&mut *scratched.reads.lock().unwrap()).len();
@@ -147,7 +105,7 @@ fn what_cannot_be_read_is_named_by_path_and_bytes() {
     bad.pop();
     bad.extend(find(&device, b"under its"));
     let before = device.clone_image();
-    let scratched = Arc::new(Scratched { inner: device.clone(), bad, reads: Mutex::default() });
+    let scratched = Worn::new(device.clone(), bad.into_iter().map(|at| at..at + BLOCK).collect());
     let expected = [
         (number::DATA_UNREADABLE, range("/d/deeper/one", 4096, 8192)),
         (number::DATA_UNREADABLE, range("/d/two", 0, 4096)),

@@ -88,13 +88,11 @@ impl Repair {
         }
         // Sound blocks first: where a torn one claims the same extent it is the torn one that loses. Of those that no tree
         // names the last written first: a search also finds inodes that are long gone, and whose blocks others have.
-        let searched = self.searched.clone();
-        let is_searched = |block: FsBlock| searched.range(..=block).next_back().is_some_and(|(_, end)| block < *end);
-        let (mut found, named): (Vec<FsBlock>, Vec<FsBlock>) = self
-            .chunks
-            .iter()
-            .flat_map(|(start, chunk)| (0..u64::from(chunk.initialised)).map(|at| start.offset_by(at)))
-            .partition(|&block| is_searched(block));
+        let blocks = |is_named| -> Vec<FsBlock> {
+            let chunks = self.chunks.iter().filter(|(_, chunk)| chunk.is_named == is_named);
+            chunks.flat_map(|(start, chunk)| chunk.blocks(*start)).collect()
+        };
+        let (named, mut found) = (blocks(true), blocks(false));
         found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
         let mut torn = Vec::new();
         for block in named.into_iter().chain(found) {
@@ -148,9 +146,9 @@ impl Repair {
             };
             end = chunk_end;
             let start = self.geometry.fs_block(ag, AgBlock(record.start.get() as u32));
-            let chunk = Chunk { count: u32::from(record.count), initialised: u32::from(record.initialised) };
-            let holds_any =
-                (0..chunk.initialised).any(|at| self.state_of(start.offset_by(u64::from(at))) != Found::Lost);
+            let (count, initialised) = (u32::from(record.count), u32::from(record.initialised));
+            let chunk = Chunk { count, initialised, is_named: true };
+            let holds_any = chunk.blocks(start).any(|block| self.state_of(block) != Found::Lost);
             if chunk.initialised > 0 && !holds_any {
                 // The record is older than what its blocks are used for now.
                 continue;
@@ -185,8 +183,7 @@ impl Repair {
         runs.extend(run);
         for (start, count) in runs {
             self.blocks.claim(start, u64::from(count));
-            self.chunks.insert(start, Chunk { count, initialised: count });
-            self.searched.insert(start, start.offset_by(u64::from(count)));
+            self.chunks.insert(start, Chunk { count, initialised: count, is_named: false });
         }
     }
 
@@ -590,11 +587,7 @@ impl Repair {
             place = self.is_slot_free(slot).then_some((block, slot));
         }
         if place.is_none() {
-            let blocks: Vec<FsBlock> = self
-                .chunks
-                .iter()
-                .flat_map(|(start, chunk)| (0..u64::from(chunk.initialised)).map(|at| start.offset_by(at)))
-                .collect();
+            let blocks: Vec<FsBlock> = self.chunks.iter().flat_map(|(start, chunk)| chunk.blocks(*start)).collect();
             for block in blocks {
                 self.load_at_hand(block)?;
                 if let Some(slot) = (1..self.geometry.slots_per_block()).find(|&slot| self.is_slot_free(slot)) {
@@ -608,7 +601,7 @@ impl Repair {
             None => {
                 let block = self.take(None)?;
                 self.make_empty(block)?;
-                self.chunks.insert(block, Chunk { count: 1, initialised: 1 });
+                self.chunks.insert(block, Chunk { count: 1, initialised: 1, is_named: false });
                 (block, 1)
             }
         };

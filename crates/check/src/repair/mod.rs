@@ -145,8 +145,6 @@ struct Repair {
     chunks: BTreeMap<FsBlock, Chunk>,
     /// Ascending by number.
     items: Vec<Item>,
-    /// Of these, chunks that no tree named: first block and end.
-    searched: BTreeMap<FsBlock, FsBlock>,
     /// File maps to be written anew.
     maps: BTreeMap<Ino, inodes::Salvaged>,
     /// The inode block at hand.
@@ -166,6 +164,15 @@ struct Repair {
 struct Chunk {
     count: u32,
     initialised: u32,
+    /// By a tree; else a search found it.
+    is_named: bool,
+}
+
+impl Chunk {
+    /// Those of its blocks that hold inodes.
+    fn blocks(self, start: FsBlock) -> impl Iterator<Item = FsBlock> {
+        (0..u64::from(self.initialised)).map(move |at| start.offset_by(at))
+    }
 }
 
 impl Repair {
@@ -208,7 +215,6 @@ impl Repair {
             ag_used,
             blocks: Blocks::new(),
             chunks: BTreeMap::new(),
-            searched: BTreeMap::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
             at_hand: None,

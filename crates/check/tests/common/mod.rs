@@ -7,8 +7,10 @@ mod finish;
 mod image;
 mod meddled;
 mod sample;
+mod worn;
 
 pub use builder::{Builder, SHAPE, SMALL, Shape, VOLUME};
 pub use image::Image;
 pub use meddled::meddled;
 pub use sample::{Sample, sample, sample_later};
+pub use worn::Worn;

@@ -6,7 +6,7 @@ use crate::ops::Ops;
 use crate::session::Fs;
 use crate::types::{AllocateMode, Cred, MountOptions, OpenOptions};
 use crate::volume::{Volume, testing};
-use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::superblock::seam;
 
 fn open(volume: &Volume, name: &str) -> Arc<OpenFile> {
@@ -25,6 +25,24 @@ fn after_power_loss(device: &MemoryDevice, name: &str) -> Vec<u8> {
     let mut bytes = vec![0; file.stat().unwrap().size as usize];
     assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
     bytes
+}
+
+/// A file of every other block up to 1200, so that its map has several leaves; of that nothing is in memory.
+fn scattered(device: Arc<dyn BlockDevice>) -> (Volume, Arc<OpenFile>) {
+    let volume = testing::volume(device);
+    let file = open(&volume, "file");
+    for i in 0..600 {
+        put(&volume, &file, &[1; 4096], 2 * i * 4096);
+    }
+    flush(&volume, &file).unwrap();
+    out_of_memory(&volume);
+    (volume, file)
+}
+
+/// Brings everything home, and lets go of it.
+fn out_of_memory(volume: &Volume) {
+    volume.checkpointer.lock().settle(volume).unwrap();
+    volume.cache.sweep(true);
 }
 
 fn close(volume: &Volume, file: &Arc<OpenFile>) {
@@ -166,15 +184,7 @@ fn after_a_flush_that_failed_the_pages_are_the_files_own() {
     let mut failures = 0;
     for nth in 1.. {
         let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
-        let volume = testing::volume(device.clone());
-        let file = open(&volume, "file");
-        // Every other block, so that the map has several leaves.
-        for i in 0..600 {
-            put(&volume, &file, &[1; 4096], 2 * i * 4096);
-        }
-        flush(&volume, &file).unwrap();
-        volume.checkpointer.lock().settle(&volume).unwrap();
-        volume.cache.sweep(true);
+        let (volume, file) = scattered(device.clone());
         let places = [1, 601, 1197];
         for block in places {
             put(&volume, &file, &[2; 4096], block * 4096);
@@ -269,19 +279,10 @@ fn a_cut_that_fails_has_cut_nothing() {
     let mut failures = 0;
     for (nth, size) in (1..).flat_map(|nth| [(nth, 100 * 4096 + 5), (nth, 0)]) {
         let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
-        let volume = testing::volume(device.clone());
-        let file = open(&volume, "file");
-        // Every other block, so that the map has several leaves.
-        for i in 0..600 {
-            put(&volume, &file, &[1; 4096], 2 * i * 4096);
-        }
-        flush(&volume, &file).unwrap();
-        volume.checkpointer.lock().settle(&volume).unwrap();
-        volume.cache.sweep(true);
+        let (volume, file) = scattered(device.clone());
         put(&volume, &file, &[2; 100], 500 * 4096);
         let old = content(&volume, &file);
-        volume.checkpointer.lock().settle(&volume).unwrap();
-        volume.cache.sweep(true);
+        out_of_memory(&volume);
         device.fail(FaultOp::Read, nth, FaultSpan::Once, 5);
         let cut = truncate(&volume, &Cred::root(), &file, size);
         if cut.is_ok() {

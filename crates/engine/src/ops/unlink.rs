@@ -48,7 +48,7 @@ impl Ops<'_> {
             let mut entry = self.lock_entry(txn, node, name)?;
             let ino = entry.hit.ino;
             let mut raw = inode::read(&txn.look, ino)?;
-            if only.is_some_and(|only| only != Node { ino: ino.0, generation: raw.generation.get() }) {
+            if only.is_some_and(|only| only != inode::node(ino, &raw)) {
                 return Err(Errno::STALE.into());
             }
             let victim = Guarded::new(&txn.look, ino, &raw)?;
@@ -119,17 +119,14 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
-    let dirty = volume.files.take(ino);
     if raw.fork_code() == fork::TREE {
         // More extents than fit the inode: perhaps more than one transaction should free.
         volume.orphans.lock().insert(ino.0);
         inode::write(txn, ino, raw)?;
-        if let Some(file) = dirty {
-            crate::file::mark_dead(&file);
-            volume.files.keep_dead(file);
-        }
+        set_dead(volume, ino);
         return Ok(Gone::Reclaim(inode::node(ino, raw)));
     }
+    let dirty = volume.files.take(ino);
     destroy(txn, ino, raw)?;
     Ok(match dirty {
         Some(file) => {
@@ -138,6 +135,15 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
         }
         None => Gone::Done,
     })
+}
+
+/// From here on nobody flushes what a file has in memory, to blocks that are going; it is discarded with the inode, which
+/// is locked exclusively.
+fn set_dead(volume: &Volume, ino: Ino) {
+    if let Some(file) = volume.files.take(ino) {
+        crate::file::mark_dead(&file);
+        volume.files.keep_dead(file);
+    }
 }
 
 /// Frees an inode whose extents fit one transaction, with all it has.
@@ -203,11 +209,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 }
                 return Ok(done);
             }
-            // Before its blocks go: nobody flushes what it has in memory to where they were.
-            if let Some(file) = volume.files.take(ino) {
-                crate::file::mark_dead(&file);
-                volume.files.keep_dead(file);
-            }
+            set_dead(volume, ino);
             if !free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)? {
                 inode::write(txn, ino, &raw)?;
                 return Ok(false);
