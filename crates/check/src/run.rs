@@ -94,8 +94,12 @@ pub enum CheckError {
     /// Repair found no way to go on; what it has written so far does no harm.
     #[error("cannot repair: {0}")]
     Repair(String),
+    /// Nothing was changed.
     #[error("cancelled")]
     Cancelled,
+    /// The volume was repaired, and the look at what is left was cancelled.
+    #[error("repaired, and cancelled before a second look told what is left")]
+    Unverified,
 }
 
 /// Checks a volume, and repairs it if asked to and needed.

@@ -220,3 +220,23 @@ fn progress_rises_to_one_and_can_cancel() {
     let result = check(sample.image.device.clone(), None, &options);
     assert!(matches!(result, Err(myriad_check::CheckError::Cancelled)));
 }
+
+/// A repair whose second look was cancelled said that nothing was changed.
+#[test]
+fn cancelled_behind_a_repair_is_not_unchanged() {
+    let sample = sample(SHAPE);
+    let device = &sample.image.device;
+    let mut block = vec![0; 4096];
+    device.read(0, &mut block).unwrap();
+    block[100] ^= 1;
+    device.write(0, &block).unwrap();
+    let last = std::sync::Mutex::new(0.0_f64);
+    let until_second_look = |progress: Progress| {
+        let before = std::mem::replace(&mut *last.lock().unwrap(), progress.fraction);
+        progress.fraction >= before
+    };
+    let options = Options { repair: true, progress: Some(&until_second_look), threads: 1, ..Options::default() };
+    let result = check(device.clone(), None, &options);
+    assert!(matches!(result, Err(myriad_check::CheckError::Unverified)), "{result:?}");
+    assert!(check(device.clone(), None, &Options::default()).unwrap().is_sound());
+}

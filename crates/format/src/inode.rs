@@ -108,6 +108,8 @@ pub const S_IFSOCK: u16 = 0o140000;
 pub const BODY_SLOTS_MAX: usize = 7;
 /// Longest target of a symbolic link, in bytes: a path with its final zero is 4096.
 pub const TARGET_MAX: u64 = 4095;
+/// Largest count of blocks that an inode can hold.
+pub const BLOCK_TOTAL_MAX: u64 = (1 << 48) - 1;
 /// Links to one inode that are allowed.
 pub const NLINK_MAX: u32 = i32::MAX as u32;
 
@@ -146,8 +148,14 @@ impl RawInode {
     }
 
     pub fn set_block_total(&mut self, blocks: u64) {
-        debug_assert!(blocks < 1 << 48);
+        debug_assert!(blocks <= BLOCK_TOTAL_MAX);
         self.blocks.copy_from_slice(&blocks.to_le_bytes()[..6]);
+    }
+
+    /// Adds to the count of blocks, or takes away. A damaged count stays within what the field holds: it is wrong
+    /// before and after, and keeps nobody from the file.
+    pub fn add_blocks(&mut self, change: i64) {
+        self.set_block_total(self.block_total().saturating_add_signed(change).min(BLOCK_TOTAL_MAX));
     }
 
     pub fn fork_code(&self) -> u8 {

@@ -107,7 +107,9 @@ fn cannot_check(error: &CheckError) -> Result<(), String> {
         | CheckError::ForeignLog
         | CheckError::Log(_)
         | CheckError::Repair(_) => Ok(()),
-        CheckError::Io { .. } | CheckError::Cancelled => Err(format!("the check stopped: {error}")),
+        CheckError::Io { .. } | CheckError::Cancelled | CheckError::Unverified => {
+            Err(format!("the check stopped: {error}"))
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub mod bases;
 pub mod device;
 pub mod exercise;
 mod fields;
-mod log_image;
+pub mod log_image;
 pub mod mutate;
 mod run;
 

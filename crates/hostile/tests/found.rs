@@ -1,14 +1,15 @@
 //! Damage that once led engine or check astray: one test a story. Each fails on the commit before its fix.
 
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Cred, Errno, Error, Fs, OpenOptions};
+use myriad_engine::{Cred, Errno, Error, Fs, OpenOptions, RenameMode};
 use myriad_format::dir::EntryHeader;
-use myriad_format::inode::RawInode;
+use myriad_format::inode::{BLOCK_TOTAL_MAX, RawInode};
 use myriad_format::superblock::Superblock;
 use myriad_format::xattr::AttrBlockHeader;
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use myriad_hostile::bases::{Base, SHAPES, Shape, make, mount_options};
 use myriad_hostile::exercise::{Facts, Plan, examine};
+use myriad_hostile::log_image::LogImage;
 use myriad_hostile::{Field, fields_of};
 use myriad_sim::rng::Rng;
 use std::sync::Arc;
@@ -361,4 +362,79 @@ fn a_tree_with_names_that_only_a_listing_shows_is_given_up() {
     let given_up =
         directories.iter().filter(|entry| matches!(removed(&entry.name), Err(Error::Refused(Errno::NOTEMPTY))));
     assert!(given_up.count() > 0);
+}
+
+/// An inode counted as many blocks as the field can hold. The next one was one too many.
+#[test]
+fn block_counts_do_not_overflow() {
+    let base = base("512, log");
+    for path in ["later", "large", "pieces"] {
+        let ino = ino_of(&base.image, path);
+        let image = change_block(&base, BlockKind::Inode, |block, bytes| {
+            inode_in(&base, block, bytes, ino).map(|raw| raw.set_block_total(BLOCK_TOTAL_MAX)).is_some()
+        });
+        let fs = Fs::open_device(Arc::new(image.clone_image()), None, mount_options(false)).expect("opens");
+        let session = fs.session(Cred::root());
+        let blocks = || session.lstat(path).expect("is there").blocks;
+        let before = blocks();
+        if path == "pieces" {
+            let file = session.open(path, OpenOptions { write: true, ..OpenOptions::default() }).expect("opens");
+            file.write_at(&[1; 4096], 1 << 20).expect("is stored");
+        } else {
+            for number in 0..200 {
+                session.create(&format!("{path}/new {number}"), 0o600).expect("is made");
+            }
+        }
+        fs.sync().expect("nothing of it needs the count");
+        assert_eq!(blocks(), before, "{path}");
+        drop(session);
+        drop(fs);
+        assert!(judge(&image).repaired);
+    }
+}
+
+/// A directory counted as many links as the field can hold. The next directory in it was one too many.
+#[test]
+fn link_counts_of_directories_do_not_overflow() {
+    let base = base("512, log");
+    let later = ino_of(&base.image, "later");
+    let image = change_block(&base, BlockKind::Inode, |block, bytes| {
+        inode_in(&base, block, bytes, later).map(|raw| raw.nlink.set(u32::MAX)).is_some()
+    });
+    let fs = Fs::open_device(Arc::new(image.clone_image()), None, mount_options(false)).expect("opens");
+    let session = fs.session(Cred::root());
+    let too_many = |result: myriad_engine::Result<()>| {
+        assert!(matches!(result, Err(Error::Refused(Errno::MLINK))), "{result:?}");
+    };
+    too_many(session.mkdir("later/new", 0o755).map(drop));
+    too_many(session.rename("a", "later/a", RenameMode::Replace));
+    session.create("later/file", 0o600).expect("a file adds no link to it");
+    too_many(session.rename("a", "later/file", RenameMode::Exchange));
+    session.rename("later/file", "file", RenameMode::Replace).expect("a file takes none away");
+    drop(session);
+    drop(fs);
+    assert!(judge(&image).repaired);
+}
+
+/// The log's anchor had the last number that is believed. The next one was not believed any more.
+#[test]
+fn a_log_without_positions_left_takes_nothing() {
+    let base = base("512, power cut");
+    let mut log = LogImage::read(&base.image, Superblock::read(&base.block(FsBlock(0))));
+    for slot in 0..2 {
+        let field = log.anchor_fields(slot).into_iter().find(|field| field.name == "sequence").expect("has a number");
+        if field.get(&log.bytes) > 0 {
+            field.set(&mut log.bytes, (1 << 62) - slot as u64);
+        }
+    }
+    log.seal();
+    let image = base.image.clone_image();
+    image.write(log.start, &log.bytes).expect("inside the image");
+    let facts = judge(&image);
+    assert!(facts.checked && facts.findings == 0);
+    let fs = Fs::open_device(Arc::new(image), None, mount_options(false)).expect("opens");
+    let session = fs.session(Cred::root());
+    session.create("new", 0o600).expect("is in memory");
+    assert!(matches!(fs.sync(), Err(Error::Corrupt(_))), "nothing more is promised");
+    session.lstat("later").expect("is there");
 }

@@ -2,7 +2,7 @@
 
 use crate::anchor::Anchor;
 use crate::checkpoint::{Checkpoint, Link, Sealed};
-use crate::place::{LogError, LogPlace, POSITION_MAX, Ring};
+use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
 use crate::recover::{Recovered, Scan};
 use myriad_device::WriteRequest;
 use myriad_format::Lsn;
@@ -230,7 +230,16 @@ impl Log {
     }
 
     fn alive(&self) -> Result<(), LogError> {
-        if self.is_poisoned() { Err(LogError::Poisoned) } else { Ok(()) }
+        if self.is_poisoned() {
+            return Err(LogError::Poisoned);
+        }
+        // Only damage brings them here; one more, and nobody could read the log.
+        let end = self.next.lsn.0 + self.ring.capacity;
+        let last = self.next.sequence.max(self.anchor.sequence).max(end);
+        if last >= POSITION_MAX {
+            return Err(impossible(self.next.lsn, "position (none is left beyond it)", last));
+        }
+        Ok(())
     }
 
     /// The anchor to write, if the promised tail is ahead of the durable one.

@@ -72,7 +72,7 @@ pub(crate) fn repair(
         return accepted(device, log_device, options, report, &scrubbed.wrong_data);
     }
     report.actions = Repair::run(device, log_device, superblock, options)?;
-    let after = look(device, log_device, options, None)?;
+    let after = look_again(device, log_device, options)?;
     if options.accept_contents && !after.wrong_data.is_empty() {
         let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
         report.findings.extend(told);
@@ -80,6 +80,18 @@ pub(crate) fn repair(
         return accepted(device, log_device, options, report, &after.wrong_data);
     }
     Ok(repaired(report, after.report))
+}
+
+/// A look at what a repair has left.
+fn look_again(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
+) -> Result<Outcome, CheckError> {
+    look(device, log_device, options, None).map_err(|error| match error {
+        CheckError::Cancelled => CheckError::Unverified,
+        error => error,
+    })
 }
 
 /// A report completed by a look after the repair.
@@ -106,7 +118,7 @@ fn accepted(
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
     tables::accept(&reader, blocks)?;
     report.actions.push(format!("blocks of data taken as they are, as was asked for: {}", blocks.len()));
-    Ok(repaired(report, look(device, log_device, options, None)?.report))
+    Ok(repaired(report, look_again(device, log_device, options)?.report))
 }
 
 /// An inode that was found.
@@ -149,8 +161,10 @@ struct Repair {
     maps: BTreeMap<Ino, inodes::Salvaged>,
     /// The inode block at hand.
     at_hand: Option<(FsBlock, Vec<u8>, bool)>,
-    /// The free run that blocks are taken from.
+    /// The free run that blocks are taken from: start and length.
     free_run: (u64, u64),
+    /// Groups before it can spare nothing.
+    spare_group: u32,
     now: i64,
     has_xattr: bool,
     has_acl: bool,
@@ -158,6 +172,16 @@ struct Repair {
     /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
     data: Blocks,
     unvouched: Blocks,
+}
+
+/// Of a group's blocks the part that stays for its own trees, as long as another group has more.
+const SPARE_PART: u64 = 16;
+
+/// What is free in a group.
+struct Room {
+    free: u64,
+    /// Start and length.
+    longest: (u64, u64),
 }
 
 #[derive(Clone, Copy)]
@@ -219,6 +243,7 @@ impl Repair {
             maps: BTreeMap::new(),
             at_hand: None,
             free_run: (0, 0),
+            spare_group: 0,
             now: options.now,
             has_xattr: false,
             has_acl: false,
@@ -252,9 +277,7 @@ impl Repair {
 
     fn write_all(&mut self) -> Result<(), CheckError> {
         for ag in 0..self.ag_used {
-            let start = self.geometry.fs_block(AgNo(ag), AgBlock(0));
-            let fixed = self.geometry.first_data_block(AgNo(ag)).min(self.geometry.blocks_in(AgNo(ag)));
-            self.blocks.claim(start, u64::from(fixed));
+            self.claim_fixed(AgNo(ag));
         }
         if self.superblock.log_device == [0; 16] && self.superblock.log_blocks.get() > 0 {
             self.blocks.claim(FsBlock(self.superblock.log_start.get()), self.superblock.log_blocks.get());
@@ -309,38 +332,68 @@ impl Repair {
 
     /// Takes one free block; in group `ag` only, if given.
     fn take(&mut self, ag: Option<AgNo>) -> Result<FsBlock, CheckError> {
-        let usable = |(start, length): (u64, u64), geometry: &Geometry| {
-            length > 0 && ag.is_none_or(|ag| geometry.ag_of(FsBlock(start)) == ag)
-        };
-        if !usable(self.free_run, &self.geometry) || self.blocks.first_in(FsBlock(self.free_run.0), 1).is_some() {
-            self.free_run = (0, 0);
-            let groups = ag.map_or(0..self.ag_used, |ag| ag.0..ag.0 + 1);
-            for group in groups {
-                let start = self.geometry.fs_block(AgNo(group), AgBlock(0));
-                let mut longest = (0, 0);
-                self.blocks.for_each_gap(start, u64::from(self.geometry.blocks_in(AgNo(group))), |start, length| {
-                    if length > longest.1 {
-                        longest = (start.0, length);
-                    }
-                    true
-                });
-                if longest.1 > 0 {
-                    self.free_run = longest;
-                    break;
+        loop {
+            let (start, length) = self.free_run;
+            let block = FsBlock(start);
+            if length == 0 || ag.is_some_and(|ag| self.geometry.ag_of(block) != ag) {
+                self.free_run = match ag {
+                    Some(ag) => self.room_in(ag).longest,
+                    None => self.spare_run()?,
+                };
+                if self.free_run.1 == 0 {
+                    let what = "no free block is left for what has to be written anew";
+                    return Err(CheckError::Repair(what.to_owned()));
                 }
+                continue;
             }
-        }
-        let (start, length) = self.free_run;
-        if length == 0 {
-            return Err(CheckError::Repair("no free block is left for what has to be written anew".to_owned()));
-        }
-        self.free_run = (start + 1, length - 1);
-        let block = FsBlock(start);
-        if self.blocks.claim(block, 1).is_some() {
+            self.free_run = (start + 1, length - 1);
+            if self.blocks.first_in(block, 1).is_none() {
+                self.blocks.claim(block, 1);
+                return Ok(block);
+            }
             self.free_run = (0, 0);
-            return self.take(ag);
         }
-        Ok(block)
+    }
+
+    /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
+    fn spare_run(&mut self) -> Result<(u64, u64), CheckError> {
+        while self.spare_group < self.ag_used {
+            let ag = AgNo(self.spare_group);
+            let room = self.room_in(ag);
+            if room.free > u64::from(self.geometry.blocks_in(ag)) / SPARE_PART {
+                return Ok(room.longest);
+            }
+            self.spare_group += 1;
+        }
+        if self.ag_used < self.geometry.ag_count {
+            let ag = AgNo(self.ag_used);
+            self.ag_used += 1;
+            self.claim_fixed(ag);
+            // Before anything lies in it: a repair cut short leaves a volume that knows of the group.
+            self.mark_in_use()?;
+            self.act(format!("took group {ag} into use"));
+            return Ok(self.room_in(ag).longest);
+        }
+        let rooms = (0..self.ag_used).map(|ag| self.room_in(AgNo(ag)));
+        Ok(rooms.max_by_key(|room| room.free).map_or((0, 0), |room| room.longest))
+    }
+
+    fn room_in(&self, ag: AgNo) -> Room {
+        let mut room = Room { free: 0, longest: (0, 0) };
+        let start = self.geometry.fs_block(ag, AgBlock(0));
+        self.blocks.for_each_gap(start, u64::from(self.geometry.blocks_in(ag)), |start, length| {
+            room.free += length;
+            if length > room.longest.1 {
+                room.longest = (start.0, length);
+            }
+            true
+        });
+        room
+    }
+
+    fn claim_fixed(&self, ag: AgNo) {
+        let fixed = self.geometry.first_data_block(ag).min(self.geometry.blocks_in(ag));
+        self.blocks.claim(self.geometry.fs_block(ag, AgBlock(0)), u64::from(fixed));
     }
 
     /// Changes an inode in its block, which stays at hand until another one is asked for.

@@ -115,7 +115,8 @@ impl Command for Fsck {
         (ERRORS_LEFT, "Errors are left."),
         (
             OPERATIONAL,
-            "The check could not be made: the volume is in use (with -n or --online: too busy), cannot be read, or is none.",
+            "The check could not be made, or not to its end after a repair: the volume is in use (with -n or --online: too \
+             busy), cannot be read, or is none.",
         ),
         (USAGE, "The command line was wrong."),
         (CANCELLED, "Interrupted; nothing was changed."),
@@ -389,6 +390,7 @@ fn has_only_damaged_data(report: &Report) -> bool {
 fn explain(error: CheckError, name: &str) -> anyhow::Error {
     let next = match &error {
         CheckError::Cancelled => return Interrupted::latest().into(),
+        CheckError::Unverified => "run myriad fsck -n",
         CheckError::Foreign | CheckError::Superblock(_) => {
             "check the name; if it is one, its superblock and all copies are lost"
         }

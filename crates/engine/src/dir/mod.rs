@@ -58,7 +58,7 @@ impl BlockSource {
 
     /// Adds what was taken to the inode's count of blocks.
     pub fn settle(self, raw: &mut RawInode) {
-        raw.set_block_total(raw.block_total().saturating_add_signed(self.taken));
+        raw.add_blocks(self.taken);
     }
 }
 
@@ -564,7 +564,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
         let free = (block_size - ENTRIES_OFFSET).saturating_sub(live);
         (length, header.next_room.get() == 0 && free >= block_size / 4)
     })?;
-    raw.size = U64::new(raw.size.get() - length as u64);
+    raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
     if let Some(root) = root {
         if !index::update(txn, dir, root, name.tag(), hit.position, None)? {
             return Err(

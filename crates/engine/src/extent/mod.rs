@@ -360,11 +360,7 @@ fn edit<S: BlockStore, N: NodeSource<S>, R>(
     }
     let (root, change) = (map.root, map.blocks + map.nodes.count);
     root.write(inode);
-    let total = inode.block_total();
-    match total.checked_add_signed(change).filter(|&total| total < 1 << 48) {
-        Some(total) => inode.set_block_total(total),
-        None => return Err(Corrupt::Inode { ino, field: "blocks", value: total }.into()),
-    }
+    inode.add_blocks(change);
     result
 }
 

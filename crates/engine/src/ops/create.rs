@@ -16,7 +16,7 @@ use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
 use crate::volume::{Share, Volume};
 use crate::xattr;
 use myriad_format::extent::Extent;
-use myriad_format::inode::{RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
+use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
 use myriad_format::{AgBlock, FileBlock, FsBlock, Ino, RegionNo};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,6 +68,9 @@ impl Ops<'_> {
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             if is_device && !self.cred.is_root() {
                 return Err(Errno::PERM.into());
+            }
+            if is_dir && dir.nlink.get() >= NLINK_MAX {
+                return Err(Errno::MLINK.into());
             }
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
             let mut owner = perm::new_inode(self.caller, &guarded.subject(), default_acl.as_deref(), new.mode)?;

@@ -14,7 +14,7 @@ use crate::planted::{Bug, planted};
 use crate::types::{Node, RenameMode, check_name};
 use crate::volume::OPERATION_BLOCKS;
 use myriad_format::Ino;
-use myriad_format::inode::RawInode;
+use myriad_format::inode::{NLINK_MAX, RawInode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -176,6 +176,12 @@ impl Ops<'_> {
         if target_is_full && mode != RenameMode::Exchange {
             return Err(Errno::NOTEMPTY.into());
         }
+        // Directories that the target's directory gets and loses; in an exchange the other one has them.
+        let comes = i32::from(moved.is_dir() && !same_dir);
+        let goes = i32::from(target_is_dir && (mode != RenameMode::Exchange || !same_dir));
+        target_dir.nlink = links_after(&target_dir, comes - goes)?;
+        let back = if mode == RenameMode::Exchange { goes } else { 0 };
+        source_dir.nlink = links_after(&source_dir, back - comes)?;
 
         // Found only under the locks: the target may have come a moment ago.
         if replaced.is_some()
@@ -201,15 +207,6 @@ impl Ops<'_> {
                 dir::replace(txn, source.dir, &source_dir, source.name, source_hit.position, hit.ino, other_type)?;
                 set_identity(&mut moved, target, hit.position);
                 set_identity(&mut other, source, source_hit.position);
-                if !same_dir && moved.is_dir() != other.is_dir() {
-                    let (gains, loses) = if moved.is_dir() {
-                        (&mut target_dir, &mut source_dir)
-                    } else {
-                        (&mut source_dir, &mut target_dir)
-                    };
-                    gains.nlink = U32::new(gains.nlink.get() + 1);
-                    loses.nlink = U32::new(loses.nlink.get().saturating_sub(1));
-                }
                 other.ctime = I64::new(now);
                 self.forget_name(target.dir, target.name, hit.ino, &other);
                 inode::write(txn, hit.ino, &other)?;
@@ -234,15 +231,8 @@ impl Ops<'_> {
                 let removal_dir = if same_dir { &mut target_dir } else { &mut source_dir };
                 // The insertion may have moved the directory from its body into a block; positions stay.
                 dir::remove(txn, source.dir, removal_dir, source.name, source_hit)?;
-                if moved.is_dir() && !same_dir {
-                    source_dir.nlink = U32::new(source_dir.nlink.get().saturating_sub(1));
-                    target_dir.nlink = U32::new(target_dir.nlink.get() + 1);
-                }
                 if let Some((hit, mut raw)) = replaced {
                     self.forget_name(target.dir, target.name, hit.ino, &raw);
-                    if raw.is_dir() {
-                        target_dir.nlink = U32::new(target_dir.nlink.get().saturating_sub(1));
-                    }
                     gone = drop_link(txn, hit.ino, &mut raw, now)?;
                 }
             }
@@ -274,6 +264,15 @@ impl Ops<'_> {
         }
         Err(myriad_format::Corrupt::Inode { ino, field: "parent", value: ancestor.0 }.into())
     }
+}
+
+/// Links of a directory once it has `change` more directories in it.
+fn links_after(dir: &RawInode, change: i32) -> Result<U32> {
+    let links = dir.nlink.get();
+    if change > 0 && links >= NLINK_MAX {
+        return Err(Errno::MLINK.into());
+    }
+    Ok(U32::new(links.saturating_add_signed(change)))
 }
 
 /// How an attempt at a rename ended.
