@@ -116,6 +116,32 @@ fn mounting_waits_for_a_daemon_that_is_closing() {
     place.assert_sound();
 }
 
+/// Requests name a caller's first group alone. Who belonged to a setgid directory's group by a further one lost setgid on what
+/// he made there.
+#[test]
+fn members_by_a_further_group_make_setgid_files() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can be another user");
+    }
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    place.mount("-o allow_other");
+    let shared = place.mounted("shared");
+    fs::create_dir(&shared).unwrap();
+    std::os::unix::fs::chown(&shared, None, Some(4242)).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2777)).unwrap();
+    let make = "use Fcntl; umask 0; sysopen(F, $ARGV[0], O_CREAT | O_WRONLY, 02755) or die $!";
+    for (groups, mode) in [("--groups=1,4242,7", 0o2755), ("--groups=1,7", 0o755)] {
+        let file = shared.join(groups);
+        let arguments = ["--reuid=65534", "--regid=65534", groups, "perl", "-e", make, file.to_str().unwrap()];
+        answer(place.command("setpriv", &arguments).spawn().unwrap()).ok();
+        let found = fs::metadata(&file).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.gid()), (mode, 4242), "{groups}");
+    }
+    place.umount();
+    place.assert_sound();
+}
+
 #[test]
 fn a_second_user_is_refused_naming_the_first() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };

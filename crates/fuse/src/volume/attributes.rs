@@ -72,7 +72,7 @@ impl VolumeService {
             flags: None,
         };
         let session = if !self.settings.default_permissions {
-            self.session(header, 0)
+            self.session(header)
         } else if attr.size.is_some() {
             self.writer(header, has(fattr::KILL_SUIDGID), self.group_matters(node)?)
         } else if attr.mode.is_some() {
@@ -81,7 +81,7 @@ impl VolumeService {
         } else if (attr.uid.is_some() || attr.gid.is_some()) && header.uid != 0 {
             self.writer(header, true, self.group_matters(node)?)
         } else {
-            self.session(header, 0)
+            self.session(header)
         };
         let stat = session.set_attr_node(node, attr).map_err(errno)?;
         put(out, &self.attr_out(&stat))
@@ -98,7 +98,7 @@ impl VolumeService {
             return Err(Errno::NOSYS);
         }
         let node = self.node(header.nodeid)?;
-        self.session(header, 0).access_node(node, (mask & 7) as u8).map(|()| 0).map_err(errno)
+        self.session(header).access_node(node, (mask & 7) as u8).map(|()| 0).map_err(errno)
     }
 
     pub(super) fn stat_fs(&self, out: &mut [u8]) -> Reply {
@@ -149,7 +149,7 @@ impl VolumeService {
     pub(super) fn list_xattr(&self, header: &InHeader, size: u32, out: &mut [u8]) -> Reply {
         self.check_xattr(b"")?;
         // Who asks decides which names are shown.
-        let names = self.session(header, 0).list_xattr_node(self.node(header.nodeid)?).map_err(errno)?;
+        let names = self.session(header).list_xattr_node(self.node(header.nodeid)?).map_err(errno)?;
         let mut list = Vec::new();
         for name in names {
             list.extend_from_slice(&name);
@@ -169,14 +169,14 @@ impl VolumeService {
         let session = if self.settings.default_permissions {
             self.writer(header, args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0, false)
         } else {
-            self.session(header, 0)
+            self.session(header)
         };
         session.set_xattr_node(self.node(header.nodeid)?, name, value, mode).map(|()| 0).map_err(errno)
     }
 
     pub(super) fn remove_xattr(&self, header: &InHeader, name: &[u8]) -> Reply {
         self.check_xattr(name)?;
-        self.session(header, 0).remove_xattr_node(self.node(header.nodeid)?, name).map(|()| 0).map_err(errno)
+        self.session(header).remove_xattr_node(self.node(header.nodeid)?, name).map(|()| 0).map_err(errno)
     }
 
     // ---- ioctl ----

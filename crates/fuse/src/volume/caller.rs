@@ -6,16 +6,27 @@ use myriad_engine::{Cred, Session};
 
 /// A user who owns nothing: for set-id bits that go though user 0 asks, who lacks the capability to keep them.
 const NOBODY: u32 = 65534;
+/// The bit of a mode.
+const SETGID: u32 = 0o2000;
 
 impl VolumeService {
-    /// The caller, for requests that make or change things. `umask` only where the kernel leaves it to us.
-    pub(super) fn session(&self, header: &InHeader, umask: u32) -> Session {
+    /// The caller, for requests that change things.
+    pub(super) fn session(&self, header: &InHeader) -> Session {
+        self.session_with(header, 0, false)
+    }
+
+    /// The caller of a request that makes a file of this mode. In a setgid directory only members of its group get setgid
+    /// on a file that the group may execute. `umask` counts only where the kernel leaves it to us.
+    pub(super) fn maker(&self, header: &InHeader, mode: u32, umask: u32) -> Session {
+        self.session_with(header, umask, mode & SETGID != 0)
+    }
+
+    fn session_with(&self, header: &InHeader, umask: u32, group_matters: bool) -> Session {
+        let is_checked = self.settings.default_permissions;
+        let groups = if group_matters || !is_checked { groups_of(header) } else { Vec::new() };
         let umask = if self.agreement.acl { (umask & 0o777) as u16 } else { 0 };
-        let cred = Cred { uid: header.uid, gid: header.gid, groups: Vec::new(), umask };
-        if self.settings.default_permissions {
-            return self.fs.session_checked(cred);
-        }
-        self.fs.session(Cred { groups: groups_of(header), ..cred })
+        let cred = Cred { uid: header.uid, gid: header.gid, groups, umask };
+        if is_checked { self.fs.session_checked(cred) } else { self.fs.session(cred) }
     }
 
     /// The caller of a request that only looks: nobody's, unless permissions are to be checked.
@@ -23,7 +34,7 @@ impl VolumeService {
         if self.settings.default_permissions {
             SessionRef::Shared(&self.kernel)
         } else {
-            SessionRef::Own(Box::new(self.session(header, 0)))
+            SessionRef::Own(Box::new(self.session(header)))
         }
     }
 

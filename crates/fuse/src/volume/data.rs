@@ -38,7 +38,7 @@ impl VolumeService {
             let kills = args.open_flags & OPEN_KILL_SUIDGID != 0;
             self.writer(header, kills, kills && self.group_matters(node)?)
         } else {
-            self.session(header, 0)
+            self.session(header)
         };
         // Opened for the checks, and closed at once: a file lives by its lookup count.
         session.open_node(node, options).map_err(errno)?;

@@ -19,7 +19,7 @@ impl VolumeService {
     pub(super) fn open_dir(&self, header: &InHeader, out: &mut [u8]) -> Reply {
         if !self.settings.default_permissions {
             let read = OpenOptions { read: true, ..OpenOptions::default() };
-            self.session(header, 0).open_node(self.node(header.nodeid)?, read).map_err(errno)?;
+            self.session(header).open_node(self.node(header.nodeid)?, read).map_err(errno)?;
         }
         // Answered, though there is nothing to say: without it, the kernel would keep listings and, once it has dropped
         // the names they hold, look up each.

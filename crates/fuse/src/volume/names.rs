@@ -55,21 +55,21 @@ impl VolumeService {
 
     pub(super) fn make_node(&self, header: &InHeader, name: &[u8], args: &MknodIn, out: &mut [u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        let session = self.session(header, args.umask);
+        let session = self.maker(header, args.mode, args.umask);
         let stat = session.mknod_at(parent, name, args.mode as u16, device_of(args.rdev)).map_err(errno)?;
         self.tell(&stat, out)
     }
 
     pub(super) fn make_dir(&self, header: &InHeader, name: &[u8], args: &MkdirIn, out: &mut [u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        let session = self.session(header, args.umask);
+        let session = self.maker(header, args.mode, args.umask);
         let stat = session.mkdir_at(parent, name, args.mode as u16).map_err(errno)?;
         self.tell(&stat, out)
     }
 
     pub(super) fn symlink(&self, header: &InHeader, name: &[u8], target: &[u8], out: &mut [u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        let stat = self.session(header, 0).symlink_at(target, parent, name).map_err(errno)?;
+        let stat = self.session(header).symlink_at(target, parent, name).map_err(errno)?;
         self.tell(&stat, out)
     }
 
@@ -81,18 +81,18 @@ impl VolumeService {
 
     pub(super) fn link(&self, header: &InHeader, node: u64, name: &[u8], out: &mut [u8]) -> Reply {
         let (node, parent) = (self.node(node)?, self.node(header.nodeid)?);
-        let stat = self.session(header, 0).link_at(node, parent, name).map_err(errno)?;
+        let stat = self.session(header).link_at(node, parent, name).map_err(errno)?;
         self.tell(&stat, out)
     }
 
     pub(super) fn unlink(&self, header: &InHeader, name: &[u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        self.session(header, 0).unlink_at(parent, name).map(|()| 0).map_err(errno)
+        self.session(header).unlink_at(parent, name).map(|()| 0).map_err(errno)
     }
 
     pub(super) fn remove_dir(&self, header: &InHeader, name: &[u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        self.session(header, 0).rmdir_at(parent, name).map(|()| 0).map_err(errno)
+        self.session(header).rmdir_at(parent, name).map(|()| 0).map_err(errno)
     }
 
     pub(super) fn rename(&self, header: &InHeader, name: &[u8], new_parent: u64, new_name: &[u8], flags: u32) -> Reply {
@@ -106,7 +106,7 @@ impl VolumeService {
             return Err(Errno::PERM);
         }
         let (parent, new_parent) = (self.node(header.nodeid)?, self.node(new_parent)?);
-        let session = self.session(header, 0);
+        let session = self.session(header);
         session.rename_at(parent, name, new_parent, new_name, mode).map(|()| 0).map_err(errno)
     }
 
@@ -117,7 +117,7 @@ impl VolumeService {
             return Err(Errno::NOSYS);
         }
         let parent = self.node(header.nodeid)?;
-        let session = self.session(header, args.umask);
+        let session = self.maker(header, args.mode, args.umask);
         let flags = OFlags::from_bits_retain(args.flags);
         let stat = match session.mknod_at(parent, name, args.mode as u16, 0).map_err(errno) {
             // The kernel found no file a moment ago; one appeared by another of its names for this directory.
@@ -138,7 +138,7 @@ impl VolumeService {
 
     pub(super) fn make_tmpfile(&self, header: &InHeader, args: &CreateIn, out: &mut [u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        let session = self.session(header, args.umask);
+        let session = self.maker(header, args.mode, args.umask);
         let file = session.open_tmpfile_at(parent, args.mode as u16).map_err(errno)?;
         let stat = file.stat().map_err(errno)?;
         let len = self.tell_opened(&stat, out)?;
