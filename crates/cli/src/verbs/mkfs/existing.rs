@@ -11,8 +11,10 @@ use std::io::Seek;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
-/// Bytes at the start of a device that hold the signatures below.
-const HEAD_SIZE: usize = 128 << 10;
+/// Bytes at the start of a device that hold the signatures below, and the first label of a ZFS device.
+const HEAD_SIZE: usize = 256 << 10;
+/// Begins the superblock of an md array's member.
+const MD: &[u8] = b"\xfc\x4e\x2b\xa9";
 
 /// Offset, bytes, what they are the mark of.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
@@ -30,7 +32,20 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0x8001, b"CD001", "an ISO 9660 file system"),
     (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
     (0x218, b"LVM2 001", "an LVM physical volume"),
-    (4096, b"\xfc\x4e\x2b\xa9", "a member of a RAID array (md)"),
+    (0, MD, "a member of a RAID array (md)"),
+    (4096, MD, "a member of a RAID array (md)"),
+    (0x1018, b"\xc6\x85\x73\xf6", "a bcachefs or bcache device"),
+    (0x8000, b"JFS1", "a JFS file system"),
+    (0x8001, b"BEA01", "a UDF file system"),
+    (0x2000, b"OCFSV2", "an OCFS2 file system"),
+    (0x10000, b"\x01\x16\x19\x70", "a GFS2 file system"),
+    (0x255c, b"\x54\x19\x01\x00", "a UFS file system"),
+    (0x1055c, b"\x19\x01\x54\x19", "a UFS file system"),
+    (0x406, b"\x34\x34", "a NILFS2 file system"),
+    (1024, b"H+\0", "an HFS+ file system"),
+    (32, b"NXSB", "an APFS container"),
+    (0, b"\0\0\0ReFS\0", "a ReFS file system"),
+    (3, b"-FVE-FS-", "an encrypted volume (BitLocker)"),
     (4086, b"SWAPSPACE2", "swap space"),
     (512, b"EFI PART", "a partition table (GPT)"),
     (0, b"SQLite format 3\0", "an SQLite database"),
@@ -69,6 +84,13 @@ impl Existing {
         if let Some(what) = signature(&head) {
             return Ok(Self::Holds(what.into()));
         }
+        for offset in md_at_end(size) {
+            let mut magic = [0; MD.len()];
+            file.read_exact_at(&mut magic, offset).at(&name)?;
+            if magic == MD {
+                return Ok(Self::Holds("a member of a RAID array (md)".into()));
+            }
+        }
         if !is_block_device && !is_zero(context, &file, size, &name)? {
             return Ok(Self::Holds(format!("{size} bytes of data that are not a volume")));
         }
@@ -82,7 +104,23 @@ fn signature(head: &[u8]) -> Option<&'static str> {
     }
     let is_there =
         |(offset, bytes, _): &&(usize, &[u8], &str)| head.get(*offset..).is_some_and(|rest| rest.starts_with(bytes));
-    SIGNATURES.iter().find(is_there).map(|(_, _, what)| *what)
+    let found = SIGNATURES.iter().find(is_there).map(|(_, _, what)| *what);
+    found.or_else(|| is_zfs(head).then_some("a device of a ZFS pool"))
+}
+
+/// The second half of a ZFS label is its ring of uberblocks, of which any may be in use; their size is the pool's, in whole
+/// KiB, their byte order the writer's.
+fn is_zfs(head: &[u8]) -> bool {
+    const MAGIC: u64 = 0x00ba_b10c;
+    let ring = head.get(128 << 10..).unwrap_or_default();
+    ring.chunks_exact(1024).any(|slot| slot.starts_with(&MAGIC.to_le_bytes()) || slot.starts_with(&MAGIC.to_be_bytes()))
+}
+
+/// Where arrays have their superblocks that have them at the end of their members: formats 0.90 and 1.0.
+fn md_at_end(size: u64) -> impl Iterator<Item = u64> {
+    let last = (size & !0xffff).checked_sub(64 << 10);
+    let before_last = size.checked_sub(8 << 10).map(|offset| offset & !0xfff);
+    last.into_iter().chain(before_last)
 }
 
 /// Whether a file holds nothing but zeros. Holes are skipped, so a sparse giant costs nothing.
@@ -121,6 +159,25 @@ mod tests {
             head[*offset..*offset + bytes.len()].copy_from_slice(bytes);
             assert_eq!(signature(&head), Some(*what));
             assert_eq!(signature(&head[..*offset]), None, "a short file is no reason to fail");
+        }
+        let mut label = vec![0; HEAD_SIZE];
+        label[0x20000 + 37 * 1024..][..8].copy_from_slice(&0x00ba_b10c_u64.to_be_bytes());
+        assert_eq!(signature(&label), Some("a device of a ZFS pool"));
+    }
+
+    #[test]
+    fn arrays_are_found_by_their_members_ends() {
+        assert_eq!(md_at_end(4096).count(), 0);
+        assert_eq!(md_at_end((1 << 20) + 512).collect::<Vec<_>>(), [(1 << 20) - (64 << 10), (1 << 20) - (8 << 10)]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for offset in md_at_end(1 << 20) {
+            file.as_file().set_len(0).unwrap();
+            file.as_file().set_len(1 << 20).unwrap();
+            file.as_file().write_all_at(MD, offset).unwrap();
+            let Existing::Holds(what) = Existing::look(&Context::new(true), file.path()).unwrap() else {
+                panic!("something is at {offset}")
+            };
+            assert!(what.contains("RAID"), "{what}");
         }
     }
 }
