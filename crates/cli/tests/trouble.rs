@@ -5,7 +5,7 @@ mod common;
 use common::{PROGRAM, Place, answer, bytes, put};
 use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
 const VOLUME: u64 = 64 << 20;
@@ -179,6 +179,30 @@ fn damaged_group_header_is_repaired() {
     place.line("fsck -y vol.img").expect(1, &["repaired"]);
     place.line("fsck -y vol.img").expect(0, &["sound"]);
     assert_letter(&place);
+}
+
+/// A file system was made where a volume had been, and a copy of the superblock was left. `fsck -y` repaired the volume, and
+/// with it destroyed the file system.
+#[test]
+fn what_was_made_over_a_volume_is_not_repaired_unasked() {
+    let place = Place::with_volume(3 << 30);
+    let file = std::fs::OpenOptions::new().write(true).open(place.path("vol.img")).unwrap();
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    file.write_all_at(b"\x53\xef", 1080).unwrap();
+    let start = || {
+        let mut head = vec![0; 1 << 20];
+        std::fs::File::open(place.path("vol.img")).unwrap().read_exact_at(&mut head, 0).unwrap();
+        head
+    };
+    let before = start();
+    let found = place.line("fsck -n vol.img").expect(4, &[]);
+    assert!(found.text().contains("a copy was used"), "{found:?}");
+    for line in ["fsck -y vol.img", "fsck -p vol.img", "fsck -p --force vol.img"] {
+        place.line(line).expect(8, &["vol.img: holds an ext2, ext3 or ext4 file system", "-y --force repairs"]);
+        assert!(start() == before, "{line}: nothing was changed");
+    }
+    place.line("fsck -y --force vol.img").expect(1, &["repaired"]);
+    place.assert_sound();
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::show::name::{Shown, count, needs_quotes};
 use crate::show::size;
 use crate::show::time;
 use crate::verb::{Command, Example, Status};
+use crate::verbs::mkfs::existing;
 use crate::volume::device;
 use anyhow::Result;
 use myriad_check::{CheckError, Finding, Options, Report, Scrub, check, check_beside};
@@ -52,7 +53,8 @@ pub struct Fsck {
     /// With --online: most that may be written over before the check begins anew; it takes so much of TMPDIR (/var/tmp)
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse, requires = "online")]
     room: u64,
-    /// With -p: look at a volume that was closed cleanly too
+    /// With -p: look at a volume that was closed cleanly too. With -y: repair a volume of which only copies of the superblock
+    /// are left, though something else has been made in its place
     #[arg(short, long)]
     force: bool,
     /// Read all file data too, compare it with its checksums if the volume has them, and say which bytes of which files are
@@ -151,6 +153,11 @@ impl Command for Fsck {
         if let Some(superblock) = &superblock {
             device::check_is_whole(&*volume, superblock, &name)?;
         }
+        let other = if superblock.is_none() { existing::mark(&*volume) } else { None };
+        if let Some(what) = other.filter(|_| is_repair && !(self.yes && self.force)) {
+            let next = "-y --force repairs what copies of a superblock say was here before, over what is here now";
+            return Err(Failure::new(name, format!("holds {what}"), next).into());
+        }
         let was_closed_cleanly = superblock.as_ref().map(device::was_closed_cleanly);
         if self.preen && !self.force && !self.scrub && was_closed_cleanly == Some(true) {
             context.note(&format!("{name}: closed cleanly"));
@@ -166,7 +173,8 @@ impl Command for Fsck {
         if is_asked {
             self.print_findings(&mut context.out(), &report)?;
             context.out().finish()?;
-            if ask(&format!("{name}: {}. Repair?", count(report.finding_count, "finding")))? {
+            let holds = other.map_or(String::new(), |what| format!("holds {what}, which repair writes over; "));
+            if ask(&format!("{name}: {holds}{}. Repair?", count(report.finding_count, "finding")))? {
                 report = self.check(context, &volume, log.as_ref(), How::Repair)?;
             }
         }

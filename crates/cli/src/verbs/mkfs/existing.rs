@@ -2,7 +2,9 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
+use crate::volume::device;
 use anyhow::Result;
+use myriad_device::BlockDevice;
 use myriad_format::BlockKind;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -98,10 +100,18 @@ impl Existing {
     }
 }
 
+/// What of others the start of a device bears the mark of.
+pub fn mark(device: &dyn BlockDevice) -> Option<&'static str> {
+    let size = HEAD_SIZE.min(usize::try_from(device.size()).unwrap_or(HEAD_SIZE));
+    other(&device::read_at(device, 0, size).ok()?)
+}
+
 fn signature(head: &[u8]) -> Option<&'static str> {
-    if head.starts_with(&BlockKind::Superblock.magic().to_le_bytes()) {
-        return Some("a Myriad volume");
-    }
+    let is_ours = head.starts_with(&BlockKind::Superblock.magic().to_le_bytes());
+    if is_ours { Some("a Myriad volume") } else { other(head) }
+}
+
+fn other(head: &[u8]) -> Option<&'static str> {
     let is_there =
         |(offset, bytes, _): &&(usize, &[u8], &str)| head.get(*offset..).is_some_and(|rest| rest.starts_with(bytes));
     let found = SIGNATURES.iter().find(is_there).map(|(_, _, what)| *what);

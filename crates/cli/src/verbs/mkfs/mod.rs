@@ -1,6 +1,6 @@
 //! `mkfs`: a new volume.
 
-mod existing;
+pub mod existing;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
