@@ -300,6 +300,65 @@ fn an_interrupted_import_leaves_a_sound_volume_and_says_how_far_it_came() {
     bench.myriad(&["verify", "--ignore", "mode,time,xattrs", "v.img:/tree", "tree"], 0);
 }
 
+/// Attributes came from a look at the name, content from what the name led to the moment after.
+#[test]
+fn content_and_attributes_are_one_files() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; echo mine >t/a; echo secret >t/b; chmod 600 t/b");
+    let (a, b) = (bench.path("t/a"), bench.path("t/b"));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange).unwrap();
+            }
+        });
+        for round in 0..60 {
+            let into = format!("v.img:/{round}");
+            bench.command(&["import", "-q", "t", &into]).output().unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    for round in 0..60 {
+        for name in ["a", "b"] {
+            let file = format!("v.img:/{round}/{name}");
+            // What changed hands all the time may have been told of and left out.
+            let cat = bench.command(&["cat", &file]).output().unwrap();
+            if cat.status.success() {
+                let listed = bench.myriad(&["ls", "-l", &file], 0);
+                assert_eq!(cat.stdout == b"secret\n", listed.starts_with("-rw-------"), "{file}: {listed}");
+            }
+        }
+    }
+    bench.check();
+}
+
+/// A file that was written to while it was read became a mixture, and nobody said so.
+#[test]
+fn files_that_change_while_they_are_read_are_told() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; head -c 20000000 /dev/urandom >t/large; echo still >t/still");
+    let file = fs::OpenOptions::new().write(true).open(bench.path("t/large")).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::os::unix::fs::FileExt::write_all_at(&file, b"new", 10_000_000).unwrap();
+            }
+        });
+        let output = bench.command(&["import", "t", "v.img:/t"]).output();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let output = output.unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("t/large: changed while it was read") && !said.contains("t/still"), "{said}");
+    });
+    bench.myriad(&["import", "--replace", "t", "v.img:/t"], 0);
+    bench.myriad(&["verify", "v.img:/t", "t"], 0);
+    bench.check();
+}
+
 #[test]
 fn a_full_volume_ends_the_import_and_stays_sound() {
     let bench = Bench::new();

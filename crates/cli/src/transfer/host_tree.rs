@@ -345,15 +345,29 @@ impl Reader {
             outlet.batch.add(name);
         }
         let path = outlet.batch.since(mark);
-        match self.open(directory, name, outlet) {
+        let opened = match self.open(directory, name, outlet) {
+            // The name was another file's the next moment: that one it is.
+            Err(Errno::STALE) => self.open(directory, name, outlet),
+            opened => opened,
+        };
+        match opened {
             Ok(Opened::Done(mut entry)) => {
                 entry.path = path;
                 outlet.push(Record::Entry(entry))
             }
-            Ok(Opened::Parts(mut entry, file, segments)) => {
+            Ok(Opened::Changed(mut entry)) => {
+                entry.path = path;
+                outlet.push(Record::Entry(entry))?;
+                outlet.push(Record::Problem(self.changed(directory, name)))
+            }
+            Ok(Opened::Parts(mut entry, file, segments, before)) => {
                 entry.path = path;
                 outlet.push(Record::Entry(entry))?;
                 match self.parts(&file, &segments, outlet)? {
+                    Ok(()) if has_changed(&file, &before) => {
+                        outlet.push(Record::End)?;
+                        outlet.push(Record::Problem(self.changed(directory, name)))
+                    }
                     Ok(()) => outlet.push(Record::End),
                     Err(errno) => {
                         let problem = problem(&self.place, &join(&directory.path, name), errno);
@@ -373,6 +387,13 @@ impl Reader {
         }
     }
 
+    fn changed(&self, directory: &Directory, name: &[u8]) -> Problem {
+        let place = Shown(&join(&self.place, &join(&directory.path, name))).to_string();
+        let what = "changed while it was read; what was read may be older in one part than in another";
+        Problem::new(Failure::new(place, what, "").into())
+    }
+
+    /// ESTALE: the name was given to another file between two calls.
     fn open(&mut self, directory: &Directory, name: &[u8], outlet: &mut Outlet) -> Result<Opened, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         // Opening is the test for a regular file, too: device nodes must not be opened for a look, so ask first where
@@ -399,6 +420,13 @@ impl Reader {
             Err(Errno::PERM) => rustix::fs::openat(&directory.fd, name, flags, Mode::empty())?,
             other => other?,
         };
+        // Content and attributes are to be one file's: who swaps names must not get a secret file's content with his own
+        // file's mode.
+        let opened = rustix::fs::fstat(&file)?;
+        if host::link_key(&opened) != host::link_key(&stat) {
+            return Err(Errno::STALE);
+        }
+        let stat = opened;
         let start = outlet.batch.bytes.len();
         self.xattrs.read(&Named::Open(file.as_fd()), &mut outlet.batch.bytes)?;
         let xattrs = outlet.batch.since(start);
@@ -411,12 +439,12 @@ impl Reader {
         if meta.size > WHOLE_MAX || !is_dense {
             let mut entry = entry(meta, link, Body::Parts(segments.clone()));
             entry.xattrs = xattrs;
-            return Ok(Opened::Parts(entry, file, segments));
+            return Ok(Opened::Parts(entry, file, segments, Box::new(stat)));
         }
         let start = outlet.batch.bytes.len();
         outlet.batch.bytes.resize(start + meta.size as usize, 0);
         let mut end = start;
-        // What was cut off since `statat` is cut off; what was appended is not there yet.
+        // What was cut off meanwhile is cut off; what was appended is not there yet.
         while end < outlet.batch.bytes.len() {
             match rustix::io::read(&file, &mut outlet.batch.bytes[end..]) {
                 Ok(0) => break,
@@ -429,7 +457,7 @@ impl Reader {
         meta.size = (outlet.batch.bytes.len() - start) as u64;
         let mut entry = entry(meta, link, Body::Whole(outlet.batch.since(start)));
         entry.xattrs = xattrs;
-        Ok(Opened::Done(entry))
+        Ok(if has_changed(&file, &stat) { Opened::Changed(entry) } else { Opened::Done(entry) })
     }
 
     /// Links, FIFOs, sockets and device nodes.
@@ -492,9 +520,18 @@ impl Reader {
 
 enum Opened {
     Done(Entry),
-    Parts(Entry, OwnedFd, Vec<Segment>),
+    /// Done, and the file changed while its content was read.
+    Changed(Entry),
+    /// To be read part by part; the file's attributes before that.
+    Parts(Entry, OwnedFd, Vec<Segment>, Box<Stat>),
     /// The one that is left out.
     Image,
+}
+
+/// Whether a file is no longer what it was, as far as anybody can tell: every change sets its change time.
+fn has_changed(file: &OwnedFd, before: &Stat) -> bool {
+    let version = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec, stat.st_size);
+    rustix::fs::fstat(file).map_or(true, |after| version(&after) != version(before))
 }
 
 fn entry(meta: Meta, link: Option<LinkKey>, body: Body) -> Entry {
