@@ -137,6 +137,11 @@ impl Handle {
         self.shared.mount_point.path()
     }
 
+    /// Major and minor number of the mount's device, as in /proc/self/mountinfo; `None` if it was gone before it was served.
+    pub fn device(&self) -> Option<&str> {
+        self.shared.mount_point.device()
+    }
+
     pub fn stats(&self) -> Stats {
         self.shared.service.stats()
     }

@@ -1,7 +1,7 @@
 //! Mounting: by mount(2) where that is allowed, through fusermount3 otherwise.
 
 use crate::error::MountError;
-use crate::mounts::{FS_TYPE, mounted_at};
+use crate::mounts::{Entry, FS_TYPE, mounted_at};
 use crate::options::Options;
 use crate::transport::Device;
 use crate::unmount::{How, clear_mount_point, unmount};
@@ -49,7 +49,6 @@ pub(crate) fn flag_of(word: &str) -> Option<(MountFlags, bool)> {
 /// A mount that is taken away when this goes, unless it is gone already.
 pub struct MountPoint {
     path: PathBuf,
-    /// Device number of what was mounted; `None` if it was gone at once.
     device: Option<String>,
 }
 
@@ -81,7 +80,8 @@ impl MountPoint {
     }
 
     fn of(path: PathBuf) -> Self {
-        let device = mounted_at(&path).ok().flatten().map(|mount| mount.device);
+        let mount = mounted_at(&path).ok().flatten().filter(Entry::is_ours);
+        let device = mount.map(|mount| mount.device);
         Self { path, device }
     }
 
@@ -89,9 +89,14 @@ impl MountPoint {
         &self.path
     }
 
+    /// Major and minor number of the mount's device, as mountinfo writes them; `None` if it was gone at once.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
     /// Unmounts; `lazy` though it is in use. Nothing else: what was mounted over it, or after it had gone, stays.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        let device = self.device.as_deref().ok_or(Errno::INVAL)?;
+        let device = self.device().ok_or(Errno::INVAL)?;
         unmount(&self.path, device, How { lazy, force: false })
     }
 }

@@ -74,16 +74,15 @@ pub fn run(job: Job) -> Result<()> {
     let mount = myriad_fuse::mount(fs, &mount_point, settings.fuse)
         .map_err(|error| Failure::new(image_name(&image), error.to_string(), ""))?;
     let handle = mount.handle();
-    let entry = mounts::mounted_at(&mount_point).at("/proc/self/mountinfo")?.filter(mounts::Entry::is_ours);
-    let device_number = entry
-        .map(|entry| entry.device)
+    let device_number = handle
+        .device()
         .ok_or_else(|| Failure::new(image_name(&mount_point), "unmounted before it was served", "mount it again"))?;
     let status = Status {
         pid: std::process::id(),
         image: image.clone(),
         offset: settings.offset,
         mount_point: mount_point.clone(),
-        device: device_number,
+        device: device_number.to_owned(),
         read_only: info.read_only,
     };
     let server = listener
