@@ -182,6 +182,8 @@ pub(crate) struct Context<'a> {
     /// Fixed blocks that hold a tree node.
     pub fixed: Mutex<HashSet<FsBlock>>,
     pub sink: Sink,
+    /// Blocks of metadata that the device could not read.
+    pub unreadable: AtomicU64,
     pub threads: usize,
     pub progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
     pub cancelled: AtomicBool,
@@ -219,6 +221,7 @@ impl Context<'_> {
         match damage {
             Damage::Corrupt(corrupt) => self.report(corrupt.number(), place, corrupt.to_string()),
             Damage::Unreadable { block, error } => {
+                self.unreadable.fetch_add(1, Relaxed);
                 self.report(number::UNREADABLE, place, format!("block {block}: {error}"));
             }
         }

@@ -110,6 +110,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// How many there were, those not kept included.
     pub finding_count: u64,
+    /// Blocks of metadata that the device could not read.
+    pub unreadable_blocks: u64,
     /// Whether repair wrote to the volume.
     pub repaired: bool,
     /// What repair did, a sentence each: what was moved to lost+found, dropped, made anew.
@@ -139,6 +141,7 @@ impl Report {
     pub fn to_json(&self) -> String {
         let mut out = String::from("{");
         let _ = write!(out, "\"sound\":{},\"repaired\":{},", self.is_sound(), self.repaired);
+        let _ = write!(out, "\"unreadable_blocks\":{},", self.unreadable_blocks);
         let _ = write!(out, "\"finding_count\":{},\"findings\":", self.finding_count);
         json_findings(&mut out, &self.findings);
         let _ = write!(out, ",\"remaining_count\":{},\"remaining\":", self.remaining_count);
@@ -226,7 +229,7 @@ mod tests {
         let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
         let json = report.to_json();
         assert!(
-            json.starts_with("{\"sound\":false,\"repaired\":false,\"finding_count\":1,\"findings\":[{\"number\":12,")
+            json.starts_with("{\"sound\":false,\"repaired\":false,\"unreadable_blocks\":0,\"finding_count\":1,\"findings\":[{\"number\":12,")
         );
         assert!(json.contains(r#""message":"a\"b\\\u000a""#), "{json}");
         assert!(json.ends_with("\"log_blocks\":0},\"scrub\":null,\"seconds\":0.000}"));

@@ -5,7 +5,7 @@ use crate::context::{Context, Sink, SlotTable, in_parallel};
 use crate::directory::{Directories, Names};
 use crate::findings::number;
 use crate::inodes::{self, GroupFacts};
-use crate::io::Reader;
+use crate::io::{Reader, read_at};
 use crate::links::check_links;
 use crate::orphans::check_orphans;
 use crate::repair::repair;
@@ -42,6 +42,9 @@ pub struct Options<'a> {
     pub scrub: bool,
     /// With `repair` and `scrub`: take contents that differ from their checksums as they are.
     pub accept_contents: bool,
+    /// With `repair`: leave a volume alone whose metadata cannot all be read. What a repair drops for that reason, another
+    /// cable may bring back.
+    pub leave_unreadable: bool,
     /// With `repair`: begin a new log on the log device, though it holds none of this volume that can be read.
     pub new_log: bool,
     pub threads: usize,
@@ -62,6 +65,7 @@ impl Default for Options<'_> {
             repair: false,
             scrub: false,
             accept_contents: false,
+            leave_unreadable: false,
             new_log: false,
             threads: *THREADS.get_or_init(ask),
             findings_max: 1000,
@@ -151,6 +155,7 @@ pub(crate) fn look(
         blocks: Blocks::new(),
         fixed: Mutex::new(HashSet::new()),
         sink: Sink::new(options.findings_max),
+        unreadable: AtomicU64::new(0),
         threads: options.threads.max(1),
         progress: options.progress,
         cancelled: AtomicBool::new(false),
@@ -166,6 +171,8 @@ pub(crate) fn look(
         context.sink.add(finding);
     }
     if let Some(damage) = &damage {
+        let is_read = read_at(&**device, 0, &mut vec![0; Superblock::SIZE]).is_ok();
+        context.unreadable.fetch_add(u64::from(!is_read), Relaxed);
         context.report(number::SUPERBLOCK, Place::Volume, format!("{damage}; a copy was used"));
     }
     if let Err(why) = overlaid {
@@ -174,10 +181,11 @@ pub(crate) fn look(
     let Passed { mut totals, scrub, wrong_data } = passes(&context, &replay.pending, damage.is_some())?;
     totals.log_blocks = log_blocks;
     let superblock = context.superblock;
+    let unreadable_blocks = context.unreadable.into_inner();
     let (findings, finding_count) = context.sink.take();
     let seconds = start.elapsed().as_secs_f64();
     Ok(Outcome {
-        report: Report { findings, finding_count, totals, scrub, seconds, ..Report::default() },
+        report: Report { findings, finding_count, unreadable_blocks, totals, scrub, seconds, ..Report::default() },
         wrong_data,
         superblock,
     })

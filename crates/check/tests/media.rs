@@ -16,6 +16,7 @@ const REPAIR: Options<'_> = Options {
     repair: true,
     scrub: false,
     accept_contents: false,
+    leave_unreadable: false,
     new_log: false,
     threads: 1,
     findings_max: 1000,
@@ -84,7 +85,12 @@ fn an_unreadable_sector_costs_what_is_in_it() {
     let inodes = (root.0 + 1) << geometry.block_bits;
     for (bad, lost) in [(inodes + 1024, 4), (0, 0)] {
         let sector = bad..bad + 512;
-        let worn = Worn::new(Arc::new(device.clone_image()), vec![sector]);
+        let image = Arc::new(device.clone_image());
+        let worn = Worn::new(image.clone(), vec![sector]);
+        // At the start of a machine nobody decides that it is lost.
+        let report = check(worn.clone(), None, &Options { leave_unreadable: true, ..REPAIR }).unwrap();
+        assert!(!report.repaired && report.unreadable_blocks == 1 && !report.is_sound(), "{}", text(&report));
+        assert_eq!(image.counters().writes, 0);
         let report = check(worn, None, &REPAIR).unwrap();
         assert!(report.repaired && report.is_sound(), "{}", text(&report));
         let left = report.totals.inodes;

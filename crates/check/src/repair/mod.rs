@@ -71,6 +71,9 @@ pub(crate) fn repair(
         }
         return accepted(device, log_device, options, report, &scrubbed.wrong_data);
     }
+    if options.leave_unreadable && report.unreadable_blocks > 0 {
+        return Ok(report);
+    }
     report.actions = Repair::run(device, log_device, superblock, options)?;
     let after = look_again(device, log_device, options)?;
     if options.accept_contents && !after.wrong_data.is_empty() {

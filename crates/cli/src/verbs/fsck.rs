@@ -44,7 +44,8 @@ pub struct Fsck {
     /// Repair all that can be repaired without asking
     #[arg(short = 'y', long = "yes", group = "answer")]
     yes: bool,
-    /// As -y, for the start of the machine: a volume that was closed cleanly is not looked at
+    /// As -y, for the start of the machine: a volume that was closed cleanly is not looked at, and one whose metadata the
+    /// device cannot read is left alone
     #[arg(short = 'p', long, visible_short_alias = 'a', group = "answer")]
     preen: bool,
     /// Check a mounted volume, named by its directory or image, as it is now; nothing waits, and it goes on being changed
@@ -286,6 +287,7 @@ impl Fsck {
             repair,
             scrub: self.scrub,
             accept_contents: self.accept_contents,
+            leave_unreadable: self.preen,
             new_log: self.new_log,
             findings_max: self.findings_max,
             progress: Some(&progress),
