@@ -24,6 +24,7 @@ use crate::planted::{Bug, planted};
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};
+use myriad_format::log::PendingFree;
 use myriad_format::{FsBlock, Lsn, header};
 use myriad_log::{Checkpoint, Log, LogPlace};
 use std::sync::atomic::Ordering;
@@ -76,12 +77,15 @@ struct ClosedEpoch {
 }
 
 /// Ends the open epoch behind the closed gate, and begins the next one.
-fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>) -> Result<ClosedEpoch> {
+/// Freed extents that are `waiting` for the trees, and those of this epoch, count in the next one as long as they wait: each
+/// checkpoint names them, and whoever frees faster than they are put into the trees is held up.
+fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waiting: usize) -> Result<ClosedEpoch> {
     let mut txn = Txn::behind(volume, closed);
     let prepared = volume.prepare_capture(&mut txn);
     txn.finish(prepared)?;
     let epoch = &volume.epoch;
-    epoch.log_bytes.store(0, Ordering::Relaxed);
+    let waiting = waiting + epoch.freed.lock().limbo.len();
+    epoch.log_bytes.store((waiting * PendingFree::SIZE) as u64, Ordering::Relaxed);
     epoch.ordered_count.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
         number: epoch.number.fetch_add(1, Ordering::Release),
@@ -192,12 +196,17 @@ impl Checkpointer {
         self.log.as_ref().map(Log::used)
     }
 
-    /// Empties a log that will not be written to, so that no later opening replays it over newer blocks.
+    /// Empties a log that will not be written to, so that no later opening replays it over newer blocks: everything that it
+    /// holds goes home, and only when it is empty does anything change there. Blocks that it held as freed are in no tree
+    /// until the first checkpoint after that.
     pub fn retire_log(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
+        let Some(log) = self.log.take() else { return Ok(()) };
+        self.fetch_overlay(volume, u64::MAX)?;
+        self.away.append(&mut volume.cache.take_recovered());
+        self.write_home(volume, u64::MAX)?;
+        volume.device_flush()?;
+        myriad_log::format(place, log.head()).map_err(|error| volume.log_error(error))?;
         self.settle(volume)?;
-        if let Some(log) = self.log.take() {
-            myriad_log::format(place, log.head()).map_err(|error| volume.log_error(error))?;
-        }
         Ok(())
     }
 
@@ -215,11 +224,15 @@ impl Checkpointer {
     pub fn bring_home(&mut self, volume: &Volume) -> Result<()> {
         // What a failed checkpoint logged is not durable, and must not go home.
         self.check_running(volume)?;
-        if volume.order == Order::Log {
-            self.away.append(&mut volume.cache.take_recovered());
-            self.write_home(volume, u64::MAX)?;
+        if volume.order != Order::Log {
+            return Ok(());
         }
-        Ok(())
+        self.away.append(&mut volume.cache.take_recovered());
+        let result = self.write_home(volume, u64::MAX);
+        if let Err(error) = &result {
+            volume.shut_down(error);
+        }
+        result
     }
 
     /// Whether some logged change is not home yet, or blocks wait for the trees.
@@ -256,9 +269,21 @@ impl Checkpointer {
     /// Makes everything durable and brings everything home, so that the log is empty and the trees know all free space.
     /// False if operations that go on beside it kept it from getting there.
     pub fn settle(&mut self, volume: &Volume) -> Result<bool> {
+        self.check_running(volume)?;
+        let result = self.settle_running(volume);
+        if let Err(error) = &result {
+            volume.shut_down(error);
+        }
+        result
+    }
+
+    fn settle_running(&mut self, volume: &Volume) -> Result<bool> {
         let mut settled = false;
-        // Each run may leave work for the next: frees wait for their own epoch, chunks for their last inode.
-        for _ in 0..8 {
+        // Each run may leave work for the next: frees wait for their own epoch, chunks for their last inode. A long list of
+        // freed blocks goes to the trees in as many runs as it takes.
+        let mut rounds = 8;
+        while rounds > 0 {
+            let waiting = self.released.len();
             self.run(volume)?;
             self.fetch_overlay(volume, u64::MAX)?;
             self.away.append(&mut volume.cache.take_recovered());
@@ -267,6 +292,7 @@ impl Checkpointer {
             if settled {
                 break;
             }
+            rounds -= u32::from(self.released.len() >= waiting);
         }
         if !planted(Bug::SkipFlush) {
             volume.device_flush()?;
@@ -288,7 +314,7 @@ impl Checkpointer {
         volume.release_empty_chunks()?;
 
         let closed = volume.cache.gate.close();
-        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed)?;
+        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
         if dirty.is_empty() && freed.limbo.is_empty() && freed.revokes.is_empty() && ordered.is_empty() {
             drop(closed);
             self.durable = number + 1;
@@ -390,11 +416,12 @@ impl Checkpointer {
         }
     }
 
-    /// Puts blocks that a durable epoch freed into the free-space trees.
+    /// Puts blocks that a durable epoch freed into the free-space trees, as many as are good for one checkpoint.
     fn release(&mut self, volume: &Volume) -> Result<()> {
-        let mut released = std::mem::take(&mut self.released);
-        released.sort_unstable();
-        volume.release_blocks(&released)
+        self.released.sort_unstable();
+        let done = volume.release_blocks(&self.released)?;
+        self.released.drain(..done);
+        Ok(())
     }
 
     /// Brings blocks home while the log is more than half full, or the cache is full of blocks that are away.
@@ -483,9 +510,14 @@ impl Checkpointer {
             }
             Home::Gone => None,
         };
-        write_frames(volume, &home, lsn_of, |frames| self.keep(volume, frames.iter().map(|&(block, _)| block)))?;
+        let written =
+            write_frames(volume, &home, lsn_of, |frames| self.keep(volume, frames.iter().map(|&(block, _)| block)));
+        if written.is_err() {
+            // Those that did not arrive still hold the log's tail.
+            keep.extend(home.iter().map(|&(_, index)| index));
+        }
         self.away = keep;
-        Ok(())
+        written
     }
 
     fn write_ordered(&mut self, volume: &Volume, mut ordered: Vec<(u64, u32)>) -> Result<()> {
@@ -577,7 +609,7 @@ impl Checkpointer {
         self.release(volume)?;
         volume.release_empty_chunks()?;
         let closed = volume.cache.gate.close();
-        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed)?;
+        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
         let cache = &volume.cache;
         let mut home: Vec<(u64, u32)> = Vec::with_capacity(dirty.len());
         for index in dirty {
@@ -612,14 +644,35 @@ impl Checkpointer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Errno;
     use crate::volume::testing;
-    use myriad_device::MemoryDevice;
+    use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+    use std::sync::Arc;
+
+    /// A write home that failed outside of a checkpoint was forgotten: the log's tail passed the blocks, and a volume that was
+    /// closed then was said to be clean.
+    #[test]
+    fn what_did_not_get_home_holds_the_tail() {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        let volume = testing::volume(device.clone());
+        for i in 0..200 {
+            testing::new_file(&volume, format!("file {i}").as_bytes());
+        }
+        volume.commit_now().unwrap();
+        let mut checkpointer = volume.checkpointer.lock();
+        let away = checkpointer.away.clone();
+        assert!(away.len() > 3);
+        device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::IO.raw_os_error());
+        assert!(checkpointer.bring_home(&volume).is_err());
+        assert!(away.iter().all(|index| checkpointer.away.contains(index)));
+        assert!(volume.check_not_shut_down().is_err());
+    }
 
     /// Between being listed and being written home, a block was freed, and its frame became a file's private page: that
     /// page was written over the block, which the committed state still had.
     #[test]
     fn a_frame_that_became_a_page_does_not_go_home() {
-        let volume = testing::volume(std::sync::Arc::new(MemoryDevice::new(16 << 20)));
+        let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
         for i in 0..200 {
             testing::new_file(&volume, format!("file {i}").as_bytes());
         }

@@ -212,6 +212,11 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Bytes that the changes so far add to the log.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
     /// Frees blocks: they go to limbo until this epoch is durable.
     pub fn block_free(&mut self, start: FsBlock, length: u32) {
         self.changed = true;

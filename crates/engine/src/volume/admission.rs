@@ -178,7 +178,7 @@ impl Volume {
     /// Waits for limbo to let go of its blocks, until there are `blocks` to spare or no more come.
     #[cold]
     fn find_space(&self, blocks: u64, share: Share) -> Result<()> {
-        for _ in 0..3 {
+        loop {
             let before = self.totals.ready_blocks.load(Ordering::Relaxed);
             self.commit_now()?;
             self.checkpointer.lock().release_now(self)?;

@@ -195,14 +195,25 @@ impl Volume {
     }
 
     /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then.
-    pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<()> {
-        // Each free may touch a leaf of either tree, and what is inside the gate cannot evict.
-        for batch in released.chunks(64) {
+    /// Returns how many of the extents, from the first on: where they lie apart, each changes a leaf of either tree, and what
+    /// all of them change might fit neither a checkpoint nor the cache.
+    pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<usize> {
+        let log_bytes = &self.epoch.log_bytes;
+        let begun = log_bytes.load(Ordering::Relaxed);
+        let mut done = 0;
+        while done < released.len() && log_bytes.load(Ordering::Relaxed).saturating_sub(begun) <= self.release_max {
+            // What is inside the gate cannot evict.
             if !self.cache.has_room() {
                 self.cache.sweep(false);
             }
+            let mut batch = &released[done..][..64.min(released.len() - done)];
             let mut txn = Txn::enter(self);
+            let mut count = 0;
             let result = batch.iter().try_for_each(|&(start, length)| {
+                if count > 0 && txn.log_bytes() > self.release_max {
+                    return Ok(());
+                }
+                count += 1;
                 let ag = self.geometry.ag_of(start);
                 let at = self.geometry.ag_block_of(start);
                 // Pointers that were freed without having been followed.
@@ -214,6 +225,8 @@ impl Volume {
                 Ok(())
             });
             txn.finish(result)?;
+            batch = &batch[..count];
+            done += count;
             if self.options.discard {
                 for &(start, length) in batch {
                     let bits = self.geometry.block_bits;
@@ -222,7 +235,7 @@ impl Volume {
                 }
             }
         }
-        Ok(())
+        Ok(done)
     }
 
     /// Gives back the blocks of inode chunks that have no inode left.

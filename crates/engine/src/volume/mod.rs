@@ -105,6 +105,8 @@ pub(crate) struct Volume {
     /// Log bytes of an epoch at which a checkpoint is due, and at which operations wait for one.
     log_soft: u64,
     log_hard: u64,
+    /// Bytes of log that putting freed blocks into the trees may cost at a time.
+    release_max: u64,
     /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
     pub dirty_data_soft: u64,
     pub dirty_data_max: u64,
@@ -233,6 +235,7 @@ impl Volume {
             shut_down_reason: Mutex::new(String::new()),
             log_soft: log_capacity / 12,
             log_hard: log_capacity / 8,
+            release_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
             dirty_data_soft: (frames / 16).min(DIRTY_SOFT_BYTES >> geometry.block_bits),
             dirty_data_max: frames / 4,
             overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
@@ -356,6 +359,11 @@ pub(crate) mod testing {
     /// A new volume on a device, with nothing going on behind the test's back.
     pub fn volume(device: Arc<dyn BlockDevice>) -> Volume {
         crate::mkfs::format(device.clone(), None, &MkfsOptions::default()).unwrap();
+        open(device)
+    }
+
+    /// What a device holds, before anything is made of what its log says.
+    pub fn open(device: Arc<dyn BlockDevice>) -> Volume {
         let mut block = AlignedBuf::zeroed(4096);
         device.read(0, &mut block).unwrap();
         let superblock = Superblock::decode(&block, FsBlock(0)).unwrap();

@@ -1,0 +1,63 @@
+//! Space that is freed in many pieces, and space that is found in many pieces.
+
+use myriad_check::{Options, check};
+use myriad_device::MemoryDevice;
+use myriad_engine::{AllocateMode, Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use std::sync::Arc;
+
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+
+fn volume(size: u64, mkfs: MkfsOptions) -> (Arc<MemoryDevice>, Fs) {
+    let device = Arc::new(MemoryDevice::new(size));
+    Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(7), ..mkfs }).unwrap();
+    let fs = open(&device);
+    (device, fs)
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Fs {
+    let options = MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
+    Fs::open_device(device.clone(), None, options).unwrap()
+}
+
+fn check_silent(device: &Arc<MemoryDevice>) {
+    let report = check(device.clone(), None, &Options { threads: 1, ..Options::default() }).unwrap();
+    assert!(report.is_sound(), "{:#?}", report.findings);
+}
+
+/// What an epoch had freed went to the free-space trees in the next one, all of it: scattered over many leaves it was more
+/// than a checkpoint may take, the volume was shut down, and again at each opening.
+#[test]
+fn many_pieces_freed_at_once_reach_the_trees_in_several_checkpoints() {
+    const BLOCK: u64 = 512;
+    const GONE: u64 = 600;
+    let mkfs = MkfsOptions { block_size: 512, log_size: Some(34 * 4096), ..MkfsOptions::default() };
+    let (device, fs) = volume(32 << 20, mkfs);
+    let session = fs.session(Cred::root());
+    // Every other block is to become a hole, and of 32 holes one later than the others: a leaf or two for each.
+    let [kept, holes, gone] = ["kept", "holes", "gone"].map(|name| session.open(name, WRITE).unwrap());
+    for piece in 0..32 * GONE {
+        let place = 2 * piece * BLOCK;
+        kept.allocate(AllocateMode::Extend, place, BLOCK).unwrap();
+        let other = if piece % 32 == 31 { &gone } else { &holes };
+        other.allocate(AllocateMode::Extend, place, BLOCK).unwrap();
+    }
+    drop((kept, holes, gone));
+    session.unlink("holes").unwrap();
+    fs.sync().unwrap();
+    fs.drop_caches().unwrap();
+    let free = fs.statfs().unwrap().free_blocks;
+    session.unlink("gone").unwrap();
+    fs.sync().unwrap();
+    assert!(fs.statfs().unwrap().free_blocks >= free + GONE);
+    // Not all of them are there yet. The next opening goes on from where this one was.
+    let cut = Arc::new(device.clone_image());
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&device);
+    check_silent(&cut);
+    let fs = open(&cut);
+    assert!(fs.statfs().unwrap().free_blocks >= free + GONE);
+    fs.session(Cred::root()).create("new", 0o600).unwrap();
+    fs.close().unwrap();
+    check_silent(&cut);
+}
