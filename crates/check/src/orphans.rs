@@ -1,8 +1,9 @@
-//! The list of orphans: inodes without a name that were still open.
+//! The list of orphans: inodes without a name that were still open, and files that were to be cut to their size.
 
 use crate::context::{Context, SlotTable, slot_bit};
 use crate::findings::number;
 use crate::report::Place;
+use myriad_format::inode::S_IFREG;
 use myriad_format::superblock::OrphanHeader;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 
@@ -32,7 +33,8 @@ pub(crate) fn check_orphans(context: &Context<'_>, slots: &SlotTable) -> u64 {
                 None => context.report(number::ORPHAN, place, format!("names inode {ino}, which does not exist")),
                 Some(slot) => {
                     let before = slot.set(slot_bit::ORPHAN);
-                    if before & slot_bit::NO_LINKS == 0 {
+                    // A file with a name was to be cut to its size when the power went.
+                    if before & slot_bit::NO_LINKS == 0 && slot.file_type() != (S_IFREG >> 12) as u8 {
                         context.report(number::ORPHAN, place, format!("names inode {ino}, which has links"));
                     }
                     if before & slot_bit::ORPHAN != 0 {

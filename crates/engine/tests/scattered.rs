@@ -61,3 +61,23 @@ fn many_pieces_freed_at_once_reach_the_trees_in_several_checkpoints() {
     fs.close().unwrap();
     check_silent(&cut);
 }
+
+/// What was allocated was counted beside the promise for all of it: with more than one piece, half of what is free was all
+/// that could be had.
+#[test]
+fn most_of_the_free_space_can_be_allocated_at_once() {
+    let (device, fs) = volume(64 << 20, MkfsOptions { ag_size: Some(8 << 20), ..MkfsOptions::default() });
+    let session = fs.session(Cred::root());
+    let free = fs.statfs().unwrap().free_blocks;
+    let most = free / 10 * 9;
+    let file = session.open("large", WRITE).unwrap();
+    file.allocate(AllocateMode::Extend, 0, most * 4096).unwrap();
+    assert!(fs.statfs().unwrap().free_blocks <= free - most);
+    file.truncate(0).unwrap();
+    fs.sync().unwrap();
+    // Of what was promised nothing is kept.
+    file.allocate(AllocateMode::Zero { keep_size: false }, 0, most * 4096).unwrap();
+    drop((file, session));
+    fs.close().unwrap();
+    check_silent(&device);
+}

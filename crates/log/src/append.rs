@@ -12,22 +12,27 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Makes an empty log: nothing in it is valid. `first_lsn`, in whole units, is the LSN of the first checkpoint; unless
-/// the volume id is new or [`erase`] has seen the ring, it must lie beyond every LSN used before.
+/// the volume id is new or [`erase`] has seen the ring, it must lie beyond every LSN used before, and outside of what a
+/// log that is there needs: at its head. A crash in here leaves that log, or the empty one.
 pub fn format(place: &LogPlace, first_lsn: Lsn) -> Result<(), LogError> {
     let ring = place.ring()?;
     if first_lsn.0 % ring.unit != 0 || first_lsn.0 > POSITION_MAX {
         return Err(LogError::Place { field: "first lsn", value: first_lsn.0 });
     }
-    let anchor = Anchor { slot: 0, sequence: 1, tail: first_lsn };
-    let bytes = anchor.encode(place, &ring);
+    // A log that is there already stays what it was until the new anchor lies over the one that counts. What does not
+    // count, and what lies where the first checkpoint will, goes before.
+    let slot = Anchor::read(place, &ring).map_or(0, |anchor| anchor.slot);
+    let anchor = Anchor { slot, sequence: 1, tail: first_lsn };
+    let other = Anchor { slot: 1 - slot, ..anchor };
     let zeros = vec![0; ring.unit as usize];
-    // No order among them: a crash in here leaves a volume that was never made.
     let writes = [
         WriteRequest { offset: ring.offset(first_lsn), parts: &[&zeros] },
-        WriteRequest { offset: place.start, parts: &[&bytes, &zeros] },
+        WriteRequest { offset: other.offset(place, &ring), parts: &[&zeros] },
     ];
-    let done = place.device.write_many(&writes).and_then(|()| place.device.flush());
-    done.map_err(|source| LogError::Io { op: "format", offset: place.start, source })
+    let device = &place.device;
+    let done = device.write_many(&writes).and_then(|()| device.flush());
+    let done = done.and_then(|()| device.write(anchor.offset(place, &ring), &anchor.encode(place, &ring)));
+    done.and_then(|()| device.flush()).map_err(|source| LogError::Io { op: "format", offset: place.start, source })
 }
 
 /// Erases what looks like checkpoints of this volume in a place where no log has been made yet: for a volume id that may

@@ -565,6 +565,29 @@ fn format_forgets() {
     assert_eq!(open(&place).1.checkpoints, 0);
 }
 
+/// A log was emptied in one batch of writes: of a ring that had wrapped, the new anchor without the zeros, or the zeros
+/// without the new anchor, was a log that could not be read.
+#[test]
+fn power_loss_while_a_log_is_emptied_leaves_the_old_one_or_none() {
+    let mut random = Random(11);
+    for round in 0..4000 {
+        let (disk, place) = new_log(7);
+        let mut log = open(&place).0;
+        for lap in 0..10 + round % 7 {
+            append(&mut log, filler(1 + lap % 2, 1, lap as u8));
+            log.set_tail(log.head());
+            log.write_anchor().unwrap();
+        }
+        let (head, last) = (log.head(), log.last());
+        disk.set_fuse(Some(round % 6));
+        let done = format(&place, head).is_ok();
+        disk.lose_power(&mut random);
+        let recovered = open(&place).1;
+        assert_eq!(recovered.head, head, "round {round}");
+        assert!(recovered.last == last && !done || recovered.last.is_none(), "round {round}: {:?}", recovered.last);
+    }
+}
+
 #[test]
 fn hostile_anchors() {
     let check = |at: usize, value: u64, expected| {

@@ -296,8 +296,9 @@ impl Repair {
                 return None;
             }
         }
-        let (extents, nodes, is_damaged) = self.take_map(ino, raw);
         let needed = raw.size.get().div_ceil(self.reader.block_size() as u64);
+        let (mut extents, nodes, is_damaged) = self.take_map(ino, raw);
+        let is_cut = raw.file_type() == S_IFREG && self.orphans.contains(&ino) && self.cut(&mut extents, needed);
         let covered =
             extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
         if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
@@ -308,14 +309,33 @@ impl Repair {
         }
         let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
         let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
-        if is_damaged {
-            self.act(format!("inode {ino}: its file map was damaged; {blocks} blocks are left"));
+        if is_damaged || is_cut {
+            self.act(match is_damaged {
+                true => format!("inode {ino}: its file map was damaged; {blocks} blocks are left"),
+                false => format!("inode {ino}: blocks past its end were freed"),
+            });
             // Until the map is written anew, the inode keeps what there is, and its nodes are nobody else's.
             self.maps.insert(ino, Salvaged { extents, nodes, blocks: blocks + attribute_blocks });
         } else {
             raw.set_block_total(blocks + nodes.len() as u64 + attribute_blocks);
         }
         Some((data_len, attributes))
+    }
+
+    /// Gives back what lies past the first `needed` blocks of a file; false if there was nothing.
+    fn cut(&mut self, extents: &mut Vec<Extent>, needed: u64) -> bool {
+        let mut is_cut = false;
+        extents.retain_mut(|extent| {
+            let kept = needed.saturating_sub(extent.file_block.0).min(u64::from(extent.length));
+            let gone = u64::from(extent.length) - kept;
+            if gone > 0 {
+                self.blocks.release(extent.start.offset_by(kept), gone);
+                extent.length = kept as u32;
+                is_cut = true;
+            }
+            kept > 0
+        });
+        is_cut
     }
 
     /// The extents of an inode that nobody else has, its tree's nodes, and whether anything had to go.

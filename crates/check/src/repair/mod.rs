@@ -36,9 +36,9 @@ use crate::superblock;
 use build::write;
 use myriad_device::BlockDevice;
 use myriad_format::inode::RawInode;
-use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::superblock::{OrphanHeader, Superblock, feature, seam};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -162,12 +162,15 @@ struct Repair {
     items: Vec<Item>,
     /// File maps to be written anew.
     maps: BTreeMap<Ino, inodes::Salvaged>,
+    /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
+    orphans: BTreeSet<Ino>,
     /// The inode block at hand.
     at_hand: Option<(FsBlock, Vec<u8>, bool)>,
     /// The free run that blocks are taken from: start and length.
     free_run: (u64, u64),
-    /// Groups before it can spare nothing.
+    /// Groups before it can spare nothing, if this part of a group (a power of two) is kept.
     spare_group: u32,
+    kept_shift: u32,
     now: i64,
     has_xattr: bool,
     has_acl: bool,
@@ -177,8 +180,9 @@ struct Repair {
     unvouched: Blocks,
 }
 
-/// Of a group's blocks the part that stays for its own trees, as long as another group has more.
-const SPARE_PART: u64 = 16;
+/// Of a group's blocks a sixteenth stays for its own trees as long as another group has more; then less and less.
+const KEPT_SHIFT: u32 = 4;
+const KEPT_SHIFT_MAX: u32 = 32;
 
 /// What is free in a group.
 struct Room {
@@ -212,6 +216,11 @@ impl Repair {
     ) -> Result<Self, CheckError> {
         let geometry = superblock.geometry();
         let mut actions = Vec::new();
+        // What is read of the log may sit in a volatile cache, if its writer died and not the machine. Before it goes home
+        // it must be where it will be found again.
+        for device in [Some(device), log_device].into_iter().flatten() {
+            device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })?;
+        }
         let is_copy = superblock::find(&**device)?.1.is_some();
         let replayed = replay(device, log_device, &superblock, is_copy)?;
         let is_log_lost = replayed.is_lost();
@@ -244,9 +253,11 @@ impl Repair {
             chunks: BTreeMap::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
+            orphans: BTreeSet::new(),
             at_hand: None,
             free_run: (0, 0),
             spare_group: 0,
+            kept_shift: KEPT_SHIFT,
             now: options.now,
             has_xattr: false,
             has_acl: false,
@@ -285,6 +296,7 @@ impl Repair {
         if self.superblock.log_device == [0; 16] && self.superblock.log_blocks.get() > 0 {
             self.blocks.claim(FsBlock(self.superblock.log_start.get()), self.superblock.log_blocks.get());
         }
+        self.read_orphans();
         self.find_inodes()?;
         self.write_maps()?;
         self.walk_names()?;
@@ -297,6 +309,22 @@ impl Repair {
         self.flush()?;
         self.write_superblocks()?;
         self.flush()
+    }
+
+    /// Reads the list of orphans, as far as it can be believed.
+    fn read_orphans(&mut self) {
+        let mut next = FsBlock(self.superblock.orphan_root.get());
+        let mut buf = self.reader.new_buffer();
+        let mut met = BTreeSet::new();
+        while next != FsBlock::NONE && met.insert(next) {
+            if self.reader.read(next, BlockKind::Orphans, 0, &mut buf).is_err() {
+                return;
+            }
+            let header = *OrphanHeader::read(&buf);
+            let list = buf[OrphanHeader::SIZE..].chunks_exact(8).take(header.count.get() as usize);
+            self.orphans.extend(list.map(|ino| Ino(u64::from_le_bytes(ino.try_into().expect("eight bytes")))));
+            next = FsBlock(header.next.get());
+        }
     }
 
     fn flush(&self) -> Result<(), CheckError> {
@@ -360,25 +388,31 @@ impl Repair {
 
     /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
     fn spare_run(&mut self) -> Result<(u64, u64), CheckError> {
-        while self.spare_group < self.ag_used {
-            let ag = AgNo(self.spare_group);
-            let room = self.room_in(ag);
-            if room.free > u64::from(self.geometry.blocks_in(ag)) / SPARE_PART {
-                return Ok(room.longest);
+        loop {
+            while self.spare_group < self.ag_used {
+                let ag = AgNo(self.spare_group);
+                let kept = u64::from(self.geometry.blocks_in(ag)) >> self.kept_shift;
+                let Room { free, longest: (start, length) } = self.room_in(ag);
+                if free > kept {
+                    return Ok((start, length.min(free - kept)));
+                }
+                self.spare_group += 1;
             }
-            self.spare_group += 1;
+            if self.ag_used < self.geometry.ag_count {
+                let ag = AgNo(self.ag_used);
+                self.ag_used += 1;
+                self.claim_fixed(ag);
+                // Before anything lies in it: a repair cut short leaves a volume that knows of the group.
+                self.mark_in_use()?;
+                self.act(format!("took group {ag} into use"));
+            } else if self.kept_shift < KEPT_SHIFT_MAX {
+                // All groups again, for a part of what was kept.
+                self.kept_shift += 4;
+                self.spare_group = 0;
+            } else {
+                return Ok((0, 0));
+            }
         }
-        if self.ag_used < self.geometry.ag_count {
-            let ag = AgNo(self.ag_used);
-            self.ag_used += 1;
-            self.claim_fixed(ag);
-            // Before anything lies in it: a repair cut short leaves a volume that knows of the group.
-            self.mark_in_use()?;
-            self.act(format!("took group {ag} into use"));
-            return Ok(self.room_in(ag).longest);
-        }
-        let rooms = (0..self.ag_used).map(|ag| self.room_in(AgNo(ag)));
-        Ok(rooms.max_by_key(|room| room.free).map_or((0, 0), |room| room.longest))
     }
 
     fn room_in(&self, ag: AgNo) -> Room {

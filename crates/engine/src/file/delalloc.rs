@@ -18,6 +18,7 @@ use crate::volume::{Share, Volume};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U64};
@@ -287,7 +288,8 @@ fn write_part(
     };
     let written = match put() {
         Err(Error::Refused(Errno::NOSPC)) if volume.has_promises() => {
-            flush_all(volume)?;
+            // What another file's flush meets, whoever syncs that file is told; here as below.
+            let _ = flush_all(volume);
             put()?
         }
         written => written?,
@@ -297,7 +299,7 @@ fn write_part(
         flush(volume, file)?;
     }
     if dirty > volume.dirty_data_max {
-        flush_all(volume)?;
+        let _ = flush_all(volume);
         volume.commit_now()?;
     } else if dirty > volume.dirty_data_soft {
         volume.wake_background(true);
@@ -350,16 +352,17 @@ pub(super) fn drop_set_id(volume: &Volume, cred: &Cred, file: &OpenFile) -> Resu
     })
 }
 
-/// Flushes the dirty files that nobody is using right now: for whoever needs memory while holding a file's data lock.
+/// Flushes the dirty files that nobody is using right now: for whoever needs memory or space while holding a file's data
+/// lock. A file that cannot be flushed stays dirty, and is told of when it is synced.
 pub(crate) fn flush_idle(volume: &Volume) -> Result<()> {
     let files = volume.files.dirty.lock().clone();
     for file in files {
         if let Some(data) = file.data.try_write() {
-            flush_locked(volume, &file, data, Enter::Direct)?;
+            let _ = flush_locked(volume, &file, data, Enter::Direct);
         }
     }
     unlist_flushed(volume);
-    Ok(())
+    volume.check_not_shut_down()
 }
 
 /// What was flushed leaves the list of dirty files.
@@ -408,7 +411,7 @@ pub(crate) fn flush(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
 }
 
 /// How a flush begins its transaction.
-enum Enter {
+pub(super) enum Enter {
     /// As any operation: it may have to wait for a checkpoint.
     Throttled,
     /// For whoever makes room, perhaps for a checkpoint.
@@ -451,22 +454,35 @@ fn flush_locked(
 }
 
 /// What a transaction of a flush has done.
-enum Flushed {
+pub(super) enum Flushed {
     Some,
     All,
     /// Nothing: the file's inode is being freed.
     Gone,
 }
 
-/// Flushes a file's pages in one transaction, and its size and times. Of data with checksums,
-/// which overwrites out of place, a long list goes in several: those before the last show no size that was not there,
-/// and what they map past it, nobody reads.
-fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter: &Enter) -> Result<Flushed> {
+/// Flushes a file's pages in one transaction, and its size and times. A list of many runs, each of which may change a leaf of
+/// the file's map, goes in several; of data with checksums, which overwrites out of place, a list of many pages. Those
+/// before the last show no size that was not there; a file that has pages mapped past it is on the list of orphans, so
+/// that the next opening frees them if the last part never came.
+pub(super) fn flush_pages(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    data: &mut FileData,
+    enter: &Enter,
+) -> Result<Flushed> {
     // What a cut leaves and what comes after it go together; all of that is new and overwrites nothing.
-    let in_parts = volume.geometry.has_checksums && !data.emptied;
-    let most = if in_parts { volume.overwrite_pages_max } else { usize::MAX };
+    let mut room = if data.emptied { usize::MAX } else { volume.overwrite_pages_max };
+    let mut next = None;
+    let mut fits = |block: u64| {
+        let continues = next == Some(block) && !volume.geometry.has_checksums;
+        next = Some(block + 1);
+        let left = room.checked_sub(usize::from(!continues));
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
     let page = |(&block, &frame)| Page { block, frame, checksum: checksums::of_page(volume, frame) };
-    let pages: Vec<Page> = data.pages.iter().take(most).map(page).collect();
+    let pages: Vec<Page> = data.pages.iter().take_while(|&(&block, _)| fits(block)).map(page).collect();
     let is_last = pages.len() == data.pages.len();
     let node = file.node();
     let mut txn = match enter {
@@ -496,6 +512,12 @@ fn flush_pages(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, enter
             raw.size = U64::new(data.size);
             raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
             raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
+            if mem::take(&mut data.mapped_past) && raw.nlink.get() > 0 {
+                volume.orphans.lock().remove(&file.ino.0);
+            }
+        } else if pages.last().is_some_and(|page| page.block * volume.cache.block_size() as u64 >= raw.size.get()) {
+            data.mapped_past = true;
+            volume.orphans.lock().insert(file.ino.0);
         }
         inode::write(txn, file.ino, &raw)?;
         publish_pages(txn, mapped, data.passing);

@@ -92,6 +92,8 @@ pub(crate) struct FileData {
     pub loaded: bool,
     /// A truncation to nothing that has not reached the inode: its extents are void.
     pub emptied: bool,
+    /// A flush in parts has mapped pages past the size that the inode has until the last part.
+    pub mapped_past: bool,
     /// On the list of files to flush.
     pub listed: bool,
     /// The last writer will not read what it wrote: its pages need not stay once they are written.

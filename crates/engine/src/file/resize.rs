@@ -13,13 +13,15 @@ use crate::types::{AllocateMode, Cred};
 use crate::volume::{MAP_BLOCKS, Share, Volume};
 use myriad_format::FileBlock;
 use myriad_format::extent::{Extent, LENGTH_MAX};
-use myriad_format::inode::fork;
+use myriad_format::inode::{S_IFREG, fork};
 use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U64};
 
 /// Extents freed in one transaction.
 const EXTENTS_PER_TXN: usize = 256;
+/// Extents looked at before others may evict what was read for it: a map may be larger than the cache.
+const EXTENTS_PER_LOOK: u32 = 1024;
 
 /// Sets the size of a file. What is cut off is gone; what is added reads as zero. The times change even if the size does
 /// not.
@@ -80,6 +82,16 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         drop_page_range(volume, data, 0..u64::MAX);
         data.emptied = true;
         data.size = 0;
+        set_ahead(volume, file, data, true);
+        return Ok(());
+    }
+    if data.emptied {
+        // The inode still has the old content, until the flush that brings the new one: of that alone something is cut.
+        if let Some(frame) = tail {
+            volume.cache.arena.write(frame)[within..].fill(0);
+        }
+        drop_page_range(volume, data, first_gone..u64::MAX);
+        data.size = size;
         set_ahead(volume, file, data, true);
         return Ok(());
     }
@@ -160,10 +172,15 @@ pub(crate) fn allocate(
     }
     let end = range_end(offset, length)?;
     delalloc::drop_set_id(volume, cred, file)?;
-    // The map must be the inode's, with nothing pending over it.
-    delalloc::flush(volume, file)?;
-    let mut data = file.data.write();
-    load(volume, file, &mut data)?;
+    // The map must be the inode's, and not one that the next flush will void.
+    let mut data = loop {
+        delalloc::flush(volume, file)?;
+        let mut data = file.data.write();
+        load(volume, file, &mut data)?;
+        if !data.emptied {
+            break data;
+        }
+    };
     let result = allocate_locked(volume, file, &mut data, mode, offset..end);
     finish_change(volume, file, data, result)
 }
@@ -179,17 +196,14 @@ fn allocate_locked(
     match mode {
         AllocateMode::Extend | AllocateMode::KeepSize => {
             let promised = promise_holes(volume, file, start, end, false)?;
-            let result = fill_holes(volume, file, start, end);
-            volume.unreserve(promised);
-            result?;
+            fill_holes(volume, file, start, end, promised)?;
         }
         AllocateMode::Punch => punch(volume, file, data, start, end)?,
         AllocateMode::Zero { .. } => {
             // Before anything goes: without room for it all, the content stays.
             let promised = promise_holes(volume, file, start, end, true)?;
-            let result = punch(volume, file, data, start, end).and_then(|()| fill_holes(volume, file, start, end));
-            volume.unreserve(promised);
-            result?;
+            punch(volume, file, data, start, end).inspect_err(|_| volume.unreserve(promised))?;
+            fill_holes(volume, file, start, end, promised)?;
         }
     }
     let grows = matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false });
@@ -213,10 +227,14 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
     }
     let whole = if punched { offset.div_ceil(block_size)..end / block_size } else { 0..0 };
     let mut wanted = 0;
-    {
+    while at < last {
+        // The data lock keeps the map as it is.
         let look = volume.look();
         let raw = inode::read_node(&look, file.node())?;
-        while at < last {
+        for _ in 0..EXTENTS_PER_LOOK {
+            if at >= last {
+                break;
+            }
             at = match extent::lookup(&mut &look, &raw, file.ino, at)? {
                 Mapping::Mapped(extent) => {
                     let until = extent.end().0.min(last.0);
@@ -234,20 +252,20 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
     Ok(wanted)
 }
 
-/// Allocates unwritten extents for the holes of a range of bytes, which have been promised their blocks.
-fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Result<()> {
+/// Allocates unwritten extents for the holes of a range of bytes, for which `promised` blocks have been promised.
+fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promised: u64) -> Result<()> {
     let block_size = volume.cache.block_size() as u64;
     let mut at = FileBlock(offset / block_size);
     let last = FileBlock(end.div_ceil(block_size));
     let mut goal = volume.block_of(file.ino);
     while at < last {
-        at = transact(volume, MAP_BLOCKS, |txn| {
+        let filled = transact(volume, MAP_BLOCKS, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
             let next = match extent::lookup(&mut &txn.look, &raw, file.ino, at)? {
                 Mapping::Mapped(extent) => {
                     goal = extent.start.offset_by(u64::from(extent.length));
-                    return Ok(extent.end());
+                    return Ok((extent.end(), 0));
                 }
                 Mapping::Hole { until } => until.min(last),
             };
@@ -259,9 +277,16 @@ fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64) -> Result
             source.settle(&mut raw);
             inode::write(txn, file.ino, &raw)?;
             goal = start.offset_by(u64::from(length));
-            Ok(FileBlock(at.0 + u64::from(length)))
-        })?;
+            Ok((FileBlock(at.0 + u64::from(length)), u64::from(length)))
+        });
+        let (next, taken) = filled.inspect_err(|_| volume.unreserve(promised))?;
+        // What has its blocks is no promise any more: counted twice, half of the volume would be all of it.
+        let kept = promised.min(taken);
+        volume.unreserve(kept);
+        promised -= kept;
+        at = next;
     }
+    volume.unreserve(promised);
     Ok(())
 }
 
@@ -315,11 +340,21 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
         return Err(Errno::NXIO.into());
     }
     let block_size = volume.cache.block_size() as u64;
-    let look = volume.look();
-    let raw = inode::read_node(&look, file.node())?;
     let blocks = data.size.div_ceil(block_size);
     let mut block = offset / block_size;
+    let mut looked = 0;
+    let mut look = Some(volume.look());
+    let raw = inode::read_node(look.as_ref().expect("just begun"), file.node())?;
+    if raw.file_type() != S_IFREG {
+        return Err(Errno::INVAL.into());
+    }
     while block < blocks {
+        looked += 1;
+        if looked % EXTENTS_PER_LOOK == 0 {
+            // The data lock keeps the map as it is.
+            look = None;
+        }
+        let look = look.get_or_insert_with(|| volume.look());
         // Pages are data; of the rest the map tells, up to the next page.
         let (is_data, until) = if data.pages.contains_key(&block) {
             (true, block + 1)
@@ -328,7 +363,7 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
             if data.emptied {
                 (false, page)
             } else {
-                match extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))? {
+                match extent::lookup(&mut &*look, &raw, file.ino, FileBlock(block))? {
                     Mapping::Mapped(extent) => (!extent.unwritten, extent.end().0.min(page)),
                     Mapping::Hole { until } => (false, until.0.min(page)),
                 }

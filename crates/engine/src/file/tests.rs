@@ -6,6 +6,7 @@ use crate::ops::Ops;
 use crate::session::Fs;
 use crate::types::{AllocateMode, Cred, MountOptions, OpenOptions};
 use crate::volume::{Volume, testing};
+use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::superblock::seam;
 
@@ -322,4 +323,78 @@ fn content(volume: &Volume, file: &Arc<OpenFile>) -> Vec<u8> {
     let mut bytes = vec![0; file.data.read().size as usize];
     assert_eq!(read(volume, file, &mut bytes, 0, false).unwrap(), bytes.len());
     bytes
+}
+
+/// A file cut to nothing keeps its old content until the new one is flushed. Cut again, to less than was written since, the
+/// old content was cut, too: power loss left a part of it, which is neither.
+#[test]
+fn a_second_cut_leaves_the_old_content_whole() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let volume = testing::volume(device.clone());
+    volume.write_superblock(seam::STATE_IN_USE).unwrap();
+    let file = open(&volume, "file");
+    put(&volume, &file, &[1; 40_000], 0);
+    flush(&volume, &file).unwrap();
+    volume.commit_now().unwrap();
+    truncate(&volume, &Cred::root(), &file, 0).unwrap();
+    put(&volume, &file, &[2; 40_960], 0);
+    truncate(&volume, &Cred::root(), &file, 5000).unwrap();
+    volume.commit_now().unwrap();
+    assert!(after_power_loss(&device, "file") == [1; 40_000]);
+    truncate(&volume, &Cred::root(), &file, 9000).unwrap();
+    flush(&volume, &file).unwrap();
+    volume.commit_now().unwrap();
+    let new = after_power_loss(&device, "file");
+    assert!(new[..5000] == [2; 5000] && new[5000..] == [0; 4000]);
+}
+
+/// Of a flush in several parts the first had mapped pages past the size, which comes with the last. Power was lost in
+/// between; when the file grew again, what had been written showed where zeros belong.
+#[test]
+fn a_flush_cut_short_leaves_nothing_past_the_end() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let volume = testing::volume(device.clone());
+    volume.write_superblock(seam::STATE_IN_USE).unwrap();
+    let file = open(&volume, "file");
+    put(&volume, &file, &[1; 700], 0);
+    flush(&volume, &file).unwrap();
+    for piece in 1..100 {
+        put(&volume, &file, &[2; 4096], 2 * piece * 4096);
+    }
+    let mut data = file.data.write();
+    let part = delalloc::flush_pages(&volume, &file, &mut data, &delalloc::Enter::Direct);
+    assert!(matches!(part, Ok(delalloc::Flushed::Some)) && data.pages.len() > 20);
+    drop(data);
+    volume.commit_now().unwrap();
+    let cut = Arc::new(device.clone_image());
+    let silent = |device: &Arc<MemoryDevice>| {
+        let report = check(device.clone(), None, &CheckOptions { threads: 1, ..CheckOptions::default() }).unwrap();
+        assert!(report.is_sound(), "{:#?}", report.findings);
+    };
+    silent(&cut);
+    let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+    let fs = Fs::open_device(cut.clone(), None, options.clone()).unwrap();
+    let reopened = fs.session(Cred::root()).open("file", OpenOptions::READ_WRITE).unwrap();
+    reopened.truncate(1 << 20).unwrap();
+    let mut bytes = vec![9; 1 << 20];
+    assert_eq!(reopened.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    assert!(bytes[..700] == [1; 700] && bytes[700..].iter().all(|&byte| byte == 0));
+    drop(reopened);
+    fs.close().unwrap();
+    silent(&cut);
+
+    // A repair before the next opening does as much.
+    let damaged = Arc::new(device.clone_image());
+    damaged.write(4096, &[0xee; 4096]).unwrap();
+    let repair = CheckOptions { repair: true, threads: 1, ..CheckOptions::default() };
+    let report = check(damaged.clone(), None, &repair).unwrap();
+    assert!(report.repaired && report.is_sound(), "{:#?}", report.remaining);
+    let fs = Fs::open_device(damaged, None, options).unwrap();
+    assert_eq!(fs.session(Cred::root()).lstat("file").unwrap().blocks, 8);
+
+    // With its last part nothing of it is left to do.
+    flush(&volume, &file).unwrap();
+    assert!(volume.orphans.lock().is_empty());
+    volume.commit_now().unwrap();
+    assert_eq!(after_power_loss(&device, "file").len(), 199 * 4096);
 }

@@ -14,7 +14,7 @@ use crate::types::Node;
 use crate::volume::Volume;
 use crate::xattr;
 use myriad_format::extent::FILE_BLOCK_MAX;
-use myriad_format::inode::{RawInode, fork};
+use myriad_format::inode::{RawInode, S_IFREG, fork};
 use myriad_format::{Corrupt, FileBlock, Ino};
 use zerocopy::little_endian::{I64, U32};
 
@@ -200,7 +200,10 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 raw => raw?,
             };
             if raw.nlink.get() > 0 {
-                // A file whose truncation was interrupted: it has a name and stays.
+                // A file whose truncation was interrupted, or its flush in parts: it has a name and stays.
+                if raw.file_type() != S_IFREG {
+                    return Err(Corrupt::Inode { ino, field: "mode of an orphan", value: raw.mode.get().into() }.into());
+                }
                 let from = raw.size.get().div_ceil(volume.geometry.block_size() as u64);
                 let done = free_range(txn, ino, &mut raw, FileBlock(from), EXTENTS_PER_TXN)?.is_none();
                 inode::write(txn, ino, &raw)?;
@@ -234,19 +237,26 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
     Ok(())
 }
 
-/// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before.
+/// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before. One
+/// that is damaged stays on the list: no reason to keep everybody from the volume.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
     let orphans: Vec<Ino> = volume.orphans.lock().iter().copied().map(Ino).collect();
     for ino in orphans {
-        let node = {
+        let found = || -> Result<Option<Node>> {
             let look = volume.look();
             let _lock = volume.lock_shared(ino);
             if !volume.orphans.lock().contains(&ino.0) {
-                continue;
+                return Ok(None);
             }
-            inode::node(ino, &inode::read(&look, ino)?)
+            Ok(Some(inode::node(ino, &inode::read(&look, ino)?)))
         };
-        reclaim(volume, node)?;
+        let reclaimed = found().and_then(|node| node.map_or(Ok(()), |node| reclaim(volume, node)));
+        match reclaimed {
+            Err(Error::Corrupt(_) | Error::Io { .. }) if volume.check_running().is_ok() => {
+                volume.stuck_orphans.lock().insert(ino.0);
+            }
+            other => other?,
+        }
     }
     Ok(())
 }

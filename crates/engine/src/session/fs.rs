@@ -188,8 +188,10 @@ impl Fs {
         }
         self.inner.check_process()?;
         volume.counters.bump(Count::syncs);
-        file::flush_all(volume)?;
-        volume.commit_now()
+        // What could be flushed is durable, whatever became of the rest.
+        let flushed = file::flush_all(volume);
+        volume.commit_now()?;
+        flushed
     }
 
     /// Holds the state of this moment for a reader (an online check) while changes go on. What changed blocks held goes to

@@ -102,9 +102,10 @@ pub(super) fn run_background(volume: &Volume) {
         if volume.check_running().is_err() {
             continue;
         }
-        // An error has shut the volume down; its next user is told.
-        if flush && file::flush_all(volume).is_err() {
-            continue;
+        // A file that cannot be flushed stays dirty, and is no reason to keep what others did from the log. Who syncs it is
+        // told; and so is, of a volume that was shut down, its next user.
+        if flush {
+            let _ = file::flush_all(volume);
         }
         if !flush || !volume.epoch.is_empty() {
             let _ = volume.commit_now();
@@ -147,8 +148,11 @@ impl Volume {
         self.checkpointer.lock().give_up_moment("the volume was closed");
         for _ in 0..CLOSING_ROUNDS {
             self.check_running()?;
-            file::flush_all(self)?;
-            reclaim_orphans(self)?;
+            if let Err(error) = file::flush_all(self).and_then(|()| reclaim_orphans(self)) {
+                // What others did is durable all the same; the volume stays marked as in use.
+                self.commit_now()?;
+                return Err(error);
+            }
             let mut checkpointer = self.checkpointer.lock();
             // Without handles nobody writes: what has changed since is then metadata, and needs no more than
             // checkpoints.
@@ -171,10 +175,11 @@ impl Volume {
     }
 
     /// Whether a file without a name waits for its end. Those that are held keep the volume open, or are left to the
-    /// next opening. The gate is closed.
+    /// next opening, and so are those that are damaged. The gate is closed.
     fn has_idle_orphans(&self) -> bool {
         let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
-        orphans.into_iter().any(|ino| !self.files.is_open(Ino(ino)))
+        let stuck = self.stuck_orphans.lock().clone();
+        orphans.into_iter().any(|ino| !stuck.contains(&ino) && !self.files.is_open(Ino(ino)))
     }
 
     /// The end of the volume: nobody changes it any more, and no checkpoint comes after this.

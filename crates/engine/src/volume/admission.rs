@@ -107,7 +107,8 @@ impl Volume {
         let left = match share {
             Share::Common => self.held_back() + self.orphan_list_blocks() as i64,
             Share::Reserved => HELD_BACK_MIN + self.orphan_list_blocks() as i64,
-            Share::Last => 0,
+            // A checkpoint writes the list anew before the old one is free.
+            Share::Last => self.orphan_list_blocks() as i64,
         };
         ready - self.totals.reserved_blocks.load(Ordering::SeqCst) - self.cache.gate.weight() as i64 - left
     }

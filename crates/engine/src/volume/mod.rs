@@ -74,8 +74,11 @@ pub(crate) struct Volume {
     pub placement: Placement,
     pub names: NameCache,
     pub files: OpenFiles,
-    /// Inodes without a name that live on while somebody has them open, or whose blocks are still being freed.
+    /// Inodes without a name that live on while somebody has them open, or whose blocks are still being freed; and those with
+    /// blocks past their size, of a truncation that is going on or a flush.
     pub orphans: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
+    /// Those of them that are too damaged to be freed.
+    pub stuck_orphans: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
     /// Blocks of the orphan list as last written, and the list.
     orphan_blocks: Mutex<{ Rank::OrphanList as u8 }, (Vec<FsBlock>, BTreeSet<u64>)>,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
@@ -228,6 +231,7 @@ impl Volume {
             features: AtomicU64::new(superblock.features_compatible.get()),
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
             stray_blocks: Mutex::new(Vec::new()),
+            stuck_orphans: Mutex::new(BTreeSet::new()),
             high_water: AtomicU32::new(superblock.ag_high_water.get()),
             high_water_lock: Mutex::new(()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),

@@ -1,0 +1,104 @@
+//! Something that cannot be written or freed: nobody else is kept waiting for it.
+
+use myriad_check::{Options, check};
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_format::btree::NodeHeader;
+use myriad_format::{BlockHeader, BlockKind};
+use std::sync::Arc;
+
+const BLOCK: u64 = 4096;
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+
+fn open(device: &Arc<MemoryDevice>) -> Fs {
+    let options = MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
+    Fs::open_device(device.clone(), None, options).unwrap()
+}
+
+/// A volume with a file of many extents, closed.
+fn with_pieces() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(7), ..MkfsOptions::default() }).unwrap();
+    let fs = open(&device);
+    let file = fs.session(Cred::root()).open("pieces", WRITE).unwrap();
+    for piece in 0..600 {
+        file.write_at(&[1; BLOCK as usize], 2 * piece * BLOCK).unwrap();
+    }
+    drop(file);
+    fs.close().unwrap();
+    device
+}
+
+/// Scratches the leaves of the tree that maps the file.
+fn scratch_leaves(device: &MemoryDevice) {
+    let mut bytes = vec![0; BLOCK as usize];
+    let mut scratched = 0;
+    for offset in (0..device.size()).step_by(BLOCK as usize) {
+        device.read(offset, &mut bytes).unwrap();
+        let block = BlockHeader::read(&bytes);
+        let is_node = block.magic.get() == BlockKind::ExtentTree.magic() && block.address.get() == offset / BLOCK;
+        if is_node && NodeHeader::read(&bytes).level == 0 {
+            bytes[BLOCK as usize - 1] ^= 1;
+            device.write(offset, &bytes).unwrap();
+            scratched += 1;
+        }
+    }
+    assert!(scratched > 1);
+}
+
+fn names(device: &Arc<MemoryDevice>) -> Vec<String> {
+    let fs = open(device);
+    let session = fs.session(Cred::root());
+    session.read_dir("/").unwrap().map(|entry| String::from_utf8(entry.unwrap().name.to_vec()).unwrap()).collect()
+}
+
+/// As long as one file could not be flushed, nothing that anybody did was committed, not even when the volume was closed.
+#[test]
+fn a_file_that_cannot_be_flushed_keeps_no_others_from_the_log() {
+    for how in ["sync", "close", "drop"] {
+        let device = with_pieces();
+        scratch_leaves(&device);
+        let fs = open(&device);
+        let session = fs.session(Cred::root());
+        let file = session.open("pieces", WRITE).unwrap();
+        file.write_at(&[2; 4 * BLOCK as usize], 0).unwrap();
+        drop(file);
+        session.create("other", 0o600).unwrap();
+        drop(session);
+        let mut image = None;
+        match how {
+            "sync" => {
+                assert!(fs.sync().is_err(), "the file is told of");
+                image = Some(Arc::new(device.clone_image()));
+            }
+            "close" => assert!(fs.close().is_err()),
+            _ => drop(fs),
+        }
+        assert!(names(&image.unwrap_or(device)).contains(&"other".to_owned()), "{how}");
+    }
+}
+
+/// A removed file whose map was damaged could not be freed, and the volume not be opened to be changed.
+#[test]
+fn an_orphan_that_cannot_be_freed_keeps_nobody_out() {
+    let device = with_pieces();
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    let held = session.open("pieces", WRITE).unwrap();
+    session.unlink("pieces").unwrap();
+    fs.sync().unwrap();
+    let image = Arc::new(device.clone_image());
+    drop((held, session, fs));
+    scratch_leaves(&image);
+    for name in ["first", "second"] {
+        let fs = open(&image);
+        fs.session(Cred::root()).create(name, 0o600).unwrap();
+        fs.close().unwrap();
+    }
+    assert_eq!(names(&image), ["first", "second"]);
+    // For whoever repairs it, it is still there.
+    let options = Options { repair: true, threads: 1, ..Options::default() };
+    let report = check(image.clone(), None, &options).unwrap();
+    assert!(report.finding_count > 0 && report.is_sound(), "{:#?}", report.remaining);
+    assert_eq!(names(&image), ["first", "second"]);
+}
