@@ -3,7 +3,7 @@
 /// A kind of finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Permanent; never reused. Below 100: the number of a `myriad_format::Corrupt`.
+    /// Permanent; never reused. Below 100: the number of a `myriad_format::Corrupt`, but for 18. Its 17 only the engine meets.
     pub number: u32,
     pub name: &'static str,
     pub sentence: &'static str,

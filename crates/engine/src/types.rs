@@ -369,7 +369,7 @@ pub fn default_cache_size() -> u64 {
     (total / 4).clamp(16 << 20, 4 << 30)
 }
 
-/// Options of mkfs. `Default` is the `myriad` profile.
+/// Options of mkfs. `Default` is what `myriad mkfs` does without options, but that user 0 owns the root directory.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
     /// Bytes, a power of two from 512 to 65536.

@@ -2,8 +2,8 @@
 
 use crate::{AgNo, FileBlock, FsBlock, Ino, Lsn};
 
-/// The volume holds something no correct engine writes. Each kind is raised in one place and has a permanent number,
-/// shared with the check's table.
+/// The volume holds something no correct engine writes. Each kind has a permanent number, shared with the check's table;
+/// 17 (freed twice) only the engine meets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Corrupt {
     #[error("{block:?}: expected {expected}, found magic {found:#010x}")]

@@ -17,7 +17,8 @@ on_disk! {
         24 => owner: U64,
         /// The block's own address: a misdirected write is found.
         32 => address: U64,
-        /// Log position of the checkpoint whose changes the block held when written home; 0 without a log.
+        /// A log position: of the oldest checkpoint whose changes were not home before; of the log's head for blocks written
+        /// from a copy of the whole; 0 without a log, and in the superblock as mkfs, opening and closing write it.
         40 => lsn: U64,
     }
 }

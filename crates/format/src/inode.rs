@@ -32,7 +32,7 @@ on_disk! {
         8 => uid: U32,
         12 => gid: U32,
         16 => nlink: U32,
-        /// Raised each time the slot is used again.
+        /// Another one each time the slot is used again.
         20 => generation: U32,
         /// Bytes of a file or link; of a directory: bytes of its live entries, so 0 means empty.
         24 => size: U64,
@@ -45,7 +45,8 @@ on_disk! {
         48 => ctime: I64,
         56 => atime: I64,
         64 => btime: I64,
-        /// Identity: the directory of the name given last, and that name's hash. Root: its own number and 0.
+        /// Identity: the directory of the name that creation or the last rename gave, and that name's hash. A further name
+        /// does not change it, unless the file had none, or gets that very name again. Root: its own number and 0.
         72 => parent: U64,
         80 => name_hash: U64,
         /// Position in the directory, in units of 8 bytes, of the entry that the identity describes.

@@ -45,7 +45,7 @@ on_disk! {
         108 => state: U32,
         /// Secret key of the name hash.
         112 => hash_key: [u8; 16],
-        /// First block of the log on its device; 0 blocks long when the volume has none.
+        /// First block of the log on its device, 0 on a device of its own; 0 blocks long when the volume has none.
         128 => log_start: U64,
         136 => log_blocks: U64,
         /// UUID of the log's own device; zero when the log lies in this volume.
@@ -82,8 +82,9 @@ on_disk! {
 }
 
 on_disk! {
-    /// A block of the orphan list: inodes without a name that were still open when the checkpoint was made, to be freed
-    /// at the next mount. Inode numbers (8 bytes each) follow the header.
+    /// A block of the orphan list: inodes that wait to be freed, without a name and open or being freed in pieces; or with
+    /// a name, and cut short by a change that was not finished. The next opening for changes frees the former, and of the
+    /// latter what lies past their size. Inode numbers (8 bytes each) follow the header.
     pub struct OrphanHeader: 64 {
         0 => header: crate::header::BlockHeader,
         48 => count: U32,
@@ -124,7 +125,7 @@ pub mod seam {
 
 /// Feature bits. Numbers are never reused.
 pub mod feature {
-    /// Read-only compatible: some file has extended attributes (without it, a mount may answer "none" unasked).
+    /// Compatible: some file has extended attributes (without it, a mount may answer "none" unasked).
     pub const COMPATIBLE_XATTR: u64 = 1 << 0;
     /// Compatible: some file has a POSIX ACL.
     pub const COMPATIBLE_ACL: u64 = 1 << 1;
@@ -186,7 +187,7 @@ impl Superblock {
             return bad("region_blocks", u64::from(region));
         }
         let blocks = self.block_count.get();
-        // An inode number is a block and a slot; both must fit 63 bits, and an extent's start 48.
+        // An inode number is a block and a slot; both must fit 63 bits, and an extent's start 47.
         if !(BLOCK_COUNT_MIN..1 << 47).contains(&blocks) {
             return bad("block_count", blocks);
         }

@@ -23,7 +23,8 @@ pub struct Options {
     /// How long the kernel may use attributes without asking again.
     pub attr_timeout: Duration,
     pub transport: TransportChoice,
-    /// Threads of the classic transport; 0: by the number of cores. The ring has one for each core.
+    /// Threads of the classic transport; 0: by the number of cores. The ring has two for each processor that
+    /// the machine may have.
     pub threads: usize,
     /// Serving threads run on their caller's processor, with the right to (CAP_SYS_NICE): wake-ups are near then.
     pub beside: bool,

@@ -359,7 +359,7 @@ pub fn help() -> String {
             writeln!(text, "  {name:<24} {}", word.about).expect("a string takes everything");
         }
     }
-    text.push_str("\nOptions that begin with x- (as x-systemd.automount) are for others to read, and accepted.");
+    text.push_str("\nOptions that begin with x- or X- (as x-systemd.automount) are for others to read, and accepted.");
     text
 }
 

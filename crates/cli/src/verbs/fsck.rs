@@ -44,11 +44,12 @@ pub struct Fsck {
     /// Repair all that can be repaired without asking
     #[arg(short = 'y', long = "yes", group = "answer")]
     yes: bool,
-    /// As -y, for the start of the machine: a volume that was closed cleanly is not looked at, and one whose metadata the
-    /// device cannot read is left alone
+    /// As -y, for the start of the machine: a volume that was closed cleanly is not looked at, unless with --scrub or --force,
+    /// and one whose metadata the device cannot read is left alone
     #[arg(short = 'p', long, visible_short_alias = 'a', group = "answer")]
     preen: bool,
-    /// Check a mounted volume, named by its directory or image, as it is now; nothing waits, and it goes on being changed
+    /// Check a mounted volume, named by its directory or image, as it is now; it goes on being changed, though one commit
+    /// may wait shortly
     #[arg(long, conflicts_with_all = ["yes", "preen", "force"])]
     online: bool,
     /// With --online: most that may be written over before the check begins anew; it takes so much of TMPDIR (/var/tmp)
@@ -103,7 +104,9 @@ impl Command for Fsck {
         --online: the daemon that has it mounted commits, and from then on keeps what it writes over, so that one \
         state of it can be checked for as long as that takes. With --scrub that goes for the contents too; it keeps none of \
         them, so what is removed or written over before it was read is counted and not compared. What nobody has mounted, --online checks as -n does. Nothing \
-        but -y, -p and the answer to the question writes to a volume. Called as fsck.myriad it does the same.";
+        but -y, -p and the answer to the question writes to a volume. -p leaves a volume alone whose metadata the device cannot \
+        read: what a repair would drop for that reason, another cable may bring back; -y repairs it. \
+        Called as fsck.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad fsck -n vol.img", "says what is wrong and changes nothing"),
         ("myriad fsck -n --scrub vol.img", "reads everything, and names the files with damaged contents"),
@@ -115,7 +118,7 @@ impl Command for Fsck {
     const EXIT: &'static [(u8, &'static str)] = &[
         (0, "The volume is sound. The other codes are bits that may come together."),
         (REPAIRED, "Errors were found and repaired."),
-        (ERRORS_LEFT, "Errors are left."),
+        (ERRORS_LEFT, "Errors are left; with -p perhaps all, since the device could not read some metadata."),
         (
             OPERATIONAL,
             "The check could not be made, or not to its end after a repair: the volume is in use (with -n or --online: too \

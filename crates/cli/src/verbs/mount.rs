@@ -71,7 +71,8 @@ impl Command for Mount {
     const DETAILS: &'static str = "Returns when the mount is live; a daemon serves it until it is unmounted. Without arguments, \
         shows what is mounted. One volume is mounted for changes once; read-only mounts may be many. The verbs go on to \
         work on a mounted volume, through the mount and with what it has not written yet: then the kernel checks your \
-        permissions, and their own options for opening play no part.\n\n\
+        permissions, and their own options for opening play no part. mkfs, debug, verify and an fsck that may repair are \
+        refused; fsck -n and fsck --online look beside the daemon.\n\n\
         In fstab the type is fuse.myriad: /srv/mail.img /srv/mail fuse.myriad allow_other,nofail 0 0\n\n\
         SIGTERM unmounts and closes the volume. A mount whose daemon was killed answers with errors; mounting on its \
         directory again replaces it. Messages go to the system's log.\n\n\

@@ -14,7 +14,8 @@
 //!   1. While `FileData::ahead`, size and times in memory are the file's; the inode follows at the flush.
 //!   2. A dirty page has a promise of one block, or its block is mapped already and stays where it is; and pages have
 //!      promises for all nodes of the extent tree that their flush may need.
-//!   3. On the device, bytes of a block past the end of the file are zero.
+//!   3. On the device, bytes past the end of the file may be anything after a crash. Whoever makes the file grow over them
+//!      writes zeros first.
 //!
 //! Locking: a file's data lock is taken outside the gate and held across device reads.
 

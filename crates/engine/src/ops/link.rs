@@ -52,7 +52,7 @@ impl Ops<'_> {
                 raw.entry_position = U32::new(position);
                 volume.orphans.lock().remove(&ino.0);
             } else if raw.parent.get() == parent.0 && raw.name_hash.get() == name.hash {
-                // Its first name, which it had lost, is given to it again, elsewhere in the directory.
+                // The name of its identity, which it had lost, is given to it again, elsewhere in the directory.
                 raw.entry_position = U32::new(position);
             }
             let now = volume.now();

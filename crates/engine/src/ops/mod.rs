@@ -252,7 +252,7 @@ impl<'a> Ops<'a> {
     }
 }
 
-/// An inode that is still called `name` in `dir`; only its first name is known to it. Whatever else is there, be it no
+/// An inode that is still called `name` in `dir`; of its names it knows one, its identity. Whatever else is there, be it no
 /// inode at all, is the ordinary lookup's to say.
 #[inline]
 fn read_if_named(look: &Look<'_>, ino: Ino, dir: Ino, name: Name<'_>) -> Option<RawInode> {

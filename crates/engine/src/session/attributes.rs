@@ -92,7 +92,8 @@ impl Session {
         results
     }
 
-    /// Changes attributes, all or none. Follows a final symbolic link; [`Session::set_attr_node`] does not.
+    /// Changes attributes: the size first, then all others together or none. If those are refused, the size has changed.
+    /// Follows a final symbolic link; [`Session::set_attr_node`] does not.
     pub fn set_attr(&self, path: &(impl AsPath + ?Sized), attr: SetAttr) -> Result<Stat> {
         self.at_path(path.as_path_bytes(), true, |node| self.set_attr_node(node, attr))
     }
@@ -124,7 +125,7 @@ impl Session {
         self.ops().stat_node(node)
     }
 
-    /// Changes attributes, all or none.
+    /// Changes attributes: the size first, then all others together or none. If those are refused, the size has changed.
     pub fn set_attr_node(&self, node: Node, attr: SetAttr) -> Result<Stat> {
         if let Some(size) = attr.size {
             let file = {

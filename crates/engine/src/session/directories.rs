@@ -36,8 +36,8 @@ impl Session {
         self.ops().read_dir_plus(directory, cookie, max)
     }
 
-    /// The attributes of those `wanted` of the files that entries of `directory` name (`None`: not wanted, or gone
-    /// meanwhile).
+    /// The attributes of those `wanted` of the files that entries of `directory` name (`None`: not wanted, gone
+    /// meanwhile, or damaged, as [`Session::lookup`] says).
     pub fn stat_entries(
         &self,
         directory: Node,

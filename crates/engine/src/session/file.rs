@@ -65,7 +65,7 @@ impl File {
     }
 
     /// Writes `buf` at `offset` (with `append`: at the end); returns the bytes written, fewer than all only when the
-    /// volume filled up half-way. ENOSPC, EFBIG, EBADF.
+    /// volume became full, the largest size was reached, or an error came half-way. ENOSPC, EFBIG, EBADF.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.write(buf, offset, self.options.append)
     }
@@ -127,6 +127,7 @@ impl File {
         file::seek(self.volume(), &self.file, offset, true)
     }
 
+    /// Changes attributes: the size first, then all others together or none. If those are refused, the size has changed.
     pub fn set_attr(&self, attr: SetAttr) -> Result<Stat> {
         if let Some(size) = attr.size {
             self.truncate(size)?;

@@ -92,7 +92,8 @@ impl Volume {
             new.features_compatible = U64::new(features);
             new.last_order = U32::new(u32::from(order));
             if new != *Superblock::read(edit.bytes()) {
-                // Fields from the high-water mark to the order; everything else stays as mkfs wrote it.
+                // The word of compatible features, the high-water mark, and the fields from the orphan list to the order;
+                // everything else stays as it was.
                 let bytes = zerocopy::IntoBytes::as_bytes(&new);
                 edit.put(64, &bytes[64..72]);
                 edit.put(104, &bytes[104..108]);

@@ -94,7 +94,7 @@ pub(crate) struct Volume {
     pub data_unflushed: AtomicBool,
     /// Who is told of each read of damaged data.
     pub on_damage: OnceLock<Box<dyn Fn(DamagedData) + Send + Sync>>,
-    /// Feature bits set since the superblock was last written.
+    /// All compatible feature bits; the superblock follows at the next commit.
     pub features: AtomicU64,
     groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
     /// Blocks let go by groups whose mirror was dropped.

@@ -1,4 +1,5 @@
-//! The list of orphans on disk: inodes without a name that are open, or whose blocks are still being freed.
+//! The list of orphans on disk: inodes without a name that are open, or whose blocks are still being freed; and files with
+//! a name whose truncation is not finished.
 
 use super::Volume;
 use crate::edit::BlockStore;

@@ -37,8 +37,8 @@ pub struct Find {
     /// The type is one of these letters: f, d, l, p, s, b, c
     #[arg(long = "type", value_name = "LETTERS", value_parser = FileTypes::parse)]
     types: Option<FileTypes>,
-    /// The size is N units, or more (+N) or fewer (-N): c bytes, k, M, G; without a unit 512 bytes; rounded up
-    #[arg(long, value_name = "[+-]N[ckMG]", allow_hyphen_values = true, value_parser = SizeTest::parse)]
+    /// The size is N units, or more (+N) or fewer (-N): c bytes, b 512 bytes, k, M, G; without a unit b; rounded up
+    #[arg(long, value_name = "[+-]N[cbkMG]", allow_hyphen_values = true, value_parser = SizeTest::parse)]
     size: Vec<SizeTest>,
     /// Last changed N days ago, or more (+N) or fewer (-N)
     #[arg(long, value_name = "[+-]N", allow_hyphen_values = true, value_parser = Age::days)]

@@ -69,7 +69,10 @@ impl Command for Mkfs {
     const DETAILS: &'static str = "What is there is not overwritten without --force: a volume, another file system, a file that holds \
         anything but zeros. A volume that is in use is not overwritten at all. Called as mkfs.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
-        ("myriad mkfs vol.img --size 16T", "makes a volume that can grow to 16 TiB; the file starts out nearly empty"),
+        (
+            "myriad mkfs vol.img --size 16T",
+            "makes a volume of 16 TiB; the file starts out nearly empty and grows with what is in it",
+        ),
         ("myriad mkfs archive.img --size 1T --data-checksums", "makes a volume that never hands out damaged data"),
         ("mkfs.myriad -L spool /dev/sdb1", "makes a volume on a block device"),
     ];

@@ -52,8 +52,8 @@ impl Command for Stats {
         yet written; on a terminal anew every second, elsewhere once. Latencies are told by powers of two: p99 is a time \
         within which 99 of 100 requests were answered.\n\n\
         Of a volume that is not mounted: a walk over all of it. Metadata is all space in use that is neither allocated to \
-        files nor the log: inodes, directories, free-space trees, fixed blocks. (Extent trees and attribute blocks of files \
-        count as allocated to them.)";
+        files nor the log: inodes, directories, free-space trees, tables of checksums, fixed blocks. (Extent trees and \
+        attribute blocks of files count as allocated to them.)";
     const EXAMPLES: &'static [Example] = &[
         ("myriad stats /mnt", "shows what a mount does, every second"),
         ("myriad stats --prometheus vol.img", "prints the figures of a mounted volume for a collector"),
