@@ -31,6 +31,10 @@ use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 use zerocopy::little_endian::{U32, U64};
 
+/// Blocks with room that an insertion tries before it adds one. Their room may be holes too small for its name, and the
+/// list as long as the directory; inside the gate nothing can be evicted for what it would read.
+const ROOM_TRIES: u32 = 8;
+
 /// Where an operation takes the blocks of one inode from, and how many it has taken (negative: given back).
 pub(crate) struct BlockSource {
     /// Blocks come from near here.
@@ -371,12 +375,15 @@ fn insert_in_blocks(
         }
     };
     let mut root = root;
+    let mut tried = 0;
     let position = loop {
         let head = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?;
-        if head == LIST_END || head == 0 {
+        if head == LIST_END || head == 0 || tried == ROOM_TRIES {
             add_entry_block(txn, source, dir, raw, root)?;
+            tried = 0;
             continue;
         }
+        tried += 1;
         let block = FileBlock(u64::from(head - 1));
         if let Some(position) = insert_in_block(txn, dir, raw, block, usize::MAX, entry)? {
             break position;
