@@ -47,3 +47,33 @@ fn a_long_name_is_made_though_every_block_has_only_small_holes() {
     fs.close().unwrap();
     check_silent(&device).unwrap();
 }
+
+/// A listing passed over all blocks of a directory in one stay inside the gate, where nothing is evicted, in search of the
+/// few entries that were left: ENOMEM.
+#[test]
+fn a_large_directory_with_few_names_left_is_listed() {
+    let (device, fs, session, dir) = large_directory();
+    // One in the middle, and one whose only followers are empty blocks.
+    let left = [name(NAMES / 2), name(NAMES / 2 + 1), name(NAMES * 3 / 4)];
+    for i in 0..NAMES {
+        if !left.contains(&name(i)) {
+            session.unlink_at(dir, &name(i)).unwrap();
+        }
+    }
+    fs.drop_caches().unwrap();
+    let listed: Vec<Vec<u8>> = session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect();
+    assert_eq!(listed, left);
+    fs.drop_caches().unwrap();
+    let (mut listed, mut cookie) = (Vec::new(), 0);
+    loop {
+        let more = session.read_dir_plus_at(dir, cookie, 2).unwrap();
+        let Some((last, _)) = more.last() else { break };
+        cookie = last.cookie;
+        assert!(more.iter().all(|(_, stat)| stat.is_some()));
+        listed.extend(more.into_iter().map(|(entry, _)| entry.name));
+    }
+    assert_eq!(listed, left);
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&device).unwrap();
+}

@@ -35,6 +35,10 @@ use zerocopy::little_endian::{U32, U64};
 /// list as long as the directory; inside the gate nothing can be evicted for what it would read.
 const ROOM_TRIES: u32 = 8;
 
+/// Blocks that a listing looks at in one stay inside the gate, where nothing can be evicted for what it reads: a directory
+/// that had many names has as many blocks, which may all be empty.
+const LISTED_BLOCKS: u64 = 64;
+
 /// Where an operation takes the blocks of one inode from, and how many it has taken (negative: given back).
 pub(crate) struct BlockSource {
     /// Blocks come from near here.
@@ -658,14 +662,15 @@ pub(crate) struct Listed<'a> {
     pub cookie: u64,
 }
 
-/// Calls `f` with the entries from `cookie` on, in the order of their positions, until it returns false.
+/// Calls `f` with the entries from `cookie` on, in the order of their positions, until it returns false or some blocks are
+/// through: then the cookie to go on from, in another look.
 pub(crate) fn list(
     look: &Look<'_>,
     dir: Ino,
     raw: &RawInode,
     cookie: u64,
     f: &mut dyn FnMut(Listed<'_>) -> bool,
-) -> Result<()> {
+) -> Result<Option<u64>> {
     let place = Place { dir, block: FileBlock(0) };
     let mut visit = |run: Entries<'_>, block: FileBlock| -> Result<bool> {
         for entry in run {
@@ -691,7 +696,7 @@ pub(crate) fn list(
         if raw.fork_code() == fork::INLINE {
             inode::read_body(look, dir, raw, |data, _| visit(Entries::new(data, place), FileBlock(0)))??;
         }
-        return Ok(());
+        return Ok(None);
     }
     let blocks = match index_root(raw) {
         Some(root) => look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?,
@@ -700,6 +705,9 @@ pub(crate) fn list(
     let first = cookie.saturating_mul(8) >> look.volume.geometry.block_bits;
     for number in first..u64::from(blocks) {
         let block = FileBlock(number);
+        if number - first == LISTED_BLOCKS {
+            return Ok(Some(u64::from(position_of(look, block, 0))));
+        }
         let at = entry_block(look, dir, raw, block)?;
         let more = look.read(at, BlockKind::DirEntries, |bytes| {
             header::verify_owner(bytes, at, dir.0)?;
@@ -709,5 +717,5 @@ pub(crate) fn list(
             break;
         }
     }
-    Ok(())
+    Ok(None)
 }

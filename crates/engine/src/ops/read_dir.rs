@@ -16,20 +16,43 @@ use myriad_format::{Corrupt, FileBlock, Ino};
 impl Ops<'_> {
     /// Up to `max` entries after `cookie`, added to `out`. Nothing added means the end.
     pub fn read_dir(&self, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
-        let look = self.volume.look();
-        let _lock = self.volume.lock_shared(Ino(node.ino));
-        self.list(&look, node, cookie, max, out)
+        self.volume.counters.bump(Count::readdirs);
+        let mut from = Some(cookie);
+        let before = out.len();
+        // Blocks without entries are passed over a few at a time: between them, as between two calls, others may change
+        // the directory, and room is made for more of its blocks.
+        while let Some(cookie) = from
+            && out.len() == before
+        {
+            let look = self.volume.look();
+            let _lock = self.volume.lock_shared(Ino(node.ino));
+            from = self.list(&look, node, cookie, max, out)?;
+        }
+        Ok(())
     }
 
     /// As [`Self::read_dir`], with the attributes of each file; `None` for what only a lookup can say: damage.
     pub fn read_dir_plus(&self, node: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
-        let look = self.volume.look();
-        let _lock = self.volume.lock_shared(Ino(node.ino));
-        let mut entries = Vec::new();
-        self.list(&look, node, cookie, max, &mut entries)?;
+        self.volume.counters.bump(Count::readdirs);
+        let mut from = Some(cookie);
+        // As in `read_dir`.
+        while let Some(cookie) = from {
+            let look = self.volume.look();
+            let _lock = self.volume.lock_shared(Ino(node.ino));
+            let mut entries = Vec::new();
+            from = self.list(&look, node, cookie, max, &mut entries)?;
+            if !entries.is_empty() {
+                return Ok(self.with_stats(&look, node, entries));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Entries just listed of a directory that is locked still, with the attributes of each file.
+    fn with_stats(&self, look: &Look<'_>, node: Node, entries: Vec<DirEntry>) -> Vec<(DirEntry, Option<Stat>)> {
         // While the directory is locked, what it names is its own.
         let stats = self.stats(
-            &look,
+            look,
             &entries,
             |_| true,
             |entry, raw| {
@@ -38,11 +61,18 @@ impl Ops<'_> {
                 inode::check_named(Ino(entry.ino), raw, Ino(node.ino), is_name).is_ok()
             },
         );
-        Ok(entries.into_iter().zip(stats).collect())
+        entries.into_iter().zip(stats).collect()
     }
 
-    fn list(&self, look: &Look<'_>, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
-        self.volume.counters.bump(Count::readdirs);
+    /// Adds what one stay inside the gate finds; where to go on, if that is not known to be the end.
+    fn list(
+        &self,
+        look: &Look<'_>,
+        node: Node,
+        cookie: u64,
+        max: usize,
+        out: &mut Vec<DirEntry>,
+    ) -> Result<Option<u64>> {
         let ino = Ino(node.ino);
         let raw = inode::read_node(look, node)?;
         if !raw.is_dir() {
@@ -51,7 +81,7 @@ impl Ops<'_> {
         namei::check_access(look, self.cred, ino, &raw, perm::READ)?;
         let mut unknown = None;
         let end = out.len() + max;
-        dir::list(look, ino, &raw, cookie, &mut |entry| {
+        let next = dir::list(look, ino, &raw, cookie, &mut |entry| {
             let Some(file_type) = FileType::from_code(entry.file_type) else {
                 unknown = Some((entry.cookie, entry.file_type));
                 return false;
@@ -60,7 +90,7 @@ impl Ops<'_> {
             out.len() < end
         })?;
         match unknown {
-            None => Ok(()),
+            None => Ok(next),
             Some((position, value)) => Err(Corrupt::DirEntry {
                 ino,
                 block: FileBlock((position * 8) >> self.volume.geometry.block_bits),
