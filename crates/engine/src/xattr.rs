@@ -1,15 +1,17 @@
 //! Where an inode's extended attributes lie: packed at the end of its body, or in a chain of attribute blocks.
 
 use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL};
+use crate::checksums;
 use crate::dir::BlockSource;
 use crate::edit::BlockStore;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::inode;
 use crate::order::{Look, Txn};
+use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::xattr::{AttrBlockHeader, AttrHeader, LIST_MAX};
-use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, header};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 use zerocopy::little_endian::{U32, U64};
 
 /// Longest list that goes into the body: the other slots stay for directory entries and neighbours.
@@ -137,7 +139,36 @@ pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]
     Ok(())
 }
 
-/// Clears the fork's last 8 bytes for the attribute root: a second extent moves to a tree, a long target to the body.
+/// Stores a link's target that fits neither fork nor body in blocks, as a file's data. The fork is empty.
+pub(crate) fn target_to_blocks(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    ino: Ino,
+    raw: &mut RawInode,
+    target: &[u8],
+) -> Result<()> {
+    let volume = txn.volume();
+    for (i, part) in target.chunks(volume.cache.block_size()).enumerate() {
+        let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
+        let frame = volume.cache.take_private_inside()?;
+        {
+            let mut bytes = volume.cache.arena.write(frame);
+            bytes.fill(0);
+            bytes[..part.len()].copy_from_slice(part);
+        }
+        if volume.geometry.has_checksums {
+            checksums::store(txn, block, &[checksums::of_page(volume, frame)])?;
+        }
+        let frame = volume.cache.publish(frame, block, false, volume.epoch.current());
+        txn.order_data([(block.0, frame)]);
+        let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
+        extent::insert(txn, source, raw, ino, extent)?;
+    }
+    Ok(())
+}
+
+/// Clears the fork's last 8 bytes for the attribute root: a second extent moves to a tree, a long target to the body or,
+/// without room there, to a block.
 fn free_root_place(txn: &mut Txn<'_>, source: &mut BlockSource, ino: Ino, raw: &mut RawInode) -> Result<()> {
     if raw.has_flag(flag::ATTR_BLOCKS) {
         return Ok(());
@@ -149,11 +180,13 @@ fn free_root_place(txn: &mut Txn<'_>, source: &mut BlockSource, ino: Ino, raw: &
         fork::SHORT_LINK if raw.size.get() > 24 => {
             let target = raw.fork[..raw.size.get() as usize].to_vec();
             let attrs = inode::read_body(&txn.look, ino, raw, |_, attrs| attrs.to_vec())?;
-            if !inode::set_body(txn, ino, raw, &target, &attrs)? {
-                return Err(Errno::NOSPC.into());
-            }
-            raw.set_fork(fork::INLINE, 0);
+            let in_body = inode::set_body(txn, ino, raw, &target, &attrs)?;
+            raw.set_fork(if in_body { fork::INLINE } else { fork::NONE }, 0);
             raw.fork.fill(0);
+            if !in_body {
+                // The inode's block is full of others.
+                target_to_blocks(txn, source, ino, raw, &target)?;
+            }
         }
         _ => {}
     }

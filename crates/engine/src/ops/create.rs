@@ -3,7 +3,6 @@
 use super::{Ops, touch_dir, transact};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
-use crate::checksums;
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
 use crate::error::{Errno, Result};
@@ -15,9 +14,8 @@ use crate::placement::{Averages, Summary};
 use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
 use crate::volume::{Share, Volume};
 use crate::xattr;
-use myriad_format::extent::Extent;
 use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
-use myriad_format::{AgBlock, FileBlock, FsBlock, Ino, RegionNo};
+use myriad_format::{AgBlock, FsBlock, Ino, RegionNo};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -264,25 +262,8 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
         raw.set_fork(fork::INLINE, 0);
         return Ok(());
     }
-    let volume = txn.volume();
-    let block_size = volume.cache.block_size();
-    let mut source = BlockSource::new(volume.block_of(ino));
-    for (i, part) in target.chunks(block_size).enumerate() {
-        let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
-        let frame = volume.cache.take_private_inside()?;
-        {
-            let mut bytes = volume.cache.arena.write(frame);
-            bytes.fill(0);
-            bytes[..part.len()].copy_from_slice(part);
-        }
-        if volume.geometry.has_checksums {
-            checksums::store(txn, block, &[checksums::of_page(volume, frame)])?;
-        }
-        let frame = volume.cache.publish(frame, block, false, volume.epoch.current());
-        txn.order_data([(block.0, frame)]);
-        let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
-        crate::extent::insert(txn, &mut source, raw, ino, extent)?;
-    }
+    let mut source = BlockSource::new(txn.volume().block_of(ino));
+    xattr::target_to_blocks(txn, &mut source, ino, raw, target)?;
     source.settle(raw);
     Ok(())
 }
