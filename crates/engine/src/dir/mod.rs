@@ -266,7 +266,46 @@ pub(crate) fn guess(look: &Look<'_>, dir: Ino, leaf: FsBlock, name: Name<'_>) ->
     Ok((count > 0).then_some(records[0].ino))
 }
 
-/// Adds an entry whose name is not there; returns its position. Changes `raw`.
+/// Refuses a name for which a directory of the largest size has no room. To be asked before an operation's first change.
+pub(crate) fn check_room(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<()> {
+    // Its entry blocks are among its blocks.
+    if raw.block_total() < entry_blocks_max(look) {
+        return Ok(());
+    }
+    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else { return Ok(()) };
+    let (mut next, made) = look.read(root, BlockKind::DirIndex, |bytes| {
+        let header = IndexHeader::read(bytes);
+        (header.room_head.get(), header.entry_blocks.get())
+    })?;
+    if u64::from(made) < entry_blocks_max(look) {
+        return Ok(());
+    }
+    // No block can be added: one that an insertion tries must do.
+    for _ in 0..ROOM_TRIES {
+        if next == LIST_END || next == 0 {
+            break;
+        }
+        let block = FileBlock(u64::from(next - 1));
+        let at = entry_block(look, dir, raw, block)?;
+        let fits = look.read(at, BlockKind::DirEntries, |bytes| {
+            next = EntryBlockHeader::read(bytes).next_room.get();
+            let (run, live) = run_of(bytes, at, usize::MAX, Place { dir, block })?;
+            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, Place { dir, block })
+        })??;
+        if fits.is_some() {
+            return Ok(());
+        }
+    }
+    Err(Errno::NOSPC.into())
+}
+
+/// Entry blocks of the largest directory: the last position must fit 32 bits.
+fn entry_blocks_max(look: &Look<'_>) -> u64 {
+    (u64::from(u32::MAX) * 8) >> look.volume.geometry.block_bits
+}
+
+/// Adds an entry whose name is not there; returns its position. Changes `raw`. What it refuses, it refuses before its first
+/// change.
 pub(crate) fn insert(
     txn: &mut Txn<'_>,
     dir: Ino,
@@ -276,6 +315,7 @@ pub(crate) fn insert(
     ino: Ino,
     file_type: u8,
 ) -> Result<u32> {
+    check_room(&txn.look, dir, raw, name)?;
     let entry = NewEntry { name: name.bytes, tag: name.tag(), ino, file_type };
     if !is_in_blocks(raw) {
         if let Some(position) = insert_in_body(txn, dir, raw, &entry)? {
@@ -422,14 +462,7 @@ fn insert_in_block(
     let at = entry_block(&txn.look, dir, raw, block)?;
     let size = entry.size();
     let done = txn.change(at, BlockKind::DirEntries, |edit| {
-        header::verify_owner(edit.bytes(), at, dir.0)?;
-        let header = *EntryBlockHeader::read(edit.bytes());
-        let (tail, live) = (header.tail.get() as usize, header.live.get() as usize);
-        if tail < ENTRIES_OFFSET || tail > edit.bytes().len() {
-            return Err(Corrupt::DirEntry { ino: dir, block, offset: 48, field: "tail", value: tail as u64 }.into());
-        }
-        let capacity = edit.bytes().len().min(limit) - ENTRIES_OFFSET;
-        let run = Run { base: ENTRIES_OFFSET, used: tail - ENTRIES_OFFSET, capacity };
+        let (run, live) = run_of(edit.bytes(), at, limit, Place { dir, block })?;
         let Some(fit) = entries::fit(edit.bytes(), &run, size, live, Place { dir, block })? else {
             return Ok::<_, Error>(None);
         };
@@ -443,6 +476,19 @@ fn insert_in_block(
         add_size(raw, taken);
         position_of(&txn.look, block, ENTRIES_OFFSET + offset)
     }))
+}
+
+/// The run of entries of a block, of which they may fill `limit` bytes, and how many bytes of it live entries have.
+fn run_of(bytes: &[u8], at: FsBlock, limit: usize, place: Place) -> Result<(Run, usize)> {
+    let Place { dir, block } = place;
+    header::verify_owner(bytes, at, dir.0)?;
+    let header = EntryBlockHeader::read(bytes);
+    let (tail, live) = (header.tail.get() as usize, header.live.get() as usize);
+    if tail < ENTRIES_OFFSET || tail > bytes.len() {
+        return Err(Corrupt::DirEntry { ino: dir, block, offset: 48, field: "tail", value: tail as u64 }.into());
+    }
+    let capacity = bytes.len().min(limit) - ENTRIES_OFFSET;
+    Ok((Run { base: ENTRIES_OFFSET, used: tail - ENTRIES_OFFSET, capacity }, live))
 }
 
 /// Makes the index of a directory that outgrows its one entry block.
@@ -507,9 +553,9 @@ fn add_entry_block(
     if made == 0 {
         return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: 0 }.into());
     }
-    // The last position must fit 32 bits.
-    if (block.0 + 1) << volume.geometry.block_bits > u64::from(u32::MAX) * 8 {
-        return Err(Error::Refused(Errno::NOSPC));
+    // `check_room` has refused; but the inode's count of blocks may be damaged.
+    if block.0 >= entry_blocks_max(&txn.look) {
+        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: block.0 }.into());
     }
     let at = match extent::lookup(&mut &txn.look, raw, dir, block)? {
         Mapping::Mapped(extent) => extent.start.offset_by(block.0 - extent.file_block.0),
@@ -718,4 +764,74 @@ pub(crate) fn list(
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namei;
+    use crate::ops::{NewFile, Ops, transact};
+    use crate::types::{Cred, Node, RenameMode};
+    use crate::volume::{Volume, testing};
+    use myriad_device::MemoryDevice;
+    use myriad_format::inode::{S_IFDIR, S_IFREG};
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    /// Sets how many entry blocks the index root of a directory says there are, and counts them among its blocks.
+    fn claim_blocks(volume: &Volume, dir: Node, blocks: u32) {
+        let ino = Ino(dir.ino);
+        transact(volume, 0, |txn| {
+            let mut raw = inode::read(&txn.look, ino)?;
+            let root = index_root(&raw).unwrap();
+            txn.change(root, BlockKind::DirIndex, |edit| edit.put(56, &blocks.to_le_bytes()))?;
+            raw.add_blocks(i64::from(blocks));
+            inode::write(txn, ino, &raw)
+        })
+        .unwrap();
+    }
+
+    /// The limit was met after blocks had been tried and an inode allocated: ENOSPC, and the volume shut down.
+    #[test]
+    fn a_directory_of_the_largest_size_refuses_names_and_the_volume_goes_on() {
+        let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = namei::root(&volume.look()).unwrap();
+        let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
+        let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
+        let other = ops.make(root, b"other", &new).unwrap().node();
+        let name = |i: u32| format!("{i:08}").into_bytes();
+        for i in 0..1000 {
+            ops.link(other, dir, &name(i), false).unwrap();
+        }
+        // Of no block two neighbours: each has room, but none for a long name.
+        for i in (0..1000).step_by(3) {
+            ops.unlink(dir, &name(i)).unwrap();
+        }
+        let largest = entry_blocks_max(&volume.look()) as u32;
+        claim_blocks(&volume, dir, largest);
+        let long = [b'n'; 255];
+        let refused = |result: Result<()>| {
+            assert_eq!(result.unwrap_err().errno(), Errno::NOSPC);
+            assert!(volume.check_running().is_ok());
+        };
+        let used = volume.totals.inodes_used.load(Ordering::Relaxed);
+        refused(ops.make(dir, &long, &new).map(drop));
+        assert_eq!(volume.totals.inodes_used.load(Ordering::Relaxed), used);
+        refused(ops.link(other, dir, &long, false).map(drop));
+        refused(ops.rename((root, b"other"), (dir, &long), RenameMode::Replace, (false, false)));
+        // What fits is made still, until nothing does.
+        let mut made = 0;
+        let full = loop {
+            match ops.make(dir, &name(2000 + made), &new) {
+                Ok(_) => made += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.errno(), Errno::NOSPC);
+        assert!(made > 300, "{made}");
+        assert!(volume.check_running().is_ok());
+        ops.unlink(dir, &name(1)).unwrap();
+    }
 }

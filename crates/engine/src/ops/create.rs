@@ -81,6 +81,7 @@ impl Ops<'_> {
                 owner.access_acl = acl.or(owner.access_acl);
             }
             reserve_acls(txn, &owner)?;
+            dir::check_room(&txn.look, parent, &dir, name)?;
             let near = place(txn, parent, is_dir)?;
             let ino = volume.allocate_inode(txn, near)?;
             let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type.code())?;
