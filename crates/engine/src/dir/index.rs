@@ -25,8 +25,6 @@ use zerocopy::little_endian::{U32, U64};
 
 /// Lines that an insertion looks at before it splits the leaf.
 const PROBE_MAX: usize = 8;
-/// Levels of nodes that no sound index exceeds: 30 bits of the tag, at least 6 a level.
-const LEVEL_MAX: u8 = 5;
 
 /// A record of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +42,9 @@ fn corrupt(dir: Ino, block: FsBlock, field: &'static str, value: u64) -> Error {
 fn header_of(bytes: &[u8], dir: Ino, block: FsBlock) -> Result<IndexHeader> {
     header::verify_owner(bytes, block, dir.0)?;
     let header = *IndexHeader::read(bytes);
-    if header.level > LEVEL_MAX {
+    // Nodes above those that have the last of the bits are in no sound index, and no tag could be shifted by theirs.
+    let bits = node_bits(bytes.len().trailing_zeros());
+    if bits * u32::from(header.level.saturating_sub(1)) >= u32::from(DEPTH_MAX) {
         return Err(corrupt(dir, block, "level", u64::from(header.level)));
     }
     if header.depth > DEPTH_MAX {
@@ -103,7 +103,7 @@ fn sole_pointer(bytes: &[u8], bits: u32, mut index: u32) -> u64 {
 
 /// The root's pointer on the way to pointer `index` of the table; 0 if there is none.
 fn root_pointer(bytes: &[u8], bits: u32, level: u8, index: u32) -> u64 {
-    let at = index.checked_shr(bits * u32::from(level - 1)).unwrap_or(0) as usize;
+    let at = (index >> (bits * u32::from(level - 1))) as usize;
     if at >> bits == 0 { pointer(bytes, at) } else { 0 }
 }
 
@@ -362,7 +362,7 @@ fn set_pointer(
     target: FsBlock,
 ) -> Result<()> {
     let bits = node_bits(txn.volume().geometry.block_bits);
-    let level = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).level)?;
+    let level = txn.look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??.level;
     let mut node = root;
     for at_level in (1..=level).rev() {
         let at = (index >> (bits * u32::from(at_level - 1))) as usize & ((1 << bits) - 1);
@@ -440,4 +440,56 @@ fn visit(look: &Look<'_>, dir: Ino, block: FsBlock, level: u8, f: &mut dyn FnMut
         }
     }
     if f(block) { Ok(()) } else { Err(corrupt(dir, block, "pointer", block.0)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namei;
+    use crate::ops::{NewFile, Ops, transact};
+    use crate::types::{Cred, MkfsOptions, MountOptions};
+    use crate::volume::Volume;
+    use myriad_device::{AlignedBuf, BlockDevice, MemoryDevice};
+    use myriad_format::inode::{S_IFDIR, S_IFREG};
+    use myriad_format::superblock::Superblock;
+    use std::sync::Arc;
+
+    /// With large blocks, tags were shifted by more bits than they have: a panic where overflows are checked.
+    #[test]
+    fn a_root_that_claims_more_levels_than_tags_have_bits_for_is_corrupt() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(64 << 20));
+        let options = MkfsOptions { block_size: 16384, ..MkfsOptions::default() };
+        crate::mkfs::format(device.clone(), None, &options).unwrap();
+        let mut block = AlignedBuf::zeroed(16384);
+        device.read(0, &mut block).unwrap();
+        let superblock = Superblock::decode(&block, FsBlock(0)).unwrap();
+        let options = MountOptions { background: false, cache_size: 32 << 20, ..MountOptions::default() };
+        let log = crate::mkfs::log_place(&superblock, &device, None).unwrap();
+        let volume = Volume::assemble(device, log, superblock, options).unwrap();
+        volume.load_totals(&superblock);
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = namei::root(&volume.look()).unwrap();
+        let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
+        let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
+        for i in 0..300 {
+            ops.make(dir, format!("{i:08}").as_bytes(), &new).unwrap();
+        }
+        let raw = crate::inode::read_node(&volume.look(), dir).unwrap();
+        let index = crate::dir::index_root(&raw).unwrap();
+        // 11 bits a level, of 30: three levels are the most.
+        for level in 4..=u8::MAX {
+            transact(&volume, 0, |txn| {
+                txn.change(index, BlockKind::DirIndex, |edit| {
+                    let header = IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE));
+                    (header.level, header.depth) = (level, DEPTH_MAX);
+                    let (at, bytes) = encode_pointer(0, index.0);
+                    edit.put(at, &bytes);
+                })
+            })
+            .unwrap();
+            let found = ops.lookup(dir, b"00000000").unwrap_err();
+            assert!(matches!(found, Error::Corrupt(Corrupt::DirIndex { field: "level", .. })), "{found}");
+        }
+    }
 }
