@@ -156,8 +156,11 @@ impl BeforeImages {
     pub fn give_up(self, why: &str) {
         let text = &why.as_bytes()[..why.len().min(REASON_MAX)];
         let reason = [&(text.len() as u64).to_le_bytes(), text].concat();
-        // A file that cannot be written has no images that anybody may miss: they are written before the block is.
-        let _ = self.file.write_all_at(&reason, REASON).and_then(|()| self.write_header(GIVEN_UP));
+        let _ = self.file.write_all_at(&reason, REASON);
+        if self.write_header(GIVEN_UP).is_err() {
+            // From now on blocks are written over of which it has no image. A reader must not take it for whole.
+            let _ = self.file.set_len(0);
+        }
     }
 
     fn write_header(&self, state: u64) -> io::Result<()> {

@@ -114,8 +114,11 @@ impl Pool {
             all_finished: Condvar::new(),
         });
         let _wait = Wait(&job);
-        self.shared.queue.lock().jobs.push_back(Arc::clone(&job));
-        self.shared.wake.notify_all();
+        // Only the threads take jobs off the queue.
+        if !self.threads.is_empty() {
+            self.shared.queue.lock().jobs.push_back(Arc::clone(&job));
+            self.shared.wake.notify_all();
+        }
         job.work();
     }
 }

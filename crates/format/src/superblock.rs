@@ -83,8 +83,8 @@ on_disk! {
 
 on_disk! {
     /// A block of the orphan list: inodes that wait to be freed, without a name and open or being freed in pieces; or with
-    /// a name, and cut short by a change that was not finished. The next opening for changes frees the former, and of the
-    /// latter what lies past their size. Inode numbers (8 bytes each) follow the header.
+    /// a name, and blocks past their size by a change that was not finished. The next opening for changes frees the former,
+    /// and of the latter what lies past their size. Inode numbers (8 bytes each) follow the header.
     pub struct OrphanHeader: 64 {
         0 => header: crate::header::BlockHeader,
         48 => count: U32,

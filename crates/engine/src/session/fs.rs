@@ -118,24 +118,21 @@ impl Fs {
         let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
         volume.recover(place.as_ref())?;
-        let volume = Arc::new(volume);
-        let background = if volume.options.background && !volume.options.read_only {
-            vec![spawn("myriad-log", &volume, run_background)?, spawn("myriad-warm", &volume, Volume::keep_warm)?]
-        } else {
-            Vec::new()
-        };
-        Ok(Self {
-            inner: Arc::new(Mounted {
-                volume,
-                background: Mutex::new(background),
-                opener: ProcessMark::new().map_err(|source| Error::Io {
-                    op: "memory for a mark",
-                    offset: 0,
-                    source,
-                })?,
-                pid: std::process::id(),
-            }),
-        })
+        let opener = ProcessMark::new();
+        let opener = opener.map_err(|source| Error::Io { op: "memory for a mark", offset: 0, source })?;
+        // Before the threads: if one cannot be started, this ends the others.
+        let inner = Arc::new(Mounted {
+            volume: Arc::new(volume),
+            background: Mutex::new(Vec::new()),
+            opener,
+            pid: std::process::id(),
+        });
+        let volume = &inner.volume;
+        if volume.options.background && !volume.options.read_only {
+            inner.background.lock().push(spawn("myriad-log", volume, run_background)?);
+            inner.background.lock().push(spawn("myriad-warm", volume, Volume::keep_warm)?);
+        }
+        Ok(Self { inner })
     }
 
     #[inline]
