@@ -2,6 +2,7 @@
 
 use crate::error::MountError;
 use crate::mounts::{Entry, FS_TYPE, mounted_at};
+use crate::negotiate::REQUEST_MAX;
 use crate::options::Options;
 use crate::transport::Device;
 use crate::unmount::{How, clear_mount_point, unmount};
@@ -146,7 +147,7 @@ impl KernelOptions {
         use rustix::fd::AsFd;
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let fd = device.as_fd().as_raw_fd();
-        let mut data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid}");
+        let mut data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},{}", max_read());
         for (on, word) in [(self.allow_other, "allow_other"), (self.default_permissions, "default_permissions")] {
             if on {
                 data.push(',');
@@ -155,6 +156,11 @@ impl KernelOptions {
         }
         data
     }
+}
+
+/// No READ is larger than an answer's room, however many pages of the kernel's it may have.
+fn max_read() -> String {
+    format!("max_read={REQUEST_MAX}")
 }
 
 /// Before INIT, which only lowers it: what the kernel gives each mount, 128 KiB, is too little for requests of 1 MiB.
@@ -190,7 +196,7 @@ fn mount_by_helper(path: &Path, options: &Options, kernel: &KernelOptions) -> Re
             escape.into_iter().chain([c])
         })
         .collect();
-    let mut words = vec![format!("fsname={source}"), "subtype=myriad".to_owned()];
+    let mut words = vec![format!("fsname={source}"), "subtype=myriad".to_owned(), max_read()];
     for (on, word) in [(kernel.allow_other, "allow_other"), (kernel.default_permissions, "default_permissions")] {
         if on {
             words.push(word.to_owned());

@@ -5,8 +5,12 @@ use crate::wire::{InitIn, InitOut, MAJOR, MINOR, init};
 
 /// Largest read or write request: longer ones gain nothing, shorter ones cost direct reads a quarter.
 pub const REQUEST_MAX: usize = 1 << 20;
-/// The same in pages.
-const PAGES_MAX: u16 = (REQUEST_MAX / 4096) as u16;
+
+/// The same in pages. The kernel counts its own, which are larger than 4 KiB on some machines: told more than fit, it would ask
+/// for more than an answer has room for, and take the short answer for the end of the file.
+fn pages_max(page_size: usize) -> u16 {
+    u16::try_from(REQUEST_MAX / page_size).unwrap_or(u16::MAX).max(1)
+}
 
 /// What a mount asks of the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +94,7 @@ pub fn negotiate(theirs: &InitIn, wishes: Wishes) -> (InitOut, Agreement) {
         congestion_threshold: 48,
         max_write: REQUEST_MAX as u32,
         time_gran: 1,
-        max_pages: PAGES_MAX,
+        max_pages: pages_max(rustix::param::page_size()),
         ..InitOut::default()
     };
     let has = |flag| agreed & flag != 0;
@@ -123,6 +127,15 @@ mod tests {
         assert!(!negotiate(&theirs, wishes()).1.ring);
         let theirs = InitIn { flags: init::INIT_EXT as u32, ..theirs };
         assert!(negotiate(&theirs, wishes()).1.ring);
+    }
+
+    /// Pages were taken to have 4 KiB everywhere: with larger ones a READ was for more than its answer could hold.
+    #[test]
+    fn a_request_has_no_more_pages_than_it_has_room_for() {
+        assert_eq!([4 << 10, 16 << 10, 64 << 10].map(pages_max), [256, 64, 16]);
+        assert_eq!(pages_max(4 << 20), 1);
+        let (out, _) = negotiate(&InitIn { major: 7, minor: 31, ..InitIn::default() }, wishes());
+        assert!(usize::from(out.max_pages) * rustix::param::page_size() <= REQUEST_MAX);
     }
 
     #[test]
