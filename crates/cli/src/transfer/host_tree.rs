@@ -406,15 +406,6 @@ impl Reader {
             // It would be read while it is written, and grow by what is read.
             return Ok(Opened::Image);
         }
-        let link = (stat.st_nlink > 1).then(|| host::link_key(&stat));
-        if let Some(key) = link
-            && self.is_later_name(key)
-        {
-            let meta = host::meta(&stat).ok_or(Errno::INVAL)?;
-            // The sink knows the first name.
-            let body = Body::HardLink(outlet.batch.since(outlet.batch.bytes.len()));
-            return Ok(Opened::Done(entry(meta, link, body)));
-        }
         let file = match rustix::fs::openat(&directory.fd, name, flags | OFlags::NOATIME, Mode::empty()) {
             // Only the owner and root may ask not to be noted as a reader.
             Err(Errno::PERM) => rustix::fs::openat(&directory.fd, name, flags, Mode::empty())?,
@@ -427,6 +418,17 @@ impl Reader {
             return Err(Errno::STALE);
         }
         let stat = opened;
+        let link = (stat.st_nlink > 1).then(|| host::link_key(&stat));
+        // Not before the file is open: by a claim on what the name no longer leads to, all further names would come without
+        // content.
+        if let Some(key) = link
+            && self.is_later_name(key)
+        {
+            let meta = host::meta(&stat).ok_or(Errno::INVAL)?;
+            // The sink knows the first name.
+            let body = Body::HardLink(outlet.batch.since(outlet.batch.bytes.len()));
+            return Ok(Opened::Done(entry(meta, link, body)));
+        }
         let start = outlet.batch.bytes.len();
         self.xattrs.read(&Named::Open(file.as_fd()), &mut outlet.batch.bytes)?;
         let xattrs = outlet.batch.since(start);
