@@ -386,6 +386,32 @@ fn files_that_change_while_they_are_read_are_told() {
     bench.check();
 }
 
+/// The name of a single file was told twice over, and that a file had changed was told of those too that were left as they were.
+#[test]
+fn files_that_change_are_told_by_their_path_and_only_if_they_are_taken() {
+    let bench = Bench::new();
+    bench.shell("mkdir t; head -c 20000000 /dev/urandom >t/log; myriad import -q t v.img:/old");
+    let file = fs::OpenOptions::new().write(true).open(bench.path("t/log")).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::os::unix::fs::FileExt::write_all_at(&file, b"new", 10_000_000).unwrap();
+            }
+        });
+        let lines = [&["cp", "t/log", "v.img:/log"][..], &["cp", "-n", "t/log", "v.img:/old/log"]];
+        let outputs = lines.map(|line| bench.command(line).output());
+        let skipped = bench.command(&["import", "--skip-existing", "t", "v.img:/old"]).output();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let [taken, left] = outputs.map(|output| said(&output.unwrap()));
+        assert!(taken.contains(": t/log: changed while it was read"), "{taken}");
+        assert!(!left.contains("changed while"), "{left}");
+        let skipped = said(&skipped.unwrap());
+        assert!(!skipped.contains("changed while"), "{skipped}");
+    });
+    bench.check();
+}
+
 #[test]
 fn a_full_volume_ends_the_import_and_stays_sound() {
     let bench = Bench::new();

@@ -117,6 +117,8 @@ pub enum Record {
     End,
     /// Instead of `End`: the source could not read the rest, and what there is of the file must go.
     Spoiled(Problem),
+    /// The file whose entry came last was changed while it was read: of no interest if the sink did not take it.
+    Changed(Problem),
     /// A file that the source could not read; the transfer goes on.
     Problem(Problem),
     /// The source cannot go on.

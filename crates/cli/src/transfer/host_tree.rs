@@ -345,6 +345,8 @@ impl Reader {
             outlet.batch.add(name);
         }
         let path = outlet.batch.since(mark);
+        // For messages.
+        let whole_path = || if is_root { Vec::new() } else { join(&directory.path, name) };
         let opened = match self.open(directory, name, outlet) {
             // The name was another file's the next moment: that one it is.
             Err(Errno::STALE) => self.open(directory, name, outlet),
@@ -358,7 +360,7 @@ impl Reader {
             Ok(Opened::Changed(mut entry)) => {
                 entry.path = path;
                 outlet.push(Record::Entry(entry))?;
-                outlet.push(Record::Problem(self.changed(directory, name)))
+                outlet.push(Record::Changed(self.changed(&whole_path())))
             }
             Ok(Opened::Parts(mut entry, file, segments, before)) => {
                 entry.path = path;
@@ -366,29 +368,23 @@ impl Reader {
                 match self.parts(&file, &segments, outlet)? {
                     Ok(()) if has_changed(&file, &before) => {
                         outlet.push(Record::End)?;
-                        outlet.push(Record::Problem(self.changed(directory, name)))
+                        outlet.push(Record::Changed(self.changed(&whole_path())))
                     }
                     Ok(()) => outlet.push(Record::End),
-                    Err(errno) => {
-                        let problem = problem(&self.place, &join(&directory.path, name), errno);
-                        outlet.push(Record::Spoiled(problem))
-                    }
+                    Err(errno) => outlet.push(Record::Spoiled(problem(&self.place, &whole_path(), errno))),
                 }
             }
             Ok(Opened::Image) => {
-                let place = Shown(&join(&self.place, &join(&directory.path, name))).to_string();
+                let place = Shown(&join(&self.place, &whole_path())).to_string();
                 let what = "is the image that it would be imported into; left out";
                 outlet.push(Record::Problem(Problem::new(Failure::new(place, what, "").into())))
             }
-            Err(errno) => {
-                let path = if is_root { Vec::new() } else { join(&directory.path, name) };
-                outlet.push(Record::Problem(problem(&self.place, &path, errno)))
-            }
+            Err(errno) => outlet.push(Record::Problem(problem(&self.place, &whole_path(), errno))),
         }
     }
 
-    fn changed(&self, directory: &Directory, name: &[u8]) -> Problem {
-        let place = Shown(&join(&self.place, &join(&directory.path, name))).to_string();
+    fn changed(&self, path: &[u8]) -> Problem {
+        let place = Shown(&join(&self.place, path)).to_string();
         let what = "changed while it was read; what was read may be older in one part than in another";
         Problem::new(Failure::new(place, what, "").into())
     }

@@ -160,6 +160,8 @@ struct Run<'a> {
     links: Links,
     /// A first name whose data is not all there yet.
     coming: Option<(LinkKey, Box<[u8]>)>,
+    /// Whether the content of the last entry was taken.
+    is_taken: bool,
     /// The last path taken, for what is said of an interruption.
     last: Vec<u8>,
 }
@@ -168,8 +170,15 @@ struct Run<'a> {
 /// is one that ended the work, after the tally was taken.
 pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Options) -> (Tally, Result<()>) {
     let start = Instant::now();
-    let mut run =
-        Run { context, options, tally: Tally::default(), links: Links::new(), coming: None, last: Vec::new() };
+    let mut run = Run {
+        context,
+        options,
+        tally: Tally::default(),
+        links: Links::new(),
+        coming: None,
+        is_taken: false,
+        last: Vec::new(),
+    };
     let result = run.pump(&mut feed, sink);
     // Whoever counts the entries need not go on.
     feed.count.set_done(u64::MAX);
@@ -235,6 +244,7 @@ impl Run<'_> {
     fn record(&mut self, batch: &mut Batch, record: Record, sink: &mut dyn Sink) -> Result<()> {
         match record {
             Record::Entry(mut entry) => {
+                self.is_taken = false;
                 if let Some(key) = entry.link
                     && !self.link(batch, &mut entry, key)
                 {
@@ -243,6 +253,7 @@ impl Run<'_> {
                 let outcome = sink.entry(batch, &entry);
                 self.belated(sink);
                 let outcome = self.tolerate(outcome)?;
+                self.is_taken = outcome == Some(Outcome::Done) && !matches!(entry.body, Body::HardLink(_));
                 match outcome {
                     Some(Outcome::Done) => {
                         self.tally.count(&entry);
@@ -295,6 +306,8 @@ impl Run<'_> {
                     self.tolerate(spoiled)?;
                 }
             }
+            Record::Changed(problem) if self.is_taken => self.problem(problem),
+            Record::Changed(_) => {}
             Record::Problem(problem) => self.problem(problem),
             Record::Broken(error) => return Err(error),
         }

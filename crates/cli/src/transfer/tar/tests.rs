@@ -68,7 +68,9 @@ fn read(archive: &[u8]) -> (BTreeMap<Vec<u8>, Seen>, Vec<String>) {
                     file.stored += bytes.len() as u64;
                 }
                 Record::End => {}
-                Record::Spoiled(problem) | Record::Problem(problem) => errors.push(problem.error.to_string()),
+                Record::Spoiled(problem) | Record::Changed(problem) | Record::Problem(problem) => {
+                    errors.push(problem.error.to_string())
+                }
                 Record::Broken(error) => errors.push(error.to_string()),
             }
         }
