@@ -376,7 +376,8 @@ fn a_remount_changes_the_kernel_s_part() {
     place.mount("-o noexec,commit=0");
     fs::write(place.mounted("file"), b"written before").unwrap();
     // With what the kernel shows, as mount(8) does.
-    remount("ro,noexec,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount").ok();
+    let shown = "nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=1048576";
+    remount(&format!("ro,noexec,{shown},remount")).ok();
     assert!(options().starts_with("ro,nosuid,nodev,noexec,"), "{}", options());
     assert_eq!(fs::write(place.mounted("file"), b"x").unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
     assert_eq!(place.status()["read_only"], true);

@@ -84,6 +84,7 @@ impl Mount {
             // Whoever still waits for an answer gets an error instead.
             let _ = shared.mount_point.unmount(true);
         }
+        shared.mount_point.end();
         shared.service.release_all();
         shared.service.fs().clone().close().map_err(ServeError::Close)?;
         served
@@ -137,8 +138,8 @@ impl Handle {
         self.shared.mount_point.path()
     }
 
-    /// Major and minor number of the mount's device, as in /proc/self/mountinfo; `None` if it was gone before it was served.
-    pub fn device(&self) -> Option<&str> {
+    /// Major and minor number of the mount's device, as in /proc/self/mountinfo; an error if it was gone before it was served.
+    pub fn device(&self) -> io::Result<&str> {
         self.shared.mount_point.device()
     }
 

@@ -1,7 +1,7 @@
 //! Mounting: by mount(2) where that is allowed, through fusermount3 otherwise.
 
 use crate::error::MountError;
-use crate::mounts::{Entry, FS_TYPE, mounted_at};
+use crate::mounts::{Entry, FS_TYPE, mounted_at, with_device};
 use crate::negotiate::REQUEST_MAX;
 use crate::options::Options;
 use crate::transport::Device;
@@ -17,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) const HELPER: &str = "fusermount3";
 
@@ -50,7 +51,10 @@ pub(crate) fn flag_of(word: &str) -> Option<(MountFlags, bool)> {
 /// A mount that is taken away when this goes, unless it is gone already.
 pub struct MountPoint {
     path: PathBuf,
-    device: Option<String>,
+    /// As the kernel had it at first.
+    entry: io::Result<Option<Entry>>,
+    /// The mount is gone, and its device's number may be another one's.
+    has_ended: AtomicBool,
 }
 
 impl MountPoint {
@@ -81,24 +85,44 @@ impl MountPoint {
     }
 
     fn of(path: PathBuf) -> Self {
-        let mount = mounted_at(&path).ok().flatten().filter(Entry::is_ours);
-        let device = mount.map(|mount| mount.device);
-        Self { path, device }
+        let entry = mounted_at(&path).map(|mount| mount.filter(Entry::is_ours));
+        Self { path, entry, has_ended: AtomicBool::new(false) }
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Major and minor number of the mount's device, as mountinfo writes them; `None` if it was gone at once.
-    pub fn device(&self) -> Option<&str> {
-        self.device.as_deref()
+    /// Major and minor number of the mount's device, as mountinfo writes them.
+    pub fn device(&self) -> io::Result<&str> {
+        self.entry().map(|entry| &*entry.device)
+    }
+
+    fn entry(&self) -> io::Result<&Entry> {
+        match &self.entry {
+            Ok(Some(entry)) => Ok(entry),
+            Ok(None) => Err(io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was served")),
+            Err(error) => Err(io::Error::new(error.kind(), format!("/proc/self/mountinfo: {error}"))),
+        }
+    }
+
+    /// The mount is gone: there is nothing left to unmount.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Unmounts; `lazy` though it is in use. Nothing else: what was mounted over it, or after it had gone, stays.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        let device = self.device().ok_or(Errno::INVAL)?;
-        unmount(&self.path, device, How { lazy, force: false })
+        let entry = self.entry()?;
+        if self.has_ended.load(Ordering::Relaxed) {
+            return Err(Errno::INVAL.into());
+        }
+        let is_there = mounted_at(&self.path)?.is_some_and(|mount| mount.device == entry.device);
+        // If not, a directory above it may have another name by now.
+        let moved = if is_there { None } else { with_device(&entry.device)? };
+        let moved = moved.filter(|mount| mount.source == entry.source);
+        let path = moved.as_ref().map_or(&self.path, |mount| &mount.mount_point);
+        unmount(path, &entry.device, How { lazy, force: false })
     }
 }
 
@@ -255,6 +279,19 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An error of reading the table counted as a mount that was gone.
+    #[test]
+    fn a_mount_that_cannot_be_looked_up_is_not_said_to_be_gone() {
+        let point = |entry| MountPoint { path: "/mnt".into(), entry, has_ended: AtomicBool::new(false) };
+        let said = |point: MountPoint| [point.device().unwrap_err(), point.unmount(false).unwrap_err()];
+        for error in said(point(Err(Errno::MFILE.into()))) {
+            assert!(error.to_string().starts_with("/proc/self/mountinfo: Too many open files"), "{error}");
+        }
+        for error in said(point(Ok(None))) {
+            assert_eq!(error.to_string(), "unmounted before it was served");
+        }
+    }
 
     #[test]
     fn options_that_the_kernel_does_not_know_are_refused_by_name() {

@@ -193,6 +193,40 @@ fn a_mount_that_is_never_served_goes_away() {
     assert_sound(&image);
 }
 
+/// The kernel has the mount under its new path then; at the old one nothing was found, and the mount could not be ended.
+#[test]
+fn a_mount_below_a_renamed_directory_is_unmounted() {
+    skip_without_mounts!();
+    let folder = tempfile::tempdir().unwrap();
+    let [image, old, new] = ["image", "old", "new"].map(|name| folder.path().join(name));
+    Fs::format(&image, Some(64 << 20), &MkfsOptions::default()).unwrap();
+    fs::create_dir_all(old.join("mount")).unwrap();
+    let fs = Fs::open(&image, MountOptions::default()).unwrap();
+    let mount = myriad_fuse::mount(fs, &old.join("mount"), Options::default()).unwrap();
+    let handle = mount.handle();
+    let server = std::thread::spawn(move || mount.serve());
+    fs::rename(&old, &new).unwrap();
+    fs::write(new.join("mount/file"), b"content").unwrap();
+    let mut unmounted = handle.unmount(false);
+    for _ in 0..1000 {
+        // As in `Mounted::end`: children that are just beginning.
+        let is_busy = matches!(&unmounted, Err(error) if Errno::from_io_error(error) == Some(Errno::BUSY));
+        if !is_busy {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        unmounted = handle.unmount(false);
+    }
+    if unmounted.is_err() {
+        rustix::mount::unmount(new.join("mount"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+    server.join().unwrap().unwrap();
+    unmounted.unwrap();
+    // Its device's number may be another one's by now.
+    assert_eq!(Errno::from_io_error(&handle.unmount(false).unwrap_err()), Some(Errno::INVAL));
+    assert_sound(&image);
+}
+
 /// Set in a child process: where it mounts what.
 const CHILD_IMAGE: &str = "MYRIAD_TEST_SERVE_IMAGE";
 const CHILD_MOUNT: &str = "MYRIAD_TEST_SERVE_MOUNT";

@@ -74,9 +74,8 @@ pub fn run(job: Job) -> Result<()> {
     let mount = myriad_fuse::mount(fs, &mount_point, settings.fuse)
         .map_err(|error| Failure::new(image_name(&image), error.to_string(), ""))?;
     let handle = mount.handle();
-    let device_number = handle
-        .device()
-        .ok_or_else(|| Failure::new(image_name(&mount_point), "unmounted before it was served", "mount it again"))?;
+    let device_number =
+        handle.device().map_err(|error| Failure::new(image_name(&mount_point), error.to_string(), "mount it again"))?;
     let status = Status {
         pid: std::process::id(),
         image: image.clone(),
