@@ -197,11 +197,52 @@ fn what_was_made_over_a_volume_is_not_repaired_unasked() {
     let before = start();
     let found = place.line("fsck -n vol.img").expect(4, &[]);
     assert!(found.text().contains("a copy was used"), "{found:?}");
+    // It used to send the user to `fsck -y`, which refuses.
+    let said = "but it holds an ext2, ext3 or ext4 file system; myriad fsck -y --force repairs";
+    assert!(found.err.contains(said) && !found.err.contains("run myriad fsck -y"), "{found:?}");
     for line in ["fsck -y vol.img", "fsck -p vol.img", "fsck -p --force vol.img"] {
         place.line(line).expect(8, &["vol.img: holds an ext2, ext3 or ext4 file system", "-y --force repairs"]);
         assert!(start() == before, "{line}: nothing was changed");
     }
     place.line("fsck -y --force vol.img").expect(1, &["repaired"]);
+    place.assert_sound();
+}
+
+/// The marks stayed where the new volume did not write: once its first block was damaged, `fsck -y` took it for what had been
+/// there before, and refused.
+#[test]
+fn a_new_volume_bears_no_marks_of_what_was_there() {
+    const SIZE: u64 = 256 << 20;
+    let place = Place::new();
+    let marks: [(u64, &[u8]); 4] = [
+        (0x10040, b"_BHRfS_M"),
+        (0x20000 + 37 * 1024, &0x00ba_b10c_u64.to_le_bytes()),
+        (0x255c, b"\x54\x19\x01\x00"),
+        (SIZE - (64 << 10), b"\xfc\x4e\x2b\xa9"),
+    ];
+    let make = || {
+        let file = std::fs::File::create(place.path("vol.img")).unwrap();
+        file.set_len(SIZE).unwrap();
+        for (offset, bytes) in marks {
+            file.write_all_at(bytes, offset).unwrap();
+        }
+        file
+    };
+    let is_there = |file: &std::fs::File, (offset, bytes): (u64, &[u8])| {
+        let mut found = vec![0; bytes.len()];
+        std::fs::File::open(place.path("vol.img")).unwrap().read_exact_at(&mut found, offset).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), SIZE);
+        found == bytes
+    };
+    let file = make();
+    place.line("mkfs vol.img").expect(1, &["vol.img: holds a btrfs file system", "--force"]);
+    // Nor is anything lost by a volume that is not made.
+    assert_ne!(place.line("mkfs --force --ag-size 1K vol.img").code, 0);
+    assert!(marks.into_iter().all(|mark| is_there(&file, mark)));
+    place.line("mkfs --force vol.img").expect(0, &["vol.img: volume"]);
+    for mark in marks {
+        assert!(!is_there(&file, mark), "{mark:x?}");
+    }
     place.assert_sound();
 }
 

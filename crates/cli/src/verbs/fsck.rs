@@ -205,7 +205,15 @@ impl Command for Fsck {
                 let has_checksums = superblock.as_ref().is_some_and(|superblock| superblock.geometry().has_checksums);
                 context.note(&format!("{name}: {}", scrubbed(scrub, has_checksums)));
             }
-            context.note(&format!("{name}: {}", summary(&report)));
+            let summary = match other.filter(|_| !report.repaired && report.finding_count > 0) {
+                Some(what) => {
+                    let next =
+                        "myriad fsck -y --force repairs what copies of a superblock say was here before, over it";
+                    format!("{}, but it holds {what}; {next}", count(report.finding_count, "finding"))
+                }
+                None => summary(&report),
+            };
+            context.note(&format!("{name}: {summary}"));
             if let Some(pace) = report.seconds_per_million() {
                 context.note(&format!("{name}: checked in {:.1} s, {pace:.1} s per million files", report.seconds));
             }

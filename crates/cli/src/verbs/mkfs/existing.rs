@@ -8,8 +8,9 @@ use myriad_device::BlockDevice;
 use myriad_format::BlockKind;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Seek;
+use std::io::{self, Seek};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
@@ -112,18 +113,65 @@ fn signature(head: &[u8]) -> Option<&'static str> {
 }
 
 fn other(head: &[u8]) -> Option<&'static str> {
-    let is_there =
-        |(offset, bytes, _): &&(usize, &[u8], &str)| head.get(*offset..).is_some_and(|rest| rest.starts_with(bytes));
-    let found = SIGNATURES.iter().find(is_there).map(|(_, _, what)| *what);
-    found.or_else(|| is_zfs(head).then_some("a device of a ZFS pool"))
+    let found = signatures(head).next().map(|(_, _, what)| *what);
+    found.or_else(|| uberblocks(head).next().map(|_| "a device of a ZFS pool"))
+}
+
+fn signatures(head: &[u8]) -> impl Iterator<Item = &'static (usize, &'static [u8], &'static str)> {
+    SIGNATURES.iter().filter(|(offset, bytes, _)| head.get(*offset..).is_some_and(|rest| rest.starts_with(bytes)))
 }
 
 /// The second half of a ZFS label is its ring of uberblocks, of which any may be in use; their size is the pool's, in whole
 /// KiB, their byte order the writer's.
-fn is_zfs(head: &[u8]) -> bool {
+fn uberblocks(head: &[u8]) -> impl Iterator<Item = usize> {
+    const RING: usize = 128 << 10;
+    const SLOT: usize = 1024;
     const MAGIC: u64 = 0x00ba_b10c;
-    let ring = head.get(128 << 10..).unwrap_or_default();
-    ring.chunks_exact(1024).any(|slot| slot.starts_with(&MAGIC.to_le_bytes()) || slot.starts_with(&MAGIC.to_be_bytes()))
+    let slots = head.get(RING..).unwrap_or_default().chunks_exact(SLOT).enumerate();
+    let used =
+        slots.filter(|(_, slot)| slot.starts_with(&MAGIC.to_le_bytes()) || slot.starts_with(&MAGIC.to_be_bytes()));
+    used.map(|(number, _)| RING + number * SLOT)
+}
+
+/// Sectors of a device: where each begins, and what it holds.
+pub type Sectors = Vec<(u64, Vec<u8>)>;
+
+/// Zeroes the sectors with marks of others, and gives what was in them. One that a new volume did not happen to write over would
+/// make it two things in the eyes of those who look for marks, `fsck` of a damaged volume among them.
+pub fn erase_marks(device: &dyn BlockDevice) -> io::Result<Sectors> {
+    let size = HEAD_SIZE.min(usize::try_from(device.size()).unwrap_or(HEAD_SIZE));
+    let head = device::read_at(device, 0, size)?;
+    let in_head = signatures(&head).map(|(offset, bytes, _)| (*offset, bytes.len()));
+    let in_ring = uberblocks(&head).map(|offset| (offset, size_of::<u64>()));
+    let mut marks: Vec<(u64, usize)> = in_head.chain(in_ring).map(|(offset, length)| (offset as u64, length)).collect();
+    for offset in md_at_end(device.size()) {
+        if device::read_at(device, offset, MD.len())? == MD {
+            marks.push((offset, MD.len()));
+        }
+    }
+    let sector = device.alignment().max(512);
+    let numbers = marks.into_iter().flat_map(|(offset, length)| {
+        let [first, last] = [offset, offset + length as u64 - 1].map(|byte| byte / sector as u64);
+        first..=last
+    });
+    // What is not a whole sector, at the end of a file, cannot be written by itself.
+    let starts: BTreeSet<u64> = numbers.map(|number| number * sector as u64).collect();
+    let starts = starts.into_iter().filter(|start| start + sector as u64 <= device.size());
+    let mut erased = Sectors::new();
+    for start in starts {
+        erased.push((start, device::read_at(device, start, sector)?));
+        device.write(start, &vec![0; sector])?;
+    }
+    device.flush()?;
+    Ok(erased)
+}
+
+/// Brings back what was erased.
+pub fn restore(device: &dyn BlockDevice, sectors: &Sectors) -> io::Result<()> {
+    for (start, bytes) in sectors {
+        device.write(*start, bytes)?;
+    }
+    device.flush()
 }
 
 /// Where arrays have their superblocks that have them at the end of their members: formats 0.90 and 1.0.

@@ -8,11 +8,12 @@ use crate::mount::control;
 use crate::show::{mode, owner, size};
 use crate::verb::{Command, Example, Status};
 use crate::verbs::info;
-use crate::volume::{OpenArgs, OrderName};
+use crate::volume::{OpenArgs, OrderName, device};
 use anyhow::Result;
 use existing::Existing;
+use myriad_device::{Access, FileDevice};
 use myriad_engine::{Fs, MkfsOptions};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub struct Mkfs {
@@ -101,10 +102,31 @@ impl Command for Mkfs {
             }
             _ => self.refuse_to_overwrite(&name, &existing)?,
         }
-        if let Some((log, found)) = log.transpose()? {
-            self.refuse_to_overwrite(&log, &found)?;
+        let log = log.transpose()?;
+        if let Some((log, found)) = &log {
+            self.refuse_to_overwrite(log, found)?;
         }
-        if let Err(error) = Fs::format(&self.image, self.size, &self.options()).at(&name) {
+        // A file that is given a size is emptied anyway.
+        let is_emptied = self.size.is_some() && std::fs::metadata(&self.image).is_ok_and(|found| found.is_file());
+        let mut holders = Vec::new();
+        if matches!(existing, Existing::Holds(_)) && !is_emptied {
+            holders.push(&self.image);
+        }
+        if let (Some(place), Some((_, Existing::Holds(_)))) = (&self.log_device, &log) {
+            holders.push(place);
+        }
+        let mut erased = Vec::new();
+        let make = || {
+            for place in holders {
+                erased.push((place, erase_marks(place)?));
+            }
+            Fs::format(&self.image, self.size, &self.options()).at(&name)
+        };
+        if let Err(error) = make() {
+            for (place, sectors) in erased {
+                // A volume that is not made shall cost nothing. If not even that can be written, the first error says it all.
+                let _ = FileDevice::open(place, Access::ReadWrite).map(|device| existing::restore(&device, &sectors));
+            }
             let error = control::or_mounted(&self.image, error);
             if matches!(existing, Existing::Missing) {
                 // Made by us, and of no use to anybody. If it cannot be removed, the first error still says it all.
@@ -152,6 +174,16 @@ impl Mkfs {
             _ => Ok(()),
         }
     }
+}
+
+/// Erases what would make a new volume look like something else, unless somebody uses it.
+fn erase_marks(place: &Path) -> Result<existing::Sectors> {
+    let erase = || -> Result<_> {
+        let device = FileDevice::open(place, Access::ReadWrite).map_err(device::explain_open)?;
+        device.lock_exclusive().map_err(device::explain_open)?;
+        existing::erase_marks(&device).at(image_name(place))
+    };
+    erase().map_err(|error| control::or_mounted(place, error))
 }
 
 fn block_size(text: &str) -> Result<u32, String> {
