@@ -85,6 +85,7 @@ impl Mount {
             let _ = shared.mount_point.unmount(true);
         }
         shared.mount_point.end();
+        shared.service.end_notices();
         shared.service.release_all();
         shared.service.fs().clone().close().map_err(ServeError::Close)?;
         served

@@ -2,6 +2,7 @@
 
 use crate::negotiate::REQUEST_MAX;
 use crate::wire::{NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader};
+use parking_lot::RwLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -78,7 +79,7 @@ impl Device {
 
     /// A second descriptor for messages of our own accord.
     pub fn notifier(&self) -> io::Result<Notifier> {
-        Ok(Notifier { device: self.try_clone()? })
+        Ok(Notifier { device: RwLock::new(Some(self.try_clone()?)) })
     }
 
     /// Sends an answer.
@@ -94,7 +95,8 @@ impl Device {
 
 /// Tells the kernel of what it did not see.
 pub struct Notifier {
-    device: Device,
+    /// `None` once nobody serves.
+    device: RwLock<Option<Device>>,
 }
 
 impl Notifier {
@@ -103,8 +105,15 @@ impl Notifier {
         let body = NotifyInvalInodeOut { ino: id, off: -1, len: 0 };
         let len = (size_of::<OutHeader>() + size_of_val(&body)) as u32;
         let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
-        // A kernel that has no such inode has nothing to forget.
-        let _ = self.device.send(&[header.as_bytes(), body.as_bytes()].concat());
+        if let Some(device) = &*self.device.read() {
+            // A kernel that has no such inode has nothing to forget.
+            let _ = device.send(&[header.as_bytes(), body.as_bytes()].concat());
+        }
+    }
+
+    /// Nobody serves any more: as long as a descriptor is left, those who wait for an answer go on waiting.
+    pub fn end(&self) {
+        *self.device.write() = None;
     }
 }
 
@@ -128,4 +137,24 @@ fn clone_onto(further: &OwnedFd, of: &OwnedFd) -> rustix::io::Result<()> {
     const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
     // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, a descriptor number, and writes nothing (linux/fuse.h).
     unsafe { ioctl(further, Setter::<CLONE, u32>::new(of.as_raw_fd() as u32)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The notifier's descriptor was there for as long as anybody had a handle of the mount.
+    #[test]
+    fn no_descriptor_is_left_when_serving_has_ended() {
+        let (read, write) = io::pipe().unwrap();
+        let device = Device::from(OwnedFd::from(write));
+        let notifier = device.notifier().unwrap();
+        drop(device);
+        notifier.attributes_changed(7);
+        let mut buf = [0; 256];
+        assert!(rustix::io::read(&read, &mut buf).unwrap() > 0);
+        notifier.end();
+        notifier.attributes_changed(7);
+        assert_eq!(rustix::io::read(&read, &mut buf).unwrap(), 0, "the last descriptor is closed");
+    }
 }

@@ -92,6 +92,11 @@ impl VolumeService {
         Self { fs, kernel, nodes, callers, tellings, agreement, settings, special, recorder, notifier, transport }
     }
 
+    /// Nobody serves any more: the kernel is told nothing either.
+    pub fn end_notices(&self) {
+        self.notifier.end();
+    }
+
     pub fn fs(&self) -> &Fs {
         &self.fs
     }
