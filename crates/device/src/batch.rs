@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::{AlignedBuf, BufferPool, ReadRequest, WriteRequest};
@@ -49,6 +49,15 @@ impl Target {
 
     pub fn is_direct(&self) -> bool {
         self.direct.load(Relaxed)
+    }
+
+    /// Lets the host's cache go, behind a flush, so that what is read from now on is what the disk has: of what an earlier
+    /// flush could not write, the cache may say that it was written.
+    pub fn forget_cached(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        // To the end. A host that keeps it all the same is no reason to fail.
+        let _ = rustix::fs::fadvise(&self.file, self.start, None, Advice::DontNeed);
+        Ok(())
     }
 
     /// Some hosts accept O_DIRECT and refuse its I/O (encrypted files, some network file systems). From there on the

@@ -143,7 +143,11 @@ impl FileDevice {
                 }
                 _ => OpenError::io(path, "open", error),
             })?;
-        Self::from_file(path, file, access, options)
+        let device = Self::from_file(path, file, access, options)?;
+        if access == Access::ReadWrite && !device.is_direct() {
+            device.target.forget_cached().map_err(|error| OpenError::io(path, "flush", error))?;
+        }
+        Ok(device)
     }
 
     /// Creates an image of `size` bytes, sparse: it takes no space until written. The device holds the exclusive lock.

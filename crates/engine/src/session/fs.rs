@@ -187,8 +187,8 @@ impl Fs {
         volume.counters.bump(Count::syncs);
         // What could be flushed is durable, whatever became of the rest.
         let flushed = file::flush_all(volume);
-        volume.commit_now()?;
-        flushed
+        let committed = volume.commit_now();
+        flushed.and(committed)
     }
 
     /// Holds the state of this moment for a reader (an online check) while changes go on. What changed blocks held goes to
