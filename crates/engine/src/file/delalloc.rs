@@ -215,8 +215,8 @@ pub(super) fn clear_tail(volume: &Volume, file: &OpenFile, data: &mut FileData) 
     Ok(())
 }
 
-/// Writes `buf` at `offset`, or at the end if `append`; returns the bytes written, fewer only when space ran out
-/// half-way. `passing`: the cache need not keep them.
+/// Writes `buf` at `offset`, or at the end if `append`; returns the bytes written, fewer than all when space ran
+/// out half-way, the largest size was reached, or an error came half-way. `passing`: the cache need not keep them.
 pub(crate) fn write(
     volume: &Volume,
     cred: &Cred,

@@ -24,7 +24,7 @@ pub(crate) enum Share {
     Common,
     /// Down to what giving back takes: it writes where it has its space already.
     Reserved,
-    /// Down to the last one: it gives space back, and may need a little for that.
+    /// Down to what the list of orphans takes at the next checkpoint: it gives space back, and may need a little for that.
     Last,
 }
 
