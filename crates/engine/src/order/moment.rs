@@ -13,8 +13,8 @@
 //! checksums it is never written over in its place, so until it is freed it is what it was; that it was freed is recorded, when
 //! the epoch that did it is durable, and the reader passes over it. Where it has none, what a read gives says nothing anyway.
 //!
-//! So nothing waits but one commit, for the copy of the log; frees are not held back, and a block of metadata costs one more read, the first time that it is written
-//! over. Whatever goes wrong ends the moment, never a checkpoint.
+//! So nothing waits but one commit, for the copy of the log; frees are not held back, and a block of metadata costs one more
+//! read, the first time that it is written over. Whatever goes wrong ends the moment, never a checkpoint.
 //!
 //! Locking: all of it under the checkpointer's lock.
 
