@@ -1,8 +1,11 @@
 //! `import`, `export`, `cp` and `verify`, from the command line to the volume and back.
 
+use rustix::fs::{CWD, RenameFlags};
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 /// A folder with an empty volume `v.img`.
@@ -300,25 +303,45 @@ fn an_interrupted_import_leaves_a_sound_volume_and_says_how_far_it_came() {
     bench.myriad(&["verify", "--ignore", "mode,time,xattrs", "v.img:/tree", "tree"], 0);
 }
 
+/// Does `disturb` over and over in another thread, as long as `work` takes.
+fn meanwhile<T>(disturb: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
+    struct Stop<'a>(&'a AtomicBool);
+
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Also if the work panics, for the other thread is waited for.
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                disturb();
+            }
+        });
+        work()
+    })
+}
+
+fn while_names_change_hands<T>(a: &Path, b: &Path, work: impl FnOnce() -> T) -> T {
+    let exchange = || rustix::fs::renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
+    meanwhile(exchange, work)
+}
+
 /// Attributes came from a look at the name, content from what the name led to the moment after.
 #[test]
 fn content_and_attributes_are_one_files() {
     let bench = Bench::new();
     bench.shell("mkdir t; echo mine >t/a; echo secret >t/b; chmod 600 t/b");
     let (a, b) = (bench.path("t/a"), bench.path("t/b"));
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let exchange = rustix::fs::RenameFlags::EXCHANGE;
-                rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange).unwrap();
-            }
-        });
+    while_names_change_hands(&a, &b, || {
         for round in 0..60 {
             let into = format!("v.img:/{round}");
             bench.command(&["import", "-q", "t", &into]).output().unwrap();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     for round in 0..60 {
         for name in ["a", "b"] {
@@ -341,20 +364,12 @@ fn a_file_of_two_names_is_imported_though_one_of_them_changes_hands() {
     let bench = Bench::new();
     bench.shell("mkdir t; echo two >t/a; ln t/a t/z; echo one >t/b");
     let (a, b) = (bench.path("t/a"), bench.path("t/b"));
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let exchange = rustix::fs::RenameFlags::EXCHANGE;
-                rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange).unwrap();
-            }
-        });
+    let said: Vec<_> = while_names_change_hands(&a, &b, || {
         let imports = (0..60).map(|round| bench.command(&["import", "-q", "t", &format!("v.img:/{round}")]).output());
-        let said: Vec<_> = imports.map(|output| said(&output.unwrap())).collect();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        // A name that changed hands twice meanwhile may have been told of and left out.
-        assert!(said.iter().all(|said| !said.contains("under the first of its names")), "{said:?}");
+        imports.map(|output| said(&output.unwrap())).collect()
     });
+    // A name that changed hands twice meanwhile may have been told of and left out.
+    assert!(said.iter().all(|said| !said.contains("under the first of its names")), "{said:?}");
     for round in 0..60 {
         assert_eq!(bench.myriad(&["cat", &format!("v.img:/{round}/z")], 0), "two\n");
     }
@@ -367,20 +382,11 @@ fn files_that_change_while_they_are_read_are_told() {
     let bench = Bench::new();
     bench.shell("mkdir t; head -c 20000000 /dev/urandom >t/large; echo still >t/still");
     let file = fs::OpenOptions::new().write(true).open(bench.path("t/large")).unwrap();
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                std::os::unix::fs::FileExt::write_all_at(&file, b"new", 10_000_000).unwrap();
-            }
-        });
-        let output = bench.command(&["import", "t", "v.img:/t"]).output();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        let output = output.unwrap();
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("t/large: changed while it was read") && !said.contains("t/still"), "{said}");
-    });
+    let write = || file.write_all_at(b"new", 10_000_000).unwrap();
+    let output = meanwhile(write, || bench.command(&["import", "t", "v.img:/t"]).output().unwrap());
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("t/large: changed while it was read") && !said.contains("t/still"), "{said}");
     bench.myriad(&["import", "--replace", "t", "v.img:/t"], 0);
     bench.myriad(&["verify", "v.img:/t", "t"], 0);
     bench.check();
@@ -392,23 +398,16 @@ fn files_that_change_are_told_by_their_path_and_only_if_they_are_taken() {
     let bench = Bench::new();
     bench.shell("mkdir t; head -c 20000000 /dev/urandom >t/log; myriad import -q t v.img:/old");
     let file = fs::OpenOptions::new().write(true).open(bench.path("t/log")).unwrap();
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                std::os::unix::fs::FileExt::write_all_at(&file, b"new", 10_000_000).unwrap();
-            }
-        });
-        let lines = [&["cp", "t/log", "v.img:/log"][..], &["cp", "-n", "t/log", "v.img:/old/log"]];
-        let outputs = lines.map(|line| bench.command(line).output());
-        let skipped = bench.command(&["import", "--skip-existing", "t", "v.img:/old"]).output();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        let [taken, left] = outputs.map(|output| said(&output.unwrap()));
-        assert!(taken.contains(": t/log: changed while it was read"), "{taken}");
-        assert!(!left.contains("changed while"), "{left}");
-        let skipped = said(&skipped.unwrap());
-        assert!(!skipped.contains("changed while"), "{skipped}");
-    });
+    let lines = [
+        &["cp", "t/log", "v.img:/log"][..],
+        &["cp", "-n", "t/log", "v.img:/old/log"],
+        &["import", "--skip-existing", "t", "v.img:/old"],
+    ];
+    let write = || file.write_all_at(b"new", 10_000_000).unwrap();
+    let [taken, left, skipped] = meanwhile(write, || lines.map(|line| said(&bench.command(line).output().unwrap())));
+    assert!(taken.contains(": t/log: changed while it was read"), "{taken}");
+    assert!(!left.contains("changed while"), "{left}");
+    assert!(!skipped.contains("changed while"), "{skipped}");
     bench.check();
 }
 
