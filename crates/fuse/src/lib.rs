@@ -51,7 +51,7 @@ use service::Service;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use transport::{Classic, Device, Message, Notifier, Transport, Uring};
+use transport::{Classic, Device, Message, Notifier, Queues, Transport, Uring};
 use volume::VolumeService;
 use wire::OutHeader;
 use zerocopy::IntoBytes;
@@ -81,8 +81,7 @@ impl Mount {
         let shared = Arc::clone(&self.handle.shared);
         let served = transport.run(shared.clone());
         if served.is_err() {
-            // Whoever still waits for an answer gets an error instead.
-            let _ = shared.mount_point.unmount(true);
+            shared.mount_point.abort();
         }
         shared.mount_point.end();
         shared.service.end_notices();
@@ -169,11 +168,12 @@ struct Connection {
 
 impl Connection {
     fn new(path: &Path, options: &Options, has_acls: bool) -> Result<Self, MountError> {
-        let ring = match (options.transport, transport::ring_obstacle()) {
-            (TransportChoice::Ring, Some(reason)) => return Err(MountError::Ring(reason)),
-            (choice, obstacle) => choice != TransportChoice::Classic && obstacle.is_none(),
+        let queues = match options.transport {
+            TransportChoice::Ring => Some(Queues::build().map_err(MountError::Ring)?),
+            TransportChoice::Auto => Queues::build().ok(),
+            TransportChoice::Classic => None,
         };
-        let wishes = Wishes::new(options, has_acls, ring);
+        let wishes = Wishes::new(options, has_acls, queues.is_some());
         let (mount_point, device) = MountPoint::mount(path, options)?;
         let start = || {
             let agreement = shake_hands(&device, wishes)?;
@@ -181,10 +181,9 @@ impl Connection {
         };
         match start() {
             Ok((agreement, notifier)) => {
-                let transport: Box<dyn Transport> = if agreement.ring {
-                    Box::new(Uring::new(device, options.beside))
-                } else {
-                    Box::new(Classic::new(device, options.threads, options.beside))
+                let transport: Box<dyn Transport> = match queues.filter(|_| agreement.ring) {
+                    Some(queues) => Box::new(Uring::new(device, queues, options.beside)),
+                    None => Box::new(Classic::new(device, options.threads, options.beside)),
                 };
                 Ok(Self { mount_point, transport, notifier, agreement })
             }

@@ -113,6 +113,15 @@ impl MountPoint {
 
     /// Unmounts; `lazy` though it is in use. Nothing else: what was mounted over it, or after it had gone, stays.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        self.unmount_how(How { lazy, force: false })
+    }
+
+    /// It cannot be served any more: whoever waits for an answer gets an error instead, as far as we may see to that.
+    pub fn abort(&self) {
+        let _ = self.unmount_how(How { lazy: true, force: true });
+    }
+
+    fn unmount_how(&self, how: How) -> io::Result<()> {
         let entry = self.entry()?;
         if self.has_ended.load(Ordering::Relaxed) {
             return Err(Errno::INVAL.into());
@@ -122,7 +131,7 @@ impl MountPoint {
         let moved = if is_there { None } else { with_device(&entry.device)? };
         let moved = moved.filter(|mount| mount.source == entry.source);
         let path = moved.as_ref().map_or(&self.path, |mount| &mount.mount_point);
-        unmount(path, &entry.device, How { lazy, force: false })
+        unmount(path, &entry.device, how)
     }
 }
 

@@ -297,7 +297,11 @@ pub struct NullMount {
 impl NullMount {
     /// Answers requests until the mount is gone.
     pub fn serve(self) -> Result<(), ServeError> {
-        self.transport.run(self.handle.service)
+        let served = self.transport.run(self.handle.service);
+        if served.is_err() {
+            self.handle.mount_point.abort();
+        }
+        served
     }
 
     pub fn handle(&self) -> NullHandle {

@@ -6,6 +6,8 @@ use common::{Mounted, mounted_with};
 use myriad_engine::{Fs, MkfsOptions, MountOptions};
 use myriad_fuse::{Options, TransportChoice};
 use myriad_sim::host::{Traits, check};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Mutex, MutexGuard};
@@ -48,14 +50,38 @@ macro_rules! switch {
     };
 }
 
+/// How many files this process may open, lowered until this goes; other tests wait for the switch meanwhile.
+struct FewFiles(Rlimit);
+
+impl FewFiles {
+    /// Room for so many more.
+    fn more(count: u64) -> Self {
+        let open: BTreeSet<u64> = fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+            .collect();
+        // The descriptor of that listing is closed again.
+        let limit = (0..).filter(|fd| !open.contains(fd)).nth(count as usize - 1).unwrap();
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..before }).unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for FewFiles {
+    fn drop(&mut self) {
+        let _ = setrlimit(Resource::Nofile, self.0);
+    }
+}
+
 fn ring() -> Options {
     Options { transport: TransportChoice::Ring, acl: true, ..Options::default() }
 }
 
 #[test]
 fn chosen_where_it_is_switched_on_and_refused_where_not() {
-    skip_without_mounts!();
     let on = switch!("Y");
+    skip_without_mounts!();
     let mount = mounted_with(Options::default());
     assert_eq!(mount.handle().stats().transport, "ring");
     mount.unmount();
@@ -72,10 +98,40 @@ fn chosen_where_it_is_switched_on_and_refused_where_not() {
     assert!(error.to_string().contains(SWITCH), "{error}");
 }
 
+/// The kernel was promised a ring that could not be built, and all who asked anything of the mount waited for ever.
+#[test]
+fn a_ring_that_lacks_a_queue_is_none() {
+    let _on = switch!("Y");
+    skip_without_mounts!();
+    const FILES: u64 = 3;
+    let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
+    if possible.trim() == "0" {
+        println!("skipped: one processor's rings need no more files than mounting does");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Fs::format(&image, Some(64 << 20), &MkfsOptions::default()).unwrap();
+    fs::create_dir(folder.path().join("mount")).unwrap();
+    let open = || Fs::open(&image, MountOptions::default()).unwrap();
+    let fs = open();
+    let few = FewFiles::more(FILES);
+    let error = myriad_fuse::mount(fs, &folder.path().join("mount"), ring()).err().unwrap();
+    drop(few);
+    assert!(error.to_string().contains("Too many open files"), "{error}");
+    let fs = open();
+    let few = FewFiles::more(FILES);
+    let mount = Mounted::serve(folder, fs, Options::default());
+    drop(few);
+    assert_eq!(mount.handle().stats().transport, "classic");
+    fs::write(mount.path("file"), b"answered").unwrap();
+    mount.unmount();
+}
+
 #[test]
 fn content_of_every_size() {
-    skip_without_mounts!();
     let _on = switch!("Y");
+    skip_without_mounts!();
     let mount = mounted_with(ring());
     let bytes: Vec<u8> = (0..3 << 20).map(|i: u32| (i / 1000) as u8).collect();
     for size in [0, 1, 4095, 4096, 4097, 65536, 1 << 20, (1 << 20) + 1, 3 << 20] {
@@ -114,8 +170,8 @@ fn content_of_every_size() {
 
 #[test]
 fn an_open_file_outlives_its_name() {
-    skip_without_mounts!();
     let _on = switch!("Y");
+    skip_without_mounts!();
     let mount = mounted_with(ring());
     let file = File::create_new(mount.path("file")).unwrap();
     file.write_all_at(b"still here", 0).unwrap();
@@ -129,8 +185,8 @@ fn an_open_file_outlives_its_name() {
 
 #[test]
 fn the_model_agrees() {
-    skip_without_mounts!();
     let _on = switch!("Y");
+    skip_without_mounts!();
     let mount = mounted_with(ring());
     let traits =
         Traits { fine_times: false, zeroes_ranges: true, kernel_knows_flags: false, size_max: i64::MAX as u64 };
@@ -140,8 +196,8 @@ fn the_model_agrees() {
 
 #[test]
 fn many_threads_at_once() {
-    skip_without_mounts!();
     let _on = switch!("Y");
+    skip_without_mounts!();
     let mount = Mounted::new(&MkfsOptions::default(), MountOptions::default(), ring());
     std::thread::scope(|scope| {
         for id in 0..6 {

@@ -10,7 +10,7 @@ mod ring;
 
 pub use classic::Classic;
 pub use device::{BUFFER_SIZE, Device, Message, Notifier};
-pub use ring::{Uring, obstacle as ring_obstacle};
+pub use ring::{Queues, Uring};
 
 use crate::error::ServeError;
 use crate::service::Service;

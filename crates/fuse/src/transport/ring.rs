@@ -35,6 +35,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -51,21 +52,8 @@ const LOOK_IDLE: Duration = Duration::from_millis(160);
 /// value is the longest.
 const SCRATCH_SIZE: usize = 64 << 10;
 
-/// Whether the kernel has FUSE over io_uring switched on.
-pub fn is_offered() -> bool {
-    let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-    parameter.is_ok_and(|value| matches!(value.trim(), "Y" | "1"))
-}
-
-/// Why there can be no ring, if so.
-pub fn obstacle() -> Option<String> {
-    if !is_offered() {
-        let switch = "/sys/module/fuse/parameters/enable_uring";
-        return Some(format!("{switch} is not Y (Linux 6.14 or later has it; write Y to it as root)"));
-    }
-    // Containers often forbid io_uring.
-    build_ring().err().map(|error| format!("io_uring: {error}"))
-}
+/// Says whether the kernel has FUSE over io_uring switched on.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 type Ring = IoUring<Entry128, cqueue::Entry>;
 
@@ -103,15 +91,106 @@ struct Command {
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 
+/// The threads of all queues, each with its ring, before there is a mount for them. Once INIT has promised the kernel a
+/// ring, all requests wait until each queue has an entry: a ring that could not be built then would hang whoever asks.
+pub struct Queues {
+    threads: Vec<Waiting>,
+}
+
+/// A thread that has its ring.
+struct Waiting {
+    begin: Sender<Work>,
+    thread: JoinHandle<()>,
+}
+
+/// What such a thread needs of a mount.
+struct Work {
+    device: Arc<Device>,
+    service: Arc<dyn Service>,
+    shared: Arc<Shared>,
+    placement: Arc<Placement>,
+    seat: usize,
+}
+
+impl Queues {
+    /// Or why there can be no ring.
+    pub fn build() -> Result<Self, String> {
+        let parameter = std::fs::read_to_string(SWITCH);
+        if !parameter.is_ok_and(|value| matches!(value.trim(), "Y" | "1")) {
+            return Err(format!("{SWITCH} is not Y (Linux 6.14 or later has it; write Y to it as root)"));
+        }
+        Self::start()
+    }
+
+    fn start() -> Result<Self, String> {
+        let mut queues = Self { threads: Vec::new() };
+        let (report, reports) = mpsc::channel();
+        let count = queue_count();
+        for queue in 0..count {
+            for _ in 0..THREADS_PER_QUEUE {
+                let (begin, work) = mpsc::channel();
+                let report = report.clone();
+                let thread = std::thread::Builder::new()
+                    .name(format!("myriad-ring-{queue}"))
+                    .spawn(move || run_thread(queue, report, &work))
+                    .map_err(|error| format!("a thread of queue {queue} of {count}: {error}"))?;
+                queues.threads.push(Waiting { begin, thread });
+            }
+        }
+        drop(report);
+        // Containers often forbid io_uring.
+        reports.iter().collect::<io::Result<()>>().map_err(|error| format!("io_uring, for {count} queues: {error}"))?;
+        Ok(queues)
+    }
+}
+
+impl Drop for Queues {
+    /// Those that wait end for want of work; their rings are gone afterwards.
+    fn drop(&mut self) {
+        let (begins, threads): (Vec<_>, Vec<_>) =
+            self.threads.drain(..).map(|waiting| (waiting.begin, waiting.thread)).unzip();
+        drop(begins);
+        for thread in threads {
+            // Its panics were answered as errors.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A queue's thread: builds its ring and tells of it, then waits for a mount and serves it until that is gone.
+fn run_thread(queue: u16, report: Sender<io::Result<()>>, work: &Receiver<Work>) {
+    let mut set = CpuSet::new();
+    set.set(usize::from(queue));
+    // A processor that is only possible has no callers either.
+    let _ = sched_setaffinity(None, &set);
+    // A ring belongs to the thread that built it.
+    let (ring, result) = match build_ring() {
+        Ok(ring) => (Some(ring), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    let _ = report.send(result);
+    // Whoever waits for the reports waits until nobody can send one.
+    drop(report);
+    let (Some(ring), Ok(work)) = (ring, work.recv()) else { return };
+    work.placement.take_seat(work.seat);
+    let served = serve_queue(ring, queue, &work);
+    work.placement.leave_seat(work.seat);
+    let mut ended = work.shared.ended.lock();
+    ended.count += 1;
+    ended.failure = ended.failure.take().or(served.err());
+    work.shared.one_ended.notify_all();
+}
+
 pub struct Uring {
     device: Device,
+    queues: Queues,
     beside: bool,
 }
 
 impl Uring {
     /// `beside`: callers stay on their processors while they are served.
-    pub fn new(device: Device, beside: bool) -> Self {
-        Self { device, beside }
+    pub fn new(device: Device, queues: Queues, beside: bool) -> Self {
+        Self { device, queues, beside }
     }
 }
 
@@ -120,40 +199,37 @@ impl Uring {
 struct Shared {
     /// Requests came since the last look.
     busy: AtomicBool,
-    /// How many queue threads have ended.
-    ended: Mutex<usize>,
+    ended: Mutex<Ended>,
     one_ended: Condvar,
+}
+
+/// Of the queue threads.
+#[derive(Default)]
+struct Ended {
+    count: usize,
+    /// Why the first of them ended that should not have.
+    failure: Option<io::Error>,
 }
 
 impl Transport for Uring {
     fn run(self: Box<Self>, service: Arc<dyn Service>) -> Result<(), ServeError> {
-        let device = Arc::new(self.device);
+        let Self { device, mut queues, beside } = *self;
+        let device = Arc::new(device);
         let shared = Arc::new(Shared::default());
         device.set_nonblocking().map_err(ServeError::Device)?;
-        let queues = queue_count();
-        let placement =
-            Placement::new(usize::from(queues) * THREADS_PER_QUEUE, Sharing::Queues(THREADS_PER_QUEUE), self.beside);
-        let mut threads: Vec<JoinHandle<()>> = Vec::new();
-        for queue in 0..queues {
-            for _ in 0..THREADS_PER_QUEUE {
-                let (device, shared, service) = (Arc::clone(&device), Arc::clone(&shared), Arc::clone(&service));
-                let seat = Seat { placement: Arc::clone(&placement), number: threads.len() };
-                let thread = std::thread::Builder::new().name(format!("myriad-ring-{queue}")).spawn(move || {
-                    // A queue that fails is not fatal: until all are there, requests come the classic way.
-                    let _ = serve_queue(&device, &*service, queue, &shared, &seat);
-                    seat.placement.leave_seat(seat.number);
-                    *shared.ended.lock() += 1;
-                    shared.one_ended.notify_all();
-                });
-                threads.push(thread.map_err(ServeError::Device)?);
-            }
+        let count = queues.threads.len();
+        let placement = Placement::new(count, Sharing::Queues(THREADS_PER_QUEUE), beside);
+        for (seat, waiting) in queues.threads.iter().enumerate() {
+            let (device, service, shared) = (Arc::clone(&device), Arc::clone(&service), Arc::clone(&shared));
+            // It is there: it ends only when it has worked.
+            let _ = waiting.begin.send(Work { device, service, shared, placement: Arc::clone(&placement), seat });
         }
         let watch = placement.watch();
-        let result = serve_rest(&device, &*service, &shared, threads.len());
+        let result = serve_rest(&device, &*service, &shared, count);
         drop(watch);
-        for thread in threads {
-            // Its panics were answered as errors.
-            let _ = thread.join();
+        if result.is_err() {
+            // The others serve until the mount is gone, which our caller sees to.
+            queues.threads.clear();
         }
         result.map_err(ServeError::Device)
     }
@@ -161,12 +237,6 @@ impl Transport for Uring {
     fn name(&self) -> &'static str {
         "ring"
     }
-}
-
-/// A thread's place among those that are watched.
-struct Seat {
-    placement: Arc<Placement>,
-    number: usize,
 }
 
 /// A queue for each possible processor, as the kernel counts them.
@@ -192,13 +262,18 @@ fn serve_rest(device: &Device, service: &dyn Service, shared: &Shared, threads: 
         let busy = shared.busy.swap(false, Ordering::Relaxed);
         pause = match (busy, found) {
             (true, _) => LOOK_BUSY,
-            // Requests that come this way: the queues are not all there yet, or will never be.
+            // Requests that come this way: the queues do not all have their entries yet.
             (false, true) => Duration::from_micros(50),
             (false, false) => (pause * 2).min(LOOK_IDLE),
         };
         let mut ended = shared.ended.lock();
-        if *ended == threads {
-            // The mount is gone, or no queue could be had: either way only this descriptor is left.
+        if let Some(failure) = ended.failure.take() {
+            // Nobody looks at its queue any more. Unless all is over anyway.
+            let is_gone = matches!(worker.serve_one(device, service)?, Message::Gone);
+            return if is_gone { Ok(()) } else { Err(failure) };
+        }
+        if ended.count == threads {
+            // The mount is gone, and this descriptor will say so.
             drop(ended);
             device.set_blocking()?;
             while !matches!(worker.serve_one(device, service)?, Message::Gone) {}
@@ -240,22 +315,23 @@ impl Entry {
     }
 
     /// Answers the request that is here.
-    fn answer(&mut self, device: &Device, service: &dyn Service, scratch: &mut [u8], seat: &Seat) {
+    fn answer(&mut self, work: &Work, scratch: &mut [u8]) {
+        let Work { device, service, placement, seat, .. } = work;
         let Ok((header, _)) = InHeader::read_from_prefix(&self.headers.in_out) else { return };
-        seat.placement.begin(seat.number, header.pid);
-        let mut answered = self.ask(header, service, scratch);
+        placement.begin(*seat, header.pid);
+        let mut answered = self.ask(header, &**service, scratch);
         if answered.is_some_and(|(out, _)| out.error == -Errno::NOSPC.raw_os_error()) {
             // Files that are gone may be all that is in the way, and the kernel's word of it not read yet.
             let mut worker = Worker::new();
-            while matches!(worker.serve_one(device, service), Ok(Message::Bytes(_))) {}
-            answered = self.ask(header, service, scratch);
+            while matches!(worker.serve_one(device, &**service), Ok(Message::Bytes(_))) {}
+            answered = self.ask(header, &**service, scratch);
         }
         // Requests without an answer do not come through the ring; should one, it is told so.
         let refused = || (OutHeader { len: 16, error: -Errno::NOSYS.raw_os_error(), unique: header.unique }, 0);
         let (out, len) = answered.unwrap_or_else(refused);
         self.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
         self.headers.payload_size = len as u32;
-        seat.placement.end(seat.number);
+        placement.end(*seat);
     }
 
     /// What the service says; its content lies in the payload then.
@@ -276,19 +352,13 @@ impl Entry {
 }
 
 /// Answers the requests of a queue, until the mount is gone.
-fn serve_queue(device: &Device, service: &dyn Service, queue: u16, shared: &Shared, seat: &Seat) -> io::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(usize::from(queue));
-    // A processor that is only possible has no callers either.
-    let _ = sched_setaffinity(None, &set);
-    seat.placement.take_seat(seat.number);
-    let mut ring = build_ring()?;
+fn serve_queue(mut ring: Ring, queue: u16, work: &Work) -> io::Result<()> {
     let mut scratch = vec![0; SCRATCH_SIZE];
     // Freed below, or never.
     let mut entry = std::mem::ManuallyDrop::new(Entry::new());
     let mut operation = REGISTER;
     let result = loop {
-        let submission = entry.command(device, queue, operation);
+        let submission = entry.command(&work.device, queue, operation);
         // SAFETY: what the submission points to lives in `entry`, which is not touched until its completion has come,
         // and not freed if that never comes.
         if unsafe { ring.submission().push(&submission) }.is_err() {
@@ -296,13 +366,14 @@ fn serve_queue(device: &Device, service: &dyn Service, queue: u16, shared: &Shar
         }
         match wait(&mut ring) {
             Ok(0) => {}
-            // -ENOTCONN: the mount is gone. The entry is ours again in any case.
-            Ok(code) => break if code == -libc::ENOTCONN { Ok(()) } else { Err(io::Error::from_raw_os_error(-code)) },
+            // The mount is gone. The entry is ours again in any case.
+            Ok(code) if matches!(-code, libc::ENOTCONN | libc::ECONNABORTED) => break Ok(()),
+            Ok(code) => break Err(io::Error::from_raw_os_error(-code)),
             // Whether the kernel still has the entry is unknown: leave it to it.
             Err(error) => return Err(error),
         }
-        shared.busy.store(true, Ordering::Relaxed);
-        entry.answer(device, service, &mut scratch, seat);
+        work.shared.busy.store(true, Ordering::Relaxed);
+        entry.answer(work, &mut scratch);
         operation = COMMIT_AND_FETCH;
     };
     // Before the memory: dropping the ring ends what it may still have in flight.
@@ -321,5 +392,45 @@ fn wait(ring: &mut Ring) -> io::Result<i32> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => drop(result?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Request;
+    use crate::service::Answer;
+    use crate::stats::Recorder;
+    use rustix::fd::OwnedFd;
+
+    struct Nobody(Recorder);
+
+    impl Service for Nobody {
+        fn answer(&self, _: &Request<'_>, _: &mut [u8]) -> Answer {
+            Answer::Nothing
+        }
+
+        fn panicked(&self) {}
+
+        fn recorder(&self) -> &Recorder {
+            &self.0
+        }
+    }
+
+    /// A queue that the kernel did not take was passed over: all requests of the mount waited for it, and for ever.
+    #[test]
+    fn a_queue_that_is_refused_is_an_error() {
+        let queues = match Queues::start() {
+            Ok(queues) => queues,
+            Err(reason) => return println!("skipped: {reason}"),
+        };
+        // No mount, so every command is refused; and nothing comes the classic way.
+        let (read, _write) = io::pipe().unwrap();
+        let uring = Uring::new(Device::from(OwnedFd::from(read)), queues, false);
+        let error = Box::new(uring).run(Arc::new(Nobody(Recorder::default()))).unwrap_err();
+        assert!(
+            matches!(&error, ServeError::Device(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP)),
+            "{error}"
+        );
     }
 }
