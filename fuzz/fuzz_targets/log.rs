@@ -45,7 +45,7 @@ fuzz_target!(|input: &[u8]| {
         block_size: BASE.geometry.block_size(),
         volume: BASE.volume,
     };
-    if let Ok(recovered) = myriad_log::recover(&place) {
+    if let Ok(recovered) = myriad_log::recover(&place, myriad_log::Reach::Ring) {
         let blocks: Vec<FsBlock> = recovered.overlay.blocks().map(|(block, _)| block).collect();
         let mut bytes = vec![0; place.block_size];
         for block in blocks {

@@ -9,7 +9,7 @@
 
 use crate::replay::replay;
 use crate::report::Report;
-use crate::run::{CheckError, Options, look};
+use crate::run::{CheckError, Options, Writer, look};
 use crate::superblock;
 use myriad_device::BlockDevice;
 use myriad_format::Lsn;
@@ -35,7 +35,7 @@ pub fn check_beside(
 ) -> Result<Option<Report>, CheckError> {
     for _ in 0..LOOKS_MAX {
         let Some(before) = state(device, log_device)? else { return Ok(None) };
-        let looked = look(device, log_device, options, None);
+        let looked = look(device, log_device, options, Writer::Somebody);
         if let Err(CheckError::Cancelled) = looked {
             return Err(CheckError::Cancelled);
         }
@@ -52,7 +52,7 @@ fn state(
     log_device: Option<&Arc<dyn BlockDevice>>,
 ) -> Result<Option<State>, CheckError> {
     let (superblock, damage) = superblock::find(&**device)?;
-    let replay = replay(device, log_device, &superblock, damage.is_some())?;
+    let replay = replay(device, log_device, &superblock, damage.is_some(), true)?;
     let mount = (superblock.state.get(), superblock.mount_nonce.get());
     // Closed cleanly in the meantime: everything is home, and the log is not needed to know it.
     let is_known = replay.is_readable && (superblock.state.get() != seam::STATE_IN_USE || replay.checkpoints > 0);

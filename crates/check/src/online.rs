@@ -8,7 +8,7 @@
 //! what has been freed by the time that it is read is passed over (`Scrub::freed_blocks`).
 
 use crate::report::Report;
-use crate::run::{CheckError, Options, look};
+use crate::run::{CheckError, Options, Writer, look};
 use myriad_device::Moment;
 
 /// What became of a look at a moment.
@@ -21,7 +21,7 @@ pub enum Online {
 
 /// Looks at a moment, and writes nothing. Whether the writer itself is still there, the caller has to know.
 pub fn check_moment(moment: &Moment, options: &Options<'_>) -> Result<Online, CheckError> {
-    let looked = look(&moment.volume(), moment.log().as_ref(), options, Some(moment));
+    let looked = look(&moment.volume(), moment.log().as_ref(), options, Writer::Holds(moment));
     if let Err(CheckError::Cancelled) = looked {
         return Err(CheckError::Cancelled);
     }

@@ -6,7 +6,7 @@ use crate::run::CheckError;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, seam};
 use myriad_format::{FsBlock, Lsn};
-use myriad_log::{LogError, LogPlace, Overlay};
+use myriad_log::{LogError, LogPlace, Overlay, Reach};
 use std::sync::Arc;
 
 /// What replay yields.
@@ -34,12 +34,14 @@ impl Replay {
 }
 
 /// Reads the log and changes nothing. A volume closed cleanly has everything home, and the engine does not replay its log;
-/// but a copy of the superblock (`is_copy`) does not know how the volume was closed.
+/// but a copy of the superblock (`is_copy`) does not know how the volume was closed. `is_written`: somebody may be writing to
+/// the log meanwhile.
 pub(crate) fn replay(
     device: &Arc<dyn BlockDevice>,
     log_device: Option<&Arc<dyn BlockDevice>>,
     superblock: &Superblock,
     is_copy: bool,
+    is_written: bool,
 ) -> Result<Replay, CheckError> {
     let geometry = superblock.geometry();
     let mut replay = Replay {
@@ -66,13 +68,15 @@ pub(crate) fn replay(
         block_size: geometry.block_size(),
         volume: superblock.volume(),
     };
-    match myriad_log::recover(&place) {
+    let is_needed = superblock.state.get() == seam::STATE_IN_USE || is_copy;
+    let reach = if is_needed && !is_written { Reach::Ring } else { Reach::End };
+    match myriad_log::recover(&place, reach) {
         Ok(recovered) => {
             replay.is_readable = true;
             replay.head = recovered.head;
             replay.checkpoints = recovered.checkpoints;
             replay.pending = recovered.pending;
-            if superblock.state.get() != seam::STATE_IN_USE && !is_copy {
+            if !is_needed {
                 replay.place = Some(place);
                 return Ok(replay);
             }

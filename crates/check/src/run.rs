@@ -115,7 +115,7 @@ pub fn check(
     if options.repair {
         return repair(&device, log_device.as_ref(), options);
     }
-    Ok(look(&device, log_device.as_ref(), options, None)?.report)
+    Ok(look(&device, log_device.as_ref(), options, Writer::Nobody)?.report)
 }
 
 /// What a look at the volume gave.
@@ -126,17 +126,29 @@ pub(crate) struct Outcome {
     pub superblock: Superblock,
 }
 
-/// Looks and changes nothing. `moment`: what the devices are views of, if somebody changes them meanwhile.
+/// Who changes a volume while it is looked at.
+#[derive(Clone, Copy)]
+pub(crate) enum Writer<'a> {
+    Nobody,
+    /// Somebody may, and the look counts only if he has not.
+    Somebody,
+    /// Somebody does, and the devices are views of this.
+    Holds(&'a Moment),
+}
+
+/// Looks and changes nothing.
 pub(crate) fn look(
     device: &Arc<dyn BlockDevice>,
     log_device: Option<&Arc<dyn BlockDevice>>,
     options: &Options<'_>,
-    moment: Option<&Moment>,
+    writer: Writer<'_>,
 ) -> Result<Outcome, CheckError> {
     let start = Instant::now();
     let (on_disk, damage) = superblock::find(&**device)?;
     let geometry = on_disk.geometry();
-    let replay = replay(device, log_device, &on_disk, damage.is_some())?;
+    // Of the ring, a moment has what replay reads.
+    let is_written = !matches!(writer, Writer::Nobody);
+    let replay = replay(device, log_device, &on_disk, damage.is_some(), is_written)?;
     let is_log_lost = replay.is_lost();
     let log_blocks = replay.overlay.as_ref().map_or(0, |overlay| overlay.len() as u64);
     let reader = Reader::new(device.clone(), replay.overlay, geometry, on_disk.volume());
@@ -164,7 +176,7 @@ pub(crate) fn look(
         entries: AtomicU64::new(0),
         data: options.scrub.then(Blocks::new),
         data_blocks: AtomicU64::new(0),
-        moment,
+        moment: if let Writer::Holds(moment) = writer { Some(moment) } else { None },
         needed_parts: NeededParts::new(&geometry, ag_used),
     };
     for finding in replay.findings {

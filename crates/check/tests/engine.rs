@@ -4,6 +4,8 @@ use myriad_check::{Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode};
 use myriad_format::BlockKind;
+use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
+use myriad_format::superblock::Superblock;
 use std::sync::Arc;
 
 const SIZE: u64 = 192 << 20;
@@ -194,5 +196,59 @@ fn damage(image: &MemoryDevice, block_size: usize, random: &mut Random, count: u
         let offset =
             metadata[random.below(metadata.len() as u64) as usize] + random.below(block_size as u64 / 512) * 512;
         image.write(offset, &[0; 512]).unwrap();
+    }
+}
+
+/// A damaged header in the middle of the log was taken for its end: the volume opened, over blocks that were newer.
+#[test]
+fn a_log_damaged_in_the_middle_is_not_opened() {
+    let device = make(4096, Order::Log);
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    for i in 0..5 {
+        session.create(&format!("/file{i}"), 0o644).unwrap();
+        fs.sync().unwrap();
+    }
+    let cut_off = Arc::new(device.clone_image());
+    let mut bytes = vec![0; 4096];
+    cut_off.read(0, &mut bytes).unwrap();
+    let superblock = Superblock::read(&bytes);
+    let unit = myriad_format::log::unit(4096) as u64;
+    let (start, units) = (superblock.log_start.get() * 4096, superblock.log_blocks.get() * 4096 / unit);
+    let header = |unit_number: u64| {
+        let mut bytes = vec![0; unit as usize];
+        cut_off.read(start + unit_number * unit, &mut bytes).unwrap();
+        let header = CheckpointHeader::read(&bytes);
+        (header.magic.get() == CHECKPOINT_MAGIC).then(|| (header.lsn.get(), unit_number, bytes.clone()))
+    };
+    let mut headers: Vec<_> = (2..units).filter_map(header).collect();
+    headers.sort();
+    let opens = |damaged: usize| {
+        let (_, unit_number, bytes) = &headers[headers.len() - damaged];
+        let mut bytes = bytes.clone();
+        bytes[33] ^= 4;
+        cut_off.write(start + unit_number * unit, &bytes).unwrap();
+        let image = Arc::new(cut_off.clone_image());
+        bytes[33] ^= 4;
+        cut_off.write(start + unit_number * unit, &bytes).unwrap();
+        let report = check(image.clone(), None, &Options::default()).unwrap();
+        let is_told = report.findings.iter().any(|finding| finding.number == 16);
+        match Fs::open_device(image.clone(), None, options()) {
+            Ok(fs) => {
+                assert!(!is_told);
+                Ok(fs.session(Cred::root()).stat("/file3").is_ok())
+            }
+            Err(error) => {
+                assert!(is_told, "{error}");
+                check(image.clone(), None, &Options { repair: true, ..Options::default() }).unwrap();
+                assert_silent(&image, "repaired");
+                open(&image).close().unwrap();
+                Err(error.to_string())
+            }
+        }
+    };
+    assert_eq!(opens(1), Ok(true), "of the last one, nobody can tell");
+    for damaged in 2..5 {
+        assert!(opens(damaged).unwrap_err().contains("a later one follows"));
     }
 }

@@ -6,7 +6,7 @@
 //! checksum, body checksum and LSN are right and `previous_crc` is the header checksum of the checkpoint before it (the
 //! first one found from the tail is exempt). Replay applies valid checkpoints in order, from the anchor's tail.
 //!
-//! Body: `record_count` records (header, then one granule for each bit set in the mask, lowest first), then
+//! Body, once its units are no longer escaped: `record_count` records (header, then one granule for each bit set in the mask, lowest first), then
 //! `revoke_count` block numbers of 8 bytes, then `pending_count` pending frees.
 
 use crate::on_disk::on_disk;
@@ -45,7 +45,10 @@ on_disk! {
         60 => pending_count: U32,
         64 => time: I64,
         72 => previous_crc: U32,
-        76 => reserved: [u8; 52],
+        /// On the disk, the first four bytes of all units but the first are XORed with it: so none of them is
+        /// [`CHECKPOINT_MAGIC`], and only headers look like headers, whatever bytes users have chosen.
+        76 => escape: U32,
+        80 => reserved: [u8; 48],
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::anchor::Anchor;
 use crate::checkpoint::{Checkpoint, Link, Sealed};
 use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
-use crate::recover::{Recovered, Scan};
+use crate::recover::{Reach, Recovered, Scan};
 use myriad_device::WriteRequest;
 use myriad_format::Lsn;
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
@@ -81,14 +81,15 @@ pub struct Log {
 }
 
 impl Log {
-    /// Reads the log and makes ready to append. Everything it returns is durable.
-    pub fn open(place: LogPlace) -> Result<(Self, Recovered), LogError> {
+    /// Reads the log and makes ready to append. Everything it returns is durable. `reach`: [`Reach::Ring`] if what it
+    /// returns is needed.
+    pub fn open(place: LogPlace, reach: Reach) -> Result<(Self, Recovered), LogError> {
         // What we are about to read may still sit in a volatile cache, if a process died and not the machine. Were we
         // to believe an anchor there, write over the space it frees, and then lose power, the older anchor would name
         // checkpoints that are gone; and home writes must not overtake a commit record either. Flush, then believe.
         let flushed = place.device.flush();
         flushed.map_err(|source| LogError::Io { op: "flush", offset: place.start, source })?;
-        let scan = Scan::run(&place)?;
+        let scan = Scan::run(&place, reach)?;
         if scan.torn_attempt {
             // A header at the head whose body is incomplete: see "Earlier torn attempt" in the crate's header. The
             // unit is outside the live part, or its header would have been the tail's.

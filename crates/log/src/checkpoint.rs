@@ -102,14 +102,39 @@ impl Checkpoint {
         done.bytes.reserve_exact(size as usize - done.bytes.len());
         done.bytes.extend_from_slice(&done.revokes);
         done.bytes.extend_from_slice(&done.pendings);
+        let unit = unit(self.block_size);
+        let escape = free_escape(further_words(&mut done.bytes, unit).map(|word| u32::from_le_bytes(*word)));
+        apply_escape(&mut done.bytes, unit, escape);
         let body_crc = crc32c::crc32c(&done.bytes[CheckpointHeader::SIZE..]);
-        *CheckpointHeader::read_mut(&mut done.bytes) = CheckpointHeader { body_crc: body_crc.into(), ..header };
+        *CheckpointHeader::read_mut(&mut done.bytes) =
+            CheckpointHeader { body_crc: body_crc.into(), escape: escape.into(), ..header };
         let crc = crc32c::crc32c(&done.bytes[..CheckpointHeader::SIZE]);
         CheckpointHeader::read_mut(&mut done.bytes).crc = crc.into();
         // The padding is zero, so that equal checkpoints are equal bytes.
         done.bytes.resize(size as usize, 0);
         Sealed { checkpoint: done, link, crc }
     }
+}
+
+/// The first words of all units of a checkpoint but the first, as far as it fills them: ours are multiples of 8 bytes.
+fn further_words(bytes: &mut [u8], unit: usize) -> impl Iterator<Item = &mut [u8; 4]> {
+    bytes.chunks_mut(unit).skip(1).filter_map(|unit| unit.first_chunk_mut())
+}
+
+/// Escapes a checkpoint's units, or undoes it.
+pub(crate) fn apply_escape(bytes: &mut [u8], unit: usize, escape: u32) {
+    if escape != 0 {
+        for word in further_words(bytes, unit) {
+            *word = (u32::from_le_bytes(*word) ^ escape).to_le_bytes();
+        }
+    }
+}
+
+/// The least number with which none of the words becomes the magic: almost always 0.
+fn free_escape(words: impl Iterator<Item = u32>) -> u32 {
+    let mut taken: Vec<u32> = words.map(|word| word ^ CHECKPOINT_MAGIC).collect();
+    taken.sort_unstable();
+    taken.into_iter().fold(0, |free, taken| if taken == free { free + 1 } else { free })
 }
 
 /// What ties a checkpoint to its place in the log.

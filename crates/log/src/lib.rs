@@ -52,13 +52,15 @@
 //!     same bytes (tree nodes carry no time) and crashes before its own header would revive it; its fresh blocks and
 //!     data are long gone. So `open` erases such a header durably before anything is written (6).
 //!   - *Leftovers behind a rewritten, shorter attempt:* bytes of the old body. A body may hold bytes a user chose, even
-//!     a forged header; `previous_crc` must be the checksum of a header that did not exist when they were written.
+//!     a forged header. But only headers begin a unit with their magic: what would, in a body, is escaped (`escape`).
 //!   - *An earlier life of the volume's space:* other volume id. [`format`] wants a new id, a `first_lsn` beyond all
 //!     that was used, or a ring without its headers ([`erase`]).
 //!   - *First one at the tail:* exempt from the chain, and safe by 4; in a log just formatted the place was zeroed.
 //!
-//! **Damage in the middle** of the log looks like its end. Where it can be told apart it is reported, not skipped: a
-//! bad body whose successor's header is valid and names it was committed once, for checkpoints follow committed ones.
+//! **Damage in the middle** of the log looks like its end. But checkpoints follow committed ones (1), so where a later
+//! header lies in the ring, what is missing had committed: that is reported, not skipped ([`Reach::Ring`]). An earlier
+//! lap's headers have smaller LSNs, a torn attempt has none behind it, and users cannot forge one, see above. What
+//! cannot be told from the end is damage to the last checkpoint.
 //!
 //! Locking: none here; the engine holds the log in its commit lock. [`Log::write_body`] and the queries take `&self`.
 //! Not here: the checksum of a block (the caller seals what [`Overlay::apply`] returns), whether a block number lies
@@ -79,4 +81,4 @@ pub use append::{Log, erase, format};
 pub use checkpoint::{Checkpoint, Sealed};
 pub use overlay::{Applied, Overlay};
 pub use place::{LogError, LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
-pub use recover::{Recovered, recover};
+pub use recover::{Reach, Recovered, recover};

@@ -1,7 +1,7 @@
 //! Reading: from the anchor's tail to the last valid checkpoint, into an overlay. Trusts no byte.
 
 use crate::anchor::Anchor;
-use crate::checkpoint::{Link, padded};
+use crate::checkpoint::{Link, apply_escape, padded};
 use crate::overlay::{Changes, Overlay};
 use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
 use myriad_device::ReadRequest;
@@ -29,9 +29,19 @@ pub struct Recovered {
     pub time: Option<i64>,
 }
 
+/// How far a log is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To where the checkpoints end: for a log that is not needed, or that somebody may be writing to.
+    End,
+    /// And through the rest of the ring, whether that is the end: a later checkpoint in there was written when one at the
+    /// end had committed, so that one is damaged.
+    Ring,
+}
+
 /// Reads a log and changes nothing: for tools. What it returns need not be durable.
-pub fn recover(place: &LogPlace) -> Result<Recovered, LogError> {
-    Ok(Scan::run(place)?.recovered)
+pub fn recover(place: &LogPlace, reach: Reach) -> Result<Recovered, LogError> {
+    Ok(Scan::run(place, reach)?.recovered)
 }
 
 /// A scan's result, with what appending needs.
@@ -48,7 +58,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    pub fn run(place: &LogPlace) -> Result<Self, LogError> {
+    pub fn run(place: &LogPlace, reach: Reach) -> Result<Self, LogError> {
         let ring = place.ring()?;
         let anchor = Anchor::read(place, &ring)?;
         let mut reader = Reader::new(place, ring, anchor.tail);
@@ -88,12 +98,6 @@ impl Scan {
                 Link { lsn: Lsn(head.0 + size), sequence: header.sequence.get() + 1, previous_crc: header.crc.get() };
             let body_crc = crc32c::crc32c(&reader.bytes[body_at..][..body_len as usize]);
             if body_crc != header.body_crc.get() {
-                if next.lsn.0 < reader.end.0 {
-                    let unit = reader.get(next.lsn, ring.unit)?;
-                    if matches!(Header::decode(place, unit), Header::Valid(h) if expected(&h, next.lsn, Some(next))) {
-                        return Err(impossible(head, "checksum of a committed body", body_crc.into()));
-                    }
-                }
                 if starts.is_empty() {
                     Self::check_empty(&anchor, &Header::Valid(header))?;
                 }
@@ -101,12 +105,21 @@ impl Scan {
                 break;
             }
             changes.begin(head);
-            let body = &reader.bytes[..body_at + body_len as usize];
+            let end = body_at + body_len as usize;
+            apply_escape(
+                &mut reader.bytes[body_at - CheckpointHeader::SIZE..end],
+                ring.unit as usize,
+                header.escape.get(),
+            );
+            let body = &reader.bytes[..end];
             parse(&header, body, body_at, ring.granule, &mut changes, &mut pending)?;
             time = Some(header.time.get());
             starts.push_back(head);
             link = Some(next);
             head = next.lsn;
+        }
+        if reach == Reach::Ring {
+            check_end(place, &ring, head, reader.end)?;
         }
         let mut bytes = reader.bytes;
         // What was read ahead of the head, and maybe of a checkpoint that does not count.
@@ -231,6 +244,43 @@ fn parse(
     Ok(())
 }
 
+/// Nothing from `head` to `end` may be the header of a later checkpoint.
+fn check_end(place: &LogPlace, ring: &Ring, head: Lsn, end: Lsn) -> Result<(), LogError> {
+    let mut at = head;
+    let mut window = vec![0; (end.0 - head.0).min(WINDOW_BYTES_MAX) as usize];
+    while at < end {
+        let length = (end.0 - at.0).min(window.len() as u64) as usize;
+        read_ring(place, ring, at, &mut window[..length])?;
+        for unit in window[..length].chunks(ring.unit as usize) {
+            if let Header::Valid(header) = Header::decode(place, unit)
+                && header.lsn.get() > head.0
+                && ring.offset(Lsn(header.lsn.get())) == ring.offset(at)
+            {
+                return Err(impossible(
+                    head,
+                    "end of the checkpoints, but a later one follows; its lsn",
+                    header.lsn.get(),
+                ));
+            }
+            at.0 += ring.unit;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a piece of the ring.
+fn read_ring(place: &LogPlace, ring: &Ring, from: Lsn, buf: &mut [u8]) -> Result<(), LogError> {
+    let (mut lsn, mut rest, mut requests) = (from, buf, Vec::new());
+    while !rest.is_empty() {
+        let size = ring.before_wrap(lsn, rest.len().min(REQUEST_BYTES) as u64);
+        let (buf, after) = rest.split_at_mut(size as usize);
+        requests.push(ReadRequest { offset: ring.offset(lsn), buf });
+        (rest, lsn) = (after, Lsn(lsn.0 + size));
+    }
+    let read = place.device.read_many(&mut requests);
+    read.map_err(|source| LogError::Io { op: "read", offset: ring.offset(from), source })
+}
+
 /// Largest single read request.
 const REQUEST_BYTES: usize = 1 << 20;
 /// The first window is one request, for a log left by a clean unmount holds one checkpoint; it doubles up to this many
@@ -271,18 +321,7 @@ impl<'a> Reader<'a> {
     /// Reads `size` more bytes.
     fn fill(&mut self, size: usize) -> Result<(), LogError> {
         let len = self.bytes.len();
-        let mut lsn = Lsn(self.tail.0 + len as u64);
-        let first = self.ring.offset(lsn);
         self.bytes.resize(len + size, 0);
-        let mut rest = &mut self.bytes[len..];
-        let mut requests = Vec::new();
-        while !rest.is_empty() {
-            let size = self.ring.before_wrap(lsn, rest.len().min(REQUEST_BYTES) as u64);
-            let (buf, after) = rest.split_at_mut(size as usize);
-            requests.push(ReadRequest { offset: self.ring.offset(lsn), buf });
-            (rest, lsn) = (after, Lsn(lsn.0 + size));
-        }
-        let read = self.place.device.read_many(&mut requests);
-        read.map_err(|source| LogError::Io { op: "read", offset: first, source })
+        read_ring(self.place, &self.ring, Lsn(self.tail.0 + len as u64), &mut self.bytes[len..])
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::checkpoint::Link;
 use crate::place::{LogError, LogPlace};
-use crate::{Checkpoint, Log, Recovered, Sealed, erase, format, recover};
+use crate::{Checkpoint, Log, Reach, Recovered, Sealed, erase, format, recover};
 use myriad_device::{BlockDevice, DeviceCounters};
-use myriad_format::log::{CheckpointHeader, RecordHeader};
+use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, RecordHeader};
 use myriad_format::{Corrupt, FsBlock, Lsn};
 use std::collections::BTreeMap;
 use std::io;
@@ -203,7 +203,7 @@ fn append(log: &mut Log, mut checkpoint: Checkpoint) -> Lsn {
 }
 
 fn open(place: &LogPlace) -> (Log, Recovered) {
-    Log::open(place.clone()).unwrap()
+    Log::open(place.clone(), Reach::Ring).unwrap()
 }
 
 #[track_caller]
@@ -266,7 +266,7 @@ fn contents_round_trip() {
     assert!(sealed.recycle().is_empty());
 
     let flushes = disk.counters().flushes;
-    let tool = recover(&place).unwrap();
+    let tool = recover(&place, Reach::Ring).unwrap();
     assert_eq!((tool.checkpoints, disk.counters().flushes), (2, flushes), "a tool changes nothing");
     let (log, recovered) = open(&place);
     assert_eq!((recovered.checkpoints, recovered.bytes, recovered.time), (2, 2 * UNIT, Some(-42)));
@@ -436,7 +436,7 @@ fn a_forged_header_breaks_the_chain() {
     ] {
         let forged = filler(1, 9, 9).seal(VOLUME, Link { previous_crc, sequence, ..right }, 0);
         disk.poke(ring_offset(&place, right.lsn), forged.bytes());
-        assert_eq!(recover(&place).unwrap().checkpoints, found);
+        assert_eq!(recover(&place, Reach::Ring).unwrap().checkpoints, found);
     }
 }
 
@@ -448,7 +448,7 @@ fn another_volumes_log_is_not_ours() {
     let link = log.seal(&mut filler(1, 2, 2), 0).unwrap().link;
     disk.poke(ring_offset(&place, link.lsn), filler(1, 9, 9).seal([1; 16], link, 0).bytes());
     assert_eq!(open(&place).1.checkpoints, 1);
-    is_corrupt(Log::open(LogPlace { volume: [1; 16], ..place }), "anchor pair");
+    is_corrupt(Log::open(LogPlace { volume: [1; 16], ..place }, Reach::Ring), "anchor pair");
 }
 
 /// The same volume made twice in one place, with the same first checkpoint: the second one of its earlier life followed.
@@ -465,9 +465,9 @@ fn checkpoints_of_an_earlier_life_are_erased() {
             assert_eq!(erase(&place).unwrap(), 1);
         }
         format(&place, Lsn(0)).unwrap();
-        assert_eq!(recover(&place).unwrap().checkpoints, 0);
-        append(&mut open(&place).0, filler(1, 1, 1));
-        recover(&place).unwrap().checkpoints
+        assert_eq!(recover(&place, Reach::End).unwrap().checkpoints, 0);
+        append(&mut Log::open(place.clone(), Reach::End).unwrap().0, filler(1, 1, 1));
+        recover(&place, Reach::End).unwrap().checkpoints
     };
     assert_eq!(again(false), 2, "what this is about");
     format(&place, Lsn(0)).unwrap();
@@ -495,7 +495,7 @@ fn places_that_cannot_be() {
     let refused = |change: &dyn Fn(&mut LogPlace)| {
         let mut place = place.clone();
         change(&mut place);
-        assert!(matches!(Log::open(place), Err(LogError::Place { .. })));
+        assert!(matches!(Log::open(place, Reach::Ring), Err(LogError::Place { .. })));
     };
     refused(&|place| place.block_size = 0);
     refused(&|place| place.block_size = 1000);
@@ -529,7 +529,7 @@ fn anchors() {
     disk.poke(place.start, &[0]);
     assert_eq!(open(&place).1.tail, second);
     disk.poke(place.start + UNIT, &[0]);
-    is_corrupt(Log::open(place.clone()), "anchor pair");
+    is_corrupt(Log::open(place.clone(), Reach::Ring), "anchor pair");
 }
 
 /// Rewrites a structure and makes its checksum right again.
@@ -552,7 +552,7 @@ fn a_damaged_header_is_not_believed() {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x10;
         disk.poke(ring_offset(&place, Lsn(0)), &bytes);
-        assert_eq!(recover(&place).unwrap().checkpoints, 0, "byte {at}");
+        assert_eq!(recover(&place, Reach::Ring).unwrap().checkpoints, 0, "byte {at}");
     }
 }
 
@@ -593,7 +593,7 @@ fn hostile_anchors() {
     let check = |at: usize, value: u64, expected| {
         let (disk, place) = new_log(8);
         reseal(&disk, place.start, 64, |bytes| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes()));
-        is_corrupt(Log::open(place), expected);
+        is_corrupt(Log::open(place, Reach::Ring), expected);
     };
     check(24, 0, "anchor sequence");
     check(24, u64::MAX, "anchor sequence");
@@ -615,21 +615,70 @@ fn an_anchor_too_old() {
     let oldest = crate::anchor::Anchor { slot: 0, sequence: 1, tail: Lsn(0) };
     disk.poke(place.start, &oldest.encode(&place, &place.ring().unwrap()));
     disk.poke(place.start + UNIT, &[0; 64]);
-    is_corrupt(Log::open(place), "checkpoint at the tail");
+    is_corrupt(Log::open(place, Reach::Ring), "checkpoint at the tail");
 }
 
+/// A damaged header was taken for the end: what had been committed after it was gone, and nobody said so.
 #[test]
 fn damage_in_the_middle_is_not_the_end() {
+    // The magic, the volume, the LSN, a reserved byte, the body.
+    for at in [0, 10, 26, 127, 512] {
+        for damaged in 0..3 {
+            let (disk, place) = new_log(8);
+            let mut log = open(&place).0;
+            let lsns: Vec<_> = (1..4).map(|n| append(&mut log, filler(1, n, n as u8))).collect();
+            disk.poke(ring_offset(&place, Lsn(lsns[damaged].0 + at)), &[99]);
+            assert_eq!(recover(&place, Reach::End).unwrap().checkpoints, damaged as u64);
+            if damaged == 2 {
+                // The last one cannot be told from a torn attempt.
+                assert_eq!(recover(&place, Reach::Ring).unwrap().checkpoints, 2);
+            } else {
+                let before = disk.peek(0, disk.size() as usize);
+                is_corrupt(recover(&place, Reach::Ring), "a later one follows");
+                is_corrupt(Log::open(place.clone(), Reach::Ring), "a later one follows");
+                assert!(disk.peek(0, disk.size() as usize) == before, "what is damaged stays as it is");
+            }
+        }
+    }
+}
+
+/// A block of all the bytes that a header begins with, and one with the header of a checkpoint to come, which lies where a
+/// unit begins.
+#[test]
+fn no_bytes_in_a_body_are_a_header() {
     let (disk, place) = new_log(8);
     let mut log = open(&place).0;
-    let lsns: Vec<_> = (1..4).map(|n| append(&mut log, filler(1, n, n as u8))).collect();
-    // The last one's body: cannot be told from a torn attempt.
-    disk.poke(ring_offset(&place, Lsn(lsns[2].0 + 512)), &[99]);
-    assert_eq!(recover(&place).unwrap().checkpoints, 2);
-    disk.poke(ring_offset(&place, Lsn(lsns[1].0 + 512)), &[99]);
-    is_corrupt(Log::open(place.clone()), "committed body");
-    disk.poke(ring_offset(&place, lsns[0]), &[99]);
-    assert_eq!(recover(&place).unwrap().checkpoints, 0, "the first of a fresh log may be torn");
+    append(&mut log, filler(1, 1, 1));
+    let magics = CHECKPOINT_MAGIC.to_le_bytes().repeat(BLOCK / 4);
+    let mut forged = disk.peek(ring_offset(&place, Lsn(0)), BLOCK);
+    CheckpointHeader::read_mut(&mut forged).lsn = (5 * UNIT).into();
+    CheckpointHeader::read_mut(&mut forged).crc = 0.into();
+    let crc = crc32c::crc32c(&forged[..CheckpointHeader::SIZE]);
+    CheckpointHeader::read_mut(&mut forged).crc = crc.into();
+
+    let mut checkpoint = Checkpoint::new(BLOCK);
+    for block in 1..8 {
+        checkpoint.record(FsBlock(block), !0, &magics);
+    }
+    checkpoint.record(FsBlock(8), (1 << 30) - 1, &magics);
+    assert_eq!(CheckpointHeader::SIZE as u64 + checkpoint.body_len() + RecordHeader::SIZE as u64, UNIT);
+    checkpoint.record(FsBlock(9), !0, &forged);
+    for block in 10..30 {
+        checkpoint.record(FsBlock(block), !0, &magics);
+    }
+    let sealed = log.seal(&mut checkpoint, 0).unwrap();
+    log.write_body(&sealed).unwrap();
+    assert_eq!(open(&place).1.checkpoints, 1, "the body alone is nothing");
+    log.write_commit(&sealed).unwrap();
+    let is_header = |unit: u64| disk.peek(ring_offset(&place, Lsn(unit * UNIT)), 4) == CHECKPOINT_MAGIC.to_le_bytes();
+    assert_eq!((0..8).filter(|&unit| is_header(unit)).collect::<Vec<_>>(), [0, 1]);
+
+    let overlay = open(&place).1.overlay;
+    for block in [1, 7, 9, 10, 29] {
+        let mut bytes = image(0);
+        overlay.apply(FsBlock(block), &mut bytes).unwrap();
+        assert!(bytes == if block == 9 { &forged[..] } else { &magics[..] }, "block {block}");
+    }
 }
 
 /// Checksums right, contents impossible.
@@ -647,7 +696,7 @@ fn hostile_bodies() {
         checkpoint.revoke(FsBlock(3));
         checkpoint.pending(FsBlock(4), 1);
         append(&mut log, checkpoint);
-        assert_eq!(recover(&place).unwrap().checkpoints, 2);
+        assert_eq!(recover(&place, Reach::Ring).unwrap().checkpoints, 2);
 
         let offset = ring_offset(&place, lsn);
         let mut bytes = disk.peek(offset, UNIT as usize);
@@ -658,8 +707,8 @@ fn hostile_bodies() {
         header.body_crc = crc32c::crc32c(&body[..body_len]).into();
         disk.poke(offset, &bytes);
         reseal(&disk, offset, CheckpointHeader::SIZE, |_| ());
-        is_corrupt(recover(&place), expected);
-        is_corrupt(Log::open(place), expected);
+        is_corrupt(recover(&place, Reach::Ring), expected);
+        is_corrupt(Log::open(place, Reach::Ring), expected);
     }
     check("body length", |header, _| header.body_len = u64::MAX.into());
     check("body length", |header, _| header.body_len = (7 * UNIT).into());
@@ -707,7 +756,7 @@ fn scrambled_logs() {
         CheckpointHeader::read_mut(&mut bytes).body_crc = crc.into();
         disk.poke(offset, &bytes);
         reseal(&disk, offset, CheckpointHeader::SIZE, |_| ());
-        let _ = Log::open(place);
+        let _ = Log::open(place, Reach::Ring);
     }
 }
 

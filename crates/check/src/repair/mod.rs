@@ -31,7 +31,7 @@ use crate::findings::number;
 use crate::io::Reader;
 use crate::replay::{Replay, replay};
 use crate::report::Report;
-use crate::run::{CheckError, Options, Outcome, copies, look, probe_groups};
+use crate::run::{CheckError, Options, Outcome, Writer, copies, look, probe_groups};
 use crate::superblock;
 use build::write;
 use myriad_device::BlockDevice;
@@ -50,7 +50,7 @@ pub(crate) fn repair(
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
     let Outcome { mut report, superblock, .. } =
-        look(device, log_device, &Options { scrub: false, ..options.clone() }, None)?;
+        look(device, log_device, &Options { scrub: false, ..options.clone() }, Writer::Nobody)?;
     let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
     if unknown != 0 {
         return Err(Incompatible::Features { bits: unknown }.into());
@@ -60,7 +60,7 @@ pub(crate) fn repair(
         if !options.scrub {
             return Ok(report);
         }
-        let scrubbed = look(device, log_device, options, None)?;
+        let scrubbed = look(device, log_device, options, Writer::Nobody)?;
         if !options.accept_contents || scrubbed.wrong_data.is_empty() {
             return Ok(scrubbed.report);
         }
@@ -91,7 +91,7 @@ fn look_again(
     log_device: Option<&Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Outcome, CheckError> {
-    look(device, log_device, options, None).map_err(|error| match error {
+    look(device, log_device, options, Writer::Nobody).map_err(|error| match error {
         CheckError::Cancelled => CheckError::Unverified,
         error => error,
     })
@@ -222,7 +222,7 @@ impl Repair {
             device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })?;
         }
         let is_copy = superblock::find(&**device)?.1.is_some();
-        let replayed = replay(device, log_device, &superblock, is_copy)?;
+        let replayed = replay(device, log_device, &superblock, is_copy, false)?;
         let is_log_lost = replayed.is_lost();
         if is_log_lost && superblock.log_device != [0; 16] && !options.new_log {
             return Err(CheckError::ForeignLog);

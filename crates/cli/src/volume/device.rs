@@ -134,7 +134,8 @@ pub fn log(
         block_size,
         volume: superblock.volume(),
     };
-    let recovered =
-        myriad_log::recover(&log_place).map_err(|error| Failure::new(place, error.to_string(), "run myriad fsck"))?;
+    // Somebody may be writing to it.
+    let recovered = myriad_log::recover(&log_place, myriad_log::Reach::End)
+        .map_err(|error| Failure::new(place, error.to_string(), "run myriad fsck"))?;
     Ok(Some(recovered))
 }

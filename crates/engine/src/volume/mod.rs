@@ -26,7 +26,7 @@ use myriad_device::BlockDevice;
 use myriad_format::group::RESERVE_MAX;
 use myriad_format::superblock::{Superblock, seam};
 use myriad_format::{Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
-use myriad_log::{Log, LogError, LogPlace};
+use myriad_log::{Log, LogError, LogPlace, Reach};
 use parking_lot::Condvar;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -162,16 +162,18 @@ impl Volume {
         let mut opened = None;
         let mut recovered = false;
         if let Some(place) = log {
+            // A volume closed cleanly has everything home; its log still shows the last checkpoint.
+            let is_needed = superblock.state.get() == seam::STATE_IN_USE;
+            let reach = if is_needed { Reach::Ring } else { Reach::End };
             let found = if options.read_only {
                 // Opening the log for appending would erase a torn attempt.
-                myriad_log::recover(&place).map_err(log_open_error)?
+                myriad_log::recover(&place, reach).map_err(log_open_error)?
             } else {
-                let (log, found) = Log::open(place).map_err(log_open_error)?;
+                let (log, found) = Log::open(place, reach).map_err(log_open_error)?;
                 opened = Some(log);
                 found
             };
-            // A volume closed cleanly has everything home; its log still shows the last checkpoint.
-            if superblock.state.get() == seam::STATE_IN_USE {
+            if is_needed {
                 recovered = found.checkpoints > 0;
                 overlay = found.overlay;
             }
