@@ -43,6 +43,7 @@ bugs! {
     DoubleAllocation "double-allocation" "Allocated blocks stay in the free-space trees.";
     OverwriteInPlace "overwrite-in-place" "Data with checksums is overwritten where it is, which the last commit still refers to.";
     RenameLost "rename-lost" "A rename to a new name is answered and not done.";
+    SyncedNameForgotten "synced-name-forgotten" "A file opened with O_SYNC is not synced by the write of its first byte.";
 }
 
 #[cfg(feature = "planted-bugs")]

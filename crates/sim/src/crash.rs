@@ -4,7 +4,7 @@
 //! crash at trace point p and recovery, [`History::judge`] asks for a prefix k of the operations such that
 //!
 //!   1. names, links, owners, modes, attributes and flags are the model's after k operations;
-//!   2. k is no older than the last fsync or sync that had been answered at p;
+//!   2. k is no older than the last fsync, sync or write with O_SYNC that had been answered at p;
 //!   3. a checkpoint can have been made there: something was written during operation k or k+1;
 //!   4. every sector of every file is as in one of its versions, from the oldest that may remain to the newest at p; its
 //!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last
@@ -238,9 +238,11 @@ impl History {
                 }
             }
             Op::Write { slot, .. } if *answer != Ok(Value::Count(0)) => {
+                // As an fsync after it: data, attributes and the file's name.
                 let handle = self.model.handle(*slot).expect("it was answered");
                 if handle.sync {
                     sync_file(handle.ino);
+                    self.durable.push(index);
                 }
             }
             Op::Sync | Op::Remount => {
@@ -526,6 +528,17 @@ mod tests {
         ] {
             let judged = history.judge(point, &found(&ops, prefix));
             // Operation 3 alone is in no checkpoint: nothing was written between it and 4.
+            assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
+        }
+    }
+
+    /// The oracle took a file for allowed to be missing that had been created and written with O_SYNC.
+    #[test]
+    fn a_synced_write_makes_the_name_durable() {
+        let ops = [(open(b"f", OpenHow { sync: true, ..FRESH }), 0), (write(1024, 1), 3)];
+        let history = history(&ops);
+        for (point, prefix, legal) in [(3, 0, true), (3, 1, true), (4, 0, false), (4, 1, false), (4, 2, true)] {
+            let judged = history.judge(point, &found(&ops, prefix));
             assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
         }
     }

@@ -134,6 +134,10 @@ operations! {
         Op::Open { slot: SLOT, path: b"a".into(), how: OpenHow { sync: true, ..READ_WRITE } },
         write(4000, 2500)
     ];
+    "write-new-sync" b"b" [
+        Op::Open { slot: SLOT, path: b"b".into(), how: OpenHow { create: true, sync: true, ..READ_WRITE } },
+        write(0, 2500)
+    ];
     "append" b"d/c" [
         Op::Open { slot: SLOT, path: b"d/c".into(), how: OpenHow { append: true, ..READ_WRITE } },
         write(0, 1200)
