@@ -100,7 +100,7 @@ fn report(arguments: &Arguments) -> ExitCode {
 fn replay(name: &str) -> ExitCode {
     let failures = match (name.strip_prefix("fault/").and_then(|seed| seed.parse().ok()), RunId::named(name)) {
         (Some(seed), _) => inject(&Counts::default(), &[seed], 1, || false),
-        (_, Some(run)) => Campaign::default().run(&[run], Amount::Long, 1, || false),
+        (_, Some(run)) => Campaign::default().run(&[run], 1, || false),
         _ => {
             eprintln!("myriad-reliability: {name} names no run; a report's line `replay:` does");
             return ExitCode::from(2);

@@ -29,15 +29,16 @@ const FINDERS: [(&str, fn() -> Vec<String>); 6] = [
 ];
 
 fn seeds(class: Class, count: u64) -> Vec<RunId> {
-    let long = runs(class, Amount::Long);
-    long.into_iter().filter(|run| matches!(run.what, What::Seed(seed) if seed <= count)).collect()
+    let long = runs(class, Amount::Long).into_iter();
+    let first = long.filter(|run| matches!(run.what, What::Seed(seed) if seed <= count));
+    first.map(|run| RunId { amount: Amount::Short, ..run }).collect()
 }
 
 fn explore(runs: Vec<RunId>) -> Vec<String> {
     // One failure is enough, and need not be small.
     let mut campaign = Campaign::default();
     (campaign.failures_max, campaign.shrink_runs) = (1, 0);
-    campaign.run(&runs, Amount::Short, 2, || false)
+    campaign.run(&runs, 2, || false)
 }
 
 /// Plants the bug and asks one after the other until somebody finds it.

@@ -51,7 +51,7 @@ impl Report {
         let is_over = || (plan.is_over)();
         for class in Class::ALL {
             (plan.progress)(class.sentence());
-            let failures = report.crashes.run(&runs(class, plan.amount), plan.amount, plan.threads, is_over);
+            let failures = report.crashes.run(&runs(class, plan.amount), plan.threads, is_over);
             report.violations.extend(failures);
         }
         (plan.progress)("checkpoints held");

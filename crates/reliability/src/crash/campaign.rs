@@ -1,6 +1,6 @@
 //! Many runs on several threads, and what they found.
 
-use super::classes::{Amount, Class, RunId, depth, steps, with_base};
+use super::classes::{Class, RunId, depth, steps, with_base};
 use super::explore::Explorer;
 use super::known::{Counts, Known};
 use crate::verdict::{catch, quietly};
@@ -38,13 +38,7 @@ impl Campaign {
     }
 
     /// Does the runs on so many threads, until `is_over`; failures come shrunk, with the line that replays them.
-    pub fn run(
-        &self,
-        runs: &[RunId],
-        amount: Amount,
-        threads: usize,
-        is_over: impl Fn() -> bool + Sync,
-    ) -> Vec<String> {
+    pub fn run(&self, runs: &[RunId], threads: usize, is_over: impl Fn() -> bool + Sync) -> Vec<String> {
         let next = AtomicUsize::new(0);
         let failures = Mutex::new(Vec::new());
         let work = || {
@@ -52,7 +46,7 @@ impl Campaign {
                 if is_over() {
                     break;
                 }
-                if let Err(message) = self.attempt(run, amount) {
+                if let Err(message) = self.attempt(run) {
                     let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
                     failures.push(message);
                     if failures.len() >= self.failures_max {
@@ -67,11 +61,11 @@ impl Campaign {
         failures.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn attempt(&self, run: &RunId, amount: Amount) -> Result<(), String> {
+    fn attempt(&self, run: &RunId) -> Result<(), String> {
         let all = with_base(run, |base| Ok(steps(run, base)))?;
         let explore = |campaign: &Self, steps: &[Step]| {
             let explorer = Explorer {
-                depth: depth(run.class, amount),
+                depth: depth(run),
                 judged: &campaign.judged,
                 contents: &campaign.contents,
                 counts: campaign.counts(run.class),

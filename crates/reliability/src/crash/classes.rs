@@ -1,4 +1,4 @@
-//! Which runs there are, by class. A run is named `class/shape/rest` and can be made again from its name.
+//! Which runs there are, by class. A run is named `amount/class/shape/rest` and can be made again from its name.
 
 use super::base::Base;
 use super::explore::Depth;
@@ -87,6 +87,8 @@ impl Shape {
 /// One run: what its name says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunId {
+    /// How closely its states are looked at.
+    pub amount: Amount,
     pub class: Class,
     pub shape: Shape,
     pub what: What,
@@ -104,12 +106,14 @@ impl RunId {
             What::Parts(parts) => parts.iter().map(|part| part.name()).collect::<Vec<_>>().join("/"),
             What::Seed(seed) => seed.to_string(),
         };
-        format!("{}/{}/{what}", self.class.name(), self.shape.name())
+        format!("{}/{}/{}/{what}", self.amount.name(), self.class.name(), self.shape.name())
     }
 
     /// The run of this name.
     pub fn named(name: &str) -> Option<Self> {
         let mut parts = name.split('/');
+        let amount = parts.next()?;
+        let amount = Amount::ALL.into_iter().find(|known| known.name() == amount)?;
         let class = parts.next()?;
         let class = Class::ALL.into_iter().find(|known| known.name() == class)?;
         let shape = parts.next()?;
@@ -122,7 +126,7 @@ impl RunId {
             (_, [seed]) => What::Seed(seed.parse().ok()?),
             _ => return None,
         };
-        Some(Self { class, shape, what })
+        Some(Self { amount, class, shape, what })
     }
 
     /// What the states drawn depend on.
@@ -144,6 +148,18 @@ pub enum Amount {
     Long,
 }
 
+impl Amount {
+    const ALL: [Self; 2] = [Self::Short, Self::Long];
+
+    /// The option that asks for it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Short => "ci",
+            Self::Long => "long",
+        }
+    }
+}
+
 /// How many sequences there are of a class, of which `runs` takes all or some.
 pub fn sequence_count(class: Class) -> Option<u64> {
     let parts = Part::COUNT as u64;
@@ -158,7 +174,7 @@ pub fn sequence_count(class: Class) -> Option<u64> {
 /// The runs of a class.
 pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
     let long = amount == Amount::Long;
-    let id = |shape, what| RunId { class, shape, what };
+    let id = |shape, what| RunId { amount, class, shape, what };
     let seeds =
         |count: u64| -> Vec<RunId> { (1..=count).map(|seed| id(Shape::of_seed(seed), What::Seed(seed))).collect() };
     let each = |parts: Vec<Part>| Shape::ALL.map(|shape| id(shape, What::Parts(parts.clone())));
@@ -181,9 +197,9 @@ pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
 const FEW: Bounds = Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 };
 
 /// How closely its states are looked at.
-pub(super) fn depth(class: Class, amount: Amount) -> Depth {
-    let long = amount == Amount::Long;
-    let bounds = match class {
+pub(super) fn depth(run: &RunId) -> Depth {
+    let long = run.amount == Amount::Long;
+    let bounds = match run.class {
         Class::One | Class::Two | Class::Three => {
             Bounds { all_up_to: if long { 8 } else { 5 }, sampled: 16, tears: if long { 24 } else { 6 }, scattered: 4 }
         }
@@ -311,5 +327,24 @@ pub(super) fn steps(id: &RunId, base: &Base) -> Vec<Step> {
             (0..250).map(next).collect()
         }
         (What::Seed(seed), _) => generate::run(*seed, 400, Profile::crash()).0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A long run replayed in the short form looked at other states, and one of the short form in the long one.
+    #[test]
+    fn a_name_is_that_of_one_run() {
+        for class in Class::ALL {
+            for amount in Amount::ALL {
+                let all = runs(class, amount);
+                for run in all.iter().step_by(all.len() / 20 + 1) {
+                    assert_eq!(RunId::named(&run.name()).as_ref(), Some(run));
+                }
+            }
+        }
+        assert_eq!(RunId::named("one/inside/create+none"), None);
     }
 }

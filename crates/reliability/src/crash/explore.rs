@@ -13,10 +13,12 @@ use myriad_sim::compare::{Differ, Rules, hash, text};
 use myriad_sim::crash::{Found, History};
 use myriad_sim::model::Model;
 use myriad_sim::op::{Answer, Kind as FileKind, Step};
+use myriad_sim::pattern::mix;
 use myriad_sim::rng::Rng;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How much is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +89,8 @@ fn fork(devices: &Devices) -> Devices {
 
 /// Runs the steps on a recorded volume, and holds them against the model on the way.
 pub fn record(base: &Base, steps: &[Step]) -> Result<Run, String> {
+    // Runs share a base and its clock. Opening writes the time, which is not to be that of the run before.
+    base.setup.time.store(base.model.next_clock(), Ordering::Relaxed);
     let devices = base.devices();
     let recorders = recorders(&devices);
     let opened = Engine::open(&base.setup, recorded(&recorders), Way::Path);
@@ -118,6 +122,41 @@ struct Moment {
     key: u64,
 }
 
+/// What is done with a state, beside recovering it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choices {
+    /// The checker looks at it before.
+    before: bool,
+    /// Recovery, or repair, loses power in turn.
+    again: bool,
+    /// The recovered volume is worked on.
+    continues: bool,
+}
+
+impl Moment {
+    /// Drawn by what the state is and what it is judged for, not by when its turn comes: of all runs that come to a state
+    /// only the first looks at it, and a run that is replayed alone has to do with it what was done then.
+    fn choices(&self, depth: &Depth) -> Choices {
+        // What the moment does not matter for is done at the first look at the contents, or never.
+        let mut drawn = Rng::new(self.content as u64 ^ (self.content >> 64) as u64);
+        let (before, continues) = (drawn.percent(depth.before_percent), drawn.percent(depth.continue_percent));
+        Choices { before, again: self.rng().percent(depth.again_percent), continues }
+    }
+
+    fn rng(&self) -> Rng {
+        Rng::new(self.key ^ mix(self.content as u64 ^ (self.content >> 64) as u64))
+    }
+
+    fn is_new(&self, judged: &Known) -> bool {
+        judged.insert(self.content ^ u128::from(self.key))
+    }
+}
+
+/// States of recoveries are told apart from those of runs: less is done with them.
+const AGAIN: u64 = 0xa6a1_5a1e;
+/// When recoveries happen: a minute after any run, and the same for all.
+const LATER: i64 = 60_000_000_000;
+
 /// What is shared by the runs of a class.
 pub struct Explorer<'a> {
     pub depth: Depth,
@@ -133,36 +172,48 @@ impl Explorer<'_> {
     pub fn explore(&self, base: &Base, steps: &[Step], seed: u64) -> Result<(), String> {
         Counts::add(&self.counts.runs);
         let run = record(base, steps)?;
+        base.setup.time.store(LATER, Ordering::Relaxed);
+        self.visit(&run, seed, |moment, choices, devices| {
+            self.look(&base.setup, &run.history, moment, choices, devices)
+        })
+    }
+
+    /// Makes the states of a run and calls `look` for each that is new. What it answers is taken for what recovery finds in
+    /// a state of the same contents.
+    fn visit(
+        &self,
+        run: &Run,
+        seed: u64,
+        mut look: impl FnMut(&Moment, Choices, &Devices) -> Result<Option<Found>, String>,
+    ) -> Result<(), String> {
         let mut rng = Rng::new(seed ^ 0xc4a5);
         let mut cursor = run.trace.cursor();
         // What recovery found for the contents of the last flushes.
         let mut found: HashMap<u128, Rc<Found>> = HashMap::new();
         loop {
-            let (newest, answered, ends) = run.history.moment(cursor.point());
+            let point = cursor.point();
+            let (newest, answered, ends) = run.history.moment(point);
             let key = run.beginnings[newest] ^ ((answered as u64) << 1 | u64::from(ends));
             for (kind, pieces) in plan::states(&run.trace, &cursor, &self.depth.bounds, &mut rng) {
                 let at = |message: String| {
-                    format!(
-                        "power lost after event {}, {}: {}: {message}",
-                        cursor.point(),
-                        kind.name(),
-                        show(&run.trace, &pieces)
-                    )
+                    format!("power lost after event {point}, {}: {}: {message}", kind.name(), show(&run.trace, &pieces))
                 };
                 let content = cursor.state_hash(&pieces).map_err(|error| error.to_string())?;
-                if !self.judged.insert(content ^ u128::from(key)) {
+                let moment = Moment { point, content, key };
+                if !moment.is_new(self.judged) {
                     continue;
                 }
                 let is_new = self.contents.insert(content);
-                if let Some(found) = found.get(&content) {
+                let choices = moment.choices(&self.depth);
+                // A recovery that loses power is judged for this moment, too.
+                if let Some(found) = found.get(&content).filter(|_| !choices.again) {
                     Counts::add(&self.counts.again);
-                    run.history.judge(cursor.point(), found).map_err(at)?;
+                    run.history.judge(point, found).map_err(at)?;
                     continue;
                 }
                 Counts::add(if is_new { &self.counts.states[kind as usize] } else { &self.counts.again });
                 let devices = cursor.state(&pieces).map_err(|error| error.to_string())?;
-                let moment = Moment { point: cursor.point(), content, key };
-                if let Some(seen) = self.look(&base.setup, &run.history, &moment, &devices, &mut rng).map_err(at)? {
+                if let Some(seen) = look(&moment, choices, &devices).map_err(at)? {
                     found.insert(content, Rc::new(seen));
                 }
             }
@@ -181,21 +232,21 @@ impl Explorer<'_> {
         setup: &Setup,
         history: &History,
         moment: &Moment,
+        choices: Choices,
         devices: &Devices,
-        rng: &mut Rng,
     ) -> Result<Option<Found>, String> {
         if setup.order == Order::None {
-            return self.mend(setup, moment, devices, rng).map(|()| None);
+            return self.mend(setup, moment, choices, devices).map(|()| None);
         }
-        if rng.percent(self.depth.before_percent) {
+        if choices.before {
             // The checker replays the log by itself: its opinion on the volume as the crash left it.
             check_silent(devices).map_err(|message| format!("before recovery: {message}"))?;
         }
-        if rng.percent(self.depth.again_percent) {
-            self.recover_again(setup, history, moment, devices, rng)?;
+        if choices.again {
+            self.recover_again(setup, history, moment, devices)?;
         }
         let found = recover(setup, history, moment.point, devices)?;
-        if rng.percent(self.depth.continue_percent) {
+        if choices.continues {
             Counts::add(&self.counts.continued);
             go_on(setup, devices)?;
         }
@@ -209,7 +260,6 @@ impl Explorer<'_> {
         history: &History,
         moment: &Moment,
         devices: &Devices,
-        rng: &mut Rng,
     ) -> Result<(), String> {
         let devices = fork(devices);
         let recorders = recorders(&devices);
@@ -219,7 +269,7 @@ impl Explorer<'_> {
         engine.fs().sync().map_err(|error| format!("sync after recovery: {error}"))?;
         engine.close().map_err(|error| error.to_string())?;
         let look = |state: &Devices| recover(setup, history, moment.point, state).map(drop);
-        self.crash_again(&trace(&devices, &recorders), moment, rng, look)
+        self.crash_again(&trace(&devices, &recorders), moment, look)
             .map_err(|message| format!("recovery cut {message}"))
     }
 
@@ -228,18 +278,18 @@ impl Explorer<'_> {
         &self,
         trace: &Trace,
         moment: &Moment,
-        rng: &mut Rng,
         mut look: impl FnMut(&Devices) -> Result<(), String>,
     ) -> Result<(), String> {
+        let mut rng = moment.rng();
         let mut cursor = trace.cursor();
         loop {
-            for (kind, pieces) in plan::states(trace, &cursor, &self.depth.again, rng) {
+            for (kind, pieces) in plan::states(trace, &cursor, &self.depth.again, &mut rng) {
                 let change = cursor.state_hash(&pieces).map_err(|error| error.to_string())?;
-                let content = moment.content.wrapping_add(change);
-                if !self.judged.insert(content ^ u128::from(moment.key)) {
+                let cut = Moment { content: moment.content.wrapping_add(change), key: moment.key ^ AGAIN, ..*moment };
+                if !cut.is_new(self.judged) {
                     continue;
                 }
-                let is_new = self.contents.insert(content);
+                let is_new = self.contents.insert(cut.content);
                 Counts::add(if is_new { &self.counts.recoveries } else { &self.counts.again });
                 let state = cursor.state(&pieces).map_err(|error| error.to_string())?;
                 look(&state).map_err(|message| format!("at event {}, {}: {message}", cursor.point(), kind.name()))?;
@@ -251,12 +301,12 @@ impl Explorer<'_> {
     }
 
     /// Order none: check can always repair, also after it was interrupted, and what is there can be read.
-    fn mend(&self, setup: &Setup, moment: &Moment, devices: &Devices, rng: &mut Rng) -> Result<(), String> {
-        if rng.percent(self.depth.again_percent) {
+    fn mend(&self, setup: &Setup, moment: &Moment, choices: Choices, devices: &Devices) -> Result<(), String> {
+        if choices.again {
             let devices = fork(devices);
             let recorders = recorders(&devices);
             repair(&recorded(&recorders))?;
-            self.crash_again(&trace(&devices, &recorders), moment, rng, repair)
+            self.crash_again(&trace(&devices, &recorders), moment, repair)
                 .map_err(|message| format!("repair cut {message}"))?;
         }
         repair(devices)?;
@@ -329,4 +379,86 @@ fn go_on(setup: &Setup, devices: &Devices) -> Result<(), String> {
     drop(session);
     engine.close().map_err(say)?;
     check_silent(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::classes::{Shape, small};
+    use myriad_sim::sequences::{self, Part};
+    use std::collections::BTreeSet;
+
+    const DEPTH: Depth = Depth {
+        bounds: Bounds { all_up_to: 3, sampled: 4, tears: 2, scattered: 2 },
+        again: Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
+        again_percent: 100,
+        before_percent: 20,
+        continue_percent: 20,
+    };
+
+    /// What runs share that do not know of each other's names.
+    #[derive(Default)]
+    struct Shared {
+        judged: Known,
+        contents: Known,
+        counts: Counts,
+    }
+
+    impl Shared {
+        /// Explores the sequence; `fails` are the states, each with what it is judged for, at which the judge fails.
+        /// Answers the looks, and the failure.
+        fn explore(
+            &self,
+            base: &Base,
+            names: [&str; 2],
+            fails: &[(u128, u64)],
+        ) -> (Vec<(u128, u64, Choices)>, Result<(), String>) {
+            let explorer =
+                Explorer { depth: DEPTH, judged: &self.judged, contents: &self.contents, counts: &self.counts };
+            let parts = names.map(|name| Part::named(name).unwrap());
+            let run = record(base, &sequences::steps(&parts)).unwrap();
+            let mut looks = Vec::new();
+            let explored = explorer.visit(&run, 1, |moment, choices, devices| {
+                if fails.contains(&(moment.content, moment.key)) {
+                    return Err("planted".into());
+                }
+                looks.push((moment.content, moment.key, choices));
+                recover(&base.setup, &run.history, moment.point, devices).map(Some)
+            });
+            (looks, explored)
+        }
+    }
+
+    /// What was done beside recovering: what depends on the contents alone, and what on the moment, too.
+    fn deeds(looks: &[(u128, u64, Choices)]) -> BTreeSet<(u128, u64, &'static str)> {
+        let of = |(content, key, choices): &(u128, u64, Choices)| {
+            let deeds =
+                [(choices.before, 0, "before"), (choices.continues, 0, "continued"), (choices.again, *key, "again")];
+            deeds.into_iter().filter(|(is_done, ..)| *is_done).map(|(_, key, name)| (*content, key, name)).collect()
+        };
+        looks.iter().flat_map(|look| -> Vec<_> { of(look) }).collect()
+    }
+
+    /// A run that failed among others did not fail when it was replayed: what was done with a state was drawn when its turn
+    /// came, and alone a run has to look at states that others had looked at before it.
+    #[test]
+    fn alone_a_run_fails_as_among_others() {
+        const FIRST: [&str; 2] = ["create+fsync", "write-extend+fsync"];
+        const SECOND: [&str; 2] = ["create+fsync", "replace-by-rename+sync"];
+        let base = Base::new(small(Shape::Inside), &sequences::prelude()).unwrap();
+        let both = Shared::default();
+        let before = both.explore(&base, FIRST, &[]).0;
+        let among = both.explore(&base, SECOND, &[]).0;
+        let alone = Shared::default().explore(&base, SECOND, &[]).0;
+        assert!(alone.len() > among.len(), "the runs have states in common");
+        assert!(deeds(&among).is_subset(&deeds(&alone)), "what was done is done alone, too");
+        let together = deeds(&before).union(&deeds(&among)).copied().collect();
+        assert!(deeds(&alone).is_subset(&together), "and nothing else is, but what the first run had done");
+
+        let &(content, key, _) = among.iter().rfind(|(.., choices)| choices.again).unwrap();
+        let both = Shared::default();
+        both.explore(&base, FIRST, &[(content, key)]).1.unwrap();
+        let failure = both.explore(&base, SECOND, &[(content, key)]).1.unwrap_err();
+        assert_eq!(Shared::default().explore(&base, SECOND, &[(content, key)]).1, Err(failure));
+    }
 }
