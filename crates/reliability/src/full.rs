@@ -1,6 +1,7 @@
 //! Volumes filled to the last block by every kind of operation: out of space is said when the operation is asked for,
 //! what was accepted is there and can be made durable, removing works, and all space comes back.
 
+use crate::replay;
 use crate::setup::{Devices, Setup};
 use crate::verdict::check_silent;
 use myriad_engine::{Allocation, Cred, Errno, Error, File, Fs, OpenOptions, Result, Session, StatFs, XattrMode};
@@ -34,6 +35,47 @@ impl Filling {
         Self::Fragments,
         Self::Allocated,
     ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::SmallFiles => "small-files",
+            Self::Directories => "directories",
+            Self::Attributes => "attributes",
+            Self::LongLinks => "long-links",
+            Self::Names => "names",
+            Self::Fragments => "fragments",
+            Self::Allocated => "allocated",
+        }
+    }
+}
+
+/// A filling as the report has it. A failure has a name, and is not shrunk: what is done is no list of steps, but goes on
+/// until there is no space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    pub filling: Filling,
+    pub threads: usize,
+}
+
+impl Fill {
+    pub fn name(&self) -> String {
+        format!("full/{}/{}", self.filling.name(), self.threads)
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        let (filling, threads) = name.strip_prefix("full/")?.split_once('/')?;
+        let filling = Filling::ALL.into_iter().find(|known| known.name() == filling)?;
+        Some(Self { filling, threads: threads.parse().ok()? })
+    }
+
+    /// Fills the volume, and says how many operations it accepted.
+    pub fn run(&self) -> std::result::Result<u64, String> {
+        let Self { filling, threads } = *self;
+        fill(filling, Allocation::Delayed, 4096, threads).map_err(|message| {
+            format!("full volume, {filling:?}, {threads} threads: {message}\n{}", replay::line(&self.name()))
+        })
+    }
 }
 
 const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };

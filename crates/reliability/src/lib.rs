@@ -6,6 +6,7 @@
 //! paused     a checkpoint held in the middle while other threads work
 //! full       volumes filled to the last block
 //! planted    bugs on purpose, and who finds them
+//! replay     one run again, by its name
 //! report     all of it, in numbers
 //!
 //! setup, machine, nodes, convert, tree     a volume in memory, and the engine as a machine that runs `sim`'s steps
@@ -25,6 +26,7 @@ mod nodes;
 pub mod paused;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
+pub mod replay;
 pub mod report;
 pub mod setup;
 pub mod tree;

@@ -5,7 +5,7 @@ use crate::crash::classes::{Amount, Class, RunId, What, runs};
 use crate::crash::known::{Counts, Known};
 use crate::fault::campaign::{self, inject};
 use crate::paused::hold_everywhere;
-use crate::verdict::catch;
+use crate::replay;
 use myriad_engine::planted::{Bug, plant};
 
 /// Who found a bug, and what it said.
@@ -13,6 +13,8 @@ pub struct Finding {
     pub bug: Bug,
     pub finder: &'static str,
     pub message: String,
+    /// The line in the message, followed, leads to the same failure.
+    pub replays: bool,
 }
 
 /// Those who look, in this order: the cheapest first.
@@ -22,7 +24,7 @@ const FINDERS: [(&str, fn() -> Vec<String>); 6] = [
     ("sequences of two operations", || explore(runs(Class::Two, Amount::Short))),
     ("random runs", || explore(seeds(Class::Random, 60))),
     ("a checkpoint held", || {
-        let held = |seed| catch(|| hold_everywhere(seed, &Known::default(), &Counts::default()).map(drop)).err();
+        let held = |seed| hold_everywhere(seed, &Known::default(), &Counts::default()).err();
         (1..=3).find_map(held).into_iter().collect()
     }),
     ("an old, almost full volume", || explore(seeds(Class::Aged, 8))),
@@ -41,12 +43,20 @@ fn explore(runs: Vec<RunId>) -> Vec<String> {
     campaign.run(&runs, 2, || false)
 }
 
+fn replays(message: &str) -> bool {
+    let first = |message: &str| message.lines().next().map(str::to_owned);
+    let name = message.lines().find_map(|line| line.strip_prefix(&replay::line("")));
+    let failures = name.and_then(replay::replay).unwrap_or_default();
+    failures.iter().any(|failure| first(failure) == first(message))
+}
+
 /// Plants the bug and asks one after the other until somebody finds it.
 pub fn find(bug: Bug) -> Option<Finding> {
     plant(Some(bug));
     let found = FINDERS.iter().find_map(|(finder, look)| {
         let message = look().into_iter().next()?;
-        Some(Finding { bug, finder, message })
+        let replays = replays(&message);
+        Some(Finding { bug, finder, message, replays })
     });
     plant(None);
     found

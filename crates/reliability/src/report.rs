@@ -6,9 +6,8 @@ use crate::crash::known::{Counts as CrashCounts, Known};
 use crate::crash::plan::Kind;
 use crate::fault::campaign::{Counts as FaultCounts, KINDS, inject, seeds};
 use crate::fault::run::Outcome;
-use crate::full::{Filling, fill};
+use crate::full::{Fill, Filling};
 use crate::paused::hold_everywhere;
-use myriad_engine::Allocation;
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
@@ -74,11 +73,9 @@ impl Report {
                 break;
             }
             for threads in [1, 2] {
-                match fill(filling, Allocation::Delayed, 4096, threads) {
+                match (Fill { filling, threads }).run() {
                     Ok(accepted) => report.filled = (report.filled.0 + 1, report.filled.1 + accepted),
-                    Err(message) => {
-                        report.violations.push(format!("full volume, {filling:?}, {threads} threads: {message}"))
-                    }
+                    Err(message) => report.violations.push(message),
                 }
             }
         }

@@ -16,9 +16,7 @@ fn operations_beside_a_held_checkpoint() {
     };
     let (contents, counts) = (Known::default(), Counts::default());
     for seed in first..first + runs {
-        let held = hold_everywhere(seed, &contents, &counts).unwrap_or_else(|message| {
-            panic!("{message}\n{}", rng::replay_line("myriad-reliability", "paused::operations_beside", seed, ""))
-        });
+        let held = hold_everywhere(seed, &contents, &counts).unwrap_or_else(|message| panic!("{message}"));
         assert!(held > 4, "a checkpoint has more requests than {held}");
     }
     println!("{} states", counts.distinct());

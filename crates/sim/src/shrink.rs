@@ -4,7 +4,7 @@ use crate::op::Step;
 
 /// Minimises `steps` under `fails` by delta debugging (Zeller and Hildebrandt 2002): leaves out halves, then quarters,
 /// down to single steps. `fails` must hold for `steps`; it is called at most `runs_max` times.
-pub fn shrink(steps: &[Step], runs_max: usize, mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
+pub fn shrink<T: Clone>(steps: &[T], runs_max: usize, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let mut best = steps.to_vec();
     let mut runs = 0;
     let mut size = best.len().div_ceil(2);

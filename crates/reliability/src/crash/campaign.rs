@@ -3,6 +3,7 @@
 use super::classes::{Class, RunId, depth, steps, with_base};
 use super::explore::Explorer;
 use super::known::{Counts, Known};
+use crate::replay;
 use crate::verdict::{catch, quietly};
 use myriad_sim::op::Step;
 use myriad_sim::shrink;
@@ -77,8 +78,8 @@ impl Campaign {
         let small = quietly(|| shrink::shrink(&all, self.shrink_runs, |steps| again(steps).is_err()));
         let last = quietly(|| again(&small)).err().unwrap_or_else(|| "does not fail by itself".into());
         Err(format!(
-            "{message}\nreplay: scripts/reliability --replay {}\nshrunk to {} steps: {last}\n{}",
-            run.name(),
+            "{message}\n{}\nshrunk to {} steps: {last}\n{}",
+            replay::line(&run.name()),
             small.len(),
             shrink::show(&small)
         ))

@@ -3,6 +3,7 @@
 use super::run::{Fault, OPS, Outcome, Seen, run};
 use crate::crash::base::Base;
 use crate::crash::classes::{Amount, Shape, small};
+use crate::replay;
 use crate::verdict::{catch, quietly};
 use myriad_device::{FaultKind, FaultOp, FaultSpan};
 use myriad_sim::generate::{Generator, Profile};
@@ -105,7 +106,7 @@ pub fn inject(counts: &Counts, seeds: &[u64], threads: usize, is_over: impl Fn()
 }
 
 fn inject_one(counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {
-    let replay = format!("replay: scripts/reliability --replay fault/{seed}");
+    let replay = replay::line(&format!("fault/{seed}"));
     let base = Base::new(small(Shape::of_seed(seed)), &sequences::prelude())?;
     let steps = steps(seed, &base.model);
     let (seen, _) = run(&base, &steps, None).map_err(|message| format!("without a fault: {message}\n{replay}"))?;
