@@ -4,6 +4,7 @@ use crate::bases::Base;
 use crate::exercise::{Facts, Plan, examine};
 use crate::mutate::{Class, mutate};
 use myriad_sim::rng::Rng;
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,6 +86,8 @@ pub struct Summary {
     pub failure_count: u64,
     pub failures: Vec<Failure>,
     pub seconds: f64,
+    /// Time of the processor that the whole process took meanwhile.
+    pub cpu_seconds: f64,
 }
 
 impl Summary {
@@ -112,7 +115,7 @@ impl Summary {
         format!(
             "{{\"test\":\"hostile images\",\"seed\":{},\"images\":{},\"failures\":{},\"opened\":{},\"files\":{},\"errors\":{},\
              \"checked\":{},\"silent\":{},\"changed\":{},\"operations\":{},\"repaired\":{},\"unrepairable\":{},\
-             \"seconds\":{:.1},\"classes\":{{{}}}}}",
+             \"seconds\":{:.1},\"cpu_seconds\":{:.3},\"classes\":{{{}}}}}",
             self.seed,
             self.images,
             self.failure_count,
@@ -126,6 +129,7 @@ impl Summary {
             self.repaired,
             self.unrepairable,
             self.seconds,
+            self.cpu_seconds,
             classes.join(",")
         )
     }
@@ -139,6 +143,11 @@ thread_local! {
 /// Longest time for one mutant before the run is given up: not a measure of speed, but how a hang that asks the device
 /// for nothing becomes a failure with a name.
 const HANG: Duration = Duration::from_secs(120);
+
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
 
 /// A hang kills the process, after it has said which mutant it was.
 fn watch(current: &[(AtomicU64, AtomicU64)], done: &AtomicBool, start: Instant, seed: u64) {
@@ -157,7 +166,7 @@ fn watch(current: &[(AtomicU64, AtomicU64)], done: &AtomicBool, start: Instant, 
 
 /// Runs them all, on several threads. The outcome does not depend on how many.
 pub fn run(bases: &[Base], config: &Config) -> Summary {
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), cpu_seconds());
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(|info| {
         PANIC.with(|panic| *panic.borrow_mut() = Some(info.to_string().replace('\n', " ")));
@@ -197,6 +206,7 @@ pub fn run(bases: &[Base], config: &Config) -> Summary {
     let mut summary = summary.into_inner().expect("no worker panics with the lock");
     summary.failures.sort_by_key(|failure| failure.index);
     summary.seconds = start.elapsed().as_secs_f64();
+    summary.cpu_seconds = cpu_seconds() - cpu_before;
     summary
 }
 

@@ -31,6 +31,8 @@ fn hostile_images_do_no_harm() {
     println!("{}", summary.to_json());
     assert_eq!(summary.failure_count, 0);
     assert_eq!(summary.images, config.count);
+    // The reliability report adds it to its own.
+    assert!(summary.cpu_seconds > 0.0 && summary.to_json().contains("\"cpu_seconds\":"));
     // What never opens tests nothing.
     assert!(summary.opened > summary.images / 2 && summary.repaired > 0 && summary.errors > 0);
     let most = MEMORY.max_allocated();

@@ -14,7 +14,7 @@ Usage: myriad-reliability [--ci | --long] [--minutes N] [--threads N] [--include
   --long          at least a million states and a hundred thousand faults
   --minutes N     begin nothing new after so many minutes, and report what there is
   --threads N     1 without it
-  --include FILE  add the last line of FILE, JSON with `images` and `failures`, to the report
+  --include FILE  add the last line of FILE, JSON with `images`, `failures` and `cpu_seconds`, to the report
   --replay RUN    one run, as the report of its failure names it
   --planted       plant each of the known bugs and say who finds it (feature planted-bugs)
 

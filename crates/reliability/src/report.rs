@@ -32,9 +32,16 @@ pub struct Report {
     filled: (u64, u64),
     stopped: bool,
     cpu_seconds: f64,
-    /// Images mutated elsewhere, and how many of them did harm.
-    images: Option<(u64, u64)>,
+    images: Option<Images>,
     pub violations: Vec<String>,
+}
+
+/// Images that were mutated elsewhere.
+#[derive(Clone, Copy, Default)]
+struct Images {
+    count: u64,
+    harmful: u64,
+    cpu_seconds: f64,
 }
 
 fn cpu_seconds() -> f64 {
@@ -84,15 +91,20 @@ impl Report {
         report
     }
 
-    /// Adds a line of JSON that another program printed: `images` mutated, of which `failures` did harm.
+    /// Adds a line of JSON that another program printed: `images` mutated, of which `failures` did harm, and the
+    /// `cpu_seconds` that it took.
     pub fn include(&mut self, line: &str) -> Result<(), String> {
         let value: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("no number named {name:?} in it"));
-        let (images, failures) = (number("images")?, number("failures")?);
-        let (all, harmful) = self.images.unwrap_or_default();
-        self.images = Some((all + images, harmful + failures));
-        if failures > 0 {
-            self.violations.push(format!("{failures} of {images} hostile images did harm; its own output says which"));
+        let missing = |name: &str| format!("no number named {name:?} in it");
+        let number = |name: &str| value[name].as_u64().ok_or_else(|| missing(name));
+        let (count, harmful) = (number("images")?, number("failures")?);
+        let cpu_seconds = value["cpu_seconds"].as_f64().ok_or_else(|| missing("cpu_seconds"))?;
+        let all = self.images.get_or_insert_default();
+        all.count += count;
+        all.harmful += harmful;
+        all.cpu_seconds += cpu_seconds;
+        if harmful > 0 {
+            self.violations.push(format!("{harmful} of {count} hostile images did harm; its own output says which"));
         }
         Ok(())
     }
@@ -161,19 +173,38 @@ impl fmt::Display for Report {
         let (fillings, accepted) = self.filled;
         writeln!(out, "\nVolumes filled to the last block and emptied: {fillings}, by {accepted} operations")?;
         match self.images {
-            Some((images, harmful)) => writeln!(out, "Hostile images: {images}, harmful {harmful}")?,
+            Some(Images { count, harmful, .. }) => writeln!(out, "Hostile images: {count}, harmful {harmful}")?,
             None => writeln!(out, "Hostile images: not part of this run")?,
         }
-        let repaired = myriad_check::KINDS.iter().filter(|kind| kind.can_repair).count();
-        writeln!(out, "Kinds of damage that check tells apart: {}, repairs: {repaired}", myriad_check::KINDS.len())?;
-        writeln!(
-            out,
-            "Processor time: {:.0} s{}",
-            self.cpu_seconds,
-            if self.stopped { ", stopped before the end" } else { "" }
-        )?;
+        // Of its table, not of this run.
+        let known = myriad_check::KINDS.iter().filter(|kind| kind.can_repair).count();
+        let all = myriad_check::KINDS.len();
+        writeln!(out, "Kinds of damage that check tells apart: {all}; that it knows how to repair: {known}")?;
+        let images = self.images.map_or(0.0, |images| images.cpu_seconds);
+        write!(out, "Processor time: {:.0} s", self.cpu_seconds + images)?;
+        if images > 0.0 {
+            write!(out, ", {images:.0} s of it for hostile images")?;
+        }
+        writeln!(out, "{}", if self.stopped { ", stopped before the end" } else { "" })?;
         writeln!(out, "Violations: {}", self.violations.len())?;
         self.violations.iter().try_for_each(|violation| writeln!(out, "\n{violation}"))?;
         f.write_str(&out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the images took was left out, though the report had their number.
+    #[test]
+    fn processor_time_is_that_of_all() {
+        let mut report = Report { cpu_seconds: 30.0, ..Report::default() };
+        assert!(report.to_string().contains("\nProcessor time: 30 s\n"));
+        report.include(r#"{"images": 7, "failures": 0, "cpu_seconds": 12.25}"#).unwrap();
+        let shown = report.to_string();
+        assert!(shown.contains("\nProcessor time: 42 s, 12 s of it for hostile images\n"), "{shown}");
+        assert!(shown.contains("\nHostile images: 7, harmful 0\n"), "{shown}");
+        assert!(report.include(r#"{"images": 7, "failures": 0}"#).unwrap_err().contains("cpu_seconds"));
     }
 }
