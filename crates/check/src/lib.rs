@@ -55,3 +55,4 @@ pub use findings::{KINDS, Kind, kind, number};
 pub use online::{Online, check_moment};
 pub use report::{FileRange, Finding, Place, Report, Scrub, Totals};
 pub use run::{CheckError, Options, Progress, check};
+pub use superblock::find_superblock_copy;

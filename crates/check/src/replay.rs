@@ -59,7 +59,7 @@ pub(crate) fn replay(
     let device = if superblock.log_device == [0; 16] { device } else { log_device.ok_or(CheckError::NoLogDevice)? };
     let bytes = |blocks: u64| blocks.checked_mul(geometry.block_size() as u64);
     let (Some(start), Some(length)) = (bytes(superblock.log_start.get()), bytes(superblock.log_blocks.get())) else {
-        return Err(CheckError::Superblock("the place of the log is impossible".to_owned()));
+        return Err(CheckError::Log("the place of the log is impossible".to_owned()));
     };
     let place = LogPlace {
         device: device.clone(),

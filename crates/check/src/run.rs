@@ -83,6 +83,8 @@ pub enum CheckError {
     /// Neither the superblock nor a copy of it can be believed.
     #[error("superblock: {0}")]
     Superblock(String),
+    #[error("the volume has {blocks} blocks of {block_size} bytes, the device {size} bytes: it was cut short")]
+    CutShort { blocks: u64, block_size: usize, size: u64 },
     #[error(transparent)]
     Incompatible(#[from] myriad_format::Incompatible),
     #[error("the volume keeps its log on another device: name it")]

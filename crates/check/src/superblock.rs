@@ -1,15 +1,14 @@
 //! The superblock, or the best copy of it.
 
 use crate::io::read_at;
-use crate::run::CheckError;
+use crate::run::{CheckError, copies};
 use myriad_device::BlockDevice;
 use myriad_format::group::HEADER_BLOCK;
 use myriad_format::superblock::{Superblock, SuperblockError};
-use myriad_format::{AG_BLOCKS_MIN, AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock};
-
-/// log2 of the smallest and largest block.
-const BLOCK_BITS_MIN: u32 = 9;
-const BLOCK_BITS_MAX: u32 = 16;
+use myriad_format::{
+    AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, BlockHeader, BlockKind, Corrupt,
+    FsBlock,
+};
 
 /// The superblock, and what is wrong with the one in block 0 if a copy had to stand in.
 pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corrupt>), CheckError> {
@@ -30,7 +29,7 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
                 }
             };
             (
-                find_copy(device).ok_or_else(|| match (unreadable, &damage) {
+                find_superblock_copy(device).ok_or_else(|| match (unreadable, &damage) {
                     (Some(source), _) => CheckError::Io { op: "read", offset: 0, source },
                     (None, Corrupt::BlockKind { .. }) => CheckError::Foreign,
                     _ => CheckError::Superblock(damage.to_string()),
@@ -42,51 +41,79 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
     let geometry = superblock.geometry();
     let bytes = geometry.block_count.checked_mul(geometry.block_size() as u64);
     if bytes.is_none_or(|bytes| bytes > device.size()) {
-        return Err(CheckError::Superblock(format!(
-            "the volume has {} blocks of {} bytes, the device {} bytes: it was cut short",
-            geometry.block_count,
-            geometry.block_size(),
-            device.size()
-        )));
+        let (blocks, block_size) = (geometry.block_count, geometry.block_size());
+        return Err(CheckError::CutShort { blocks, block_size, size: device.size() });
     }
     Ok((superblock, damage))
 }
 
-/// A copy in group 1, at whatever distance: blocks and groups are powers of two, so there are few places to look. What an
-/// earlier volume has left there counts only if there is no other: the groups of this one are not its own.
-fn find_copy(device: &dyn BlockDevice) -> Option<Superblock> {
+/// The copy of a superblock to go by where the superblock itself is lost: in any group that has one, whatever the sizes of
+/// blocks and groups. They are powers of two and a copy says its own address, so there are few places to look at, and nothing
+/// that lies elsewhere, as in a file that holds an image, is taken for one.
+///
+/// A volume made over another leaves copies of that where its own groups have none. So the volume counts that has the first
+/// group; if none or both have, the one made last, which may have used no other. Of one volume the first copy counts: the
+/// one in group 1 cannot be outdone by what somebody wrote into a file.
+pub fn find_superblock_copy(device: &dyn BlockDevice) -> Option<Superblock> {
+    let smallest = AG_BLOCKS_MIN.trailing_zeros() + BLOCK_BITS_MIN;
     let mut bytes = vec![0; Superblock::SIZE];
-    let mut left = None;
-    let mut offset = u64::from(AG_BLOCKS_MIN) << BLOCK_BITS_MIN;
-    while offset < device.size() {
-        if read_at(device, offset, &mut bytes).is_ok() {
-            for block_bits in BLOCK_BITS_MIN..=BLOCK_BITS_MAX {
-                if let Ok(superblock) = Superblock::decode(&bytes, FsBlock(offset >> block_bits))
-                    && u32::from(superblock.block_bits) == block_bits
-                    && u64::from(superblock.ag_blocks.get()) << block_bits == offset
-                {
-                    if has_its_groups(device, &superblock) {
-                        return Some(superblock);
-                    }
-                    left.get_or_insert(superblock);
-                }
+    let mut best: Option<(Superblock, Groups)> = None;
+    for ag in copies(AG_COUNT_MAX) {
+        let offsets = (smallest..u64::BITS).map_while(|bits| u64::from(ag).checked_mul(1 << bits));
+        for offset in offsets.take_while(|&offset| offset < device.size()) {
+            if read_at(device, offset, &mut bytes).is_err() {
+                continue;
+            }
+            let Some(found) = copy_at(&bytes, ag, offset) else { continue };
+            let groups = groups_of(device, &found, ag);
+            let rank = |copy: &Superblock, groups| (groups == Groups::First, copy.made_time.get(), groups);
+            let is_better = best.as_ref().is_none_or(|(best, best_groups)| match best.volume() == found.volume() {
+                true => groups > *best_groups,
+                false => rank(&found, groups) > rank(best, *best_groups),
+            });
+            if is_better {
+                best = Some((found, groups));
             }
         }
-        offset = offset.checked_mul(2)?;
     }
-    left
+    best.map(|(superblock, _)| superblock)
 }
 
-/// Whether the first group, or the one of the copy, says that it is this volume's.
-fn has_its_groups(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
+/// The copy of group `ag` at a byte of the device, if the bytes there are one, whatever the size of a block.
+fn copy_at(bytes: &[u8], ag: u32, offset: u64) -> Option<Superblock> {
+    (BLOCK_BITS_MIN..=BLOCK_BITS_MAX).find_map(|block_bits| {
+        let superblock = Superblock::decode(bytes, FsBlock(offset >> block_bits)).ok()?;
+        let geometry = superblock.geometry();
+        let is_there = geometry.block_bits == block_bits
+            && ag < geometry.ag_count
+            && geometry.fs_block(AgNo(ag), AgBlock(0)).0 << block_bits == offset;
+        is_there.then_some(superblock)
+    })
+}
+
+/// Which groups say that they are of the volume that a copy describes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Groups {
+    None,
+    Some,
+    First,
+}
+
+/// Asks the first group, the second, and that of the copy.
+fn groups_of(device: &dyn BlockDevice, superblock: &Superblock, copy: u32) -> Groups {
     let geometry = superblock.geometry();
     let mut bytes = vec![0; size_of::<BlockHeader>()];
-    (0..2).any(|ag| {
+    let mut is_its_own = |ag| {
         let block = geometry.fs_block(AgNo(ag), AgBlock(HEADER_BLOCK));
         let is_read = read_at(device, block.0 << geometry.block_bits, &mut bytes).is_ok();
         let header = BlockHeader::read(&bytes);
         is_read && header.magic.get() == BlockKind::Group.magic() && header.volume == superblock.volume()
-    })
+    };
+    match is_its_own(0) {
+        true => Groups::First,
+        false if is_its_own(1) || is_its_own(copy) => Groups::Some,
+        false => Groups::None,
+    }
 }
 
 /// Whether a copy describes the same volume: all that does not change while it is in use.

@@ -1,12 +1,13 @@
 //! The engine's volumes against the check, and the check's repairs against the engine.
 
-use myriad_check::{Options, Report, check};
+use myriad_check::{Options, Report, Totals, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode};
 use myriad_format::BlockKind;
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
 use myriad_format::superblock::Superblock;
 use std::sync::Arc;
+use std::time::Duration;
 
 const SIZE: u64 = 192 << 20;
 
@@ -179,6 +180,67 @@ fn what_repair_writes_the_engine_can_use() {
                 assert_silent(&image, &format!("seed {seed} round {round}, used after repair"));
             }
         }
+    }
+}
+
+/// Zeroes the superblock's sector in these groups.
+fn wipe_superblocks(device: &MemoryDevice, ag_size: u64, groups: impl IntoIterator<Item = u64>) {
+    groups.into_iter().for_each(|ag| device.write(ag * ag_size, &[0; 512]).unwrap());
+}
+
+/// Only the copy in group 1 was looked for: with that and the original gone the volume counted as lost.
+#[test]
+fn any_copy_of_the_superblock_will_do() {
+    for (block_size, lost) in [(512, [0, 1, 3]), (4096, [0, 1, 5]), (65536, [0, 1, 3])] {
+        let device = make(block_size, Order::Log);
+        let fs = open(&device);
+        work(&fs, &mut Random(3), 500);
+        fs.close().expect("close");
+        let before = assert_silent(&device, "before").totals;
+        wipe_superblocks(&device, 32 << 20, lost);
+        let report =
+            check(device.clone(), None, &Options { repair: true, ..Options::default() }).expect("a copy is left");
+        assert!(report.is_sound(), "{:?}", report.remaining);
+        // The look at the copies included.
+        let after = assert_silent(&device, "repaired").totals;
+        let files = |totals: Totals| [totals.inodes, totals.directories, totals.entries];
+        assert_eq!(files(after), files(before), "{block_size}-byte blocks");
+        let fs = open(&device);
+        assert_eq!(count_names(&fs.session(Cred::root()), "/"), before.entries);
+        fs.close().expect("close");
+    }
+}
+
+/// A volume with smaller groups was here before, and a copy of its superblock lies before the first copy of the new one's. It
+/// was taken for the new one's, since the group it lies in is still there, and the old volume was repaired over the new one.
+#[test]
+fn a_copy_of_an_earlier_volume_does_not_count() {
+    // The first group's header lost as well: nothing but time tells the volumes apart.
+    for sectors in [1, 16] {
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        for ag_size in [16 << 20, 32 << 20] {
+            let options = MkfsOptions { ag_size: Some(ag_size), ..MkfsOptions::default() };
+            Fs::format_device(device.clone(), None, &options).expect("mkfs");
+            let fs = open(&device);
+            let session = fs.session(Cred::root());
+            // Of the earlier one many groups are in use, of the new one only the first.
+            let names = if ag_size == 16 << 20 { 40 } else { 1 };
+            for number in 0..names {
+                session.mkdir(&*format!("/in groups of {ag_size} {number}"), 0o755).expect("mkdir");
+            }
+            drop(session);
+            fs.close().expect("close");
+            // The clock of creations is a coarse one.
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        device.write(0, &vec![0; sectors * 512]).unwrap();
+        wipe_superblocks(&device, 32 << 20, [1]);
+        let report =
+            check(device.clone(), None, &Options { repair: true, ..Options::default() }).expect("copies are left");
+        assert!(report.is_sound(), "{:?}", report.remaining);
+        let fs = open(&device);
+        fs.session(Cred::root()).lstat(&*format!("/in groups of {} 0", 32 << 20)).expect("the new volume's name");
+        fs.close().expect("close");
     }
 }
 

@@ -136,6 +136,10 @@ fn explain(error: Error, place: String) -> anyhow::Error {
 /// What to do about an image that ends before its volume does.
 pub const TRUNCATED_NEXT: &str = "get a whole copy";
 
+/// What to do about a volume of which no superblock is left.
+pub const SUPERBLOCK_NEXT: &str = "check the name; if it is one, its superblock is lost, and every copy of it (a volume of one \
+    group has none): restore it from a backup";
+
 /// The engine names an option as its field; here it is the option of the command line.
 fn option_text(option: &str, reason: &str) -> String {
     format!("option --{}: {reason}", option.replace('_', "-"))

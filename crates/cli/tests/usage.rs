@@ -111,7 +111,10 @@ fn a_volume_in_use_is_refused_naming_the_holder() {
     drop(holder);
     place.line("info vol.img").expect(1, &["vol.img: not a Myriad volume; check the name"]);
     place.line("debug vol.img superblock").expect(1, &["no superblock of a Myriad volume, and no copy"]);
-    place.line("fsck -n vol.img").expect(8, &["check the name"]);
+    let next =
+        "check the name; if it is one, its superblock is lost, and every copy of it (a volume of one group has none)";
+    place.line("debug vol.img superblock").expect(1, &[next, "restore it from a backup"]);
+    place.line("fsck -n vol.img").expect(8, &[next, "restore it from a backup"]);
 }
 
 #[test]

@@ -23,7 +23,8 @@ pub mod superblock;
 pub mod xattr;
 
 pub use address::{
-    AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, FileBlock, FsBlock, Geometry, Ino, Lsn, RegionNo, SLOT_BITS, SLOT_SIZE,
+    AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, FileBlock, FsBlock, Geometry, Ino, Lsn,
+    RegionNo, SLOT_BITS, SLOT_SIZE,
 };
 pub use corrupt::{Corrupt, Incompatible};
 pub use hash::NameHasher;

@@ -102,6 +102,7 @@ fn cannot_check(error: &CheckError) -> Result<(), String> {
     match error {
         CheckError::Foreign
         | CheckError::Superblock(_)
+        | CheckError::CutShort { .. }
         | CheckError::Incompatible(_)
         | CheckError::NoLogDevice
         | CheckError::ForeignLog

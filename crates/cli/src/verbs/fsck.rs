@@ -3,7 +3,7 @@
 mod online;
 
 use crate::context::Context;
-use crate::failure::{At, Failure, Kind, image_name};
+use crate::failure::{At, Failure, Kind, SUPERBLOCK_NEXT, TRUNCATED_NEXT, image_name};
 use crate::interrupt::Interrupted;
 use crate::mount::control::Daemon;
 use crate::output::Output;
@@ -412,9 +412,8 @@ fn explain(error: CheckError, name: &str) -> anyhow::Error {
     let next = match &error {
         CheckError::Cancelled => return Interrupted::latest().into(),
         CheckError::Unverified => "run myriad fsck -n",
-        CheckError::Foreign | CheckError::Superblock(_) => {
-            "check the name; if it is one, its superblock and all copies are lost"
-        }
+        CheckError::Foreign | CheckError::Superblock(_) => SUPERBLOCK_NEXT,
+        CheckError::CutShort { .. } => TRUNCATED_NEXT,
         CheckError::Incompatible(_) => "use a newer myriad",
         CheckError::Log(_) => "check that the image is whole, and --log-device if the log is on one",
         CheckError::NoLogDevice => "write --log-device DEVICE",

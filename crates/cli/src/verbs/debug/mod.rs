@@ -13,6 +13,7 @@ use crate::failure::{Failure, image_name};
 use crate::verb::{Command, Example, Status};
 use crate::volume::{OpenArgs, device};
 use anyhow::Result;
+use myriad_check::find_superblock_copy;
 use myriad_device::{Access, FileDevice};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockHeader, FsBlock, Geometry, header};
@@ -149,7 +150,7 @@ impl RawVolume {
         // A copy serves where the original is damaged: seeing what is left is what this verb is for.
         let original = device::superblock(&*device, &name);
         let was_closed_cleanly = original.as_ref().is_ok_and(device::was_closed_cleanly);
-        let superblock = original.or_else(|error| superblock::first_copy(&*device).ok_or(error))?;
+        let superblock = original.or_else(|error| find_superblock_copy(&*device).ok_or(error))?;
         let log_device = open.log_device.as_deref().map(|log| device::open(log, Access::ReadOnly)).transpose()?;
         let log = device::log(&device, log_device.clone(), &superblock, &name);
         let geometry = superblock.geometry();

@@ -2,12 +2,13 @@
 
 use super::part::{self, Part};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, SUPERBLOCK_NEXT};
 use crate::volume::device::read_at;
 use anyhow::Result;
+use myriad_check::find_superblock_copy;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, has_copy};
-use myriad_format::{AgNo, BlockHeader, BlockKind, FsBlock};
+use myriad_format::{AgNo, FsBlock};
 use serde_json::json;
 use std::io::Write;
 
@@ -16,7 +17,7 @@ pub fn show(context: &Context, device: &dyn BlockDevice, name: &str, json: bool)
     let decoded = (original.len() == Superblock::SIZE).then(|| Superblock::decode(&original, FsBlock(0)));
     let sound = match &decoded {
         Some(Ok(superblock)) => Some(*superblock),
-        _ => first_copy(device),
+        _ => find_superblock_copy(device),
     };
     let mut found = Vec::new();
     let verdict = match &decoded {
@@ -27,13 +28,13 @@ pub fn show(context: &Context, device: &dyn BlockDevice, name: &str, json: bool)
     found.push(("superblock".to_owned(), verdict, Part::read(&Superblock::LAYOUT, &original, 0, "superblock")));
     match sound {
         None if !matches!(decoded, Some(Ok(_))) => {
-            let next = "if it is one, its superblock and the copies are lost; check the name";
-            return Err(Failure::new(name, "no superblock of a Myriad volume, and no copy of one", next).into());
+            let what = "no superblock of a Myriad volume, and no copy of one";
+            return Err(Failure::new(name, what, SUPERBLOCK_NEXT).into());
         }
         None => (),
         Some(superblock) => {
             let geometry = superblock.geometry();
-            for ag in (1..superblock.ag_high_water.get()).map(AgNo).filter(|&ag| has_copy(ag)) {
+            for ag in (1..geometry.ag_count).map(AgNo).filter(|&ag| has_copy(ag)) {
                 let block = geometry.fs_block(ag, myriad_format::AgBlock(0));
                 let title = format!("copy in {ag:?}, {block:?}");
                 let bytes = read_at(device, block.0 << geometry.block_bits, Superblock::SIZE);
@@ -60,14 +61,4 @@ pub fn show(context: &Context, device: &dyn BlockDevice, name: &str, json: bool)
         }
     }
     Ok(())
-}
-
-/// The copy in group 1, whatever the size of a group is: a power of two, so there are few places to look at.
-pub fn first_copy(device: &dyn BlockDevice) -> Option<Superblock> {
-    (15..48).map(|bits| 1_u64 << bits).take_while(|&offset| offset < device.size()).find_map(|offset| {
-        let bytes = read_at(device, offset, Superblock::SIZE).ok()?;
-        let header = BlockHeader::read(&bytes);
-        let is_superblock = header.magic.get() == BlockKind::Superblock.magic();
-        is_superblock.then(|| Superblock::decode(&bytes, FsBlock(header.address.get())).ok()).flatten()
-    })
 }
