@@ -490,15 +490,13 @@ impl Repair {
         Ok(())
     }
 
-    /// Writes a map into an inode that has none, and counts its tree's nodes in.
-    pub(super) fn write_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), CheckError> {
-        let raw = self.raw(ino)?;
-        let map = self.build_map(ino, &raw, extents)?;
-        self.change_inode(ino, |raw| set_map(raw, extents, map))
-    }
-
     /// Writes the tree of a map that does not fit the inode.
-    fn build_map(&mut self, ino: Ino, raw: &RawInode, extents: &[Extent]) -> Result<Option<BuiltTree>, CheckError> {
+    pub(super) fn build_map(
+        &mut self,
+        ino: Ino,
+        raw: &RawInode,
+        extents: &[Extent],
+    ) -> Result<Option<BuiltTree>, CheckError> {
         let inline_max = if raw.is_dir() { 1 } else { raw.fork_room() / 16 };
         if extents.len() <= inline_max {
             return Ok(None);
@@ -521,16 +519,12 @@ impl Repair {
     pub(super) fn free_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
         let raw = self.raw(ino)?;
         let (extents, nodes) = self.blocks_of_map(ino, &raw);
-        for extent in extents {
-            self.blocks.release(extent.start, u64::from(extent.length));
-        }
-        for node in nodes {
-            self.blocks.release(node, 1);
-        }
+        self.left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
+        self.left.extend(nodes.into_iter().map(|node| (node, 1)));
         if let Some((mut next, count)) = chain_root(&raw) {
             let mut buf = self.reader.new_buffer();
             for _ in 0..count {
-                self.blocks.release(next, 1);
+                self.left.push((next, 1));
                 if self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_err() {
                     break;
                 }
@@ -659,15 +653,15 @@ impl Repair {
 }
 
 /// A file's tree of extents that has been written.
-struct BuiltTree {
+pub(super) struct BuiltTree {
     root: FsBlock,
     level: u8,
-    nodes: u64,
+    pub nodes: u64,
 }
 
 /// Puts a map into an inode in place of what it has: its extents, or the tree that holds them. The root of a directory's
 /// index stays, for its counts.
-fn set_map(raw: &mut RawInode, extents: &[Extent], tree: Option<BuiltTree>) {
+pub(super) fn set_map(raw: &mut RawInode, extents: &[Extent], tree: Option<BuiltTree>) {
     let is_dir = raw.is_dir();
     let at = if is_dir { 8 } else { 0 };
     let room = raw.fork_room();

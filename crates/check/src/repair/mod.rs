@@ -14,8 +14,10 @@
 //!   1. An entry never moves: cookies and identities stay valid.
 //!   2. No block is allocated before every inode's blocks are known.
 //!   3. Power lost at any point leaves a volume that the next repair can work on: inode blocks and entries are changed in
-//!      place, sector by sector sound; trees and indexes are never needed to find them; a file map that was damaged stays
-//!      until the new one is durable; and until all is, the volume is marked as in use.
+//!      place, sector by sector sound; trees and indexes are never needed to find them; and until all is durable, the
+//!      volume is marked as in use.
+//!   4. An inode in the block at hand names no block that is not durable: it may be written at any time, before or after
+//!      what was written since the last flush. What it named before it was changed is nobody else's until that is durable.
 //!
 //! What it does not try: to tell inodes that were gone before a tree of inodes was damaged from others (a search brings
 //! them back, without blocks that anybody else has), or to guess at file data: contents that differ from their checksums are reported and stay as they are, and so do the checksums.
@@ -164,6 +166,10 @@ struct Repair {
     maps: BTreeMap<Ino, inodes::Salvaged>,
     /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
     orphans: BTreeSet<Ino>,
+    /// Directories whose new maps and indexes are not named yet.
+    changed: Vec<names::Changed>,
+    /// Start and length of what no inode names any more, once the directories are changed and the block at hand is durable.
+    left: Vec<(FsBlock, u64)>,
     /// The inode block at hand.
     at_hand: Option<(FsBlock, Vec<u8>, bool)>,
     /// The free run that blocks are taken from: start and length.
@@ -254,6 +260,8 @@ impl Repair {
             items: Vec::new(),
             maps: BTreeMap::new(),
             orphans: BTreeSet::new(),
+            changed: Vec::new(),
+            left: Vec::new(),
             at_hand: None,
             free_run: (0, 0),
             spare_group: 0,
@@ -301,7 +309,7 @@ impl Repair {
         self.write_maps()?;
         self.walk_names()?;
         self.settle_links()?;
-        self.store_at_hand()?;
+        self.settle()?;
         self.find_data()?;
         self.write_groups()?;
         self.tell_unvouched()?;
@@ -398,7 +406,10 @@ impl Repair {
                 }
                 self.spare_group += 1;
             }
-            if self.ag_used < self.geometry.ag_count {
+            if !self.left.is_empty() {
+                self.settle()?;
+                self.spare_group = 0;
+            } else if self.ag_used < self.geometry.ag_count {
                 let ag = AgNo(self.ag_used);
                 self.ag_used += 1;
                 self.claim_fixed(ag);
@@ -462,6 +473,17 @@ impl Repair {
             .read_raw(block, &mut buf)
             .map_err(|damage| CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}")))?;
         self.at_hand = Some((block, buf, false));
+        Ok(())
+    }
+
+    /// Makes all changes of inodes durable, and gives back what none of them names any more.
+    fn settle(&mut self) -> Result<(), CheckError> {
+        self.change_directories()?;
+        self.store_at_hand()?;
+        self.flush()?;
+        for (start, length) in std::mem::take(&mut self.left) {
+            self.blocks.release(start, length);
+        }
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Repair, second half: directories from the root down, what nobody names, and the counts that follow from names.
 
 use super::build::{Record, write, write_index};
+use super::inodes::{BuiltTree, set_map};
 use super::{Item, Repair, state};
 use crate::directory::entries::{Entry, entry_at};
 use crate::directory::position;
@@ -22,6 +23,22 @@ struct Added {
     name: Vec<u8>,
     ino: Ino,
     file_type: u8,
+}
+
+/// What a directory in blocks becomes.
+pub(super) struct Changed {
+    ino: Ino,
+    /// Extents and the tree that holds them, if they are not what they were.
+    map: Option<(Vec<Extent>, Option<BuiltTree>)>,
+    index_root: FsBlock,
+    live: u64,
+    total: u64,
+}
+
+/// The tree of a new map, if there has to be one, and what the directory has no longer then.
+struct NewMap {
+    tree: Option<BuiltTree>,
+    left: Vec<(FsBlock, u64)>,
 }
 
 /// A directory as its entries are read.
@@ -105,7 +122,7 @@ impl Repair {
     }
 
     fn visit_blocks(&mut self, directory: Ino, mut pass: Pass, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
-        let extents = self.close_holes(directory)?;
+        let (extents, new_map) = self.close_holes(directory)?;
         let raw = self.raw(directory)?;
         let mut buf = self.reader.new_buffer();
         // How many entry blocks were made says the index root; without it, the blocks themselves.
@@ -138,23 +155,25 @@ impl Repair {
                 }
             }
         }
-        self.finish_directory(directory, pass, &extents, end, has_index)
+        self.finish_directory(directory, pass, extents, new_map, (end, has_index))
     }
 
-    /// Extents of a directory in blocks, from file block 0 without holes. A hole, where extents were lost, is filled with empty
-    /// entry blocks, so that later entries keep their positions; what lies beyond too large a one is given up.
-    fn close_holes(&mut self, directory: Ino) -> Result<Vec<Extent>, CheckError> {
+    /// Extents of a directory in blocks and, if they are new, the tree of a map of them. They go from file block 0 without
+    /// holes. A hole, where extents were lost, is filled with empty entry blocks, so that later entries keep their positions;
+    /// what lies beyond too large a one is given up.
+    fn close_holes(&mut self, directory: Ino) -> Result<(Vec<Extent>, Option<NewMap>), CheckError> {
         /// Most blocks that are filled in.
         const FILLED_MAX: u64 = 1024;
         let raw = self.raw(directory)?;
         let (extents, nodes) = self.blocks_of_map(directory, &raw);
         let mut whole: Vec<Extent> = Vec::new();
+        let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
         let (mut end, mut filled) = (0, 0);
         let mut rest = extents.iter();
         for extent in rest.by_ref() {
             let hole = extent.file_block.0 - end;
             if filled + hole > FILLED_MAX {
-                self.blocks.release(extent.start, u64::from(extent.length));
+                left.push((extent.start, u64::from(extent.length)));
                 break;
             }
             filled += hole;
@@ -169,23 +188,13 @@ impl Repair {
             whole.push(*extent);
             end = extent.end().0;
         }
-        for extent in rest {
-            self.blocks.release(extent.start, u64::from(extent.length));
-        }
+        left.extend(rest.map(|extent| (extent.start, u64::from(extent.length))));
         if whole == extents {
-            return Ok(whole);
+            return Ok((whole, None));
         }
         self.act(format!("directory {directory}: filled {filled} lost entry blocks with empty ones"));
-        for &node in &nodes {
-            self.blocks.release(node, 1);
-        }
-        self.change_inode(directory, |raw| {
-            let room = raw.fork_room();
-            raw.fork[8..room].fill(0);
-            raw.set_fork(fork::DIRECTORY, 0);
-        })?;
-        self.write_map(directory, &whole)?;
-        Ok(whole)
+        let tree = self.build_map(directory, &raw, &whole)?;
+        Ok((whole, Some(NewMap { tree, left })))
     }
 
     /// Puts one entry block right; whether it is one that was ever made.
@@ -352,45 +361,92 @@ impl Repair {
         })
     }
 
-    /// Writes the index and what the inode says about the directory.
+    /// Writes the index; what the inode says about the directory follows. `end`: entry blocks made.
     fn finish_directory(
         &mut self,
         directory: Ino,
         mut pass: Pass,
-        extents: &[Extent],
-        end: u64,
-        has_index: bool,
+        extents: Vec<Extent>,
+        new_map: Option<NewMap>,
+        (end, has_index): (u64, bool),
     ) -> Result<(), CheckError> {
+        /// Most directories that wait for a flush: it takes as long as very many of them.
+        const CHANGED_MAX: usize = 1024;
         let raw = self.raw(directory)?;
-        let (_, nodes) = self.blocks_of_map(directory, &raw);
-        let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
+        let old_nodes = self.blocks_of_map(directory, &raw).1;
         let attribute_blocks = crate::attributes::chain_root(&raw).map_or(0, |(_, count)| count);
-        let mut total = mapped + nodes.len() as u64 + attribute_blocks;
-        let mut root = FsBlock::NONE;
-        if has_index && !extents.is_empty() {
-            let reader = self.reader.clone();
-            let counts = (pass.room_head, end as u32);
-            let blocks;
-            (root, blocks) = write_index(&reader, directory.0, &mut pass.records, counts, &mut || self.take(None))?;
-            total += blocks;
-        } else if extents.is_empty() {
+        if extents.is_empty() {
             // No entry block: an empty directory. Its map may have been a tree without records.
-            for &node in &nodes {
-                self.blocks.release(node, 1);
+            match new_map {
+                Some(new_map) => self.left.extend(new_map.left),
+                None => self.left.extend(old_nodes.into_iter().map(|node| (node, 1))),
             }
-            total -= nodes.len() as u64;
             return self.change_inode(directory, |raw| {
                 raw.fork[..24].fill(0);
                 raw.set_fork(fork::NONE, 0);
                 raw.size.set(0);
-                raw.set_block_total(total);
+                raw.set_block_total(attribute_blocks);
             });
         }
-        self.change_inode(directory, |raw| {
-            raw.fork[..8].copy_from_slice(&root.0.to_le_bytes());
-            raw.size.set(pass.live);
-            raw.set_block_total(total);
-        })
+        let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
+        let mut total = mapped + attribute_blocks;
+        let nodes = |new: &NewMap| new.tree.as_ref().map_or(0, |tree| tree.nodes);
+        total += new_map.as_ref().map_or(old_nodes.len() as u64, nodes);
+        let mut index_root = FsBlock::NONE;
+        if has_index {
+            let reader = self.reader.clone();
+            let counts = (pass.room_head, end as u32);
+            let blocks;
+            (index_root, blocks) =
+                write_index(&reader, directory.0, &mut pass.records, counts, &mut || self.take(None))?;
+            total += blocks;
+        }
+        let map = new_map.map(|NewMap { tree, left }| {
+            // Not sooner: the next block may be taken from what is left.
+            self.left.extend(left);
+            (extents, tree)
+        });
+        self.changed.push(Changed { ino: directory, map, index_root, live: pass.live, total });
+        if self.changed.len() >= CHANGED_MAX { self.change_directories() } else { Ok(()) }
+    }
+
+    /// Lets directories name their new maps and indexes, which are durable before: power lost in between leaves each as it was
+    /// or as it shall be. An index without its contents is no loss, but one that an earlier repair left in its place may count
+    /// fewer entry blocks than there are by now.
+    pub(super) fn change_directories(&mut self) -> Result<(), CheckError> {
+        if self.changed.is_empty() {
+            return Ok(());
+        }
+        self.flush()?;
+        for Changed { ino, map, index_root, live, total } in std::mem::take(&mut self.changed) {
+            if self.raw(ino)?.fork_code() == fork::INLINE {
+                self.empty_body(ino)?;
+            }
+            self.change_inode(ino, |raw| {
+                if let Some((extents, tree)) = map {
+                    set_map(raw, &extents, tree);
+                }
+                raw.fork[..8].copy_from_slice(&index_root.0.to_le_bytes());
+                raw.size.set(live);
+                raw.set_block_total(total);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the data out of an inode's body; attributes, which follow them, move up.
+    fn empty_body(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let raw = self.raw(ino)?;
+        if let Some((_, buf, dirty)) = &mut self.at_hand {
+            let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+            let head = BodyHeader::read_mut(&mut buf[at..]);
+            let (data, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
+            head.data_len.set(0);
+            let body = at + BodyHeader::SIZE;
+            buf.copy_within(body + data..body + data + attributes, body);
+            *dirty = true;
+        }
+        Ok(())
     }
 
     /// What no name leads to: directories first, for what lies below them has a name there.
@@ -491,6 +547,7 @@ impl Repair {
 
     /// The directory for strays, made if need be.
     fn lost_and_found(&mut self, root: Ino) -> Result<Ino, CheckError> {
+        self.change_directories()?;
         let names = self.names_of(root)?;
         for attempt in 0..1000 {
             let name = if attempt == 0 { b"lost+found".to_vec() } else { format!("lost+found.{attempt}").into_bytes() };
@@ -563,6 +620,7 @@ impl Repair {
     /// Adds names at the end of a directory, in new entry blocks. A directory in the body moves to block 0, where its
     /// entries keep their positions.
     fn append(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+        self.change_directories()?;
         let raw = self.raw(directory)?;
         let block_size = self.reader.block_size();
         let (mut extents, nodes) = self.blocks_of_map(directory, &raw);
@@ -573,14 +631,6 @@ impl Repair {
             let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
             let data = self.body_data(block, at)?;
             blocks.push((0, FsBlock::NONE, data));
-            if let Some((_, buf, dirty)) = &mut self.at_hand {
-                let head = BodyHeader::read_mut(&mut buf[at..]);
-                let (data, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
-                head.data_len.set(0);
-                let body = at + BodyHeader::SIZE;
-                buf.copy_within(body + data..body + data + attributes, body);
-                *dirty = true;
-            }
         }
         // Blocks mapped past the last one made hold nothing: a new block takes the first free number after all of them.
         let mut next =
@@ -656,17 +706,10 @@ impl Repair {
             buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
             write(&self.reader, *block, &mut buf)?;
         }
-        for node in nodes {
-            self.blocks.release(node, 1);
-        }
-        self.release_index(directory, old_index);
-        self.change_inode(directory, |raw| {
-            let room = raw.fork_room();
-            raw.fork[..room].fill(0);
-            raw.set_fork(fork::DIRECTORY, 0);
-        })?;
-        self.write_map(directory, &extents)?;
-        self.finish_directory(directory, pass, &extents, end, has_index)?;
+        let left = nodes.into_iter().chain(self.index_blocks(directory, old_index)).map(|block| (block, 1)).collect();
+        let tree = self.build_map(directory, &raw, &extents)?;
+        let new_map = Some(NewMap { tree, left });
+        self.finish_directory(directory, pass, extents, new_map, (end, has_index))?;
         for (ino, hash, position, file_type) in placed {
             self.set_identity(ino, directory, hash, position)?;
             let counted = if file_type == DIR_TYPE { directory } else { ino };
@@ -699,15 +742,16 @@ impl Repair {
         Ok(())
     }
 
-    /// Gives back the blocks of an index that this repair wrote.
-    fn release_index(&mut self, directory: Ino, root: Option<FsBlock>) {
+    /// Blocks of an index that this repair wrote.
+    fn index_blocks(&self, directory: Ino, root: Option<FsBlock>) -> Vec<FsBlock> {
+        let mut blocks = Vec::new();
         let mut rest: Vec<FsBlock> = root.into_iter().collect();
         let mut buf = self.reader.new_buffer();
         while let Some(block) = rest.pop() {
             if self.reader.read(block, BlockKind::DirIndex, directory.0, &mut buf).is_err() {
                 continue;
             }
-            self.blocks.release(block, 1);
+            blocks.push(block);
             if IndexHeader::read(&buf).level > 0 {
                 let pointers = 1 << myriad_format::dir::node_bits(self.geometry.block_bits);
                 rest.extend(
@@ -717,6 +761,7 @@ impl Repair {
                 );
             }
         }
+        blocks
     }
 
     /// Link counts, now that every name is known.

@@ -4,14 +4,13 @@
 mod common;
 mod directories;
 mod files;
+mod interrupted;
 mod places;
 mod space;
 
 use common::{Image, SHAPE, SMALL, Sample, Shape, sample};
 use myriad_check::{Options, Report, check};
-use myriad_device::{FaultDevice, FaultOp, FaultSpan};
 use myriad_format::{AgBlock, BlockHeader, BlockKind, FsBlock, header};
-use std::sync::Arc;
 
 fn look(image: &Image) -> Report {
     check(image.device.clone(), None, &Options::default()).expect("the volume can be checked")
@@ -136,50 +135,6 @@ fn damage_to_derived_structures_loses_no_name() {
             assert_eq!(after.totals.directories, before.directories, "{name}");
         }
     }
-}
-
-/// Entries, directories, inodes and blocks of contents after a repair.
-fn held(image: &Image) -> [u64; 4] {
-    let options = Options { repair: true, scrub: true, now: 5, ..Options::default() };
-    let report = check(image.device.clone(), None, &options).expect("the volume can be repaired");
-    assert!(report.is_sound(), "{}", remaining(&report));
-    let totals = report.totals;
-    [totals.entries, totals.directories, totals.inodes, report.scrub.expect("asked for").data_blocks]
-}
-
-/// Power lost in a repair costs nothing that the repair would have kept: what is written in place can be found again, and
-/// what is derived is durable before what it is derived from goes.
-#[test]
-fn a_repair_cut_short_costs_nothing() {
-    let mut failed = Vec::new();
-    let mut cuts = 0;
-    for shape in [SHAPE, SMALL] {
-        for case in cases() {
-            let sample = sample(shape);
-            (case.damage)(&sample);
-            let clone = || Image { device: Arc::new(sample.image.device.clone_image()), ..sample.image };
-            let whole = held(&clone());
-            // Each of the first writes, then fewer.
-            for nth in (1..).map(|cut: usize| if cut <= 12 { cut } else { 12 + (cut - 12) * (cut - 12) }) {
-                let image = clone();
-                let device = Arc::new(FaultDevice::new(Arc::clone(&image.device)));
-                device.fail(FaultOp::Write, nth as u64, FaultSpan::Forever, 5);
-                let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
-                if check(device, None, &options).is_ok() {
-                    break;
-                }
-                cuts += 1;
-                let after = held(&image);
-                // A volume that looks whole again keeps its orphans for the engine.
-                if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
-                    let place = format!("{} ({}-byte blocks), write {nth}", case.name, shape.block_size);
-                    failed.push(format!("{place}: {after:?} instead of {whole:?}"));
-                }
-            }
-        }
-    }
-    assert!(failed.is_empty(), "{} of {cuts} failed\n{}", failed.len(), failed.join("\n"));
-    assert!(cuts > 1000, "{cuts}");
 }
 
 /// Where a group's tree of inodes is damaged, a search also finds blocks of inodes that are long gone. What they say they
