@@ -1,0 +1,148 @@
+//! What FORMAT.md says of bits inside fields, against values worked out from its text by other means. Engine and check decode
+//! by the same code, so a change of that code would show nowhere else.
+
+use myriad_format::dir::{encode_pointer, home_line};
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::inode::{flag, fork};
+use myriad_format::superblock::{FORMAT_VERSION, has_copy, seam};
+use myriad_format::{AgNo, BlockKind, FileBlock, FsBlock, Geometry, Ino, NameHasher, dir, header, log, xattr};
+use zerocopy::{FromBytes, IntoBytes};
+
+fn geometry(block_bits: u32, has_checksums: bool) -> Geometry {
+    Geometry {
+        block_bits,
+        ag_bits: 18,
+        region_bits: 13,
+        ag_count: 1 << 20,
+        block_count: 1 << 38,
+        chunk_blocks: 8,
+        has_checksums,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// By an implementation of SipHash that gives the authors' vector for SipHash-2-4.
+#[test]
+fn names_hash_by_siphash_1_3() {
+    let hasher = NameHasher::new(std::array::from_fn(|i| i as u8));
+    let counted: Vec<u8> = (0..15).collect();
+    for (name, hash) in [
+        (&b""[..], 0xabac_0158_050f_c4dc),
+        (b"a", 0x1c26_97ab_786a_6237),
+        (b"name", 0x8f99_65e4_dbbc_66ed),
+        (&counted, 0xd320_d86d_2a51_9956),
+        (&[b'x'; 255], 0xbb27_6283_ed8f_14f9),
+    ] {
+        assert_eq!(hasher.hash(name), hash, "{name:?}");
+    }
+}
+
+#[test]
+fn a_block_is_sealed_by_crc32c() {
+    let sealed = |kind: BlockKind, size: usize, at: usize| {
+        let mut block = vec![0; size];
+        header::init(&mut block, kind, std::array::from_fn(|i| i as u8), 0x1122, FsBlock(0x3344));
+        block[100] = 0xab;
+        block[at] |= 7 * u8::from(at >= 512);
+        header::seal(&mut block, 0x5566);
+        hex(&block[..48])
+    };
+    let rest = "000102030405060708090a0b0c0d0e0f2211000000000000443300000000000066550000000000 00".replace(' ', "");
+    assert_eq!(sealed(BlockKind::DirEntries, 512, 0), format!("4d594445{}{rest}", "960486fc"));
+    // Of a superblock only the first 512 bytes.
+    assert_eq!(sealed(BlockKind::Superblock, 4096, 600), format!("4d595342{}{rest}", "8d1af215"));
+}
+
+#[test]
+fn extents_are_two_words() {
+    let geometry = Geometry { block_count: 1 << 40, ..geometry(12, false) };
+    let far = FsBlock(5 << 37 | 0x0123_4567);
+    for (extent, bytes) in [
+        (
+            Extent { file_block: FileBlock(0x12_3456_789a), start: far, length: 77, unwritten: true },
+            "0568e259d1480000a10900382b1a0900",
+        ),
+        (
+            Extent { file_block: FileBlock(0), start: FsBlock(1000), length: 1, unwritten: false },
+            "0000000000000000200000401f000000",
+        ),
+    ] {
+        let raw = extent.encode();
+        assert_eq!(hex(raw.as_bytes()), bytes);
+        let raw = RawExtent::read_from_bytes(raw.as_bytes()).unwrap();
+        assert_eq!(Extent::decode(&raw, &geometry, Ino(1)), Ok(extent));
+    }
+}
+
+#[test]
+fn directories_and_their_indexes() {
+    for (tag, of_7, of_63) in [(1, 4, 38), (2, 1, 14), (3, 5, 53), (0xdead_beef, 4, 38), (0xffff_ffff, 2, 24)] {
+        assert_eq!((home_line(tag, 7), home_line(tag, 63)), (of_7, of_63), "{tag:#x}");
+    }
+    assert_eq!([1, 8, 9, 255].map(dir::entry_size), [24, 24, 32, 272]);
+    assert_eq!([512, 4096, 65536].map(dir::leaf_lines), [7, 63, 1023]);
+    assert_eq!(encode_pointer(3, 0x1234_5678_9abc), (64 + 18, [0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12]));
+}
+
+#[test]
+fn numbers() {
+    assert_eq!(geometry(12, false).ino(FsBlock(0x1234), 5), Ino(0x1234 << 5 | 5));
+    assert_eq!(geometry(9, false).ino(FsBlock(0x1234), 3), Ino(0x1234 << 2 | 3));
+    // 1008 checksums in a block of 4 KiB, after the five fixed blocks of the group.
+    assert_eq!(geometry(12, true).checksum_of(FsBlock((3 << 18) + 5000)), (FsBlock((3 << 18) + 5 + 4), 968));
+    let copies: Vec<u32> = (0..400).filter(|&ag| has_copy(AgNo(ag))).collect();
+    assert_eq!(copies, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125, 243, 343]);
+    let mut list = Vec::new();
+    xattr::push(&mut list, b"user.a", b"xyz");
+    assert_eq!(hex(&list), "0300000006757365722e6178797a");
+    assert_eq!([512, 4096, 65536].map(log::unit), [4096, 4096, 65536]);
+}
+
+#[test]
+fn codes() {
+    assert_eq!(FORMAT_VERSION, 1);
+    let refused_by_others = [
+        seam::SPACE_BTREE,
+        seam::INODES_DYNAMIC,
+        seam::MAP_EXTENTS,
+        seam::DIRECTORY_INDEXED,
+        seam::LOOKUP_WALK,
+        seam::VOLUME_SINGLE,
+    ];
+    assert_eq!(refused_by_others, [2, 2, 2, 4, 1, 1]);
+    assert_eq!([seam::ORDER_NONE, seam::ORDER_LOG], [0, 3]);
+    assert_eq!([seam::STATE_CLEAN, seam::STATE_IN_USE, seam::STATE_SEALED], [0, 1, 2]);
+    let forks =
+        [fork::NONE, fork::EXTENTS, fork::TREE, fork::INLINE, fork::SHORT_LINK, fork::DIRECTORY, fork::DIRECTORY_TREE];
+    assert_eq!(forks, [0, 1, 2, 3, 4, 5, 6]);
+    let flags = [
+        flag::IMMUTABLE,
+        flag::APPEND,
+        flag::NODUMP,
+        flag::NOATIME,
+        flag::ATTR_BLOCKS,
+        flag::ATTR_BODY,
+        flag::HAS_ACL,
+        flag::HASH_TWINS,
+    ];
+    assert_eq!(flags, std::array::from_fn(|bit| 1 << bit));
+}
+
+/// The table of magics in the document.
+#[test]
+fn magics() {
+    let document = include_str!("../../../docs/FORMAT.md");
+    let said: Vec<(u32, &str)> = document
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `MY")?.split(" | ");
+            let magic = format!("MY{}", cells.next()?.trim_end_matches('`'));
+            Some((u32::from_le_bytes(magic.as_bytes().try_into().ok()?), cells.next()?))
+        })
+        .collect();
+    let declared: Vec<(u32, &str)> = BlockKind::ALL.iter().map(|kind| (kind.magic(), kind.name())).collect();
+    assert_eq!(said, declared);
+}
