@@ -10,8 +10,8 @@
 //!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last
 //!      synced one, or the one that a file had when it replaced another's name before k;
 //!   5. a file truncated to zero and written again before k has what it had before, or what it had at any time since it
-//!      was written again: not the nothing in between. A flush for whatever reason may bring the new content early, and
-//!      what follows it comes with the next one.
+//!      was written again: not the nothing in between, unless that was synced. A flush for whatever reason may bring the
+//!      new content early, and what follows it comes with the next one.
 //!
 //! Zeros and holes need no rule of their own: a sector beyond the end, or never written, is zero in that version. So
 //! "old, new or zero" comes out, zero only where some allowed version has it, and foreign bytes never.
@@ -366,7 +366,9 @@ impl History {
             match cut {
                 // Or all of it is still as it was before.
                 Some(cut) if cut > synced => to = cut - 1,
-                _ => return spans,
+                // Or as it was synced: empty.
+                Some(_) => to = from - 1,
+                None => return spans,
             }
         }
         spans.push((synced, to));
@@ -540,6 +542,32 @@ mod tests {
         for (point, prefix, legal) in [(3, 0, true), (3, 1, true), (4, 0, false), (4, 1, false), (4, 2, true)] {
             let judged = history.judge(point, &found(&ops, prefix));
             assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
+        }
+    }
+
+    /// The oracle wanted the new content of a file that had been synced empty, and written after that.
+    #[test]
+    fn a_file_synced_empty_may_be_empty() {
+        let cut = OpenHow { truncate: true, ..FRESH };
+        let ops = |between: Op| {
+            let other = Op::Mkdir { path: b"d".into(), mode: 0o755 };
+            [
+                (open(b"f", FRESH), 0),
+                (write(9, 1), 0),
+                (Op::Sync, 1),
+                (open(b"f", cut), 0),
+                (between, 1),
+                (write(7, 2), 0),
+                (other, 1),
+            ]
+        };
+        for (between, legal) in [(Op::Sync, true), (Op::Mkdir { path: b"e".into(), mode: 0o755 }, false)] {
+            let ops = ops(between);
+            let mut state = found(&ops, 7);
+            edit(&mut state, b"f", |content| content.truncate(0));
+            let judged = history(&ops).judge(4, &state);
+            assert_eq!(judged.is_ok(), legal, "{judged:?}");
+            assert_eq!(history(&ops).judge(4, &found(&ops, 7)), Ok(()));
         }
     }
 
