@@ -386,6 +386,32 @@ fn impossible_options() {
     assert_letter(&place);
 }
 
+/// An image was emptied before the options were looked at, so that a slip of the pen cost the volume that was there.
+#[test]
+fn what_cannot_be_made_costs_nothing() {
+    let place = with_letter();
+    place.write("tiny", b"");
+    for options in [
+        "--size 1G --ag-size 3M",
+        "--size 1K",
+        "--size 64M --region-size 3M",
+        "--size 64M --log-device missing",
+        "--size 64M --log-device tiny",
+        "--size 8191P",
+    ] {
+        assert_ne!(place.line(&format!("mkfs --force vol.img {options}")).code, 0, "{options}");
+        assert_eq!(place.path("vol.img").metadata().unwrap().len(), VOLUME, "{options}");
+        assert_letter(&place);
+    }
+    // A device for the log that is larger than any log serves in part.
+    let log = std::fs::File::create(place.path("log")).unwrap();
+    log.set_len(5 << 30).unwrap();
+    place.line("mkfs --force vol.img --size 64M --log-device log --log-size 5G").expect(2, &["option --log-size"]);
+    assert_letter(&place);
+    place.line("mkfs --force vol.img --size 64M --log-device log").ok();
+    place.line("fsck -n --log-device log vol.img").expect(0, &["sound"]);
+}
+
 #[test]
 fn an_interrupted_reader_closes_cleanly() {
     let place = with_letter();

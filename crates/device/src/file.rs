@@ -158,6 +158,11 @@ impl FileDevice {
     ///
     /// Errors: `InUse`, `Unsuitable` as for [`FileDevice::open_with`], `AlreadyExists` as an `Io`; the host's own.
     pub fn create(path: impl AsRef<Path>, size: u64, options: &FileOptions) -> Result<Self, OpenError> {
+        Self::claim(path, size, options)?.empty()
+    }
+
+    /// The first half of [`FileDevice::create`]: all that can be refused is, and nothing is lost yet.
+    pub fn claim(path: impl AsRef<Path>, size: u64, options: &FileOptions) -> Result<Claim, OpenError> {
         let path = path.as_ref();
         let options = FileOptions { length: Some(size), ..options.clone() };
         let end = options.offset.checked_add(size).filter(|&end| i64::try_from(end).is_ok());
@@ -168,7 +173,7 @@ impl FileDevice {
             if !metadata.is_file() {
                 let device = Self::open_with(path, Access::ReadWrite, &options)?;
                 device.lock_exclusive()?;
-                return Ok(device);
+                return Ok(Claim { device, image: None });
             }
         }
         let mut open = OpenOptions::new();
@@ -177,12 +182,14 @@ impl FileDevice {
         let file = open.open(path).map_err(|error| OpenError::io(path, "create", error))?;
         let range = LockRange { start: options.offset, length: size };
         set_lock(&file, path, range, LockKind::Exclusive)?;
-        file.set_len(options.offset)
-            .and_then(|()| file.set_len(end))
-            .and_then(|()| file.sync_all())
-            .map_err(|error| OpenError::io(path, "set the size of", error))?;
-        sync_parent(path);
-        Self::from_file(path, file, Access::ReadWrite, &options)
+        let length_before = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.len();
+        let image = file.try_clone().map_err(|error| OpenError::io(path, "open", error))?;
+        let image = Image { file: image, start: options.offset, end, length_before, emptied: false };
+        if length_before < end {
+            // What the host has no room for is refused here, while the old content is there.
+            image.file.set_len(end).map_err(|error| OpenError::io(path, "set the size of", error))?;
+        }
+        Ok(Claim { device: Self::from_file(path, file, Access::ReadWrite, &options)?, image: Some(image) })
     }
 
     fn from_file(path: &Path, mut file: File, access: Access, options: &FileOptions) -> Result<Self, OpenError> {
@@ -463,6 +470,52 @@ impl BlockDevice for FileDevice {
 
     fn counters(&self) -> DeviceCounters {
         self.counters.snapshot()
+    }
+}
+
+/// A place for a new image, by [`FileDevice::claim`]: locked, and of the size it will have, with all that was there still in
+/// it. Dropped, it leaves a file as it was.
+pub struct Claim {
+    device: FileDevice,
+    /// `None` for a block device.
+    image: Option<Image>,
+}
+
+struct Image {
+    file: File,
+    start: u64,
+    end: u64,
+    length_before: u64,
+    emptied: bool,
+}
+
+impl Claim {
+    /// The device to be, for a look at what it demands.
+    pub fn device(&self) -> &FileDevice {
+        &self.device
+    }
+
+    /// Does away with what a file holds. The contents of a block device are left alone.
+    pub fn empty(mut self) -> Result<FileDevice, OpenError> {
+        if let Some(image) = &mut self.image {
+            image.emptied = true;
+            let result = image.file.set_len(image.start).and_then(|()| image.file.set_len(image.end));
+            let path = &self.device.path;
+            result
+                .and_then(|()| image.file.sync_all())
+                .map_err(|error| OpenError::io(path, "set the size of", error))?;
+            sync_parent(path);
+        }
+        Ok(self.device)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if !self.emptied && self.length_before < self.end {
+            // If it stays longer, it has lost nothing.
+            let _ = self.file.set_len(self.length_before);
+        }
     }
 }
 

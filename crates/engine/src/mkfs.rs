@@ -15,7 +15,7 @@ use myriad_format::superblock::{
     BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy, seam,
 };
 use myriad_format::{AG_COUNT_MAX, AgNo, BlockKind, FsBlock, Lsn, header};
-use myriad_log::{LogPlace, RING_UNITS_MIN};
+use myriad_log::{LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -41,8 +41,12 @@ fn table_max(block: u64) -> u64 {
     block << blocks.ilog2()
 }
 
-/// The superblock that the options ask for.
-fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, options: &MkfsOptions) -> Result<Superblock> {
+/// The superblock that the options ask for; an error for what is impossible. It changes nothing.
+pub(crate) fn plan(
+    device: &dyn BlockDevice,
+    external_log: Option<&dyn BlockDevice>,
+    options: &MkfsOptions,
+) -> Result<Superblock> {
     let block = u64::from(options.block_size);
     if !options.block_size.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(option_error("block-size", format!("{block} is not a power of two from 512 to 65536")));
@@ -102,9 +106,16 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
     let least = (2 + RING_UNITS_MIN.max(LOG_UNITS_MIN)) * unit;
     let log_bytes = match (external_log, options.log_size) {
         (Some(log), size) => {
-            let bytes = size.unwrap_or(log.size()).min(log.size());
+            let bytes = size.unwrap_or(RING_BYTES_MAX).min(log.size());
             if bytes < least {
                 return Err(option_error("log-device", format!("smaller than the least log, {least} bytes")));
+            }
+            if log.alignment() as u64 > unit {
+                let needed = log.alignment();
+                return Err(option_error(
+                    "block-size",
+                    format!("the log's sectors are {needed} bytes; use at least that"),
+                ));
             }
             bytes
         }
@@ -124,6 +135,9 @@ fn plan(device: &dyn BlockDevice, external_log: Option<&dyn BlockDevice>, option
         }
         (None, None) => (blocks * block / 16).clamp(64 * unit, LOG_MAX).min(first_ag * block / 3).max(least),
     };
+    if log_bytes > RING_BYTES_MAX {
+        return Err(option_error("log-size", format!("{log_bytes} bytes; the most is {RING_BYTES_MAX}")));
+    }
     if options.order == Order::Log && log_bytes == 0 {
         return Err(option_error("order", "order=log needs a log; do not set its size to 0"));
     }
@@ -198,7 +212,17 @@ pub(crate) fn format(
     external_log: Option<Arc<dyn BlockDevice>>,
     options: &MkfsOptions,
 ) -> Result<()> {
-    let mut sb = plan(&*device, external_log.as_deref(), options)?;
+    let sb = plan(&*device, external_log.as_deref(), options)?;
+    make(device, external_log, sb, options)
+}
+
+/// Makes the volume that was planned.
+pub(crate) fn make(
+    device: Arc<dyn BlockDevice>,
+    external_log: Option<Arc<dyn BlockDevice>>,
+    mut sb: Superblock,
+    options: &MkfsOptions,
+) -> Result<()> {
     let place = log_place(&sb, &device, external_log.as_ref())?;
     // Until the superblock is written whole, the last step, there is no volume: an interrupted mkfs leaves none.
     let block_size = options.block_size as usize;

@@ -1,7 +1,7 @@
 //! Volumes as a whole: opened in every way, small caches, full logs, logs of their own, space given back.
 
 use myriad_check::{Options as CheckOptions, check};
-use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_device::{Access, BlockDevice, FileDevice, MemoryDevice};
 use myriad_engine::{
     Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
 };
@@ -33,6 +33,12 @@ fn crashed(device: &Arc<MemoryDevice>) -> Arc<MemoryDevice> {
 
 fn assert_sound(device: &Arc<MemoryDevice>, log: Option<Arc<dyn BlockDevice>>) {
     let report = check(device.clone(), log, &CheckOptions::default()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
+}
+
+fn assert_sound_image(path: &std::path::Path) {
+    let image = FileDevice::open(path, Access::ReadOnly).unwrap();
+    let report = check(Arc::new(image), None, &CheckOptions::default()).unwrap();
     assert!(report.is_sound(), "{:?}", report.findings);
 }
 
@@ -446,4 +452,44 @@ fn levels_tell_what_is_in_memory_only() {
     assert!(clean.log_used.unwrap() > dirty.log_used.unwrap(), "{dirty:?} {clean:?}");
     let options = MkfsOptions { log_size: Some(0), order: Order::None, ..MkfsOptions::default() };
     assert_eq!(open(&formatted(64 << 20, &options), quiet()).levels().log_used, None);
+}
+
+/// An image was emptied before the options were looked at.
+#[test]
+fn what_cannot_be_made_costs_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    Fs::format(&path, Some(32 << 20), &MkfsOptions::default()).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let good = MkfsOptions::default();
+    for (size, options) in [
+        (64 << 20, MkfsOptions { ag_size: Some(3 << 20), ..good.clone() }),
+        (16 << 20, MkfsOptions { label: "x".repeat(64), ..good.clone() }),
+        (64 << 20, MkfsOptions { log_device: Some(directory.path().join("missing")), ..good.clone() }),
+        (64 << 20, MkfsOptions { log_size: Some(0), ..good.clone() }),
+        (1 << 10, good.clone()),
+        // More than any host's file has room for.
+        (i64::MAX as u64 & !511, good.clone()),
+    ] {
+        assert!(Fs::format(&path, Some(size), &options).is_err(), "{size} {options:?}");
+        assert!(std::fs::read(&path).unwrap() == before, "{size} {options:?}");
+    }
+    Fs::format(&path, Some(16 << 20), &good).unwrap();
+    assert_eq!(path.metadata().unwrap().len(), 16 << 20);
+    assert_sound_image(&path);
+}
+
+/// A device for the log may be larger than a log can be; only part of it is used then.
+#[test]
+fn a_log_has_a_largest_size() {
+    let device = device(16 << 20);
+    let log: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(5 << 30));
+    let too_large = MkfsOptions { log_size: Some(5 << 30), ..MkfsOptions::default() };
+    let refused = Fs::format_device(device.clone(), Some(log.clone()), &too_large);
+    assert!(matches!(refused, Err(Error::Option { option: "log-size", .. })), "{refused:?}");
+    Fs::format_device(device.clone(), Some(log.clone()), &MkfsOptions::default()).unwrap();
+    let fs = Fs::open_device(device.clone(), Some(log.clone()), quiet()).unwrap();
+    fs.session(Cred::root()).create("file", 0o644).unwrap();
+    fs.close().unwrap();
+    assert_sound(&device, Some(log));
 }

@@ -373,6 +373,25 @@ fn create_spares_what_exists_or_is_in_use() {
     assert_eq!(path.metadata().unwrap().blocks(), 0);
 }
 
+/// A file was emptied before it was clear that it can have its new size.
+#[test]
+fn a_claim_changes_nothing() {
+    let folder = folder();
+    let path = folder.path().join("image");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let is_whole = || std::fs::read(&path).unwrap() == vec![7; 1 << 20];
+    for size in [MIB / 2, MIB, 3 * MIB] {
+        let claim = FileDevice::claim(&path, size, &FileOptions::default()).unwrap();
+        assert_eq!(claim.device().size(), size);
+        assert!(FileDevice::open(&path, Access::ReadWrite).unwrap().lock_exclusive().is_err(), "it holds the lock");
+        drop(claim);
+        assert!(is_whole(), "{size}");
+    }
+    // More than any file system has; 512 bytes short of what a file can have.
+    assert!(FileDevice::create(&path, i64::MAX as u64 & !511, &FileOptions::default()).is_err());
+    assert!(is_whole());
+}
+
 #[test]
 fn one_writer_or_many_readers() {
     let _no_fork = FORKING.read();

@@ -66,18 +66,18 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
 
 impl Fs {
     /// Makes a volume in an image file or on a block device. The file is made if missing and set to `size` bytes
-    /// (sparse); `None` takes its existing size. What it held is lost.
+    /// (sparse); `None` takes its existing size. What it held is lost, but not if the options are refused.
     pub fn format(path: &Path, size: Option<u64>, options: &MkfsOptions) -> Result<()> {
-        let device = match size {
-            Some(size) => FileDevice::create(path, size, &FileOptions::default()).map_err(open_error)?,
-            None => {
-                let device = FileDevice::open(path, Access::ReadWrite).map_err(open_error)?;
-                lock(&device, Access::ReadWrite)?;
-                device
-            }
-        };
         let log = open_log_device(options.log_device.as_deref(), Access::ReadWrite)?;
-        mkfs::format(Arc::new(device), log, options)
+        let Some(size) = size else {
+            let device = FileDevice::open(path, Access::ReadWrite).map_err(open_error)?;
+            lock(&device, Access::ReadWrite)?;
+            return mkfs::format(Arc::new(device), log, options);
+        };
+        let claim = FileDevice::claim(path, size, &FileOptions::default()).map_err(open_error)?;
+        let superblock = mkfs::plan(claim.device(), log.as_deref(), options)?;
+        let device = claim.empty().map_err(open_error)?;
+        mkfs::make(Arc::new(device), log, superblock, options)
     }
 
     /// Makes a volume on a device already open.
