@@ -6,7 +6,8 @@
 //! Entering twice on one thread would deadlock when somebody closes in between: an operation enters once, at its top.
 //!
 //! Each who is inside may carry a weight: the blocks of the volume that its operation counts on. It lies in the same
-//! word as the count of those inside, so that reserving space costs an operation nothing.
+//! word as the count of those inside, so that reserving space costs an operation nothing. Up to `LIGHT_MAX` it costs whoever
+//! looks nothing, either: all light weights together are bounded. What goes beyond has a sum of its own.
 
 use crate::locks::{Held, Rank};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -17,6 +18,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const SLOTS: usize = 64;
 const SHARED: usize = SLOTS - 1;
 
+/// A weight that any operation on names may have: with the smallest blocks, a new file takes 88.
+const LIGHT_MAX: u32 = 128;
+/// What the weights of all who are inside come to at most, beyond [`Gate::heavy`].
+pub(crate) const LIGHT_SUM_MAX: u64 = SHARED as u64 * LIGHT_MAX as u64;
+
 /// How many of a slot's threads are inside, and, from bit `WEIGHT` on, the sum of their weights.
 #[repr(align(128))]
 struct Slot(AtomicU64);
@@ -26,6 +32,8 @@ const WEIGHT: u32 = 32;
 pub(crate) struct Gate {
     slots: Box<[Slot]>,
     closed: AtomicBool,
+    /// Sum of what the weights have beyond `LIGHT_MAX`, and of all weights in the shared slot.
+    heavy: AtomicU64,
     /// Held while closed: two closers take turns, and those who want in wait on `opened`.
     closing: Mutex<()>,
     wait: Mutex<()>,
@@ -91,6 +99,7 @@ impl Gate {
         Self {
             slots: (0..SLOTS).map(|_| Slot(AtomicU64::new(0))).collect(),
             closed: AtomicBool::new(false),
+            heavy: AtomicU64::new(0),
             closing: Mutex::new(()),
             wait: Mutex::new(()),
             opened: Condvar::new(),
@@ -108,7 +117,9 @@ impl Gate {
             // Sequentially consistent with the closer's store and loads: either we see it closed, or it sees us inside.
             self.slots[slot].0.fetch_add(share, Ordering::SeqCst);
             if !self.closed.load(Ordering::SeqCst) {
-                return Entered { gate: self, slot, share, _held: held };
+                let mut entered = Entered { gate: self, slot, share, heavy: 0, _held: held };
+                entered.settle_heavy();
+                return entered;
             }
             self.leave(slot, share);
             self.wait_until_open();
@@ -137,6 +148,12 @@ impl Gate {
     /// The weight of all who are inside.
     pub fn weight(&self) -> u64 {
         self.slots.iter().map(|slot| slot.0.load(Ordering::SeqCst) >> WEIGHT).sum()
+    }
+
+    /// What the weights of those inside come to at least; at most, it is [`LIGHT_SUM_MAX`] more. One load, for any number of
+    /// threads.
+    pub fn heavy(&self) -> u64 {
+        self.heavy.load(Ordering::SeqCst)
     }
 
     /// Closes the gate and waits until everybody inside has left. The caller must be outside.
@@ -168,6 +185,8 @@ pub(crate) struct Entered<'a> {
     slot: usize,
     /// What this one has added to its slot.
     share: u64,
+    /// What of its weight it has added to `Gate::heavy`.
+    heavy: u32,
     /// Which also keeps it on this thread, whose slot it is: who enters is who leaves.
     _held: Held,
 }
@@ -178,18 +197,39 @@ impl Entered<'_> {
         let more = u64::from(weight) << WEIGHT;
         self.gate.slots[self.slot].0.fetch_add(more, Ordering::SeqCst);
         self.share += more;
+        self.settle_heavy();
     }
 
     /// Takes from the weight what was added.
     pub fn sub_weight(&mut self, weight: u32) {
         let less = u64::from(weight) << WEIGHT;
         self.share -= less;
+        self.settle_heavy();
         self.gate.slots[self.slot].0.fetch_sub(less, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn settle_heavy(&mut self) {
+        let weight = (self.share >> WEIGHT) as u32;
+        let heavy = if self.slot == SHARED { weight } else { weight.saturating_sub(LIGHT_MAX) };
+        if heavy != self.heavy {
+            self.set_heavy(heavy);
+        }
+    }
+
+    #[cold]
+    fn set_heavy(&mut self, heavy: u32) {
+        // Wraps around where it becomes less.
+        self.gate.heavy.fetch_add(u64::from(heavy).wrapping_sub(u64::from(self.heavy)), Ordering::SeqCst);
+        self.heavy = heavy;
     }
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        if self.heavy > 0 {
+            self.set_heavy(0);
+        }
         self.gate.leave(self.slot, self.share);
     }
 }
@@ -231,6 +271,31 @@ mod tests {
         drop(first);
         assert_eq!(gate.weight(), 0);
         drop(gate.close());
+    }
+
+    #[test]
+    fn light_weights_are_bounded_and_heavy_ones_are_counted() {
+        let gate = Gate::new();
+        let mut entered = gate.enter(LIGHT_MAX);
+        assert_eq!(gate.heavy(), if entered.slot == SHARED { u64::from(LIGHT_MAX) } else { 0 });
+        let light = gate.weight() - gate.heavy();
+        entered.add_weight(1000);
+        assert_eq!(gate.weight() - gate.heavy(), light);
+        entered.sub_weight(1000);
+        assert_eq!(gate.weight() - gate.heavy(), light);
+        drop(entered);
+        let barrier = std::sync::Barrier::new(2 * SLOTS);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * SLOTS {
+                scope.spawn(|| {
+                    let _inside = gate.enter(2 * LIGHT_MAX);
+                    barrier.wait();
+                    assert!(gate.weight() <= gate.heavy() + LIGHT_SUM_MAX);
+                    barrier.wait();
+                });
+            }
+        });
+        assert_eq!((gate.weight(), gate.heavy()), (0, 0));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Who may begin: room in cache, log and volume is waited for, and space reserved, before an operation's first change.
 
 use super::Volume;
+use crate::cache::LIGHT_SUM_MAX;
 use crate::counters::Count;
 use crate::error::{Errno, Result};
 use crate::order::{Look, Txn};
@@ -13,9 +14,10 @@ pub(crate) const OPERATION_BLOCKS: u64 = 24;
 pub(crate) const MAP_BLOCKS: u64 = 8;
 /// Blocks that always remain for operations that give space back: two of them at a time.
 const HELD_BACK_MIN: i64 = 2 * MAP_BLOCKS as i64;
-/// With more blocks than this to spare, an operation need not look at what others have reserved: it is more than 300
-/// of them can ask for at once.
+/// With more blocks than this to spare, after promises and the large reservations, an operation need not look at what each
+/// of the others has reserved: all small reservations fit, for any number of threads.
 const PLENTY: i64 = 8192;
+const _: () = assert!(PLENTY as u64 >= LIGHT_SUM_MAX);
 
 /// How deep an operation may reach into the free blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +104,9 @@ impl Volume {
 
     /// Free blocks that neither a promise nor an operation under way counts on, less those that `share` leaves.
     fn spare_blocks(&self, share: Share) -> i64 {
-        // In this order: a reservation becomes an allocation or a promise before it ends, and is at worst seen twice.
+        // In this order: a reservation becomes a promise or an allocation before it ends, and is at worst seen twice.
+        let under_way = self.cache.gate.weight() as i64;
+        let promised = self.totals.reserved_blocks.load(Ordering::SeqCst);
         let ready = self.totals.ready_blocks.load(Ordering::SeqCst);
         let left = match share {
             Share::Common => self.held_back() + self.orphan_list_blocks() as i64,
@@ -110,7 +114,7 @@ impl Volume {
             // A checkpoint writes the list anew before the old one is free.
             Share::Last => self.orphan_list_blocks() as i64,
         };
-        ready - self.totals.reserved_blocks.load(Ordering::SeqCst) - self.cache.gate.weight() as i64 - left
+        ready - promised - under_way - left
     }
 
     /// Whether all reservations, the caller's included, can be met.
@@ -119,8 +123,10 @@ impl Volume {
     }
 
     fn has_plenty(&self) -> bool {
+        // In this order, as above.
+        let large = self.cache.gate.heavy() as i64;
         let promised = self.totals.reserved_blocks.load(Ordering::SeqCst);
-        self.totals.ready_blocks.load(Ordering::SeqCst) - promised > PLENTY
+        self.totals.ready_blocks.load(Ordering::SeqCst) - promised - large > PLENTY
     }
 
     /// Blocks that only operations which give back may dip into: splitting an extent can need a node.
@@ -247,6 +253,30 @@ mod tests {
         drop(first);
         assert_eq!(volume.spare_blocks(Share::Common) as u64, spare);
         drop(volume.begin(spare).unwrap());
+    }
+
+    /// While there was plenty nobody asked how much it was that others had reserved: two who wanted most of it both got in.
+    #[test]
+    fn large_reservations_are_judged_though_there_is_plenty() {
+        let volume = testing::volume(Arc::new(MemoryDevice::new(128 << 20)));
+        let spare = volume.spare_blocks(Share::Common);
+        volume.reserve((spare - PLENTY - 500) as u64, Share::Common).unwrap();
+        assert!(volume.has_plenty());
+        let large = PLENTY as u64 - 500;
+        let first = volume.begin(large).unwrap();
+        assert!(!volume.has_plenty());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let second = volume.enter_reserving(large).unwrap();
+                assert!(!volume.has_spare(Share::Common));
+                drop(second);
+                let mut small = volume.begin(24).unwrap();
+                !small.try_reserve(large, Share::Common) && small.try_reserve(500, Share::Common)
+            });
+            assert!(other.join().unwrap());
+        });
+        drop(first);
+        assert!(volume.has_plenty());
     }
 
     /// Who had looked before the volume was closed, and then waited at the gate, went in.
