@@ -454,6 +454,35 @@ fn levels_tell_what_is_in_memory_only() {
     assert_eq!(open(&formatted(64 << 20, &options), quiet()).levels().log_used, None);
 }
 
+/// The number removed was looked at after files only: where each directory has one, it was never a round one then, and nobody
+/// was asked whether to go on.
+#[test]
+fn removing_a_tree_asks_now_and_then_whatever_its_shape() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, quiet());
+    let session = fs.session(Cred::root());
+    for files in 0..3 {
+        session.mkdir("top", 0o755).unwrap();
+        for directory in 0..600 {
+            session.mkdir(&format!("top/{directory}"), 0o755).unwrap();
+            for file in 0..files {
+                session.create(&format!("top/{directory}/{file}"), 0o644).unwrap();
+            }
+        }
+        let mut told = Vec::new();
+        let cancelled = session.remove_tree("top", &mut |removed| {
+            told.push(removed);
+            told.len() < 2
+        });
+        assert!(matches!(cancelled, Err(Error::Cancelled)), "{files} files");
+        assert!(matches!(told[..], [256..300, 512..600]), "{told:?}");
+        session.remove_tree("top", &mut |_| true).unwrap();
+    }
+    drop(session);
+    fs.close().unwrap();
+    assert_sound(&device, None);
+}
+
 /// An image was emptied before the options were looked at.
 #[test]
 fn what_cannot_be_made_costs_nothing() {

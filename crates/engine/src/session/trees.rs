@@ -13,7 +13,7 @@ impl Session {
         Ok(Walk { session: self.again(), pending: VecDeque::from([Step::File(WalkEntry { path: Vec::new(), stat })]) })
     }
 
-    /// Removes `path` and all below it. `progress` is called with the number removed so far and may cancel by returning
+    /// Removes `path` and all below it. `progress` is called now and then with the number removed so far and may cancel by returning
     /// false ([`Error::Cancelled`]); what was removed stays removed. What others remove meanwhile is gone too, and not counted;
     /// what they make there meanwhile may end it with ENOTEMPTY, as it does rm.
     pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
@@ -31,9 +31,16 @@ impl Session {
 
     fn remove_directory(&self, top: Emptying, progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let mut removed = 0;
+        let mut told = 0;
         // A stack, not recursion: trees may be deeper than ours.
         let mut stack = vec![top];
         while let Some(level) = stack.last_mut() {
+            if removed >= told + 256 {
+                told = removed;
+                if !progress(removed) {
+                    return Err(Error::Cancelled);
+                }
+            }
             let dir = level.node;
             let Some(entry) = unless_gone(level.next(self))?.flatten() else {
                 match self.ops().rmdir(level.parent, &level.name) {
@@ -66,9 +73,6 @@ impl Session {
             }
             level.removed = true;
             removed += 1;
-            if removed % 256 == 0 && !progress(removed) {
-                return Err(Error::Cancelled);
-            }
         }
         Ok(removed)
     }
