@@ -1,7 +1,7 @@
 //! A volume filled to its last block by several threads at once, emptied, and filled again: space runs out at the
 //! operation that asks for it, and never in the middle of one, which would shut the volume down.
 
-use myriad_device::MemoryDevice;
+use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{
     AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Result,
     Session, SetAttr,
@@ -339,5 +339,26 @@ fn large_requests_at_once_fit_or_are_refused() {
         fs.sync().unwrap();
     }
     fs.close().unwrap();
+    check_silent(&device.into()).unwrap();
+}
+
+/// Data with checksums looks for a long run first. Each group that had never been used was made for the look, also where groups
+/// are too small to hold such a run: all of them in one transaction, which a small cache had no room for.
+#[test]
+fn groups_too_small_for_a_run_are_not_made_for_it() {
+    let device = Arc::new(MemoryDevice::new(1 << 30));
+    let mkfs = MkfsOptions { data_checksums: true, ag_size: Some(512 << 10), ..MkfsOptions::default() };
+    Fs::format_device(device.clone(), None, &mkfs).unwrap();
+    let options = MountOptions { background: false, cache_size: 16 << 20, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).unwrap();
+    let session = fs.session(Cred::root());
+    let before = device.counters().written_bytes;
+    let file = session.open("file", WRITE).unwrap();
+    file.write_at(&vec![1; 1 << 20], 0).unwrap();
+    file.sync().unwrap();
+    drop((file, session));
+    fs.close().unwrap();
+    let written = device.counters().written_bytes - before;
+    assert!(written < 3 << 20, "{written} bytes for one MiB");
     check_silent(&device.into()).unwrap();
 }

@@ -114,8 +114,10 @@ impl Volume {
         (0..count).map(move |i| AgNo((first + i) % count))
     }
 
-    fn is_too_small(&self, ag: AgNo) -> bool {
-        self.geometry.blocks_in(ag) <= self.geometry.first_data_block(ag) + RESERVE_MAX as u32
+    /// Whether a group has no room for so many blocks in one piece even while it is empty.
+    fn is_too_small(&self, ag: AgNo, blocks: u32) -> bool {
+        let taken = self.geometry.first_data_block(ag) + RESERVE_MAX as u32;
+        self.geometry.blocks_in(ag) < taken.saturating_add(blocks)
     }
 
     /// The block of a group at which to look for space near `goal`. The group is not too small.
@@ -125,10 +127,14 @@ impl Volume {
         AgBlock(at.clamp(first, self.geometry.blocks_in(ag) - 1))
     }
 
-    /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`.
+    /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet
+    /// need not have more than fit beside the largest reserve.
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
         for ag in self.groups_from(goal) {
-            if self.is_too_small(ag) {
+            // One that is made knows what it has. To make one only to find that out could end with the making of all, in one
+            // transaction.
+            let least = if ag.0 < self.high_water() { 1 } else { min };
+            if self.is_too_small(ag, least) {
                 continue;
             }
             let near = self.near(ag, goal);
@@ -147,7 +153,7 @@ impl Volume {
     pub fn allocate_inode(&self, txn: &mut Txn<'_>, near: FsBlock) -> Result<Ino> {
         for grow in [true, false] {
             for ag in self.groups_from(near) {
-                if self.is_too_small(ag) || (!grow && ag.0 >= self.high_water()) {
+                if self.is_too_small(ag, 1) || (!grow && ag.0 >= self.high_water()) {
                     continue;
                 }
                 let at = self.near(ag, near);
