@@ -195,3 +195,27 @@ fn what_changes_meanwhile_is_not_taken_from_the_device() {
     fs.close().unwrap();
     check_silent(&device.into()).unwrap();
 }
+
+/// A reader of whole pages had the window after its own begun with the second page of each: twice the requests.
+#[test]
+fn a_window_is_read_ahead_once() {
+    const SIZE: usize = 2 << 20;
+    const WINDOW: usize = 128 << 10;
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    let fs = Fs::open_device(device.clone(), None, options(16 << 20)).unwrap();
+    fs.session(Cred::root()).open("file", WRITE).unwrap().write_at(&vec![1; SIZE], 0).unwrap();
+    for piece in [4096, 1000] {
+        fs.drop_caches().unwrap();
+        let file = fs.session(Cred::root()).open("file", OpenOptions::READ).unwrap();
+        let mut page = vec![0; piece];
+        // What the map takes is not counted: the window before the first is none.
+        assert_eq!(file.read_at(&mut page, 0).unwrap(), piece);
+        let before = device.counters().reads;
+        for offset in (piece..SIZE).step_by(piece) {
+            assert!(file.read_at(&mut page, offset as u64).unwrap() > 0);
+        }
+        let reads = device.counters().reads - before;
+        assert!(reads < (SIZE / WINDOW) as u64 + 2, "pieces of {piece}: {reads} requests");
+    }
+}

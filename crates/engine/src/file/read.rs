@@ -65,7 +65,7 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     let sequential = file.read_end.swap(offset + length as u64, Ordering::Relaxed) == offset;
     // A sequential reader of small pieces that enters a new window gets all of it read into the cache.
     let window = READ_AHEAD.min(rest);
-    if sequential && !data.emptied && length < window && offset % READ_AHEAD as u64 <= length as u64 {
+    if sequential && !data.emptied && length < window && length as u64 > offset % READ_AHEAD as u64 {
         // A failure shows in the read of what cannot be read.
         let _ = read_clean(volume, file, &data, offset, &mut vec![0; window], true);
     }
