@@ -17,6 +17,8 @@ use std::ops::{Deref, DerefMut};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Rank {
+    /// Appending to a file: held by who does so in several parts, each of which takes the data lock.
+    Append,
     /// A file's data lock; held across reads of the device.
     FileData,
     /// Held across a whole checkpoint.
@@ -124,7 +126,8 @@ pub(crate) type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a
 
 /// The rank that a lock's type names.
 const fn rank(number: u8) -> Rank {
-    const ALL: [Rank; 12] = [
+    const ALL: [Rank; 13] = [
+        Rank::Append,
         Rank::FileData,
         Rank::Checkpointer,
         Rank::Gate,

@@ -306,3 +306,36 @@ fn what_is_being_freed_is_not_flushed() {
     fs.close().unwrap();
     check_silent(&device.into()).unwrap();
 }
+
+/// A long write goes in parts, and each part of an append went where the end was by then: two of them interleaved.
+#[test]
+fn long_appends_come_one_after_the_other() {
+    const LONG: usize = 9 << 20;
+    const SHORT: usize = 1000;
+    let device = formatted(256 << 20);
+    let fs = Fs::open_device(device.clone(), None, MountOptions { cache_size: 64 << 20, ..quiet() }).unwrap();
+    fs.session(Cred::root()).open("file", WRITE).unwrap();
+    let barrier = std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        for (thread, length) in [LONG, LONG, SHORT].into_iter().enumerate() {
+            let (fs, barrier) = (&fs, &barrier);
+            scope.spawn(move || {
+                let options = OpenOptions { append: true, ..OpenOptions::READ_WRITE };
+                let file = fs.session(Cred::root()).open("file", options).unwrap();
+                let bytes = vec![thread as u8; length];
+                barrier.wait();
+                for _ in 0..LONG.div_ceil(length).min(200) {
+                    assert_eq!(file.write_at(&bytes, 0).unwrap(), length);
+                    std::thread::yield_now();
+                }
+            });
+        }
+    });
+    let content = content(&fs, "file");
+    assert_eq!(content.len(), 2 * LONG + 200 * SHORT);
+    for run in content.chunk_by(|a, b| a == b) {
+        assert!(if run[0] < 2 { run.len() == LONG } else { run.len() % SHORT == 0 }, "{} of {}", run.len(), run[0]);
+    }
+    fs.close().unwrap();
+    check_silent(&device.into()).unwrap();
+}

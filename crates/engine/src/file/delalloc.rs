@@ -235,6 +235,10 @@ pub(crate) fn write(
         return Ok(0);
     }
     drop_set_id(volume, cred, file)?;
+    // What several append at once lies there one after the other, however long it is.
+    let parts = buf.len().div_ceil(WRITE_PART);
+    let _alone = (append && parts > 1).then(|| file.appending.write());
+    let _shared = (append && parts == 1).then(|| file.appending.read());
     // In parts, so that a buffer larger than the cache finds its way out between them.
     let mut done = 0;
     for part in buf.chunks(WRITE_PART) {

@@ -76,6 +76,8 @@ pub(crate) struct OpenFile {
     /// Dirty pages, and `FileData::emptied`, for the same purpose.
     pub pages: AtomicU64,
     pub emptied: AtomicBool,
+    /// Held alone by an append in several parts, shared by one in one.
+    appending: RwLock<{ Rank::Append as u8 }, ()>,
     pub data: RwLock<{ Rank::FileData as u8 }, FileData>,
 }
 
@@ -118,6 +120,7 @@ impl OpenFile {
             ctime: AtomicI64::new(0),
             pages: AtomicU64::new(0),
             emptied: AtomicBool::new(false),
+            appending: RwLock::new(()),
             data: RwLock::new(FileData::default()),
         }
     }
