@@ -134,8 +134,11 @@ impl Find {
             let result = volume.tree().names(&directory.path).at(&directory).and_then(|children| {
                 for child in children {
                     let child = child.at(&directory)?;
-                    let stat = volume.lstat(&directory.below(&child))?;
-                    ahead.push((WalkEntry { path: join(&entry.path, &child), stat }, depth + 1));
+                    // One that cannot be read is no reason to leave out those after it.
+                    match volume.lstat(&directory.below(&child)) {
+                        Ok(stat) => ahead.push((WalkEntry { path: join(&entry.path, &child), stat }, depth + 1)),
+                        Err(error) => context.tolerate(Err(error))?,
+                    }
                 }
                 Ok(())
             });
