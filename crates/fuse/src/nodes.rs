@@ -17,6 +17,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
+/// A shard with room for so few entries stays as it is.
+const SHARD_MIN: usize = 64;
 
 /// Inode numbers are positions on the device: one multiplication spreads them well enough.
 #[derive(Default)]
@@ -118,6 +120,12 @@ impl Nodes {
             return None;
         }
         let known = shard.remove(&id)?;
+        // A walk of everything must not keep its memory when the kernel has forgotten it. Half of what stays is room, so
+        // that the next time is a quarter of the entries away: what each costs is bounded.
+        if shard.capacity() > SHARD_MIN && shard.len() < shard.capacity() / 8 {
+            let wanted = shard.len() * 2;
+            shard.shrink_to(wanted);
+        }
         self.count.fetch_sub(1, Ordering::Relaxed);
         known.held.then(|| Node::from_parts(id, known.generation))
     }
@@ -152,6 +160,29 @@ impl Keeper for Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Shards never shrank: a mount kept the memory of the most inodes that its kernel had ever known.
+    #[test]
+    fn memory_comes_back_with_forgetting() {
+        const COUNT: u64 = 200_000;
+        let nodes = Nodes::new(Node::from_parts(u64::MAX, 1));
+        let capacity = || nodes.shards.iter().map(|shard| shard.0.lock().capacity()).sum::<usize>();
+        (2..=COUNT).for_each(|ino| nodes.learn(Node::from_parts(ino, 1)));
+        assert!(capacity() >= COUNT as usize - 1);
+        let mut shrunk = 0;
+        for ino in (2..=COUNT).rev() {
+            let before = capacity_of(&nodes, ino);
+            assert_eq!(nodes.forget(ino, 1), None);
+            shrunk += usize::from(capacity_of(&nodes, ino) < before);
+            assert!(nodes.find(ino - 1).is_some(), "the others stay");
+        }
+        assert!(capacity() <= SHARDS * 2 * SHARD_MIN, "{}", capacity());
+        assert!(shrunk <= SHARDS * 10, "each time the table is a quarter of what it was: {shrunk}");
+    }
+
+    fn capacity_of(nodes: &Nodes, ino: u64) -> usize {
+        nodes.shard(ino).0.lock().capacity()
+    }
 
     #[test]
     fn the_last_forget_releases_what_is_held() {
