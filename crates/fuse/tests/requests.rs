@@ -352,6 +352,36 @@ fn a_mapped_file_is_the_file() {
     });
 }
 
+/// Flags were judged by the owner that the volume has, whoever the files are shown as: who is shown as the owner was refused.
+#[test]
+fn the_owner_that_is_shown_sets_flags() {
+    skip_without_mounts!();
+    let mount = mounted();
+    for (name, owner) in [("own", 4242), ("other", 4243), ("roots", 0)] {
+        fs::write(mount.path(name), b"").unwrap();
+        unix::chown(mount.path(name), Some(unix::Uid::from_raw(owner)), None).unwrap();
+    }
+    let check = |mount: &Mounted, user: u32, expected: [bool; 3]| {
+        fs::set_permissions(mount.root().parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+        let set = |name: &str, flag: &str| {
+            let user = user.to_string();
+            let mut command = std::process::Command::new("setpriv");
+            command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "chattr", flag]);
+            command.arg(mount.path(name)).stderr(std::process::Stdio::null()).status().unwrap().success()
+        };
+        assert_eq!(["own", "other", "roots"].map(|name| set(name, "+d")), expected, "by {user}");
+        assert!(!["own", "other", "roots"].iter().any(|name| set(name, "+a") || set(name, "+i")), "by {user}");
+        for name in ["own", "other", "roots"] {
+            unix::ioctl_setflags(File::open(mount.path(name)).unwrap(), IFlags::empty()).unwrap();
+        }
+    };
+    check(&mount, 4242, [true, false, false]);
+    let mount = mount.remount(Options { uid: Some(4244), allow_other: true, ..Options::default() });
+    check(&mount, 4244, [true; 3]);
+    check(&mount, 4242, [false; 3]);
+    mount.unmount();
+}
+
 #[test]
 fn locks_are_the_kernels() {
     skip_without_mounts!();

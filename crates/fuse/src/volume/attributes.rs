@@ -1,6 +1,5 @@
 //! Requests about attributes: stat, chmod and their kin, extended attributes, flags, totals.
 
-use super::caller::groups_of;
 use super::{Reply, VolumeService, errno, join_time, split_time};
 use crate::service::put;
 use crate::wire::{self, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx};
@@ -10,6 +9,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// statx(2)'s bits for immutable, append-only and nodump: the same as the FS_*_FL flags.
 const FLAG_PAIRS: [(u32, u32); 4] = [(1, 0x10), (2, 0x20), (4, 0x40), (8, 0x80)];
+/// Of these, immutable and append-only are the super-user's to set and to clear.
+const SUPER_USERS: u32 = 1 | 2;
 /// The same in `struct fsxattr`.
 const XFLAG_PAIRS: [(u32, u32); 4] = [(1, 0x08), (2, 0x10), (4, 0x80), (8, 0x40)];
 
@@ -225,13 +226,17 @@ impl VolumeService {
 
     /// Whoever asks: the kernel asks the owner's question, and not always the super-user's.
     fn set_flags(&self, header: &InHeader, node: Node, flags: u32) -> Result<(), Errno> {
-        let cred = myriad_engine::Cred { uid: header.uid, gid: header.gid, groups: groups_of(header), umask: 0 };
-        let kind = self.kernel.stat_node(node).map_err(errno)?.file_type();
-        if !matches!(kind, FileType::File | FileType::Directory) {
+        let stat = self.kernel.stat_node(node).map_err(errno)?;
+        if !matches!(stat.file_type(), FileType::File | FileType::Directory) {
             return Err(Errno::NOTTY);
         }
+        // Whose the file is shown as, who need not be whose it is in the volume.
+        let owner = self.settings.uid.unwrap_or(stat.uid);
+        if header.uid != 0 && (header.uid != owner || (stat.flags ^ flags) & SUPER_USERS != 0) {
+            return Err(Errno::PERM);
+        }
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
-        self.fs.session(cred).set_attr_node(node, attr).map_err(errno)?;
+        self.kernel.set_attr_node(node, attr).map_err(errno)?;
         // The change time has moved, which the kernel does not expect of an ioctl.
         self.notifier.attributes_changed(header.nodeid);
         Ok(())
