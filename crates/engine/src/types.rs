@@ -134,6 +134,10 @@ impl Stat {
         self.file_type() == FileType::Directory
     }
 
+    pub fn is_append_only(&self) -> bool {
+        self.flags & myriad_format::inode::flag::APPEND != 0
+    }
+
     pub fn node(&self) -> Node {
         Node { ino: self.ino, generation: self.generation }
     }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Mounted, mounted, mounted_with};
-use myriad_engine::{MkfsOptions, MountOptions};
+use myriad_engine::{Cred, MkfsOptions, MountOptions, OpenOptions};
 use myriad_fuse::Options;
 use rustix::fs::{
     self as unix, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
@@ -380,6 +380,60 @@ fn the_owner_that_is_shown_sets_flags() {
     check(&mount, 4244, [true; 3]);
     check(&mount, 4242, [false; 3]);
     mount.unmount();
+}
+
+/// What the kernel wrote back from its cache passed for an append wherever it lay: an append-only file could be changed by a
+/// shared mapping, and with writeback by a write in its middle.
+#[test]
+fn what_an_append_only_file_has_stays() {
+    const LENGTH: usize = 10_000;
+    skip_without_mounts!();
+    for (no_open, writeback) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mount = mounted_with(Options { no_open, writeback, threads: 4, ..Options::default() });
+        let path = mount.path("file");
+        let mut expected: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
+        fs::write(&path, &expected).unwrap();
+        // Behind the kernel's cache.
+        let stored = || {
+            let session = mount.handle().fs().session(Cred::root());
+            let file = session.open("/file", OpenOptions::READ).unwrap();
+            let mut bytes = vec![0; file.stat().unwrap().size as usize];
+            assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+            bytes
+        };
+        let script =
+            "import mmap,sys\nf=open(sys.argv[1],'r+b')\nm=mmap.mmap(f.fileno(),0)\nm[5000:5001]=b'!'\nm.flush()\n";
+        let map = || std::process::Command::new("python3").arg("-c").arg(script).arg(&path).output();
+        let setter = File::open(&path).unwrap();
+        for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
+            unix::ioctl_setflags(&setter, flag).unwrap();
+            match map() {
+                Ok(output) => assert!(!output.status.success(), "refused at opening or at msync: {output:?}"),
+                Err(error) => println!("skipped: python3: {error}"),
+            }
+            let written = open(&path, OFlags::WRONLY).and_then(|fd| {
+                rustix::io::pwrite(&fd, b"!", 100)?;
+                unix::fsync(&fd)
+            });
+            assert!(written.is_err());
+            assert!(stored() == expected, "{flag:?}, no_open {no_open}, writeback {writeback}");
+            unix::ioctl_setflags(&setter, IFlags::empty()).unwrap();
+            // What the kernel still has of it is dropped.
+            rustix::fs::fadvise(&setter, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        unix::ioctl_setflags(&setter, IFlags::APPEND).unwrap();
+        // Appends work, whatever their pieces' order, in the middle of a page and over many.
+        let mut append = File::from(open(&path, OFlags::WRONLY | OFlags::APPEND).unwrap());
+        for length in [1, 100, 5_000, 7 << 20, 3, 9 << 20] {
+            let more: Vec<u8> = (0..length).map(|at| (at % 241) as u8).collect();
+            append.write_all(&more).unwrap();
+            expected.extend(more);
+        }
+        append.sync_all().unwrap_or_else(|error| panic!("{error}, no_open {no_open}, writeback {writeback}"));
+        assert!(stored() == expected, "no_open {no_open}, writeback {writeback}");
+        drop((append, setter));
+        mount.unmount();
+    }
 }
 
 #[test]

@@ -81,12 +81,9 @@ impl File {
         Ok(count)
     }
 
-    /// As [`Self::write_at`], at `offset` even with `append`, for a caller who has looked where the end is. With `at_end`, of
-    /// a file that may only be appended to: EPERM anywhere else.
-    pub fn write_placed(&self, buf: &[u8], offset: u64, at_end: bool) -> Result<usize> {
-        if at_end && self.check_append_only().is_err() && self.stat()?.size != offset {
-            return Err(Errno::PERM.into());
-        }
+    /// As [`Self::write_at`], at `offset` even with `append`, for a caller who has looked where the end is; also of a file
+    /// that may only be appended to.
+    pub fn write_placed(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.write(buf, offset, false)
     }
 

@@ -15,7 +15,7 @@ const COPY_MAX: u64 = 64 << 20;
 const PAGE: u64 = 4096;
 
 /// The kernel caches what is read and written here.
-const READ: OpenOptions = OpenOptions { dont_cache: true, ..OpenOptions::READ };
+pub(super) const READ: OpenOptions = OpenOptions { dont_cache: true, ..OpenOptions::READ };
 const WRITE: OpenOptions = OpenOptions { read: false, write: true, ..READ };
 
 impl VolumeService {
@@ -46,7 +46,7 @@ impl VolumeService {
     }
 
     /// Opened as the kernel has it: permissions were checked then.
-    fn file(&self, node: Node, options: OpenOptions) -> Result<File, Errno> {
+    pub(super) fn file(&self, node: Node, options: OpenOptions) -> Result<File, Errno> {
         self.kernel.open_node(node, options).map_err(errno)
     }
 
@@ -65,15 +65,22 @@ impl VolumeService {
         let flags = OFlags::from_bits_retain(args.flags);
         let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0;
         let session = self.writer(header, kills_set_id, kills_set_id && self.group_matters(node)?);
-        // What the kernel writes back from its cache it wrote there as somebody who might. The place is the kernel's in any
-        // case: it sends pieces of a long write at the same time, and who appends may say for one write that he does not.
+        // What the kernel writes back from its cache it wrote there as somebody who might, but for inode flags. The place
+        // is the kernel's in any case: it sends pieces of a long write at the same time, and who appends may say for one
+        // write that he does not.
         let append = cached || flags.contains(OFlags::APPEND);
         let sync = !cached && flags.intersects(OFlags::DSYNC | OFlags::SYNC);
         // The kernel has no use for a page of which it was given a part, and will ask for it.
         let dont_cache = cached || args.offset % PAGE == 0 && data.len() as u64 % PAGE == 0;
         let options = OpenOptions { append, sync, dont_cache, ..WRITE };
         let file = session.open_node(node, options).map_err(errno)?;
-        let size = file.write_placed(data, args.offset, append && !cached).map_err(errno)?;
+        // Who does not append was refused such a file by now.
+        let is_append_only = append && file.stat().map_err(errno)?.is_append_only();
+        let size = if is_append_only {
+            self.write_appended(&file, args, data, cached)?
+        } else {
+            file.write_placed(data, args.offset).map_err(errno)?
+        };
         put(out, &WriteOut { size: size as u32, padding: 0 })
     }
 

@@ -7,6 +7,7 @@
 //! All changes to a mounted volume come through here, so the kernel may keep names and attributes as long as it likes;
 //! every answer to a change carries the attributes after it.
 
+mod appends;
 mod attributes;
 mod caller;
 mod callers;
@@ -24,8 +25,10 @@ use crate::service::{Answer, Service};
 use crate::stats::{Recorder, Stats};
 use crate::transport::Notifier;
 use crate::wire::{Attr, AttrOut, EntryOut};
+use appends::Gaps;
 use callers::Callers;
 use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
+use parking_lot::Mutex;
 use special::Special;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +47,7 @@ pub struct VolumeService {
     nodes: Arc<Nodes>,
     callers: Callers,
     tellings: Tellings,
+    gaps: Mutex<Gaps>,
     agreement: Agreement,
     settings: Settings,
     special: Option<Special>,
@@ -87,9 +91,20 @@ impl VolumeService {
         // A file of that name in the volume goes first.
         let name_is_free = kernel.lookup(kernel.root(), special::DIRECTORY).is_err();
         let special = (options.stats_dir && name_is_free).then(Special::default);
-        let recorder = Recorder::default();
-        let (callers, tellings) = (Callers::new(), Tellings::new());
-        Self { fs, kernel, nodes, callers, tellings, agreement, settings, special, recorder, notifier, transport }
+        Self {
+            fs,
+            kernel,
+            nodes,
+            callers: Callers::new(),
+            tellings: Tellings::new(),
+            gaps: Mutex::default(),
+            agreement,
+            settings,
+            special,
+            recorder: Recorder::default(),
+            notifier,
+            transport,
+        }
     }
 
     /// Nobody serves any more: the kernel is told nothing either.
