@@ -209,6 +209,64 @@ fn signals_unmount_and_close() {
     place.assert_sound();
 }
 
+/// `dirsync` did nothing, and `sync` nothing but for what was written to files.
+#[test]
+fn names_are_durable_when_the_mount_says_so() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    // What a crash would leave now.
+    let durable = |path: &str| {
+        fs::copy(place.path("vol.img"), place.path("copy.img")).unwrap();
+        place.line(&format!("stat --json copy.img:{path}"))
+    };
+    let change = |path: &str| {
+        fs::create_dir(place.mounted("dir")).unwrap();
+        assert_eq!(durable("/dir").code, 0, "{path}: mkdir");
+        fs::write(place.mounted("dir/file"), b"").unwrap();
+        assert_eq!(durable("/dir/file").code, 0, "{path}: mknod");
+        symlink("file", place.mounted("dir/symlink")).unwrap();
+        assert_eq!(durable("/dir/symlink").code, 0, "{path}: symlink");
+        fs::hard_link(place.mounted("dir/file"), place.mounted("dir/link")).unwrap();
+        assert_eq!(durable("/dir/link").code, 0, "{path}: link");
+        fs::rename(place.mounted("dir/link"), place.mounted("dir/moved")).unwrap();
+        assert_eq!((durable("/dir/link").code, durable("/dir/moved").code), (1, 0), "{path}: rename");
+        for name in ["dir/moved", "dir/symlink", "dir/file"] {
+            fs::remove_file(place.mounted(name)).unwrap();
+        }
+        assert_eq!(durable("/dir/file").code, 1, "{path}: unlink");
+        fs::remove_dir(place.mounted("dir")).unwrap();
+        assert_eq!(durable("/dir").code, 1, "{path}: rmdir");
+    };
+    for options in ["dirsync", "sync", "dirsync,open"] {
+        place.mount(&format!("-o commit=0,{options}"));
+        change(options);
+        if options == "sync" {
+            let file = place.mounted("file");
+            fs::write(&file, b"text").unwrap();
+            assert_eq!(durable("/file").ok().json()["size"], 4);
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+            assert_eq!(durable("/file").ok().json()["mode"], "0640");
+            fs::File::options().write(true).open(&file).unwrap().set_len(100_000).unwrap();
+            assert_eq!(durable("/file").ok().json()["size"], 100_000);
+        }
+        place.umount();
+    }
+    if rustix::process::geteuid().is_root() {
+        // The daemon learns of a remount.
+        place.mount("-o commit=0");
+        fs::create_dir(place.mounted("before")).unwrap();
+        assert_eq!(durable("/before").code, 1, "not durable, or this test shows nothing");
+        place.line("mount vol.img mnt -o remount,sync").ok();
+        change("remount");
+        let stays = "option `dirsync` stays as it is until the volume is mounted anew";
+        place.line("mount vol.img mnt -o remount,dirsync").expect(0, &[stays]);
+        place.line("mount vol.img mnt -o remount,async").ok();
+        fs::create_dir(place.mounted("after")).unwrap();
+        assert_eq!(durable("/after").code, 1);
+        place.umount();
+    }
+    place.assert_sound();
+}
+
 /// The kernel is given a path to unmount, where something else may be by then.
 #[test]
 fn what_is_mounted_over_a_volume_stays() {

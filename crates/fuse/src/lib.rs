@@ -152,6 +152,14 @@ impl Handle {
         self.shared.mount_point.unmount(lazy)
     }
 
+    /// Looks how the kernel has the mount: after a remount, what it leaves to the server (`sync`) may have changed.
+    pub fn remounted(&self) -> io::Result<()> {
+        if let Some(mount) = mounts::with_device(self.device()?)? {
+            self.shared.service.set_durable(mount.options.iter().map(String::as_str));
+        }
+        Ok(())
+    }
+
     /// From now on, a line for every request; `None` ends it.
     pub fn set_request_log(&self, log: Option<Box<dyn Write + Send>>) {
         self.shared.service.recorder().set_log(log);

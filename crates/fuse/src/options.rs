@@ -41,7 +41,8 @@ pub struct Options {
     pub direct_io: bool,
     /// Serve access control lists though the volume holds none yet.
     pub acl: bool,
-    /// `nosuid`, `nodev`, `noexec`, `noatime`, `sync`, `dirsync` and the like: handed to the kernel.
+    /// `nosuid`, `nodev`, `noexec`, `noatime` and the like: handed to the kernel. `sync` and `dirsync` are carried out here as
+    /// well, and access times by the engine.
     pub kernel_options: Vec<String>,
     /// A line for every request.
     pub request_log: Option<Box<dyn Write + Send>>,

@@ -1,4 +1,5 @@
-//! Changing how the kernel has a mount, by mount(2) with MS_REMOUNT. The server has no part in that.
+//! Changing how the kernel has a mount, by mount(2) with MS_REMOUNT. The server has no part in that, but for `sync`, and
+//! is told of it by [`crate::Handle::remounted`].
 
 use crate::error::MountError;
 use crate::mount_point::flag_of;
@@ -8,7 +9,8 @@ use std::fs::File;
 
 /// Whether [`remount`] knows a word: the others stay as they are for as long as the mount lives.
 pub fn can_remount(word: &str) -> bool {
-    flag_of(word).is_some()
+    // The kernel would pass over `dirsync`; access times are the server's.
+    flag_of(word).is_some() && word != "dirsync" && !word.ends_with("atime")
 }
 
 /// Changes a mount by words that the kernel knows (`ro`, `noexec`, ...). What none of them speaks of stays; of two that

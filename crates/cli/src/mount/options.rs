@@ -198,7 +198,7 @@ const GROUPS: &[Group] = &[
             kernel!("dev", "device nodes have effect"),
             kernel!("noexec", "nothing can be executed"),
             kernel!("exec", "programs can be executed, the default"),
-            kernel!("sync", "every write is durable when it returns"),
+            kernel!("sync", "every change is durable when it returns"),
             kernel!("async", "the opposite of sync, the default"),
             kernel!("dirsync", "every change of a name is durable when it returns"),
             kernel!("nodiratime", "directories' access times are never written"),

@@ -1,6 +1,6 @@
-//! `mount -o remount`: how the kernel has a mount, changed. The daemon goes on as it began.
+//! `mount -o remount`: how the kernel has a mount, changed. The daemon goes on as it began, but for `sync`.
 
-use super::control;
+use super::control::{self, Request};
 use super::options::{self, Settings};
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
@@ -13,6 +13,9 @@ use std::path::Path;
 const SHOWN: [&str; 4] = ["user_id", "group_id", "max_read", "blksize"];
 /// Shown as well, though they are words of ours.
 const KEPT: [&str; 2] = ["allow_other", "default_permissions"];
+
+/// Carried out by the kernel for what is written, and by the daemon for the rest.
+const OF_BOTH: [&str; 2] = ["sync", "async"];
 
 /// Whether options ask for it.
 pub fn is_asked<'a>(options: impl IntoIterator<Item = &'a String>) -> bool {
@@ -36,7 +39,10 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
             .map_err(|what| Failure::usage("mount", what, "myriad mount --help lists the options"))?;
         if can_remount(word) {
             wanted.push(word);
-        } else if options::is_ours_to_carry_out(name_of(word)) && !KEPT.contains(&word) {
+        } else if options::is_ours_to_carry_out(name_of(word))
+            && !KEPT.contains(&word)
+            && !mount.options.iter().any(|has| has == word)
+        {
             context.note(&format!("myriad: option `{word}` stays as it is until the volume is mounted anew"));
         }
     }
@@ -45,10 +51,11 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
     }
     let is_for_writing = wanted.iter().rfind(|word| matches!(**word, "ro" | "rw")) == Some(&"rw");
     let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);
-    if is_for_writing && daemon.is_some_and(|daemon| daemon.status.read_only) {
+    if is_for_writing && daemon.as_ref().is_some_and(|daemon| daemon.status.read_only) {
         let what = "its daemon has the volume open for reading only";
         return Err(Failure::new(image_name(directory), what, "unmount it and mount it again").into());
     }
+    let concerns_daemon = wanted.iter().any(|word| OF_BOTH.contains(word));
     remount(&mount, wanted.into_iter()).map_err(|error| {
         let next = match &error {
             MountError::Remount { source, .. } => match source.kind() {
@@ -58,8 +65,16 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
             },
             _ => "",
         };
-        Failure::new(image_name(directory), error.to_string(), next).into()
-    })
+        Failure::new(image_name(directory), error.to_string(), next)
+    })?;
+    match daemon {
+        Some(daemon) if concerns_daemon => daemon.ask(Request::Remounted).map(drop),
+        None if concerns_daemon => {
+            context.note("myriad: the daemon is not found: names and attributes stay as durable as they were");
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn words<'a>(options: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {

@@ -77,7 +77,7 @@ impl Command for Mount {
         SIGTERM unmounts and closes the volume. A mount whose daemon was killed answers with errors; mounting on its \
         directory again replaces it. Messages go to the system's log.\n\n\
         -o remount changes how the kernel has a mount (ro, rw, noexec ...), as mount(8) calls it: what was written is durable \
-        when a mount has become read-only. The daemon goes on as it began: what it was told otherwise stays.";
+        when a mount has become read-only. The daemon goes on as it began, but for sync: what it was told otherwise stays.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad mount vol.img /mnt", "mounts a volume"),
         ("myriad mount -f -v -o ro,allow_other vol.img /mnt", "mounts it read-only for all users, and stays"),

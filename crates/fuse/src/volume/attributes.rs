@@ -93,6 +93,7 @@ impl VolumeService {
             self.session(header)
         };
         let stat = session.set_attr_node(node, attr).map_err(errno)?;
+        self.changed_file(node)?;
         put(out, &self.attr_out(&stat))
     }
 
@@ -180,12 +181,16 @@ impl VolumeService {
         } else {
             self.session(header)
         };
-        session.set_xattr_node(self.node(header.nodeid)?, name, value, mode).map(|()| 0).map_err(errno)
+        let node = self.node(header.nodeid)?;
+        session.set_xattr_node(node, name, value, mode).map_err(errno)?;
+        self.changed_file(node).map(|()| 0)
     }
 
     pub(super) fn remove_xattr(&self, header: &InHeader, name: &[u8]) -> Reply {
         self.check_xattr(name)?;
-        self.session(header).remove_xattr_node(self.node(header.nodeid)?, name).map(|()| 0).map_err(errno)
+        let node = self.node(header.nodeid)?;
+        self.session(header).remove_xattr_node(node, name).map_err(errno)?;
+        self.changed_file(node).map(|()| 0)
     }
 
     // ---- ioctl ----
@@ -246,6 +251,7 @@ impl VolumeService {
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
         self.kernel.set_attr_node(node, attr).map_err(errno)?;
         self.gaps.lock().forget(node);
+        self.changed_file(node)?;
         // The change time has moved, which the kernel does not expect of an ioctl.
         self.notifier.attributes_changed(header.nodeid);
         Ok(())

@@ -5,7 +5,7 @@ use crate::negotiate::REQUEST_MAX;
 use crate::service::put;
 use crate::wire::{CopyFileRangeIn, CopyFileRangeOut, FallocateIn, InHeader, LseekIn, LseekOut, OpenIn, ReadIn};
 use crate::wire::{OPEN_KILL_SUIDGID, ROOT, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut};
-use myriad_engine::{AllocateMode, Errno, File, FileType, Node, OpenOptions};
+use myriad_engine::{AllocateMode, Errno, File, Node, OpenOptions};
 use rustix::fs::{FallocateFlags, OFlags};
 
 /// Most that one COPY_FILE_RANGE copies: a killed copy ends soon, and others get their turn.
@@ -90,13 +90,7 @@ impl VolumeService {
         if header.nodeid == ROOT {
             return self.fs.sync().map(|()| 0).map_err(errno);
         }
-        let node = self.node(header.nodeid)?;
-        match self.kernel.stat_node(node).map_err(errno)?.file_type() {
-            FileType::File | FileType::Directory => self.file(node, READ)?.sync(),
-            _ => self.fs.sync(),
-        }
-        .map(|()| 0)
-        .map_err(errno)
+        self.make_durable(self.node(header.nodeid)?).map(|()| 0)
     }
 
     pub(super) fn fallocate(&self, header: &InHeader, args: &FallocateIn) -> Reply {
@@ -114,7 +108,8 @@ impl VolumeService {
         // Without a flag that says so: set-id bits go unless user 0 asks.
         let session = self.writer(header, header.uid != 0, header.uid != 0 && self.group_matters(node)?);
         let file = session.open_node(node, WRITE).map_err(errno)?;
-        file.allocate(mode, args.offset, args.length).map(|()| 0).map_err(errno)
+        file.allocate(mode, args.offset, args.length).map_err(errno)?;
+        self.changed_file(node).map(|()| 0)
     }
 
     pub(super) fn seek(&self, header: &InHeader, args: &LseekIn, out: &mut [u8]) -> Reply {
@@ -154,6 +149,7 @@ impl VolumeService {
                 Err(error) => return Err(errno(error)),
             }
         }
+        self.changed_file(target_node)?;
         if wide {
             put(out, &CopyFileRangeOut { bytes_copied: done })
         } else {

@@ -13,6 +13,7 @@ mod caller;
 mod callers;
 mod data;
 mod directories;
+mod durable;
 mod names;
 mod special;
 mod tellings;
@@ -27,6 +28,7 @@ use crate::transport::Notifier;
 use crate::wire::{Attr, AttrOut, EntryOut};
 use appends::Gaps;
 use callers::Callers;
+use durable::Durable;
 use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
 use parking_lot::Mutex;
 use special::Special;
@@ -48,6 +50,7 @@ pub struct VolumeService {
     callers: Callers,
     tellings: Tellings,
     gaps: Mutex<Gaps>,
+    durable: Durable,
     agreement: Agreement,
     settings: Settings,
     special: Option<Special>,
@@ -98,6 +101,7 @@ impl VolumeService {
             callers: Callers::new(),
             tellings: Tellings::new(),
             gaps: Mutex::default(),
+            durable: Durable::new(options.kernel_options.iter().map(String::as_str)),
             agreement,
             settings,
             special,

@@ -7,8 +7,9 @@ use myriad_engine::{Errno, RenameMode, SetAttr, Stat};
 use rustix::fs::{OFlags, RenameFlags};
 
 impl VolumeService {
-    /// Tells the kernel of a file.
+    /// Tells the kernel of a file that has got a name.
     fn tell(&self, stat: &Stat, out: &mut [u8]) -> Reply {
+        self.changed_names()?;
         let len = put(out, &self.entry(stat))?;
         self.nodes.learn(stat.node());
         Ok(len)
@@ -87,12 +88,14 @@ impl VolumeService {
 
     pub(super) fn unlink(&self, header: &InHeader, name: &[u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        self.session(header).unlink_at(parent, name).map(|()| 0).map_err(errno)
+        self.session(header).unlink_at(parent, name).map_err(errno)?;
+        self.changed_names().map(|()| 0)
     }
 
     pub(super) fn remove_dir(&self, header: &InHeader, name: &[u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
-        self.session(header).rmdir_at(parent, name).map(|()| 0).map_err(errno)
+        self.session(header).rmdir_at(parent, name).map_err(errno)?;
+        self.changed_names().map(|()| 0)
     }
 
     pub(super) fn rename(&self, header: &InHeader, name: &[u8], new_parent: u64, new_name: &[u8], flags: u32) -> Reply {
@@ -107,7 +110,8 @@ impl VolumeService {
         }
         let (parent, new_parent) = (self.node(header.nodeid)?, self.node(new_parent)?);
         let session = self.session(header);
-        session.rename_at(parent, name, new_parent, new_name, mode).map(|()| 0).map_err(errno)
+        session.rename_at(parent, name, new_parent, new_name, mode).map_err(errno)?;
+        self.changed_names().map(|()| 0)
     }
 
     /// Makes a file and opens it; one that is there already is opened, as O_CREAT without O_EXCL says.
@@ -133,6 +137,7 @@ impl VolumeService {
             }
             made => made?,
         };
+        self.changed_names()?;
         self.tell_opened(&stat, out).inspect(|_| self.nodes.learn(stat.node()))
     }
 

@@ -35,17 +35,20 @@ pub enum Request {
     Log,
     /// A second reply once the volume is closed, or could not be.
     Watch,
+    /// Look how the kernel has the mount since it was remounted.
+    Remounted,
     /// Hold the state of the moment until the connection ends; before-images go to the file that comes with the request.
     Hold,
 }
 
-const NAMES: [(Request, &str); 7] = [
+const NAMES: [(Request, &str); 8] = [
     (Request::Status, "status"),
     (Request::Stats, "stats"),
     (Request::Info, "info"),
     (Request::Sync, "sync"),
     (Request::Log, "log"),
     (Request::Watch, "watch"),
+    (Request::Remounted, "remounted"),
     (Request::Hold, "hold"),
 ];
 

@@ -159,6 +159,9 @@ impl Shared {
             Ok(Request::Stats) => Ok(stats::collect(&self.mounted)),
             Ok(Request::Info) => self.mounted.info().map_err(|error| error.to_string()),
             Ok(Request::Sync) => self.mounted.handle.fs().sync().map(|()| json!({})).map_err(|error| error.to_string()),
+            Ok(Request::Remounted) => {
+                self.mounted.handle.remounted().map(|()| json!({})).map_err(|error| error.to_string())
+            }
             Ok(Request::Watch) => return self.watch(stream),
             Ok(Request::Log) => return self.log(stream),
             Ok(Request::Hold) => return self.hold(stream, file),
