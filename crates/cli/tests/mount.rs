@@ -267,6 +267,30 @@ fn names_are_durable_when_the_mount_says_so() {
     place.assert_sound();
 }
 
+#[test]
+fn the_directory_of_figures_has_what_stats_gives() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let read = |name: &str| fs::read_to_string(place.mounted(".myriad").join(name)).unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(place.mounted(".myriad")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["counters", "stats", "stats.json", "stats.prom"]);
+    let json: serde_json::Value = serde_json::from_str(&read("stats.json")).unwrap();
+    let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&json), keys(&place.line("stats --json mnt").ok().json()));
+    assert_eq!(json["pid"], place.daemon());
+    let described =
+        |text: &str| text.lines().filter(|line| line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(described(&read("stats.prom")), described(place.line("stats --prometheus mnt").ok().text()));
+    place.umount();
+    // It can be done without.
+    place.mount("-o nostats");
+    assert!(!place.mounted(".myriad").exists());
+    fs::write(place.mounted(".myriad"), b"mine").unwrap();
+    place.umount();
+}
+
 /// The kernel is given a path to unmount, where something else may be by then.
 #[test]
 fn what_is_mounted_over_a_volume_stays() {

@@ -147,6 +147,11 @@ impl Handle {
         self.shared.service.stats()
     }
 
+    /// One more file in the hidden directory, if there is one; its content is made when its name is looked up.
+    pub fn add_figures(&self, name: &'static str, make: impl Fn(&Stats, &Fs) -> String + Send + Sync + 'static) {
+        self.shared.service.add_figures(name, make);
+    }
+
     /// Unmounts. `lazy`: at once, though files are open; they stay usable until they are closed.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
         self.shared.mount_point.unmount(lazy)

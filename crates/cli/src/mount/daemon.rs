@@ -4,8 +4,10 @@ use super::control::{self, Listener, Mounted, Status};
 use super::detach;
 use super::log::{Level, Log};
 use super::options::Settings;
+use super::stats::{self, Figures};
 use super::users;
 use crate::failure::{At, Failure, host_error, image_name};
+use crate::verbs::stats::prometheus;
 use crate::volume::device::explain_open;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
@@ -84,6 +86,12 @@ pub fn run(job: Job) -> Result<()> {
         device: device_number.to_owned(),
         read_only: info.read_only,
     };
+    let about = status.clone();
+    handle.add_figures("stats.json", move |stats, fs| format!("{}\n", stats::collect(&about, stats, fs)));
+    let about = status.clone();
+    handle.add_figures("stats.prom", move |stats, fs| {
+        prometheus::text(&Figures::new(stats::collect(&about, stats, fs)), &about)
+    });
     let server = listener
         .serve(Mounted { status, handle: handle.clone(), device: Arc::clone(&device), is_logging: settings.debug })
         .at("control")?;

@@ -179,6 +179,12 @@ const GROUPS: &[Group] = &[
                 |s, _| put(&mut s.fuse.writeback, true),
             ),
             word("nowriteback", "each write is sent at once, the default", |s, _| put(&mut s.fuse.writeback, false)),
+            word(
+                "stats",
+                "the root has a hidden directory .myriad: figures of the mount as text, JSON and for Prometheus",
+                |s, _| put(&mut s.fuse.stats_dir, true),
+            ),
+            word("nostats", "no such directory", |s, _| put(&mut s.fuse.stats_dir, false)),
             word("direct_io", "the kernel keeps no file data", |s, _| put(&mut s.fuse.direct_io, true)),
             word("debug", "stay in the foreground and log every request", |s, _| put(&mut s.debug, true)),
             valued("logfile", "FILE", "messages go there instead of the system's log", |s, v| {
@@ -383,8 +389,9 @@ mod tests {
     fn every_seam_has_its_word() {
         let settings = read(
             "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,nonamecache,relatime,\
-             offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,entry_timeout=1,attr_timeout=2.5,\
-             transport=classic,max_threads=3,nobeside,open,noxattr,acl,writeback,direct_io,fsname=x,logfile=/l,nosuid,sync",
+             nodiratime,offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,entry_timeout=1,attr_timeout=2.5,\
+             transport=classic,max_threads=3,nobeside,open,noxattr,acl,nostats,writeback,direct_io,fsname=x,logfile=/l,\
+             nosuid,sync",
         )
         .unwrap();
         let engine = &settings.engine;
@@ -398,11 +405,11 @@ mod tests {
         assert_eq!((settings.offset, settings.size_limit), (1 << 20, Some(2 << 30)));
         let fuse = &settings.fuse;
         assert!(fuse.read_only && fuse.allow_other && fuse.acl && fuse.writeback && fuse.direct_io && fuse.no_xattr);
-        assert!(!fuse.default_permissions && !fuse.no_open && !fuse.beside);
+        assert!(!fuse.default_permissions && !fuse.no_open && !fuse.beside && !fuse.stats_dir);
         assert_eq!((fuse.uid, fuse.gid, fuse.threads, &*fuse.source), (Some(7), Some(8), 3, "x"));
         assert_eq!((fuse.entry_timeout.as_millis(), fuse.attr_timeout.as_millis()), (1000, 2500));
         assert_eq!(fuse.transport, TransportChoice::Classic);
-        assert_eq!(fuse.kernel_options, ["nosuid", "sync"]);
+        assert_eq!(fuse.kernel_options, ["nodiratime", "nosuid", "sync"]);
     }
 
     #[test]

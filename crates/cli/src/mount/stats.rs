@@ -1,12 +1,13 @@
 //! The figures of a live mount: collected by the daemon, sent as JSON, compared and shown by `myriad stats`.
 
-use super::control::Mounted;
+use super::control::Status;
 use crate::verbs::df::put_statfs;
+use myriad_engine::Fs;
+use myriad_fuse::Stats;
 use serde_json::{Map, Value, json};
 
 /// Everything that mount and volume count, since the mount began, and how full memory and log are now.
-pub fn collect(mounted: &Mounted) -> Value {
-    let (stats, fs) = (mounted.handle.stats(), mounted.handle.fs());
+pub fn collect(status: &Status, stats: &Stats, fs: &Fs) -> Value {
     let requests = stats.requests.iter().map(|request| {
         json!({
             "name": request.name,
@@ -19,7 +20,7 @@ pub fn collect(mounted: &Mounted) -> Value {
     });
     let levels = fs.levels();
     let counters = fs.counters().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value)));
-    let Value::Object(mut object) = mounted.status.json() else { unreachable!("a status is an object") };
+    let Value::Object(mut object) = status.json() else { unreachable!("a status is an object") };
     let figures = json!({
         "uptime_ns": u64::try_from(stats.uptime.as_nanos()).unwrap_or(u64::MAX),
         "transport": stats.transport,

@@ -124,6 +124,13 @@ impl VolumeService {
         Stats { nodes: self.nodes.count(), transport: self.transport, ..self.recorder.snapshot() }
     }
 
+    /// One more file in the hidden directory, if there is one.
+    pub fn add_figures(&self, name: &'static str, make: impl Fn(&Stats, &Fs) -> String + Send + Sync + 'static) {
+        if let Some(special) = &self.special {
+            special.add(name, Box::new(make));
+        }
+    }
+
     /// Lets go of all that the kernel, which is gone, held.
     pub fn release_all(&self) {
         for node in self.nodes.forget_all() {

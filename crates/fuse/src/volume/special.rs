@@ -7,16 +7,20 @@
 use super::VolumeService;
 use crate::request::{Operation, Request};
 use crate::service::{Answer, put};
+use crate::stats::Stats;
 use crate::wire::{Attr, AttrOut, DirentHeader, EntryOut, OpenOut, Statx, StatxOut, padded};
-use myriad_engine::{Errno, FileType};
-use parking_lot::Mutex;
+use myriad_engine::{Errno, FileType, Fs};
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub const DIRECTORY: &[u8] = b".myriad";
-const FILES: [&[u8]; 2] = [b"stats", b"counters"];
+const FILES: [&str; 2] = ["stats", "counters"];
+
+/// Makes the content of a file.
+type Make = Box<dyn Fn(&Stats, &Fs) -> String + Send + Sync>;
 
 /// Node numbers from here on are ours; inodes have smaller ones, for they are positions on a device.
 const FIRST: u64 = 1 << 63;
@@ -25,11 +29,13 @@ const FIRST: u64 = 1 << 63;
 pub struct Special {
     next: AtomicU64,
     contents: Mutex<HashMap<u64, Arc<Content>>>,
+    /// Further files, of who mounted.
+    added: RwLock<Vec<(&'static str, Make)>>,
 }
 
 impl Default for Special {
     fn default() -> Self {
-        Self { next: AtomicU64::new(FIRST + 1), contents: Mutex::default() }
+        Self { next: AtomicU64::new(FIRST + 1), contents: Mutex::default(), added: RwLock::default() }
     }
 }
 
@@ -52,6 +58,10 @@ impl Special {
         put(out, &EntryOut { nodeid: FIRST, attr: attr(service, FIRST, None), ..EntryOut::default() }).ok()
     }
 
+    pub fn add(&self, name: &'static str, make: Make) {
+        self.added.write().push((name, make));
+    }
+
     /// The kernel knows a content no more. It is told of each once, so one FORGET is all.
     pub fn forget(&self, id: u64, _lookups: u64) {
         self.contents.lock().remove(&id);
@@ -67,7 +77,11 @@ impl Special {
                 }
                 text
             }
-            _ => return None,
+            _ => {
+                let added = self.added.read();
+                let (_, make) = added.iter().find(|(added, _)| added.as_bytes() == name)?;
+                make(&service.stats(), &service.fs)
+            }
         };
         let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let content = Arc::new(Content { text: text.into_bytes(), time });
@@ -104,7 +118,7 @@ impl Special {
                 out[..len].copy_from_slice(&rest[..len]);
                 Ok(len)
             }
-            Operation::ReadDir { args, plus } => list(args.offset, *plus, args.size as usize, out),
+            Operation::ReadDir { args, plus } => self.list(args.offset, *plus, args.size as usize, out),
             Operation::Access { mask } if mask & 2 == 0 => Ok(0),
             Operation::GetXattr { .. } => Err(Errno::NODATA),
             Operation::ListXattr { .. } => Err(Errno::OPNOTSUPP),
@@ -124,6 +138,36 @@ impl Special {
             _ => Err(Errno::PERM),
         };
         Some(reply.into())
+    }
+
+    /// Lists the files, all of them at once: they fit any buffer.
+    fn list(&self, offset: u64, plus: bool, size: usize, out: &mut [u8]) -> Result<usize, Errno> {
+        if offset > 0 {
+            return Ok(0);
+        }
+        let mut len = 0;
+        let room = out.len().min(size);
+        let added = self.added.read();
+        let names = [".", ".."].into_iter().chain(FILES).chain(added.iter().map(|(name, _)| *name));
+        for (i, name) in names.enumerate() {
+            let kind = if i < 2 { FileType::Directory } else { FileType::File };
+            let entry_size = if plus { size_of::<EntryOut>() } else { 0 };
+            let end = len + entry_size + padded(size_of::<DirentHeader>() + name.len());
+            let place = out[..room].get_mut(len..end).ok_or(Errno::INVAL)?;
+            place.fill(0);
+            let mode = u32::from(kind.mode_bits());
+            if plus {
+                put(place, &EntryOut { attr: Attr { ino: FIRST, mode, ..Attr::default() }, ..EntryOut::default() })?;
+            }
+            let namelen = name.len() as u32;
+            put(
+                &mut place[entry_size..],
+                &DirentHeader { ino: FIRST + i as u64, off: i as u64 + 1, namelen, kind: u32::from(kind.code()) },
+            )?;
+            place[entry_size + size_of::<DirentHeader>()..][..name.len()].copy_from_slice(name.as_bytes());
+            len = end;
+        }
+        Ok(len)
     }
 }
 
@@ -149,32 +193,4 @@ fn attr(service: &VolumeService, id: u64, content: Option<&Content>) -> Attr {
         blksize: 4096,
         ..Attr::default()
     }
-}
-
-/// Lists the files, all of them at once: they fit any buffer.
-fn list(offset: u64, plus: bool, size: usize, out: &mut [u8]) -> Result<usize, Errno> {
-    if offset > 0 {
-        return Ok(0);
-    }
-    let mut len = 0;
-    let room = out.len().min(size);
-    for (i, name) in [&b"."[..], b".."].into_iter().chain(FILES).enumerate() {
-        let kind = if i < 2 { FileType::Directory } else { FileType::File };
-        let entry_size = if plus { size_of::<EntryOut>() } else { 0 };
-        let end = len + entry_size + padded(size_of::<DirentHeader>() + name.len());
-        let place = out[..room].get_mut(len..end).ok_or(Errno::INVAL)?;
-        place.fill(0);
-        let mode = u32::from(kind.mode_bits());
-        if plus {
-            put(place, &EntryOut { attr: Attr { ino: FIRST, mode, ..Attr::default() }, ..EntryOut::default() })?;
-        }
-        let namelen = name.len() as u32;
-        put(
-            &mut place[entry_size..],
-            &DirentHeader { ino: FIRST + i as u64, off: i as u64 + 1, namelen, kind: u32::from(kind.code()) },
-        )?;
-        place[entry_size + size_of::<DirentHeader>()..][..name.len()].copy_from_slice(name);
-        len = end;
-    }
-    Ok(len)
 }

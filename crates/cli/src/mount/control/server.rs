@@ -156,7 +156,10 @@ impl Shared {
         let file = reader.into_inner().file;
         let answer = match request {
             Ok(Request::Status) => Ok(self.mounted.status.json()),
-            Ok(Request::Stats) => Ok(stats::collect(&self.mounted)),
+            Ok(Request::Stats) => {
+                let Mounted { status, handle, .. } = &self.mounted;
+                Ok(stats::collect(status, &handle.stats(), handle.fs()))
+            }
             Ok(Request::Info) => self.mounted.info().map_err(|error| error.to_string()),
             Ok(Request::Sync) => self.mounted.handle.fs().sync().map(|()| json!({})).map_err(|error| error.to_string()),
             Ok(Request::Remounted) => {

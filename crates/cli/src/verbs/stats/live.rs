@@ -25,7 +25,7 @@ impl Stats {
             return Ok(Status::OK);
         }
         if self.prometheus {
-            context.out().write_all(prometheus::text(&figures, daemon).as_bytes())?;
+            context.out().write_all(prometheus::text(&figures, &daemon.status).as_bytes())?;
             return Ok(Status::OK);
         }
         let title = format!(

@@ -2,7 +2,7 @@
 
 mod census;
 mod live;
-mod prometheus;
+pub mod prometheus;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};

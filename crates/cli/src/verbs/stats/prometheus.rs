@@ -1,6 +1,6 @@
 //! The figures of a mount in the text format that Prometheus and its kin collect.
 
-use crate::mount::control::Daemon;
+use crate::mount::control::Status;
 use crate::mount::stats::Figures;
 use std::fmt::Write;
 use std::path::Path;
@@ -26,8 +26,8 @@ const FIGURES: [(&str, &str, &str, &str); 12] = [
     ("inodes_free", "myriad_inodes_free", "gauge", "Inodes that free space has room for."),
 ];
 
-pub fn text(figures: &Figures, daemon: &Daemon) -> String {
-    let labels = format!("image=\"{}\",mount=\"{}\"", escape(&daemon.status.image), escape(&daemon.status.mount_point));
+pub fn text(figures: &Figures, status: &Status) -> String {
+    let labels = format!("image=\"{}\",mount=\"{}\"", escape(&status.image), escape(&status.mount_point));
     let mut text = String::new();
     for (key, name, kind, about) in FIGURES {
         head(&mut text, name, kind, about);
