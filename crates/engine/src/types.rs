@@ -209,6 +209,8 @@ pub struct OpenOptions {
     /// What is read or written through this handle need not stay in the cache: it is used once, or somebody else caches
     /// it (Linux's RWF_DONTCACHE).
     pub dont_cache: bool,
+    /// Reading leaves the access time as it is (O_NOATIME).
+    pub no_atime: bool,
     /// Permission bits of a new file, before umask or default ACL.
     pub mode: u16,
 }
@@ -225,6 +227,7 @@ impl OpenOptions {
         no_follow: false,
         sync: false,
         dont_cache: false,
+        no_atime: false,
         mode: 0,
     };
     /// To read and write what is there.
@@ -326,8 +329,10 @@ pub struct MountOptions {
     pub commit_interval_ms: u64,
     /// Give freed blocks back to the host by hole punching.
     pub discard: bool,
-    /// Update access times: `false` is noatime, `true` is relatime.
+    /// Update access times: `false` is noatime, `true` is relatime. Only reading moves them, not looking names up.
     pub atime: bool,
+    /// With `atime`: of directories, too.
+    pub dir_atime: bool,
     /// Path of the device that holds the log, for a volume made with one.
     pub log_device: Option<std::path::PathBuf>,
     /// Seed of placement decisions that are random by design; `None`: from the system.
@@ -361,6 +366,7 @@ impl Default for MountOptions {
             commit_interval_ms: 5000,
             discard: false,
             atime: false,
+            dir_atime: true,
             log_device: None,
             seed: None,
             background: true,

@@ -352,6 +352,77 @@ fn a_mapped_file_is_the_file() {
     });
 }
 
+/// The option was read by nobody: access times never moved.
+#[test]
+fn access_times_move_if_asked_for() {
+    const SECOND: i64 = 1_000_000_000;
+    const DAY: i64 = 24 * 3600;
+    skip_without_mounts!();
+    let now = std::sync::Arc::new(std::sync::atomic::AtomicI64::new(1_000_000 * SECOND));
+    let pass = |seconds: i64| now.fetch_add(seconds * SECOND, std::sync::atomic::Ordering::Relaxed) / SECOND + seconds;
+    let clock = myriad_engine::Clock::Manual(now.clone());
+    // Every read is seen.
+    let options = || Options { direct_io: true, ..Options::default() };
+    let open_options = MountOptions { atime: true, clock, ..MountOptions::default() };
+    let mount = Mounted::new(&MkfsOptions::default(), open_options.clone(), options());
+    let path = mount.path("file");
+    let atime = |name: &str| fs::symlink_metadata(mount.path(name)).unwrap().atime();
+    fs::write(&path, b"content").unwrap();
+    let read = || fs::read(&path).unwrap();
+    let first = pass(10);
+    read();
+    let stat = fs::metadata(&path).unwrap();
+    assert_eq!((stat.atime(), stat.mtime(), stat.ctime()), (first, first - 10, first - 10));
+    pass(10);
+    read();
+    assert_eq!(atime("file"), first, "later than all changes, and young");
+    let after_a_day = pass(DAY);
+    read();
+    assert_eq!(atime("file"), after_a_day);
+    pass(10);
+    fs::write(&path, b"changed").unwrap();
+    let after_change = pass(10);
+    // Not by who says so, and not of a file that is marked so.
+    let mut unnoticed = File::from(open(&path, OFlags::RDONLY | OFlags::NOATIME).unwrap());
+    assert_eq!(unnoticed.read(&mut [0; 7]).unwrap(), 7);
+    assert_eq!(atime("file"), after_a_day);
+    unix::ioctl_setflags(&unnoticed, IFlags::NOATIME).unwrap();
+    read();
+    assert_eq!(atime("file"), after_a_day);
+    unix::ioctl_setflags(&unnoticed, IFlags::empty()).unwrap();
+    read();
+    assert_eq!(atime("file"), after_change);
+    // Directories and links.
+    fs::create_dir(mount.path("dir")).unwrap();
+    std::os::unix::fs::symlink("file", mount.path("link")).unwrap();
+    let later = pass(10);
+    assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 0);
+    fs::read_link(mount.path("link")).unwrap();
+    assert_eq!((atime("dir"), atime("link")), (later, later));
+    // Stored; and where nothing may be stored, reading goes on.
+    drop(unnoticed);
+    let again = |mount: Mounted, open_options: MountOptions, options: Options| {
+        Mounted::again(mount.unmount(), open_options, options)
+    };
+    let only_files = MountOptions { dir_atime: false, ..open_options.clone() };
+    let mount = again(mount, only_files, options());
+    let atime = |mount: &Mounted, name: &str| fs::symlink_metadata(mount.path(name)).unwrap().atime();
+    assert_eq!((atime(&mount, "file"), atime(&mount, "dir")), (after_change, later));
+    let third = pass(2 * DAY);
+    assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 0);
+    fs::read(mount.path("file")).unwrap();
+    assert_eq!((atime(&mount, "file"), atime(&mount, "dir")), (third, later));
+    let mut mount = mount;
+    for (atime_is_on, read_only) in [(true, true), (false, false)] {
+        let open_options = MountOptions { atime: atime_is_on, ..open_options.clone() };
+        mount = again(mount, open_options, Options { read_only, ..options() });
+        pass(2 * DAY);
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"changed");
+        assert_eq!(atime(&mount, "file"), third);
+    }
+    mount.unmount();
+}
+
 /// Flags were judged by the owner that the volume has, whoever the files are shown as: who is shown as the owner was refused.
 #[test]
 fn the_owner_that_is_shown_sets_flags() {

@@ -86,6 +86,7 @@ pub(crate) fn open_options(how: &OpenHow) -> engine::OpenOptions {
         sync: how.sync,
         // Makes no difference to any answer, so anything may decide it.
         dont_cache: how.mode & 0o100 != 0,
+        no_atime: false,
         mode: how.mode,
     }
 }

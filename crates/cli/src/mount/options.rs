@@ -121,9 +121,21 @@ const GROUPS: &[Group] = &[
                 s.fuse.kernel_options.push("noatime".into());
                 put(&mut s.engine.atime, false)
             }),
-            word("relatime", "write access times that are older than the last change or than a day", |s, _| {
-                s.fuse.kernel_options.retain(|option| option != "noatime");
-                put(&mut s.engine.atime, true)
+            word(
+                "relatime",
+                "write access times that are older than the last change or than a day, at reads that the daemon sees",
+                |s, _| {
+                    s.fuse.kernel_options.retain(|option| option != "noatime");
+                    put(&mut s.engine.atime, true)
+                },
+            ),
+            word("nodiratime", "with relatime: not of directories", |s, _| {
+                s.fuse.kernel_options.push("nodiratime".into());
+                put(&mut s.engine.dir_atime, false)
+            }),
+            word("diratime", "the opposite of nodiratime", |s, _| {
+                s.fuse.kernel_options.push("diratime".into());
+                put(&mut s.engine.dir_atime, true)
             }),
         ],
     },
@@ -206,9 +218,7 @@ const GROUPS: &[Group] = &[
             kernel!("exec", "programs can be executed, the default"),
             kernel!("sync", "every change is durable when it returns"),
             kernel!("async", "the opposite of sync, the default"),
-            kernel!("dirsync", "every change of a name is durable when it returns"),
-            kernel!("nodiratime", "directories' access times are never written"),
-            kernel!("diratime", "the opposite of nodiratime"),
+            kernel!("dirsync", "every change of a name is durable when it returns; not by a remount"),
             accepted(
                 "remount",
                 "changes a mount that is there: ro, rw, and the words under this heading; only root may",
@@ -395,7 +405,7 @@ mod tests {
         )
         .unwrap();
         let engine = &settings.engine;
-        assert!(engine.read_only && engine.discard && engine.atime && !engine.name_cache);
+        assert!(engine.read_only && engine.discard && engine.atime && !engine.dir_atime && !engine.name_cache);
         assert_eq!(
             (engine.order, engine.dirpref, engine.allocation),
             (Some(Order::None), DirPref::Old, Allocation::AtWrite)

@@ -12,10 +12,40 @@ use crate::types::{Node, SetAttr, SetTime, Stat, Time, XattrMode};
 use crate::volume::Share;
 use crate::xattr;
 use myriad_format::Ino;
-use myriad_format::inode::RawInode;
+use myriad_format::inode::{RawInode, flag};
 use zerocopy::little_endian::{I64, U16, U32};
 
+/// An access time of that age moves though the file has not changed since, as Linux has it: a day, in nanoseconds.
+const ATIME_AGE: Time = 24 * 3600 * 1_000_000_000;
+
 impl Ops<'_> {
+    /// A file, directory or link was read: its access time becomes now, if it is not later than the last change or is a day
+    /// old. Changed in memory, it becomes durable with what is changed next.
+    #[inline]
+    pub fn accessed(&self, node: Node) {
+        if self.volume.options.atime && !self.volume.options.read_only {
+            // Who reads is given what there is, also where nothing can be changed any more.
+            let _ = self.move_atime(node);
+        }
+    }
+
+    fn move_atime(&self, node: Node) -> Result<()> {
+        let stat = self.stat_node(node)?;
+        let now = self.volume.now();
+        let is_due = stat.atime <= stat.mtime.max(stat.ctime) || now.saturating_sub(stat.atime) >= ATIME_AGE;
+        let is_wanted = stat.flags & flag::NOATIME == 0 && (self.volume.options.dir_atime || !stat.is_dir());
+        if !is_due || !is_wanted {
+            return Ok(());
+        }
+        let ino = Ino(node.ino);
+        transact(self.volume, 0, |txn| {
+            let _lock = self.volume.lock_exclusive(ino);
+            let mut raw = inode::read_node(&txn.look, node)?;
+            raw.atime = I64::new(now);
+            inode::write(txn, ino, &raw)
+        })
+    }
+
     /// Changes attributes other than the size, all or none of them.
     pub fn set_attr(&self, node: Node, attr: &SetAttr) -> Result<Stat> {
         self.volume.counters.bump(Count::setattrs);

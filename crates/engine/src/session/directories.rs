@@ -19,6 +19,7 @@ impl Session {
     pub fn read_dir_node(&self, directory: Node) -> Result<ReadDir> {
         let mut first = Vec::new();
         self.ops().read_dir(directory, 0, 64, &mut first)?;
+        self.ops().accessed(directory);
         let cookie = first.last().map_or(0, |entry| entry.cookie);
         Ok(ReadDir { session: self.again(), directory, cookie, entries: first.into(), done: false })
     }
@@ -28,12 +29,15 @@ impl Session {
     pub fn read_dir_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         self.ops().read_dir(directory, cookie, max, &mut entries)?;
+        self.ops().accessed(directory);
         Ok(entries)
     }
 
     /// As [`Session::read_dir_at`], with the attributes of each file (`None`: damaged, as [`Session::lookup`] says).
     pub fn read_dir_plus_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
-        self.ops().read_dir_plus(directory, cookie, max)
+        let entries = self.ops().read_dir_plus(directory, cookie, max)?;
+        self.ops().accessed(directory);
+        Ok(entries)
     }
 
     /// The attributes of those `wanted` of the files that entries of `directory` name (`None`: not wanted, gone

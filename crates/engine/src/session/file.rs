@@ -53,6 +53,9 @@ impl File {
             return Err(Errno::ISDIR.into());
         }
         let count = file::read(self.volume(), &self.file, buf, offset, self.options.dont_cache)?;
+        if !self.options.no_atime {
+            self.session.ops().accessed(self.node());
+        }
         Ok(count)
     }
 

@@ -67,7 +67,7 @@ impl Session {
     }
 
     pub fn readlink(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<u8>> {
-        self.at_path(path.as_path_bytes(), false, |node| self.ops().readlink(node))
+        self.at_path(path.as_path_bytes(), false, |node| self.readlink_node(node))
     }
 
     /// A second name for a file (not a directory). A final symbolic link in `source` is linked itself.
@@ -243,6 +243,8 @@ impl Session {
     }
 
     pub fn readlink_node(&self, node: Node) -> Result<Vec<u8>> {
-        self.ops().readlink(node)
+        let target = self.ops().readlink(node)?;
+        self.ops().accessed(node);
+        Ok(target)
     }
 }

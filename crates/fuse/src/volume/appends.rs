@@ -11,7 +11,7 @@
 
 use super::{VolumeService, errno};
 use crate::wire::WriteIn;
-use myriad_engine::{Errno, File, Node};
+use myriad_engine::{Errno, File, Node, OpenOptions};
 use std::ops::Range;
 
 /// Gaps remembered, of all files: a few times the requests that the kernel sends at once of one file. Of more, the oldest stay
@@ -81,7 +81,8 @@ impl VolumeService {
         for part in gaps.outside(node, args.offset..end.min(size)).into_iter().filter(|part| !part.is_empty()) {
             let sent = &data[(part.start - args.offset) as usize..(part.end - args.offset) as usize];
             let mut there = vec![0; sent.len()];
-            let len = self.file(node, super::data::READ)?.read_at(&mut there, part.start).map_err(errno)?;
+            let options = OpenOptions { no_atime: true, ..super::data::READ };
+            let len = self.file(node, options)?.read_at(&mut there, part.start).map_err(errno)?;
             if !is_cached || there[..len] != *sent {
                 return Err(Errno::PERM);
             }

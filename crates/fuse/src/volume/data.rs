@@ -54,7 +54,8 @@ impl VolumeService {
         if args.offset == 0 {
             self.callers.begins_reading(header.pid);
         }
-        let file = self.file(self.node(header.nodeid)?, READ)?;
+        let no_atime = OFlags::from_bits_retain(args.flags).contains(OFlags::NOATIME);
+        let file = self.file(self.node(header.nodeid)?, OpenOptions { no_atime, ..READ })?;
         let len = out.len().min(args.size as usize);
         file.read_at(&mut out[..len], args.offset).map_err(errno)
     }
