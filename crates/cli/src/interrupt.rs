@@ -33,7 +33,8 @@ pub fn watch() {
     }
 }
 
-/// From here on a second signal does not end the process either: for work that has more to clean up than a volume.
+/// From here on a second signal does not end the process either: for work that has more to clean up than a volume, or has
+/// a volume that others use.
 pub fn never_abruptly() {
     for id in ABRUPT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         signal_hook::low_level::unregister(id);

@@ -209,6 +209,36 @@ fn signals_unmount_and_close() {
     place.assert_sound();
 }
 
+/// Every signal but the first ended the daemon on the spot, though the first one had come to nothing long ago: whatever was
+/// not synced was lost.
+#[test]
+fn each_signal_tries_to_unmount() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let log = || fs::read_to_string(place.path("log")).unwrap();
+    place.mount("-o logfile=log,commit=0");
+    let daemon = place.daemon();
+    assert!(place.command("mount", &["-t", "tmpfs", "over", "mnt"]).status().unwrap().success());
+    for signals in 1..=3 {
+        kill(daemon, "TERM");
+        wait_until("the signal is seen", || log().matches("cannot be unmounted").count() == signals);
+    }
+    assert!(is_alive(daemon));
+    assert!(place.command("umount", &["mnt"]).status().unwrap().success());
+    fs::write(place.mounted("file"), b"not synced").unwrap();
+    let file = fs::File::options().append(true).open(place.mounted("file")).unwrap();
+    kill(daemon, "TERM");
+    wait_until("it is unmounted", || place.mount_line("mnt").is_none());
+    (&file).write_all(b", and more").unwrap();
+    kill(daemon, "TERM");
+    wait_until("the signal is seen", || log().contains("its daemon ends with the last user"));
+    (&file).write_all(b" and more").unwrap();
+    drop(file);
+    wait_until("the daemon ends", || !is_alive(daemon));
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"not synced, and more and more");
+    place.assert_sound();
+}
+
 /// `dirsync` did nothing, and `sync` nothing but for what was written to files.
 #[test]
 fn names_are_durable_when_the_mount_says_so() {

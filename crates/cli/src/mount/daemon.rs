@@ -7,11 +7,12 @@ use super::options::Settings;
 use super::stats::{self, Figures};
 use super::users;
 use crate::failure::{At, Failure, host_error, image_name};
+use crate::interrupt;
 use crate::verbs::stats::prometheus;
 use crate::volume::device::explain_open;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
-use myriad_engine::Fs;
+use myriad_engine::{Error, Fs};
 use myriad_fuse::{Handle, mounts};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -144,33 +145,47 @@ fn open(path: &Path, access: Access, options: &FileOptions) -> Result<Arc<FileDe
 }
 
 /// SIGTERM and SIGINT unmount. While files are open the mount goes out of sight at once and the daemon stays until they
-/// are closed; a second signal ends it there and then (`interrupt`), for which everything is made durable first.
+/// are closed. Each further signal tries again, and makes durable what was written since: what could not be unmounted a
+/// week ago may be by now, and only SIGKILL is meant to lose anything.
 fn unmount_on_signal(handle: Handle, mount_point: &Path, log: Arc<Log>) -> io::Result<()> {
     let (mut signals, sender) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {
         signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
     }
+    interrupt::never_abruptly();
     let place = image_name(mount_point);
     let wait = move || {
-        if signals.read_exact(&mut [0]).is_err() {
-            return;
-        }
-        log.info(&format!("{place}: asked to end by a signal"));
-        if let Err(error) = handle.fs().sync() {
-            log.error(&format!("{place}: {error}"));
-        }
-        let result = match handle.unmount(false) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
-                let users = mounts::mounted_at(handle.mount_point()).ok().flatten();
-                let users = users.map(|mount| users::list_users(&users::users(&mount))).unwrap_or_default();
-                log.warning(&format!("{place}: still in use by {users}; its daemon ends with them"));
-                handle.unmount(true)
-            }
-            result => result,
-        };
-        if let Err(error) = result {
-            log.error(&format!("{place}: cannot be unmounted: {}", host_error(&error)));
+        while signals.read_exact(&mut [0]).is_ok() {
+            log.info(&format!("{place}: asked to end by a signal"));
+            unmount_and_stay(&handle, &place, &log);
         }
     };
     thread::Builder::new().name("myriad-signals".into()).spawn(wait).map(|_| ())
+}
+
+/// Takes the mount out of sight. Serving ends by itself when nobody uses it any more.
+fn unmount_and_stay(handle: &Handle, place: &str, log: &Log) {
+    match handle.fs().sync() {
+        // What is left to do is being done.
+        Err(Error::Closed) => return,
+        Err(error) => log.error(&format!("{place}: {error}")),
+        Ok(()) => {}
+    }
+    let result = match handle.unmount(false) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
+            let users = mounts::mounted_at(handle.mount_point()).ok().flatten();
+            let users = users.map(|mount| users::list_users(&users::users(&mount))).unwrap_or_default();
+            log.warning(&format!("{place}: still in use by {users}; its daemon ends with them"));
+            handle.unmount(true)
+        }
+        // By an earlier signal, or by somebody else.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+            log.info(&format!("{place}: unmounted already; its daemon ends with the last user"));
+            Ok(())
+        }
+        result => result,
+    };
+    if let Err(error) = result {
+        log.error(&format!("{place}: cannot be unmounted: {}", host_error(&error)));
+    }
 }

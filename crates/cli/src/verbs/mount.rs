@@ -74,7 +74,8 @@ impl Command for Mount {
         permissions, and their own options for opening play no part. mkfs, debug, verify and an fsck that may repair are \
         refused; fsck -n and fsck --online look beside the daemon.\n\n\
         In fstab the type is fuse.myriad: /srv/mail.img /srv/mail fuse.myriad allow_other,nofail 0 0\n\n\
-        SIGTERM unmounts and closes the volume. A mount whose daemon was killed answers with errors; mounting on its \
+        SIGTERM and SIGINT unmount and close the volume: while files are open the mount goes out of sight, and the daemon with \
+        the last of them; a further signal tries again. A mount whose daemon was killed answers with errors; mounting on its \
         directory again replaces it. Messages go to the system's log.\n\n\
         -o remount changes how the kernel has a mount (ro, rw, noexec ...), as mount(8) calls it: what was written is durable \
         when a mount has become read-only. The daemon goes on as it began, but for sync: what it was told otherwise stays.";
