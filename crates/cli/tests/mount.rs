@@ -239,6 +239,43 @@ fn each_signal_tries_to_unmount() {
     place.assert_sound();
 }
 
+/// A daemon that was mounted with another directory for sockets is not found; its image was still open when the command
+/// returned.
+#[test]
+fn an_unmount_waits_for_a_daemon_that_it_does_not_find() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let elsewhere = |line: &str| {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let mut command = place.command(PROGRAM, &arguments);
+        command.env("MYRIAD_RUNTIME_DIR", place.path("elsewhere"));
+        command.spawn().unwrap()
+    };
+    place.mount("");
+    let daemon = place.daemon();
+    fs::write(place.mounted("file"), b"kept").unwrap();
+    fs::metadata(place.mounted("")).unwrap();
+    kill(daemon, "STOP");
+    let mut umount = elsewhere("umount mnt");
+    wait_until("it is unmounted", || place.mount_line("mnt").is_none());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let has_returned = umount.try_wait().unwrap().is_some();
+    kill(daemon, "CONT");
+    assert!(!has_returned, "the image is open");
+    answer(umount).ok();
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    place.assert_sound();
+    // Beside a dead mount of the same image, and of one whose image cannot be told.
+    place.mount("");
+    let dead = place.daemon();
+    kill(dead, "KILL");
+    wait_until("the daemon is gone", || !is_alive(dead));
+    fs::create_dir(place.path("mnt2")).unwrap();
+    place.line("mount vol.img mnt2 -o fsname=name").ok();
+    answer(elsewhere("umount mnt")).ok();
+    answer(elsewhere("umount mnt2")).expect(0, &["mnt2: unmounted, but whether its daemon"]);
+    wait_until("the volume is closed", || place.line("fsck -n vol.img").code == 0);
+}
+
 /// `dirsync` did nothing, and `sync` nothing but for what was written to files.
 #[test]
 fn names_are_durable_when_the_mount_says_so() {

@@ -5,10 +5,12 @@
 //!     detach    how it outlives the command that started it
 //!     control   its socket: how commands find it and what they ask it
 //!     remount   how the kernel has a mount, changed
+//!     closing   whether an image is still open, for who cannot ask
 //!     log       what it has to tell while nobody looks
 //!     stats     the figures of a live mount
 //!     users     which processes use a mount
 
+pub mod closing;
 pub mod control;
 pub mod daemon;
 pub mod detach;

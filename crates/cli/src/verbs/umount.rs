@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
+use crate::mount::closing::Closing;
 use crate::mount::control::{self, Daemon, Request, await_reply};
 use crate::mount::users;
 use crate::verb::{Command, Example, Status};
@@ -10,6 +11,11 @@ use myriad_fuse::mounts::{self, Entry};
 use myriad_fuse::{How, real_path, unmount};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+/// How often to look for what nobody tells.
+const POLL: Duration = Duration::from_millis(10);
 
 #[derive(clap::Args)]
 pub struct Umount {
@@ -66,6 +72,11 @@ impl Umount {
             Some(daemon) if !self.lazy => Some(daemon.follow(Request::Watch)?.1),
             _ => None,
         };
+        // A daemon that nobody here can ask shows by its lock that it has closed the image.
+        let closing = match &daemon {
+            None if !self.lazy && !self.force => Closing::of(&mount).ok(),
+            _ => None,
+        };
         unmount(&mount.mount_point, &mount.device, How { lazy: self.lazy, force: self.force }).map_err(|error| {
             match Errno::from_io_error(&error) {
                 Some(Errno::BUSY) => busy(&mount),
@@ -73,7 +84,18 @@ impl Umount {
                 _ => Failure::new(&place, host_error(&error), ""),
             }
         })?;
-        let (Some(watch), Some(daemon)) = (watch, daemon) else { return Ok(()) };
+        let (Some(watch), Some(daemon)) = (watch, daemon) else {
+            match closing {
+                Some(closing) => return await_closing(context, &closing),
+                None if self.lazy || self.force => return Ok(()),
+                None => {
+                    let what =
+                        "unmounted, but whether its daemon, which is not found, has closed the volume cannot be told";
+                    context.note(&format!("myriad: {place}: {what}"));
+                    return Ok(());
+                }
+            }
+        };
         match await_reply(watch, || context.check())? {
             Some(Ok(_)) => Ok(()),
             Some(Err(what)) => Err(Failure::new(image_name(&daemon.status.image), what, NEXT).into()),
@@ -116,6 +138,15 @@ impl Umount {
             }
         }
     }
+}
+
+/// Returns when the image of a mount that is gone has been closed.
+fn await_closing(context: &Context, closing: &Closing<'_>) -> Result<()> {
+    while closing.is_under_way().at("/proc/locks")? {
+        context.check()?;
+        thread::sleep(POLL);
+    }
+    Ok(())
 }
 
 /// What there is to do about a volume that was not closed.
