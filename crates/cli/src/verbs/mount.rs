@@ -77,6 +77,8 @@ impl Command for Mount {
         SIGTERM and SIGINT unmount and close the volume: while files are open the mount goes out of sight, and the daemon with \
         the last of them; a further signal tries again. A mount whose daemon was killed answers with errors; mounting on its \
         directory again replaces it. Messages go to the system's log.\n\n\
+        sync(1) without arguments and syncfs(2) do not reach a mounted volume, for Linux does not pass them on; an fsync of its \
+        root (sync /mnt) makes everything durable, and so does the daemon every few seconds (commit=).\n\n\
         -o remount changes how the kernel has a mount (ro, rw, noexec ...), as mount(8) calls it: what was written is durable \
         when a mount has become read-only. The daemon goes on as it began, but for sync: what it was told otherwise stays.";
     const EXAMPLES: &'static [Example] = &[
