@@ -202,3 +202,30 @@ fn damaged_data_is_an_error_of_its_block_alone() {
     assert!(read_anew(&mount.path("damaged")).unwrap() == content(0xa0));
     mount.unmount();
 }
+
+/// The ioctl that crash tests use: changes are refused from then on, reads go on, and what was synced is there afterwards.
+#[test]
+fn a_volume_is_shut_down_on_demand() {
+    skip_without_mounts!();
+    let (mount, _) = mount_on_faults(format(&MkfsOptions::default()), Options::default());
+    drop(write_synced(&mount.path("synced"), 7).unwrap());
+    fs::write(mount.path("late"), b"not synced").unwrap();
+    let script = "import fcntl,os,struct,sys\nd=os.open(sys.argv[1],os.O_RDONLY)\n\
+        fcntl.ioctl(d,0x8004587d,struct.pack('I',0))\n";
+    match Command::new("python3").arg("-c").arg(script).arg(mount.root()).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return println!("skipped: python3: {error}"),
+    }
+    assert_eio("create", File::create(mount.path("new")));
+    assert_eio("write", fs::write(mount.path("synced"), b"changed"));
+    assert_eio("remove", fs::remove_file(mount.path("synced")));
+    assert_eq!(read_anew(&mount.path("synced")).unwrap(), content(7));
+    let reason = mount.handle().fs().shut_down_reason().unwrap();
+    assert!(reason.contains("shutdown ioctl"), "{reason}");
+    let (folder, served) = mount.end();
+    assert!(served.unwrap_err().to_string().contains("was shut down"));
+    let mount = Mounted::again(folder, MountOptions::default(), Options::default());
+    assert_eq!(fs::read(mount.path("synced")).unwrap(), content(7));
+    assert!(!mount.path("late").exists() && !mount.path("new").exists());
+    mount.unmount();
+}

@@ -352,6 +352,87 @@ fn a_mapped_file_is_the_file() {
     });
 }
 
+/// Cached or not, what one maps is what another reads.
+#[test]
+fn a_file_is_mapped_without_the_kernels_cache() {
+    skip_without_mounts!();
+    let mount = mounted_with(Options { direct_io: true, ..Options::default() });
+    let path = mount.path("file");
+    fs::write(&path, vec![b'.'; 10_000]).unwrap();
+    let script = "import mmap,os,sys\nf=os.open(sys.argv[1],os.O_RDWR)\nm=mmap.mmap(f,0)\nassert m[9999:]==b'.'\n\
+        m[4094:4098]=b'abcd'\nm.flush()\nassert os.pread(f,8,4092)==b'..abcd..'\n\
+        os.pwrite(f,b'new',0)\nassert m[0:3]==b'new', m[0:3]\n";
+    match std::process::Command::new("python3").arg("-c").arg(script).arg(&path).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return println!("skipped: python3: {error}"),
+    }
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!((&bytes[..4], &bytes[4092..4100], bytes.len()), (&b"new."[..], &b"..abcd.."[..], 10_000));
+    mount.unmount();
+}
+
+#[test]
+fn who_watches_a_directory_is_told() {
+    use unix::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+    skip_without_mounts!();
+    let mount = mounted();
+    let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    let wanted = WatchFlags::CREATE | WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::DELETE;
+    inotify::add_watch(&watch, mount.root(), wanted).unwrap();
+    fs::write(mount.path("file"), b"content").unwrap();
+    fs::rename(mount.path("file"), mount.path("other")).unwrap();
+    fs::remove_file(mount.path("other")).unwrap();
+    let mut buf = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(&watch, &mut buf);
+    let mut told = Vec::new();
+    while let Ok(event) = reader.next() {
+        told.push((event.events(), event.file_name().unwrap().to_str().unwrap().to_owned()));
+    }
+    let expected = [
+        (ReadFlags::CREATE, "file"),
+        (ReadFlags::CLOSE_WRITE, "file"),
+        (ReadFlags::MOVED_FROM, "file"),
+        (ReadFlags::MOVED_TO, "other"),
+        (ReadFlags::DELETE, "other"),
+    ];
+    assert_eq!(told, expected.map(|(flag, name)| (flag, name.to_owned())));
+    mount.unmount();
+}
+
+#[test]
+fn a_place_in_a_large_directory_is_found_again() {
+    const COUNT: usize = 100_000;
+    skip_without_mounts!();
+    let mount = mounted();
+    let session = mount.handle().fs().session(Cred::root());
+    session.mkdir("/dir", 0o755).unwrap();
+    for number in 0..COUNT {
+        session.mknod(&format!("/dir/{number}"), 0o100_644, 0).unwrap();
+    }
+    let mut dir = unix::Dir::new(open(&mount.path("dir"), OFlags::RDONLY | OFlags::DIRECTORY).unwrap()).unwrap();
+    let mut entries = Vec::new();
+    while let Some(entry) = dir.read() {
+        let entry = entry.unwrap();
+        entries.push((entry.file_name().to_owned(), entry.offset()));
+    }
+    assert_eq!(entries.len(), COUNT + 2);
+    let names: std::collections::HashSet<_> = entries.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), entries.len(), "each once");
+    // Forwards and back.
+    for index in [1, COUNT / 2, 17, COUNT - 1, COUNT / 3, 0] {
+        dir.seek(entries[index].1).unwrap();
+        for (name, _) in entries.iter().skip(index + 1).take(3) {
+            assert_eq!(dir.read().unwrap().unwrap().file_name(), name.as_c_str(), "after {index}");
+        }
+    }
+    dir.seek(entries[COUNT + 1].1).unwrap();
+    assert!(dir.read().is_none());
+    dir.rewind();
+    assert_eq!(dir.read().unwrap().unwrap().file_name(), entries[0].0.as_c_str());
+    drop((dir, session));
+    mount.unmount();
+}
+
 /// The option was read by nobody: access times never moved.
 #[test]
 fn access_times_move_if_asked_for() {
