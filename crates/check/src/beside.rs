@@ -5,7 +5,9 @@
 //! between is what the log already says (`docs/design/crash-safety.md`). So a look is of one state, the committed one, if
 //! the end of the log is the same after it as before. If not, it mixed two states and says nothing; it is made again.
 //!
-//! Under another order blocks change at any time and nothing tells; a log without a checkpoint is taken for that.
+//! Under another order blocks change at any time and nothing tells. The superblock has named that order since the volume was
+//! opened, so an empty log under `log` is one whose first checkpoint is yet to come: all is home, and stays as it is until
+//! then. Nor does anything tell beside a repair, which says in the mount record that there is no mount.
 
 use crate::replay::replay;
 use crate::report::Report;
@@ -13,7 +15,7 @@ use crate::run::{CheckError, Options, Writer, look};
 use crate::superblock;
 use myriad_device::BlockDevice;
 use myriad_format::Lsn;
-use myriad_format::superblock::seam;
+use myriad_format::superblock::{NO_MOUNT, seam};
 use std::sync::Arc;
 
 /// Looks made before a volume counts as too busy.
@@ -55,6 +57,14 @@ fn state(
     let replay = replay(device, log_device, &superblock, damage.is_some(), true)?;
     let mount = (superblock.state.get(), superblock.mount_nonce.get());
     // Closed cleanly in the meantime: everything is home, and the log is not needed to know it.
-    let is_known = replay.is_readable && (superblock.state.get() != seam::STATE_IN_USE || replay.checkpoints > 0);
+    let is_closed = superblock.state.get() != seam::STATE_IN_USE;
+    let is_logged = replay.checkpoints > 0 || superblock.last_order.get() == u32::from(seam::ORDER_LOG);
+    let is_mount = superblock.mount_nonce.get() != NO_MOUNT;
+    let is_known = match damage {
+        None => is_closed || is_mount && is_logged,
+        // A copy does not know who has the volume.
+        Some(_) => replay.checkpoints > 0,
+    };
+    let is_known = is_known && replay.is_readable;
     Ok(is_known.then_some(State { mount, head: replay.head }))
 }

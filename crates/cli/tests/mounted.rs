@@ -35,6 +35,18 @@ fn furnished() -> Option<MountPlace> {
     Some(place)
 }
 
+/// A new volume was said to change all the time until its first commit.
+#[test]
+fn a_new_mount_can_be_looked_at() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    place.line("fsck -n vol.img").expect(0, &["looking at its last commit", "sound: 0 files"]);
+    place.umount();
+    place.mount("-o order=none");
+    place.line("fsck -n vol.img").expect(8, &["in use, and"]);
+    place.umount();
+}
+
 /// Lines that only look, over everything that verbs have options for.
 const LOOKS: &[&str] = &[
     "ls vol.img",

@@ -136,6 +136,8 @@ pub mod feature {
     pub const INCOMPATIBLE_KNOWN: u64 = 0;
 }
 
+/// `mount_nonce` of a volume that is in use by a repair, or that nobody has opened yet.
+pub const NO_MOUNT: u64 = 0;
 /// Smallest volume, in blocks: fixed blocks, a log and some room.
 pub const BLOCK_COUNT_MIN: u64 = 128;
 

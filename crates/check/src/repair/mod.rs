@@ -38,7 +38,7 @@ use crate::superblock;
 use build::write;
 use myriad_device::BlockDevice;
 use myriad_format::inode::RawInode;
-use myriad_format::superblock::{OrphanHeader, Superblock, feature, seam};
+use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, seam};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -344,6 +344,7 @@ impl Repair {
     fn mark_in_use(&self) -> Result<(), CheckError> {
         let mut sb = self.superblock;
         sb.state.set(seam::STATE_IN_USE);
+        sb.mount_nonce.set(NO_MOUNT);
         sb.ag_high_water.set(self.ag_used);
         self.write_superblock(sb, AgNo(0))?;
         self.flush()

@@ -3,8 +3,9 @@
 use super::Volume;
 use crate::error::Result;
 use crate::order::Look;
+use crate::types::Order;
 use myriad_device::AlignedBuf;
-use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::superblock::{NO_MOUNT, Superblock, feature, seam};
 use myriad_format::{BlockKind, FsBlock, header};
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -26,9 +27,14 @@ impl Volume {
                 // Another number than the last mount's; with a seed the same in every run.
                 raw.mount_nonce = U64::new(match self.options.seed {
                     Some(seed) => raw.mount_nonce.get().wrapping_add(seed | 1),
-                    None => rand_seed(raw),
+                    None => rand_seed(raw).max(NO_MOUNT + 1),
                 });
                 raw.mount_time = I64::new(self.now());
+                // Before anything goes home out of order: who looks beside this mount, or after it died, must not take the
+                // volume for one under the log. The other way round it is for the first commit to say.
+                if self.order == Order::None {
+                    raw.last_order = U32::new(u32::from(seam::ORDER_NONE));
+                }
             }
             image.copy_from_slice(&bytes);
         }
