@@ -41,6 +41,15 @@ struct NewMap {
     left: Vec<(FsBlock, u64)>,
 }
 
+/// Directories that the root does not lead to.
+#[derive(Default)]
+struct Strays {
+    /// How often each is named by others that have not been visited yet, if it is.
+    names: HashMap<Ino, u32>,
+    /// Those that no other one names.
+    tops: VecDeque<Ino>,
+}
+
 /// A directory as its entries are read.
 #[derive(Default)]
 struct Pass {
@@ -66,14 +75,17 @@ impl Repair {
             item.state |= state::NAMED;
         }
         self.set_identity(root, root, 0, 0)?;
-        self.visit_below(root)?;
+        self.visit_below(root, None)?;
         self.attach_strays(root)
     }
 
     /// Visits a directory and all below it.
-    fn visit_below(&mut self, top: Ino) -> Result<(), CheckError> {
+    fn visit_below(&mut self, top: Ino, mut strays: Option<&mut Strays>) -> Result<(), CheckError> {
         let mut queue = VecDeque::from([top]);
         while let Some(directory) = queue.pop_front() {
+            if let Some(strays) = &mut strays {
+                self.leave_out(directory, strays)?;
+            }
             self.visit(directory, &mut queue)?;
         }
         Ok(())
@@ -452,40 +464,33 @@ impl Repair {
     /// What no name leads to: directories first, for what lies below them has a name there.
     fn attach_strays(&mut self, root: Ino) -> Result<(), CheckError> {
         let mut added: Vec<Added> = Vec::new();
-        loop {
-            let unvisited: Vec<Ino> = self
-                .items
-                .iter()
-                .filter(|item| item.file_type == DIR_TYPE && item.state & (state::VISITED | state::GONE) == 0)
-                .map(|item| item.ino)
-                .collect();
-            let Some(&first) = unvisited.first() else { break };
-            let mut below: HashSet<Ino> = HashSet::new();
-            for &directory in &unvisited {
-                let children = self.peek(directory)?;
-                below.extend(children.into_iter().filter(|&child| child != directory));
+        let is_unvisited = |item: &Item| item.file_type == DIR_TYPE && item.state & (state::VISITED | state::GONE) == 0;
+        let unvisited: Vec<Ino> = self.items.iter().filter(|item| is_unvisited(item)).map(|item| item.ino).collect();
+        let mut strays = Strays::default();
+        for &directory in &unvisited {
+            for child in self.peek(directory)? {
+                *strays.names.entry(child).or_default() += 1;
             }
-            let mut tops: Vec<Ino> = unvisited.iter().copied().filter(|ino| !below.contains(ino)).collect();
-            if tops.is_empty() {
-                // A circle: any of it will do.
-                tops.push(first);
+        }
+        strays.tops.extend(unvisited.iter().copied().filter(|ino| !strays.names.contains_key(ino)));
+        // Where no top is left there are only circles: any directory of one will do.
+        let mut rest = unvisited.into_iter();
+        while let Some(top) = strays.tops.pop_front().or_else(|| rest.next()) {
+            let now = self.item(top).map_or(state::GONE, |item| item.state);
+            if now & (state::NAMED | state::GONE) != 0 {
+                // It has been visited, from a circle or from another top: what is torn names it only then.
+                continue;
             }
-            for top in tops {
-                let now = self.item(top).map_or(state::GONE, |item| item.state);
-                if now & (state::NAMED | state::GONE) != 0 {
-                    // A torn entry block of a top before it turned out to name it.
-                    continue;
-                }
-                if now & state::NO_LINKS != 0 {
-                    self.free_inode(top)?;
-                    continue;
-                }
-                if let Some(item) = self.item(top) {
-                    item.state |= state::NAMED;
-                }
-                added.push(stray(top, DIR_TYPE));
-                self.visit_below(top)?;
+            if now & state::NO_LINKS != 0 {
+                self.leave_out(top, &mut strays)?;
+                self.free_inode(top)?;
+                continue;
             }
+            if let Some(item) = self.item(top) {
+                item.state |= state::NAMED;
+            }
+            added.push(stray(top, DIR_TYPE));
+            self.visit_below(top, Some(&mut strays))?;
         }
         let strays: Vec<Item> = self
             .items
@@ -508,7 +513,22 @@ impl Repair {
         self.append(home, &added)
     }
 
-    /// Directories that an unvisited directory names, as far as can be read.
+    /// Counts out what an unvisited directory names, before it is visited or freed: each directory is looked into twice, however
+    /// they name each other.
+    fn leave_out(&mut self, directory: Ino, strays: &mut Strays) -> Result<(), CheckError> {
+        for child in self.peek(directory)? {
+            if let Some(names) = strays.names.get_mut(&child) {
+                // A medium that reads otherwise the second time is no reason to stop.
+                *names = names.saturating_sub(1);
+                if *names == 0 {
+                    strays.tops.push_back(child);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Other unvisited directories that an unvisited directory names, as far as can be read.
     fn peek(&mut self, directory: Ino) -> Result<Vec<Ino>, CheckError> {
         let raw = self.raw(directory)?;
         let mut runs: Vec<Vec<u8>> = Vec::new();
@@ -534,10 +554,11 @@ impl Repair {
             for entry in
                 crate::directory::entries::parse(&run).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
             {
-                if self
-                    .item(entry.ino)
-                    .is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0)
-                {
+                let is_other = entry.ino != directory
+                    && self
+                        .item(entry.ino)
+                        .is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0);
+                if is_other {
                     children.push(entry.ino);
                 }
             }

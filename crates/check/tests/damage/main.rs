@@ -7,6 +7,7 @@ mod files;
 mod interrupted;
 mod places;
 mod space;
+mod strays;
 
 use common::{Image, SHAPE, SMALL, Sample, Shape, sample};
 use myriad_check::{Options, Report, check};
