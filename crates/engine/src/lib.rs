@@ -73,6 +73,8 @@ pub mod planted;
 mod planted;
 mod session;
 mod space;
+#[doc(hidden)]
+pub mod starve;
 mod types;
 mod volume;
 mod xattr;

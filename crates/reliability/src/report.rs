@@ -161,11 +161,11 @@ impl fmt::Display for Report {
             }
         }
         writeln!(out, "\nFaults injected, and what came of them")?;
-        write!(out, "  {:<20}", "")?;
+        write!(out, "  {:<21}", "")?;
         Outcome::ALL.iter().try_for_each(|outcome| write!(out, " {:>28}", outcome.name()))?;
         writeln!(out)?;
         for (index, (name, ..)) in KINDS.iter().enumerate() {
-            write!(out, "  {name:<20}")?;
+            write!(out, "  {name:<21}")?;
             Outcome::ALL.iter().try_for_each(|outcome| write!(out, " {:>28}", self.faults.of(index, *outcome)))?;
             writeln!(out)?;
         }

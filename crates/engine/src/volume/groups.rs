@@ -8,6 +8,7 @@ use crate::inode;
 use crate::locks::MutexGuard;
 use crate::order::{Look, Txn};
 use crate::space::AgSpace;
+use crate::starve;
 use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino};
@@ -130,6 +131,9 @@ impl Volume {
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet
     /// need not have more than fit beside the largest reserve.
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
+        if starve::is_due() {
+            return Err(Errno::NOSPC.into());
+        }
         for ag in self.groups_from(goal) {
             // One that is made knows what it has. To make one only to find that out could end with the making of all, in one
             // transaction.
@@ -151,6 +155,9 @@ impl Volume {
 
     /// Allocates an inode slot near `near`.
     pub fn allocate_inode(&self, txn: &mut Txn<'_>, near: FsBlock) -> Result<Ino> {
+        if starve::is_due() {
+            return Err(Errno::NOSPC.into());
+        }
         for grow in [true, false] {
             for ag in self.groups_from(near) {
                 if self.is_too_small(ag, 1) || (!grow && ag.0 >= self.high_water()) {

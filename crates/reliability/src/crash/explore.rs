@@ -396,6 +396,9 @@ mod tests {
         continue_percent: 20,
     };
 
+    /// A state, what it is judged for, and what is done with it.
+    type Look = (u128, u64, Choices);
+
     /// What runs share that do not know of each other's names.
     #[derive(Default)]
     struct Shared {
@@ -407,12 +410,7 @@ mod tests {
     impl Shared {
         /// Explores the sequence; `fails` are the states, each with what it is judged for, at which the judge fails.
         /// Answers the looks, and the failure.
-        fn explore(
-            &self,
-            base: &Base,
-            names: [&str; 2],
-            fails: &[(u128, u64)],
-        ) -> (Vec<(u128, u64, Choices)>, Result<(), String>) {
+        fn explore(&self, base: &Base, names: [&str; 2], fails: &[(u128, u64)]) -> (Vec<Look>, Result<(), String>) {
             let explorer =
                 Explorer { depth: DEPTH, judged: &self.judged, contents: &self.contents, counts: &self.counts };
             let parts = names.map(|name| Part::named(name).unwrap());
@@ -430,8 +428,8 @@ mod tests {
     }
 
     /// What was done beside recovering: what depends on the contents alone, and what on the moment, too.
-    fn deeds(looks: &[(u128, u64, Choices)]) -> BTreeSet<(u128, u64, &'static str)> {
-        let of = |(content, key, choices): &(u128, u64, Choices)| {
+    fn deeds(looks: &[Look]) -> BTreeSet<(u128, u64, &'static str)> {
+        let of = |(content, key, choices): &Look| {
             let deeds =
                 [(choices.before, 0, "before"), (choices.continues, 0, "continued"), (choices.again, *key, "again")];
             deeds.into_iter().filter(|(is_done, ..)| *is_done).map(|(_, key, name)| (*content, key, name)).collect()

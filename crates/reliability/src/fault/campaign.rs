@@ -19,15 +19,17 @@ const ENOSPC: i32 = 28;
 const FAILURES_MAX: usize = 3;
 const SHRINK_RUNS: usize = 120;
 
-/// The kinds of fault, with the names the report has for them.
-pub const KINDS: [(&str, FaultKind, FaultSpan); 7] = [
-    ("EIO once", FaultKind::Fail(EIO), FaultSpan::Once),
-    ("EIO from then on", FaultKind::Fail(EIO), FaultSpan::Forever),
-    ("ENOSPC", FaultKind::Fail(ENOSPC), FaultSpan::Once),
-    ("short", FaultKind::Short, FaultSpan::Once),
-    ("corrupted", FaultKind::Corrupted, FaultSpan::Once),
-    ("misdirected", FaultKind::Misdirected { bytes: 7 * 1024 }, FaultSpan::Once),
-    ("lost", FaultKind::Lost, FaultSpan::Once),
+/// The kinds of fault, with the names the report has for them. None of a device: what is allocated is refused.
+pub const KINDS: [(&str, Option<FaultKind>, FaultSpan); 9] = [
+    ("EIO once", Some(FaultKind::Fail(EIO)), FaultSpan::Once),
+    ("EIO from then on", Some(FaultKind::Fail(EIO)), FaultSpan::Forever),
+    ("ENOSPC", Some(FaultKind::Fail(ENOSPC)), FaultSpan::Once),
+    ("short", Some(FaultKind::Short), FaultSpan::Once),
+    ("corrupted", Some(FaultKind::Corrupted), FaultSpan::Once),
+    ("misdirected", Some(FaultKind::Misdirected { bytes: 7 * 1024 }), FaultSpan::Once),
+    ("lost", Some(FaultKind::Lost), FaultSpan::Once),
+    ("no space once", None, FaultSpan::Once),
+    ("no space from then on", None, FaultSpan::Forever),
 ];
 
 /// Faults by kind and by what came of them.
@@ -65,19 +67,23 @@ fn steps(seed: u64, model: &Model) -> Vec<Step> {
     (0..70).map(next).collect()
 }
 
-/// All faults of a run that makes these requests.
+/// All faults of a run that asks for these.
 fn faults(seen: Seen) -> Vec<(usize, Fault)> {
     let mut faults = Vec::new();
-    for (on_log, seen) in [false, true].into_iter().zip(seen) {
-        for (op, seen) in OPS.into_iter().zip(seen) {
-            for (number, (_, kind, span)) in KINDS.into_iter().enumerate() {
+    for (number, (_, kind, span)) in KINDS.into_iter().enumerate() {
+        let Some(kind) = kind else {
+            faults.extend((1..=seen.allocations).map(|nth| (number, Fault::Space { nth, span })));
+            continue;
+        };
+        for (on_log, seen) in [false, true].into_iter().zip(seen.requests) {
+            for (op, seen) in OPS.into_iter().zip(seen) {
                 // A flush has no bytes: it fails or is lost.
                 let is_odd = op == FaultOp::Flush && !matches!(kind, FaultKind::Fail(EIO) | FaultKind::Lost);
                 // Nobody runs out of space by reading.
                 if is_odd || op == FaultOp::Read && kind == FaultKind::Fail(ENOSPC) {
                     continue;
                 }
-                faults.extend((1..=seen).map(|nth| (number, Fault { on_log, op, nth, span, kind })));
+                faults.extend((1..=seen).map(|nth| (number, Fault::Request { on_log, op, nth, span, kind })));
             }
         }
     }
@@ -129,4 +135,22 @@ fn inject_one(counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing made an allocation fail in the middle of an operation: admission says no before.
+    #[test]
+    fn space_runs_out_at_every_allocation() {
+        let counts = Counts::default();
+        assert_eq!(inject(&counts, &[1], 1, || false), Vec::<String>::new());
+        for (index, (name, kind, _)) in KINDS.iter().enumerate() {
+            let told = counts.of(index, Outcome::Error);
+            assert!(told > 10, "{name}: {told} told of");
+            let others: u64 = Outcome::ALL.iter().map(|outcome| counts.of(index, *outcome)).sum::<u64>() - told;
+            assert!(kind.is_some() || others < 10, "{name}: {others} not told of");
+        }
+    }
 }

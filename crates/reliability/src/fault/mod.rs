@@ -1,4 +1,5 @@
-//! Devices that fail and devices that lie: in a run of operations the nth request of one kind goes wrong, for every n.
+//! Devices that fail, devices that lie, and space that runs out: in a run of operations the nth request of one kind goes
+//! wrong, or the nth allocation is refused, for every n.
 //!
 //! ```text
 //! run       one run with one fault, and what may come of it

@@ -4,6 +4,10 @@
 //! accepted after a shutdown, and what a healthy device then shows is what the crash oracle allows: nothing that was
 //! promised is lost, the checker is silent.
 //!
+//! Space that *runs out*: the nth allocation of blocks or of an inode is refused, or all from the nth on, wherever in an
+//! operation it is. The answer is the model's, an error, or a shutdown; what is refused has not happened, but for what
+//! `may_be_half_done` names; the rest is as above.
+//!
 //! A device that *lies* answers well and does wrong. Metadata and log have checksums and addresses, file data has
 //! checksums on some volumes and neither on the others (nor have targets of links too long for an inode), and a block that
 //! was not written is a good block of an earlier time. So:
@@ -21,12 +25,14 @@ use crate::setup::Devices;
 use crate::tree::ReadError;
 use crate::verdict::{check_silent, finds, repair};
 use myriad_device::{BlockDevice, FaultDevice, FaultKind, FaultOp, FaultSpan, OverlayDevice, RecordingDevice};
-use myriad_engine::Error;
+use myriad_engine::{Error, starve};
 use myriad_sim::compare::{Differ, Rules};
 use myriad_sim::crash::{Found, History};
+use myriad_sim::errno::Errno;
 use myriad_sim::model::Body;
 use myriad_sim::op::*;
 use myriad_sim::shrink;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Longest target of a link that is sure to lie in the inode's body, under a checksum, whatever else is in the block.
@@ -34,13 +40,11 @@ const TARGET_IN_BODY: usize = 32;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The log's own device instead of the volume's.
-    pub on_log: bool,
-    pub op: FaultOp,
-    pub nth: u64,
-    pub span: FaultSpan,
-    pub kind: FaultKind,
+pub enum Fault {
+    /// A request of a device: of the log's own instead of the volume's, if `on_log`.
+    Request { on_log: bool, op: FaultOp, nth: u64, span: FaultSpan, kind: FaultKind },
+    /// There is no space for what is allocated: blocks, or an inode.
+    Space { nth: u64, span: FaultSpan },
 }
 
 /// How much may be wrong afterwards.
@@ -57,7 +61,8 @@ enum Lie {
 
 impl Fault {
     fn lie(&self) -> Lie {
-        match (self.kind, self.op) {
+        let Self::Request { op, kind, .. } = *self else { return Lie::None };
+        match (kind, op) {
             (FaultKind::Fail(_) | FaultKind::Short, _) => Lie::None,
             (_, FaultOp::Read) => Lie::Read,
             (FaultKind::Corrupted, FaultOp::Write) => Lie::Visible,
@@ -92,8 +97,13 @@ impl Outcome {
     }
 }
 
-/// Requests of each kind that a run makes: reads, writes and flushes of the volume's device, then of the log's.
-pub type Seen = [[u64; 3]; 2];
+/// What a run asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Reads, writes and flushes of the volume's device, then of the log's.
+    pub requests: [[u64; 3]; 2],
+    pub allocations: u64,
+}
 
 pub const OPS: [FaultOp; 3] = [FaultOp::Read, FaultOp::Write, FaultOp::Flush];
 
@@ -114,8 +124,44 @@ fn is_read(error: &Error) -> bool {
     matches!(error, Error::Io { op: "read", .. })
 }
 
+/// Allocations are refused as long as it is there.
+struct Starving {
+    refused: Range<u64>,
+}
+
+impl Starving {
+    fn begin(refused: Range<u64>) -> Self {
+        starve::refuse(refused.clone());
+        Self { refused }
+    }
+
+    /// Whether one has been.
+    fn struck(&self) -> bool {
+        self.refused.start > 0 && starve::seen() >= self.refused.start
+    }
+
+    fn end(&self) {
+        starve::refuse(0..0);
+    }
+}
+
+impl Drop for Starving {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Whether an operation that is refused for lack of space, on a volume that goes on, may be in effect, all of it or in part:
+/// a range of zeros whose blocks are refused though they were promised, or a write that flushes before it returns, one with
+/// O_SYNC or to a file that was cut to nothing. All others are not.
+fn may_be_half_done(step: &Step) -> bool {
+    use AllocateHow::{Punch, Zero};
+    matches!(step.op, Op::Write { .. } | Op::Allocate { how: Punch | Zero { .. }, .. })
+}
+
 struct Rig {
     devices: Vec<Arc<Device>>,
+    starving: Starving,
     lie: Lie,
     history: History,
     /// The engine said that something is wrong.
@@ -135,13 +181,22 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         Arc::new(FaultDevice::new(recording))
     };
     let devices: Vec<Arc<Device>> = [Some(&images.main), images.log.as_ref()].into_iter().flatten().map(wrap).collect();
-    if let Some(Fault { on_log, op, nth, span, kind }) = fault {
-        devices[usize::from(on_log)].inject(op, nth, span, kind);
+    let mut refused = 0..0;
+    match fault {
+        Some(Fault::Request { on_log, op, nth, span, kind }) => {
+            devices[usize::from(on_log)].inject(op, nth, span, kind);
+        }
+        Some(Fault::Space { nth, span }) => {
+            refused = nth..if span == FaultSpan::Once { nth + 1 } else { u64::MAX };
+        }
+        None => {}
     }
     let lie = fault.map_or(Lie::None, |fault| fault.lie());
     let history = History::new(base.model.clone(), 0);
+    let starving = Starving::begin(refused);
     let mut rig = Rig {
         devices,
+        starving,
         lie,
         history,
         told: false,
@@ -154,9 +209,11 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         Err(error) => return Err(format!("opening: {error}")),
     }
     let mut seen = Seen::default();
-    for (device, seen) in rig.devices.iter().zip(&mut seen) {
+    for (device, seen) in rig.devices.iter().zip(&mut seen.requests) {
         *seen = OPS.map(|op| device.seen(op));
     }
+    seen.allocations = starve::seen();
+    rig.starving.end();
     let outcome = rig.look(base)?;
     Ok((seen, outcome))
 }
@@ -194,6 +251,37 @@ impl Rig {
         for (index, step) in steps.iter().enumerate() {
             let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
             match engine.run(step, self.history.model().next_clock()) {
+                Ok(Err(Errno::NOSPC)) if self.starving.struck() => {
+                    self.told = true;
+                    if step.op == Op::Remount {
+                        // Closing could not flush all; it may have made durable what it could.
+                        self.apply_failed(&sync);
+                        return Ok(());
+                    }
+                    if engine.fs().shut_down_reason().is_some() {
+                        // Half of the operation stands in memory, and no checkpoint has what it changed.
+                        after_failure(engine, step, &Error::Shutdown).map_err(at)?;
+                        if !self.is_one_piece(step) {
+                            self.apply_failed(step);
+                        }
+                        self.apply_failed(&sync);
+                        return Ok(());
+                    }
+                    if may_be_half_done(step) {
+                        // Closing may make durable what there is of it.
+                        let closed = engine.close();
+                        self.apply_failed(step);
+                        self.apply_failed(&sync);
+                        return match closed {
+                            Err(error) if !self.may_say(&error) => Err(format!("closing: {error}")),
+                            _ => Ok(()),
+                        };
+                    }
+                    if let Op::Open { slot, .. } | Op::OpenTmpfile { slot, .. } = step.op {
+                        // What was in the slot was closed first.
+                        let _ = self.apply(&Step { cred: 0, op: Op::Close { slot } });
+                    }
+                }
                 Ok(got) => {
                     // What follows the byte that could not be had is not written, and the count says so.
                     let short = self.told_or_struck().then(|| short_write(step, &got)).flatten();
@@ -253,7 +341,7 @@ impl Rig {
             }
         }
         match engine.close() {
-            Err(error) if !is_expected(&error, self.lie) => return Err(format!("closing: {error}")),
+            Err(error) if !self.may_say(&error) => return Err(format!("closing: {error}")),
             Err(_) => {
                 self.told = true;
                 // Closing may have made durable what nobody had asked for yet.
@@ -266,8 +354,14 @@ impl Rig {
         Ok(())
     }
 
+    /// Whether the error is one that the device may cause, or says that there is no space after there was none.
+    fn may_say(&self, error: &Error) -> bool {
+        let is_starved = self.starving.struck() && error.errno() == myriad_engine::Errno::NOSPC;
+        is_starved || is_expected(error, self.lie)
+    }
+
     fn told_or_struck(&self) -> bool {
-        self.told || self.devices.iter().any(|device| device.struck() > 0)
+        self.told || self.starving.struck() || self.devices.iter().any(|device| device.struck() > 0)
     }
 
     /// Whether there are links whose targets lie in blocks, like a file's data.
@@ -354,7 +448,7 @@ fn after_failure(mut engine: Engine, step: &Step, error: &Error) -> Result<(), S
     match engine.found() {
         Err(ReadError::Engine(error)) if expected(&error) => {}
         // The operation that failed in the middle stands half done in memory, and only there.
-        Err(ReadError::Engine(Error::Corrupt(_))) if engine.fs().shut_down_reason().is_some() => {}
+        Err(ReadError::Engine(Error::Corrupt(_) | Error::Damaged(_))) if engine.fs().shut_down_reason().is_some() => {}
         Err(error) => return Err(format!("reading after the failure: {error}")),
         Ok(_) => {}
     }
