@@ -29,7 +29,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     pub phase: &'static str,
-    /// From 0 to 1, over all phases.
+    /// From 0 to 1, over all phases. A repair ends at less if it finds less to do.
     pub fraction: f64,
 }
 

@@ -9,6 +9,7 @@ use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, Record
 use myriad_format::superblock::seam::STATE_IN_USE;
 use myriad_format::{FsBlock, log::ANCHOR_UNITS};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::IntoBytes;
 
 fn run(image: &Image, repair: bool) -> Report {
@@ -221,6 +222,28 @@ fn progress_rises_to_one_and_can_cancel() {
     assert!(matches!(result, Err(myriad_check::CheckError::Cancelled)));
 }
 
+/// Nothing was told of a repair, and the bar went from 0 to 1 before it and once more behind it.
+#[test]
+fn progress_rises_through_a_repair() {
+    let sample = sample(SHAPE);
+    let device = &sample.image.device;
+    device.write(0, &[0; 512]).unwrap();
+    let told = std::sync::Mutex::new(Vec::new());
+    let progress = |progress: Progress| {
+        told.lock().unwrap().push((progress.phase, progress.fraction));
+        true
+    };
+    let options = Options { repair: true, progress: Some(&progress), threads: 1, ..Options::default() };
+    assert!(check(device.clone(), None, &options).unwrap().is_sound());
+    let told = told.into_inner().unwrap();
+    assert!(told.is_sorted_by(|one, next| one.1 <= next.1), "{told:?}");
+    assert_eq!(told.last().unwrap().1, 1.0);
+    for phase in ["repairing inodes", "repairing names", "repairing space"] {
+        assert!(told.iter().any(|told| told.0 == phase), "{phase}: {told:?}");
+    }
+    assert!(told.iter().filter(|told| told.0.starts_with("repairing")).count() > 10, "{told:?}");
+}
+
 /// A repair whose second look was cancelled said that nothing was changed.
 #[test]
 fn cancelled_behind_a_repair_is_not_unchanged() {
@@ -230,12 +253,13 @@ fn cancelled_behind_a_repair_is_not_unchanged() {
     device.read(0, &mut block).unwrap();
     block[100] ^= 1;
     device.write(0, &block).unwrap();
-    let last = std::sync::Mutex::new(0.0_f64);
-    let until_second_look = |progress: Progress| {
-        let before = std::mem::replace(&mut *last.lock().unwrap(), progress.fraction);
-        progress.fraction >= before
+    let is_repairing = AtomicBool::new(false);
+    // The repair itself goes on to its end.
+    let until_repair = |progress: Progress| {
+        is_repairing.fetch_or(progress.phase.starts_with("repairing"), Relaxed);
+        !is_repairing.load(Relaxed)
     };
-    let options = Options { repair: true, progress: Some(&until_second_look), threads: 1, ..Options::default() };
+    let options = Options { repair: true, progress: Some(&until_repair), threads: 1, ..Options::default() };
     let result = check(device.clone(), None, &options);
     assert!(matches!(result, Err(myriad_check::CheckError::Unverified)), "{result:?}");
     assert!(check(device.clone(), None, &Options::default()).unwrap().is_sound());

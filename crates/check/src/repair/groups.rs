@@ -17,11 +17,12 @@ struct Inodes {
     blocks: u32,
 }
 
-impl Repair {
+impl Repair<'_> {
     pub(super) fn write_groups(&mut self) -> Result<(), CheckError> {
         let mut free = 0;
         for ag in (0..self.ag_used).map(AgNo) {
             free += self.write_group(ag)?;
+            self.tick("repairing space", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.8, 1.0);
         }
         for ag in self.ag_used..self.geometry.ag_count {
             let ag = AgNo(ag);

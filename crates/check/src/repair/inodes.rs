@@ -40,7 +40,7 @@ pub(super) struct Salvaged {
 
 /// Reads whatever of a tree can be read.
 struct Salvage<'a> {
-    repair: &'a Repair,
+    repair: &'a Repair<'a>,
     record: &'a mut dyn FnMut(&[u8]),
     /// Nodes claimed, where nodes are to be claimed.
     nodes: Option<Vec<FsBlock>>,
@@ -77,7 +77,7 @@ impl Visitor for Salvage<'_> {
     }
 }
 
-impl Repair {
+impl Repair<'_> {
     pub(super) fn find_inodes(&mut self) -> Result<(), CheckError> {
         for ag in (0..self.ag_used).map(AgNo) {
             let is_complete = self.chunks_of_tree(ag);
@@ -85,6 +85,7 @@ impl Repair {
                 self.act(format!("searched group {ag} for inode blocks: its inode tree is damaged"));
                 self.search_chunks(ag);
             }
+            self.tick("repairing inodes", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.0, 0.2);
         }
         // Sound blocks first: where a torn one claims the same extent it is the torn one that loses. Of those that no tree
         // names the last written first: a search also finds inodes that are long gone, and whose blocks others have.
@@ -95,7 +96,9 @@ impl Repair {
         let (named, mut found) = (blocks(true), blocks(false));
         found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
         let mut torn = Vec::new();
-        for block in named.into_iter().chain(found) {
+        let total = (named.len() + found.len()) as u64;
+        for (at, block) in named.into_iter().chain(found).enumerate() {
+            self.tick("repairing inodes", at as u64, total, 0.2, 0.5);
             match self.state_of(block) {
                 Found::Sound => self.take_block(block, true)?,
                 Found::Torn => torn.push(block),

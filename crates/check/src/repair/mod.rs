@@ -33,7 +33,7 @@ use crate::findings::number;
 use crate::io::Reader;
 use crate::replay::{Replay, replay};
 use crate::report::Report;
-use crate::run::{CheckError, Options, Outcome, Writer, copies, look, probe_groups};
+use crate::run::{CheckError, Options, Outcome, Progress, Writer, copies, look, probe_groups};
 use crate::superblock;
 use build::write;
 use myriad_device::BlockDevice;
@@ -51,8 +51,11 @@ pub(crate) fn repair(
     log_device: Option<&Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
+    // Another look follows where contents are to be accepted.
+    let end = if options.accept_contents { 0.85 } else { 1.0 };
+    let without_data = Options { scrub: false, ..options.clone() };
     let Outcome { mut report, superblock, .. } =
-        look(device, log_device, &Options { scrub: false, ..options.clone() }, Writer::Nobody)?;
+        in_part(&without_data, 0.0, 0.5, |options| look(device, log_device, options, Writer::Nobody))?;
     let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
     if unknown != 0 {
         return Err(Incompatible::Features { bits: unknown }.into());
@@ -62,29 +65,41 @@ pub(crate) fn repair(
         if !options.scrub {
             return Ok(report);
         }
-        let scrubbed = look(device, log_device, options, Writer::Nobody)?;
+        let scrubbed = in_part(options, 0.5, end, |options| look(device, log_device, options, Writer::Nobody))?;
         if !options.accept_contents || scrubbed.wrong_data.is_empty() {
             return Ok(scrubbed.report);
         }
         report = scrubbed.report;
         if superblock.state.get() == seam::STATE_IN_USE {
             // The table goes home by other hands than the log's: nothing may be left in it that could be laid over.
-            report.actions = Repair::run(device, log_device, superblock, options)?;
+            report.actions =
+                in_part(options, end, 0.9, |options| Repair::run(device, log_device, superblock, options))?;
         }
-        return accepted(device, log_device, options, report, &scrubbed.wrong_data);
+        return in_part(options, 0.9, 1.0, |options| {
+            accepted(device, log_device, options, report, &scrubbed.wrong_data)
+        });
     }
     if options.leave_unreadable && report.unreadable_blocks > 0 {
         return Ok(report);
     }
-    report.actions = Repair::run(device, log_device, superblock, options)?;
-    let after = look_again(device, log_device, options)?;
+    report.actions = in_part(options, 0.5, 0.7, |options| Repair::run(device, log_device, superblock, options))?;
+    let after = in_part(options, 0.7, end, |options| look_again(device, log_device, options))?;
     if options.accept_contents && !after.wrong_data.is_empty() {
         let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
         report.findings.extend(told);
         report.finding_count += after.wrong_data.len() as u64;
-        return accepted(device, log_device, options, report, &after.wrong_data);
+        return in_part(options, end, 1.0, |options| accepted(device, log_device, options, report, &after.wrong_data));
     }
     Ok(repaired(report, after.report))
+}
+
+/// Does a part of the whole, whose progress goes from one fraction to another.
+fn in_part<T>(options: &Options<'_>, from: f64, to: f64, run: impl FnOnce(&Options<'_>) -> T) -> T {
+    let progress = |part: Progress| {
+        let fraction = from + (to - from) * part.fraction;
+        options.progress.is_none_or(|progress| progress(Progress { fraction, ..part }))
+    };
+    run(&Options { progress: Some(&progress), ..options.clone() })
 }
 
 /// A look at what a repair has left.
@@ -151,7 +166,7 @@ mod state {
 /// Most sentences about what was done.
 const ACTIONS_MAX: usize = 1000;
 
-struct Repair {
+struct Repair<'a> {
     reader: Arc<Reader>,
     superblock: Superblock,
     geometry: Geometry,
@@ -181,6 +196,12 @@ struct Repair {
     has_xattr: bool,
     has_acl: bool,
     actions: Vec<String>,
+    progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
+    /// What was told of it last.
+    told: f64,
+    /// How many directories there are, and how many have been visited.
+    directories: u64,
+    visited: u64,
     /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
     data: Blocks,
     unvouched: Blocks,
@@ -212,13 +233,13 @@ impl Chunk {
     }
 }
 
-impl Repair {
+impl<'a> Repair<'a> {
     /// Replays the log, makes it empty, and gets ready.
     fn start(
         device: &Arc<dyn BlockDevice>,
         log_device: Option<&Arc<dyn BlockDevice>>,
         superblock: Superblock,
-        options: &Options<'_>,
+        options: &Options<'a>,
     ) -> Result<Self, CheckError> {
         let geometry = superblock.geometry();
         let mut actions = Vec::new();
@@ -263,6 +284,10 @@ impl Repair {
             changed: Vec::new(),
             left: Vec::new(),
             at_hand: None,
+            progress: options.progress,
+            told: 0.0,
+            directories: 0,
+            visited: 0,
             free_run: (0, 0),
             spare_group: 0,
             kept_shift: KEPT_SHIFT,
@@ -290,7 +315,7 @@ impl Repair {
         device: &Arc<dyn BlockDevice>,
         log_device: Option<&Arc<dyn BlockDevice>>,
         superblock: Superblock,
-        options: &Options<'_>,
+        options: &Options<'a>,
     ) -> Result<Vec<String>, CheckError> {
         let mut repair = Self::start(device, log_device, superblock, options)?;
         repair.write_all()?;
@@ -357,6 +382,20 @@ impl Repair {
         let mut buf = self.reader.new_buffer();
         buf[..Superblock::SIZE].copy_from_slice(sb.as_bytes());
         write(&self.reader, block, &mut buf)
+    }
+
+    /// Tells how far the repair is, a thousand times at most. It goes on whatever the answer is, to a volume that is whole: the
+    /// look after it will ask again.
+    fn tick(&mut self, phase: &'static str, done: u64, total: u64, from: f64, to: f64) {
+        const STEP: f64 = 0.001;
+        let part = done as f64 / total.max(1) as f64;
+        let fraction = from + (to - from) * part.min(1.0);
+        if let Some(progress) = self.progress
+            && fraction >= self.told + STEP
+        {
+            self.told = fraction;
+            progress(Progress { phase, fraction });
+        }
     }
 
     fn act(&mut self, what: impl Into<String>) {

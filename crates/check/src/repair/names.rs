@@ -60,9 +60,10 @@ struct Pass {
     room_head: u32,
 }
 
-impl Repair {
+impl Repair<'_> {
     /// Reads every directory that the root leads to; what cannot be an entry goes.
     pub(super) fn walk_names(&mut self) -> Result<(), CheckError> {
+        self.directories = self.items.iter().filter(|item| item.file_type == DIR_TYPE).count() as u64;
         let root = Ino(self.superblock.root_ino.get());
         let is_dir = self.item(root).is_some_and(|item| item.file_type == DIR_TYPE);
         if !is_dir {
@@ -96,6 +97,8 @@ impl Repair {
             Some(item) if item.state & state::VISITED == 0 => item.state |= state::VISITED,
             _ => return Ok(()),
         }
+        self.visited += 1;
+        self.tick("repairing names", self.visited, self.directories, 0.5, 0.8);
         let raw = self.raw(directory)?;
         let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
         match raw.fork_code() {

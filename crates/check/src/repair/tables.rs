@@ -17,7 +17,7 @@ use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
 use std::collections::BTreeMap;
 
-impl Repair {
+impl Repair<'_> {
     /// The written blocks of files, on a volume with checksums.
     pub(super) fn find_data(&mut self) -> Result<(), CheckError> {
         if self.geometry.has_checksums {
