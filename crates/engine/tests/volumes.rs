@@ -3,8 +3,10 @@
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{Access, BlockDevice, FileDevice, MemoryDevice};
 use myriad_engine::{
-    Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
+    AllocateMode, Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
+    RenameMode,
 };
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 fn device(size: u64) -> Arc<MemoryDevice> {
@@ -521,4 +523,60 @@ fn a_log_has_a_largest_size() {
     fs.session(Cred::root()).create("file", 0o644).unwrap();
     fs.close().unwrap();
     assert_sound(&device, Some(log));
+}
+
+/// What is written in any order within memory lies in one piece: blocks are chosen when all of it is known. Chosen at each
+/// write, they lie in the order of the writes.
+#[test]
+fn random_writes_within_memory_lie_in_one_piece() {
+    const BLOCKS: usize = 512;
+    for (allocation, requests) in [(Allocation::Delayed, 1..6), (Allocation::AtWrite, 200..2 * BLOCKS as u64)] {
+        let device = formatted(64 << 20, &MkfsOptions::default());
+        let fs = open(&device, MountOptions { allocation, cache_size: 32 << 20, ..quiet() });
+        let session = fs.session(Cred::root());
+        let file = session.open("file", WRITE).unwrap();
+        // 211 is prime to the number of blocks: each once.
+        for block in (0..BLOCKS).map(|i| i * 211 % BLOCKS) {
+            assert_eq!(file.write_at(&[block as u8; 4096], block as u64 * 4096).unwrap(), 4096);
+        }
+        file.sync().unwrap();
+        fs.drop_caches().unwrap();
+        let mut content = vec![0; BLOCKS * 4096];
+        let before = device.counters().reads;
+        assert_eq!(file.read_at(&mut content, 0).unwrap(), content.len());
+        let reads = device.counters().reads - before;
+        assert!(requests.contains(&reads), "{allocation:?}: {reads} requests for {BLOCKS} blocks");
+        for (block, content) in content.chunks(4096).enumerate() {
+            assert!(content.iter().all(|&byte| byte == block as u8), "block {block}");
+        }
+    }
+}
+
+/// With `discard` the image gets its holes back when files go, or parts of them; without, it stays as large as it was.
+#[test]
+fn an_image_becomes_sparse_again_with_discard_only() {
+    for discard in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        Fs::format(&path, Some(64 << 20), &MkfsOptions::default()).unwrap();
+        let fs = Fs::open(&path, MountOptions { discard, ..quiet() }).unwrap();
+        let session = fs.session(Cred::root());
+        let used = || {
+            // What an epoch frees is given back once it is durable.
+            for _ in 0..2 {
+                fs.sync().unwrap();
+            }
+            path.metadata().unwrap().blocks() * 512
+        };
+        let file = session.open("punched", WRITE).unwrap();
+        file.write_at(&vec![7; 8 << 20], 0).unwrap();
+        session.open("removed", WRITE).unwrap().write_at(&vec![7; 8 << 20], 0).unwrap();
+        let full = used();
+        assert!(full > 16 << 20, "{full}");
+        file.allocate(AllocateMode::Punch, 1 << 20, 6 << 20).unwrap();
+        session.unlink("removed").unwrap();
+        let left = used();
+        let given_back = full.saturating_sub(left);
+        assert!(if discard { given_back > 13 << 20 } else { given_back < 1 << 20 }, "{full} to {left} bytes");
+    }
 }
