@@ -288,7 +288,7 @@ impl Cp {
                     true => volume.session().lstat(&place.path).at(place)?,
                     false => volume.session().stat(&place.path).at(place)?,
                 };
-                Ok(volume_tree::read(|| session(volume), stat.node(), place.clone()))
+                Ok(volume_tree::read(|| session(volume), stat.node(), place.clone(), false))
             }
         }
     }

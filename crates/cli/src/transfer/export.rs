@@ -169,15 +169,16 @@ impl Export {
     }
 
     fn feed(&self, volume: &Opened) -> Result<Feed> {
+        let count = std::io::stderr().is_terminal();
         match volume {
             Opened::Here(volume) => {
                 let node = volume.session().resolve(&self.source.path).at(&self.source)?;
-                Ok(volume_tree::read(|| session(volume), node, self.source.clone()))
+                Ok(volume_tree::read(|| session(volume), node, self.source.clone(), count))
             }
             Opened::Mounted(mounted) => {
                 let path = mounted.files.host_path(&self.source.path, true).at(&self.source)?;
                 // What is mounted inside is not the volume's.
-                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, ..Default::default() })
+                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, count, image: None })
             }
         }
     }
