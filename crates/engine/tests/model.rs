@@ -31,6 +31,7 @@ fn vary(setup: &mut Setup, seed: u64) {
     options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);
     options.discard = rng.percent(20);
     setup.data_checksums = rng.percent(40);
+    setup.vary_log(&mut rng);
 }
 
 fn look_at_closed(devices: &Devices) {
@@ -42,7 +43,7 @@ fn look_at_closed(devices: &Devices) {
 /// Runs the steps on a fresh volume and on the model.
 fn compare(setup: &Setup, way: Way, steps: &[Step]) -> Result<(), String> {
     catch(|| {
-        let device = Devices::from(Arc::new(setup.format()));
+        let device = setup.format_devices();
         let mut engine = Engine::open(setup, device.clone(), way).map_err(|error| error.to_string())?;
         engine.on_remount = Some(look_at_closed);
         let fresh = settled(&engine)?;

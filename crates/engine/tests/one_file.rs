@@ -10,7 +10,6 @@ use myriad_sim::pattern;
 use myriad_sim::rng::{self, Rng};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The file's largest size, and the longest operation's, as fsx is run by `scripts/suites`.
 const SIZE_MAX: u64 = 1 << 20;
@@ -93,7 +92,7 @@ fn open_file(fs: &Fs) -> Result<File, String> {
 
 impl Exerciser {
     fn new(setup: Setup) -> Result<Self, String> {
-        let devices = Devices::from(Arc::new(setup.format()));
+        let devices = setup.format_devices();
         let fs = setup.open(devices.clone()).map_err(said("opening the volume"))?;
         let file = open_file(&fs)?;
         Ok(Self { setup, devices, open: Some((fs, file)), expected: Vec::new(), tag: 0 })
@@ -238,6 +237,8 @@ fn exercise(block_size: u32, seed: u64, count: usize) -> Outcome {
     setup.options.background = rng.percent(30);
     setup.options.cache_size = *rng.pick(&[4 << 20, 32 << 20]);
     setup.options.discard = rng.percent(20);
+    // Drawn apart, so that a seed's operations stay what they are.
+    setup.vary_log(&mut Rng::new(!seed));
     let mut last = VecDeque::new();
     let outcome = catch(|| {
         let mut exerciser = Exerciser::new(setup)?;

@@ -3,6 +3,7 @@
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
 use myriad_engine::{Clock, Fs, MkfsOptions, MountOptions, Order};
+use myriad_sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -93,6 +94,23 @@ impl Setup {
         let external = log.clone().map(|log| log as Arc<dyn BlockDevice>);
         Fs::format_device(main.clone(), external, &self.mkfs_options()).expect("mkfs on memory");
         (main.clone_image(), log.map(|log| log.clone_image()))
+    }
+
+    /// The devices of a fresh volume.
+    pub fn format_devices(&self) -> Devices {
+        let (main, log) = self.format_all();
+        Devices { main: Arc::new(main), log: log.map(|log| Arc::new(log) as Arc<dyn BlockDevice>) }
+    }
+
+    /// Now and then: without order, without a log, or with the log on a device of its own.
+    pub fn vary_log(&mut self, rng: &mut Rng) {
+        if rng.percent(30) {
+            self.order = Order::None;
+            self.log_size = rng.percent(50).then_some(0);
+        }
+        if self.log_size.is_none() && rng.percent(30) {
+            self.log_device_size = Some(8 << 20);
+        }
     }
 
     pub fn open(&self, devices: impl Into<Devices>) -> engine::Result<Fs> {
