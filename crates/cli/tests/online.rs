@@ -70,6 +70,17 @@ fn a_busy_mount_is_sound_at_every_moment() {
     place.assert_sound();
 }
 
+/// A check that came right after another was refused: the daemon still held the other's moment.
+#[test]
+fn checks_follow_each_other() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    for _ in 0..20 {
+        place.line("fsck --online mnt").expect(0, &["sound"]);
+    }
+    place.umount();
+}
+
 /// Blocks of a kind that `wanted` takes, by their headers; some may be left from before, and free.
 fn find_blocks(image: &File, wanted: impl Fn(BlockKind, u64) -> bool) -> Vec<u64> {
     let mut block = [0; 4096];

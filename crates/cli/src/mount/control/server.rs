@@ -204,7 +204,10 @@ impl Shared {
         let block_size = self.mounted.handle.fs().info().block_size;
         let value = json!({ "log_position": held.lsn.0, "time": held.time, "block_size": block_size });
         stream.write_all(reply(Ok(value)).as_bytes())?;
-        wait_for_end(stream)
+        let result = wait_for_end(&mut stream);
+        // Before the connection: a peer that waits for its end may ask for the next moment.
+        drop(held);
+        result
     }
 
     /// Sends a line for each request of the kernel until the peer hangs up.
@@ -217,7 +220,7 @@ impl Shared {
             let sink = stream.try_clone()?;
             sink.set_nonblocking(true)?;
             self.mounted.handle.set_request_log(Some(Box::new(Lossy::new(sink))));
-            wait_for_end(stream)
+            wait_for_end(&mut stream)
         })();
         self.mounted.handle.set_request_log(None);
         self.is_logging.store(false, Ordering::Release);
@@ -232,7 +235,7 @@ fn device_number(file: &File) -> io::Result<String> {
 }
 
 /// Returns once the peer has closed its end.
-fn wait_for_end(mut stream: UnixStream) -> io::Result<()> {
+fn wait_for_end(stream: &mut UnixStream) -> io::Result<()> {
     loop {
         match stream.read(&mut [0]) {
             Ok(0) => return Ok(()),

@@ -17,10 +17,12 @@ use myriad_fuse::{mounts, real_path};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::Shutdown;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Moments that may be given up before the volume counts as too busy.
 const MOMENTS_MAX: u32 = 3;
@@ -93,6 +95,7 @@ pub fn check_mounted(
             let what = format!("process {}, which had it mounted, ended during the check", status.pid);
             return Err(Failure::new(name, what, "run it again: mounted or not, it is another state now").into());
         }
+        let_go(connection);
         match looked {
             Online::Checked(report) => {
                 let moment = json!({ "log_position": position, "time": time });
@@ -120,6 +123,17 @@ fn file_for_images(room: u64) -> Result<File> {
         let what = format!("no file for before-images: {}", crate::failure::host_error(&error));
         Failure::new(image_name(&path), what, "name another directory in TMPDIR, or less --room").into()
     })
+}
+
+/// Ends the moment, and waits until the daemon has: whoever checks next would be refused, for somebody holds one.
+fn let_go(mut connection: UnixStream) {
+    /// The daemon may wait for a checkpoint.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let asked = connection.set_nonblocking(false).and_then(|()| connection.set_read_timeout(Some(PATIENCE)));
+    if asked.and_then(|()| connection.shutdown(Shutdown::Write)).is_ok() {
+        // Its end of the connection, or an error: either way there is no more to be done.
+        let _ = connection.read(&mut [0]);
+    }
 }
 
 /// Whether the daemon has kept its end open; it says nothing there.
