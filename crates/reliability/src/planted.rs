@@ -17,8 +17,11 @@ pub struct Finding {
     pub replays: bool,
 }
 
+/// Looks, and says what it found.
+type Look = fn() -> Vec<String>;
+
 /// Those who look, in this order: the cheapest first.
-const FINDERS: [(&str, fn() -> Vec<String>); 6] = [
+const FINDERS: [(&str, Look); 6] = [
     ("sequences of one operation", || explore(runs(Class::One, Amount::Short))),
     ("faults", || inject(&campaign::Counts::default(), &[1, 2], 2, || false)),
     ("sequences of two operations", || explore(runs(Class::Two, Amount::Short))),
