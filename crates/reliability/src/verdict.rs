@@ -1,7 +1,7 @@
 //! What the checker says of a volume, and panics as errors.
 
 use crate::setup::Devices;
-use myriad_check::{Options, check};
+use myriad_check::{Options, Totals, check};
 
 /// The checker has nothing to say about the volume, nor about the data in it if that has checksums.
 pub fn check_silent(devices: &Devices) -> Result<(), String> {
@@ -22,8 +22,8 @@ pub fn finds(devices: &Devices, number: u32) -> bool {
     report.is_ok_and(|report| report.findings.iter().any(|finding| finding.number == number))
 }
 
-/// Check may repair, take the data as it is, and begin a new log; afterwards it has nothing to say.
-pub fn repair(devices: &Devices) -> Result<(), String> {
+/// Check may repair, take the data as it is, and begin a new log; afterwards it has nothing to say. What there is then.
+pub fn repair(devices: &Devices) -> Result<Totals, String> {
     let options =
         Options { threads: 1, repair: true, scrub: true, accept_contents: true, new_log: true, ..Options::default() };
     let report =
@@ -32,7 +32,8 @@ pub fn repair(devices: &Devices) -> Result<(), String> {
         let shown = report.remaining.iter().take(10).map(|finding| format!("\n  {finding}"));
         return Err(format!("{} things remain after repair:{}", report.remaining_count, shown.collect::<String>()));
     }
-    check_silent(devices)
+    check_silent(devices)?;
+    Ok(report.totals)
 }
 
 /// Runs `work`; a panic becomes an error with its message.

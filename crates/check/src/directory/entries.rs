@@ -15,7 +15,7 @@ pub(crate) struct Entry<'a> {
     pub tag: u32,
 }
 
-/// What is impossible about an entry, and where. Nothing after it can be read.
+/// What is impossible about an entry, and where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BadEntry {
     pub offset: u32,
@@ -39,16 +39,10 @@ pub(crate) fn parse(bytes: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, BadE
 /// The entry at an offset.
 pub(crate) fn entry_at(bytes: &[u8], at: usize) -> Result<Entry<'_>, BadEntry> {
     let bad = |field, value| Err(BadEntry { offset: at as u32, field, value });
+    let length = length_at(bytes, at)?;
     let rest = &bytes[at..];
-    if rest.len() < EntryHeader::SIZE {
-        return bad("room", rest.len() as u64);
-    }
     let header = EntryHeader::read(rest);
-    let length = usize::from(header.length.get());
     let name_len = usize::from(header.name_len);
-    if length % 8 != 0 || length < EntryHeader::SIZE || length > rest.len() {
-        return bad("length", length as u64);
-    }
     let ino = Ino(header.ino.get());
     if ino.is_none() {
         return Ok(Entry { offset: at as u32, length: length as u16, ino, name: &[], file_type: 0, tag: 0 });
@@ -62,6 +56,20 @@ pub(crate) fn entry_at(bytes: &[u8], at: usize) -> Result<Entry<'_>, BadEntry> {
     }
     let (file_type, tag) = (header.file_type, header.tag.get());
     Ok(Entry { offset: at as u32, length: length as u16, ino, name, file_type, tag })
+}
+
+/// Bytes of the entry at an offset: where the next one begins, whatever else is wrong with it.
+pub(crate) fn length_at(bytes: &[u8], at: usize) -> Result<usize, BadEntry> {
+    let bad = |field, value| Err(BadEntry { offset: at as u32, field, value });
+    let rest = &bytes[at..];
+    if rest.len() < EntryHeader::SIZE {
+        return bad("room", rest.len() as u64);
+    }
+    let length = usize::from(EntryHeader::read(rest).length.get());
+    if length % 8 != 0 || length < EntryHeader::SIZE || length > rest.len() {
+        return bad("length", length as u64);
+    }
+    Ok(length)
 }
 
 /// Name of the entry at an offset, if one can be read there.

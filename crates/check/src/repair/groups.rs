@@ -1,7 +1,12 @@
 //! Repair, last part: inode trees, free space, headers and the superblock's counts, all from what is owned.
+//!
+//! A new inode tree never lies where the old one does, and is durable before the header names it: power lost in between
+//! leaves the one or the other whole. A mixture could look sound and lack chunks, and what a search finds in place of a tree
+//! are also inodes that are long gone. Trees of free space are derived each time, from nothing that they say.
 
 use super::build::{node_count, write, write_tree};
 use super::{Chunk, Repair};
+use crate::context::is_tree_block;
 use crate::run::CheckError;
 use crate::space::free_by_region;
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS};
@@ -9,6 +14,9 @@ use myriad_format::group::{FIRST_BY_START_BLOCK, FIXED_BLOCKS, GroupHeader, HEAD
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, header};
 use zerocopy::IntoBytes;
+
+/// Headers that wait for one flush: a block of memory each.
+const HEADERS_AT_ONCE: usize = 256;
 
 /// A group's inodes, counted.
 #[derive(Default)]
@@ -20,8 +28,17 @@ struct Inodes {
 impl Repair<'_> {
     pub(super) fn write_groups(&mut self) -> Result<(), CheckError> {
         let mut free = 0;
+        let mut headers = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
-            free += self.write_group(ag)?;
+            let (header, free_blocks) = self.write_trees(ag)?;
+            free += free_blocks;
+            headers.push((ag, header));
+            if headers.len() == HEADERS_AT_ONCE || ag.0 + 1 == self.ag_used {
+                self.flush()?;
+                for (ag, mut header) in headers.drain(..) {
+                    write(&self.reader, self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)), &mut header)?;
+                }
+            }
             self.tick("repairing space", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.8, 1.0);
         }
         for ag in self.ag_used..self.geometry.ag_count {
@@ -37,8 +54,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Writes a group's trees and header; its free blocks.
-    fn write_group(&mut self, ag: AgNo) -> Result<u64, CheckError> {
+    /// Writes a group's trees; the header that is to name them, and its free blocks.
+    fn write_trees(&mut self, ag: AgNo) -> Result<(Vec<u8>, u64), CheckError> {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let blocks = self.geometry.blocks_in(ag);
         let block_size = self.reader.block_size();
@@ -49,19 +66,35 @@ impl Repair<'_> {
 
         // Nodes come from the fixed blocks first, then from the group. How many the free-space trees need depends on what is
         // free, which taking them changes: take until there are enough.
-        let mut places: Vec<FsBlock> =
-            (FIRST_BY_START_BLOCK..FIXED_BLOCKS).rev().map(|at| first.offset_by(u64::from(at))).collect();
+        let (mut old_fixed, mut old): (Vec<_>, Vec<_>) = self
+            .inode_trees
+            .range(first..first.offset_by(u64::from(blocks)))
+            .partition(|&&node| is_tree_block(self.geometry.ag_block_of(node)));
+        let fixed = (FIRST_BY_START_BLOCK..FIXED_BLOCKS).rev().map(|at| first.offset_by(u64::from(at)));
+        let mut places: Vec<FsBlock> = fixed.filter(|block| !old_fixed.contains(block)).collect();
         let chunk_nodes = node_count(INODE_CHUNKS, inodes.records.len() / ChunkRecord::SIZE, block_size);
         let mut free;
         loop {
+            // The old tree's blocks are free as soon as the header names the new one, and not yet.
+            old.iter().for_each(|&node| self.blocks.release(node, 1));
             free = self.free_extents(ag);
+            old.iter().for_each(|&node| _ = self.blocks.claim(node, 1));
             let nodes =
                 node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
             if places.len() >= chunk_nodes + nodes {
                 break;
             }
-            places.insert(0, self.take(Some(ag))?);
+            match self.take(Some(ag)) {
+                Ok(block) => places.insert(0, block),
+                Err(error) if old.is_empty() && old_fixed.is_empty() => return Err(error),
+                Err(_) => {
+                    self.forget_header(ag)?;
+                    places.extend(old.drain(..).chain(old_fixed.drain(..)));
+                }
+            }
         }
+        old.into_iter().for_each(|node| self.blocks.release(node, 1));
+        old_fixed.into_iter().for_each(|node| places.insert(0, node));
         let take = |places: &mut Vec<FsBlock>| {
             places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
         };
@@ -155,8 +188,17 @@ impl Repair<'_> {
             summary.free_blocks.set(free);
             summary.directories.set(directories);
         }
-        write(&self.reader, at, &mut buf)?;
-        Ok(free_blocks)
+        Ok((buf, free_blocks))
+    }
+
+    /// Where a group is too full for two inode trees, the new one has to be written over the old one, and no header may name a
+    /// mixture. Until it names the new one, a search has to find the group's inodes.
+    fn forget_header(&mut self, ag: AgNo) -> Result<(), CheckError> {
+        let block = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+        let offset = block.0 << self.geometry.block_bits;
+        let zeros = self.reader.new_buffer();
+        self.reader.write_raw(block, &zeros).map_err(|source| CheckError::Io { op: "write", offset, source })?;
+        self.flush()
     }
 
     /// Records of a group's chunks, with masks from their blocks. A chunk without inodes is given up.

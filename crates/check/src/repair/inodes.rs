@@ -3,6 +3,7 @@
 use super::build::{write, write_tree};
 use super::{Chunk, Item, Repair, state};
 use crate::attributes::{ACL_NAMES, chain_root};
+use crate::context::is_tree_block;
 use crate::extents::{Map, map_of};
 use crate::inodes::decode_chunk;
 use crate::io::Damage;
@@ -113,6 +114,9 @@ impl Repair<'_> {
             self.take_block(block, false)?;
         }
         self.items.sort_unstable_by_key(|item| item.ino);
+        // What nobody else has of the old trees stays as it is until the headers name new ones.
+        let (blocks, geometry) = (&self.blocks, &self.geometry);
+        self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
         Ok(())
     }
 
@@ -138,6 +142,10 @@ impl Repair<'_> {
             Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
         walk(&self.reader, &tree, &mut salvage);
         complete &= !salvage.damaged;
+        let Salvage { followed, .. } = salvage;
+        let is_inside =
+            |node: &FsBlock| self.geometry.ag_of(*node) == ag && self.geometry.ag_block_of(*node).0 > HEADER_BLOCK;
+        self.inode_trees.extend(followed.into_iter().filter(is_inside));
         let mut end = 0;
         for mut record in records {
             // The masks are rebuilt; only the extent matters here.
@@ -167,14 +175,15 @@ impl Repair<'_> {
         complete
     }
 
-    /// Looks at every block of a group for inode blocks that no known chunk has.
+    /// Looks at every block of a group for inode blocks that no known chunk has: torn ones, too, for a repair that was cut
+    /// short may have torn what it had found.
     fn search_chunks(&mut self, ag: AgNo) {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let mut run: Option<(FsBlock, u32)> = None;
         let mut runs = Vec::new();
         for at in u64::from(self.geometry.first_data_block(ag))..u64::from(self.geometry.blocks_in(ag)) {
             let block = first.offset_by(at);
-            let is_inodes = self.blocks.first_in(block, 1).is_none() && self.state_of(block) == Found::Sound;
+            let is_inodes = self.blocks.first_in(block, 1).is_none() && self.state_of(block) != Found::Lost;
             run = match run {
                 Some((start, count)) if is_inodes && count < 64 => Some((start, count + 1)),
                 ended => {

@@ -14,8 +14,8 @@
 //!   1. An entry never moves: cookies and identities stay valid.
 //!   2. No block is allocated before every inode's blocks are known.
 //!   3. Power lost at any point leaves a volume that the next repair can work on: inode blocks and entries are changed in
-//!      place, sector by sector sound; trees and indexes are never needed to find them; and until all is durable, the
-//!      volume is marked as in use.
+//!      place, sector by sector sound; trees and indexes are never needed to find them, and a group's old inode tree is
+//!      there until the new one is; and until all is durable, the volume is marked as in use.
 //!   4. An inode in the block at hand names no block that is not durable: it may be written at any time, before or after
 //!      what was written since the last flush. What it named before it was changed is nobody else's until that is durable.
 //!
@@ -175,6 +175,8 @@ struct Repair<'a> {
     blocks: Blocks,
     /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
     chunks: BTreeMap<FsBlock, Chunk>,
+    /// Nodes of the inode trees that were found, which are nobody else's.
+    inode_trees: BTreeSet<FsBlock>,
     /// Ascending by number.
     items: Vec<Item>,
     /// File maps to be written anew.
@@ -278,6 +280,7 @@ impl<'a> Repair<'a> {
             ag_used,
             blocks: Blocks::new(),
             chunks: BTreeMap::new(),
+            inode_trees: BTreeSet::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
             orphans: BTreeSet::new(),

@@ -3,7 +3,7 @@
 use super::build::{Record, write, write_index};
 use super::inodes::{BuiltTree, set_map};
 use super::{Item, Repair, state};
-use crate::directory::entries::{Entry, entry_at};
+use crate::directory::entries::{Entry, entry_at, length_at};
 use crate::directory::position;
 use crate::extents::index_root;
 use crate::io::Damage;
@@ -276,27 +276,31 @@ impl Repair<'_> {
         Ok(true)
     }
 
-    /// Puts packed entries right in place; how many bytes of them can be kept.
+    /// Puts packed entries right in place; how many bytes of them can be kept. An entry may lie in two sectors of which one
+    /// is older: it goes by itself if it says where the next one begins, and those behind it are held to what torn ones are.
     fn fix_entries(
         &mut self,
         directory: Ino,
         file_block: FileBlock,
         bytes: &mut [u8],
-        is_torn: bool,
+        mut is_torn: bool,
         pass: &mut Pass,
         queue: &mut VecDeque<Ino>,
     ) -> Result<usize, CheckError> {
         let mut at = 0;
         while at < bytes.len() {
-            let Ok(entry) = entry_at(bytes, at) else {
-                // Where the next entry begins cannot be known.
-                self.act(format!(
-                    "directory {directory}: cut entry block {file_block} at byte {}",
-                    at + ENTRIES_OFFSET
-                ));
+            let byte = at + ENTRIES_OFFSET;
+            let Ok(length) = length_at(bytes, at) else {
+                self.act(format!("directory {directory}: cut entry block {file_block} at byte {byte}"));
                 return Ok(at);
             };
-            let length = usize::from(entry.length);
+            let Ok(entry) = entry_at(bytes, at) else {
+                self.act(format!("directory {directory}: dropped what is at byte {byte} of entry block {file_block}"));
+                free_entry(&mut bytes[at..at + length]);
+                is_torn = true;
+                at += length;
+                continue;
+            };
             if entry.ino.is_none() {
                 at += length;
                 continue;
@@ -307,9 +311,7 @@ impl Repair<'_> {
             match self.judge(directory, &entry, hash, is_torn, pass, queue) {
                 Err(why) => {
                     self.act(format!("directory {directory}: dropped {name}: {why}"));
-                    let rest = &mut bytes[at..at + length];
-                    rest[..8].fill(0);
-                    rest[EntryHeader::SIZE - 6..].fill(0);
+                    free_entry(&mut bytes[at..at + length]);
                 }
                 Ok(file_type) => {
                     let ino = entry.ino;
@@ -427,15 +429,17 @@ impl Repair<'_> {
 
     /// Lets directories name their new maps and indexes, which are durable before: power lost in between leaves each as it was
     /// or as it shall be. An index without its contents is no loss, but one that an earlier repair left in its place may count
-    /// fewer entry blocks than there are by now.
+    /// fewer entry blocks than there are by now. A body, which may lie in another sector than its inode, keeps its names until
+    /// the inode is durable that looks for them elsewhere.
     pub(super) fn change_directories(&mut self) -> Result<(), CheckError> {
         if self.changed.is_empty() {
             return Ok(());
         }
         self.flush()?;
+        let mut moved = Vec::new();
         for Changed { ino, map, index_root, live, total } in std::mem::take(&mut self.changed) {
             if self.raw(ino)?.fork_code() == fork::INLINE {
-                self.empty_body(ino)?;
+                moved.push(ino);
             }
             self.change_inode(ino, |raw| {
                 if let Some((extents, tree)) = map {
@@ -446,7 +450,11 @@ impl Repair<'_> {
                 raw.set_block_total(total);
             })?;
         }
-        Ok(())
+        if !moved.is_empty() {
+            self.store_at_hand()?;
+            self.flush()?;
+        }
+        moved.into_iter().try_for_each(|ino| self.empty_body(ino))
     }
 
     /// Takes the data out of an inode's body; attributes, which follow them, move up.
@@ -580,6 +588,9 @@ impl Repair<'_> {
                 Some(_) => {}
                 None => {
                     let ino = self.make_inode(S_IFDIR | 0o700, None)?;
+                    // Before it has a name: what was in its place could come back by it.
+                    self.store_at_hand()?;
+                    self.flush()?;
                     if let Some(item) = self.item(ino) {
                         item.state |= state::NAMED | state::VISITED;
                     }
@@ -805,6 +816,12 @@ impl Repair<'_> {
         }
         Ok(())
     }
+}
+
+/// Leaves nothing of an entry but its length.
+fn free_entry(entry: &mut [u8]) {
+    entry[..8].fill(0);
+    entry[10..].fill(0);
 }
 
 /// Puts a block on the new list of blocks with room, if it has a quarter of itself free; its link.

@@ -63,6 +63,8 @@ pub struct Builder {
     /// Most records of an index leaf.
     pub leaf_limit: usize,
     pub root: Ino,
+    /// Blocks left free after each extent, so that the trees have something to hold.
+    pub gap: u64,
     pub(super) features: u64,
     /// Where the next data block is sought, by group.
     pub(super) next: Vec<u64>,
@@ -93,6 +95,7 @@ impl Builder {
             pending: Vec::new(),
             leaf_limit: 12,
             root: Ino(0),
+            gap: 1,
             features: 0,
             next: (0..shape.ag_used).map(|ag| (u64::from(ag) << geometry.ag_bits) + 200).collect(),
         };
@@ -124,8 +127,7 @@ impl Builder {
         }
         assert!(at + u64::from(count) <= end, "the volume is too small for the test");
         self.used.extend(at..at + u64::from(count));
-        // A gap after each extent, so that the trees have something to hold.
-        self.next[ag as usize] = at + u64::from(count) + 1;
+        self.next[ag as usize] = at + u64::from(count) + self.gap;
         FsBlock(at)
     }
 
@@ -219,6 +221,28 @@ impl Builder {
         let raw = &mut self.node(ino).raw;
         raw.size.set(size);
         raw.set_block_total(blocks + nodes);
+    }
+
+    /// Gives a file all that is free in a group but its last blocks. The nodes of its map are in another group.
+    pub fn fill_up(&mut self, ino: Ino, ag: u32, last: u32, nodes_ag: u32) {
+        let base = u64::from(ag) << self.geometry.ag_bits;
+        let end = self.geometry.blocks_in(AgNo(ag)) - last;
+        let mut extents = Vec::new();
+        let mut at = 0;
+        for (start, length) in self.free_extents(ag) {
+            let length = length.min(end.saturating_sub(start));
+            if length > 0 {
+                let start = base + u64::from(start);
+                self.used.extend(start..start + u64::from(length));
+                extents.push(Extent { file_block: FileBlock(at), start: FsBlock(start), length, unwritten: false });
+                at += u64::from(length);
+            }
+        }
+        let size = at * self.shape.block_size as u64;
+        let nodes = self.map(ino, &extents, nodes_ag, false);
+        let raw = &mut self.node(ino).raw;
+        raw.size.set(size);
+        raw.set_block_total(at + nodes);
     }
 
     /// Writes a file map into the fork; blocks of its tree.

@@ -250,7 +250,7 @@ impl Builder {
     }
 
     /// Start and length, group-relative.
-    fn free_extents(&self, ag: u32) -> Vec<(u32, u32)> {
+    pub(super) fn free_extents(&self, ag: u32) -> Vec<(u32, u32)> {
         let base = u64::from(ag) << self.geometry.ag_bits;
         let mut extents: Vec<(u32, u32)> = Vec::new();
         for block in FIXED_BLOCKS..self.geometry.blocks_in(AgNo(ag)) {

@@ -1,12 +1,14 @@
 //! Repairs that power failed: at any write, and with any of the writes since the last flush lost.
 
-use crate::common::{Builder, SHAPE, SMALL, Shape, sample};
-use crate::{cases, remaining};
+use crate::common::{Builder, Image, SHAPE, SMALL, Shape, sample};
+use crate::{cases, places, remaining};
 use myriad_check::{Options, check};
 use myriad_device::{
     BlockDevice, CrashImages, Event, FaultDevice, FaultOp, FaultSpan, MemoryDevice, OverlayDevice, RecordingDevice,
 };
 use myriad_engine::{Cred, Fs, MountOptions, Session};
+use myriad_format::inode::{InodeBlockHeader, RawInode};
+use myriad_format::{BlockHeader, SLOT_SIZE, header};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,39 +21,52 @@ fn held(device: Arc<dyn BlockDevice>) -> [u64; 4] {
     [totals.entries, totals.directories, totals.inodes, report.scrub.expect("asked for").data_blocks]
 }
 
-/// Power lost in a repair costs nothing that the repair would have kept: what is written in place can be found again, and
-/// what is derived is durable before what it is derived from goes.
-#[test]
-fn a_repair_cut_short_costs_nothing() {
+/// Called with what a power cut leaves, and where it was.
+type Judge<'a> = dyn FnMut(Arc<dyn BlockDevice>, String) + 'a;
+
+/// Damages volumes in every way there is. `cut` repairs each and loses power, over and over, and that costs nothing that a
+/// whole repair would have kept.
+fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>)) {
     let mut failed = Vec::new();
     let mut cuts = 0;
     for shape in [SHAPE, SMALL] {
         for case in cases() {
             let sample = sample(shape);
             (case.damage)(&sample);
-            let clone = || Arc::new(sample.image.device.clone_image());
-            let whole = held(clone());
-            // Each of the first writes, then fewer.
-            for nth in (1..).map(|cut: usize| if cut <= 12 { cut } else { 12 + (cut - 12) * (cut - 12) }) {
-                let image = clone();
-                let device = Arc::new(FaultDevice::new(Arc::clone(&image)));
-                device.fail(FaultOp::Write, nth as u64, FaultSpan::Forever, 5);
-                let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
-                if check(device, None, &options).is_ok() {
-                    break;
-                }
+            let whole = held(Arc::new(sample.image.device.clone_image()));
+            cut(&sample.image.device, &mut |image, what| {
                 cuts += 1;
                 let after = held(image);
                 // A volume that looks whole again keeps its orphans for the engine.
                 if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
-                    let place = format!("{} ({}-byte blocks), write {nth}", case.name, shape.block_size);
+                    let place = format!("{} ({}-byte blocks), {what}", case.name, shape.block_size);
                     failed.push(format!("{place}: {after:?} instead of {whole:?}"));
                 }
-            }
+            });
         }
     }
     assert!(failed.is_empty(), "{} of {cuts} failed\n{}", failed.len(), failed.join("\n"));
     assert!(cuts > 1000, "{cuts}");
+}
+
+/// Each of the first writes fails, then fewer, and all after it.
+fn cut_each_write(device: &MemoryDevice, judge: &mut Judge<'_>) {
+    for nth in (1..).map(|cut: usize| if cut <= 12 { cut } else { 12 + (cut - 12) * (cut - 12) }) {
+        let image = Arc::new(device.clone_image());
+        let device = Arc::new(FaultDevice::new(Arc::clone(&image)));
+        device.fail(FaultOp::Write, nth as u64, FaultSpan::Forever, 5);
+        let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
+        if check(device, None, &options).is_ok() {
+            break;
+        }
+        judge(image, format!("write {nth}"));
+    }
+}
+
+/// What is written in place can be found again, and what is derived is durable before what it is derived from goes.
+#[test]
+fn a_repair_cut_short_costs_nothing() {
+    costs_nothing(cut_each_write);
 }
 
 /// The magics of the blocks that were written, each once; one of a write of anything else, too.
@@ -67,8 +82,8 @@ fn kind(event: &Event) -> u32 {
 }
 
 /// Repairs, with a power cut before each flush and at the end: of what was written since the flush before, all blocks of one
-/// kind are lost, or all of the others. Calls `judge` with what each cut leaves.
-fn cut_each_flush(device: &MemoryDevice, mut judge: impl FnMut(OverlayDevice, String)) {
+/// kind are lost, or all of the others; or every other sector is.
+fn cut_each_flush(device: &MemoryDevice, judge: &mut Judge<'_>) {
     let base = device.clone_image();
     let recorder = Arc::new(RecordingDevice::new(device.clone_image()));
     let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
@@ -81,7 +96,26 @@ fn cut_each_flush(device: &MemoryDevice, mut judge: impl FnMut(OverlayDevice, St
             for is_kept in [false, true] {
                 let keep = events.iter().map(|event| (kind(event) == lost) == is_kept);
                 let image = images.subset(end, keep, None).unwrap();
-                judge(image, format!("{lost:#x} {}, event {end}", if is_kept { "alone" } else { "lost" }));
+                let what = format!("{lost:#x} {}, event {end}", if is_kept { "alone" } else { "lost" });
+                judge(Arc::new(image), what);
+            }
+        }
+        for parity in [0, 1] {
+            let image = images.subset(end, [], None).unwrap();
+            write_sectors(&image, events, |sector| sector % 2 == parity);
+            judge(Arc::new(image), format!("only sectors that leave {parity} by 2, event {end}"));
+        }
+    }
+}
+
+/// Writes those sectors of the events that arrive.
+fn write_sectors(image: &OverlayDevice, events: &[Event], arrives: impl Fn(u64) -> bool) {
+    for event in events {
+        if let Event::Write { offset, bytes } = event {
+            for (at, sector) in (*offset..).step_by(512).zip(bytes.chunks(512)) {
+                if arrives(at / 512) {
+                    image.write(at, sector).unwrap();
+                }
             }
         }
     }
@@ -90,25 +124,7 @@ fn cut_each_flush(device: &MemoryDevice, mut judge: impl FnMut(OverlayDevice, St
 /// As [`a_repair_cut_short_costs_nothing`], with a device that keeps what it was given in a volatile cache.
 #[test]
 fn what_the_cache_of_the_device_loses_costs_nothing() {
-    let mut failed = Vec::new();
-    let mut cuts = 0;
-    for shape in [SHAPE, SMALL] {
-        for case in cases() {
-            let sample = sample(shape);
-            (case.damage)(&sample);
-            let whole = held(Arc::new(sample.image.device.clone_image()));
-            cut_each_flush(&sample.image.device, |image, what| {
-                cuts += 1;
-                let after = held(Arc::new(image));
-                if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
-                    let place = format!("{} ({}-byte blocks), {what}", case.name, shape.block_size);
-                    failed.push(format!("{place}: {after:?} instead of {whole:?}"));
-                }
-            });
-        }
-    }
-    assert!(failed.is_empty(), "{} of {cuts} failed\n{}", failed.len(), failed.join("\n"));
-    assert!(cuts > 1000, "{cuts}");
+    costs_nothing(cut_each_flush);
 }
 
 /// Every path below the root, as the engine lists it.
@@ -137,16 +153,20 @@ fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
 fn keeps_its_paths(shape: Shape, build: impl FnOnce(&mut Builder)) {
     let mut builder = Builder::new(shape);
     build(&mut builder);
-    let image = builder.finish();
+    no_path_is_lost(&builder.finish());
+}
+
+/// Repairs the volume, which has each path after each cut.
+fn no_path_is_lost(image: &Image) {
     let repaired = |device: Arc<dyn BlockDevice>| {
         held(device.clone());
         paths(device)
     };
     let whole = repaired(Arc::new(image.device.clone_image()));
     let mut cuts = 0;
-    cut_each_flush(&image.device, |cut, what| {
+    cut_each_flush(&image.device, &mut |cut, what| {
         cuts += 1;
-        let after = repaired(Arc::new(cut));
+        let after = repaired(cut);
         let lost: Vec<&String> = whole.difference(&after).collect();
         assert!(lost.is_empty(), "{what}: lost {lost:?}, left {after:?}");
     });
@@ -167,4 +187,101 @@ fn names_that_move_out_of_an_inode_are_durable_first() {
             builder.node(stray).raw.nlink.set(1);
         });
     }
+}
+
+/// A body that lies in another sector than its inode was emptied by the same write that made the inode look elsewhere.
+#[test]
+fn a_body_keeps_its_names_until_its_inode_is_durable() {
+    keeps_its_paths(SHAPE, |builder| {
+        let root = builder.root;
+        // Its inode ends a sector.
+        let home = builder.dir(root, b"lost+found", 0, builder.small_body());
+        assert_eq!(home.0 * SLOT_SIZE as u64 % 512, 512 - SLOT_SIZE as u64);
+        builder.dir(home, b"a", 0, 0);
+        builder.dir(home, b"b", 0, 0);
+        let stray = builder.inode(0, 0o100644, 0);
+        builder.node(stray).raw.nlink.set(1);
+    });
+}
+
+/// Of an entry that went, the half in one sector arrived: all names behind it were cut off.
+#[test]
+fn a_torn_entry_takes_no_other_with_it() {
+    for (entries, body) in [(30, 0), (5, 20)] {
+        keeps_its_paths(SHAPE, |builder| {
+            let root = builder.root;
+            let twice = builder.dir(root, b"a", 0, 0);
+            let directory = builder.dir(root, b"b", 0, body);
+            for index in 0..entries {
+                builder.link(directory, format!("one more name of a directory {index:060}").as_bytes(), twice);
+                builder.file(directory, format!("file {index:020}").as_bytes(), 0, &[]);
+            }
+        });
+    }
+}
+
+/// The lost+found that was made got its name before its inode was durable: what was deleted came back by that name.
+#[test]
+fn a_new_lost_and_found_is_durable_before_its_name() {
+    let mut builder = Builder::new(SHAPE);
+    let root = builder.root;
+    for index in 0..40 {
+        builder.file(root, format!("file {index}").as_bytes(), 0, &[]);
+    }
+    let stray = builder.inode(0, 0o100644, 0);
+    builder.node(stray).raw.nlink.set(1);
+    let image = builder.finish();
+    // The first free slot is taken by an inode that nothing names and that has no links.
+    let (block, slot) = image.geometry.locate(root).unwrap();
+    image.change(block, |bytes| {
+        RawInode::read_mut(&mut bytes[(slot as usize + 1) * SLOT_SIZE..]).mode.set(0o100644);
+        let head = InodeBlockHeader::read_mut(bytes);
+        assert_eq!(head.free_mask[0] & 7, 4, "the slot after the root's is the first that is free");
+        head.free_mask[0] &= !4;
+        head.free_count.set(head.free_count.get() - 1);
+    });
+    no_path_is_lost(&image);
+}
+
+/// The new inode tree was written over the old one, and the header before it: what a search found in their place were also
+/// inodes that are long gone, and were written later.
+#[test]
+fn an_inode_tree_is_there_at_any_time() {
+    for shape in [SHAPE, SMALL] {
+        let sample = sample(shape);
+        let image = &sample.image;
+        let block = places::inode_block(&sample, sample.small);
+        let free = places::free_block_before(image, block);
+        let mut bytes = image.read(block);
+        BlockHeader::read_mut(&mut bytes).address.set(free.0);
+        header::seal(&mut bytes, 7 << 20);
+        image.write(free, &bytes);
+        image.change_superblock(|superblock| superblock.inodes_used.set(1));
+        let before = image.inode(sample.small).fork;
+        cut_each_flush(&image.device, &mut |cut, what| {
+            held(cut.clone());
+            let (block, slot) = image.geometry.locate(sample.small).unwrap();
+            let mut bytes = vec![0; image.geometry.block_size()];
+            cut.read(block.0 << image.geometry.block_bits, &mut bytes).unwrap();
+            assert_eq!(RawInode::read(&bytes[slot as usize * SLOT_SIZE..]).fork, before, "{what}");
+        });
+    }
+}
+
+/// A full group has no room for an inode tree beside the old one: what it holds is found by a search if power fails.
+#[test]
+fn a_full_group_is_repaired() {
+    let mut builder = Builder::new(SMALL);
+    let root = builder.root;
+    let directory = builder.dir(root, b"many", 1, 0);
+    for index in 0..1000 {
+        builder.file(directory, format!("file {index}").as_bytes(), 0, &[]);
+    }
+    let rest = builder.file(root, b"rest", 1, &[]);
+    // What is left is the tree's and the reserve.
+    builder.fill_up(rest, 0, 17, 1);
+    builder.gap = 0;
+    let image = builder.finish();
+    image.change_superblock(|superblock| superblock.inodes_used.set(1));
+    no_path_is_lost(&image);
 }

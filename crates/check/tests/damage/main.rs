@@ -11,7 +11,7 @@ mod strays;
 
 use common::{Image, SHAPE, SMALL, Sample, Shape, sample};
 use myriad_check::{Options, Report, check};
-use myriad_format::{AgBlock, BlockHeader, BlockKind, FsBlock, header};
+use myriad_format::{BlockHeader, BlockKind, FsBlock, header};
 
 fn look(image: &Image) -> Report {
     check(image.device.clone(), None, &Options::default()).expect("the volume can be checked")
@@ -147,11 +147,7 @@ fn inodes_that_are_gone_take_nothing_from_others() {
         let image = &sample.image;
         let block = places::inode_block(&sample, sample.small);
         let ag = image.geometry.ag_of(block);
-        let first = image.geometry.fs_block(ag, AgBlock(image.geometry.first_data_block(ag)));
-        let log = image.log_place();
-        let is_log = |at: u64| (log.start..log.start + log.length).contains(&(at << image.geometry.block_bits));
-        let is_free = |at: &FsBlock| !is_log(at.0) && image.read(*at).iter().all(|&byte| byte == 0);
-        let free = (first.0..block.0).map(FsBlock).find(is_free).expect("a free block below");
+        let free = places::free_block_before(image, block);
         let mut bytes = image.read(block);
         header::seal(&mut bytes, 7 << 20);
         image.write(block, &bytes);

@@ -1,11 +1,11 @@
 //! Where in a sample volume damage can be done.
 
-use crate::common::Sample;
+use crate::common::{Image, Sample};
 use myriad_format::btree::NodeHeader;
 use myriad_format::dir::{EntryHeader, IndexHeader, IndexRecord, OVERFLOWED};
 use myriad_format::extent::RawExtent;
 use myriad_format::inode::{RawInode, fork};
-use myriad_format::{BlockKind, FsBlock, Ino, SLOT_SIZE};
+use myriad_format::{AgBlock, BlockKind, FsBlock, Ino, SLOT_SIZE};
 
 /// Index root of a directory in blocks.
 pub fn index_root(s: &Sample, ino: Ino) -> FsBlock {
@@ -57,6 +57,17 @@ pub fn change_node(s: &Sample, kind: BlockKind, owner: u64, f: fn(&mut NodeHeade
 
 pub fn inode_block(s: &Sample, ino: Ino) -> FsBlock {
     s.image.geometry.locate(ino).unwrap().0
+}
+
+/// A block of the same group that holds nothing and was never written.
+pub fn free_block_before(image: &Image, block: FsBlock) -> FsBlock {
+    let geometry = &image.geometry;
+    let ag = geometry.ag_of(block);
+    let first = geometry.fs_block(ag, AgBlock(geometry.first_data_block(ag)));
+    let log = image.log_place();
+    let is_log = |at: u64| (log.start..log.start + log.length).contains(&(at << geometry.block_bits));
+    let is_free = |at: &FsBlock| !is_log(at.0) && image.read(*at).iter().all(|&byte| byte == 0);
+    (first.0..block.0).map(FsBlock).find(is_free).expect("a free block below")
 }
 
 pub fn first_extent(raw: &RawInode) -> FsBlock {

@@ -207,7 +207,9 @@ pub(super) fn depth(run: &RunId) -> Depth {
         Class::Random | Class::Aged => Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
         Class::Unordered => Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
     };
-    Depth { bounds, again: FEW, again_percent: 2, before_percent: 10, continue_percent: 3 }
+    // A repair writes more than a recovery, and its states are few.
+    let again_percent = if run.class == Class::Unordered { 10 } else { 2 };
+    Depth { bounds, again: FEW, again_percent, before_percent: 10, continue_percent: 3 }
 }
 
 /// Smallest log of blocks up to 4 KiB.

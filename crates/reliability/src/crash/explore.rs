@@ -7,6 +7,7 @@ use super::trace::{Piece, Trace};
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
 use crate::verdict::{check_silent, repair};
+use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
 use myriad_engine::{Cred, OpenOptions, Order, SetAttr};
 use myriad_sim::compare::{Differ, Rules, hash, text};
@@ -15,7 +16,7 @@ use myriad_sim::model::Model;
 use myriad_sim::op::{Answer, Kind as FileKind, Step};
 use myriad_sim::pattern::mix;
 use myriad_sim::rng::Rng;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -300,20 +301,55 @@ impl Explorer<'_> {
         }
     }
 
-    /// Order none: check can always repair, also after it was interrupted, and what is there can be read.
+    /// Order none: check can always repair, and what is there can be read; a repair that was cut short costs nothing that it
+    /// would have kept.
     fn mend(&self, setup: &Setup, moment: &Moment, choices: Choices, devices: &Devices) -> Result<(), String> {
         if choices.again {
             let devices = fork(devices);
             let recorders = recorders(&devices);
-            repair(&recorded(&recorders))?;
-            self.crash_again(&trace(&devices, &recorders), moment, repair)
-                .map_err(|message| format!("repair cut {message}"))?;
+            let totals = repair(&recorded(&recorders))?;
+            let trace = trace(&devices, &recorders);
+            let whole = Kept::read(setup, &recorded(&recorders), totals)?;
+            let look = |state: &Devices| Kept::read(setup, state, repair(state)?)?.costs_nothing(&whole);
+            self.crash_again(&trace, moment, look).map_err(|message| format!("repair cut {message}"))?;
         }
-        repair(devices)?;
-        let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| error.to_string())?;
-        engine.found().map_err(|error| format!("reading the tree: {error}"))?;
-        engine.close().map_err(|error| error.to_string())?;
+        let totals = repair(devices)?;
+        Kept::read(setup, devices, totals)?;
         check_silent(devices)
+    }
+}
+
+/// What a repair has left.
+struct Kept {
+    totals: Totals,
+    /// Paths and digests of contents. What was moved to a lost+found counts among the totals: which strays lead to others may
+    /// be another time.
+    paths: BTreeMap<Vec<u8>, Option<u64>>,
+}
+
+impl Kept {
+    fn read(setup: &Setup, devices: &Devices, totals: Totals) -> Result<Self, String> {
+        let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| error.to_string())?;
+        let (tree, _) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
+        engine.close().map_err(|error| error.to_string())?;
+        let entries = tree.into_iter().filter(|entry| !entry.path.starts_with(b"lost+found"));
+        Ok(Self { totals, paths: entries.map(|entry| (entry.path, entry.content)).collect() })
+    }
+
+    /// Nothing of `whole` is missing.
+    fn costs_nothing(&self, whole: &Self) -> Result<(), String> {
+        let missing = whole.paths.iter().find(|(path, content)| self.paths.get(*path) != Some(content));
+        if let Some((path, _)) = missing {
+            return Err(format!("{} is lost or changed", path.escape_ascii()));
+        }
+        let counts = |totals: &Totals| [totals.entries, totals.directories, totals.inodes];
+        let (left, wanted) = (counts(&self.totals), counts(&whole.totals));
+        if left.iter().zip(&wanted).any(|(left, wanted)| left < wanted) {
+            return Err(format!(
+                "of entries, directories and inodes there are {left:?}, with a whole repair {wanted:?}"
+            ));
+        }
+        Ok(())
     }
 }
 
