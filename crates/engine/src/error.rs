@@ -6,6 +6,7 @@ use std::io;
 
 pub use rustix::io::Errno;
 
+/// What an operation answers.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A block of file data whose checksum is not that of what was written.
@@ -20,6 +21,7 @@ pub struct DamagedData {
     pub computed: u32,
 }
 
+/// Why an operation failed; [`Error::errno`] is what a system call would have said.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The caller asked for something POSIX says to refuse.

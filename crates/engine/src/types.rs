@@ -20,10 +20,12 @@ impl Cred {
         Self { uid: 0, gid: 0, groups: Vec::new(), umask: 0o022 }
     }
 
+    /// Whether permission checks are passed.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
+    /// Whether `gid` is the group or a supplementary one.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
@@ -90,6 +92,7 @@ impl FileType {
         })
     }
 
+    /// As in a directory entry, `mode >> 12`.
     pub fn code(self) -> u8 {
         self as u8
     }
@@ -126,18 +129,22 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// From the type bits of `mode`.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).expect("stat comes from a checked inode")
     }
 
+    /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type() == FileType::Directory
     }
 
+    /// Whether it is flagged so that its content may only be added to (chattr(1), `a`).
     pub fn is_append_only(&self) -> bool {
         self.flags & myriad_format::inode::flag::APPEND != 0
     }
 
+    /// The file that these are attributes of.
     pub fn node(&self) -> Node {
         Node { ino: self.ino, generation: self.generation }
     }

@@ -98,18 +98,24 @@ impl Session {
         self.at_path(path.as_path_bytes(), true, |node| self.set_attr_node(node, attr))
     }
 
+    /// Value of an extended attribute, whose name has its namespace (`user.`, `trusted.`, `security.`, `system.`); ENODATA if
+    /// there is none. This and the next three follow a final symbolic link.
     pub fn get_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<Vec<u8>> {
         self.at_path(path.as_path_bytes(), true, |node| self.get_xattr_node(node, name))
     }
 
+    /// Sets an extended attribute: a name of up to 255 bytes (ERANGE), a value of up to 65 536 (E2BIG). ENOSPC if all of a
+    /// file's attributes together would take more than 1 MiB.
     pub fn set_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.at_path(path.as_path_bytes(), true, |node| self.set_xattr_node(node, name, value, mode))
     }
 
+    /// Names of the extended attributes that the session may see.
     pub fn list_xattr(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<Vec<u8>>> {
         self.at_path(path.as_path_bytes(), true, |node| self.list_xattr_node(node))
     }
 
+    /// Removes an extended attribute; ENODATA if there is none.
     pub fn remove_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8]) -> Result<()> {
         self.at_path(path.as_path_bytes(), true, |node| self.remove_xattr_node(node, name))
     }
@@ -121,6 +127,7 @@ impl Session {
 
     // ---- by node ----
 
+    /// Attributes of a file; ESTALE if it is gone.
     pub fn stat_node(&self, node: Node) -> Result<Stat> {
         self.ops().stat_node(node)
     }
@@ -151,22 +158,27 @@ impl Session {
         }
     }
 
+    /// As [`Session::get_xattr`].
     pub fn get_xattr_node(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
         self.ops().get_xattr(node, name)
     }
 
+    /// As [`Session::set_xattr`].
     pub fn set_xattr_node(&self, node: Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.ops().set_xattr(node, name, value, mode)
     }
 
+    /// As [`Session::list_xattr`].
     pub fn list_xattr_node(&self, node: Node) -> Result<Vec<Vec<u8>>> {
         self.ops().list_xattr(node)
     }
 
+    /// As [`Session::remove_xattr`].
     pub fn remove_xattr_node(&self, node: Node, name: &[u8]) -> Result<()> {
         self.ops().remove_xattr(node, name)
     }
 
+    /// As [`Session::access`].
     pub fn access_node(&self, node: Node, mask: u8) -> Result<()> {
         self.ops().access(node, mask)
     }

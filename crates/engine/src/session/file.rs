@@ -23,15 +23,17 @@ impl File {
         self.session.volume()
     }
 
+    /// The file itself, for operations by node.
     pub fn node(&self) -> Node {
         self.file.node()
     }
 
+    /// Its attributes now.
     pub fn stat(&self) -> Result<Stat> {
         self.session.stat_node(self.node())
     }
 
-    /// Leaves the file open without this handle, until [`Fs::release`].
+    /// Leaves the file open without this handle, until [`Fs::release`](super::Fs::release).
     pub fn hold(self) -> Node {
         self.file.opens.fetch_add(1, Ordering::AcqRel);
         self.node()

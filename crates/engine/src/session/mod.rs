@@ -46,10 +46,12 @@ pub struct Session {
 static NEXT_SESSION: AtomicU64 = AtomicU64::new(1);
 
 impl Session {
+    /// The volume that it is a view of.
     pub fn fs(&self) -> &Fs {
         &self.fs
     }
 
+    /// The user whose view it is.
     pub fn cred(&self) -> &Cred {
         &self.cred
     }

@@ -41,6 +41,7 @@ impl Session {
         self.mknod(path, S_IFREG | mode & 0o7777, 0)
     }
 
+    /// Makes an empty directory; EEXIST if the name is taken. `mode` has permission bits only.
     pub fn mkdir(&self, path: &(impl AsPath + ?Sized), mode: u16) -> Result<Node> {
         self.by_path(|ops| {
             let place = self.new_name(path.as_path_bytes(), Errno::EXIST, true)?;
@@ -57,6 +58,8 @@ impl Session {
         })
     }
 
+    /// Makes a symbolic link that leads to `target`, which need not exist: 1 to 4095 bytes, else ENOENT or ENAMETOOLONG.
+    /// EEXIST if the name is taken.
     pub fn symlink(&self, target: &[u8], path: &(impl AsPath + ?Sized)) -> Result<Node> {
         check_target(target)?;
         self.by_path(|ops| {
@@ -66,6 +69,7 @@ impl Session {
         })
     }
 
+    /// Where a symbolic link leads; EINVAL if the path names anything else.
     pub fn readlink(&self, path: &(impl AsPath + ?Sized)) -> Result<Vec<u8>> {
         self.at_path(path.as_path_bytes(), false, |node| self.readlink_node(node))
     }
@@ -79,6 +83,7 @@ impl Session {
         })
     }
 
+    /// Removes a name of anything but a directory (EISDIR). The file goes with its last name and its last open handle.
     pub fn unlink(&self, path: &(impl AsPath + ?Sized)) -> Result<()> {
         self.by_path(|ops| {
             let place = self.old_name(path.as_path_bytes(), Errno::ISDIR, Errno::ISDIR)?;
@@ -90,6 +95,7 @@ impl Session {
         })
     }
 
+    /// Removes an empty directory: ENOTEMPTY if it is not, ENOTDIR if it is no directory, EBUSY for the root.
     pub fn rmdir(&self, path: &(impl AsPath + ?Sized)) -> Result<()> {
         self.by_path(|ops| {
             let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
@@ -97,6 +103,9 @@ impl Session {
         })
     }
 
+    /// Gives what has the name `source` the name `target`, in one step: whoever looks finds the one or the other. `mode` says
+    /// what may happen to a target that exists: EEXIST, ENOTEMPTY, EISDIR or ENOTDIR if that does not fit, EINVAL if it would
+    /// lie within itself, EBUSY for the root.
     pub fn rename(
         &self,
         source: &(impl AsPath + ?Sized),
@@ -138,6 +147,7 @@ impl Session {
 
     // ---- by node ----
 
+    /// What a directory's entry names; ENOENT without one. `.` and `..` are answered, too.
     pub fn lookup(&self, parent: Node, name: &[u8]) -> Result<Stat> {
         if name == b"." || name == b".." {
             let node = if name == b"." { parent } else { self.parent_of(parent)? };
@@ -157,15 +167,18 @@ impl Session {
         namei::parent(&look, &raw)
     }
 
+    /// As [`Session::mknod`], in a directory.
     pub fn mknod_at(&self, parent: Node, name: &[u8], mode: u16, rdev: u64) -> Result<Stat> {
         self.ops().make(parent, name, &node_kind(mode, rdev)?)
     }
 
+    /// As [`Session::mkdir`], in a directory.
     pub fn mkdir_at(&self, parent: Node, name: &[u8], mode: u16) -> Result<Stat> {
         let new = NewFile { mode: S_IFDIR | mode & 0o7777, ..NewFile::default() };
         self.ops().make(parent, name, &new)
     }
 
+    /// As [`Session::symlink`], in a directory.
     pub fn symlink_at(&self, target: &[u8], parent: Node, name: &[u8]) -> Result<Stat> {
         check_target(target)?;
         self.ops().make(parent, name, &NewFile { mode: S_IFLNK | 0o777, target, ..NewFile::default() })
@@ -225,23 +238,29 @@ impl Session {
         done
     }
 
+    /// As [`Session::link`], in a directory. ENOENT for a file without names, unless the session's caller has checked that it
+    /// may get one ([`Fs::session_checked`](super::Fs::session_checked)).
     pub fn link_at(&self, node: Node, parent: Node, name: &[u8]) -> Result<Stat> {
         // A kernel that checks permissions also knows which of its unnamed files may get a name.
         self.ops().link(node, parent, name, self.checked)
     }
 
+    /// As [`Session::unlink`], in a directory.
     pub fn unlink_at(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.ops().unlink(parent, name)
     }
 
+    /// As [`Session::rmdir`], in a directory.
     pub fn rmdir_at(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.ops().rmdir(parent, name)
     }
 
+    /// As [`Session::rename`], from a name in one directory to a name in another or the same.
     pub fn rename_at(&self, source: Node, name: &[u8], target: Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
         self.ops().rename((source, name), (target, new_name), mode, (false, false))
     }
 
+    /// As [`Session::readlink`].
     pub fn readlink_node(&self, node: Node) -> Result<Vec<u8>> {
         let target = self.ops().readlink(node)?;
         self.ops().accessed(node);

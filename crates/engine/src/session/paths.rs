@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 /// Anything that can be a path.
 pub trait AsPath {
+    /// The path's bytes.
     fn as_path_bytes(&self) -> &[u8];
 }
 
