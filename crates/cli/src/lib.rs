@@ -1,14 +1,16 @@
 //! The `myriad` command: argument table, output, exit codes. No file-system logic: that is the engine's and the check's.
 //!
-//!     verb.rs      what a verb is: options, examples, exit codes, code; parser, help, manual and completions read it
-//!     verbs/       one file a verb, and the table of them all
-//!     transfer/    files in and out: import, export, cp, verify
-//!     volume/      IMAGE:/path, opening a volume or its device or its mount, refusing by name
-//!     mount/       mounted volumes: options, the daemon, its control socket
-//!     show/        names, sizes, times and owners as people and as programs read them
-//!     context.rs   what a run shares: output, errors reported so far, signals, progress
-//!     failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
-//!     fuzzing.rs   what the fuzz targets may call
+//! ```text
+//! verb.rs      what a verb is: options, examples, exit codes, code; parser, help, manual and completions read it
+//! verbs/       one file a verb, and the table of them all
+//! transfer/    files in and out: import, export, cp, verify
+//! volume/      IMAGE:/path, opening a volume or its device or its mount, refusing by name
+//! mount/       mounted volumes: options, the daemon, its control socket
+//! show/        names, sizes, times and owners as people and as programs read them
+//! context.rs   what a run shares: output, errors reported so far, signals, progress
+//! failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
+//! fuzzing.rs   what the fuzz targets may call
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! The on-disk format of a Myriad volume: layouts, magic numbers, checksums, address arithmetic. No I/O, no policy.
 //!
-//! Each structure is declared once with [`on_disk!`]; compiler, printers, the check and `docs/FORMAT.md` read that
+//! Each structure is declared once with `on_disk!`; compiler, printers, the check and `docs/FORMAT.md` read that
 //! declaration. All integers are little-endian. Raw structures stop at this crate's edge where they can: decoding
 //! gives a checked type or a [`Corrupt`].
 

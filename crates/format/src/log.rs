@@ -1,6 +1,6 @@
 //! The log: two anchors, then a ring of checkpoints.
 //!
-//! The log is written in units of [`unit`] bytes. Anchors take the first two units; the ring is the rest, rounded down
+//! The log is written in units of [`unit()`] bytes. Anchors take the first two units; the ring is the rest, rounded down
 //! to whole units. A log position (LSN) counts bytes since the volume was made; its place in the ring is the LSN modulo
 //! the ring's size. A checkpoint is its header and body, padded to whole units; it may wrap. It is valid when header
 //! checksum, body checksum and LSN are right and `previous_crc` is the header checksum of the checkpoint before it (the

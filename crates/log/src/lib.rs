@@ -53,7 +53,7 @@
 //!     data are long gone. So `open` erases such a header durably before anything is written (6).
 //!   - *Leftovers behind a rewritten, shorter attempt:* bytes of the old body. A body may hold bytes a user chose, even
 //!     a forged header. But only headers begin a unit with their magic: what would, in a body, is escaped (`escape`).
-//!   - *An earlier life of the volume's space:* other volume id. [`format`] wants a new id, a `first_lsn` beyond all
+//!   - *An earlier life of the volume's space:* other volume id. [`format()`] wants a new id, a `first_lsn` beyond all
 //!     that was used, or a ring without its headers ([`erase`]).
 //!   - *First one at the tail:* exempt from the chain, and safe by 4; in a log just formatted the place was zeroed.
 //!

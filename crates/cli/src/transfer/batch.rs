@@ -1,7 +1,9 @@
 //! What flows from a source to a sink: batches of records, and the queue they travel in.
 //!
-//!     source thread(s) --full batches--> queue, bounded --> sink, on the main thread
-//!            ^------------ empty batches, to be filled again -----------'
+//! ```text
+//! source thread(s) --full batches--> queue, bounded --> sink, on the main thread
+//!        ^------------ empty batches, to be filled again -----------'
+//! ```
 //!
 //! A batch is one byte arena and a list of records that point into it, so that neither side allocates per file and a
 //! thread is woken once per some hundred small files.

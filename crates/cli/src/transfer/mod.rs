@@ -1,9 +1,11 @@
 //! Files in and out of volumes: the verbs `import`, `export`, `cp` and `verify`.
 //!
-//!     sources                      sinks
-//!     host_tree    \             / writer -> volume_target
-//!     volume_tree   > batches ->   writer -> host_target
-//!     archive      /   (run)     \ archive
+//! ```text
+//! sources                      sinks
+//! host_tree    \             / writer -> volume_target
+//! volume_tree   > batches ->   writer -> host_target
+//! archive      /   (run)     \ archive
+//! ```
 //!
 //! A source has threads of its own; the sink runs on the main thread, so both cores work. `batch` is what travels between
 //! them, `run` the loop that moves it. `verify` compares two trees and uses none of this.
