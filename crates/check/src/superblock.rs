@@ -3,7 +3,7 @@
 use crate::io::read_at;
 use crate::run::{CheckError, copies};
 use myriad_device::BlockDevice;
-use myriad_format::group::HEADER_BLOCK;
+use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::superblock::{Superblock, SuperblockError};
 use myriad_format::{
     AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, BlockHeader, BlockKind, Corrupt,
@@ -102,12 +102,14 @@ enum Groups {
 /// Asks the first group, the second, and that of the copy.
 fn groups_of(device: &dyn BlockDevice, superblock: &Superblock, copy: u32) -> Groups {
     let geometry = superblock.geometry();
-    let mut bytes = vec![0; size_of::<BlockHeader>()];
+    let mut bytes = vec![0; GroupHeader::SIZE];
     let mut is_its_own = |ag| {
         let block = geometry.fs_block(AgNo(ag), AgBlock(HEADER_BLOCK));
         let is_read = read_at(device, block.0 << geometry.block_bits, &mut bytes).is_ok();
         let header = BlockHeader::read(&bytes);
-        is_read && header.magic.get() == BlockKind::Group.magic() && header.volume == superblock.volume()
+        let is_group = header.magic.get() == BlockKind::Group.magic() && header.volume == superblock.volume();
+        // Of groups of another size the volume had before it was made anew, or somebody wrote into a file.
+        is_read && is_group && GroupHeader::read(&bytes).block_count.get() == geometry.blocks_in(AgNo(ag))
     };
     match is_its_own(0) {
         true => Groups::First,

@@ -244,6 +244,27 @@ fn a_copy_of_an_earlier_volume_does_not_count() {
     }
 }
 
+/// The same for a volume made anew with the same identity: what lies in the new first group, where a user's file may lie as well,
+/// was taken for the copy, since that group is the volume's.
+#[test]
+fn a_copy_that_tells_of_other_groups_does_not_count() {
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    for ag_size in [16 << 20, 32 << 20] {
+        let options = MkfsOptions { ag_size: Some(ag_size), seed: Some(3), ..MkfsOptions::default() };
+        Fs::format_device(device.clone(), None, &options).expect("mkfs");
+        let fs = open(&device);
+        fs.session(Cred::root()).mkdir(&*format!("/in groups of {ag_size}"), 0o755).expect("mkdir");
+        fs.close().expect("close");
+    }
+    wipe_superblocks(&device, 32 << 20, [0]);
+    let report = check(device.clone(), None, &Options { repair: true, ..Options::default() }).expect("a copy is left");
+    assert!(report.is_sound(), "{:?}", report.remaining);
+    let fs = open(&device);
+    assert_eq!(fs.info().ag_size, 32 << 20);
+    fs.session(Cred::root()).lstat(&*format!("/in groups of {}", 32 << 20)).expect("the new volume's name");
+    fs.close().expect("close");
+}
+
 /// Breaks a few metadata blocks.
 fn damage(image: &MemoryDevice, block_size: usize, random: &mut Random, count: u64) {
     let mut metadata = Vec::new();

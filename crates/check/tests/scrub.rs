@@ -4,8 +4,9 @@ mod common;
 
 use common::Worn;
 use myriad_check::{FileRange, Finding, Options, Report, check, number};
-use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_device::{BlockDevice, Event, MemoryDevice, RecordingDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
+use myriad_format::superblock::{Superblock, seam};
 use std::sync::Arc;
 
 const SIZE: u64 = 64 << 20;
@@ -225,6 +226,28 @@ fn contents_are_taken_as_they_are_when_that_is_asked_for() {
             assert_eq!((buf[4], buf[5]), (b'1', b'1' ^ 1));
         });
     }
+}
+
+/// Tables were written while the volume said that it was closed cleanly: a look beside it counted, and after a power cut
+/// nobody looked again.
+#[test]
+fn contents_are_taken_while_the_volume_is_in_use() {
+    let accept = Options { repair: true, scrub: true, accept_contents: true, ..Options::default() };
+    let device = Arc::new(RecordingDevice::new(damaged().clone_image()));
+    check(device.clone(), None, &accept).unwrap();
+    let (mut state, mut tables) = (seam::STATE_CLEAN, 0);
+    for event in device.take() {
+        match event {
+            Event::Write { offset: 0, bytes } => state = Superblock::read(&bytes).state.get(),
+            Event::Write { bytes, .. } if bytes.starts_with(b"MYCS") => {
+                assert_eq!(state, seam::STATE_IN_USE);
+                tables += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(state, seam::STATE_CLEAN);
+    assert!(tables > 0);
 }
 
 /// Of a table that is torn, the checksums that can be read still speak for the data; what none speaks for is told.

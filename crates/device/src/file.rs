@@ -184,7 +184,8 @@ impl FileDevice {
         set_lock(&file, path, range, LockKind::Exclusive)?;
         let length_before = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.len();
         let image = file.try_clone().map_err(|error| OpenError::io(path, "open", error))?;
-        let image = Image { file: image, start: options.offset, end, length_before, emptied: false };
+        let made = existing.is_err().then(|| path.to_owned());
+        let image = Image { file: image, made, start: options.offset, end, length_before, emptied: false };
         if length_before < end {
             // What the host has no room for is refused here, while the old content is there.
             image.file.set_len(end).map_err(|error| OpenError::io(path, "set the size of", error))?;
@@ -483,6 +484,8 @@ pub struct Claim {
 
 struct Image {
     file: File,
+    /// To remove it by, if there was none.
+    made: Option<PathBuf>,
     start: u64,
     end: u64,
     length_before: u64,
@@ -512,10 +515,15 @@ impl Claim {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        if !self.emptied && self.length_before < self.end {
-            // If it stays longer, it has lost nothing.
-            let _ = self.file.set_len(self.length_before);
+        if self.emptied {
+            return;
         }
+        // If it stays, or stays longer, nothing is lost.
+        let _ = match &self.made {
+            Some(path) => std::fs::remove_file(path),
+            None if self.length_before < self.end => self.file.set_len(self.length_before),
+            None => Ok(()),
+        };
     }
 }
 

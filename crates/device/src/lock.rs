@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -103,17 +104,54 @@ fn find_lock_holder(file: &File, range: LockRange, wanted: LockKind) -> Option<H
     None
 }
 
-/// Whether a line of `fdinfo` is a record lock on inode number `ino` that is in the way of ours, such as
-/// `lock: 1: OFDLCK  ADVISORY  WRITE -1 fe:00:1234 0 EOF`.
+/// A record lock as the kernel shows it, such as `1: OFDLCK  ADVISORY  WRITE -1 fe:00:1234 0 EOF`: in `/proc/locks`, and
+/// behind `lock:` in a process's `fdinfo`.
+struct RecordLock<'l> {
+    /// Held by an open file (`OFDLCK`), or by a process (`POSIX`).
+    is_of_file: bool,
+    is_write: bool,
+    /// Device and inode number. Some file systems have two device numbers, and `stat` tells the other one.
+    inode: &'l str,
+    first: u64,
+    last: u64,
+}
+
+impl<'l> RecordLock<'l> {
+    fn parse(line: &'l str) -> Option<Self> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, kind @ ("OFDLCK" | "POSIX"), _, mode, _, inode, first, last] = fields[..] else { return None };
+        let last = if last == "EOF" { u64::MAX } else { last.parse().ok()? };
+        let (is_of_file, is_write) = (kind == "OFDLCK", mode == "WRITE");
+        Some(Self { is_of_file, is_write, inode, first: first.parse().ok()?, last })
+    }
+
+    fn is_on(&self, ino: u64) -> bool {
+        self.inode.rsplit(':').next().and_then(|number| number.parse().ok()) == Some(ino)
+    }
+}
+
+/// Whether a line of `fdinfo` is a record lock on inode number `ino` that is in the way of ours.
 fn conflicts(line: &str, ino: u64, range: LockRange, wanted: LockKind) -> bool {
-    let Some(lock) = line.strip_prefix("lock:") else { return false };
-    let fields: Vec<&str> = lock.split_whitespace().collect();
-    let [_, "OFDLCK" | "POSIX", _, mode, _, inode, start, last] = fields[..] else { return false };
-    let (Ok(start), Ok(last)) = (start.parse(), if last == "EOF" { Ok(u64::MAX) } else { last.parse() }) else {
-        return false;
-    };
-    let same_ino = inode.rsplit(':').next().and_then(|number| number.parse().ok()) == Some(ino);
-    same_ino && (wanted == LockKind::Exclusive || mode == "WRITE") && range.overlaps(start, last)
+    let Some(lock) = line.strip_prefix("lock:").and_then(RecordLock::parse) else { return false };
+    lock.is_on(ino) && (wanted == LockKind::Exclusive || lock.is_write) && range.overlaps(lock.first, lock.last)
+}
+
+/// A lock for writing that an open file has, of whatever process: which one the kernel does not tell everybody.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WriteLock {
+    inode: String,
+    first: u64,
+    last: u64,
+}
+
+/// The locks for writing that open files have on a file. A file with the same inode number on another file system may be
+/// taken for it, its locks only for those of an inode of their own.
+pub fn write_locks(path: &Path) -> io::Result<BTreeSet<WriteLock>> {
+    let ino = fs::metadata(path)?.ino();
+    let table = fs::read_to_string("/proc/locks")?;
+    let locks = table.lines().filter_map(RecordLock::parse);
+    let locks = locks.filter(|lock| lock.is_of_file && lock.is_write && lock.is_on(ino));
+    Ok(locks.map(|lock| WriteLock { inode: lock.inode.to_owned(), first: lock.first, last: lock.last }).collect())
 }
 
 /// Where the kernel has a block device mounted, for a device that is busy.
@@ -131,6 +169,14 @@ pub(crate) fn find_mount(device: u64) -> Option<Holder> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One that waits holds nothing.
+    #[test]
+    fn those_who_wait_for_a_lock_have_none() {
+        let lock = RecordLock::parse("7: OFDLCK ADVISORY  WRITE -1 fe:00:1234 0 EOF").unwrap();
+        assert!(lock.is_of_file && lock.is_write && lock.is_on(1234) && !lock.is_on(123));
+        assert!(RecordLock::parse("7: -> OFDLCK ADVISORY  WRITE -1 fe:00:1234 0 EOF").is_none());
+    }
 
     #[test]
     fn lock_lines_are_read_as_the_kernel_writes_them() {

@@ -73,6 +73,7 @@ impl Repair<'_> {
         let fixed = (FIRST_BY_START_BLOCK..FIXED_BLOCKS).rev().map(|at| first.offset_by(u64::from(at)));
         let mut places: Vec<FsBlock> = fixed.filter(|block| !old_fixed.contains(block)).collect();
         let chunk_nodes = node_count(INODE_CHUNKS, inodes.records.len() / ChunkRecord::SIZE, block_size);
+        let mut is_forgotten = false;
         let mut free;
         loop {
             // The old tree's blocks are free as soon as the header names the new one, and not yet.
@@ -86,10 +87,11 @@ impl Repair<'_> {
             }
             match self.take(Some(ag)) {
                 Ok(block) => places.insert(0, block),
-                Err(error) if old.is_empty() && old_fixed.is_empty() => return Err(error),
-                Err(_) => {
-                    self.forget_header(ag)?;
-                    places.extend(old.drain(..).chain(old_fixed.drain(..)));
+                Err(error) => {
+                    places.push(old_fixed.pop().or_else(|| old.pop()).ok_or(error)?);
+                    if !std::mem::replace(&mut is_forgotten, true) {
+                        self.forget_header(ag)?;
+                    }
                 }
             }
         }

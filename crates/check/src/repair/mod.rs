@@ -136,7 +136,12 @@ fn accepted(
 ) -> Result<Report, CheckError> {
     let (superblock, _) = superblock::find(&**device)?;
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
+    let flush = || device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source });
+    write_superblock(&reader, in_use(superblock), AgNo(0))?;
+    flush()?;
     tables::accept(&reader, blocks)?;
+    write_superblock(&reader, superblock, AgNo(0))?;
+    flush()?;
     report.actions.push(format!("blocks of data taken as they are, as was asked for: {}", blocks.len()));
     Ok(repaired(report, look_again(device, log_device, options)?.report))
 }
@@ -370,21 +375,10 @@ impl<'a> Repair<'a> {
     /// Before the first change: a volume whose repair is cut short was not closed cleanly, whatever it was before, and has
     /// these groups. The copies stay as they are.
     fn mark_in_use(&self) -> Result<(), CheckError> {
-        let mut sb = self.superblock;
-        sb.state.set(seam::STATE_IN_USE);
-        sb.mount_nonce.set(NO_MOUNT);
+        let mut sb = in_use(self.superblock);
         sb.ag_high_water.set(self.ag_used);
-        self.write_superblock(sb, AgNo(0))?;
+        write_superblock(&self.reader, sb, AgNo(0))?;
         self.flush()
-    }
-
-    fn write_superblock(&self, mut sb: Superblock, ag: AgNo) -> Result<(), CheckError> {
-        let block = self.geometry.fs_block(ag, AgBlock(0));
-        sb.header.magic.set(BlockKind::Superblock.magic());
-        sb.header.address.set(block.0);
-        let mut buf = self.reader.new_buffer();
-        buf[..Superblock::SIZE].copy_from_slice(sb.as_bytes());
-        write(&self.reader, block, &mut buf)
     }
 
     /// Tells how far the repair is, a thousand times at most. It goes on whatever the answer is, to a volume that is whole: the
@@ -549,8 +543,24 @@ impl<'a> Repair<'a> {
             | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };
         sb.features_compatible.set(sb.features_compatible.get() | known);
         let sb = *sb;
-        copies(self.geometry.ag_count).chain([0]).try_for_each(|ag| self.write_superblock(sb, AgNo(ag)))
+        copies(self.geometry.ag_count).chain([0]).try_for_each(|ag| write_superblock(&self.reader, sb, AgNo(ag)))
     }
+}
+
+/// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.
+fn in_use(mut sb: Superblock) -> Superblock {
+    sb.state.set(seam::STATE_IN_USE);
+    sb.mount_nonce.set(NO_MOUNT);
+    sb
+}
+
+fn write_superblock(reader: &Reader, mut sb: Superblock, ag: AgNo) -> Result<(), CheckError> {
+    let block = reader.geometry.fs_block(ag, AgBlock(0));
+    sb.header.magic.set(BlockKind::Superblock.magic());
+    sb.header.address.set(block.0);
+    let mut buf = reader.new_buffer();
+    buf[..Superblock::SIZE].copy_from_slice(sb.as_bytes());
+    write(reader, block, &mut buf)
 }
 
 /// Writes home what the log holds.

@@ -46,6 +46,8 @@ struct NewMap {
 struct Strays {
     /// How often each is named by others that have not been visited yet, if it is.
     names: HashMap<Ino, u32>,
+    /// One that names each.
+    above: HashMap<Ino, Ino>,
     /// Those that no other one names.
     tops: VecDeque<Ino>,
 }
@@ -390,13 +392,12 @@ impl Repair<'_> {
         /// Most directories that wait for a flush: it takes as long as very many of them.
         const CHANGED_MAX: usize = 1024;
         let raw = self.raw(directory)?;
-        let old_nodes = self.blocks_of_map(directory, &raw).1;
         let attribute_blocks = crate::attributes::chain_root(&raw).map_or(0, |(_, count)| count);
         if extents.is_empty() {
             // No entry block: an empty directory. Its map may have been a tree without records.
             match new_map {
                 Some(new_map) => self.left.extend(new_map.left),
-                None => self.left.extend(old_nodes.into_iter().map(|node| (node, 1))),
+                None => self.left.extend(self.blocks_of_map(directory, &raw).1.into_iter().map(|node| (node, 1))),
             }
             return self.change_inode(directory, |raw| {
                 raw.fork[..24].fill(0);
@@ -407,8 +408,10 @@ impl Repair<'_> {
         }
         let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
         let mut total = mapped + attribute_blocks;
-        let nodes = |new: &NewMap| new.tree.as_ref().map_or(0, |tree| tree.nodes);
-        total += new_map.as_ref().map_or(old_nodes.len() as u64, nodes);
+        total += match &new_map {
+            Some(NewMap { tree, .. }) => tree.as_ref().map_or(0, |tree| tree.nodes),
+            None => self.blocks_of_map(directory, &raw).1.len() as u64,
+        };
         let mut index_root = FsBlock::NONE;
         if has_index {
             let reader = self.reader.clone();
@@ -481,18 +484,21 @@ impl Repair<'_> {
         for &directory in &unvisited {
             for child in self.peek(directory)? {
                 *strays.names.entry(child).or_default() += 1;
+                strays.above.insert(child, directory);
             }
         }
         strays.tops.extend(unvisited.iter().copied().filter(|ino| !strays.names.contains_key(ino)));
-        // Where no top is left there are only circles: any directory of one will do.
-        let mut rest = unvisited.into_iter();
-        while let Some(top) = strays.tops.pop_front().or_else(|| rest.next()) {
-            let now = self.item(top).map_or(state::GONE, |item| item.state);
-            if now & (state::NAMED | state::GONE) != 0 {
+        let mut rest = unvisited.into_iter().peekable();
+        loop {
+            while rest.next_if(|&ino| !self.is_stray(ino)).is_some() {}
+            let Some(&first) = rest.peek() else { break };
+            // Where no top is left there are only circles, and what lies below them: any directory of a circle will do.
+            let top = strays.tops.pop_front().unwrap_or_else(|| self.in_circle(first, &strays));
+            if !self.is_stray(top) {
                 // It has been visited, from a circle or from another top: what is torn names it only then.
                 continue;
             }
-            if now & state::NO_LINKS != 0 {
+            if self.item(top).is_some_and(|item| item.state & state::NO_LINKS != 0) {
                 self.leave_out(top, &mut strays)?;
                 self.free_inode(top)?;
                 continue;
@@ -522,6 +528,23 @@ impl Repair<'_> {
         let home = self.lost_and_found(root)?;
         self.act(format!("moved {} inodes to /lost+found", added.len()));
         self.append(home, &added)
+    }
+
+    /// A directory of the circle that an unvisited one lies in or below.
+    fn in_circle(&mut self, mut directory: Ino, strays: &Strays) -> Ino {
+        let mut met = HashSet::new();
+        while met.insert(directory)
+            && let Some(&above) = strays.above.get(&directory)
+            && self.is_stray(above)
+        {
+            directory = above;
+        }
+        directory
+    }
+
+    /// Whether no name has led to it so far.
+    fn is_stray(&mut self, ino: Ino) -> bool {
+        self.item(ino).is_some_and(|item| item.state & state::NAMED == 0)
     }
 
     /// Counts out what an unvisited directory names, before it is visited or freed: each directory is looked into twice, however

@@ -56,3 +56,23 @@ fn only_one_of_a_circle_moves() {
         assert!(actions.contains(&"moved 2 inodes to /lost+found".to_owned()), "{actions:?}");
     }
 }
+
+/// Whatever came first was taken for one of a circle: without links it was freed, and what it held had no place any more.
+#[test]
+fn what_lies_below_a_circle_stays_there() {
+    for shape in [SHAPE, SMALL] {
+        for links in [0, 2] {
+            let (_, actions) = strays(shape, |builder| {
+                let body = builder.small_body();
+                let below = builder.inode(0, 0o040755, body);
+                let circle: [Ino; 2] = std::array::from_fn(|_| builder.inode(0, 0o040755, body));
+                builder.link(circle[0], b"next", circle[1]);
+                builder.link(circle[1], b"next", circle[0]);
+                builder.link(circle[0], b"below", below);
+                builder.file(below, b"file", 0, &[]);
+                builder.node(below).raw.nlink.set(links);
+            });
+            assert!(actions.contains(&"moved 1 inodes to /lost+found".to_owned()), "{actions:?}");
+        }
+    }
+}

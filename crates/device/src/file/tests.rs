@@ -387,6 +387,9 @@ fn a_claim_changes_nothing() {
         drop(claim);
         assert!(is_whole(), "{size}");
     }
+    let new = folder.path().join("new");
+    drop(FileDevice::claim(&new, MIB, &FileOptions::default()).unwrap());
+    assert!(!new.exists(), "there was none before");
     // More than any file system has; 512 bytes short of what a file can have.
     assert!(FileDevice::create(&path, i64::MAX as u64 & !511, &FileOptions::default()).is_err());
     assert!(is_whole());

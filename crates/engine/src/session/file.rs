@@ -102,6 +102,12 @@ impl File {
         file::truncate(self.volume(), &self.session.cred, &self.file, size)
     }
 
+    /// Whether it is flagged so that its content may only be added to (chattr(1), `a`).
+    pub fn is_append_only(&self) -> Result<bool> {
+        let look = self.volume().look();
+        Ok(inode::read_node(&look, self.node())?.has_flag(flag::APPEND))
+    }
+
     fn check_append_only(&self) -> Result<()> {
         let look = self.volume().look();
         let raw = inode::read_node(&look, self.node())?;

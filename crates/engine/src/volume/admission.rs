@@ -14,10 +14,12 @@ pub(crate) const OPERATION_BLOCKS: u64 = 24;
 pub(crate) const MAP_BLOCKS: u64 = 8;
 /// Blocks that always remain for operations that give space back: two of them at a time.
 const HELD_BACK_MIN: i64 = 2 * MAP_BLOCKS as i64;
+const HELD_BACK_MAX: i64 = 256;
 /// With more blocks than this to spare, after promises and the large reservations, an operation need not look at what each
-/// of the others has reserved: all small reservations fit, for any number of threads.
-const PLENTY: i64 = 8192;
-const _: () = assert!(PLENTY as u64 >= LIGHT_SUM_MAX);
+/// of the others has reserved: all small reservations fit, for any number of threads, beside what is held back and as much
+/// again for a list of orphans.
+const PLENTY: i64 = 16_384;
+const _: () = assert!(PLENTY >= LIGHT_SUM_MAX as i64 + 2 * HELD_BACK_MAX);
 
 /// How deep an operation may reach into the free blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +133,7 @@ impl Volume {
 
     /// Blocks that only operations which give back may dip into: splitting an extent can need a node.
     fn held_back(&self) -> i64 {
-        ((self.geometry.block_count / 64) as i64).clamp(HELD_BACK_MIN, 256)
+        ((self.geometry.block_count / 64) as i64).clamp(HELD_BACK_MIN, HELD_BACK_MAX)
     }
 
     /// Blocks that making a file may take: its directory's, and a chunk of inodes.
