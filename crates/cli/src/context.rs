@@ -10,6 +10,7 @@ use std::io::{IsTerminal, Write};
 
 pub struct Context {
     quiet: bool,
+    shows_progress: bool,
     failed: Cell<bool>,
     out: RefCell<Output>,
     bars: MultiProgress,
@@ -18,10 +19,11 @@ pub struct Context {
 impl Context {
     pub fn new(quiet: bool) -> Self {
         interrupt::watch();
-        let show = std::io::stderr().is_terminal() && !quiet;
-        let target = if show { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let shows_progress = std::io::stderr().is_terminal() && !quiet;
+        let target = if shows_progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         Self {
             quiet,
+            shows_progress,
             failed: Cell::new(false),
             out: RefCell::new(Output::stdout()),
             bars: MultiProgress::with_draw_target(target),
@@ -41,6 +43,11 @@ impl Context {
 
     pub fn is_quiet(&self) -> bool {
         self.quiet
+    }
+
+    /// Whether anybody sees how far the work is.
+    pub fn shows_progress(&self) -> bool {
+        self.shows_progress
     }
 
     /// Tells something that the user did not ask for, unless `--quiet`.

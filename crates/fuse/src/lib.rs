@@ -86,8 +86,9 @@ impl Mount {
         shared.mount_point.end();
         shared.service.end_notices();
         shared.service.release_all();
-        shared.service.fs().clone().close().map_err(ServeError::Close)?;
-        served
+        let closed = shared.service.fs().clone().close().map_err(ServeError::Close);
+        // Why it ended comes first: the volume stays open for a request that never ends.
+        served.and(closed)
     }
 
     pub fn handle(&self) -> Handle {

@@ -130,6 +130,9 @@ impl MountPoint {
         // If not, a directory above it may have another name by now.
         let moved = if is_there { None } else { with_device(&entry.device)? };
         let moved = moved.filter(|mount| mount.source == entry.source);
+        if !is_there && moved.is_none() {
+            return Err(Errno::INVAL.into());
+        }
         let path = moved.as_ref().map_or(&self.path, |mount| &mount.mount_point);
         unmount(path, &entry.device, how)
     }

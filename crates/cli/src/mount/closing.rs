@@ -5,14 +5,12 @@
 //! everybody (/proc/locks). Who holds one it does not show: volumes side by side in one image are told apart by the bytes
 //! that are locked, and which of them was meant, by which lock goes.
 
+use myriad_device::{WriteLock, write_locks};
 use myriad_fuse::mounts::{self, Entry};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-/// First and last byte of each lock, as the kernel writes them.
-type Locked = BTreeSet<(String, String)>;
+type Locked = BTreeSet<WriteLock>;
 
 /// A mount and the writers of its image, before it is unmounted.
 pub struct Closing<'a> {
@@ -24,7 +22,7 @@ pub struct Closing<'a> {
 
 impl<'a> Closing<'a> {
     pub fn of(mount: &'a Entry) -> io::Result<Self> {
-        let mut locked = locked(&mount.source)?;
+        let mut locked = write_locks(&mount.source)?;
         let mounts: Vec<Entry> = mounts::mounts()?.into_iter().filter(Entry::is_ours).collect();
         // One that was given another name than its image's may be of any image.
         let may_be_of_image = |other: &&Entry| other.source == mount.source || !other.source.exists();
@@ -42,29 +40,13 @@ impl<'a> Closing<'a> {
     pub fn is_under_way(&self) -> io::Result<bool> {
         let of_image = |other: &Entry| other.is_ours() && other.source == self.mount.source;
         let has_new_mount = mounts::mounts()?.iter().any(|other| of_image(other) && !self.beside.contains(other));
-        Ok(!has_new_mount && are_there(&self.locked, &locked(&self.mount.source)?))
+        Ok(!has_new_mount && are_there(&self.locked, &write_locks(&self.mount.source)?))
     }
 }
 
 /// Of an image that nobody wrote to, nobody goes.
 fn are_there(before: &Locked, now: &Locked) -> bool {
     !before.is_empty() && before.is_subset(now)
-}
-
-fn locked(image: &Path) -> io::Result<Locked> {
-    let ino = image.metadata()?.ino();
-    let table = std::fs::read_to_string("/proc/locks")?;
-    Ok(table.lines().filter_map(|line| written(line, ino)).collect())
-}
-
-/// What a line says is locked for writing by an open file of an inode, as in
-/// `1: OFDLCK ADVISORY  WRITE -1 fe:00:1234 0 EOF`.
-fn written(line: &str, ino: u64) -> Option<(String, String)> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let [_, "OFDLCK", _, "WRITE", _, inode, first, last] = fields[..] else { return None };
-    // Its device is left aside: some file systems have two numbers.
-    let number = inode.rsplit(':').next()?.parse::<u64>().ok()?;
-    (number == ino).then(|| (first.to_owned(), last.to_owned()))
 }
 
 #[cfg(test)]
@@ -82,7 +64,7 @@ mod tests {
             FileDevice::open_with(&image, Access::ReadWrite, &options).unwrap()
         };
         let (one, other) = (open(0), open(1 << 15));
-        let now = || locked(&image).unwrap();
+        let now = || write_locks(&image).unwrap();
         one.lock_shared().unwrap();
         assert!(now().is_empty() && !are_there(&now(), &now()), "a reader is none");
         one.lock_exclusive().unwrap();
@@ -95,17 +77,5 @@ mod tests {
         assert!(are_there(&rest, &now()));
         drop(one);
         assert!(!are_there(&rest, &now()));
-    }
-
-    #[test]
-    fn lines_are_read_as_the_kernel_writes_them() {
-        let line = "7: OFDLCK ADVISORY  WRITE -1 fe:00:1234 0 EOF";
-        assert_eq!(written(line, 1234), Some(("0".into(), "EOF".into())));
-        assert_eq!(written(line, 123), None);
-        for line in
-            ["", "7: -> OFDLCK ADVISORY  WRITE -1 fe:00:1234 0 EOF", "7: FLOCK  ADVISORY  WRITE 9 0:1:1234 0 EOF"]
-        {
-            assert_eq!(written(line, 1234), None);
-        }
     }
 }

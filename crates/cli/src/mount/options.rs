@@ -118,6 +118,7 @@ const GROUPS: &[Group] = &[
             }),
             word("nonamecache", "look each name up in its directory", |s, _| put(&mut s.engine.name_cache, false)),
             word("noatime", "never write access times, the default", |s, _| {
+                s.fuse.kernel_options.retain(|option| option != "noatime");
                 s.fuse.kernel_options.push("noatime".into());
                 put(&mut s.engine.atime, false)
             }),
@@ -285,7 +286,12 @@ impl Settings {
     pub fn new(source: String) -> Self {
         Self {
             engine: MountOptions::default(),
-            fuse: myriad_fuse::Options { source, ..myriad_fuse::Options::default() },
+            // So that /proc/mounts says what is true.
+            fuse: myriad_fuse::Options {
+                source,
+                kernel_options: vec!["noatime".into()],
+                ..myriad_fuse::Options::default()
+            },
             offset: 0,
             size_limit: None,
             debug: false,

@@ -161,15 +161,15 @@ impl Export {
     ) -> Result<(Tally, Result<()>, Option<W>)> {
         let owner = Some(owner_or_source(self.owner));
         let mut sink = ArchiveSink::new(output, compression, owner, place.clone()).at(place)?;
-        let feed = self.feed(volume)?;
+        let feed = self.feed(context, volume)?;
         let (mut tally, result) = run::run(context, feed, &mut sink, self.options());
         tally.left_out = sink.left_out;
         tally.skipped -= sink.left_out;
         Ok((tally, result, sink.into_output()))
     }
 
-    fn feed(&self, volume: &Opened) -> Result<Feed> {
-        let count = std::io::stderr().is_terminal();
+    fn feed(&self, context: &Context, volume: &Opened) -> Result<Feed> {
+        let count = context.shows_progress();
         match volume {
             Opened::Here(volume) => {
                 let node = volume.session().resolve(&self.source.path).at(&self.source)?;
@@ -193,7 +193,7 @@ impl Export {
         let target = HostTarget::new(self.target.as_os_str().as_bytes().to_vec());
         let owner = (is_root || self.owner.is_some()).then(|| owner_or_source(self.owner));
         let mut writer = Writer::new(target, Rc::clone(&top), None, Keep::all(owner), self.existing.existing(), false);
-        let feed = self.feed(volume)?;
+        let feed = self.feed(context, volume)?;
         let (mut tally, result) = run::run(context, feed, &mut writer, self.options());
         // Once for all, and not file by file; opened before the first write, the directory hears of all that failed.
         let result =

@@ -17,7 +17,6 @@ use crate::volume::{self, Access, ChangeArgs, Opened, Place};
 use anyhow::Result;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -57,7 +56,7 @@ impl Command for Import {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let feed = self.feed()?;
+        let feed = self.feed(context)?;
         let volume = Opened::open(&self.target.image, Access::Change, &self.change.mount_options())?;
         let start = Instant::now();
         let result = self.transfer(context, &volume, feed);
@@ -73,13 +72,13 @@ impl Command for Import {
 }
 
 impl Import {
-    fn feed(&self) -> Result<Feed> {
+    fn feed(&self, context: &Context) -> Result<Feed> {
         if self.source == Path::new("-") {
             return Ok(archive::read(std::io::stdin(), None, true));
         }
         let metadata = std::fs::metadata(&self.source).at(image_name(&self.source))?;
         if metadata.is_dir() {
-            let count = std::io::stderr().is_terminal();
+            let count = context.shows_progress();
             let image = rustix::fs::stat(&self.target.image).ok().map(|stat| host::link_key(&stat));
             let options = host_tree::Options { one_file_system: self.one_file_system, follow: true, count, image };
             return host_tree::read(&self.source, options);

@@ -83,18 +83,16 @@ fn count_below(session: &Session, top: Node, gauge: &Gauge) {
     // With more than there are, damage leads us in circles.
     let mut directories_left = session.fs().statfs().map_or(0, |totals| totals.directories + 1);
     while let Some(directory) = stack.pop() {
+        let mut cookie = 0;
         if directories_left == 0 {
             return;
         }
         directories_left -= 1;
-        let mut cookie = 0;
-        while let Ok(entries) = session.read_dir_at(directory, cookie, COUNTED)
+        // All read before we had counted: no need any more.
+        while gauge.done() != u64::MAX
+            && let Ok(entries) = session.read_dir_at(directory, cookie, COUNTED)
             && let Some(last) = entries.last()
         {
-            // All read before we had counted: no need any more.
-            if gauge.done() == u64::MAX {
-                return;
-            }
             cookie = last.cookie;
             total += entries.len() as u64;
             let directories = entries.iter().filter(|entry| entry.file_type == FileType::Directory);

@@ -12,10 +12,12 @@ use myriad_fuse::{How, real_path, unmount};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often to look for what nobody tells.
 const POLL: Duration = Duration::from_millis(10);
+/// After how long to say what is waited for.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct Umount {
@@ -86,7 +88,7 @@ impl Umount {
         })?;
         let (Some(watch), Some(daemon)) = (watch, daemon) else {
             match closing {
-                Some(closing) => return await_closing(context, &closing),
+                Some(closing) => return await_closing(context, &mount, &closing),
                 None if self.lazy || self.force => return Ok(()),
                 None => {
                     let what =
@@ -140,10 +142,19 @@ impl Umount {
     }
 }
 
-/// Returns when the image of a mount that is gone has been closed.
-fn await_closing(context: &Context, closing: &Closing<'_>) -> Result<()> {
+/// Returns when the image of a mount that is gone has been closed. Of a daemon that was killed it may be somebody else's
+/// lock that is waited for.
+fn await_closing(context: &Context, mount: &Entry, closing: &Closing<'_>) -> Result<()> {
+    let start = Instant::now();
+    let mut is_told = false;
     while closing.is_under_way().at("/proc/locks")? {
         context.check()?;
+        if start.elapsed() > TOLD_AFTER && !is_told {
+            is_told = true;
+            let (place, image) = (image_name(&mount.mount_point), image_name(&mount.source));
+            context
+                .note(&format!("myriad: {place}: unmounted; waiting for who has {image} open for writing to close it"));
+        }
         thread::sleep(POLL);
     }
     Ok(())

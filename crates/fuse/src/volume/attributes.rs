@@ -57,9 +57,10 @@ impl VolumeService {
 
     pub(super) fn set_attr(&self, header: &InHeader, args: &SetAttrIn, out: &mut [u8]) -> Reply {
         let node = self.node(header.nodeid)?;
-        if args.valid & !fattr::FH == fattr::MTIME | fattr::CTIME {
-            // With its times the kernel follows up what it wrote back. Of a file whose flags forbid to set times that would be
-            // refused, and fsync(2) with it; the write has set them itself.
+        if args.valid == fattr::MTIME | fattr::CTIME | fattr::FH {
+            // With its times the kernel follows up what it wrote back through an open file; a program's utimensat(2) comes
+            // without one. Of a file whose flags forbid to set times that would be refused, and fsync(2) with it; the write
+            // has set them itself.
             let stat = self.kernel.stat_node(node).map_err(errno)?;
             if stat.flags & SUPER_USERS != 0 {
                 return put(out, &self.attr_out(&stat));

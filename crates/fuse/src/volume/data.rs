@@ -73,15 +73,19 @@ impl VolumeService {
         let sync = !cached && flags.intersects(OFlags::DSYNC | OFlags::SYNC);
         // The kernel has no use for a page of which it was given a part, and will ask for it.
         let dont_cache = cached || args.offset % PAGE == 0 && data.len() as u64 % PAGE == 0;
-        let options = OpenOptions { append, sync, dont_cache, ..WRITE };
+        let options = OpenOptions { append, dont_cache, ..WRITE };
         let file = session.open_node(node, options).map_err(errno)?;
         // Who does not append was refused such a file by now.
-        let is_append_only = append && file.stat().map_err(errno)?.is_append_only();
+        let is_append_only = append && file.is_append_only().map_err(errno)?;
         let size = if is_append_only {
             self.write_appended(&file, args, data, cached)?
         } else {
             file.write_placed(data, args.offset).map_err(errno)?
         };
+        // Here, and not with the write: who appends elsewhere is not to wait for it.
+        if sync {
+            file.sync().map_err(errno)?;
+        }
         put(out, &WriteOut { size: size as u32, padding: 0 })
     }
 
