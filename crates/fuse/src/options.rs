@@ -18,6 +18,8 @@ pub struct Options {
     pub uid: Option<u32>,
     /// Show every file as owned by this group.
     pub gid: Option<u32>,
+    /// Show every file with the permissions 0777 without these bits, as libfuse does. The kernel checks what is shown.
+    pub umask: Option<u16>,
     /// How long the kernel may use a name without asking again.
     pub entry_timeout: Duration,
     /// How long the kernel may use attributes without asking again.
@@ -87,6 +89,7 @@ impl Default for Options {
             default_permissions: true,
             uid: None,
             gid: None,
+            umask: None,
             entry_timeout: NEVER,
             attr_timeout: NEVER,
             transport: TransportChoice::Auto,

@@ -121,9 +121,13 @@ fn attributes() {
     assert_eq!((total.f_bsize, total.f_namemax), (4096, 255));
     assert!(total.f_bfree > 0 && total.f_bfree < total.f_blocks && total.f_ffree > 0);
     // Shown as somebody else's.
-    let mount = mount.remount(Options { uid: Some(1), gid: Some(2), ..Options::default() });
+    let mount = mount.remount(Options { uid: Some(1), gid: Some(2), umask: Some(0o27), ..Options::default() });
     let stat = fs::metadata(mount.path("file")).unwrap();
-    assert_eq!((stat.uid(), stat.gid(), stat.size()), (1, 2, 7));
+    assert_eq!((stat.uid(), stat.gid(), stat.size(), stat.mode()), (1, 2, 7, 0o100750));
+    assert_eq!(fs::metadata(mount.root()).unwrap().mode(), 0o40750);
+    // Nothing else has changed.
+    let mount = mount.remount(Options::default());
+    assert_eq!(fs::metadata(mount.path("file")).unwrap().mode(), 0o100751);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Words that libfuse or mount(8) have mean here what they mean there. One that the table does not know is refused by
 //! name: a misspelt option that is passed over is found when it is too late.
 
-use crate::show::{owner, size};
+use crate::show::{mode, owner, size};
 use myriad_engine::{Allocation, DirPref, MountOptions, Order};
 use myriad_fuse::TransportChoice;
 use std::fmt::Write;
@@ -155,6 +155,9 @@ const GROUPS: &[Group] = &[
             }),
             valued("gid", "GROUP", "show all files as this group's", |s, v| {
                 set(&mut s.fuse.gid, owner::parse_group(v).map(Some))
+            }),
+            valued("umask", "MODE", "show all files with permissions 777 but for these, octal", |s, v| {
+                set(&mut s.fuse.umask, mode::parse(v).map(Some))
             }),
             valued(
                 "entry_timeout",
@@ -405,7 +408,7 @@ mod tests {
     fn every_seam_has_its_word() {
         let settings = read(
             "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,nonamecache,relatime,\
-             nodiratime,offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,entry_timeout=1,attr_timeout=2.5,\
+             nodiratime,offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,umask=022,entry_timeout=1,attr_timeout=2.5,\
              transport=classic,max_threads=3,nobeside,open,noxattr,acl,nostats,writeback,direct_io,fsname=x,logfile=/l,\
              nosuid,sync",
         )
@@ -422,7 +425,8 @@ mod tests {
         let fuse = &settings.fuse;
         assert!(fuse.read_only && fuse.allow_other && fuse.acl && fuse.writeback && fuse.direct_io && fuse.no_xattr);
         assert!(!fuse.default_permissions && !fuse.no_open && !fuse.beside && !fuse.stats_dir);
-        assert_eq!((fuse.uid, fuse.gid, fuse.threads, &*fuse.source), (Some(7), Some(8), 3, "x"));
+        assert_eq!((fuse.uid, fuse.gid, fuse.umask), (Some(7), Some(8), Some(0o22)));
+        assert_eq!((fuse.threads, &*fuse.source), (3, "x"));
         assert_eq!((fuse.entry_timeout.as_millis(), fuse.attr_timeout.as_millis()), (1000, 2500));
         assert_eq!(fuse.transport, TransportChoice::Classic);
         assert_eq!(fuse.kernel_options, ["nodiratime", "nosuid", "sync"]);
@@ -453,6 +457,7 @@ mod tests {
         refused("ro=1", "option `ro` takes no value");
         refused("order=fast", "option `order`: `fast` is none of log, none");
         refused("commit=-1", "option `commit`: `-1` is not a number of seconds");
+        refused("umask=8", "option `umask`: `8` is not a mode; write it in octal, as in 0755");
         refused("commit=NaN", "option `commit`: `NaN` is not a number of seconds");
         refused("max_threads=0", "option `max_threads`: `0` is not a number from 1 to 1024");
     }

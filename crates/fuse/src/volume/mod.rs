@@ -64,6 +64,7 @@ struct Settings {
     default_permissions: bool,
     uid: Option<u32>,
     gid: Option<u32>,
+    umask: Option<u16>,
     entry_timeout: Duration,
     attr_timeout: Duration,
     no_xattr: bool,
@@ -80,6 +81,7 @@ impl VolumeService {
             default_permissions: options.default_permissions,
             uid: options.uid,
             gid: options.gid,
+            umask: options.umask,
             // Where the kernel does not check whether a directory may be searched, each step of a path must ask us.
             entry_timeout: if options.default_permissions || agreement.acl {
                 options.entry_timeout
@@ -171,7 +173,7 @@ impl VolumeService {
             atimensec,
             mtimensec,
             ctimensec,
-            mode: u32::from(stat.mode),
+            mode: u32::from(self.shown_mode(stat)),
             nlink: stat.nlink,
             uid: self.settings.uid.unwrap_or(stat.uid),
             gid: self.settings.gid.unwrap_or(stat.gid),
@@ -179,6 +181,10 @@ impl VolumeService {
             blksize: self.settings.block_size.max(4096),
             flags: 0,
         }
+    }
+
+    fn shown_mode(&self, stat: &Stat) -> u16 {
+        self.settings.umask.map_or(stat.mode, |umask| stat.file_type().mode_bits() | 0o777 & !umask)
     }
 
     /// How long the attributes hold.
