@@ -177,6 +177,11 @@ pub const CASES: &[Case] = &[
         damage: |s| s.image.change(index_leaf(s), |bytes| IndexHeader::read_mut(bytes).depth = 31),
     },
     Case {
+        name: "index leaf of another level",
+        expected: n::DIR_INDEX,
+        damage: |s| s.image.change(index_leaf(s), |bytes| IndexHeader::read_mut(bytes).level = 1),
+    },
+    Case {
         name: "index depth",
         expected: n::INDEX_SHAPE,
         damage: |s| s.image.change(index_root(s, s.big), |bytes| IndexHeader::read_mut(bytes).depth = 31),
