@@ -178,7 +178,8 @@ impl FileDevice {
         }
         let mut open = OpenOptions::new();
         // Not `truncate`: nothing may be lost before the lock is ours.
-        let open = open.read(true).write(true).create(true).truncate(false).create_new(options.exclusive);
+        let open =
+            open.read(true).write(true).create(true).truncate(false).create_new(options.exclusive || existing.is_err());
         let file = open.open(path).map_err(|error| OpenError::io(path, "create", error))?;
         let range = LockRange { start: options.offset, length: size };
         set_lock(&file, path, range, LockKind::Exclusive)?;

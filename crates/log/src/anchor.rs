@@ -50,6 +50,16 @@ impl Anchor {
         intact.then(|| Self { slot, sequence: raw.sequence.get(), tail: Lsn(raw.tail.get()) })
     }
 
+    /// The two places, that of the anchor that counts last. An anchor that cannot be read counts for none.
+    pub fn slots(place: &LogPlace, ring: &Ring) -> [u64; 2] {
+        let sequence = |slot: u64| {
+            let mut bytes = vec![0; ring.unit as usize];
+            let read = place.read(place.start + slot * ring.unit, &mut bytes);
+            read.ok().and_then(|()| Self::decode(place, slot, &bytes)).map(|anchor| anchor.sequence)
+        };
+        if sequence(0) > sequence(1) { [1, 0] } else { [0, 1] }
+    }
+
     /// The anchor that counts.
     pub fn read(place: &LogPlace, ring: &Ring) -> Result<Self, LogError> {
         let mut bytes = vec![0; (ANCHOR_UNITS * ring.unit) as usize];

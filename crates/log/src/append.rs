@@ -35,6 +35,18 @@ pub fn format(place: &LogPlace, first_lsn: Lsn) -> Result<(), LogError> {
     done.and_then(|()| device.flush()).map_err(|source| LogError::Io { op: "format", offset: place.start, source })
 }
 
+/// Makes a log unreadable, so that it may be written over: no anchor counts any more. The one that counts goes last.
+pub fn forget(place: &LogPlace) -> Result<(), LogError> {
+    let ring = place.ring()?;
+    let failed = |source| LogError::Io { op: "erase", offset: place.start, source };
+    for slot in Anchor::slots(place, &ring) {
+        let zeros = vec![0; ring.unit as usize];
+        let done = place.device.write(place.start + slot * ring.unit, &zeros);
+        done.and_then(|()| place.device.flush()).map_err(failed)?;
+    }
+    Ok(())
+}
+
 /// Erases what looks like checkpoints of this volume in a place where no log has been made yet: for a volume id that may
 /// have been used here before. Their places become zeros, everything else stays as it is. Returns how many there were.
 pub fn erase(place: &LogPlace) -> Result<u64, LogError> {

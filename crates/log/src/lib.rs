@@ -77,7 +77,7 @@ mod recover;
 #[cfg(test)]
 mod tests;
 
-pub use append::{Log, erase, format};
+pub use append::{Log, erase, forget, format};
 pub use checkpoint::{Checkpoint, Sealed};
 pub use overlay::{Applied, Overlay};
 pub use place::{LogError, LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Link;
 use crate::place::{LogError, LogPlace};
-use crate::{Checkpoint, Log, Reach, Recovered, Sealed, erase, format, recover};
+use crate::{Checkpoint, Log, Reach, Recovered, Sealed, erase, forget, format, recover};
 use myriad_device::{BlockDevice, DeviceCounters};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, RecordHeader};
 use myriad_format::{Corrupt, FsBlock, Lsn};
@@ -474,6 +474,32 @@ fn checkpoints_of_an_earlier_life_are_erased() {
     assert_eq!(again(true), 1);
     let other = LogPlace { volume: [1; 16], ..place.clone() };
     assert_eq!(erase(&other).unwrap(), 0, "others' headers are no danger");
+}
+
+/// Zeroed in whatever order, a damaged log could look like the whole of an older one: its newest anchor counts until none does.
+#[test]
+fn a_log_that_is_forgotten_is_never_an_older_one() {
+    for moves in [1, 2, 3] {
+        for requests in 0..=4 {
+            let (disk, place) = new_log(8);
+            let mut log = open(&place).0;
+            for number in 0..moves {
+                append(&mut log, filler(1, number, 1));
+                log.set_tail(log.head());
+                log.write_anchor().unwrap();
+            }
+            let tail = log.tail();
+            drop(log);
+            disk.set_fuse(Some(requests));
+            assert_eq!(forget(&place).is_ok(), requests == 4);
+            disk.set_fuse(None);
+            disk.lose_power(&mut Random(requests));
+            match recover(&place, Reach::End) {
+                Ok(recovered) => assert!(recovered.tail == tail && requests < 4, "{moves} moves, {requests} requests"),
+                Err(_) => assert!(requests > 2, "{moves} moves, {requests} requests"),
+            }
+        }
+    }
 }
 
 /// A process dies, the machine lives on: the next process reads what is not durable yet, and builds on it.

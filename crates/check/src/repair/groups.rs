@@ -82,15 +82,18 @@ impl Repair<'_> {
             old.iter().for_each(|&node| _ = self.blocks.claim(node, 1));
             let nodes =
                 node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
-            if places.len() >= chunk_nodes + nodes {
+            let missing = (chunk_nodes + nodes).saturating_sub(places.len());
+            if missing == 0 {
                 break;
             }
-            match self.take(Some(ag)) {
-                Ok(block) => places.insert(0, block),
-                Err(error) => {
-                    places.push(old_fixed.pop().or_else(|| old.pop()).ok_or(error)?);
-                    if !std::mem::replace(&mut is_forgotten, true) {
-                        self.forget_header(ag)?;
+            for _ in 0..missing {
+                match self.take(Some(ag)) {
+                    Ok(block) => places.insert(0, block),
+                    Err(error) => {
+                        places.push(old_fixed.pop().or_else(|| old.pop()).ok_or(error)?);
+                        if !std::mem::replace(&mut is_forgotten, true) {
+                            self.forget_header(ag)?;
+                        }
                     }
                 }
             }

@@ -88,30 +88,35 @@ impl Repair<'_> {
             }
             self.tick("repairing inodes", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.0, 0.2);
         }
-        // Sound blocks first: where a torn one claims the same extent it is the torn one that loses. Of those that no tree
-        // names the last written first: a search also finds inodes that are long gone, and whose blocks others have.
+        // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
+        // whose blocks others have. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
+        // one that loses.
         let blocks = |is_named| -> Vec<FsBlock> {
             let chunks = self.chunks.iter().filter(|(_, chunk)| chunk.is_named == is_named);
             chunks.flat_map(|(start, chunk)| chunk.blocks(*start)).collect()
         };
         let (named, mut found) = (blocks(true), blocks(false));
         found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
-        let mut torn = Vec::new();
         let total = (named.len() + found.len()) as u64;
-        for (at, block) in named.into_iter().chain(found).enumerate() {
-            self.tick("repairing inodes", at as u64, total, 0.2, 0.5);
-            match self.state_of(block) {
-                Found::Sound => self.take_block(block, true)?,
-                Found::Torn => torn.push(block),
-                Found::Lost => {
-                    self.act(format!("inode block {block} is lost; made empty"));
-                    self.make_empty(block)?;
+        let mut done = 0;
+        for blocks in [named, found] {
+            let mut torn = Vec::new();
+            for block in blocks {
+                self.tick("repairing inodes", done, total, 0.2, 0.5);
+                done += 1;
+                match self.state_of(block) {
+                    Found::Sound => self.take_block(block, true)?,
+                    Found::Torn => torn.push(block),
+                    Found::Lost => {
+                        self.act(format!("inode block {block} is lost; made empty"));
+                        self.make_empty(block)?;
+                    }
                 }
             }
-        }
-        for block in torn {
-            self.act(format!("inode block {block} was torn; kept what its sectors hold"));
-            self.take_block(block, false)?;
+            for block in torn {
+                self.act(format!("inode block {block} was torn; kept what its sectors hold"));
+                self.take_block(block, false)?;
+            }
         }
         self.items.sort_unstable_by_key(|item| item.ino);
         // What nobody else has of the old trees stays as it is until the headers name new ones.

@@ -70,11 +70,9 @@ pub(crate) fn repair(
             return Ok(scrubbed.report);
         }
         report = scrubbed.report;
-        if superblock.state.get() == seam::STATE_IN_USE {
-            // The table goes home by other hands than the log's: nothing may be left in it that could be laid over.
-            report.actions =
-                in_part(options, end, 0.9, |options| Repair::run(device, log_device, superblock, options))?;
-        }
+        // The table goes home by other hands than the log's: nothing may be left in it that could be laid over, and a log keeps its
+        // last checkpoint when a volume is closed.
+        report.actions = in_part(options, end, 0.9, |options| Repair::run(device, log_device, superblock, options))?;
         return in_part(options, 0.9, 1.0, |options| {
             accepted(device, log_device, options, report, &scrubbed.wrong_data)
         });
@@ -596,7 +594,9 @@ fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> 
     let is_lost = replay.is_lost();
     let Some(place) = replay.place else { return Ok(()) };
     if is_lost {
-        // Nobody knows which LSNs were used: the ring must be zeros.
+        // Nobody knows which LSNs were used: the ring must be zeros. Not before it counts for nothing, or what is left of it half
+        // way may look like the whole of a shorter one.
+        myriad_log::forget(&place).map_err(|error| CheckError::Repair(error.to_string()))?;
         let zeros = vec![0; 1 << 16];
         let mut at = 0;
         while at < place.length {

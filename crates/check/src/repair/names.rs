@@ -11,7 +11,7 @@ use crate::run::CheckError;
 use crate::slots::inode_at;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
 use myriad_format::extent::Extent;
-use myriad_format::inode::{BodyHeader, S_IFDIR, fork};
+use myriad_format::inode::{BodyHeader, RawInode, S_IFDIR, fork};
 use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -341,10 +341,15 @@ impl Repair<'_> {
         queue: &mut VecDeque<Ino>,
     ) -> Result<u8, &'static str> {
         let root = Ino(self.superblock.root_ino.get());
-        if is_torn && entry.tag != hash as u32 {
+        if self.item(entry.ino).is_none() {
+            return Err("its inode does not exist");
+        }
+        // The inode may know better, and a tag that is wrong be one that a repair was about to put right.
+        let is_identity = |raw: RawInode| raw.parent.get() == directory.0 && raw.name_hash.get() == hash;
+        if is_torn && entry.tag != hash as u32 && !self.raw(entry.ino).is_ok_and(is_identity) {
             return Err("it is torn");
         }
-        let Some(item) = self.item(entry.ino) else { return Err("its inode does not exist") };
+        let item = self.item(entry.ino).expect("it exists");
         let file_type = item.file_type;
         if file_type == DIR_TYPE && (entry.ino == root || entry.ino == directory || item.state & state::NAMED != 0) {
             return Err("the directory has a name already");

@@ -7,8 +7,9 @@ use myriad_device::{
     BlockDevice, CrashImages, Event, FaultDevice, FaultOp, FaultSpan, MemoryDevice, OverlayDevice, RecordingDevice,
 };
 use myriad_engine::{Cred, Fs, MountOptions, Session};
+use myriad_format::dir::EntryHeader;
 use myriad_format::inode::{InodeBlockHeader, RawInode};
-use myriad_format::{BlockHeader, SLOT_SIZE, header};
+use myriad_format::{BlockHeader, BlockKind, SLOT_SIZE, header};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -287,4 +288,26 @@ fn a_full_group_is_repaired() {
         image.change_superblock(|superblock| superblock.inodes_used.set(1));
         no_path_is_lost(&image);
     }
+}
+
+/// A tag that a repair was putting right made a name count as torn.
+#[test]
+fn a_tag_that_is_put_right_costs_no_name() {
+    let mut builder = Builder::new(SHAPE);
+    let root = builder.root;
+    let directory = builder.dir(root, b"b", 0, 0);
+    for index in 0..60 {
+        builder.file(directory, format!("file {index:020}").as_bytes(), 0, &[]);
+    }
+    let image = builder.finish();
+    let block = image.blocks_of(BlockKind::DirEntries, directory.0)[0];
+    image.change(block, |bytes| {
+        let mut at = 64;
+        while at < 60 * 40 {
+            let head = EntryHeader::read_mut(&mut bytes[at..]);
+            at += usize::from(head.length.get());
+            head.tag.set(head.tag.get() ^ 1);
+        }
+    });
+    no_path_is_lost(&image);
 }

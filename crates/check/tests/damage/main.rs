@@ -11,7 +11,7 @@ mod strays;
 
 use common::{Image, SHAPE, SMALL, Sample, Shape, sample};
 use myriad_check::{KINDS, Options, Report, check, number};
-use myriad_format::{BlockHeader, BlockKind, FsBlock, header};
+use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
 
 fn look(image: &Image) -> Report {
     check(image.device.clone(), None, &Options::default()).expect("the volume can be checked")
@@ -178,6 +178,37 @@ fn inodes_that_are_gone_take_nothing_from_others() {
         let report = mend(image);
         assert!(report.is_sound(), "{}", remaining(&report));
         assert!(report.actions.iter().any(|action| action.contains("searched group")), "{:?}", report.actions);
+        assert_eq!(image.inode(sample.small).fork, before, "{}", report.actions.join("\n"));
+    }
+}
+
+/// A block of inodes that a tree names was taken after those that a search found, if a repair before had torn it.
+#[test]
+fn what_a_tree_names_goes_before_what_is_found() {
+    for shape in [SHAPE, SMALL] {
+        let sample = sample(shape);
+        let image = &sample.image;
+        let block = places::inode_block(&sample, sample.small);
+        let first = image.geometry.fs_block(AgNo(1), AgBlock(0));
+        let last = first.offset_by(u64::from(image.geometry.blocks_in(AgNo(1)) - 1));
+        let free = places::free_block_before(image, last);
+        let mut bytes = image.read(block);
+        let head = BlockHeader::read_mut(&mut bytes);
+        head.address.set(free.0);
+        head.owner.set(1);
+        header::seal(&mut bytes, 7 << 20);
+        image.write(free, &bytes);
+        // Found, because the group's header is lost; and torn.
+        image.smash(image.header_block(1));
+        let mut bytes = image.read(block);
+        let head = BlockHeader::read_mut(&mut bytes);
+        head.crc.set(head.crc.get() ^ 1);
+        image.write(block, &bytes);
+        let before = image.inode(sample.small).fork;
+        let report = mend(image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        let has = |what: &str| report.actions.iter().any(|action| action.contains(what));
+        assert!(has("searched group 1") && has("was torn"), "{:?}", report.actions);
         assert_eq!(image.inode(sample.small).fork, before, "{}", report.actions.join("\n"));
     }
 }
