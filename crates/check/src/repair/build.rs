@@ -3,6 +3,7 @@
 use crate::directory::index::root_level;
 use crate::io::Reader;
 use crate::run::CheckError;
+use myriad_device::BlockDevice;
 use myriad_format::btree::{ChildEntry, NodeHeader, TreeKind};
 use myriad_format::dir::{
     DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, encode_pointer, home_line, leaf_lines,
@@ -19,6 +20,10 @@ pub(super) type Take<'a> = dyn FnMut() -> Result<FsBlock, CheckError> + 'a;
 pub(super) fn write(reader: &Reader, block: FsBlock, buf: &mut [u8]) -> Result<(), CheckError> {
     let offset = block.0 << reader.geometry.block_bits;
     reader.write(block, buf).map_err(|source| CheckError::Io { op: "write", offset, source })
+}
+
+pub(super) fn flush(device: &dyn BlockDevice) -> Result<(), CheckError> {
+    device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
 }
 
 /// How full new nodes and leaves are: three quarters, so that the first changes after a repair do not split them all.

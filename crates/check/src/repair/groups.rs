@@ -199,10 +199,7 @@ impl Repair<'_> {
     /// Where a group is too full for two inode trees, the new one has to be written over the old one, and no header may name a
     /// mixture. Until it names the new one, a search has to find the group's inodes.
     fn forget_header(&mut self, ag: AgNo) -> Result<(), CheckError> {
-        let block = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
-        let offset = block.0 << self.geometry.block_bits;
-        let zeros = self.reader.new_buffer();
-        self.reader.write_raw(block, &zeros).map_err(|source| CheckError::Io { op: "write", offset, source })?;
+        write(&self.reader, self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)), &mut self.reader.new_buffer())?;
         self.flush()
     }
 

@@ -35,7 +35,7 @@ use crate::replay::{Replay, replay};
 use crate::report::Report;
 use crate::run::{CheckError, Options, Outcome, Progress, Writer, copies, look, probe_groups};
 use crate::superblock;
-use build::write;
+use build::{flush, write};
 use myriad_device::BlockDevice;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, seam};
@@ -134,12 +134,11 @@ fn accepted(
 ) -> Result<Report, CheckError> {
     let (superblock, _) = superblock::find(&**device)?;
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
-    let flush = || device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source });
     write_superblock(&reader, in_use(superblock), AgNo(0))?;
-    flush()?;
+    flush(device)?;
     tables::accept(&reader, blocks)?;
     write_superblock(&reader, superblock, AgNo(0))?;
-    flush()?;
+    flush(device)?;
     report.actions.push(format!("blocks of data taken as they are, as was asked for: {}", blocks.len()));
     Ok(repaired(report, look_again(device, log_device, options)?.report))
 }
@@ -251,7 +250,7 @@ impl<'a> Repair<'a> {
         // What is read of the log may sit in a volatile cache, if its writer died and not the machine. Before it goes home
         // it must be where it will be found again.
         for device in [Some(device), log_device].into_iter().flatten() {
-            device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })?;
+            flush(device)?;
         }
         let is_copy = superblock::find(&**device)?.1.is_some();
         let replayed = replay(device, log_device, &superblock, is_copy, false)?;
@@ -367,7 +366,7 @@ impl<'a> Repair<'a> {
     }
 
     fn flush(&self) -> Result<(), CheckError> {
-        self.reader.device().flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
+        flush(self.reader.device())
     }
 
     /// Before the first change: a volume whose repair is cut short was not closed cleanly, whatever it was before, and has
@@ -584,7 +583,7 @@ fn bring_home(
         reader.write_raw(block, &buf).map_err(|source| CheckError::Io { op: "write", offset, source })?;
         count += 1;
     }
-    device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })?;
+    flush(device)?;
     actions.push(format!("replayed {count} blocks from the log"));
     Ok(())
 }

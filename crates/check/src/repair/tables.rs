@@ -5,7 +5,7 @@
 //! from the contents, and what no checksum vouched for is told of, file by file. Contents that differ from a checksum in a
 //! sound table are never taken as they are, unless that is asked for (`accept`).
 
-use super::build::write;
+use super::build::{flush, write};
 use super::{Repair, state};
 use crate::blocks::Blocks;
 use crate::extents::for_each_extent;
@@ -173,5 +173,5 @@ pub(super) fn accept(reader: &Reader, blocks: &[FsBlock]) -> Result<(), CheckErr
         }
         write(reader, table, &mut buf)?;
     }
-    reader.device().flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
+    flush(reader.device())
 }

@@ -9,7 +9,7 @@ use myriad_device::{
 use myriad_engine::{Cred, Fs, MountOptions, Session};
 use myriad_format::dir::EntryHeader;
 use myriad_format::inode::{InodeBlockHeader, RawInode};
-use myriad_format::{BlockHeader, BlockKind, SLOT_SIZE, header};
+use myriad_format::{BlockKind, SLOT_SIZE};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -253,10 +253,7 @@ fn an_inode_tree_is_there_at_any_time() {
         let image = &sample.image;
         let block = places::inode_block(&sample, sample.small);
         let free = places::free_block_before(image, block);
-        let mut bytes = image.read(block);
-        BlockHeader::read_mut(&mut bytes).address.set(free.0);
-        header::seal(&mut bytes, 7 << 20);
-        image.write(free, &bytes);
+        places::plant_inodes(image, block, free, 7 << 20);
         image.change_superblock(|superblock| superblock.inodes_used.set(1));
         let before = image.inode(sample.small).fork;
         cut_each_flush(&image.device, &mut |cut, what| {

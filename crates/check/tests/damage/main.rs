@@ -170,9 +170,7 @@ fn inodes_that_are_gone_take_nothing_from_others() {
         header::seal(&mut bytes, 7 << 20);
         image.write(block, &bytes);
         // The same inodes, as they lay there before.
-        BlockHeader::read_mut(&mut bytes).address.set(free.0);
-        header::seal(&mut bytes, 5 << 20);
-        image.write(free, &bytes);
+        places::plant_inodes(image, block, free, 5 << 20);
         image.smash(places::node_of(&sample, BlockKind::InodeTree, u64::from(ag.0)));
         let before = image.inode(sample.small).fork;
         let report = mend(image);
@@ -192,12 +190,7 @@ fn what_a_tree_names_goes_before_what_is_found() {
         let first = image.geometry.fs_block(AgNo(1), AgBlock(0));
         let last = first.offset_by(u64::from(image.geometry.blocks_in(AgNo(1)) - 1));
         let free = places::free_block_before(image, last);
-        let mut bytes = image.read(block);
-        let head = BlockHeader::read_mut(&mut bytes);
-        head.address.set(free.0);
-        head.owner.set(1);
-        header::seal(&mut bytes, 7 << 20);
-        image.write(free, &bytes);
+        places::plant_inodes(image, block, free, 7 << 20);
         // Found, because the group's header is lost; and torn.
         image.smash(image.header_block(1));
         let mut bytes = image.read(block);

@@ -5,7 +5,7 @@ use myriad_format::btree::NodeHeader;
 use myriad_format::dir::{EntryHeader, IndexHeader, IndexRecord, OVERFLOWED};
 use myriad_format::extent::RawExtent;
 use myriad_format::inode::{RawInode, fork};
-use myriad_format::{AgBlock, BlockKind, FsBlock, Ino, SLOT_SIZE};
+use myriad_format::{AgBlock, BlockHeader, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 
 /// Index root of a directory in blocks.
 pub fn index_root(s: &Sample, ino: Ino) -> FsBlock {
@@ -68,6 +68,16 @@ pub fn free_block_before(image: &Image, block: FsBlock) -> FsBlock {
     let is_log = |at: u64| (log.start..log.start + log.length).contains(&(at << geometry.block_bits));
     let is_free = |at: &FsBlock| !is_log(at.0) && image.read(*at).iter().all(|&byte| byte == 0);
     (first.0..block.0).map(FsBlock).find(is_free).expect("a free block below")
+}
+
+/// Writes what a block of inodes holds to another place, as if it had lain there once and been written last at `lsn`.
+pub fn plant_inodes(image: &Image, block: FsBlock, place: FsBlock, lsn: u64) {
+    let mut bytes = image.read(block);
+    let head = BlockHeader::read_mut(&mut bytes);
+    head.address.set(place.0);
+    head.owner.set(u64::from(image.geometry.ag_of(place).0));
+    header::seal(&mut bytes, lsn);
+    image.write(place, &bytes);
 }
 
 pub fn first_extent(raw: &RawInode) -> FsBlock {

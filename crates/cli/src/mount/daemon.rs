@@ -113,10 +113,11 @@ pub fn run(job: Job) -> Result<()> {
     let served = mount.serve().map_err(|error| error.to_string());
     // All is home: from here on others may have the image. If not, a request that goes on may still write, until the process
     // ends and its locks with it.
-    let devices = served.is_ok().then_some([Some(device), log_device]);
-    for device in devices.into_iter().flatten().flatten() {
-        if let Err(error) = device.unlock() {
-            log.warning(&error.to_string());
+    if served.is_ok() {
+        for device in [Some(device), log_device].into_iter().flatten() {
+            if let Err(error) = device.unlock() {
+                log.warning(&error.to_string());
+            }
         }
     }
     match &served {
