@@ -26,20 +26,39 @@ pub(super) fn flush(device: &dyn BlockDevice) -> Result<(), CheckError> {
     device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
 }
 
-/// How full new nodes and leaves are: three quarters, so that the first changes after a repair do not split them all.
-fn fill(max: usize) -> usize {
-    (max * 3 / 4).max(2)
+/// How full new nodes and leaves are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// Three quarters, so that the first changes after a repair do not split them all.
+    Ample,
+    /// All of it, where there is no room for more nodes.
+    Full,
+}
+
+impl Fill {
+    fn of(self, max: usize) -> usize {
+        match self {
+            Self::Ample => (max * 3 / 4).max(2),
+            Self::Full => max,
+        }
+    }
+}
+
+/// Nodes of each level of a tree of so many records, from the leaves up.
+fn level_counts(kind: TreeKind, records: usize, block_size: usize, fill: Fill) -> impl Iterator<Item = usize> {
+    let leaves = records.div_ceil(fill.of(kind.leaf_max(block_size))).max(1);
+    let above = move |&nodes: &usize| (nodes > 1).then(|| nodes.div_ceil(fill.of(kind.inner_max(block_size))));
+    std::iter::successors(Some(leaves), above)
 }
 
 /// Nodes that a tree of so many records takes.
-pub(super) fn node_count(kind: TreeKind, records: usize, block_size: usize) -> usize {
-    let mut nodes = records.div_ceil(fill(kind.leaf_max(block_size))).max(1);
-    let mut total = nodes;
-    while nodes > 1 {
-        nodes = nodes.div_ceil(fill(kind.inner_max(block_size)));
-        total += nodes;
-    }
-    total
+pub(super) fn node_count(kind: TreeKind, records: usize, block_size: usize, fill: Fill) -> usize {
+    level_counts(kind, records, block_size, fill).sum()
+}
+
+/// Levels above the leaves of a tree of so many records.
+pub(super) fn level_of(kind: TreeKind, records: usize, block_size: usize, fill: Fill) -> usize {
+    level_counts(kind, records, block_size, fill).count() - 1
 }
 
 /// Writes a tree of sorted records (packed, `kind.record_size` bytes each); its root and level.
@@ -48,6 +67,7 @@ pub(super) fn write_tree(
     kind: TreeKind,
     owner: u64,
     records: &[u8],
+    fill: Fill,
     take: &mut Take<'_>,
 ) -> Result<(FsBlock, u8), CheckError> {
     let mut items = records.to_vec();
@@ -56,7 +76,7 @@ pub(super) fn write_tree(
     loop {
         let max = if level == 0 { kind.leaf_max(reader.block_size()) } else { kind.inner_max(reader.block_size()) };
         let count = items.len() / size;
-        let nodes = count.div_ceil(fill(max)).max(1);
+        let nodes = count.div_ceil(fill.of(max)).max(1);
         let mut above = Vec::new();
         for node in 0..nodes {
             let part = &items[count * node / nodes * size..count * (node + 1) / nodes * size];
@@ -105,7 +125,7 @@ pub(super) fn write_index(
     records.sort_unstable_by_key(|record| record.tag.reverse_bits());
     let lines = leaf_lines(reader.block_size());
     let mut leaves = Vec::new();
-    split(records, 0..records.len(), 0, 0, fill(lines * LINE_RECORDS), lines * LINE_RECORDS, &mut leaves)?;
+    split(records, 0..records.len(), 0, 0, Fill::Ample.of(lines * LINE_RECORDS), lines * LINE_RECORDS, &mut leaves)?;
     let depth = leaves.iter().map(|leaf| leaf.1).max().unwrap_or(0);
 
     if depth == 0 {

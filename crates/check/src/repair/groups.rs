@@ -4,7 +4,7 @@
 //! leaves the one or the other whole. A mixture could look sound and lack chunks, and what a search finds in place of a tree
 //! are also inodes that are long gone. Trees of free space are derived each time, from nothing that they say.
 
-use super::build::{node_count, write, write_tree};
+use super::build::{Fill, level_of, node_count, write, write_tree};
 use super::{Chunk, Repair};
 use crate::context::is_tree_block;
 use crate::run::CheckError;
@@ -23,6 +23,11 @@ const HEADERS_AT_ONCE: usize = 256;
 struct Inodes {
     records: Vec<u8>,
     blocks: u32,
+}
+
+/// Nodes of both trees of free extents.
+fn free_nodes(free: &[(u32, u32)], block_size: usize, fill: Fill) -> usize {
+    [FREE_BY_START, FREE_BY_LENGTH].into_iter().map(|kind| node_count(kind, free.len(), block_size, fill)).sum()
 }
 
 impl Repair<'_> {
@@ -71,8 +76,9 @@ impl Repair<'_> {
             .range(first..first.offset_by(u64::from(blocks)))
             .partition(|&&node| is_tree_block(self.geometry.ag_block_of(node)));
         let fixed = (FIRST_BY_START_BLOCK..FIXED_BLOCKS).rev().map(|at| first.offset_by(u64::from(at)));
-        let mut places: Vec<FsBlock> = fixed.filter(|block| !old_fixed.contains(block)).collect();
-        let chunk_nodes = node_count(INODE_CHUNKS, inodes.records.len() / ChunkRecord::SIZE, block_size);
+        let fixed: Vec<FsBlock> = fixed.filter(|block| !old_fixed.contains(block)).collect();
+        let mut places = fixed.clone();
+        let mut fill = Fill::Ample;
         let mut is_forgotten = false;
         let mut free;
         loop {
@@ -80,15 +86,25 @@ impl Repair<'_> {
             old.iter().for_each(|&node| self.blocks.release(node, 1));
             free = self.free_extents(ag);
             old.iter().for_each(|&node| _ = self.blocks.claim(node, 1));
-            let nodes =
-                node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
-            let missing = (chunk_nodes + nodes).saturating_sub(places.len());
+            let chunks = inodes.records.len() / ChunkRecord::SIZE;
+            let nodes = node_count(INODE_CHUNKS, chunks, block_size, fill) + free_nodes(&free, block_size, fill);
+            let missing = nodes.saturating_sub(places.len());
             if missing == 0 {
                 break;
             }
-            for _ in 0..missing {
+            for taken in 0..missing {
                 match self.take(Some(ag)) {
                     Ok(block) => places.insert(0, block),
+                    Err(_) if fill == Fill::Ample => {
+                        // Once more, with full nodes.
+                        fill = Fill::Full;
+                        let given_up = std::mem::replace(&mut places, fixed.clone());
+                        self.release(
+                            given_up.into_iter().filter(|block| !fixed.contains(block)).map(|block| (block, 1)),
+                        );
+                        break;
+                    }
+                    Err(error) if !is_forgotten && old_fixed.len() + old.len() < missing - taken => return Err(error),
                     Err(error) => {
                         places.push(old_fixed.pop().or_else(|| old.pop()).ok_or(error)?);
                         if !std::mem::replace(&mut is_forgotten, true) {
@@ -104,22 +120,12 @@ impl Repair<'_> {
             places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
         };
         let (inode_root, inode_level) =
-            write_tree(&self.reader, INODE_CHUNKS, owner, &inodes.records, &mut || take(&mut places))?;
+            write_tree(&self.reader, INODE_CHUNKS, owner, &inodes.records, fill, &mut || take(&mut places))?;
 
         // The reserve is what the next change of the trees may need, taken from the end of the longest extent, so that the
         // number of extents and with it of nodes stays.
-        let level_of = |count: usize| {
-            let mut levels = 0;
-            let mut nodes = count.div_ceil((FREE_BY_START.leaf_max(block_size) * 3 / 4).max(2)).max(1);
-            while nodes > 1 {
-                nodes = nodes.div_ceil((FREE_BY_START.inner_max(block_size) * 3 / 4).max(2));
-                levels += 1;
-            }
-            levels
-        };
-        let nodes =
-            node_count(FREE_BY_START, free.len(), block_size) + node_count(FREE_BY_LENGTH, free.len(), block_size);
-        let level: usize = level_of(free.len());
+        let nodes = free_nodes(&free, block_size, fill);
+        let level = level_of(FREE_BY_START, free.len(), block_size, fill);
         let reserve_wanted = ((level + 2) * 3).min(RESERVE_MAX);
         while places.len() < nodes + reserve_wanted {
             let Some(longest) = free.iter_mut().max_by_key(|extent| extent.1).filter(|extent| extent.1 > 1) else {
@@ -136,9 +142,9 @@ impl Repair<'_> {
         lengths.sort_unstable();
         let by_length: Vec<u8> = lengths.iter().flat_map(|&(length, start)| pack(length, start)).collect();
         let (start_root, start_level) =
-            write_tree(&self.reader, FREE_BY_START, owner, &by_start, &mut || take(&mut places))?;
+            write_tree(&self.reader, FREE_BY_START, owner, &by_start, fill, &mut || take(&mut places))?;
         let (length_root, length_level) =
-            write_tree(&self.reader, FREE_BY_LENGTH, owner, &by_length, &mut || take(&mut places))?;
+            write_tree(&self.reader, FREE_BY_LENGTH, owner, &by_length, fill, &mut || take(&mut places))?;
         if places.len() > RESERVE_MAX {
             return Err(CheckError::Repair(format!(
                 "group {ag} has {} blocks left over for its reserve",

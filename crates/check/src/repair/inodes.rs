@@ -1,7 +1,7 @@
 //! Repair, first half: which inodes there are and which blocks are theirs.
 
-use super::build::{write, write_tree};
-use super::{Chunk, Item, Repair, state};
+use super::build::{Fill, node_count, write, write_tree};
+use super::{Chunk, Item, Repair, no_room, state};
 use crate::attributes::{ACL_NAMES, chain_root};
 use crate::context::is_tree_block;
 use crate::extents::{Map, map_of};
@@ -18,7 +18,7 @@ use myriad_format::inode::{
 };
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use zerocopy::IntoBytes;
 
 /// A block of inodes as it is found.
@@ -33,6 +33,8 @@ enum Found {
 /// What is left of a damaged file map.
 pub(super) struct Salvaged {
     extents: Vec<Extent>,
+    /// Start and length of what the file had past its end.
+    past: Vec<(FsBlock, u64)>,
     /// Nodes of the old tree, which is there until the new one is.
     nodes: Vec<FsBlock>,
     /// Blocks of these extents, and of attributes.
@@ -80,48 +82,60 @@ impl Visitor for Salvage<'_> {
 
 impl Repair<'_> {
     pub(super) fn find_inodes(&mut self) -> Result<(), CheckError> {
+        let mut searched = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
-            let is_complete = self.chunks_of_tree(ag);
-            if !is_complete {
-                self.act(format!("searched group {ag} for inode blocks: its inode tree is damaged"));
-                self.search_chunks(ag);
+            if !self.chunks_of_tree(ag) {
+                searched.push(ag);
             }
-            self.tick("repairing inodes", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.0, 0.2);
+            self.tick("repairing inodes", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.0, 0.1);
         }
         // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
         // whose blocks others have. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
-        // one that loses.
-        let blocks = |is_named| -> Vec<FsBlock> {
-            let chunks = self.chunks.iter().filter(|(_, chunk)| chunk.is_named == is_named);
-            chunks.flat_map(|(start, chunk)| chunk.blocks(*start)).collect()
-        };
-        let (named, mut found) = (blocks(true), blocks(false));
-        found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
-        let total = (named.len() + found.len()) as u64;
-        let mut done = 0;
-        for blocks in [named, found] {
-            let mut torn = Vec::new();
-            for block in blocks {
-                self.tick("repairing inodes", done, total, 0.2, 0.5);
-                done += 1;
-                match self.state_of(block) {
-                    Found::Sound => self.take_block(block, true)?,
-                    Found::Torn => torn.push(block),
-                    Found::Lost => {
-                        self.act(format!("inode block {block} is lost; made empty"));
-                        self.make_empty(block)?;
-                    }
-                }
-            }
-            for block in torn {
-                self.act(format!("inode block {block} was torn; kept what its sectors hold"));
-                self.take_block(block, false)?;
-            }
+        // one that loses. What a sound one has that a tree names is nobody's inode block, whatever it looks like: reserved
+        // blocks keep what they held.
+        let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
+        let torn = self.take_sound(named, 0.1, 0.3)?;
+        for (done, &ag) in searched.iter().enumerate() {
+            self.act(format!("searched group {ag} for inode blocks: its inode tree is damaged"));
+            self.search_chunks(ag);
+            self.tick("repairing inodes", done as u64 + 1, searched.len() as u64, 0.3, 0.4);
         }
+        self.take_torn(torn)?;
+        let found = self.chunks.iter().filter(|(_, chunk)| !chunk.is_named);
+        let mut found: Vec<FsBlock> = found.flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
+        found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
+        let torn = self.take_sound(found, 0.4, 0.5)?;
+        self.take_torn(torn)?;
         self.items.sort_unstable_by_key(|item| item.ino);
         // What nobody else has of the old trees stays as it is until the headers name new ones.
         let (blocks, geometry) = (&self.blocks, &self.geometry);
         self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
+        Ok(())
+    }
+
+    /// Takes the inodes of blocks that are sound, and makes lost ones empty; those that are torn.
+    fn take_sound(&mut self, blocks: Vec<FsBlock>, from: f64, to: f64) -> Result<Vec<FsBlock>, CheckError> {
+        let total = blocks.len() as u64;
+        let mut torn = Vec::new();
+        for (done, block) in blocks.into_iter().enumerate() {
+            self.tick("repairing inodes", done as u64, total, from, to);
+            match self.state_of(block) {
+                Found::Sound => self.take_block(block, true)?,
+                Found::Torn => torn.push(block),
+                Found::Lost => {
+                    self.act(format!("inode block {block} is lost; made empty"));
+                    self.make_empty(block)?;
+                }
+            }
+        }
+        Ok(torn)
+    }
+
+    fn take_torn(&mut self, blocks: Vec<FsBlock>) -> Result<(), CheckError> {
+        for block in blocks {
+            self.act(format!("inode block {block} was torn; kept what its sectors hold"));
+            self.take_block(block, false)?;
+        }
         Ok(())
     }
 
@@ -315,7 +329,8 @@ impl Repair<'_> {
         }
         let needed = raw.size.get().div_ceil(self.reader.block_size() as u64);
         let (mut extents, nodes, is_damaged) = self.take_map(ino, raw);
-        let is_cut = raw.file_type() == S_IFREG && self.orphans.contains(&ino) && self.cut(&mut extents, needed);
+        let is_shrinking = raw.file_type() == S_IFREG && self.orphans.contains(&ino);
+        let past = if is_shrinking { cut(&mut extents, needed) } else { Vec::new() };
         let covered =
             extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
         if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
@@ -326,33 +341,17 @@ impl Repair<'_> {
         }
         let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
         let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
-        if is_damaged || is_cut {
+        if is_damaged || !past.is_empty() {
             self.act(match is_damaged {
                 true => format!("inode {ino}: its file map was damaged; {blocks} blocks are left"),
                 false => format!("inode {ino}: blocks past its end were freed"),
             });
-            // Until the map is written anew, the inode keeps what there is, and its nodes are nobody else's.
-            self.maps.insert(ino, Salvaged { extents, nodes, blocks: blocks + attribute_blocks });
+            // Until the map is written anew, the inode keeps what there is, and what its map names is nobody else's.
+            self.maps.insert(ino, Salvaged { extents, past, nodes, blocks: blocks + attribute_blocks });
         } else {
             raw.set_block_total(blocks + nodes.len() as u64 + attribute_blocks);
         }
         Some((data_len, attributes))
-    }
-
-    /// Gives back what lies past the first `needed` blocks of a file; false if there was nothing.
-    fn cut(&mut self, extents: &mut Vec<Extent>, needed: u64) -> bool {
-        let mut is_cut = false;
-        extents.retain_mut(|extent| {
-            let kept = needed.saturating_sub(extent.file_block.0).min(u64::from(extent.length));
-            let gone = u64::from(extent.length) - kept;
-            if gone > 0 {
-                self.blocks.release(extent.start.offset_by(kept), gone);
-                extent.length = kept as u32;
-                is_cut = true;
-            }
-            kept > 0
-        });
-        is_cut
     }
 
     /// The extents of an inode that nobody else has, its tree's nodes, and whether anything had to go.
@@ -410,7 +409,13 @@ impl Repair<'_> {
     }
 
     /// The attributes in the body that can be read; a damaged chain of blocks goes as a whole. Flags follow.
-    fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, in_body: Vec<u8>) -> (Vec<u8>, u64) {
+    fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: Vec<u8>) -> (Vec<u8>, u64) {
+        // What a repair has copied to a block, and is there to stay if that cannot be read.
+        if !raw.has_flag(flag::ATTR_BODY)
+            && chain_root(raw).is_some_and(|(first, _)| self.is_copy(ino, first, &in_body))
+        {
+            in_body.clear();
+        }
         let mut names: HashSet<Vec<u8>> = HashSet::new();
         let mut kept = Vec::new();
         for (name, value) in AttrIter::new(&in_body).map_while(Result::ok) {
@@ -439,6 +444,15 @@ impl Repair<'_> {
         self.has_xattr |= !names.is_empty();
         self.has_acl |= has_acl;
         (kept, blocks.len() as u64)
+    }
+
+    /// Whether a block holds this list of attributes and nothing else.
+    fn is_copy(&self, ino: Ino, block: FsBlock, list: &[u8]) -> bool {
+        let mut buf = self.reader.new_buffer();
+        self.reader.read(block, BlockKind::Attributes, ino.0, &mut buf).is_ok() && {
+            let length = AttrBlockHeader::read(&buf).length.get() as usize;
+            buf[AttrBlockHeader::SIZE..].get(..length) == Some(list)
+        }
     }
 
     /// Reads and claims a chain; the names in it, none of which is among `others`. `None` if anything is wrong with it.
@@ -480,59 +494,83 @@ impl Repair<'_> {
         Some(names)
     }
 
-    /// Writes the file maps that were damaged. All inodes' blocks are known by now. The new trees are durable before an
-    /// inode names one, and that is before an old one is written over: power lost in between costs no extent.
+    /// Writes the file maps that were damaged. All inodes' blocks are known by now. New trees are durable before an inode
+    /// names one, and that is before anything is written over what only an old map names: power lost in between costs no extent.
+    /// Where there is no room for a tree, other maps go first and give back what they named.
     pub(super) fn write_maps(&mut self) -> Result<(), CheckError> {
-        let maps = std::mem::take(&mut self.maps);
-        if maps.is_empty() {
-            return Ok(());
-        }
-        let mut built = Vec::with_capacity(maps.len());
-        for (&ino, salvaged) in &maps {
-            let raw = self.raw(ino)?;
-            built.push(self.build_map(ino, &raw, &salvaged.extents)?);
-        }
-        self.flush()?;
-        for ((&ino, salvaged), map) in maps.iter().zip(built) {
-            self.change_inode(ino, |raw| {
-                raw.set_block_total(salvaged.blocks);
-                set_map(raw, &salvaged.extents, map);
-            })?;
-        }
-        self.store_at_hand()?;
-        self.flush()?;
-        for node in maps.into_values().flat_map(|salvaged| salvaged.nodes) {
-            self.blocks.release(node, 1);
+        let mut rest = std::mem::take(&mut self.maps);
+        while !rest.is_empty() {
+            let mut built = Vec::new();
+            let mut waiting = BTreeMap::new();
+            for (ino, salvaged) in rest {
+                match self.map_tree(ino, &salvaged.extents, Fill::Ample)? {
+                    Some(tree) => built.push((ino, salvaged, tree)),
+                    None => _ = waiting.insert(ino, salvaged),
+                }
+            }
+            if built.is_empty()
+                && let Some((ino, mut salvaged)) = waiting.pop_first()
+            {
+                let tree = self.squeeze_in(ino, &mut salvaged)?;
+                built.push((ino, salvaged, tree));
+            }
+            self.flush()?;
+            let mut left = Vec::new();
+            for (ino, Salvaged { extents, past, nodes, blocks }, tree) in built {
+                self.change_inode(ino, |raw| {
+                    raw.set_block_total(blocks);
+                    set_map(raw, &extents, tree);
+                })?;
+                left.extend(past);
+                left.extend(nodes.into_iter().map(|node| (node, 1)));
+            }
+            self.store_at_hand()?;
+            self.flush()?;
+            self.release(left);
+            rest = waiting;
         }
         Ok(())
     }
 
-    /// Writes the tree of a map that does not fit the inode.
-    pub(super) fn build_map(
-        &mut self,
-        ino: Ino,
-        raw: &RawInode,
-        extents: &[Extent],
-    ) -> Result<Option<BuiltTree>, CheckError> {
-        let inline_max = if raw.is_dir() { 1 } else { raw.fork_room() / 16 };
-        if extents.len() <= inline_max {
-            return Ok(None);
+    /// The tree of a map for which a full volume has no room: full nodes; then also where the file had blocks past its end, which
+    /// nobody misses. The last resort is the old tree's place: power lost before the inode names the new one costs the file's map.
+    fn squeeze_in(&mut self, ino: Ino, salvaged: &mut Salvaged) -> Result<Option<BuiltTree>, CheckError> {
+        let parts: [fn(&mut Salvaged) -> Vec<(FsBlock, u64)>; 3] = [
+            |_| Vec::new(),
+            |salvaged| std::mem::take(&mut salvaged.past),
+            |salvaged| std::mem::take(&mut salvaged.nodes).into_iter().map(|node| (node, 1)).collect(),
+        ];
+        for part in parts {
+            self.release(part(salvaged));
+            if let Some(tree) = self.map_tree(ino, &salvaged.extents, Fill::Full)? {
+                return Ok(tree);
+            }
         }
-        let records: Vec<u8> = extents.iter().flat_map(|extent| extent.encode().as_bytes().to_vec()).collect();
-        let mut nodes = 0;
-        let need = super::build::node_count(btree::EXTENTS, extents.len(), self.reader.block_size());
-        let mut places = (0..need).map(|_| self.take(None)).collect::<Result<Vec<_>, _>>()?;
-        let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, &mut || {
-            nodes += 1;
-            places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
-        })?;
-        for place in places {
-            self.blocks.release(place, 1);
-        }
-        Ok(Some(BuiltTree { root, level, nodes }))
+        Err(no_room())
     }
 
-    /// Frees an inode: its slot, its body, its blocks.
+    /// Writes the tree of a map, if the extents do not fit the inode; `None` if there is no room for it.
+    fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<Option<BuiltTree>>, CheckError> {
+        let raw = self.raw(ino)?;
+        let inline_max = if raw.is_dir() { 1 } else { raw.fork_room() / 16 };
+        if extents.len() <= inline_max {
+            return Ok(Some(None));
+        }
+        let need = node_count(btree::EXTENTS, extents.len(), self.reader.block_size(), fill);
+        let Some(mut places) = self.take_all(need)? else { return Ok(None) };
+        let records: Vec<u8> = extents.iter().flat_map(|extent| extent.encode().as_bytes().to_vec()).collect();
+        let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, fill, &mut || {
+            places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
+        })?;
+        Ok(Some(Some(BuiltTree { root, level, nodes: need as u64 })))
+    }
+
+    /// Writes the tree of a map that does not fit the inode.
+    pub(super) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltTree>, CheckError> {
+        self.map_tree(ino, extents, Fill::Ample)?.ok_or_else(no_room)
+    }
+
+    /// Frees an inode: its slot, its body, its blocks. What is in its place stays.
     pub(super) fn free_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
         let raw = self.raw(ino)?;
         let (extents, nodes) = self.blocks_of_map(ino, &raw);
@@ -548,16 +586,15 @@ impl Repair<'_> {
                 next = FsBlock(AttrBlockHeader::read(&buf).next.get());
             }
         }
-        let Some((_, slot)) = self.geometry.locate(ino) else { return Ok(()) };
-        let (first, count) = (u32::from(raw.body_first.get()), u32::from(raw.body_slots));
-        self.change_inode(ino, |raw| {
-            let generation = raw.generation;
-            *raw = RawInode::zeroed();
-            raw.generation = generation;
-        })?;
+        let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
+        let first = u32::from(raw.body_first.get());
+        let body = first..first + u32::from(raw.body_slots);
+        // The map of free slots lies in one sector. Were the inode written as well, it could be gone and its body's slots in use: a
+        // body holds what a user wrote, and that may look like inodes.
+        self.load_at_hand(block)?;
         if let Some((_, buf, dirty)) = &mut self.at_hand {
             let head = InodeBlockHeader::read_mut(buf);
-            for slot in (first..first + count).chain([slot]) {
+            for slot in body.chain([slot]) {
                 head.free_mask[slot as usize / 8] |= 1 << (slot % 8);
             }
             let free: u32 = head.free_mask.iter().map(|byte| byte.count_ones()).sum();
@@ -601,7 +638,8 @@ impl Repair<'_> {
         (extents, nodes)
     }
 
-    /// A new inode in any free slot, or in a new chunk.
+    /// A new inode in any free slot, or in a new chunk. It is durable before its slot counts as used: what was in its place
+    /// could come back.
     pub(super) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
         self.store_at_hand()?;
         let is_chunk = |repair: &Self, block: FsBlock| {
@@ -647,6 +685,9 @@ impl Repair<'_> {
                 time.set(now);
             }
         })?;
+        self.store_at_hand()?;
+        self.flush()?;
+        self.load_at_hand(block)?;
         if let Some((_, buf, dirty)) = &mut self.at_hand {
             let head = InodeBlockHeader::read_mut(buf);
             head.free_mask[slot as usize / 8] &= !(1 << (slot % 8));
@@ -698,6 +739,21 @@ pub(super) fn set_map(raw: &mut RawInode, extents: &[Extent], tree: Option<Built
         (false, true) => raw.set_fork(fork::NONE, 0),
         (false, false) => raw.set_fork(fork::EXTENTS, extents.len()),
     }
+}
+
+/// Takes from a map what lies past the first `needed` blocks of its file; start and length of that.
+fn cut(extents: &mut Vec<Extent>, needed: u64) -> Vec<(FsBlock, u64)> {
+    let mut left = Vec::new();
+    extents.retain_mut(|extent| {
+        let kept = needed.saturating_sub(extent.file_block.0).min(u64::from(extent.length));
+        let gone = u64::from(extent.length) - kept;
+        if gone > 0 {
+            left.push((extent.start.offset_by(kept), gone));
+            extent.length = kept as u32;
+        }
+        kept > 0
+    });
+    left
 }
 
 /// Takes away an inode's body and what announced it.

@@ -334,9 +334,11 @@ impl<'a> Repair<'a> {
         if self.superblock.log_device == [0; 16] && self.superblock.log_blocks.get() > 0 {
             self.blocks.claim(FsBlock(self.superblock.log_start.get()), self.superblock.log_blocks.get());
         }
-        self.read_orphans();
+        let list = self.read_orphans();
         self.find_inodes()?;
+        let list = list.into_iter().filter(|&block| self.blocks.claim(block, 1).is_none()).collect();
         self.write_maps()?;
+        self.forget_orphans(list)?;
         self.walk_names()?;
         self.settle_links()?;
         self.settle()?;
@@ -349,20 +351,33 @@ impl<'a> Repair<'a> {
         self.flush()
     }
 
-    /// Reads the list of orphans, as far as it can be believed.
-    fn read_orphans(&mut self) {
+    /// Reads the list of orphans, as far as it can be believed; the blocks it lies in.
+    fn read_orphans(&mut self) -> BTreeSet<FsBlock> {
         let mut next = FsBlock(self.superblock.orphan_root.get());
         let mut buf = self.reader.new_buffer();
         let mut met = BTreeSet::new();
         while next != FsBlock::NONE && met.insert(next) {
             if self.reader.read(next, BlockKind::Orphans, 0, &mut buf).is_err() {
-                return;
+                met.remove(&next);
+                break;
             }
             let header = *OrphanHeader::read(&buf);
             let list = buf[OrphanHeader::SIZE..].chunks_exact(8).take(header.count.get() as usize);
             self.orphans.extend(list.map(|ino| Ino(u64::from_le_bytes(ino.try_into().expect("eight bytes")))));
             next = FsBlock(header.next.get());
         }
+        met
+    }
+
+    /// Says that there is no list of orphans, now that none of them has blocks past its end: those without a name are known by
+    /// their link counts.
+    fn forget_orphans(&mut self, list: Vec<FsBlock>) -> Result<(), CheckError> {
+        if self.superblock.orphan_root.get() != 0 {
+            self.superblock.orphan_root.set(0);
+            self.mark_in_use()?;
+        }
+        self.release(list.into_iter().map(|block| (block, 1)));
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), CheckError> {
@@ -405,6 +420,23 @@ impl<'a> Repair<'a> {
 
     /// Takes one free block; in group `ag` only, if given.
     fn take(&mut self, ag: Option<AgNo>) -> Result<FsBlock, CheckError> {
+        self.take_if_any(ag)?.ok_or_else(no_room)
+    }
+
+    /// Takes so many free blocks, or none if there are fewer.
+    fn take_all(&mut self, count: usize) -> Result<Option<Vec<FsBlock>>, CheckError> {
+        let mut blocks = Vec::with_capacity(count);
+        while blocks.len() < count {
+            let Some(block) = self.take_if_any(None)? else {
+                self.release(blocks.into_iter().map(|block| (block, 1)));
+                return Ok(None);
+            };
+            blocks.push(block);
+        }
+        Ok(Some(blocks))
+    }
+
+    fn take_if_any(&mut self, ag: Option<AgNo>) -> Result<Option<FsBlock>, CheckError> {
         loop {
             let (start, length) = self.free_run;
             let block = FsBlock(start);
@@ -414,15 +446,14 @@ impl<'a> Repair<'a> {
                     None => self.spare_run()?,
                 };
                 if self.free_run.1 == 0 {
-                    let what = "no free block is left for what has to be written anew";
-                    return Err(CheckError::Repair(what.to_owned()));
+                    return Ok(None);
                 }
                 continue;
             }
             self.free_run = (start + 1, length - 1);
             if self.blocks.first_in(block, 1).is_none() {
                 self.blocks.claim(block, 1);
-                return Ok(block);
+                return Ok(Some(block));
             }
             self.free_run = (0, 0);
         }
@@ -442,7 +473,6 @@ impl<'a> Repair<'a> {
             }
             if !self.left.is_empty() {
                 self.settle()?;
-                self.spare_group = 0;
             } else if self.ag_used < self.geometry.ag_count {
                 let ag = AgNo(self.ag_used);
                 self.ag_used += 1;
@@ -515,10 +545,18 @@ impl<'a> Repair<'a> {
         self.change_directories()?;
         self.store_at_hand()?;
         self.flush()?;
-        for (start, length) in std::mem::take(&mut self.left) {
-            self.blocks.release(start, length);
-        }
+        let left = std::mem::take(&mut self.left);
+        self.release(left);
         Ok(())
+    }
+
+    /// Gives blocks back: their groups may have some to spare again.
+    fn release(&mut self, runs: impl IntoIterator<Item = (FsBlock, u64)>) {
+        for (start, length) in runs {
+            self.blocks.release(start, length);
+            self.spare_group = self.spare_group.min(self.geometry.ag_of(start).0);
+            self.kept_shift = KEPT_SHIFT;
+        }
     }
 
     fn store_at_hand(&mut self) -> Result<(), CheckError> {
@@ -531,7 +569,6 @@ impl<'a> Repair<'a> {
     fn write_superblocks(&mut self) -> Result<(), CheckError> {
         let sb = &mut self.superblock;
         sb.ag_high_water.set(self.ag_used);
-        sb.orphan_root.set(0);
         if sb.state.get() == seam::STATE_IN_USE {
             sb.state.set(seam::STATE_CLEAN);
         }
@@ -542,6 +579,10 @@ impl<'a> Repair<'a> {
         let sb = *sb;
         copies(self.geometry.ag_count).chain([0]).try_for_each(|ag| write_superblock(&self.reader, sb, AgNo(ag)))
     }
+}
+
+fn no_room() -> CheckError {
+    CheckError::Repair("no free block is left for what has to be written anew".to_owned())
 }
 
 /// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.

@@ -8,10 +8,11 @@ use crate::directory::position;
 use crate::extents::index_root;
 use crate::io::Damage;
 use crate::run::CheckError;
-use crate::slots::inode_at;
+use crate::slots::{body_parts, inode_at};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
 use myriad_format::extent::Extent;
-use myriad_format::inode::{BodyHeader, RawInode, S_IFDIR, fork};
+use myriad_format::inode::{BodyHeader, RawInode, S_IFDIR, flag, fork};
+use myriad_format::xattr::AttrBlockHeader;
 use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -31,6 +32,8 @@ pub(super) struct Changed {
     /// Extents and the tree that holds them, if they are not what they were.
     map: Option<(Vec<Extent>, Option<BuiltTree>)>,
     index_root: FsBlock,
+    /// Block of the attributes that lay in the body, if the names leave it.
+    attributes: Option<FsBlock>,
     live: u64,
     total: u64,
 }
@@ -108,11 +111,19 @@ impl Repair<'_> {
                 let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
                 let (block, _) = self.geometry.locate(directory).expect("items have a block");
                 let mut data = self.body_data(block, at)?;
-                let len = self.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
+                let mut len = self.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
+                // Attributes follow the data, maybe in another sector: they stay where they are as long as a free entry can
+                // take the place of what was cut.
+                let rest = &mut data[len..];
+                if rest.len() >= EntryHeader::SIZE && rest.len() % 8 == 0 {
+                    let length = rest.len() as u16;
+                    rest.fill(0);
+                    EntryHeader::read_mut(rest).length.set(length);
+                    len = data.len();
+                }
                 self.load_at_hand(block)?;
                 if let Some((_, buf, dirty)) = &mut self.at_hand {
                     let head = BodyHeader::read_mut(&mut buf[at..]);
-                    // Attributes follow the data: they move up when the data are cut.
                     let (old, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
                     head.data_len.set(len as u16);
                     let body = at + BodyHeader::SIZE;
@@ -210,7 +221,7 @@ impl Repair<'_> {
             return Ok((whole, None));
         }
         self.act(format!("directory {directory}: filled {filled} lost entry blocks with empty ones"));
-        let tree = self.build_map(directory, &raw, &whole)?;
+        let tree = self.build_map(directory, &whole)?;
         Ok((whole, Some(NewMap { tree, left })))
     }
 
@@ -225,19 +236,8 @@ impl Repair<'_> {
         queue: &mut VecDeque<Ino>,
     ) -> Result<bool, CheckError> {
         let mut buf = self.reader.new_buffer();
-        let is_torn = match self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf) {
-            Ok(()) => false,
-            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
-                let head = BlockHeader::read(&buf);
-                let is_ours = head.volume == self.reader.volume
-                    && head.address.get() == block.0
-                    && head.owner.get() == directory.0;
-                if !is_ours {
-                    return self.lose_block(directory, file_block, block, has_index, pass);
-                }
-                true
-            }
-            Err(_) => return self.lose_block(directory, file_block, block, has_index, pass),
+        let Some(is_torn) = self.read_entry_block(directory, block, &mut buf) else {
+            return self.lose_block(directory, file_block, block, has_index, pass);
         };
         let before = buf.clone();
         let block_size = buf.len();
@@ -256,6 +256,21 @@ impl Repair<'_> {
             write(&self.reader, block, &mut buf)?;
         }
         Ok(true)
+    }
+
+    /// Reads an entry block; whether it is torn, that is, all but its checksum is right. `None` if it is none.
+    fn read_entry_block(&self, directory: Ino, block: FsBlock, buf: &mut [u8]) -> Option<bool> {
+        match self.reader.read(block, BlockKind::DirEntries, directory.0, buf) {
+            Ok(()) => Some(false),
+            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
+                let head = BlockHeader::read(buf);
+                let is_ours = head.volume == self.reader.volume
+                    && head.address.get() == block.0
+                    && head.owner.get() == directory.0;
+                is_ours.then_some(true)
+            }
+            Err(_) => None,
+        }
     }
 
     /// An entry block of which nothing can be read becomes an empty one: the positions of the others stay.
@@ -344,9 +359,7 @@ impl Repair<'_> {
         if self.item(entry.ino).is_none() {
             return Err("its inode does not exist");
         }
-        // The inode may know better, and a tag that is wrong be one that a repair was about to put right.
-        let is_identity = |raw: RawInode| raw.parent.get() == directory.0 && raw.name_hash.get() == hash;
-        if is_torn && entry.tag != hash as u32 && !self.raw(entry.ino).is_ok_and(is_identity) {
+        if is_torn && !self.is_believed(directory, entry, hash) {
             return Err("it is torn");
         }
         let item = self.item(entry.ino).expect("it exists");
@@ -369,6 +382,13 @@ impl Repair<'_> {
         }
         pass.hashes.insert(hash);
         Ok(file_type)
+    }
+
+    /// Whether an entry of a torn block is one that was written as it is. The inode may know better than the tag, which may be
+    /// one that a repair was about to put right.
+    fn is_believed(&mut self, directory: Ino, entry: &Entry<'_>, hash: u64) -> bool {
+        let is_identity = |raw: RawInode| raw.parent.get() == directory.0 && raw.name_hash.get() == hash;
+        entry.tag == hash as u32 || self.raw(entry.ino).is_ok_and(is_identity)
     }
 
     /// Makes the first name found the identity, so that it describes a name that exists.
@@ -426,26 +446,48 @@ impl Repair<'_> {
                 write_index(&reader, directory.0, &mut pass.records, counts, &mut || self.take(None))?;
             total += blocks;
         }
+        let attributes = self.take_out_attributes(directory)?;
+        total += u64::from(attributes.is_some());
         let map = new_map.map(|NewMap { tree, left }| {
             // Not sooner: the next block may be taken from what is left.
             self.left.extend(left);
             (extents, tree)
         });
-        self.changed.push(Changed { ino: directory, map, index_root, live: pass.live, total });
+        self.changed.push(Changed { ino: directory, map, index_root, attributes, live: pass.live, total });
         if self.changed.len() >= CHANGED_MAX { self.change_directories() } else { Ok(()) }
+    }
+
+    /// Copies the attributes in the body of a directory, whose names are about to leave it, to a block of their own. One that has
+    /// attributes in blocks as well, which no engine writes, keeps both.
+    fn take_out_attributes(&mut self, directory: Ino) -> Result<Option<FsBlock>, CheckError> {
+        let raw = self.raw(directory)?;
+        if raw.fork_code() != fork::INLINE || !raw.has_flag(flag::ATTR_BODY) || raw.has_flag(flag::ATTR_BLOCKS) {
+            return Ok(None);
+        }
+        let Some((_, bytes, _)) = &self.at_hand else { return Ok(None) };
+        let first = u32::from(raw.body_first.get());
+        let list = body_parts(bytes, &(first..first + u32::from(raw.body_slots))).1.to_vec();
+        let block = self.take(None)?;
+        let mut buf = self.reader.new_buffer();
+        header::init(&mut buf, BlockKind::Attributes, self.reader.volume, directory.0, block);
+        AttrBlockHeader::read_mut(&mut buf).length.set(list.len() as u32);
+        // There is room: beside a body there are the slots of the block's header and of the inode, and they are longer than this header.
+        buf[AttrBlockHeader::SIZE..][..list.len()].copy_from_slice(&list);
+        write(&self.reader, block, &mut buf)?;
+        Ok(Some(block))
     }
 
     /// Lets directories name their new maps and indexes, which are durable before: power lost in between leaves each as it was
     /// or as it shall be. An index without its contents is no loss, but one that an earlier repair left in its place may count
-    /// fewer entry blocks than there are by now. A body, which may lie in another sector than its inode, keeps its names until
-    /// the inode is durable that looks for them elsewhere.
+    /// fewer entry blocks than there are by now. A body, which may lie in another sector than its inode, stays as it is until
+    /// the inode is durable that looks for names and attributes elsewhere.
     pub(super) fn change_directories(&mut self) -> Result<(), CheckError> {
         if self.changed.is_empty() {
             return Ok(());
         }
         self.flush()?;
         let mut moved = Vec::new();
-        for Changed { ino, map, index_root, live, total } in std::mem::take(&mut self.changed) {
+        for Changed { ino, map, index_root, attributes, live, total } in std::mem::take(&mut self.changed) {
             if self.raw(ino)?.fork_code() == fork::INLINE {
                 moved.push(ino);
             }
@@ -456,6 +498,10 @@ impl Repair<'_> {
                 raw.fork[..8].copy_from_slice(&index_root.0.to_le_bytes());
                 raw.size.set(live);
                 raw.set_block_total(total);
+                if let Some(block) = attributes {
+                    raw.flags.set(raw.flags.get() & !flag::ATTR_BODY | flag::ATTR_BLOCKS);
+                    raw.fork[24..].copy_from_slice(&(block.0 | 1 << 48).to_le_bytes());
+                }
             })?;
         }
         if !moved.is_empty() {
@@ -465,7 +511,8 @@ impl Repair<'_> {
         moved.into_iter().try_for_each(|ino| self.empty_body(ino))
     }
 
-    /// Takes the data out of an inode's body; attributes, which follow them, move up.
+    /// Takes the data out of an inode's body, and attributes that are elsewhere; its slots stay the inode's. Attributes that are
+    /// not, which is hardly ever, move up.
     fn empty_body(&mut self, ino: Ino) -> Result<(), CheckError> {
         let raw = self.raw(ino)?;
         if let Some((_, buf, dirty)) = &mut self.at_hand {
@@ -473,8 +520,12 @@ impl Repair<'_> {
             let head = BodyHeader::read_mut(&mut buf[at..]);
             let (data, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
             head.data_len.set(0);
-            let body = at + BodyHeader::SIZE;
-            buf.copy_within(body + data..body + data + attributes, body);
+            if raw.has_flag(flag::ATTR_BODY) {
+                let body = at + BodyHeader::SIZE;
+                buf.copy_within(body + data..body + data + attributes, body);
+            } else {
+                head.attr_len.set(0);
+            }
             *dirty = true;
         }
         Ok(())
@@ -570,34 +621,42 @@ impl Repair<'_> {
     /// Other unvisited directories that an unvisited directory names, as far as can be read.
     fn peek(&mut self, directory: Ino) -> Result<Vec<Ino>, CheckError> {
         let raw = self.raw(directory)?;
-        let mut runs: Vec<Vec<u8>> = Vec::new();
+        let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
         match raw.fork_code() {
             fork::INLINE => {
                 let (block, _) = self.geometry.locate(directory).expect("items have a block");
-                runs.push(self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?);
+                runs.push((self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?, false));
             }
             fork::DIRECTORY | fork::DIRECTORY_TREE => {
                 let (extents, _) = self.blocks_of_map(directory, &raw);
                 let mut buf = self.reader.new_buffer();
                 for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
-                    if self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf).is_ok() {
+                    if let Some(is_torn) = self.read_entry_block(directory, block, &mut buf) {
                         let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
-                        runs.push(buf[ENTRIES_OFFSET..tail].to_vec());
+                        runs.push((buf[ENTRIES_OFFSET..tail].to_vec(), is_torn));
                     }
                 }
             }
             _ => {}
         }
         let mut children = Vec::new();
-        for run in runs {
-            for entry in
-                crate::directory::entries::parse(&run).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
+        for (run, mut is_torn) in runs {
+            // As `fix_entries` goes through them.
+            let mut at = 0;
+            while at < run.len()
+                && let Ok(length) = length_at(&run, at)
             {
+                let entry = entry_at(&run, at);
+                at += length;
+                let Ok(entry) = entry else {
+                    is_torn = true;
+                    continue;
+                };
                 let is_other = entry.ino != directory
                     && self
                         .item(entry.ino)
                         .is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0);
-                if is_other {
+                if is_other && (!is_torn || self.is_believed(directory, &entry, self.hasher.hash(entry.name))) {
                     children.push(entry.ino);
                 }
             }
@@ -616,7 +675,7 @@ impl Repair<'_> {
                 Some(_) => {}
                 None => {
                     let ino = self.make_inode(S_IFDIR | 0o700, None)?;
-                    // Before it has a name: what was in its place could come back by it.
+                    // Before it has a name.
                     self.store_at_hand()?;
                     self.flush()?;
                     if let Some(item) = self.item(ino) {
@@ -770,7 +829,7 @@ impl Repair<'_> {
             write(&self.reader, *block, &mut buf)?;
         }
         let left = nodes.into_iter().chain(self.index_blocks(directory, old_index)).map(|block| (block, 1)).collect();
-        let tree = self.build_map(directory, &raw, &extents)?;
+        let tree = self.build_map(directory, &extents)?;
         let new_map = Some(NewMap { tree, left });
         self.finish_directory(directory, pass, extents, new_map, (end, has_index))?;
         for (ino, hash, position, file_type) in placed {

@@ -57,11 +57,14 @@ pub struct Builder {
     pub nodes: BTreeMap<u64, Node>,
     /// Chunks by group: first block, slots taken of each block.
     pub(super) chunks: BTreeMap<u32, Vec<(u64, Vec<u32>)>>,
-    pub(super) orphans: Vec<Ino>,
+    /// What the list of orphans names.
+    pub orphans: Vec<Ino>,
     /// Blocks freed and not yet in the trees.
     pub pending: Vec<(FsBlock, u32)>,
     /// Most records of an index leaf.
     pub leaf_limit: usize,
+    /// How much of a tree's nodes is filled.
+    pub filled_quarters: usize,
     pub root: Ino,
     /// Blocks left free after each extent, so that the trees have something to hold.
     pub gap: u64,
@@ -94,6 +97,7 @@ impl Builder {
             orphans: Vec::new(),
             pending: Vec::new(),
             leaf_limit: 12,
+            filled_quarters: 3,
             root: Ino(0),
             gap: 1,
             features: 0,
@@ -302,6 +306,12 @@ impl Builder {
     pub fn with_body_attributes(&mut self, parent: Ino, name: &[u8], attributes: &[(&[u8], &[u8])]) -> Ino {
         let ino = self.inode(0, 0o100644, 2);
         self.link(parent, name, ino);
+        self.body_attributes(ino, attributes);
+        ino
+    }
+
+    /// Attributes in the body.
+    pub fn body_attributes(&mut self, ino: Ino, attributes: &[(&[u8], &[u8])]) {
         let mut list = Vec::new();
         for (name, value) in attributes {
             xattr::push(&mut list, name, value);
@@ -315,7 +325,6 @@ impl Builder {
         let node = self.node(ino);
         node.attributes = list;
         node.raw.flags.set(node.raw.flags.get() | flag::ATTR_BODY);
-        ino
     }
 
     /// Attributes in a chain of blocks.
@@ -381,8 +390,8 @@ impl Builder {
         let mut items: Vec<(u64, Vec<u8>)> = records.iter().map(|record| (key(record), record.clone())).collect();
         loop {
             let max = if level == 0 { kind.leaf_max(size) } else { kind.inner_max(size) };
-            // Three quarters full, but never a last node of one.
-            let count = items.len().div_ceil(max * 3 / 4).max(1);
+            // Never a last node of one.
+            let count = items.len().div_ceil(max * self.filled_quarters / 4).max(1);
             let mut above = Vec::new();
             for part in 0..count {
                 let part = &items[items.len() * part / count..items.len() * (part + 1) / count];

@@ -38,7 +38,8 @@ impl Builder {
         let size = self.shape.block_size;
         let packed: Vec<Vec<u8>> = entries.iter().map(|(name, ino)| self.entry_bytes(name, *ino)).collect();
         let total: usize = packed.iter().map(Vec::len).sum();
-        let room = (self.node(ino).body_slots as usize * SLOT_SIZE).saturating_sub(BodyHeader::SIZE);
+        let attributes = self.node(ino).attributes.len();
+        let room = (self.node(ino).body_slots as usize * SLOT_SIZE).saturating_sub(BodyHeader::SIZE + attributes);
         let inline = total <= room;
         // Blocks of entries: (bytes, live).
         let mut blocks: Vec<(Vec<u8>, u32)> = vec![(Vec::new(), 0)];

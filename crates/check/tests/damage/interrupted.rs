@@ -7,11 +7,15 @@ use myriad_device::{
     BlockDevice, CrashImages, Event, FaultDevice, FaultOp, FaultSpan, MemoryDevice, OverlayDevice, RecordingDevice,
 };
 use myriad_engine::{Cred, Fs, MountOptions, Session};
+use myriad_format::btree::NodeHeader;
 use myriad_format::dir::EntryHeader;
-use myriad_format::inode::{InodeBlockHeader, RawInode};
-use myriad_format::{BlockKind, SLOT_SIZE};
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::inode::{BodyHeader, InodeBlockHeader, RawInode};
+use myriad_format::xattr::AttrHeader;
+use myriad_format::{BlockKind, FsBlock, Ino, SLOT_SIZE};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// Entries, directories, inodes and blocks of contents after a repair.
 fn held(device: Arc<dyn BlockDevice>) -> [u64; 4] {
@@ -128,9 +132,16 @@ fn what_the_cache_of_the_device_loses_costs_nothing() {
     costs_nothing(cut_each_flush);
 }
 
-/// Every path below the root, as the engine lists it.
+/// Every path below the root, as the engine lists it, and every attribute of each.
 fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
+    fn list_attributes(session: &Session, path: &str, paths: &mut BTreeSet<String>) {
+        for name in session.list_xattr(path).expect("what has a name") {
+            let value = session.get_xattr(path, &name).expect("what is listed");
+            paths.insert(format!("{path} {}={}", name.escape_ascii(), value.escape_ascii()));
+        }
+    }
     fn list(session: &Session, directory: &str, paths: &mut BTreeSet<String>) {
+        list_attributes(session, directory, paths);
         for entry in session.read_dir(directory).expect("a directory") {
             let entry = entry.expect("an entry");
             let name = String::from_utf8(entry.name.clone()).expect("an ASCII name");
@@ -138,6 +149,8 @@ fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
                 let path = format!("{}/{name}", directory.trim_end_matches('/'));
                 if session.lstat(&*path).expect("what has a name").is_dir() {
                     list(session, &path, paths);
+                } else {
+                    list_attributes(session, &path, paths);
                 }
                 paths.insert(path);
             }
@@ -160,16 +173,18 @@ fn keeps_its_paths(shape: Shape, build: impl FnOnce(&mut Builder)) {
 /// Repairs the volume, which has each path after each cut.
 fn no_path_is_lost(image: &Image) {
     let repaired = |device: Arc<dyn BlockDevice>| {
-        held(device.clone());
-        paths(device)
+        let [_, _, inodes, data_blocks] = held(device.clone());
+        (paths(device), inodes, data_blocks)
     };
-    let whole = repaired(Arc::new(image.device.clone_image()));
+    let (whole, inodes, blocks) = repaired(Arc::new(image.device.clone_image()));
     let mut cuts = 0;
     cut_each_flush(&image.device, &mut |cut, what| {
         cuts += 1;
-        let after = repaired(cut);
+        let (after, inodes_after, blocks_after) = repaired(cut);
         let lost: Vec<&String> = whole.difference(&after).collect();
         assert!(lost.is_empty(), "{what}: lost {lost:?}, left {after:?}");
+        assert!(blocks_after >= blocks, "{what}: {blocks_after} blocks of data instead of {blocks}");
+        assert_eq!(inodes_after, inodes, "{what}: inodes, of {after:?}");
     });
     assert!(cuts > 10, "{cuts}");
 }
@@ -203,6 +218,115 @@ fn a_body_keeps_its_names_until_its_inode_is_durable() {
         let stray = builder.inode(0, 0o100644, 0);
         builder.node(stray).raw.nlink.set(1);
     });
+}
+
+/// Bytes each of which tells where it is.
+fn varied(len: u8) -> Vec<u8> {
+    (0..len).collect()
+}
+
+/// Attributes behind the names in a body moved to where the names had been: half of them, if power failed between two sectors.
+#[test]
+fn attributes_stay_when_names_leave_a_body() {
+    let mut builder = Builder::new(SHAPE);
+    let root = builder.root;
+    let home = builder.dir(root, b"lost+found", 0, builder.small_body());
+    builder.body_attributes(home, &[(b"user.a", &varied(240)), (b"user.b", &varied(170))]);
+    // The last one lies at the start of a slot, and would look like an inode if the body were nobody's.
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        builder.dir(home, name.as_bytes(), 0, 0);
+    }
+    let stray = builder.inode(0, 0o100644, 0);
+    builder.node(stray).raw.nlink.set(1);
+    let image = builder.finish();
+    no_path_is_lost(&image);
+    cut_each_flush(&image.device, &mut |cut, what| {
+        let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
+        let actions = check(cut, None, &options).unwrap().actions;
+        assert!(!actions.iter().any(|action| action.contains("attribute")), "{what}: {actions:?}");
+    });
+}
+
+/// What a user writes into a body may look like an inode: it was one, if the inode was gone and its body not yet.
+#[test]
+fn no_body_becomes_inodes() {
+    keeps_its_paths(SHAPE, |builder| {
+        let mut planted = RawInode::zeroed();
+        planted.mode.set(0o104755);
+        planted.nlink.set(1);
+        let name = b"user.a";
+        let mut value = vec![0; SLOT_SIZE - BodyHeader::SIZE - AttrHeader::SIZE - name.len()];
+        value.extend_from_slice(planted.as_bytes());
+        let root = builder.root;
+        for index in 0..5 {
+            builder.dir(root, format!("directory {index}").as_bytes(), 0, 0);
+        }
+        let gone = builder.inode(0, 0o100644, 3);
+        builder.body_attributes(gone, &[(name, &value)]);
+        let (_, slot) = builder.geometry.locate(gone).unwrap();
+        assert_eq!(slot as usize * SLOT_SIZE / 512 % 2, 1, "it can arrive without the map of free slots");
+    });
+}
+
+/// As [`attributes_stay_when_names_leave_a_body`], where the names have to be cut.
+#[test]
+fn attributes_stay_when_names_of_a_body_are_cut() {
+    let mut builder = Builder::new(SHAPE);
+    let root = builder.root;
+    let directory = builder.dir(root, b"directory", 0, builder.small_body());
+    builder.body_attributes(directory, &[(b"user.a", &varied(250)), (b"user.b", &varied(250))]);
+    for name in ["a", "b", "c"] {
+        builder.dir(directory, name.as_bytes(), 0, 0);
+    }
+    let image = builder.finish();
+    let (block, _) = image.geometry.locate(directory).unwrap();
+    let first = usize::from(image.inode(directory).body_first.get()) * SLOT_SIZE + BodyHeader::SIZE;
+    image.change(block, |bytes| {
+        let second = first + usize::from(EntryHeader::read(&bytes[first..]).length.get());
+        EntryHeader::read_mut(&mut bytes[second..]).length.set(3);
+    });
+    no_path_is_lost(&image);
+}
+
+/// What a file had past its end was free as soon as that was known: a tree was written there, of a map whose inode arrived,
+/// and the file's did not.
+#[test]
+fn blocks_past_an_end_are_free_when_that_is_durable() {
+    let mut builder = Builder::new(SHAPE);
+    let root = builder.root;
+    let map = builder.file(root, b"map", 0, &[1; 40]);
+    for name in ["one", "two", "three"] {
+        builder.file(root, name.as_bytes(), 0, &[]);
+    }
+    let cut = builder.file(root, b"cut", 0, &[1, 200]);
+    builder.orphans.push(cut);
+    builder.node(cut).raw.size.set(1);
+    let rest = builder.file(root, b"rest", 1, &[]);
+    builder.gap = 0;
+    builder.fill_up(rest, 0, 40, 1);
+    let image = builder.finish();
+    let leaf = image.blocks_of(BlockKind::ExtentTree, map.0)[0];
+    // One extent leads nowhere.
+    image.change(leaf, |bytes| {
+        let record = &mut bytes[NodeHeader::SIZE..][..RawExtent::SIZE];
+        let extent = Extent::decode(RawExtent::read(record), &image.geometry, map).unwrap();
+        let nowhere = Extent { start: FsBlock(SHAPE.block_count), ..extent };
+        record.copy_from_slice(nowhere.encode().as_bytes());
+    });
+    let sector = |ino| image.geometry.locate(ino).unwrap().1 as usize * SLOT_SIZE / 512;
+    assert_ne!(sector(map) % 2, sector(cut) % 2, "one of them can arrive without the other");
+    let past = Extent::decode(RawExtent::read(&image.inode(cut).fork[16..]), &image.geometry, cut).unwrap();
+    let [before, uncut] = [map, cut].map(|ino| image.inode(ino).fork);
+    let mut written = 0;
+    cut_each_flush(&image.device, &mut |device, what| {
+        let [map, cut] = [map, cut].map(|ino| inode_on(&image, &*device, ino));
+        let tree = places::word(&map.fork);
+        let is_past = (past.start.0..past.start.0 + u64::from(past.length)).contains(&tree);
+        assert!(!is_past || cut.fork != uncut, "{what}");
+        written += usize::from(map.fork != before);
+    });
+    assert!(written > 0, "the map was written anew");
+    no_path_is_lost(&image);
 }
 
 /// Of an entry that went, the half in one sector arrived: all names behind it were cut off.
@@ -244,6 +368,14 @@ fn a_new_lost_and_found_is_durable_before_its_name() {
     no_path_is_lost(&image);
 }
 
+/// An inode of an image as a device has it.
+fn inode_on(image: &Image, device: &dyn BlockDevice, ino: Ino) -> RawInode {
+    let (block, slot) = image.geometry.locate(ino).unwrap();
+    let mut bytes = vec![0; image.geometry.block_size()];
+    device.read(block.0 << image.geometry.block_bits, &mut bytes).unwrap();
+    *RawInode::read(&bytes[slot as usize * SLOT_SIZE..])
+}
+
 /// The new inode tree was written over the old one, and the header before it: what a search found in their place were also
 /// inodes that are long gone, and were written later.
 #[test]
@@ -258,21 +390,20 @@ fn an_inode_tree_is_there_at_any_time() {
         let before = image.inode(sample.small).fork;
         cut_each_flush(&image.device, &mut |cut, what| {
             held(cut.clone());
-            let (block, slot) = image.geometry.locate(sample.small).unwrap();
-            let mut bytes = vec![0; image.geometry.block_size()];
-            cut.read(block.0 << image.geometry.block_bits, &mut bytes).unwrap();
-            assert_eq!(RawInode::read(&bytes[slot as usize * SLOT_SIZE..]).fork, before, "{what}");
+            assert_eq!(inode_on(image, &*cut, sample.small).fork, before, "{what}");
         });
     }
 }
 
 /// A full group has no room for an inode tree beside the old one: what it holds is found by a search if power fails. Of the
-/// old one's blocks only those are taken that are needed: too many were left over for the reserve.
+/// old one's blocks only those are taken that are needed: too many were left over for the reserve. Where the old one's nodes
+/// are full, those of the new one have to be, too.
 #[test]
 fn a_full_group_is_repaired() {
     // Free blocks: those of the builder's tree and its reserve, and more.
-    for (files, free) in [(1000, 17), (5000, 53 + 30)] {
+    for (files, free, quarters) in [(1000, 17, 3), (5000, 53 + 30, 3), (5000, 40, 4)] {
         let mut builder = Builder::new(SMALL);
+        builder.filled_quarters = quarters;
         let root = builder.root;
         let directory = builder.dir(root, b"many", 1, 0);
         for index in 0..files {
@@ -285,6 +416,24 @@ fn a_full_group_is_repaired() {
         image.change_superblock(|superblock| superblock.inodes_used.set(1));
         no_path_is_lost(&image);
     }
+}
+
+/// A full volume has no room for a new map but what the old one is to give up.
+#[test]
+fn a_file_is_cut_on_a_full_volume() {
+    let mut builder = Builder::new(Shape { block_count: 2 * u64::from(SMALL.ag_blocks), ..SMALL });
+    let root = builder.root;
+    builder.gap = 0;
+    let cut = builder.file(root, b"cut", 0, &[1; 900]);
+    builder.orphans.push(cut);
+    builder.node(cut).raw.size.set(2 * 800 * SMALL.block_size as u64);
+    for (ag, name) in [(0, b"first"), (1, b"other")] {
+        let rest = builder.file(root, name, ag, &[]);
+        builder.fill_up(rest, ag, 12, ag);
+    }
+    let image = builder.finish();
+    image.change_superblock(|superblock| superblock.inodes_used.set(1));
+    no_path_is_lost(&image);
 }
 
 /// A tag that a repair was putting right made a name count as torn.

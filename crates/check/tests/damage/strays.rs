@@ -3,7 +3,8 @@
 use crate::common::{Builder, SHAPE, SMALL, Shape, Worn};
 use crate::remaining;
 use myriad_check::{Options, check};
-use myriad_format::Ino;
+use myriad_format::dir::EntryHeader;
+use myriad_format::{BlockKind, Ino};
 
 fn strays(shape: Shape, build: impl FnOnce(&mut Builder)) -> (u64, Vec<String>) {
     let mut builder = Builder::new(shape);
@@ -74,5 +75,46 @@ fn what_lies_below_a_circle_stays_there() {
             });
             assert!(actions.contains(&"moved 1 inodes to /lost+found".to_owned()), "{actions:?}");
         }
+    }
+}
+
+/// What a torn block names lies below its directory, also if the directory is a stray one: it came to lie beside it.
+#[test]
+fn what_a_torn_stray_names_stays_below_it() {
+    let mut builder = Builder::new(SHAPE);
+    let below = builder.inode(0, 0o040755, 0);
+    let top = builder.inode(1, 0o040755, 0);
+    let gone = builder.inode(0, 0o100644, 0);
+    builder.link(top, b"gone", gone);
+    builder.link(top, b"below", below);
+    let image = builder.finish();
+    let block = image.blocks_of(BlockKind::DirEntries, top.0)[0];
+    image.change(block, |bytes| EntryHeader::read_mut(&mut bytes[64..]).name_len = 0);
+    image.smash(block);
+    let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
+    let report = check(image.device.clone(), None, &options).expect("the volume can be repaired");
+    assert!(report.is_sound(), "{}", remaining(&report));
+    assert!(report.actions.contains(&"moved 2 inodes to /lost+found".to_owned()), "{:?}", report.actions);
+}
+
+/// Blocks that a file has reserved may hold what was there before, inodes for instance: a search took them from the file.
+#[test]
+fn what_a_named_file_has_is_not_searched() {
+    for shape in [SHAPE, SMALL] {
+        let mut builder = Builder::new(shape);
+        let root = builder.root;
+        let file = builder.inode(0, 0o100644, 0);
+        builder.link(root, b"file", file);
+        builder.fill(file, 1, &[9]);
+        builder.file(root, b"other", 1, &[1]);
+        let image = builder.finish();
+        let source = image.geometry.locate(file).unwrap().0;
+        let start = crate::places::first_extent(&image.inode(file));
+        crate::places::plant_inodes(&image, source, start.offset_by(3), 7 << 20);
+        image.smash(image.header_block(1));
+        let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
+        let report = check(image.device.clone(), None, &options).expect("the volume can be repaired");
+        assert!(report.is_sound(), "{}", remaining(&report));
+        assert_eq!(image.inode(file).block_total(), 9, "{:?}", report.actions);
     }
 }

@@ -319,12 +319,14 @@ impl Explorer<'_> {
     }
 }
 
+/// Digest of a file's contents, target of a link, attributes.
+type Contents = (Option<u64>, Option<Vec<u8>>, BTreeMap<Vec<u8>, Vec<u8>>);
+
 /// What a repair has left.
 struct Kept {
     totals: Totals,
-    /// Paths and digests of contents. What was moved to a lost+found counts among the totals: which strays lead to others may
-    /// be another time.
-    paths: BTreeMap<Vec<u8>, Option<u64>>,
+    /// What is where. What was moved to a lost+found counts among the totals: which strays lead to others may be another time.
+    paths: BTreeMap<Vec<u8>, Contents>,
 }
 
 impl Kept {
@@ -333,12 +335,15 @@ impl Kept {
         let (tree, _) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
         engine.close().map_err(|error| error.to_string())?;
         let entries = tree.into_iter().filter(|entry| !entry.path.starts_with(b"lost+found"));
-        Ok(Self { totals, paths: entries.map(|entry| (entry.path, entry.content)).collect() })
+        Ok(Self {
+            totals,
+            paths: entries.map(|entry| (entry.path, (entry.content, entry.target, entry.xattrs))).collect(),
+        })
     }
 
     /// Nothing of `whole` is missing.
     fn costs_nothing(&self, whole: &Self) -> Result<(), String> {
-        let missing = whole.paths.iter().find(|(path, content)| self.paths.get(*path) != Some(content));
+        let missing = whole.paths.iter().find(|(path, contents)| self.paths.get(*path) != Some(contents));
         if let Some((path, _)) = missing {
             return Err(format!("{} is lost or changed", path.escape_ascii()));
         }
