@@ -1,4 +1,4 @@
-//! What every pass shares: the reader, who has which block, what was found, the table of inode slots.
+//! What every pass shares: the reader, who has which block, what was found.
 
 use crate::blocks::Blocks;
 use crate::findings::number;
@@ -9,9 +9,9 @@ use crate::tables::NeededParts;
 use myriad_device::Moment;
 use myriad_format::extent::Extent;
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher, group};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, NameHasher, group};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 /// Findings as they come in, capped.
@@ -39,131 +39,6 @@ impl Sink {
             .sort_by(|a, b| (a.place, a.number, &a.file, &a.message).cmp(&(b.place, b.number, &b.file, &b.message)));
         (findings, self.count.into_inner())
     }
-}
-
-/// Bits of a slot's state: the low four are the file type, 0 for "no inode here".
-pub(crate) mod slot_bit {
-    pub const TYPE: u8 = 15;
-    /// An entry was found that the inode's identity describes.
-    pub const IDENTITY: u8 = 1 << 4;
-    /// In the list of orphans.
-    pub const ORPHAN: u8 = 1 << 5;
-    /// Its link count on disk is 0.
-    pub const NO_LINKS: u8 = 1 << 6;
-}
-
-/// A run of initialised inode blocks and the index of its first slot in the table.
-#[derive(Clone, Copy)]
-struct Span {
-    block: u64,
-    count: u32,
-    base: u64,
-}
-
-/// A word or two for every inode slot of the volume.
-#[derive(Default)]
-pub(crate) struct SlotTable {
-    spans: Vec<Span>,
-    slots_per_block: u32,
-    state: Vec<AtomicU8>,
-    identity: Vec<u32>,
-    /// Links on disk less names found, wrapping.
-    links: Vec<AtomicU32>,
-}
-
-/// A slot of one inode block, as the inode pass saw it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct SlotInfo {
-    pub state: u8,
-    pub identity: u32,
-    pub nlink: u32,
-}
-
-impl SlotTable {
-    pub fn new(geometry: &Geometry) -> Self {
-        Self { slots_per_block: geometry.slots_per_block(), ..Self::default() }
-    }
-
-    /// Adds the next run; runs come by ascending block and do not overlap.
-    pub fn push(&mut self, block: FsBlock, slots: &[SlotInfo]) {
-        let count = slots.len() as u32 / self.slots_per_block;
-        debug_assert!(self.spans.last().is_none_or(|span| span.block + u64::from(span.count) <= block.0));
-        self.spans.push(Span { block: block.0, count, base: self.state.len() as u64 });
-        self.state.extend(slots.iter().map(|slot| AtomicU8::new(slot.state)));
-        self.identity.extend(slots.iter().map(|slot| slot.identity));
-        self.links.extend(slots.iter().map(|slot| AtomicU32::new(slot.nlink)));
-    }
-
-    fn index(&self, geometry: &Geometry, ino: Ino) -> Option<usize> {
-        let (block, slot) = geometry.locate(ino)?;
-        let after = self.spans.partition_point(|span| span.block <= block.0);
-        let span = self.spans[..after].last()?;
-        let offset = block.0 - span.block;
-        (offset < u64::from(span.count))
-            .then(|| (span.base + offset * u64::from(self.slots_per_block) + u64::from(slot)) as usize)
-    }
-
-    /// The slot of an inode that is in use.
-    pub fn find(&self, geometry: &Geometry, ino: Ino) -> Option<SlotRef<'_>> {
-        let index = self.index(geometry, ino)?;
-        let slot = SlotRef { table: self, index };
-        (slot.state() & slot_bit::TYPE != 0).then_some(slot)
-    }
-
-    /// Every inode in use, ascending.
-    pub fn iter<'a>(&'a self, geometry: &'a Geometry) -> impl Iterator<Item = (Ino, SlotRef<'a>)> + 'a {
-        let slots = u64::from(self.slots_per_block);
-        self.spans.iter().flat_map(move |span| {
-            (0..u64::from(span.count) * slots).filter_map(move |at| {
-                let slot = SlotRef { table: self, index: (span.base + at) as usize };
-                let used = slot.state() & slot_bit::TYPE != 0;
-                used.then(|| (geometry.ino(FsBlock(span.block + at / slots), (at % slots) as u32), slot))
-            })
-        })
-    }
-}
-
-/// One slot of the table.
-#[derive(Clone, Copy)]
-pub(crate) struct SlotRef<'a> {
-    table: &'a SlotTable,
-    index: usize,
-}
-
-impl SlotRef<'_> {
-    pub fn state(&self) -> u8 {
-        self.table.state[self.index].load(Relaxed)
-    }
-
-    pub fn file_type(&self) -> u8 {
-        self.state() & slot_bit::TYPE
-    }
-
-    pub fn set(&self, bits: u8) -> u8 {
-        self.table.state[self.index].fetch_or(bits, Relaxed)
-    }
-
-    pub fn identity(&self) -> u32 {
-        self.table.identity[self.index]
-    }
-
-    /// Counts names found.
-    pub fn found(&self, names: u32) {
-        self.table.links[self.index].fetch_sub(names, Relaxed);
-    }
-
-    /// Links on disk less names found.
-    pub fn links_left(&self) -> u32 {
-        self.table.links[self.index].load(Relaxed)
-    }
-}
-
-/// 32 bits that stand for an identity, so that comparing a name with its inode needs no read of the inode.
-pub(crate) fn identity_digest(parent: u64, name_hash: u64, position: u32) -> u32 {
-    let mut mixed = parent.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ name_hash.rotate_left(17) ^ u64::from(position) << 7;
-    mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (mixed >> 32) as u32
 }
 
 /// Part of the time of a scrub that the passes before it are said to take.
@@ -197,6 +72,9 @@ pub(crate) struct Context<'a> {
     /// What is looked at, if it is a moment of a volume in use: its data may be freed while it is read.
     pub moment: Option<&'a Moment>,
     pub needed_parts: NeededParts,
+    /// Slots whose table is held, and the most there may be.
+    pub slots_held: AtomicU64,
+    pub slots_max: u64,
 }
 
 impl Context<'_> {

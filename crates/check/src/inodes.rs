@@ -1,17 +1,19 @@
 //! Pass "inodes": each group's header, inode tree and inode blocks; what every inode holds but directories' contents.
 
 use crate::attributes::check_attributes;
-use crate::context::{Context, SlotInfo, identity_digest, slot_bit};
+use crate::context::Context;
 use crate::extents::check_map;
 use crate::findings::number;
 use crate::io::Damage;
 use crate::report::Place;
 use crate::slots::{Slots, bad_inode, body_parts, classify, inode_at};
+use crate::table::{SlotInfo, Span};
 use crate::tree::{Tree, check_tree};
 use myriad_format::btree;
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, fork};
 use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Ino};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What the pass learned of a group.
 #[derive(Default)]
@@ -22,17 +24,30 @@ pub(crate) struct GroupFacts {
     pub inodes_used: u64,
     /// Directories by region of the group.
     pub directories: Vec<u32>,
-    /// Runs of initialised inode blocks with their slots, ascending.
-    pub runs: Vec<(FsBlock, Vec<SlotInfo>)>,
+    /// Runs of initialised inode blocks, ascending: start and length.
+    pub runs: Vec<(FsBlock, u32)>,
+    /// Their slots; `None` if there was no room for them.
+    pub spans: Option<Vec<Span>>,
     /// Directories, ascending.
     pub directory_inos: Vec<Ino>,
+}
+
+impl GroupFacts {
+    /// Slots of the group's initialised inode blocks.
+    pub fn slot_count(&self, context: &Context<'_>) -> u64 {
+        self.runs.iter().map(|&(_, count)| u64::from(count * context.geometry.slots_per_block())).sum()
+    }
 }
 
 /// Checks a group's inodes.
 pub(crate) fn check_group(context: &Context<'_>, ag: AgNo) -> GroupFacts {
     let place = Place::Group(ag);
     let geometry = &context.geometry;
-    let mut facts = GroupFacts { directories: vec![0; geometry.regions_per_ag() as usize], ..GroupFacts::default() };
+    let mut facts = GroupFacts {
+        directories: vec![0; geometry.regions_per_ag() as usize],
+        spans: Some(Vec::new()),
+        ..GroupFacts::default()
+    };
     let block = geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
     let mut buf = context.reader.new_buffer();
     if let Err(damage) = context.reader.read(block, BlockKind::Group, u64::from(ag.0), &mut buf) {
@@ -119,31 +134,25 @@ pub(crate) fn decode_chunk(record: &ChunkRecord, ag_blocks: u32, after: u64) -> 
 
 fn check_chunk(context: &Context<'_>, ag: AgNo, start: FsBlock, record: &ChunkRecord, facts: &mut GroupFacts) {
     let place = Place::Group(ag);
-    let block_size = context.reader.block_size();
     let count = usize::from(record.initialised);
     if count == 0 {
         return;
     }
-    let mut bytes = vec![0; count * block_size];
-    // One read for the whole run; block by block when that fails, to name the one that cannot be read.
-    let whole = context.reader.read_device(start, &mut bytes).is_ok();
-    let mut infos = vec![SlotInfo::default(); count * context.geometry.slots_per_block() as usize];
+    let slots = context.geometry.slots_per_block() as usize;
+    let mut infos = vec![SlotInfo::default(); count * slots];
     let (mut free_mask, mut used_mask, mut known) = (0_u64, 0_u64, 0_u64);
-    for (index, buf) in bytes.chunks_exact_mut(block_size).enumerate() {
+    for_each_block(context, ag, start, count, |index, buf| {
         let block = start.offset_by(index as u64);
-        let read = if whole { Ok(context.reader.lay_over(block, buf)) } else { context.reader.read_raw(block, buf) };
-        let verified =
-            read.and_then(|overlaid| context.reader.verify(block, BlockKind::Inode, u64::from(ag.0), buf, overlaid));
-        if let Err(damage) = verified {
-            context.damage(Place::Block(block), damage);
-            continue;
+        match buf {
+            Err(damage) => context.damage(Place::Block(block), damage),
+            Ok(buf) => {
+                let (free, used) = check_block(context, block, buf, &mut infos[index * slots..][..slots], facts);
+                free_mask |= u64::from(free) << index;
+                used_mask |= u64::from(used) << index;
+                known |= 1 << index;
+            }
         }
-        let slots = context.geometry.slots_per_block() as usize;
-        let (free, used) = check_block(context, block, buf, &mut infos[index * slots..][..slots], facts);
-        free_mask |= u64::from(free) << index;
-        used_mask |= u64::from(used) << index;
-        known |= 1 << index;
-    }
+    });
     if record.free_mask.get() & known != free_mask || record.used_mask.get() & known != used_mask {
         let message = format!(
             "the inode chunk at {start} has masks {:#x} {:#x}, its blocks say {free_mask:#x} {used_mask:#x}",
@@ -151,7 +160,65 @@ fn check_chunk(context: &Context<'_>, ag: AgNo, start: FsBlock, record: &ChunkRe
         );
         context.report(number::CHUNK_MASK, place, message);
     }
-    facts.runs.push((start, infos));
+    facts.runs.push((start, count as u32));
+    let Some(spans) = &mut facts.spans else { return };
+    let held = context.slots_held.fetch_add(infos.len() as u64, Relaxed) + infos.len() as u64;
+    if held <= context.slots_max {
+        spans.push(Span::new(start, &infos, slots as u32));
+    } else {
+        // All of the group comes later.
+        context.slots_held.fetch_sub(facts.slot_count(context), Relaxed);
+        facts.spans = None;
+    }
+}
+
+/// Reads a run of inode blocks and hands each to `f`, with its place in the run.
+fn for_each_block(
+    context: &Context<'_>,
+    ag: AgNo,
+    start: FsBlock,
+    count: usize,
+    mut f: impl FnMut(usize, Result<&[u8], Damage>),
+) {
+    let block_size = context.reader.block_size();
+    let mut bytes = vec![0; count * block_size];
+    // One read for the whole run; block by block when that fails, to name the one that cannot be read.
+    let whole = context.reader.read_device(start, &mut bytes).is_ok();
+    for (index, buf) in bytes.chunks_exact_mut(block_size).enumerate() {
+        let block = start.offset_by(index as u64);
+        let read = if whole { Ok(context.reader.lay_over(block, buf)) } else { context.reader.read_raw(block, buf) };
+        let verified =
+            read.and_then(|overlaid| context.reader.verify(block, BlockKind::Inode, u64::from(ag.0), buf, overlaid));
+        f(index, verified.map(|()| &*buf));
+    }
+}
+
+/// Hands every inode of a run that the check accepted to `f`.
+pub(crate) fn for_each_inode(context: &Context<'_>, (start, count): (FsBlock, u32), mut f: impl FnMut(Ino, &RawInode)) {
+    let ag = context.geometry.ag_of(start);
+    for_each_block(context, ag, start, count as usize, |index, buf| {
+        let Ok(buf) = buf else { return };
+        let mask = InodeBlockHeader::read(buf).free_mask;
+        for (slot, _) in classify(buf, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0).inodes {
+            let ino = context.geometry.ino(start.offset_by(index as u64), slot);
+            let raw = inode_at(buf, slot);
+            if raw.check(ino).is_ok() {
+                f(ino, raw);
+            }
+        }
+    });
+}
+
+/// The slots of a run, once more.
+pub(crate) fn read_span(context: &Context<'_>, run: (FsBlock, u32)) -> Span {
+    let slots = context.geometry.slots_per_block();
+    let mut infos = vec![SlotInfo::default(); (run.1 * slots) as usize];
+    for_each_inode(context, run, |ino, raw| {
+        if let Some((block, slot)) = context.geometry.locate(ino) {
+            infos[(block.0 - run.0.0) as usize * slots as usize + slot as usize] = SlotInfo::of(raw);
+        }
+    });
+    Span::new(run.0, &infos, slots)
 }
 
 /// Whether the block has free slots, and used ones.
@@ -194,12 +261,7 @@ fn check_block(
         }
         let (data, attributes) = body_parts(buf, &body);
         check_inode(context, ino, raw, data, attributes);
-        let mut state = (raw.mode.get() >> 12) as u8;
-        if raw.nlink.get() == 0 {
-            state |= slot_bit::NO_LINKS;
-        }
-        let identity = identity_digest(raw.parent.get(), raw.name_hash.get(), raw.entry_position.get());
-        infos[slot as usize] = SlotInfo { state, identity, nlink: raw.nlink.get() };
+        infos[slot as usize] = SlotInfo::of(raw);
         facts.inodes_used += 1;
         if raw.is_dir() {
             facts.directory_inos.push(ino);

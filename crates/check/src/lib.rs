@@ -18,9 +18,9 @@
 //!   1. Nothing is written unless `Options::repair`.
 //!   2. Bytes from the device never reach an assertion, an index or unchecked arithmetic before they were checked. Each
 //!      metadata block is followed once: the second owner of a block is a finding, not a descent.
-//!   3. Memory: a bit a block in use (in pages, so that a sparse giant costs nothing), 9 bytes an inode slot (while groups are
-//!      still coming in up to 21; measured: 11 MiB at 10^5 files, 30 MiB at 10^6), 17 a
-//!      directory, a list of blocks with room of one directory; with `Options::scrub` one more bit a block. Findings are capped.
+//!   3. Memory: a bit a block in use (in pages, so that a sparse giant costs nothing), 9 bytes an inode slot for as many as
+//!      `Options::slots_max` (see `table`), 16 a directory, a list of blocks with room of one directory; with `Options::scrub`
+//!      one more bit a block. Findings are capped.
 //!
 //! Not here: exit codes and printing (the command line), policy of any kind.
 
@@ -47,6 +47,7 @@ mod scrub;
 mod slots;
 mod space;
 mod superblock;
+mod table;
 mod tables;
 mod tree;
 

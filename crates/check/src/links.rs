@@ -1,19 +1,23 @@
 //! Pass "links": what the names add up to. Link counts, identities, orphans, and every directory below the root.
 
-use crate::context::{Context, SlotRef, SlotTable, slot_bit};
+use crate::context::Context;
 use crate::directory::Directories;
 use crate::findings::number;
 use crate::report::Place;
 use crate::slots::inode_at;
+use crate::table::{SlotRef, SlotTable, slot_bit};
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
 
-pub(crate) fn check_links(context: &Context<'_>, slots: &SlotTable, directories: &Directories) {
+pub(crate) fn check_links(context: &Context<'_>, slots: &SlotTable<'_>, directories: &Directories) {
     let root = Ino(context.superblock.root_ino.get());
-    for (ino, slot) in slots.iter(&context.geometry) {
+    for (ino, slot) in slots.iter() {
         check_slot(context, directories, root, ino, slot);
     }
-    check_tree(context, slots, directories, root);
+    if directories.index(root).is_none() && slots.covers(root) {
+        let what = if slots.find(root).is_some() { "is no directory" } else { "does not exist" };
+        context.report(number::ROOT, Place::Inode(root), format!("the root {what}"));
+    }
 }
 
 fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: Ino, slot: SlotRef<'_>) {
@@ -55,16 +59,12 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
 }
 
 /// Every named directory must lead to the root by the directories that name it.
-fn check_tree(context: &Context<'_>, slots: &SlotTable, directories: &Directories, root: Ino) {
+pub(crate) fn check_tree(context: &Context<'_>, directories: &Directories) {
     const UNKNOWN: u8 = 0;
     const CONNECTED: u8 = 1;
     const PENDING: u8 = 2;
     const LOST: u8 = 3;
-    let Some(root_index) = directories.index(root) else {
-        let what = if slots.find(&context.geometry, root).is_some() { "is no directory" } else { "does not exist" };
-        context.report(number::ROOT, Place::Inode(root), format!("the root {what}"));
-        return;
-    };
+    let Some(root_index) = directories.index(Ino(context.superblock.root_ino.get())) else { return };
     let mut states = vec![UNKNOWN; directories.inos.len()];
     states[root_index] = CONNECTED;
     let mut path = Vec::new();

@@ -3,10 +3,11 @@
 //! An inode says where its name is (its identity): the path is followed upwards from there, a read or two a component. A
 //! file that had several names may have kept the identity of one that is gone; for such files the directories are searched.
 
-use crate::context::{Context, SlotTable};
+use crate::context::Context;
 use crate::directory::Directories;
 use crate::directory::entries::{Entry, entry_at, parse};
 use crate::extents::for_each_extent;
+use crate::inodes::for_each_inode;
 use crate::report::{FileRange, Finding, Place};
 use crate::scrub::Fault;
 use crate::slots::{body_parts, classify, inode_at};
@@ -22,14 +23,14 @@ const DEPTH_MAX: usize = 4096;
 /// Damaged bytes of a file: offset, length, and what is wrong with them.
 type Ranges = Vec<(u64, u64, Fault)>;
 
-/// Reports each damaged range of each file that owns some of `faults`.
+/// Reports each damaged range of each file that owns some of `faults`. `runs`: the inode blocks, start and length.
 pub(crate) fn report(
     context: &Context<'_>,
-    slots: &SlotTable,
+    runs: &[(FsBlock, u32)],
     directories: &Directories,
     faults: &BTreeMap<FsBlock, Fault>,
 ) {
-    let damaged = damaged_files(context, slots, faults);
+    let damaged = damaged_files(context, runs, faults);
     let paths = Paths::find(context, directories, damaged.keys().copied());
     for (ino, ranges) in damaged {
         let path = paths.path(ino);
@@ -45,34 +46,34 @@ pub(crate) fn report(
     }
 }
 
-fn damaged_files(context: &Context<'_>, slots: &SlotTable, faults: &BTreeMap<FsBlock, Fault>) -> BTreeMap<Ino, Ranges> {
+fn damaged_files(
+    context: &Context<'_>,
+    runs: &[(FsBlock, u32)],
+    faults: &BTreeMap<FsBlock, Fault>,
+) -> BTreeMap<Ino, Ranges> {
     let block_size = context.geometry.block_size() as u64;
     let mut damaged: BTreeMap<Ino, Ranges> = BTreeMap::new();
-    let mut loaded: Option<(FsBlock, Vec<u8>)> = None;
-    for (ino, _) in slots.iter(&context.geometry) {
-        let Some((block, slot)) = context.geometry.locate(ino) else { continue };
-        if loaded.as_ref().is_none_or(|(at, _)| *at != block) {
-            let mut buf = context.reader.new_buffer();
-            loaded = context.reader.read_raw(block, &mut buf).is_ok().then_some((block, buf));
-        }
-        let Some((_, buf)) = &loaded else { continue };
-        let raw = inode_at(buf, slot);
-        if raw.is_dir() {
-            continue;
-        }
-        for_each_extent(&context.reader, ino, raw, |extent| {
-            if extent.unwritten {
+    for &run in runs {
+        for_each_inode(context, run, |ino, raw| {
+            if raw.is_dir() {
                 return;
             }
-            let end = extent.start.offset_by(u64::from(extent.length));
-            for (block, fault) in faults.range(extent.start..end) {
-                let offset = (extent.file_block.0 + (block.0 - extent.start.0)).saturating_mul(block_size);
-                let ranges = damaged.entry(ino).or_default();
-                match ranges.last_mut() {
-                    Some((from, length, same)) if *from + *length == offset && same == fault => *length += block_size,
-                    _ => ranges.push((offset, block_size, fault.clone())),
+            for_each_extent(&context.reader, ino, raw, |extent| {
+                if extent.unwritten {
+                    return;
                 }
-            }
+                let end = extent.start.offset_by(u64::from(extent.length));
+                for (block, fault) in faults.range(extent.start..end) {
+                    let offset = (extent.file_block.0 + (block.0 - extent.start.0)).saturating_mul(block_size);
+                    let ranges = damaged.entry(ino).or_default();
+                    match ranges.last_mut() {
+                        Some((from, length, same)) if *from + *length == offset && same == fault => {
+                            *length += block_size
+                        }
+                        _ => ranges.push((offset, block_size, fault.clone())),
+                    }
+                }
+            });
         });
     }
     damaged

@@ -1,25 +1,26 @@
 //! One check from end to end.
 
 use crate::blocks::Blocks;
-use crate::context::{Context, Sink, SlotTable, in_parallel};
+use crate::context::{Context, Sink, in_parallel};
 use crate::directory::{Directories, Names};
 use crate::findings::number;
 use crate::inodes::{self, GroupFacts};
 use crate::io::{Reader, read_at};
-use crate::links::check_links;
-use crate::orphans::check_orphans;
+use crate::links::{check_links, check_tree};
+use crate::orphans::{check_orphans, read_orphans};
 use crate::repair::repair;
 use crate::replay::replay;
 use crate::report::{Place, Report, Scrub, Totals};
 use crate::scrub::scrub;
 use crate::slots::{body_parts, classify, inode_at};
+use crate::table::{Part, SlotTable, Span};
 use crate::tables::NeededParts;
 use crate::{space, superblock, tables};
 use myriad_device::{BlockDevice, Moment};
 use myriad_format::inode::InodeBlockHeader;
 use myriad_format::superblock::{Superblock, feature, has_copy};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, NameHasher};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -48,6 +49,9 @@ pub struct Options<'a> {
     /// With `repair`: begin a new log on the log device, though it holds none of this volume that can be read.
     pub new_log: bool,
     pub threads: usize,
+    /// Inode slots (of 128 bytes) whose table is held in memory, 9 bytes each; those of one group in any case. A volume with more
+    /// has its directories read once for each so many. Of a file there are 1 to 8.
+    pub slots_max: u64,
     /// Findings kept in the report; the rest are counted.
     pub findings_max: usize,
     /// Called now and then, from any thread; `false` cancels. Repair cannot be cancelled once it writes.
@@ -68,6 +72,7 @@ impl Default for Options<'_> {
             leave_unreadable: false,
             new_log: false,
             threads: *THREADS.get_or_init(ask),
+            slots_max: 1 << 23,
             findings_max: 1000,
             progress: None,
             now: 0,
@@ -180,6 +185,8 @@ pub(crate) fn look(
         data_blocks: AtomicU64::new(0),
         moment: if let Writer::Holds(moment) = writer { Some(moment) } else { None },
         needed_parts: NeededParts::new(&geometry, ag_used),
+        slots_held: AtomicU64::new(0),
+        slots_max: options.slots_max,
     };
     for finding in replay.findings {
         context.sink.add(finding);
@@ -269,23 +276,8 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
         return Err(CheckError::Cancelled);
     }
     let mut facts = facts.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut slots = SlotTable::new(geometry);
-    let mut inos = Vec::new();
-    for group in facts.values_mut() {
-        for (block, infos) in std::mem::take(&mut group.runs) {
-            slots.push(block, &infos);
-        }
-        inos.extend_from_slice(&group.directory_inos);
-    }
-    let directories = Directories::new(inos);
-
-    let orphans = check_orphans(context, &slots);
-    let names = Names { context, slots: &slots, directories: &directories };
-    check_names(&names);
-    if context.cancelled.load(Relaxed) {
-        return Err(CheckError::Cancelled);
-    }
-    check_links(context, &slots, &directories);
+    let directories = Directories::new(facts.values().flat_map(|group| &group.directory_inos).copied().collect());
+    let orphans = compare_names(context, &mut facts, &directories)?;
 
     let free = AtomicU64::new(pending_blocks);
     let done = AtomicU64::new(0);
@@ -313,7 +305,8 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
         log_blocks: 0,
     };
     check_volume(context, &totals, is_copy);
-    let (scrub, wrong_data) = context.data.is_some().then(|| scrub(context, &slots, &directories)).unzip();
+    let runs: Vec<_> = facts.values().flat_map(|group| &group.runs).copied().collect();
+    let (scrub, wrong_data) = context.data.is_some().then(|| scrub(context, &runs, &directories)).unzip();
     if context.cancelled.load(Relaxed) {
         return Err(CheckError::Cancelled);
     }
@@ -327,7 +320,62 @@ fn virgin_blocks(context: &Context<'_>) -> u64 {
     (context.ag_used..geometry.ag_count).map(AgNo).map(virgin).sum()
 }
 
-fn check_names(names: &Names<'_>) {
+/// Passes "names" and "links", for one part of the inodes after the other; how many inodes the list of orphans names.
+fn compare_names(
+    context: &Context<'_>,
+    facts: &mut BTreeMap<u32, GroupFacts>,
+    directories: &Directories,
+) -> Result<u64, CheckError> {
+    let mut held = Vec::new();
+    // Groups whose slots are not at hand, in parts that can be.
+    let mut rest: Vec<BTreeSet<AgNo>> = Vec::new();
+    let mut room = 0;
+    for (&ag, group) in facts.iter_mut() {
+        match group.spans.take() {
+            Some(spans) => held.extend(spans),
+            None => {
+                let slots = group.slot_count(context);
+                if slots > room || rest.is_empty() {
+                    rest.push(BTreeSet::new());
+                    room = context.slots_max;
+                }
+                room = room.saturating_sub(slots);
+                rest.last_mut().expect("just made").insert(AgNo(ag));
+            }
+        }
+    }
+    let orphans = read_orphans(context);
+    let rounds = rest.len() as u64 + 1;
+    let first = SlotTable::new(&context.geometry, Part::AllBut(rest.iter().flatten().copied().collect()), held);
+    let mut round = 0;
+    let mut compare = |slots: SlotTable<'_>| {
+        check_orphans(context, &slots, &orphans);
+        let names = Names { context, slots: &slots, directories };
+        check_names(&names, (round, rounds));
+        if context.cancelled.load(Relaxed) {
+            return Err(CheckError::Cancelled);
+        }
+        check_links(context, &slots, directories);
+        round += 1;
+        Ok(())
+    };
+    compare(first)?;
+    for groups in rest {
+        let runs: Vec<_> = groups.iter().flat_map(|ag| &facts[&ag.0].runs).copied().collect();
+        let spans: Vec<OnceLock<Span>> = runs.iter().map(|_| OnceLock::new()).collect();
+        in_parallel(context.threads, runs.len() as u64, |index| {
+            let index = index as usize;
+            spans[index].set(inodes::read_span(context, runs[index])).is_ok()
+        });
+        let spans = spans.into_iter().filter_map(OnceLock::into_inner).collect();
+        compare(SlotTable::new(&context.geometry, Part::Only(groups), spans))?;
+    }
+    check_tree(context, directories);
+    Ok(orphans.len() as u64)
+}
+
+/// Goes through all directories, in one of several rounds.
+fn check_names(names: &Names<'_>, (round, rounds): (u64, u64)) {
     /// Directories of one unit of work: enough for neighbours to share an inode block, few enough to share out.
     const BATCH: u64 = 64;
     let context = names.context;
@@ -357,10 +405,14 @@ fn check_names(names: &Names<'_>) {
                 continue;
             }
             let (data, attributes) = body_parts(&buf, &bodies[at].1);
-            names.check_directory(ino, &raw, data, attributes);
+            if round == 0 {
+                names.check_directory(ino, &raw, data, attributes);
+            } else {
+                names.count_names(ino, &raw, data);
+            }
         }
         let done = done.fetch_add(1, Relaxed) + 1;
-        context.tick("names", done, batches, 0.5, 0.9)
+        context.tick("names", round * batches + done, rounds * batches, 0.5, 0.9)
     });
 }
 

@@ -6,7 +6,7 @@
 //! (`owners`). So a scrub takes little memory however many files there are, and a disk is read from its start to its end.
 
 use crate::blocks::PAGE_BLOCKS;
-use crate::context::{Context, SlotTable, in_parallel};
+use crate::context::{Context, in_parallel};
 use crate::directory::Directories;
 use crate::findings::number;
 use crate::io::Damage;
@@ -67,7 +67,11 @@ impl Found {
 }
 
 /// Reads all data that the passes before have noted. Blocks whose contents are not those of their checksums, besides.
-pub(crate) fn scrub(context: &Context<'_>, slots: &SlotTable, directories: &Directories) -> (Scrub, Vec<FsBlock>) {
+pub(crate) fn scrub(
+    context: &Context<'_>,
+    runs: &[(FsBlock, u32)],
+    directories: &Directories,
+) -> (Scrub, Vec<FsBlock>) {
     let Some(data) = &context.data else { return Default::default() };
     let geometry = &context.geometry;
     let found = Found::default();
@@ -106,7 +110,7 @@ pub(crate) fn scrub(context: &Context<'_>, slots: &SlotTable, directories: &Dire
         context.report(number::DATA_UNREADABLE, Place::Volume, format!("{untold} more blocks of data are damaged"));
     }
     if !faults.is_empty() {
-        owners::report(context, slots, directories, &faults);
+        owners::report(context, runs, directories, &faults);
     }
     (scrub, faults.into_iter().filter(|(_, fault)| *fault == Fault::Checksum).map(|(block, _)| block).collect())
 }

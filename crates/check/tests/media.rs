@@ -19,6 +19,7 @@ const REPAIR: Options<'_> = Options {
     leave_unreadable: false,
     new_log: false,
     threads: 1,
+    slots_max: 1 << 23,
     findings_max: 1000,
     progress: None,
     now: 5,

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::directory::entries::{name_at, parse};
 use crate::directory::{find_block, position};
 use crate::findings::number;
+use crate::io::Damage;
 use crate::report::Place;
 use myriad_format::dir::{
     DEPTH_MAX, ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED,
@@ -44,9 +45,32 @@ fn mix(mut word: u64) -> u64 {
 /// Fields of the index root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Root {
+    level: u8,
     pub depth: u8,
     pub room_head: u32,
     pub entry_blocks: u32,
+}
+
+/// Why an index root is not believed.
+pub(crate) enum BadRoot {
+    Damage(Damage),
+    Shape { level: u8, depth: u8 },
+}
+
+impl Root {
+    /// Reads the root at a block, and all of that block.
+    pub fn read(context: &Context<'_>, ino: Ino, root: FsBlock) -> Result<(Self, Vec<u8>), BadRoot> {
+        let mut buf = context.reader.new_buffer();
+        context.reader.read(root, BlockKind::DirIndex, ino.0, &mut buf).map_err(BadRoot::Damage)?;
+        let header = IndexHeader::read(&buf);
+        let (level, depth) = (header.level, header.depth);
+        let is_leaf = level == 0 && depth == 0;
+        if depth > DEPTH_MAX || !(is_leaf || level == root_level(depth, context.geometry.block_bits)) {
+            return Err(BadRoot::Shape { level, depth });
+        }
+        let root = Self { level, depth, room_head: header.room_head.get(), entry_blocks: header.entry_blocks.get() };
+        Ok((root, buf))
+    }
 }
 
 /// An index whose nodes have been walked and whose blocks are claimed.
@@ -75,20 +99,21 @@ impl Index {
             return index;
         }
         index.blocks = 1;
-        let mut buf = context.reader.new_buffer();
-        if let Err(damage) = context.reader.read(root, BlockKind::DirIndex, ino.0, &mut buf) {
-            context.damage(place, damage);
-            return index;
-        }
-        let header = IndexHeader::read(&buf);
-        let (level, depth) = (header.level, header.depth);
-        let is_leaf = level == 0 && depth == 0;
-        if depth > DEPTH_MAX || !(is_leaf || level == root_level(depth, context.geometry.block_bits)) {
-            context.report(number::INDEX_SHAPE, place, format!("the index root has level {level} and depth {depth}"));
-            return index;
-        }
-        index.root = Some(Root { depth, room_head: header.room_head.get(), entry_blocks: header.entry_blocks.get() });
-        if is_leaf {
+        let (found, buf) = match Root::read(context, ino, root) {
+            Ok(found) => found,
+            Err(BadRoot::Damage(damage)) => {
+                context.damage(place, damage);
+                return index;
+            }
+            Err(BadRoot::Shape { level, depth }) => {
+                let message = format!("the index root has level {level} and depth {depth}");
+                context.report(number::INDEX_SHAPE, place, message);
+                return index;
+            }
+        };
+        let Root { level, depth, .. } = found;
+        index.root = Some(found);
+        if level == 0 {
             index.leaves.push((0, root));
             return index;
         }

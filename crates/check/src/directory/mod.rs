@@ -7,14 +7,16 @@ pub(crate) mod entries;
 pub(crate) mod index;
 
 use crate::attributes::check_attributes;
-use crate::context::{Context, SlotTable, identity_digest, slot_bit};
-use crate::extents::{check_map, index_root};
+use crate::context::Context;
+use crate::extents::{check_map, for_each_extent, index_root};
 use crate::findings::number;
 use crate::inodes::check_blocks;
+use crate::io::Damage;
 use crate::report::Place;
 use crate::slots::inode_at;
+use crate::table::{SlotTable, identity_digest, slot_bit};
 use entries::{Entry, parse};
-use index::{Digest, Index};
+use index::{Digest, Index, Root};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, LIST_END};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
@@ -52,7 +54,7 @@ impl Directories {
 /// What a directory's pass needs.
 pub(crate) struct Names<'a> {
     pub context: &'a Context<'a>,
-    pub slots: &'a SlotTable,
+    pub slots: &'a SlotTable<'a>,
     pub directories: &'a Directories,
 }
 
@@ -97,10 +99,50 @@ impl Names<'_> {
         }
         check_blocks(context, ino, raw, blocks);
         context.entries.fetch_add(sums.digest.count, Relaxed);
-        if let Some(slot) = self.slots.find(&context.geometry, ino) {
+        self.count_directory(ino, sums.subdirectories);
+    }
+
+    /// As [`Self::check_directory`] of one that has been checked, for the names of inodes whose slots were not at hand then.
+    pub fn count_names(&self, ino: Ino, raw: &RawInode, data: &[u8]) {
+        let context = self.context;
+        let block_size = context.reader.block_size();
+        let mut subdirectories = 0_u32;
+        let mut count = |file_block: FileBlock, bytes: &[u8]| {
+            for entry in parse(bytes).flatten().filter(|entry| !entry.ino.is_none()) {
+                subdirectories = subdirectories.saturating_add(u32::from(self.directories.index(entry.ino).is_some()));
+                let position = position(file_block, entry.offset, block_size);
+                self.check_slot(ino, &entry, position, context.hasher.hash(entry.name));
+            }
+        };
+        match raw.fork_code() {
+            fork::INLINE => count(FileBlock(0), data),
+            fork::DIRECTORY | fork::DIRECTORY_TREE => {
+                let root = index_root(raw).map(|root| Root::read(context, ino, root).ok().map(|(root, _)| root));
+                let mut end = 0;
+                let mut extents: Vec<Extent> = Vec::new();
+                for_each_extent(&context.reader, ino, raw, |extent| {
+                    if extent.file_block.0 >= end {
+                        end = extent.end().0;
+                        extents.push(extent);
+                    }
+                });
+                let made = entry_blocks_made(root.as_ref().map(Option::as_ref));
+                for_each_block(context, ino, &extents, made.min(blocks_max(block_size)), |file_block, block| {
+                    if let Ok((_, bytes)) = block {
+                        count(file_block, bytes);
+                    }
+                });
+            }
+            _ => {}
+        }
+        self.count_directory(ino, subdirectories);
+    }
+
+    fn count_directory(&self, ino: Ino, subdirectories: u32) {
+        if let Some(slot) = self.slots.find(ino) {
             // An orphan keeps no link, not even its own two.
             let own = if slot.state() & slot_bit::NO_LINKS != 0 { 0 } else { 2 };
-            slot.found(own + sums.subdirectories);
+            slot.found(own + subdirectories);
         }
     }
 
@@ -109,11 +151,9 @@ impl Names<'_> {
         let context = self.context;
         let place = Place::Inode(ino);
         let block_size = context.reader.block_size();
-        let mut buf = context.reader.new_buffer();
         let mut with_room: HashMap<u32, u32> = HashMap::new();
-        let made = index.map_or(1, |index| index.root.map_or(0, |root| u64::from(root.entry_blocks)));
-        // A position has 32 bits.
-        let most = (1_u64 << 35) / block_size as u64;
+        let made = entry_blocks_made(index.map(|index| index.root.as_ref()));
+        let most = blocks_max(block_size);
         if made > most {
             context.report(number::INDEX_SHAPE, place, format!("the index says that {made} entry blocks were made"));
         }
@@ -129,46 +169,32 @@ impl Names<'_> {
         if is_readable && (made == 0 || covered < made) {
             context.report(number::INDEX_SHAPE, place, format!("of {made} entry blocks made {covered} are mapped"));
         }
-        for extent in extents {
-            if extent.unwritten {
-                context.report(number::EXTENT, place, "a directory has an unwritten extent");
-                continue;
-            }
-            for offset in 0..u64::from(extent.length) {
-                let file_block = FileBlock(extent.file_block.0 + offset);
-                if file_block.0 >= made {
-                    break;
-                }
-                let block = extent.start.offset_by(offset);
-                if let Err(damage) = context.reader.read(block, BlockKind::DirEntries, ino.0, &mut buf) {
-                    context.damage(place, damage);
-                    continue;
-                }
-                let header = *EntryBlockHeader::read(&buf);
-                let tail = header.tail.get() as usize;
-                if !(ENTRIES_OFFSET..=block_size).contains(&tail) {
-                    let message = format!("entry block {file_block}: tail {tail} is impossible");
-                    context.report(number::ENTRY_BLOCK, place, message);
-                    continue;
-                }
-                let (live, mut names) = self.check_entries(ino, file_block, &buf[ENTRIES_OFFSET..tail], sums);
-                sums.live += live;
-                if index.is_none() {
-                    self.check_unique(ino, &buf[ENTRIES_OFFSET..tail], &mut names);
-                }
-                if u64::from(header.live.get()) != live {
-                    let message =
-                        format!("entry block {file_block}: {live} bytes are live, its header says {}", header.live);
-                    context.report(number::ENTRY_BLOCK, place, message);
-                }
-                if index.is_some() && header.next_room.get() != 0 {
-                    with_room.insert(file_block.0 as u32, header.next_room.get());
-                }
-                if context.cancelled.load(Relaxed) {
-                    return;
-                }
-            }
+        for _ in extents.iter().filter(|extent| extent.unwritten) {
+            context.report(number::EXTENT, place, "a directory has an unwritten extent");
         }
+        for_each_block(context, ino, extents, made, |file_block, block| {
+            let (header, bytes) = match block {
+                Ok(block) => block,
+                Err(BadBlock::Damage(damage)) => return context.damage(place, damage),
+                Err(BadBlock::Tail(tail)) => {
+                    let message = format!("entry block {file_block}: tail {tail} is impossible");
+                    return context.report(number::ENTRY_BLOCK, place, message);
+                }
+            };
+            let (live, mut names) = self.check_entries(ino, file_block, bytes, sums);
+            sums.live += live;
+            if index.is_none() {
+                self.check_unique(ino, bytes, &mut names);
+            }
+            if u64::from(header.live.get()) != live {
+                let message =
+                    format!("entry block {file_block}: {live} bytes are live, its header says {}", header.live);
+                context.report(number::ENTRY_BLOCK, place, message);
+            }
+            if index.is_some() && header.next_room.get() != 0 {
+                with_room.insert(file_block.0 as u32, header.next_room.get());
+            }
+        });
         let head = index.and_then(|index| index.root.as_ref()).map_or(LIST_END, |root| root.room_head);
         if let Err(why) = check_room(head, with_room) {
             context.report(number::ROOM_LIST, place, why);
@@ -211,15 +237,6 @@ impl Names<'_> {
             let message = format!("{name}: tag {:#x} stored, {:#x} computed", entry.tag, hash as u32);
             context.report(number::ENTRY_TAG, place, message);
         }
-        let Some(slot) = self.slots.find(&context.geometry, entry.ino) else {
-            context.report(number::NO_INODE, place, format!("{name} names inode {}, which does not exist", entry.ino));
-            return;
-        };
-        if slot.file_type() != entry.file_type {
-            let message =
-                format!("{name} has type {}, its inode {} has {}", entry.file_type, entry.ino, slot.file_type());
-            context.report(number::ENTRY_TYPE, place, message);
-        }
         if let Some(index) = self.directories.index(entry.ino) {
             sums.subdirectories = sums.subdirectories.saturating_add(1);
             let is_root = entry.ino.0 == context.superblock.root_ino.get();
@@ -230,7 +247,28 @@ impl Names<'_> {
                     format!("{name} is one more name of directory {}", entry.ino),
                 );
             }
-        } else {
+        }
+        self.check_slot(ino, entry, position, hash);
+    }
+
+    /// One live entry against the slot that it names, if that is at hand.
+    fn check_slot(&self, ino: Ino, entry: &Entry<'_>, position: u64, hash: u64) {
+        if !self.slots.covers(entry.ino) {
+            return;
+        }
+        let context = self.context;
+        let place = Place::Entry { directory: ino, position };
+        let name = entry.name.escape_ascii();
+        let Some(slot) = self.slots.find(entry.ino) else {
+            context.report(number::NO_INODE, place, format!("{name} names inode {}, which does not exist", entry.ino));
+            return;
+        };
+        if slot.file_type() != entry.file_type {
+            let message =
+                format!("{name} has type {}, its inode {} has {}", entry.file_type, entry.ino, slot.file_type());
+            context.report(number::ENTRY_TYPE, place, message);
+        }
+        if self.directories.index(entry.ino).is_none() {
             slot.found(1);
         }
         if slot.identity() == identity_digest(ino.0, hash, position as u32) {
@@ -264,6 +302,53 @@ impl Names<'_> {
             if name(pair[0].1) == name(pair[1].1) {
                 let name = name(pair[0].1).unwrap_or_default().escape_ascii().to_string();
                 self.context.report(number::ENTRY_TWICE, Place::Inode(ino), format!("holds {name} twice"));
+            }
+        }
+    }
+}
+
+/// Why an entry block is left out.
+enum BadBlock {
+    Damage(Damage),
+    /// Where its entries end is impossible.
+    Tail(usize),
+}
+
+/// How many entry blocks were made, by what is known of the index: one without an index, none if its root cannot be read.
+fn entry_blocks_made(index: Option<Option<&Root>>) -> u64 {
+    index.map_or(1, |root| root.map_or(0, |root| u64::from(root.entry_blocks)))
+}
+
+/// Most entry blocks: a position has 32 bits.
+fn blocks_max(block_size: usize) -> u64 {
+    (1_u64 << 35) / block_size as u64
+}
+
+/// Hands the entry blocks that were made to `f`: header and packed entries. Blocks mapped past those hold nothing yet.
+fn for_each_block(
+    context: &Context<'_>,
+    ino: Ino,
+    extents: &[Extent],
+    made: u64,
+    mut f: impl FnMut(FileBlock, Result<(&EntryBlockHeader, &[u8]), BadBlock>),
+) {
+    let mut buf = context.reader.new_buffer();
+    for extent in extents.iter().filter(|extent| !extent.unwritten && extent.file_block.0 < made) {
+        let length = u64::from(extent.length).min(made - extent.file_block.0);
+        for offset in 0..length {
+            let file_block = FileBlock(extent.file_block.0 + offset);
+            match context.reader.read(extent.start.offset_by(offset), BlockKind::DirEntries, ino.0, &mut buf) {
+                Err(damage) => f(file_block, Err(BadBlock::Damage(damage))),
+                Ok(()) => {
+                    let header = EntryBlockHeader::read(&buf);
+                    let tail = header.tail.get() as usize;
+                    let is_possible = (ENTRIES_OFFSET..=buf.len()).contains(&tail);
+                    let entries = is_possible.then(|| (header, &buf[ENTRIES_OFFSET..tail]));
+                    f(file_block, entries.ok_or(BadBlock::Tail(tail)));
+                }
+            }
+            if context.cancelled.load(Relaxed) {
+                return;
             }
         }
     }

@@ -535,18 +535,16 @@ impl Repair<'_> {
     /// The tree of a map for which a full volume has no room: full nodes; then also where the file had blocks past its end, which
     /// nobody misses. The last resort is the old tree's place: power lost before the inode names the new one costs the file's map.
     fn squeeze_in(&mut self, ino: Ino, salvaged: &mut Salvaged) -> Result<Option<BuiltTree>, CheckError> {
-        let parts: [fn(&mut Salvaged) -> Vec<(FsBlock, u64)>; 3] = [
-            |_| Vec::new(),
-            |salvaged| std::mem::take(&mut salvaged.past),
-            |salvaged| std::mem::take(&mut salvaged.nodes).into_iter().map(|node| (node, 1)).collect(),
-        ];
-        for part in parts {
-            self.release(part(salvaged));
-            if let Some(tree) = self.map_tree(ino, &salvaged.extents, Fill::Full)? {
-                return Ok(tree);
-            }
+        let mut tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
+        if tree.is_none() {
+            self.release(std::mem::take(&mut salvaged.past));
+            tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
         }
-        Err(no_room())
+        if tree.is_none() {
+            self.release(std::mem::take(&mut salvaged.nodes).into_iter().map(|node| (node, 1)));
+            tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
+        }
+        tree.ok_or_else(no_room)
     }
 
     /// Writes the tree of a map, if the extents do not fit the inode; `None` if there is no room for it.

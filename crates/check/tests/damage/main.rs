@@ -12,6 +12,7 @@ mod strays;
 use common::{Image, SHAPE, SMALL, Sample, Shape, sample};
 use myriad_check::{KINDS, Options, Report, check, number};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
+use std::collections::BTreeSet;
 
 fn look(image: &Image) -> Report {
     check(image.device.clone(), None, &Options::default()).expect("the volume can be checked")
@@ -61,6 +62,38 @@ fn each_kind_of_damage_is_found() {
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Where the slots of all groups are not held at once, each group's names are looked for in a round of their own. That finds the
+/// same.
+#[test]
+fn groups_by_themselves_show_what_all_do() {
+    let untouched = ("nothing", None);
+    let mut failed = Vec::new();
+    for shape in [SHAPE, SMALL] {
+        for (name, damage) in cases().map(|case| (case.name, Some(case.damage))).chain([untouched]) {
+            let sample = sample(shape);
+            if let Some(damage) = damage {
+                damage(&sample);
+            }
+            let look = |slots_max| {
+                let options = Options { slots_max, threads: 1, findings_max: usize::MAX, ..Options::default() };
+                let report = check(sample.image.device.clone(), None, &options).expect("the volume can be checked");
+                let lines: BTreeSet<String> = report.findings.iter().map(ToString::to_string).collect();
+                (lines, report.finding_count, report.totals)
+            };
+            let all = look(Options::default().slots_max);
+            // The first of two groups is held, or none.
+            for slots_max in [2000, 0] {
+                let parts = look(slots_max);
+                if parts != all {
+                    let differing: Vec<&String> = parts.0.symmetric_difference(&all.0).take(9).collect();
+                    failed.push(format!("{name}, {slots_max} slots: {differing:#?}"));
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} failed\n{}", failed.len(), failed.join("\n"));
 }
 
 #[test]
