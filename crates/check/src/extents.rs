@@ -40,39 +40,53 @@ pub(crate) fn index_root(raw: &RawInode) -> Option<FsBlock> {
     (matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE) && root != 0).then_some(FsBlock(root))
 }
 
-/// Claims an inode's blocks and hands its extents to `each`; how many blocks data and tree take.
-pub(crate) fn check_map(context: &Context<'_>, ino: Ino, raw: &RawInode, mut each: impl FnMut(Extent)) -> u64 {
+/// What a look at a map gave.
+pub(crate) struct MapResult {
+    /// Of data and tree.
+    pub blocks: u64,
+    /// All of it was handed on.
+    pub is_sound: bool,
+}
+
+/// Claims an inode's blocks and hands its extents to `each`.
+pub(crate) fn check_map(context: &Context<'_>, ino: Ino, raw: &RawInode, mut each: impl FnMut(Extent)) -> MapResult {
     let place = Place::Inode(ino);
-    let mut blocks = 0;
+    let mut result = MapResult { blocks: 0, is_sound: true };
     let mut end = 0;
-    let mut record = |bytes: &[u8]| match Extent::decode(RawExtent::read(bytes), &context.geometry, ino) {
-        Err(corrupt) => context.damage(place, corrupt.into()),
-        Ok(extent) if extent.file_block.0 < end => {
-            let message = format!("the extent at file block {} begins before file block {end}", extent.file_block);
-            context.report(number::EXTENT_ORDER, place, message);
-        }
-        Ok(extent) => {
-            end = extent.end().0;
-            blocks += u64::from(extent.length);
-            if context.claim(extent.start, u64::from(extent.length), place, "extent") {
-                each(extent);
+    let mut record = |bytes: &[u8]| {
+        let is_sound = match Extent::decode(RawExtent::read(bytes), &context.geometry, ino) {
+            Err(corrupt) => {
+                context.damage(place, corrupt.into());
+                false
             }
-        }
+            Ok(extent) if extent.file_block.0 < end => {
+                let message = format!("the extent at file block {} begins before file block {end}", extent.file_block);
+                context.report(number::EXTENT_ORDER, place, message);
+                false
+            }
+            Ok(extent) => {
+                end = extent.end().0;
+                result.blocks += u64::from(extent.length);
+                let is_taken = context.claim(extent.start, u64::from(extent.length), place, "extent");
+                if is_taken {
+                    each(extent);
+                }
+                is_taken
+            }
+        };
+        result.is_sound &= is_sound;
     };
     match map_of(raw) {
-        Map::None => 0,
-        Map::Inline(extents) => {
-            for extent in extents {
-                record(zerocopy::IntoBytes::as_bytes(&extent));
-            }
-            blocks
-        }
+        Map::None => {}
+        Map::Inline(extents) => extents.iter().for_each(|extent| record(zerocopy::IntoBytes::as_bytes(extent))),
         Map::Tree { root, level } => {
             let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
-            let result = check_tree(context, &tree, place, &mut record);
-            blocks + result.nodes
+            let walked = check_tree(context, &tree, place, &mut record);
+            result.blocks += walked.nodes;
+            result.is_sound &= walked.sound;
         }
     }
+    result
 }
 
 /// Hands an inode's extents to `each`, of a map that was checked before: what cannot be read of it is left out.

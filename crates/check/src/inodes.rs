@@ -24,18 +24,31 @@ pub(crate) struct GroupFacts {
     pub inodes_used: u64,
     /// Directories by region of the group.
     pub directories: Vec<u32>,
-    /// Runs of initialised inode blocks, ascending: start and length.
-    pub runs: Vec<(FsBlock, u32)>,
+    /// Initialised inode blocks, ascending.
+    pub runs: Vec<Run>,
     /// Their slots; `None` if there was no room for them.
     pub spans: Option<Vec<Span>>,
-    /// Directories, ascending.
+    pub directory_count: u64,
+    /// Directories, ascending, until they are taken.
     pub directory_inos: Vec<Ino>,
 }
 
+/// A run of initialised inode blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub start: FsBlock,
+    pub count: u32,
+    /// A bit for each that could be read.
+    known: u64,
+    /// It holds an inode.
+    pub is_used: bool,
+}
+
 impl GroupFacts {
-    /// Slots of the group's initialised inode blocks.
+    /// Slots that a table of the group's inodes has.
     pub fn slot_count(&self, context: &Context<'_>) -> u64 {
-        self.runs.iter().map(|&(_, count)| u64::from(count * context.geometry.slots_per_block())).sum()
+        let blocks: u64 = self.runs.iter().filter(|run| run.is_used).map(|run| u64::from(run.count)).sum();
+        blocks * u64::from(context.geometry.slots_per_block())
     }
 }
 
@@ -160,7 +173,11 @@ fn check_chunk(context: &Context<'_>, ag: AgNo, start: FsBlock, record: &ChunkRe
         );
         context.report(number::CHUNK_MASK, place, message);
     }
-    facts.runs.push((start, count as u32));
+    let is_used = infos.iter().any(SlotInfo::is_used);
+    facts.runs.push(Run { start, count: count as u32, known, is_used });
+    if !is_used {
+        return;
+    }
     let Some(spans) = &mut facts.spans else { return };
     let held = context.slots_held.fetch_add(infos.len() as u64, Relaxed) + infos.len() as u64;
     if held <= context.slots_max {
@@ -193,14 +210,24 @@ fn for_each_block(
     }
 }
 
-/// Hands every inode of a run that the check accepted to `f`.
-pub(crate) fn for_each_inode(context: &Context<'_>, (start, count): (FsBlock, u32), mut f: impl FnMut(Ino, &RawInode)) {
-    let ag = context.geometry.ag_of(start);
-    for_each_block(context, ag, start, count as usize, |index, buf| {
-        let Ok(buf) = buf else { return };
+/// Hands every inode of a run to `f` that the check accepted.
+pub(crate) fn for_each_inode(context: &Context<'_>, run: Run, mut f: impl FnMut(Ino, &RawInode)) {
+    let ag = context.geometry.ag_of(run.start);
+    for_each_block(context, ag, run.start, run.count as usize, |index, buf| {
+        let block = run.start.offset_by(index as u64);
+        let buf = match buf {
+            Ok(buf) => buf,
+            Err(damage) => {
+                // It was told of the others.
+                if run.known >> index & 1 == 1 {
+                    context.damage(Place::Block(block), damage);
+                }
+                return;
+            }
+        };
         let mask = InodeBlockHeader::read(buf).free_mask;
         for (slot, _) in classify(buf, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0).inodes {
-            let ino = context.geometry.ino(start.offset_by(index as u64), slot);
+            let ino = context.geometry.ino(block, slot);
             let raw = inode_at(buf, slot);
             if raw.check(ino).is_ok() {
                 f(ino, raw);
@@ -210,15 +237,15 @@ pub(crate) fn for_each_inode(context: &Context<'_>, (start, count): (FsBlock, u3
 }
 
 /// The slots of a run, once more.
-pub(crate) fn read_span(context: &Context<'_>, run: (FsBlock, u32)) -> Span {
+pub(crate) fn read_span(context: &Context<'_>, run: Run) -> Span {
     let slots = context.geometry.slots_per_block();
-    let mut infos = vec![SlotInfo::default(); (run.1 * slots) as usize];
+    let mut infos = vec![SlotInfo::default(); (run.count * slots) as usize];
     for_each_inode(context, run, |ino, raw| {
         if let Some((block, slot)) = context.geometry.locate(ino) {
-            infos[(block.0 - run.0.0) as usize * slots as usize + slot as usize] = SlotInfo::of(raw);
+            infos[(block.0 - run.start.0) as usize * slots as usize + slot as usize] = SlotInfo::of(raw);
         }
     });
-    Span::new(run.0, &infos, slots)
+    Span::new(run.start, &infos, slots)
 }
 
 /// Whether the block has free slots, and used ones.
@@ -265,6 +292,7 @@ fn check_block(
         facts.inodes_used += 1;
         if raw.is_dir() {
             facts.directory_inos.push(ino);
+            facts.directory_count += 1;
             let region = context.geometry.ag_block_of(block).0 >> context.geometry.region_bits;
             facts.directories[region as usize] += 1;
         }
@@ -298,7 +326,7 @@ fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], att
     }
     // A directory's blocks are followed, and counted, by the pass over names.
     if !raw.is_dir() {
-        let blocks = check_map(context, ino, raw, |extent| context.note_data(&extent))
+        let blocks = check_map(context, ino, raw, |extent| context.note_data(&extent)).blocks
             + check_attributes(context, ino, raw, attributes);
         check_blocks(context, ino, raw, blocks);
     }

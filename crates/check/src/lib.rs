@@ -19,8 +19,8 @@
 //!   2. Bytes from the device never reach an assertion, an index or unchecked arithmetic before they were checked. Each
 //!      metadata block is followed once: the second owner of a block is a finding, not a descent.
 //!   3. Memory: a bit a block in use (in pages, so that a sparse giant costs nothing), 9 bytes an inode slot for as many as
-//!      `Options::slots_max` (see `table`), 16 a directory, a list of blocks with room of one directory; with `Options::scrub`
-//!      one more bit a block. Findings are capped.
+//!      `Options::slots_max` (see `table`), 17 a directory, the extents of damaged directories (in parts), a list of
+//!      blocks with room of one directory; with `Options::scrub` one more bit a block. Findings are capped.
 //!
 //! Not here: exit codes and printing (the command line), policy of any kind.
 

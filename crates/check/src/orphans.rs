@@ -8,47 +8,72 @@ use myriad_format::inode::S_IFREG;
 use myriad_format::superblock::OrphanHeader;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 
-/// Follows the list: what it names, and the blocks that do.
-pub(crate) fn read_orphans(context: &Context<'_>) -> Vec<(FsBlock, Ino)> {
-    let mut next = FsBlock(context.superblock.orphan_root.get());
-    let mut buf = context.reader.new_buffer();
-    let room = (buf.len() - OrphanHeader::SIZE) / 8;
-    let mut orphans = Vec::new();
-    // Each block is claimed, so a list that runs in a circle ends.
-    while next != FsBlock::NONE && context.claim(next, 1, Place::Volume, "orphan list") {
-        let place = Place::Block(next);
-        if let Err(damage) = context.reader.read(next, BlockKind::Orphans, 0, &mut buf) {
-            context.damage(place, damage);
-            break;
-        }
-        let header = OrphanHeader::read(&buf);
-        let count = header.count.get() as usize;
-        if count > room {
-            context.damage(place, Corrupt::Orphans { block: next, field: "count", value: count as u64 }.into());
-            break;
-        }
-        let inos = buf[OrphanHeader::SIZE..].chunks_exact(8).take(count);
-        orphans.extend(inos.map(|ino| (next, Ino(u64::from_le_bytes(ino.try_into().expect("eight bytes"))))));
-        next = FsBlock(header.next.get());
-    }
-    orphans
+/// The list of orphans.
+pub(crate) struct Orphans {
+    /// Blocks of it that can be believed.
+    blocks: Vec<FsBlock>,
+    /// Inodes that it names.
+    pub count: u64,
 }
 
-/// Compares what the list names with the slots at hand, and marks those.
-pub(crate) fn check_orphans(context: &Context<'_>, slots: &SlotTable<'_>, orphans: &[(FsBlock, Ino)]) {
-    for &(block, ino) in orphans.iter().filter(|&&(_, ino)| slots.covers(ino)) {
-        let place = Place::Block(block);
-        match slots.find(ino) {
-            None => context.report(number::ORPHAN, place, format!("names inode {ino}, which does not exist")),
-            Some(slot) => {
-                let before = slot.set(slot_bit::ORPHAN);
-                // A file with a name was to be cut to its size when the power went.
-                if before & slot_bit::NO_LINKS == 0 && slot.file_type() != (S_IFREG >> 12) as u8 {
-                    context.report(number::ORPHAN, place, format!("names inode {ino}, which has links"));
+impl Orphans {
+    /// Follows the list.
+    pub fn read(context: &Context<'_>) -> Self {
+        let mut orphans = Self { blocks: Vec::new(), count: 0 };
+        let mut next = FsBlock(context.superblock.orphan_root.get());
+        let mut buf = context.reader.new_buffer();
+        let room = (buf.len() - OrphanHeader::SIZE) / 8;
+        // Each block is claimed, so a list that runs in a circle ends.
+        while next != FsBlock::NONE && context.claim(next, 1, Place::Volume, "orphan list") {
+            let place = Place::Block(next);
+            if let Err(damage) = context.reader.read(next, BlockKind::Orphans, 0, &mut buf) {
+                context.damage(place, damage);
+                break;
+            }
+            let header = OrphanHeader::read(&buf);
+            let count = header.count.get() as usize;
+            if count > room {
+                context.damage(place, Corrupt::Orphans { block: next, field: "count", value: count as u64 }.into());
+                break;
+            }
+            orphans.blocks.push(next);
+            orphans.count += count as u64;
+            next = FsBlock(header.next.get());
+        }
+        orphans
+    }
+
+    /// Compares what the list names with the slots at hand, and marks those.
+    pub fn check(&self, context: &Context<'_>, slots: &SlotTable<'_>) {
+        let mut buf = context.reader.new_buffer();
+        for &block in &self.blocks {
+            if let Err(damage) = context.reader.read(block, BlockKind::Orphans, 0, &mut buf) {
+                context.damage(Place::Block(block), damage);
+                continue;
+            }
+            let count = OrphanHeader::read(&buf).count.get() as usize;
+            for bytes in buf[OrphanHeader::SIZE..].chunks_exact(8).take(count) {
+                let ino = Ino(u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+                if slots.covers(ino) {
+                    check_orphan(context, slots, block, ino);
                 }
-                if before & slot_bit::ORPHAN != 0 {
-                    context.report(number::ORPHAN, place, format!("names inode {ino} twice"));
-                }
+            }
+        }
+    }
+}
+
+fn check_orphan(context: &Context<'_>, slots: &SlotTable<'_>, block: FsBlock, ino: Ino) {
+    let place = Place::Block(block);
+    match slots.find(ino) {
+        None => context.report(number::ORPHAN, place, format!("names inode {ino}, which does not exist")),
+        Some(slot) => {
+            let before = slot.set(slot_bit::ORPHAN);
+            // A file with a name was to be cut to its size when the power went.
+            if before & slot_bit::NO_LINKS == 0 && slot.file_type() != (S_IFREG >> 12) as u8 {
+                context.report(number::ORPHAN, place, format!("names inode {ino}, which has links"));
+            }
+            if before & slot_bit::ORPHAN != 0 {
+                context.report(number::ORPHAN, place, format!("names inode {ino} twice"));
             }
         }
     }

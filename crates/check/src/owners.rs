@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::directory::Directories;
 use crate::directory::entries::{Entry, entry_at, parse};
 use crate::extents::for_each_extent;
-use crate::inodes::for_each_inode;
+use crate::inodes::{Run, for_each_inode};
 use crate::report::{FileRange, Finding, Place};
 use crate::scrub::Fault;
 use crate::slots::{body_parts, classify, inode_at};
@@ -23,10 +23,10 @@ const DEPTH_MAX: usize = 4096;
 /// Damaged bytes of a file: offset, length, and what is wrong with them.
 type Ranges = Vec<(u64, u64, Fault)>;
 
-/// Reports each damaged range of each file that owns some of `faults`. `runs`: the inode blocks, start and length.
+/// Reports each damaged range of each file that owns some of `faults`.
 pub(crate) fn report(
     context: &Context<'_>,
-    runs: &[(FsBlock, u32)],
+    runs: &[Run],
     directories: &Directories,
     faults: &BTreeMap<FsBlock, Fault>,
 ) {
@@ -46,11 +46,7 @@ pub(crate) fn report(
     }
 }
 
-fn damaged_files(
-    context: &Context<'_>,
-    runs: &[(FsBlock, u32)],
-    faults: &BTreeMap<FsBlock, Fault>,
-) -> BTreeMap<Ino, Ranges> {
+fn damaged_files(context: &Context<'_>, runs: &[Run], faults: &BTreeMap<FsBlock, Fault>) -> BTreeMap<Ino, Ranges> {
     let block_size = context.geometry.block_size() as u64;
     let mut damaged: BTreeMap<Ino, Ranges> = BTreeMap::new();
     for &run in runs {

@@ -7,7 +7,7 @@ use crate::findings::number;
 use crate::inodes::{self, GroupFacts};
 use crate::io::{Reader, read_at};
 use crate::links::{check_links, check_tree};
-use crate::orphans::{check_orphans, read_orphans};
+use crate::orphans::Orphans;
 use crate::repair::repair;
 use crate::replay::replay;
 use crate::report::{Place, Report, Scrub, Totals};
@@ -276,7 +276,9 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
         return Err(CheckError::Cancelled);
     }
     let mut facts = facts.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let directories = Directories::new(facts.values().flat_map(|group| &group.directory_inos).copied().collect());
+    let mut inos = Vec::with_capacity(facts.values().map(|group| group.directory_inos.len()).sum());
+    facts.values_mut().for_each(|group| inos.append(&mut std::mem::take(&mut group.directory_inos)));
+    let directories = Directories::new(inos);
     let orphans = compare_names(context, &mut facts, &directories)?;
 
     let free = AtomicU64::new(pending_blocks);
@@ -305,8 +307,14 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
         log_blocks: 0,
     };
     check_volume(context, &totals, is_copy);
-    let runs: Vec<_> = facts.values().flat_map(|group| &group.runs).copied().collect();
-    let (scrub, wrong_data) = context.data.is_some().then(|| scrub(context, &runs, &directories)).unzip();
+    let (scrub, wrong_data) = context
+        .data
+        .is_some()
+        .then(|| {
+            let runs: Vec<_> = facts.values().flat_map(|group| &group.runs).copied().collect();
+            scrub(context, &runs, &directories)
+        })
+        .unzip();
     if context.cancelled.load(Relaxed) {
         return Err(CheckError::Cancelled);
     }
@@ -344,13 +352,14 @@ fn compare_names(
             }
         }
     }
-    let orphans = read_orphans(context);
+    let orphans = Orphans::read(context);
     let rounds = rest.len() as u64 + 1;
     let first = SlotTable::new(&context.geometry, Part::AllBut(rest.iter().flatten().copied().collect()), held);
+    let left_out = Mutex::default();
     let mut round = 0;
     let mut compare = |slots: SlotTable<'_>| {
-        check_orphans(context, &slots, &orphans);
-        let names = Names { context, slots: &slots, directories };
+        orphans.check(context, &slots);
+        let names = Names { context, slots: &slots, directories, has_more: rounds > 1, left_out: &left_out };
         check_names(&names, (round, rounds));
         if context.cancelled.load(Relaxed) {
             return Err(CheckError::Cancelled);
@@ -361,17 +370,23 @@ fn compare_names(
     };
     compare(first)?;
     for groups in rest {
-        let runs: Vec<_> = groups.iter().flat_map(|ag| &facts[&ag.0].runs).copied().collect();
+        let used = groups.iter().flat_map(|ag| &facts[&ag.0].runs).filter(|run| run.is_used);
+        let runs: Vec<_> = used.copied().collect();
         let spans: Vec<OnceLock<Span>> = runs.iter().map(|_| OnceLock::new()).collect();
         in_parallel(context.threads, runs.len() as u64, |index| {
             let index = index as usize;
-            spans[index].set(inodes::read_span(context, runs[index])).is_ok()
+            _ = spans[index].set(inodes::read_span(context, runs[index]));
+            // The names of this part are still to come.
+            context.tick("names", 0, 1, 0.5, 0.9)
         });
+        if context.cancelled.load(Relaxed) {
+            return Err(CheckError::Cancelled);
+        }
         let spans = spans.into_iter().filter_map(OnceLock::into_inner).collect();
         compare(SlotTable::new(&context.geometry, Part::Only(groups), spans))?;
     }
     check_tree(context, directories);
-    Ok(orphans.len() as u64)
+    Ok(orphans.count)
 }
 
 /// Goes through all directories, in one of several rounds.
@@ -408,7 +423,7 @@ fn check_names(names: &Names<'_>, (round, rounds): (u64, u64)) {
             if round == 0 {
                 names.check_directory(ino, &raw, data, attributes);
             } else {
-                names.count_names(ino, &raw, data);
+                names.check_part(ino, &raw, data);
             }
         }
         let done = done.fetch_add(1, Relaxed) + 1;

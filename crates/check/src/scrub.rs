@@ -9,6 +9,7 @@ use crate::blocks::PAGE_BLOCKS;
 use crate::context::{Context, in_parallel};
 use crate::directory::Directories;
 use crate::findings::number;
+use crate::inodes::Run;
 use crate::io::Damage;
 use crate::owners;
 use crate::report::{Place, Scrub};
@@ -67,11 +68,7 @@ impl Found {
 }
 
 /// Reads all data that the passes before have noted. Blocks whose contents are not those of their checksums, besides.
-pub(crate) fn scrub(
-    context: &Context<'_>,
-    runs: &[(FsBlock, u32)],
-    directories: &Directories,
-) -> (Scrub, Vec<FsBlock>) {
+pub(crate) fn scrub(context: &Context<'_>, runs: &[Run], directories: &Directories) -> (Scrub, Vec<FsBlock>) {
     let Some(data) = &context.data else { return Default::default() };
     let geometry = &context.geometry;
     let found = Found::default();

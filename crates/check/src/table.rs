@@ -1,7 +1,7 @@
 //! The table of inode slots: what the inode pass saw of each, and what names add to that.
 //!
-//! Nine bytes a slot, for some groups at a time: those that fit first, then as many as fit of the others, read again. Directories
-//! are gone through once for each part, so memory has a bound, and time grows instead.
+//! Nine bytes a slot, for some groups at a time: those that fit first, then as many of the others as fit, read again. Directories
+//! are gone through once for each part: time grows instead of memory. A group is never parted.
 
 use myriad_format::inode::RawInode;
 use myriad_format::{AgNo, FsBlock, Geometry, Ino};
@@ -28,6 +28,10 @@ pub(crate) struct SlotInfo {
 }
 
 impl SlotInfo {
+    pub fn is_used(&self) -> bool {
+        self.state & slot_bit::TYPE != 0
+    }
+
     pub fn of(raw: &RawInode) -> Self {
         let no_links = if raw.nlink.get() == 0 { slot_bit::NO_LINKS } else { 0 };
         Self {

@@ -6,7 +6,7 @@
 
 use crate::bases::mount_options;
 use crate::device::Watched;
-use myriad_check::{CheckError, Options, check};
+use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::MemoryDevice;
 use myriad_engine::{Cred, Error, Fs, OpenOptions, RenameMode, Session, SetAttr, Stat, XattrMode};
 use myriad_sim::rng::Rng;
@@ -70,6 +70,9 @@ pub fn examine(image: &MemoryDevice, plan: Plan, rng: &mut Rng) -> Result<Facts,
                 {
                     return Err(format!("the check finds nothing, the engine says: {error}"));
                 }
+                if plan.repair {
+                    in_parts(&device, &report)?;
+                }
             }
             Err(error) => cannot_check(&error)?,
         }
@@ -91,6 +94,19 @@ pub fn examine(image: &MemoryDevice, plan: Plan, rng: &mut Rng) -> Result<Facts,
 fn options(repair: bool) -> Options<'static> {
     // Data is compared too, so that what the check finds sound is what the engine reads; to repair, it is taken as it is.
     Options { repair, scrub: true, accept_contents: true, threads: 1, findings_max: 20, now: 5, ..Options::default() }
+}
+
+/// The check that holds the slots of no group finds the same.
+fn in_parts(device: &Arc<Watched>, report: &Report) -> Result<(), String> {
+    let parts = check(device.clone(), None, &Options { slots_max: 0, ..options(false) });
+    complain(device, "check in parts")?;
+    match parts {
+        Ok(parts) if (parts.finding_count, parts.totals) == (report.finding_count, report.totals) => Ok(()),
+        Ok(parts) => {
+            Err(format!("in parts the check finds {}, as a whole {}", parts.finding_count, report.finding_count))
+        }
+        Err(error) => Err(format!("in parts: {error}")),
+    }
 }
 
 fn complain(device: &Watched, doing: &str) -> Result<(), String> {

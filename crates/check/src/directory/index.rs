@@ -2,17 +2,16 @@
 
 use crate::context::Context;
 use crate::directory::entries::{name_at, parse};
-use crate::directory::{find_block, position};
+use crate::directory::{find_block, for_each_block, position};
 use crate::findings::number;
 use crate::io::Damage;
 use crate::report::Place;
 use myriad_format::dir::{
-    DEPTH_MAX, ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED,
-    home_line, leaf_lines, node_bits, pointer,
+    DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, home_line, leaf_lines, node_bits, pointer,
 };
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, flag};
-use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use std::collections::HashMap;
 
 /// Most entries that are listed one by one when index and entries differ; beyond, the counts are reported.
@@ -227,7 +226,8 @@ impl Index {
         let mut buf = context.reader.new_buffer();
         let mut in_entries: Vec<(u32, u32, u64)> = Vec::new();
         let made = self.root.map_or(0, |root| u64::from(root.entry_blocks));
-        for_each_entry_block(context, ino, extents, made, &mut buf, |file_block, bytes| {
+        for_each_block(context, ino, extents, made, |file_block, block| {
+            let bytes = block.map_or(&[][..], |(_, bytes)| bytes);
             for entry in parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
                 let position = position(file_block, entry.offset, context.reader.block_size());
                 in_entries.push((entry.tag, position as u32, entry.ino.0));
@@ -346,27 +346,6 @@ fn check_depths(depths: &HashMap<u32, u8>, root_depth: u8) -> Result<(), String>
         }
     }
     Ok(())
-}
-
-/// Calls `each` with the entries of every entry block that can be read.
-pub(crate) fn for_each_entry_block(
-    context: &Context<'_>,
-    ino: Ino,
-    extents: &[Extent],
-    made: u64,
-    buf: &mut [u8],
-    mut each: impl FnMut(FileBlock, &[u8]),
-) {
-    for extent in extents.iter().filter(|extent| !extent.unwritten) {
-        for offset in (0..u64::from(extent.length)).take_while(|offset| extent.file_block.0 + offset < made) {
-            if context.reader.read(extent.start.offset_by(offset), BlockKind::DirEntries, ino.0, buf).is_ok() {
-                let tail = EntryBlockHeader::read(buf).tail.get() as usize;
-                if (ENTRIES_OFFSET..=buf.len()).contains(&tail) {
-                    each(FileBlock(extent.file_block.0 + offset), &buf[ENTRIES_OFFSET..tail]);
-                }
-            }
-        }
-    }
 }
 
 fn name_of(context: &Context<'_>, position: u32, extents: &[Extent]) -> Option<Vec<u8>> {

@@ -23,6 +23,7 @@ use myriad_format::inode::{RawInode, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// The directories of the volume and where each was found named.
 pub(crate) struct Directories {
@@ -56,6 +57,10 @@ pub(crate) struct Names<'a> {
     pub context: &'a Context<'a>,
     pub slots: &'a SlotTable<'a>,
     pub directories: &'a Directories,
+    /// Names of inodes whose slots are not at hand will be compared later.
+    pub has_more: bool,
+    /// Entry blocks of directories of which something had to be left out, which was told: extents and how many were made.
+    pub left_out: &'a Mutex<HashMap<Ino, (Vec<Extent>, u64)>>,
 }
 
 /// Sums over a directory's live entries.
@@ -73,8 +78,8 @@ impl Names<'_> {
         let mut sums = Sums::default();
         let mut extents: Vec<Extent> = Vec::new();
         let mut blocks = check_attributes(context, ino, raw, attributes);
-        let map_blocks = check_map(context, ino, raw, |extent| extents.push(extent));
-        blocks += map_blocks;
+        let map = check_map(context, ino, raw, |extent| extents.push(extent));
+        blocks += map.blocks;
         let mut index = None;
         if let Some(root) = index_root(raw) {
             let walked = Index::walk(context, ino, root);
@@ -87,7 +92,14 @@ impl Names<'_> {
                 sums.live += live;
                 self.check_unique(ino, data, &mut names);
             }
-            fork::DIRECTORY | fork::DIRECTORY_TREE => self.check_blocks(ino, &extents, index.as_ref(), &mut sums),
+            fork::DIRECTORY | fork::DIRECTORY_TREE => {
+                let (made, is_whole) = self.check_blocks(ino, &extents, index.as_ref(), &mut sums);
+                let is_whole = is_whole && map.is_sound && index.as_ref().is_none_or(|index| index.root.is_some());
+                if self.has_more && !is_whole {
+                    let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+                    left_out.insert(ino, (extents.clone(), made));
+                }
+            }
             _ => {}
         }
         if let Some(index) = &index {
@@ -103,34 +115,36 @@ impl Names<'_> {
     }
 
     /// As [`Self::check_directory`] of one that has been checked, for the names of inodes whose slots were not at hand then.
-    pub fn count_names(&self, ino: Ino, raw: &RawInode, data: &[u8]) {
+    pub fn check_part(&self, ino: Ino, raw: &RawInode, data: &[u8]) {
         let context = self.context;
         let block_size = context.reader.block_size();
+        let own = self.slots.find(ino);
         let mut subdirectories = 0_u32;
-        let mut count = |file_block: FileBlock, bytes: &[u8]| {
+        let mut check = |file_block: FileBlock, bytes: &[u8]| {
             for entry in parse(bytes).flatten().filter(|entry| !entry.ino.is_none()) {
-                subdirectories = subdirectories.saturating_add(u32::from(self.directories.index(entry.ino).is_some()));
-                let position = position(file_block, entry.offset, block_size);
-                self.check_slot(ino, &entry, position, context.hasher.hash(entry.name));
+                let is_subdirectory = own.is_some() && self.directories.index(entry.ino).is_some();
+                subdirectories = subdirectories.saturating_add(u32::from(is_subdirectory));
+                if self.slots.covers(entry.ino) {
+                    let position = position(file_block, entry.offset, block_size);
+                    self.check_target(ino, &entry, position, context.hasher.hash(entry.name));
+                }
             }
         };
         match raw.fork_code() {
-            fork::INLINE => count(FileBlock(0), data),
+            fork::INLINE => check(FileBlock(0), data),
             fork::DIRECTORY | fork::DIRECTORY_TREE => {
-                let root = index_root(raw).map(|root| Root::read(context, ino, root).ok().map(|(root, _)| root));
-                let mut end = 0;
-                let mut extents: Vec<Extent> = Vec::new();
-                for_each_extent(&context.reader, ino, raw, |extent| {
-                    if extent.file_block.0 >= end {
-                        end = extent.end().0;
-                        extents.push(extent);
-                    }
+                let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned();
+                let is_told = left_out.is_some();
+                let (extents, made) = left_out.unwrap_or_else(|| {
+                    let root = index_root(raw).map(|root| Root::read(context, ino, root).ok().map(|(root, _)| root));
+                    let mut extents = Vec::new();
+                    for_each_extent(&context.reader, ino, raw, |extent| extents.push(extent));
+                    (extents, entry_blocks_made(root.as_ref().map(Option::as_ref)))
                 });
-                let made = entry_blocks_made(root.as_ref().map(Option::as_ref));
-                for_each_block(context, ino, &extents, made.min(blocks_max(block_size)), |file_block, block| {
-                    if let Ok((_, bytes)) = block {
-                        count(file_block, bytes);
-                    }
+                for_each_block(context, ino, &extents, made, |file_block, block| match block {
+                    Ok((_, bytes)) => check(file_block, bytes),
+                    Err(bad) if !is_told => bad.report(context, ino, file_block),
+                    Err(_) => {}
                 });
             }
             _ => {}
@@ -146,18 +160,20 @@ impl Names<'_> {
         }
     }
 
-    /// Entry blocks and the list of those with room. Blocks mapped past those made hold nothing yet.
-    fn check_blocks(&self, ino: Ino, extents: &[Extent], index: Option<&Index>, sums: &mut Sums) {
+    /// Entry blocks and the list of those with room; how many blocks were made, and whether all could be read. Blocks mapped
+    /// past those hold nothing yet.
+    fn check_blocks(&self, ino: Ino, extents: &[Extent], index: Option<&Index>, sums: &mut Sums) -> (u64, bool) {
         let context = self.context;
         let place = Place::Inode(ino);
         let block_size = context.reader.block_size();
         let mut with_room: HashMap<u32, u32> = HashMap::new();
-        let made = entry_blocks_made(index.map(|index| index.root.as_ref()));
-        let most = blocks_max(block_size);
-        if made > most {
-            context.report(number::INDEX_SHAPE, place, format!("the index says that {made} entry blocks were made"));
+        let said = entry_blocks_made(index.map(|index| index.root.as_ref()));
+        // A position has 32 bits.
+        let most = (1_u64 << 35) / block_size as u64;
+        if said > most {
+            context.report(number::INDEX_SHAPE, place, format!("the index says that {said} entry blocks were made"));
         }
-        let made = made.min(most);
+        let made = said.min(most);
         let mut covered = 0;
         for extent in extents {
             if extent.file_block.0 != covered {
@@ -172,13 +188,13 @@ impl Names<'_> {
         for _ in extents.iter().filter(|extent| extent.unwritten) {
             context.report(number::EXTENT, place, "a directory has an unwritten extent");
         }
+        let mut is_whole = made == said;
         for_each_block(context, ino, extents, made, |file_block, block| {
             let (header, bytes) = match block {
                 Ok(block) => block,
-                Err(BadBlock::Damage(damage)) => return context.damage(place, damage),
-                Err(BadBlock::Tail(tail)) => {
-                    let message = format!("entry block {file_block}: tail {tail} is impossible");
-                    return context.report(number::ENTRY_BLOCK, place, message);
+                Err(bad) => {
+                    is_whole = false;
+                    return bad.report(context, ino, file_block);
                 }
             };
             let (live, mut names) = self.check_entries(ino, file_block, bytes, sums);
@@ -199,6 +215,7 @@ impl Names<'_> {
         if let Err(why) = check_room(head, with_room) {
             context.report(number::ROOM_LIST, place, why);
         }
+        (made, is_whole)
     }
 
     /// Checks packed entries; bytes of the live ones, and (hash, offset) of each.
@@ -248,14 +265,13 @@ impl Names<'_> {
                 );
             }
         }
-        self.check_slot(ino, entry, position, hash);
+        if self.slots.covers(entry.ino) {
+            self.check_target(ino, entry, position, hash);
+        }
     }
 
-    /// One live entry against the slot that it names, if that is at hand.
-    fn check_slot(&self, ino: Ino, entry: &Entry<'_>, position: u64, hash: u64) {
-        if !self.slots.covers(entry.ino) {
-            return;
-        }
+    /// One live entry against the slot that it names, which is at hand if it exists.
+    fn check_target(&self, ino: Ino, entry: &Entry<'_>, position: u64, hash: u64) {
         let context = self.context;
         let place = Place::Entry { directory: ino, position };
         let name = entry.name.escape_ascii();
@@ -308,10 +324,23 @@ impl Names<'_> {
 }
 
 /// Why an entry block is left out.
-enum BadBlock {
+pub(crate) enum BadBlock {
     Damage(Damage),
     /// Where its entries end is impossible.
     Tail(usize),
+}
+
+impl BadBlock {
+    fn report(self, context: &Context<'_>, ino: Ino, file_block: FileBlock) {
+        let place = Place::Inode(ino);
+        match self {
+            Self::Damage(damage) => context.damage(place, damage),
+            Self::Tail(tail) => {
+                let message = format!("entry block {file_block}: tail {tail} is impossible");
+                context.report(number::ENTRY_BLOCK, place, message);
+            }
+        }
+    }
 }
 
 /// How many entry blocks were made, by what is known of the index: one without an index, none if its root cannot be read.
@@ -319,13 +348,8 @@ fn entry_blocks_made(index: Option<Option<&Root>>) -> u64 {
     index.map_or(1, |root| root.map_or(0, |root| u64::from(root.entry_blocks)))
 }
 
-/// Most entry blocks: a position has 32 bits.
-fn blocks_max(block_size: usize) -> u64 {
-    (1_u64 << 35) / block_size as u64
-}
-
 /// Hands the entry blocks that were made to `f`: header and packed entries. Blocks mapped past those hold nothing yet.
-fn for_each_block(
+pub(crate) fn for_each_block(
     context: &Context<'_>,
     ino: Ino,
     extents: &[Extent],

@@ -6,6 +6,7 @@ use myriad_check::number as n;
 use myriad_format::dir::{
     EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, LIST_END, OVERFLOWED, encode_pointer, pointer,
 };
+use myriad_format::extent::RawExtent;
 use myriad_format::inode::flag;
 use myriad_format::xattr::{AttrBlockHeader, AttrHeader};
 use myriad_format::{BlockKind, SLOT_SIZE};
@@ -304,4 +305,33 @@ pub const CASES: &[Case] = &[
             s.image.change(blocks[0], |bytes| AttrBlockHeader::read_mut(bytes).length.set(1 << 20));
         },
     },
+    Case {
+        name: "entry block of a file",
+        expected: n::BLOCK_TWICE,
+        damage: |s| give_to_file(s, entry_block(s, s.single)),
+    },
+    Case { name: "index root of a file", expected: n::BLOCK_TWICE, damage: |s| give_to_file(s, index_root(s, s.big)) },
+    Case {
+        name: "entry block twice",
+        expected: n::BLOCK_TWICE,
+        damage: |s| {
+            change_node(s, BlockKind::ExtentTree, s.big.0, |_, bytes| {
+                let (first, second) = bytes.split_at_mut(16);
+                let [first, second] = [RawExtent::read_mut(first), RawExtent::read_mut(second)];
+                // The start of the second one becomes that of the first.
+                second.word0.set(second.word0.get() & !0x3ff | first.word0.get() & 0x3ff);
+                let low = (1 << 27) - 1;
+                second.word1.set(first.word1.get() & !low | second.word1.get() & low);
+            });
+        },
+    },
 ];
+
+/// Lets a file's first extent lie on a block.
+fn give_to_file(s: &crate::common::Sample, block: myriad_format::FsBlock) {
+    s.image.change_inode(s.small, |raw| {
+        let extent = RawExtent::read_mut(&mut raw.fork);
+        extent.word0.set(extent.word0.get() & !0x3ff | block.0 >> 37);
+        extent.word1.set(block.0 << 27 | extent.word1.get() & ((1 << 27) - 1));
+    });
+}

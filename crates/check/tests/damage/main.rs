@@ -9,7 +9,7 @@ mod places;
 mod space;
 mod strays;
 
-use common::{Image, SHAPE, SMALL, Sample, Shape, sample};
+use common::{Image, SHAPE, SMALL, Sample, Shape, Worn, sample};
 use myriad_check::{KINDS, Options, Report, check, number};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
 use std::collections::BTreeSet;
@@ -71,27 +71,34 @@ fn groups_by_themselves_show_what_all_do() {
     let untouched = ("nothing", None);
     let mut failed = Vec::new();
     for shape in [SHAPE, SMALL] {
+        let mut how_often = BTreeSet::new();
         for (name, damage) in cases().map(|case| (case.name, Some(case.damage))).chain([untouched]) {
             let sample = sample(shape);
             if let Some(damage) = damage {
                 damage(&sample);
             }
-            let look = |slots_max| {
-                let options = Options { slots_max, threads: 1, findings_max: usize::MAX, ..Options::default() };
-                let report = check(sample.image.device.clone(), None, &options).expect("the volume can be checked");
+            let look = |slots_max, threads| {
+                let options = Options { slots_max, threads, findings_max: usize::MAX, ..Options::default() };
+                let device = Worn::new(sample.image.device.clone(), Vec::new());
+                let report = check(device.clone(), None, &options).expect("the volume can be checked");
                 let lines: BTreeSet<String> = report.findings.iter().map(ToString::to_string).collect();
-                (lines, report.finding_count, report.totals)
+                let reads = device.reads.lock().unwrap().len();
+                ((lines, report.finding_count, report.totals), reads)
             };
-            let all = look(Options::default().slots_max);
-            // The first of two groups is held, or none.
-            for slots_max in [2000, 0] {
-                let parts = look(slots_max);
+            let (all, _) = look(Options::default().slots_max, 1);
+            // The slots of both groups, of one, of none: each time what is not held is read again.
+            for (slots_max, threads) in [(400, 1), (250, 1), (150, 2), (100, 1), (0, 1), (0, 2)] {
+                let (parts, reads) = look(slots_max, threads);
+                if damage.is_none() {
+                    how_often.insert(reads);
+                }
                 if parts != all {
                     let differing: Vec<&String> = parts.0.symmetric_difference(&all.0).take(9).collect();
                     failed.push(format!("{name}, {slots_max} slots: {differing:#?}"));
                 }
             }
         }
+        assert!(how_often.len() >= 3, "all, a part and none were held: {how_often:?}");
     }
     assert!(failed.is_empty(), "{} failed\n{}", failed.len(), failed.join("\n"));
 }
