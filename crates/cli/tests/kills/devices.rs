@@ -1,7 +1,10 @@
-//! What a mount's image lies on fills up or fails: clean errors, nothing synced lost, and all is well once there is room.
+//! What a mount's image lies on fills up or fails: clean errors, nothing synced lost, and all is well once there is room, or the
+//! host's file system is back.
 
 use crate::common::mount::MountPlace;
 use crate::ledger::{Ledger, Promise, hash};
+use crate::programs::Random;
+use crate::{Series, Total, able_programs, number};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -90,23 +93,105 @@ fn a_sparse_image_whose_host_is_full() {
     filled(&place, &host, "host/vol.img");
 }
 
+/// A loop device, until it is dropped.
+struct Loop(String);
+
+impl Loop {
+    /// On a new file of so many bytes; `None`, and a line that says why, where there is none to be had.
+    fn new(backing: &Path, size: u64) -> Option<Self> {
+        File::create(backing).and_then(|file| file.set_len(size)).unwrap();
+        let device = command("losetup", &["--find", "--show"], backing);
+        device.map_err(|error| println!("skipped: no loop device can be had: {error}")).ok().map(Self)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
 #[test]
 fn a_block_device_that_fails_its_writes() {
     let Some(place) = MountPlace::with_volume(64 << 20) else { return };
     let Some(host) = Host::new(place.path("host")) else { return };
-    let backing = host.path.join("backing");
-    File::create(&backing).and_then(|file| file.set_len(128 << 20)).unwrap();
-    let device = match command("losetup", &["--find", "--show"], &backing) {
-        Ok(device) => device,
-        Err(error) => return println!("skipped: no loop device can be had: {error}"),
-    };
-    struct Loop(String);
-    impl Drop for Loop {
-        fn drop(&mut self) {
-            let _ = Command::new("losetup").args(["-d", &self.0]).status();
-        }
-    }
-    let device = Loop(device);
+    let Some(device) = Loop::new(&host.path.join("backing"), 128 << 20) else { return };
     place.line(&format!("mkfs --quiet --force {}", device.0)).ok();
     filled(&place, &host, &device.0);
+}
+
+/// An ext4 of the host below a place, until it is dropped.
+struct Ext4 {
+    path: PathBuf,
+    device: Loop,
+}
+
+impl Ext4 {
+    /// `None`, and a line that says why, where it cannot be made and shut down.
+    fn new(place: &MountPlace) -> Option<Self> {
+        let device = Loop::new(&place.path("backing"), 2 << 30)?;
+        for (program, needed) in [("mkfs.ext4", "e2fsprogs"), ("python3", "python3")] {
+            if Command::new(program).arg("-V").output().is_err() {
+                println!("skipped: {needed} is not installed");
+                return None;
+            }
+        }
+        command("mkfs.ext4", &["-q", "-E", "nodiscard"], Path::new(&device.0)).expect("a device to write on");
+        let host = Self { path: place.path("host"), device };
+        fs::create_dir(&host.path).unwrap();
+        host.mount();
+        Some(host)
+    }
+
+    fn mount(&self) {
+        command("mount", &["-t", "ext4", &self.device.0], &self.path).expect("an ext4 to mount");
+    }
+
+    fn umount(&self) {
+        command("umount", &[], &self.path).expect("nobody uses it");
+    }
+
+    /// Every request fails from now on, and what its log had not yet is gone.
+    fn shut_down(&self) {
+        const WITHOUT_THE_LOG: &str = "import fcntl,os,struct,sys\n\
+            fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
+        command("python3", &["-c", WITHOUT_THE_LOG], &self.path).expect("ext4 can be shut down");
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        let _ = command("umount", &["-l"], &self.path);
+    }
+}
+
+/// The host's file system goes away under the image while programs work, as if its disk had been pulled out; then it is back.
+#[test]
+fn a_host_that_fails_under_programs() {
+    let is_long = std::env::var_os("MYRIAD_LONG").is_some();
+    let count = if is_long { 20 } else { 3 };
+    let seed = number("MYRIAD_SEED").unwrap_or_else(|| std::process::id().into());
+    println!("replay: MYRIAD_SEED={seed} cargo test -p myriad --test kills fails_under -- --nocapture");
+    let Some(place) = MountPlace::with_volume(64 << 20) else { return };
+    let Some(host) = Ext4::new(&place) else { return };
+    place.line("mkfs --quiet --size 1G host/vol.img").ok();
+    let able = able_programs();
+    let series = Series::new(&place, "host/vol.img", &able);
+    let mut random = Random::new(seed);
+    let mut total = Total::default();
+    place.line("mount host/vol.img mnt").ok();
+    for _ in 0..count {
+        let recover = || {
+            let refused = fs::write(place.mounted("later"), b"x").expect_err("no change is taken any more");
+            assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{refused}");
+            place.line("umount mnt").expect(1, &["the next mount recovers it"]);
+            host.umount();
+            host.mount();
+        };
+        series.end_once(&mut random, is_long, &mut total, || host.shut_down(), recover);
+    }
+    place.umount();
+    place.line("fsck -n host/vol.img").expect(0, &["sound"]);
+    println!("{}", total.report("failures of the host", seed));
+    total.judge();
 }

@@ -1,5 +1,6 @@
 //! The daemon of a mount killed under programs at work, again and again; then mounted, checked, and everything that was
-//! synced looked at. `scripts/kills` is the long form. What fills up or fails below a mount is in `devices.rs`.
+//! synced looked at. `scripts/kills` is the long form. What fills up or fails below a mount, also under programs, is in
+//! `devices.rs`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,30 +33,45 @@ fn what_was_synced_survives_every_kill() {
     let count = number("MYRIAD_KILLS").unwrap_or(if is_long { 100 } else { 5 });
     let seed = number("MYRIAD_SEED").unwrap_or_else(|| std::process::id().into());
     println!("replay: MYRIAD_SEED={seed} MYRIAD_KILLS={count} cargo test -p myriad --test kills -- --nocapture");
-    let (able, unable): (Vec<_>, Vec<_>) = PROGRAMS.iter().partition(|program| program.lacks().is_none());
-    for program in unable {
-        println!("skipped: {}, for {} is not installed", program.name, program.lacks().unwrap_or_default());
-    }
+    let able = able_programs();
     let mut total = Total::default();
     let mut random = Random::new(seed);
-    while total.kills < count {
+    while total.ends < count {
         let Some(place) = MountPlace::with_volume(VOLUME) else { return };
-        let series = Series::new(&place, &able);
+        let series = Series::new(&place, "vol.img", &able);
         place.mount("");
-        for _ in 0..KILLS_A_VOLUME.min(count - total.kills) {
-            series.kill_once(&mut random, is_long || count > 5, &mut total);
+        for _ in 0..KILLS_A_VOLUME.min(count - total.ends) {
+            let daemon = place.daemon();
+            let drops_caches = random.below(2) == 0;
+            let recover = || {
+                wait_until("the daemon is gone", || !is_alive(daemon));
+                if drops_caches {
+                    // Where only root of the host may, they stay.
+                    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+                }
+            };
+            series.end_once(&mut random, is_long || count > 5, &mut total, || kill(daemon, "KILL"), recover);
         }
         place.umount();
         place.assert_sound();
     }
-    println!("{}", total.report(seed));
-    assert!(total.promises > 0, "nothing was promised, so nothing was looked at");
-    assert!(total.failures.is_empty(), "{:#?}", total.failures);
+    println!("{}", total.report("kills", seed));
+    total.judge();
+}
+
+/// Programs that are installed; a line about each other.
+fn able_programs() -> Vec<&'static Program> {
+    let (able, unable): (Vec<_>, Vec<_>) = PROGRAMS.iter().partition(|program| program.lacks().is_none());
+    for program in unable {
+        println!("skipped: {}, for {} is not installed", program.name, program.lacks().unwrap_or_default());
+    }
+    able
 }
 
 #[derive(Default)]
 struct Total {
-    kills: u64,
+    /// How often the mount ended.
+    ends: u64,
     promises: usize,
     steps: u64,
     /// Milliseconds from the order to mount until the volume answers.
@@ -64,14 +80,19 @@ struct Total {
 }
 
 impl Total {
-    fn report(&mut self, seed: u64) -> String {
+    fn judge(&self) {
+        assert!(self.promises > 0, "nothing was promised, so nothing was looked at");
+        assert!(self.failures.is_empty(), "{:#?}", self.failures);
+    }
+
+    fn report(&mut self, ends: &str, seed: u64) -> String {
         self.mounts.sort_unstable();
         let (median, longest) = (self.mounts[self.mounts.len() / 2], self.mounts[self.mounts.len() - 1]);
         let slow = self.mounts.iter().filter(|&&mount| mount > 1000).count();
         format!(
-            "{} kills, seed {seed}: {} steps of programs, {} promises looked at, {} failures; mounted again in {median} ms (median), \
+            "{} {ends}, seed {seed}: {} steps of programs, {} promises looked at, {} failures; mounted again in {median} ms (median), \
              {longest} ms (longest), {slow} over a second",
-            self.kills,
+            self.ends,
             self.steps,
             self.promises,
             self.failures.len()
@@ -79,57 +100,64 @@ impl Total {
     }
 }
 
-/// The kills of one volume.
+/// The ends that one volume's mounts come to.
 struct Series<'a> {
     place: &'a MountPlace,
+    image: &'a str,
     able: &'a [&'a Program],
     ledger: Ledger,
 }
 
 impl<'a> Series<'a> {
-    fn new(place: &'a MountPlace, able: &'a [&'a Program]) -> Self {
+    fn new(place: &'a MountPlace, image: &'a str, able: &'a [&'a Program]) -> Self {
         make_tree(&place.path("source"));
         let mut tar = Command::new("tar");
         // Without it nobody unpacks.
         let _ = tar.arg("-C").arg(place.path("source")).arg("-cf").arg(place.path("tar")).arg(".").status();
-        Self { place, able, ledger: Ledger::default() }
+        Self { place, image, able, ledger: Ledger::default() }
     }
 
-    fn kill_once(&self, random: &mut Random, is_long: bool, total: &mut Total) {
-        total.kills += 1;
+    /// `end` ends the mount on `mnt` under programs at work, `recover` gets the place ready for the next one.
+    fn end_once(
+        &self,
+        random: &mut Random,
+        is_long: bool,
+        total: &mut Total,
+        end: impl FnOnce(),
+        recover: impl FnOnce(),
+    ) {
+        total.ends += 1;
         let mut programs: Vec<&Program> = self.able.to_vec();
         while programs.len() > 3 {
             programs.swap_remove(random.below(programs.len() as u64) as usize);
         }
         let names = programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
         let wait = Duration::from_millis(random.below(if is_long { 3000 } else { 700 }));
-        let drops_caches = random.below(2) == 0;
-        let daemon = self.place.daemon();
-        let (steps, killed, children) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Vec::new()));
+        let (steps, ended, children) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Vec::new()));
         let complaints: Vec<String> = std::thread::scope(|scope| {
             let mut running = Vec::new();
             for program in &programs {
-                let (seed, steps, killed, children) = (random.below(1 << 40), &steps, &killed, &children);
+                let (seed, steps, ended, children) = (random.below(1 << 40), &steps, &ended, &children);
                 running.push(scope.spawn(move || {
                     let (top, source, archive) =
                         (self.place.path("mnt"), self.place.path("source"), self.place.path("tar"));
                     let (source, archive) = (&*source, &*archive);
                     let job = Job { top: &top, ledger: &self.ledger, source, archive, seed, steps, children };
-                    let ended = (program.run)(&job);
+                    let outcome = (program.run)(&job);
                     // What fails on a live mount is a failure of its own.
-                    let was_live = !killed.load(Relaxed);
-                    ended.err().filter(|_| was_live).map(|error| format!("{} on a live mount: {error}", program.name))
+                    let was_live = !ended.load(Relaxed);
+                    outcome.err().filter(|_| was_live).map(|error| format!("{} on a live mount: {error}", program.name))
                 }));
             }
             std::thread::sleep(wait);
             // They have work for longer than this; one that found something wrong has ended.
-            let ended = |(name, child): &mut (&str, Child)| {
+            let early = |(name, child): &mut (&str, Child)| {
                 let status = child.try_wait().expect("a child")?;
                 Some(format!("{name} on a live mount: {status}"))
             };
-            let mut complaints: Vec<String> = children.lock().unwrap().iter_mut().filter_map(ended).collect();
-            killed.store(true, Relaxed);
-            kill(daemon, "KILL");
+            let mut complaints: Vec<String> = children.lock().unwrap().iter_mut().filter_map(early).collect();
+            ended.store(true, Relaxed);
+            end();
             complaints.extend(running.into_iter().filter_map(|thread| thread.join().unwrap()));
             complaints
         });
@@ -137,27 +165,23 @@ impl<'a> Series<'a> {
             let _ = child.kill();
             let _ = child.wait();
         }
-        wait_until("the daemon is gone", || !is_alive(daemon));
-        if drops_caches {
-            // Where only root of the host may, they stay.
-            let _ = fs::write("/proc/sys/vm/drop_caches", "3");
-        }
+        recover();
         let mut broken = complaints;
-        let check = |place: &MountPlace, line: &str| {
-            let said = place.line(line);
+        let check = |line: &str| {
+            let said = self.place.line(line);
             (said.code != 0 || !said.out.is_empty()).then(|| format!("{line}: {said:?}"))
         };
-        broken.extend(check(self.place, "fsck -n vol.img"));
+        broken.extend(check(&format!("fsck -n {}", self.image)));
         let start = Instant::now();
-        let mounted = self.place.line("mount vol.img mnt");
+        let mounted = self.place.line(&format!("mount {} mnt", self.image));
         total.mounts.push(start.elapsed().as_millis());
-        assert_eq!(mounted.code, 0, "after kill {}: {mounted:?}", total.kills);
-        broken.extend(check(self.place, "fsck --online mnt"));
+        assert_eq!(mounted.code, 0, "after end {}: {mounted:?}", total.ends);
+        broken.extend(check("fsck --online mnt"));
         let (lost, promises) = self.ledger.check(&self.place.path("mnt"));
         broken.extend(lost);
         total.promises += promises;
         total.steps += steps.load(Relaxed);
-        let run = format!("kill {} after {} ms under {names}", total.kills, wait.as_millis());
+        let run = format!("end {} after {} ms under {names}", total.ends, wait.as_millis());
         println!(
             "{run}: {} steps, {promises} promises, {} ms",
             steps.load(Relaxed),
