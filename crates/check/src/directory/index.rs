@@ -207,11 +207,8 @@ impl Index {
 
     fn check_equal_tags(&self, context: &Context<'_>, ino: Ino, raw: &RawInode, a: u32, b: u32, extents: &[Extent]) {
         let (Some(a), Some(b)) = (name_of(context, a, extents), name_of(context, b, extents)) else { return };
-        if a == b {
-            context.report(number::ENTRY_TWICE, Place::Inode(ino), format!("holds {} twice", a.escape_ascii()));
-        } else if context.hasher.hash(&a) == context.hasher.hash(&b) && !raw.has_flag(flag::HASH_TWINS) {
-            let message = format!("{} and {} share their hash; no flag says so", a.escape_ascii(), b.escape_ascii());
-            context.report(number::TWINS, Place::Inode(ino), message);
+        if context.hasher.hash(&a) == context.hasher.hash(&b) {
+            report_equal_hashes(context, ino, raw, &a, &b);
         }
     }
 
@@ -355,6 +352,16 @@ fn name_of(context: &Context<'_>, position: u32, extents: &[Extent]) -> Option<V
     context.reader.read_raw(block, &mut buf).ok()?;
     let at = (byte % buf.len() as u64) as usize;
     name_at(&buf, at).map(<[u8]>::to_vec)
+}
+
+/// Two names whose hashes are equal are the same one twice, or twins, which a flag must say.
+pub(super) fn report_equal_hashes(context: &Context<'_>, ino: Ino, raw: &RawInode, a: &[u8], b: &[u8]) {
+    if a == b {
+        context.report(number::ENTRY_TWICE, Place::Inode(ino), format!("holds {} twice", a.escape_ascii()));
+    } else if !raw.has_flag(flag::HASH_TWINS) {
+        let message = format!("{} and {} share their hash; no flag says so", a.escape_ascii(), b.escape_ascii());
+        context.report(number::TWINS, Place::Inode(ino), message);
+    }
 }
 
 /// What sorted `a` has and sorted `b` lacks.

@@ -90,10 +90,10 @@ impl Names<'_> {
             fork::INLINE => {
                 let (live, mut names) = self.check_entries(ino, FileBlock(0), data, &mut sums);
                 sums.live += live;
-                self.check_unique(ino, data, &mut names);
+                self.check_unique(ino, raw, data, &mut names);
             }
             fork::DIRECTORY | fork::DIRECTORY_TREE => {
-                let (made, is_whole) = self.check_blocks(ino, &extents, index.as_ref(), &mut sums);
+                let (made, is_whole) = self.check_blocks(ino, raw, &extents, index.as_ref(), &mut sums);
                 let is_whole = is_whole && map.is_sound && index.as_ref().is_none_or(|index| index.root.is_some());
                 if self.has_more && !is_whole {
                     let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +162,14 @@ impl Names<'_> {
 
     /// Entry blocks and the list of those with room; how many blocks were made, and whether all could be read. Blocks mapped
     /// past those hold nothing yet.
-    fn check_blocks(&self, ino: Ino, extents: &[Extent], index: Option<&Index>, sums: &mut Sums) -> (u64, bool) {
+    fn check_blocks(
+        &self,
+        ino: Ino,
+        raw: &RawInode,
+        extents: &[Extent],
+        index: Option<&Index>,
+        sums: &mut Sums,
+    ) -> (u64, bool) {
         let context = self.context;
         let place = Place::Inode(ino);
         let block_size = context.reader.block_size();
@@ -200,7 +207,7 @@ impl Names<'_> {
             let (live, mut names) = self.check_entries(ino, file_block, bytes, sums);
             sums.live += live;
             if index.is_none() {
-                self.check_unique(ino, bytes, &mut names);
+                self.check_unique(ino, raw, bytes, &mut names);
             }
             if u64::from(header.live.get()) != live {
                 let message =
@@ -311,14 +318,11 @@ impl Names<'_> {
     }
 
     /// Names of one run of entries, by hash: a directory without index is small.
-    fn check_unique(&self, ino: Ino, bytes: &[u8], names: &mut [(u64, u32)]) {
+    fn check_unique(&self, ino: Ino, raw: &RawInode, bytes: &[u8], names: &mut [(u64, u32)]) {
         names.sort_unstable();
         for pair in names.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-            let name = |offset: u32| entries::name_at(bytes, offset as usize);
-            if name(pair[0].1) == name(pair[1].1) {
-                let name = name(pair[0].1).unwrap_or_default().escape_ascii().to_string();
-                self.context.report(number::ENTRY_TWICE, Place::Inode(ino), format!("holds {name} twice"));
-            }
+            let name = |offset: u32| entries::name_at(bytes, offset as usize).unwrap_or_default();
+            index::report_equal_hashes(self.context, ino, raw, name(pair[0].1), name(pair[1].1));
         }
     }
 }

@@ -13,8 +13,11 @@ use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHea
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, S_IFDIR, flag, fork};
 use myriad_format::xattr::AttrBlockHeader;
-use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, NameHasher, SLOT_SIZE, header};
 use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Of a second hash, which tells twins from names that are there twice.
+const OTHER_KEY: [u8; 16] = *b"the other hasher";
 
 const DIR_TYPE: u8 = (S_IFDIR >> 12) as u8;
 
@@ -36,6 +39,7 @@ pub(super) struct Changed {
     attributes: Option<FsBlock>,
     live: u64,
     total: u64,
+    has_twins: bool,
 }
 
 /// The tree of a new map, if there has to be one, and what the directory has no longer then.
@@ -60,7 +64,10 @@ struct Strays {
 struct Pass {
     live: u64,
     records: Vec<Record>,
-    hashes: HashSet<u64>,
+    /// Of names: their hashes, and the other ones.
+    hashes: HashMap<u64, u32>,
+    /// Two names share their hash.
+    has_twins: bool,
     /// Head of the new list of blocks with room.
     room_head: u32,
 }
@@ -131,7 +138,10 @@ impl Repair<'_> {
                     buf[body..body + len].copy_from_slice(&data[..len]);
                     *dirty = true;
                 }
-                self.change_inode(directory, |raw| raw.size.set(pass.live))
+                self.change_inode(directory, |raw| {
+                    raw.size.set(pass.live);
+                    set_twins(raw, pass.has_twins);
+                })
             }
             fork::DIRECTORY | fork::DIRECTORY_TREE => self.visit_blocks(directory, pass, queue),
             _ => self.change_inode(directory, |raw| {
@@ -367,10 +377,12 @@ impl Repair<'_> {
         if file_type == DIR_TYPE && (entry.ino == root || entry.ino == directory || item.state & state::NAMED != 0) {
             return Err("the directory has a name already");
         }
-        // Two names that share all 64 bits of a keyed hash are not to be expected; the second of such twins goes too.
-        if pass.hashes.contains(&hash) {
-            return Err("the name is there twice");
-        }
+        // Names that share their hash share this one, too, only if they are the same.
+        let other_hash = NameHasher::new(OTHER_KEY).hash(entry.name) as u32;
+        let is_twin = match pass.hashes.get(&hash) {
+            Some(&other) if other == other_hash => return Err("the name is there twice"),
+            other => other.is_some(),
+        };
         item.state |= state::NAMED;
         if file_type == DIR_TYPE {
             queue.push_back(entry.ino);
@@ -380,7 +392,8 @@ impl Repair<'_> {
         } else {
             item.names += 1;
         }
-        pass.hashes.insert(hash);
+        pass.hashes.insert(hash, other_hash);
+        pass.has_twins |= is_twin;
         Ok(file_type)
     }
 
@@ -453,7 +466,8 @@ impl Repair<'_> {
             self.left.extend(left);
             (extents, tree)
         });
-        self.changed.push(Changed { ino: directory, map, index_root, attributes, live: pass.live, total });
+        let Pass { live, has_twins, .. } = pass;
+        self.changed.push(Changed { ino: directory, map, index_root, attributes, live, total, has_twins });
         if self.changed.len() >= CHANGED_MAX { self.change_directories() } else { Ok(()) }
     }
 
@@ -487,7 +501,7 @@ impl Repair<'_> {
         }
         self.flush()?;
         let mut moved = Vec::new();
-        for Changed { ino, map, index_root, attributes, live, total } in std::mem::take(&mut self.changed) {
+        for Changed { ino, map, index_root, attributes, live, total, has_twins } in std::mem::take(&mut self.changed) {
             if self.raw(ino)?.fork_code() == fork::INLINE {
                 moved.push(ino);
             }
@@ -498,6 +512,7 @@ impl Repair<'_> {
                 raw.fork[..8].copy_from_slice(&index_root.0.to_le_bytes());
                 raw.size.set(live);
                 raw.set_block_total(total);
+                set_twins(raw, has_twins);
                 if let Some(block) = attributes {
                     raw.flags.set(raw.flags.get() & !flag::ATTR_BODY | flag::ATTR_BLOCKS);
                     raw.fork[24..].copy_from_slice(&(block.0 | 1 << 48).to_le_bytes());
@@ -902,6 +917,13 @@ impl Repair<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Says that a directory has twins, if it does; it may say so without.
+fn set_twins(raw: &mut RawInode, has_twins: bool) {
+    if has_twins {
+        raw.flags.set(raw.flags.get() | flag::HASH_TWINS);
     }
 }
 

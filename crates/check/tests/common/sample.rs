@@ -3,6 +3,7 @@
 use super::builder::{Builder, Shape};
 use super::image::Image;
 use myriad_format::Ino;
+use myriad_format::inode::flag;
 
 /// Handles into [`sample`]'s volume.
 pub struct Sample {
@@ -20,7 +21,14 @@ pub struct Sample {
     pub orphan: Ino,
     /// A file of `big`.
     pub leaf: Ino,
+    /// Directories that hold [`TWINS`]: without an index, and with one.
+    pub twins: Ino,
+    pub many_twins: Ino,
 }
+
+/// Names that share all 64 bits of the builder's hash. Found by following the hash of sixteen letters that stand for its hexadecimal
+/// digits, from one name to the next, until two paths met: 4,176,748,821 steps.
+pub const TWINS: [&[u8]; 2] = [b"klfpgjlhpmnhbcjg", b"ndnfkpnnimbolfgh"];
 
 /// A volume with one of everything.
 pub fn sample(shape: Shape) -> Sample {
@@ -67,11 +75,41 @@ pub fn sample_later(shape: Shape, more: impl FnOnce(&mut Builder)) -> Sample {
     let chain = b.file(root, b"chain", 0, &[1]);
     let value = vec![b'v'; shape.block_size * 2];
     b.chain_attributes(chain, &[(b"user.long", &value), (b"user.x", b"")]);
+    let [twins, many_twins] = [(&b"twins"[..], 0), (b"many", 24)].map(|(name, others)| {
+        let directory = b.dir(root, name, 1, 0);
+        for (index, twin) in TWINS.into_iter().enumerate() {
+            let file = b.inline(directory, twin, 0o120777, format!("twin {index}").as_bytes());
+            assert_eq!(b.node(file).raw.parent.get(), directory.0);
+        }
+        for index in 0..others {
+            b.link(directory, format!("{index:0200}").as_bytes(), hard);
+        }
+        let raw = &mut b.node(directory).raw;
+        raw.flags.set(raw.flags.get() | flag::HASH_TWINS);
+        directory
+    });
     let orphan = b.orphan(1);
     // What happens later leaves these where they are.
-    for ino in [sub, deep, single, big] {
+    for ino in [sub, deep, single, big, twins, many_twins] {
         b.lay_out_directory(ino);
     }
     more(&mut b);
-    Sample { image: b.finish(), small, tree, text, hard, sub, deep, single, big, attributes, chain, orphan, leaf }
+    let image = b.finish();
+    Sample {
+        image,
+        small,
+        tree,
+        text,
+        hard,
+        sub,
+        deep,
+        single,
+        big,
+        attributes,
+        chain,
+        orphan,
+        leaf,
+        twins,
+        many_twins,
+    }
 }

@@ -325,6 +325,16 @@ pub const CASES: &[Case] = &[
             });
         },
     },
+    Case {
+        name: "twins without a flag",
+        expected: n::TWINS,
+        damage: |s| s.image.change_inode(s.twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
+    },
+    Case {
+        name: "twins without a flag, beside an index",
+        expected: n::TWINS,
+        damage: |s| s.image.change_inode(s.many_twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
+    },
 ];
 
 /// Lets a file's first extent lie on a block.

@@ -91,12 +91,20 @@ pub(crate) fn check_shown(entry: &Entry<'_>, place: Place) -> Result<()> {
     Ok(())
 }
 
-/// Looks for a name among entries: by tag first, so that most names are never compared.
-pub(crate) fn find<'a>(entries: Entries<'a>, tag: u32, name: &[u8]) -> Result<Option<Entry<'a>>> {
+/// Looks for a name among entries, by tag first, so that most names are never compared; hands others with that tag to `other`.
+pub(crate) fn find<'a>(
+    entries: Entries<'a>,
+    tag: u32,
+    name: &[u8],
+    mut other: impl FnMut(&Entry<'a>),
+) -> Result<Option<Entry<'a>>> {
     for entry in entries {
         let entry = entry?;
-        if entry.header.tag.get() == tag && entry.header.ino.get() != 0 && entry.name == name {
-            return Ok(Some(entry));
+        if entry.header.tag.get() == tag && entry.header.ino.get() != 0 {
+            if entry.name == name {
+                return Ok(Some(entry));
+            }
+            other(&entry);
         }
     }
     Ok(None)

@@ -114,8 +114,8 @@ pub(crate) struct Found {
 /// What a lookup for a change found out.
 pub(crate) struct Search {
     pub hit: Option<Hit>,
-    /// Another name of this directory has the same 64-bit hash.
-    pub twin: bool,
+    /// What another name of this directory with the same 64-bit hash names.
+    pub twin: Option<Ino>,
 }
 
 /// The index root of a directory in blocks, or none.
@@ -175,7 +175,7 @@ fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
 pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
     let unread = |hit: Option<Hit>| hit.map(|hit| Found { ino: hit.ino, raw: None });
     let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else {
-        return Ok(unread(scan(look, dir, raw, name)?));
+        return Ok(unread(scan(look, dir, raw, name)?.hit));
     };
     if raw.has_flag(flag::HASH_TWINS) {
         return Ok(unread(search(look, dir, raw, name)?.hit));
@@ -199,9 +199,9 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else {
-        return Ok(Search { hit: scan(look, dir, raw, name)?, twin: false });
+        return scan(look, dir, raw, name);
     };
-    let mut twin = false;
+    let mut twin = None;
     let mut records = vec![index::Record { tag: 0, position: 0, ino: Ino::NONE }; 16];
     let mut count = index::find(look, dir, root, name.tag(), &mut records)?;
     if count > records.len() {
@@ -211,9 +211,11 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     for record in &records[..count] {
         let (same, hash) = entry_is(look, dir, raw, record.position, name)?;
         if same {
-            return Ok(Search { hit: Some(Hit { ino: record.ino, position: record.position }), twin: false });
+            return Ok(Search { hit: Some(Hit { ino: record.ino, position: record.position }), twin });
         }
-        twin |= hash == name.hash;
+        if hash == name.hash {
+            twin = Some(record.ino);
+        }
     }
     Ok(Search { hit: None, twin })
 }
@@ -229,26 +231,33 @@ fn entry_is(look: &Look<'_>, dir: Ino, raw: &RawInode, position: u32, name: Name
     })?
 }
 
-/// Lookup without an index.
-fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Hit>> {
+/// A search without an index.
+fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     look.volume.counters.bump(Count::dir_scans);
     let place = Place { dir, block: FileBlock(0) };
+    let mut twin = None;
+    let mut other = |entry: &entries::Entry<'_>| {
+        if look.volume.hasher.hash(entry.name) == name.hash {
+            twin = Some(Ino(entry.header.ino.get()));
+        }
+    };
     let hit = |entry: Option<entries::Entry<'_>>| {
         entry.map(|entry| Hit { ino: Ino(entry.header.ino.get()), position: (entry.offset / 8) as u32 })
     };
-    match raw.fork_code() {
+    let hit = match raw.fork_code() {
         fork::INLINE => inode::read_body(look, dir, raw, |data, _| {
-            entries::find(Entries::new(data, place), name.tag(), name.bytes).map(hit)
-        })?,
+            entries::find(Entries::new(data, place), name.tag(), name.bytes, &mut other).map(hit)
+        })??,
         fork::DIRECTORY | fork::DIRECTORY_TREE => {
             let block = entry_block(look, dir, raw, FileBlock(0))?;
             look.read(block, BlockKind::DirEntries, |bytes| {
                 header::verify_owner(bytes, block, dir.0)?;
-                entries::find(Entries::of_block(bytes, place)?, name.tag(), name.bytes).map(hit)
-            })?
+                entries::find(Entries::of_block(bytes, place)?, name.tag(), name.bytes, &mut other).map(hit)
+            })??
         }
-        _ => Ok(None),
-    }
+        _ => None,
+    };
+    Ok(Search { hit, twin })
 }
 
 /// Where the index holds `name`, if there is one: leaf and offset in it.
@@ -311,11 +320,16 @@ pub(crate) fn insert(
     dir: Ino,
     raw: &mut RawInode,
     name: Name<'_>,
-    twin: bool,
+    twin: Option<Ino>,
     ino: Ino,
     file_type: u8,
 ) -> Result<u32> {
     check_room(&txn.look, dir, raw, name)?;
+    if let Some(twin) = twin {
+        // From here on names of this directory are not remembered by their hashes, and this one was.
+        raw.flags = U32::new(raw.flags.get() | flag::HASH_TWINS);
+        txn.volume().names.forget(dir, name.hash, twin);
+    }
     let entry = NewEntry { name: name.bytes, tag: name.tag(), ino, file_type };
     if !is_in_blocks(raw) {
         if let Some(position) = insert_in_body(txn, dir, raw, &entry)? {
@@ -326,9 +340,6 @@ pub(crate) fn insert(
     let mut source = BlockSource::new(txn.volume().block_of(dir));
     let position = insert_in_blocks(txn, &mut source, dir, raw, &entry)?;
     source.settle(raw);
-    if twin {
-        raw.flags = U32::new(raw.flags.get() | flag::HASH_TWINS);
-    }
     Ok(position)
 }
 

@@ -291,7 +291,7 @@ struct Ends<'n> {
     target_guard: Guarded,
     source_hit: Hit,
     target_hit: Option<Hit>,
-    twin: bool,
+    twin: Option<Ino>,
     slashes: (bool, bool),
     /// The file that has been flushed for this rename. Its number may be another's by now.
     flushed: Option<Node>,
