@@ -32,8 +32,9 @@ pub enum FaultKind {
     Fail(i32),
     /// Serves the first half, in whole sectors, and answers EIO. A flush or discard does nothing.
     Short,
-    /// One byte of the first sector arrives inverted; of a read, in the buffer only. A flush or discard is lost.
-    Corrupted,
+    /// One byte of a sector of the request, counted round, arrives inverted; of a read, in the buffer only. A flush or discard is
+    /// lost.
+    Corrupted { sector: u64 },
     /// Served so many bytes further on, around the device's end. A flush or discard is lost.
     Misdirected { bytes: u64 },
     /// Nothing is done; a read leaves its buffer as it was.
@@ -84,10 +85,11 @@ fn half(len: usize) -> usize {
     len / 2 / SECTOR_SIZE * SECTOR_SIZE
 }
 
-/// Where in a request the one byte is that arrives inverted: in the first sector, which is all that a superblock has, and
-/// behind what headers have, so that only whole checksums notice.
-fn corrupted_at(len: usize) -> Option<usize> {
-    len.checked_sub(1).map(|last| last.min(300))
+/// Where in a request the one byte is that arrives inverted: behind what headers have, so that only whole checksums notice.
+fn corrupted_at(len: usize, sector: u64) -> Option<usize> {
+    let sectors = len.div_ceil(SECTOR_SIZE).max(1);
+    let at = (sector % sectors as u64) as usize * SECTOR_SIZE + 300;
+    len.checked_sub(1).map(|last| last.min(at))
 }
 
 fn eio() -> io::Error {
@@ -157,9 +159,9 @@ impl<D: BlockDevice> FaultDevice<D> {
                 self.inner.write(offset, &bytes[..half(bytes.len())])?;
                 Err(eio())
             }
-            Some(FaultKind::Corrupted) => {
+            Some(FaultKind::Corrupted { sector }) => {
                 let mut bytes = bytes.to_vec();
-                if let Some(at) = corrupted_at(bytes.len()) {
+                if let Some(at) = corrupted_at(bytes.len(), sector) {
                     bytes[at] ^= 0xff;
                 }
                 self.inner.write(offset, &bytes)
@@ -180,9 +182,9 @@ impl<D: BlockDevice> FaultDevice<D> {
                 self.inner.read(offset, &mut buf[..len])?;
                 Err(eio())
             }
-            Some(FaultKind::Corrupted) => {
+            Some(FaultKind::Corrupted { sector }) => {
                 self.inner.read(offset, buf)?;
-                if let Some(at) = corrupted_at(buf.len()) {
+                if let Some(at) = corrupted_at(buf.len(), sector) {
                     buf[at] ^= 0xff;
                 }
                 Ok(())
@@ -197,7 +199,7 @@ impl<D: BlockDevice> FaultDevice<D> {
         self.strike(op).map(|kind| match kind {
             FaultKind::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
             FaultKind::Short => Err(eio()),
-            FaultKind::Corrupted | FaultKind::Misdirected { .. } | FaultKind::Lost => Ok(()),
+            FaultKind::Corrupted { .. } | FaultKind::Misdirected { .. } | FaultKind::Lost => Ok(()),
         })
     }
 }
@@ -346,7 +348,7 @@ mod tests {
         let ones = |image: &[u8]| image.iter().filter(|&&byte| byte == 1).count();
         let (outcome, after) = write(FaultKind::Short);
         assert_eq!((outcome, ones(&after[512..1024]), ones(&after)), (Some(EIO), 512, 512));
-        let (outcome, after) = write(FaultKind::Corrupted);
+        let (outcome, after) = write(FaultKind::Corrupted { sector: 0 });
         assert_eq!((outcome, ones(&after), after[512 + 300]), (None, 1023, 0xfe));
         let (outcome, after) = write(FaultKind::Misdirected { bytes: 1024 });
         assert_eq!((outcome, ones(&after[1536..2560]), ones(&after)), (None, 1024, 1024));
@@ -355,7 +357,7 @@ mod tests {
 
         let device = FaultDevice::new(MemoryDevice::from_bytes(&[3; 4096]));
         let mut buf = [0; 1024];
-        device.inject(FaultOp::Read, 1, FaultSpan::Once, FaultKind::Corrupted);
+        device.inject(FaultOp::Read, 1, FaultSpan::Once, FaultKind::Corrupted { sector: 0 });
         device.read(0, &mut buf).unwrap();
         assert_eq!(buf.iter().filter(|&&byte| byte != 3).count(), 1);
         device.inject(FaultOp::Read, 1, FaultSpan::Once, FaultKind::Lost);

@@ -161,7 +161,9 @@ fn overwrite_on_a_liar(kind: FaultKind, nth: u64) -> bool {
 
 #[test]
 fn what_a_lying_device_lost_or_misplaced_is_never_handed_out() {
-    for kind in [FaultKind::Lost, FaultKind::Corrupted, FaultKind::Misdirected { bytes: 5 * BLOCK as u64 }] {
+    for kind in
+        [FaultKind::Lost, FaultKind::Corrupted { sector: 0 }, FaultKind::Misdirected { bytes: 5 * BLOCK as u64 }]
+    {
         let struck = (1..200).take_while(|&nth| overwrite_on_a_liar(kind, nth)).count();
         assert!(struck >= 5, "{kind:?}: {struck} writes");
     }

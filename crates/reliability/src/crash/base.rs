@@ -1,4 +1,4 @@
-//! Volumes that runs start from: made once, closed cleanly, and shared by all runs.
+//! Volumes that runs start from: made once, closed cleanly or as a power cut leaves them, and shared by all runs.
 
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
@@ -14,15 +14,26 @@ pub struct Base {
     pub setup: Setup,
     main: MemoryDevice,
     log: Option<MemoryDevice>,
-    /// As the volume was closed.
+    /// As the volume was closed, or synced before the power cut.
     pub model: Model,
+    /// Whether it was closed.
+    pub is_closed: bool,
 }
 
 impl Base {
     /// A fresh volume on which these steps were run.
     pub fn new(setup: Setup, steps: &[Step]) -> Result<Self, String> {
+        Self::made(setup, steps, true)
+    }
+
+    /// As [`Base::new`], but power fails after a sync: the log has to be replayed.
+    pub fn crashed(setup: Setup, steps: &[Step]) -> Result<Self, String> {
+        Self::made(setup, steps, false)
+    }
+
+    fn made(setup: Setup, steps: &[Step], close: bool) -> Result<Self, String> {
         let (main, log) = setup.format_all();
-        let base = Self { setup, main, log, model: Model::new(0) };
+        let base = Self { setup, main, log, model: Model::new(0), is_closed: true };
         let devices = base.devices();
         let mut engine = Engine::open(&base.setup, devices.clone(), Way::Path).map_err(|error| error.to_string())?;
         let mut model = engine.fresh_model().map_err(|error| error.to_string())?;
@@ -30,8 +41,11 @@ impl Base {
         for step in steps {
             run_step(&mut engine, step, &mut differ, &mut Plain(&mut model))?;
         }
-        engine.close().map_err(|error| error.to_string())?;
-        let _ = model.apply(&Step { cred: 0, op: Op::Remount });
+        if close {
+            engine.close().map_err(|error| error.to_string())?;
+        } else {
+            run_step(&mut engine, &Step { cred: 0, op: Op::Sync }, &mut differ, &mut Plain(&mut model))?;
+        }
         let image = |device: &Arc<dyn BlockDevice>, size: u64| {
             let image = MemoryDevice::new(size);
             let mut buf = vec![0; 64 << 10];
@@ -42,7 +56,13 @@ impl Base {
             image
         };
         let log = devices.log.as_ref().map(|log| image(log, log.size()));
-        Ok(Self { main: image(&devices.main, devices.main.size()), log, model, ..base })
+        let main = image(&devices.main, devices.main.size());
+        if !close {
+            // What closing writes is not in the images.
+            engine.close().map_err(|error| error.to_string())?;
+        }
+        let _ = model.apply(&Step { cred: 0, op: Op::Remount });
+        Ok(Self { main, log, model, is_closed: close, ..base })
     }
 
     /// The devices, as the volume was closed; changes stay in these.

@@ -243,6 +243,7 @@ fn random_setup(shape: Shape, seed: u64) -> Setup {
     setup.log_size = Some(log_size);
     setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
     setup.data_checksums = shape == Shape::Summed;
+    setup.options.discard = seed % 7 < 3;
     setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
     setup
 }

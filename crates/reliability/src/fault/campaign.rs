@@ -25,8 +25,8 @@ pub const KINDS: [(&str, Option<FaultKind>, FaultSpan); 9] = [
     ("EIO from then on", Some(FaultKind::Fail(EIO)), FaultSpan::Forever),
     ("ENOSPC", Some(FaultKind::Fail(ENOSPC)), FaultSpan::Once),
     ("short", Some(FaultKind::Short), FaultSpan::Once),
-    ("corrupted", Some(FaultKind::Corrupted), FaultSpan::Once),
-    ("misdirected", Some(FaultKind::Misdirected { bytes: 7 * 1024 }), FaultSpan::Once),
+    ("corrupted", Some(FaultKind::Corrupted { sector: 0 }), FaultSpan::Once),
+    ("misdirected", Some(FaultKind::Misdirected { bytes: 0 }), FaultSpan::Once),
     ("lost", Some(FaultKind::Lost), FaultSpan::Once),
     ("no space once", None, FaultSpan::Once),
     ("no space from then on", None, FaultSpan::Forever),
@@ -83,7 +83,16 @@ fn faults(seen: Seen) -> Vec<(usize, Fault)> {
                 if is_odd || op == FaultOp::Read && kind == FaultKind::Fail(ENOSPC) {
                     continue;
                 }
-                faults.extend((1..=seen).map(|nth| (number, Fault::Request { on_log, op, nth, span, kind })));
+                // Each in another place.
+                let kind_of = |nth| match kind {
+                    FaultKind::Corrupted { .. } => FaultKind::Corrupted { sector: nth },
+                    FaultKind::Misdirected { .. } => FaultKind::Misdirected { bytes: 1024 * (1 + nth % 61) },
+                    kind => kind,
+                };
+                faults.extend((1..=seen).map(|nth| {
+                    let kind = kind_of(nth);
+                    (number, Fault::Request { on_log, op, nth, span, kind })
+                }));
             }
         }
     }
@@ -113,7 +122,13 @@ pub fn inject(counts: &Counts, seeds: &[u64], threads: usize, is_over: impl Fn()
 
 fn inject_one(counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {
     let replay = replay::line(&format!("fault/{seed}"));
-    let base = Base::new(small(Shape::of_seed(seed)), &sequences::prelude())?;
+    let setup = small(Shape::of_seed(seed));
+    // Every second volume has a log to be replayed, so that recovery meets the faults, too.
+    let base = if seed % 2 == 1 {
+        Base::crashed(setup, &sequences::prelude())?
+    } else {
+        Base::new(setup, &sequences::prelude())?
+    };
     let steps = steps(seed, &base.model);
     let (seen, _) = run(&base, &steps, None).map_err(|message| format!("without a fault: {message}\n{replay}"))?;
     for (number, fault) in faults(seen) {

@@ -15,6 +15,7 @@
 //! | lie | answers | afterwards, on the medium as it is |
 //! |---|---|---|
 //! | read corrupted, misdirected, not done | the model's, or an error; bytes of files may be wrong | sound, names of some moment of the run |
+//! | the same while there is a log to be replayed | any: its last checkpoint may be taken for its end | as of a lost write |
 //! | write corrupted | as above | names of some moment, or damage that the checker finds and repairs |
 //! | of data with checksums: any of these two | as above, but no wrong byte | no wrong byte; the checker finds and, told to take the data as it is, repairs |
 //! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
@@ -65,7 +66,7 @@ impl Fault {
         match (kind, op) {
             (FaultKind::Fail(_) | FaultKind::Short, _) => Lie::None,
             (_, FaultOp::Read) => Lie::Read,
-            (FaultKind::Corrupted, FaultOp::Write) => Lie::Visible,
+            (FaultKind::Corrupted { .. }, FaultOp::Write) => Lie::Visible,
             _ => Lie::Invisible,
         }
     }
@@ -191,7 +192,11 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         }
         None => {}
     }
-    let lie = fault.map_or(Lie::None, |fault| fault.lie());
+    let lie = match fault.map_or(Lie::None, |fault| fault.lie()) {
+        // A last checkpoint that is misread while the log is replayed looks like its end: what is there is old.
+        Lie::Read if !base.is_closed => Lie::Invisible,
+        lie => lie,
+    };
     let history = History::new(base.model.clone(), 0);
     let starving = Starving::begin(refused);
     let mut rig = Rig {
