@@ -6,7 +6,9 @@
 
 use crate::bases::mount_options;
 use crate::device::Watched;
-use myriad_check::{CheckError, Options, Report, check};
+use myriad_check::{CheckError, KINDS, Options, Report, check};
+
+const _: () = assert!(KINDS.len() <= u64::BITS as usize);
 use myriad_device::MemoryDevice;
 use myriad_engine::{Cred, Error, Fs, OpenOptions, RenameMode, Session, SetAttr, Stat, XattrMode};
 use myriad_sim::rng::Rng;
@@ -48,6 +50,8 @@ pub struct Facts {
     pub changed: bool,
     pub done: u64,
     pub refused: u64,
+    /// Kinds of findings that a repair has put right: a bit for each of [`KINDS`].
+    pub kinds: u64,
     /// Repair made it sound; or said that it cannot.
     pub repaired: bool,
     pub unrepairable: bool,
@@ -93,7 +97,7 @@ pub fn examine(image: &MemoryDevice, plan: Plan, rng: &mut Rng) -> Result<Facts,
 
 fn options(repair: bool) -> Options<'static> {
     // Data is compared too, so that what the check finds sound is what the engine reads; to repair, it is taken as it is.
-    Options { repair, scrub: true, accept_contents: true, threads: 1, findings_max: 20, now: 5, ..Options::default() }
+    Options { repair, scrub: true, accept_contents: true, threads: 1, findings_max: 200, now: 5, ..Options::default() }
 }
 
 /// The check that holds the slots of no group finds the same.
@@ -313,7 +317,12 @@ fn repair(image: &MemoryDevice, facts: &mut Facts, rng: &mut Rng) -> Result<(), 
     let report = check(device.clone(), None, &options(true));
     complain(&device, "repair")?;
     match report {
-        Ok(report) if report.is_sound() => {}
+        Ok(report) if report.is_sound() => {
+            for finding in report.findings {
+                let index = KINDS.iter().position(|kind| kind.number == finding.number).expect("a kind of the table");
+                facts.kinds |= 1 << index;
+            }
+        }
         Ok(report) => {
             let left: Vec<String> = report.remaining.iter().map(ToString::to_string).collect();
             return Err(format!("repair left: {}", left.join("; ")));

@@ -83,6 +83,8 @@ pub struct Summary {
     pub operations: u64,
     pub repaired: u64,
     pub unrepairable: u64,
+    /// Kinds of findings that were put right: a bit for each of `myriad_check::KINDS`.
+    pub kinds: u64,
     pub failure_count: u64,
     pub failures: Vec<Failure>,
     pub seconds: f64,
@@ -103,6 +105,7 @@ impl Summary {
         self.operations += facts.done + facts.refused;
         self.repaired += u64::from(facts.repaired);
         self.unrepairable += u64::from(facts.unrepairable);
+        self.kinds |= facts.kinds;
     }
 
     /// One line that a program can read: JSON.
@@ -115,7 +118,7 @@ impl Summary {
         format!(
             "{{\"test\":\"hostile images\",\"seed\":{},\"images\":{},\"failures\":{},\"opened\":{},\"files\":{},\"errors\":{},\
              \"checked\":{},\"silent\":{},\"changed\":{},\"operations\":{},\"repaired\":{},\"unrepairable\":{},\
-             \"seconds\":{:.1},\"cpu_seconds\":{:.3},\"classes\":{{{}}}}}",
+             \"kinds_repaired\":{},\"seconds\":{:.1},\"cpu_seconds\":{:.3},\"classes\":{{{}}}}}",
             self.seed,
             self.images,
             self.failure_count,
@@ -128,6 +131,7 @@ impl Summary {
             self.operations,
             self.repaired,
             self.unrepairable,
+            self.kinds.count_ones(),
             self.seconds,
             self.cpu_seconds,
             classes.join(",")

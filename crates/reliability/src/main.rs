@@ -14,11 +14,11 @@ Usage: myriad-reliability [--ci | --long] [--minutes N] [--threads N] [--include
   --long          at least a million states and a hundred thousand faults
   --minutes N     begin nothing new after so many minutes, and report what there is
   --threads N     1 without it
-  --include FILE  add the last line of FILE, JSON with `images`, `failures` and `cpu_seconds`, to the report
+  --include FILE  add the last line of FILE, JSON with `images`, `failures`, `kinds_repaired` and `cpu_seconds`, to the report
   --replay RUN    one run, as the report of its failure names it
   --planted       plant each of the known bugs and say who finds it (feature planted-bugs)
 
-Exit status: 0 no violation, 1 some, 2 a wrong argument.";
+Exit status: 0 no violation, 1 some, or too few states or faults, 2 a wrong argument.";
 
 struct Arguments {
     amount: Amount,
@@ -91,6 +91,10 @@ fn report(arguments: &Arguments) -> ExitCode {
     if let (Err(why), Some(path)) = (included, &arguments.include) {
         eprintln!("myriad-reliability: --include {path}: {why}");
         return ExitCode::from(2);
+    }
+    if let Some(why) = report.lacks(arguments.amount) {
+        eprintln!("myriad-reliability: {why}");
+        return ExitCode::FAILURE;
     }
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

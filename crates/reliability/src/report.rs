@@ -41,6 +41,7 @@ pub struct Report {
 struct Images {
     count: u64,
     harmful: u64,
+    kinds_repaired: u64,
     cpu_seconds: f64,
 }
 
@@ -91,17 +92,18 @@ impl Report {
         report
     }
 
-    /// Adds a line of JSON that another program printed: `images` mutated, of which `failures` did harm, and the
-    /// `cpu_seconds` that it took.
+    /// Adds a line of JSON that another program printed: `images` mutated, of which `failures` did harm, `kinds_repaired` in
+    /// them, and the `cpu_seconds` that it took.
     pub fn include(&mut self, line: &str) -> Result<(), String> {
         let value: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let missing = |name: &str| format!("no number named {name:?} in it");
         let number = |name: &str| value[name].as_u64().ok_or_else(|| missing(name));
-        let (count, harmful) = (number("images")?, number("failures")?);
+        let (count, harmful, kinds) = (number("images")?, number("failures")?, number("kinds_repaired")?);
         let cpu_seconds = value["cpu_seconds"].as_f64().ok_or_else(|| missing("cpu_seconds"))?;
         let all = self.images.get_or_insert_default();
         all.count += count;
         all.harmful += harmful;
+        all.kinds_repaired = all.kinds_repaired.max(kinds);
         all.cpu_seconds += cpu_seconds;
         if harmful > 0 {
             self.violations.push(format!("{harmful} of {count} hostile images did harm; its own output says which"));
@@ -116,6 +118,16 @@ impl Report {
 
     pub fn faults(&self) -> u64 {
         self.faults.total()
+    }
+
+    /// What a form that was not stopped has too little of.
+    pub fn lacks(&self, amount: Amount) -> Option<String> {
+        let (states, faults) = match amount {
+            Amount::Short => (50_000, 5_000),
+            Amount::Long => (1_000_000, 100_000),
+        };
+        let is_enough = self.stopped || self.states() >= states && self.faults() >= faults;
+        (!is_enough).then(|| format!("fewer than {states} states or {faults} faults, which this form stands for"))
     }
 }
 
@@ -176,10 +188,13 @@ impl fmt::Display for Report {
             Some(Images { count, harmful, .. }) => writeln!(out, "Hostile images: {count}, harmful {harmful}")?,
             None => writeln!(out, "Hostile images: not part of this run")?,
         }
-        // Of its table, not of this run.
         let known = myriad_check::KINDS.iter().filter(|kind| kind.can_repair).count();
         let all = myriad_check::KINDS.len();
-        writeln!(out, "Kinds of damage that check tells apart: {all}; that it knows how to repair: {known}")?;
+        write!(out, "Kinds of damage that check tells apart: {all}; that it knows how to repair: {known}")?;
+        match self.images {
+            Some(Images { kinds_repaired, .. }) => writeln!(out, "; repaired in these images: {kinds_repaired}")?,
+            None => writeln!(out)?,
+        }
         let images = self.images.map_or(0.0, |images| images.cpu_seconds);
         write!(out, "Processor time: {:.0} s", self.cpu_seconds + images)?;
         if images > 0.0 {
@@ -201,10 +216,13 @@ mod tests {
     fn processor_time_is_that_of_all() {
         let mut report = Report { cpu_seconds: 30.0, ..Report::default() };
         assert!(report.to_string().contains("\nProcessor time: 30 s\n"));
-        report.include(r#"{"images": 7, "failures": 0, "cpu_seconds": 12.25}"#).unwrap();
+        report.include(r#"{"images": 7, "failures": 0, "kinds_repaired": 3, "cpu_seconds": 12.25}"#).unwrap();
         let shown = report.to_string();
         assert!(shown.contains("\nProcessor time: 42 s, 12 s of it for hostile images\n"), "{shown}");
         assert!(shown.contains("\nHostile images: 7, harmful 0\n"), "{shown}");
-        assert!(report.include(r#"{"images": 7, "failures": 0}"#).unwrap_err().contains("cpu_seconds"));
+        assert!(shown.contains("; repaired in these images: 3\n"), "{shown}");
+        assert!(
+            report.include(r#"{"images": 7, "failures": 0, "kinds_repaired": 3}"#).unwrap_err().contains("cpu_seconds")
+        );
     }
 }

@@ -83,7 +83,7 @@ fn trace(bases: &Devices, recorders: &[Arc<RecordingDevice<OverlayDevice>>]) -> 
 }
 
 /// Copies of the devices, so that what is done to them is not done to these.
-fn fork(devices: &Devices) -> Devices {
+pub(crate) fn fork(devices: &Devices) -> Devices {
     let fork = |device: &Arc<dyn BlockDevice>| Arc::new(OverlayDevice::new(device.clone())) as Arc<dyn BlockDevice>;
     Devices { main: fork(&devices.main), log: devices.log.as_ref().map(fork) }
 }

@@ -89,6 +89,8 @@ fn faults(seen: Seen) -> Vec<(usize, Fault)> {
                     FaultKind::Misdirected { .. } => FaultKind::Misdirected { bytes: 1024 * (1 + nth % 61) },
                     kind => kind,
                 };
+                // A device that leaves out one flush makes up for it at the next.
+                let span = if op == FaultOp::Flush && kind == FaultKind::Lost { FaultSpan::Forever } else { span };
                 faults.extend((1..=seen).map(|nth| {
                     let kind = kind_of(nth);
                     (number, Fault::Request { on_log, op, nth, span, kind })

@@ -19,8 +19,14 @@
 //! | write corrupted | as above | names of some moment, or damage that the checker finds and repairs |
 //! | of data with checksums: any of these two | as above, but no wrong byte | no wrong byte; the checker finds and, told to take the data as it is, repairs |
 //! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
+//!
+//! After a flush that failed or was lost, with all after it, power is lost as well, and some of what was not flushed with it: what
+//! is promised until a flush fails is there all the same.
 
 use crate::crash::base::{Base, short_write};
+use crate::crash::explore::fork;
+use crate::crash::plan::{self, Bounds};
+use crate::crash::trace::Trace;
 use crate::machine::{Engine, Way};
 use crate::setup::Devices;
 use crate::tree::ReadError;
@@ -32,6 +38,7 @@ use myriad_sim::crash::{Found, History};
 use myriad_sim::errno::Errno;
 use myriad_sim::model::Body;
 use myriad_sim::op::*;
+use myriad_sim::rng::Rng;
 use myriad_sim::shrink;
 use std::ops::Range;
 use std::sync::Arc;
@@ -219,7 +226,7 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
     }
     seen.allocations = starve::seen();
     rig.starving.end();
-    let outcome = rig.look(base)?;
+    let outcome = rig.look(base, fault)?;
     Ok((seen, outcome))
 }
 
@@ -390,8 +397,39 @@ impl Rig {
     }
 
     /// The volume on the medium as it is.
-    fn look(&self, base: &Base) -> Result<Outcome, String> {
-        let healthy = self.healthy();
+    fn look(&self, base: &Base, fault: Option<Fault>) -> Result<Outcome, String> {
+        let outcome = self.judge(base, &self.healthy())?;
+        if matches!(fault, Some(Fault::Request { op: FaultOp::Flush, .. })) {
+            self.lose_power(base)?;
+        }
+        Ok(outcome)
+    }
+
+    /// A device whose flush failed, or was none, loses power: of what it was given since the last one that it served, some
+    /// arrived.
+    fn lose_power(&self, base: &Base) -> Result<(), String> {
+        const BOUNDS: Bounds = Bounds { all_up_to: 1, sampled: 2, tears: 1, scattered: 1 };
+        const STATES_MAX: usize = 8;
+        let bases = base.devices();
+        let bases = [Some(bases.main), bases.log].into_iter().flatten().collect();
+        let trace = Trace::new(bases, self.devices.iter().map(|device| device.inner().timed_snapshot()).collect());
+        let mut cursor = trace.cursor();
+        while cursor.advance().map_err(|error| error.to_string())? {}
+        let mut rng = Rng::new(cursor.point() as u64);
+        let mut states = plan::states(&trace, &cursor, &BOUNDS, &mut rng);
+        while states.len() > STATES_MAX {
+            states.swap_remove(rng.index(states.len()));
+        }
+        for (kind, pieces) in states {
+            let state = cursor.state(&pieces).map_err(|error| error.to_string())?;
+            self.judge(base, &state).map_err(|message| format!("then power was lost, {}: {message}", kind.name()))?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the volume as these devices have it.
+    fn judge(&self, base: &Base, devices: &Devices) -> Result<Outcome, String> {
+        let healthy = fork(devices);
         let noticed = if self.told { Outcome::Error } else { Outcome::Harmless };
         if self.lie == Lie::None {
             check_silent(&healthy).map_err(|message| format!("before recovery: {message}"))?;
@@ -406,11 +444,11 @@ impl Rig {
                 return Err(format!("a wrong read has damaged the volume: {message}"));
             }
             let torn = finds(&healthy, myriad_check::number::SUPERBLOCK);
-            if torn && Engine::open(&base.setup, self.healthy(), Way::Path).is_ok() {
+            if torn && Engine::open(&base.setup, fork(devices), Way::Path).is_ok() {
                 return Err(format!("a volume with a damaged superblock was opened: {message}"));
             }
             // The engine tells, or shows what it can; it never fails in another way.
-            match self.read(base, &self.healthy()) {
+            match self.read(base, &fork(devices)) {
                 Err(message) if message.starts_with("panic") => return Err(message),
                 _ => {}
             }
