@@ -53,28 +53,25 @@ pub(crate) fn check_map(context: &Context<'_>, ino: Ino, raw: &RawInode, mut eac
     let place = Place::Inode(ino);
     let mut result = MapResult { blocks: 0, is_sound: true };
     let mut end = 0;
-    let mut record = |bytes: &[u8]| {
-        let is_sound = match Extent::decode(RawExtent::read(bytes), &context.geometry, ino) {
-            Err(corrupt) => {
-                context.damage(place, corrupt.into());
-                false
+    let mut record = |bytes: &[u8]| match Extent::decode(RawExtent::read(bytes), &context.geometry, ino) {
+        Err(corrupt) => {
+            result.is_sound = false;
+            context.damage(place, corrupt.into());
+        }
+        Ok(extent) if extent.file_block.0 < end => {
+            result.is_sound = false;
+            let message = format!("the extent at file block {} begins before file block {end}", extent.file_block);
+            context.report(number::EXTENT_ORDER, place, message);
+        }
+        Ok(extent) => {
+            end = extent.end().0;
+            result.blocks += u64::from(extent.length);
+            if context.claim(extent.start, u64::from(extent.length), place, "extent") {
+                each(extent);
+            } else {
+                result.is_sound = false;
             }
-            Ok(extent) if extent.file_block.0 < end => {
-                let message = format!("the extent at file block {} begins before file block {end}", extent.file_block);
-                context.report(number::EXTENT_ORDER, place, message);
-                false
-            }
-            Ok(extent) => {
-                end = extent.end().0;
-                result.blocks += u64::from(extent.length);
-                let is_taken = context.claim(extent.start, u64::from(extent.length), place, "extent");
-                if is_taken {
-                    each(extent);
-                }
-                is_taken
-            }
-        };
-        result.is_sound &= is_sound;
+        }
     };
     match map_of(raw) {
         Map::None => {}

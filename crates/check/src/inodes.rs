@@ -6,7 +6,7 @@ use crate::extents::check_map;
 use crate::findings::number;
 use crate::io::Damage;
 use crate::report::Place;
-use crate::slots::{Slots, bad_inode, body_parts, classify, inode_at};
+use crate::slots::{Slots, bad_inode, body_parts, inode_at, slots_of};
 use crate::table::{SlotInfo, Span};
 use crate::tree::{Tree, check_tree};
 use myriad_format::btree;
@@ -28,7 +28,6 @@ pub(crate) struct GroupFacts {
     pub runs: Vec<Run>,
     /// Their slots; `None` if there was no room for them.
     pub spans: Option<Vec<Span>>,
-    pub directory_count: u64,
     /// Directories, ascending, until they are taken.
     pub directory_inos: Vec<Ino>,
 }
@@ -225,8 +224,7 @@ pub(crate) fn for_each_inode(context: &Context<'_>, run: Run, mut f: impl FnMut(
                 return;
             }
         };
-        let mask = InodeBlockHeader::read(buf).free_mask;
-        for (slot, _) in classify(buf, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0).inodes {
+        for (slot, _) in slots_of(buf).inodes {
             let ino = context.geometry.ino(block, slot);
             let raw = inode_at(buf, slot);
             if raw.check(ino).is_ok() {
@@ -271,7 +269,7 @@ fn check_block(
         context.report(number::SLOT_MAP, place, message);
     }
     // What a free slot holds is nobody's business: it may be what is left of a body.
-    let Slots { inodes, bad_bodies, stray } = classify(buf, |slot| !is_free(slot));
+    let Slots { inodes, bad_bodies, stray } = slots_of(buf);
     for slot in stray {
         context.report(number::SLOT_MAP, place, format!("slot {slot} is in use by nobody"));
     }
@@ -292,7 +290,6 @@ fn check_block(
         facts.inodes_used += 1;
         if raw.is_dir() {
             facts.directory_inos.push(ino);
-            facts.directory_count += 1;
             let region = context.geometry.ag_block_of(block).0 >> context.geometry.region_bits;
             facts.directories[region as usize] += 1;
         }

@@ -10,10 +10,10 @@ use crate::extents::for_each_extent;
 use crate::inodes::{Run, for_each_inode};
 use crate::report::{FileRange, Finding, Place};
 use crate::scrub::Fault;
-use crate::slots::{body_parts, classify, inode_at};
+use crate::slots::{body_parts, inode_at, slots_of};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader};
 use myriad_format::extent::Extent;
-use myriad_format::inode::{InodeBlockHeader, RawInode, fork};
+use myriad_format::inode::{RawInode, fork};
 use myriad_format::{BlockKind, FsBlock, Ino};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -148,8 +148,7 @@ fn inode(context: &Context<'_>, ino: Ino) -> Option<(RawInode, Vec<u8>)> {
     let (block, slot) = context.geometry.locate(ino)?;
     let mut buf = context.reader.new_buffer();
     context.reader.read_raw(block, &mut buf).ok()?;
-    let mask = InodeBlockHeader::read(&buf).free_mask;
-    let inodes = classify(&buf, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0).inodes;
+    let inodes = slots_of(&buf).inodes;
     let (_, body) = inodes.iter().find(|(at, _)| *at == slot)?;
     let raw = *inode_at(&buf, slot);
     raw.check(ino).ok()?;

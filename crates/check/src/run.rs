@@ -12,12 +12,11 @@ use crate::repair::repair;
 use crate::replay::replay;
 use crate::report::{Place, Report, Scrub, Totals};
 use crate::scrub::scrub;
-use crate::slots::{body_parts, classify, inode_at};
+use crate::slots::{body_parts, inode_at, slots_of};
 use crate::table::{Part, SlotTable, Span};
 use crate::tables::NeededParts;
 use crate::{space, superblock, tables};
 use myriad_device::{BlockDevice, Moment};
-use myriad_format::inode::InodeBlockHeader;
 use myriad_format::superblock::{Superblock, feature, has_copy};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -411,8 +410,7 @@ fn check_names(names: &Names<'_>, (round, rounds): (u64, u64)) {
                     continue;
                 }
                 loaded = block;
-                let mask = InodeBlockHeader::read(&buf).free_mask;
-                bodies = classify(&buf, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0).inodes;
+                bodies = slots_of(&buf).inodes;
             }
             let Ok(at) = bodies.binary_search_by_key(&slot, |(slot, _)| *slot) else { continue };
             let raw = *inode_at(&buf, slot);

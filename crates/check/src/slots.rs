@@ -5,7 +5,7 @@
 //! as no other candidate could cover it, and what it covers is no candidate any more.
 
 use myriad_format::inode::{
-    BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+    BodyHeader, InodeBlockHeader, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
 };
 use myriad_format::{Corrupt, Ino, SLOT_SIZE};
 use std::ops::Range;
@@ -20,8 +20,14 @@ pub(crate) struct Slots {
     pub stray: Vec<u32>,
 }
 
+/// Sorts out the slots of a block that its map says are in use.
+pub(crate) fn slots_of(block: &[u8]) -> Slots {
+    let mask = InodeBlockHeader::read(block).free_mask;
+    classify(block, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0)
+}
+
 /// Sorts out the slots of `block` that `is_used`.
-pub(crate) fn classify(block: &[u8], is_used: impl Fn(u32) -> bool) -> Slots {
+fn classify(block: &[u8], is_used: impl Fn(u32) -> bool) -> Slots {
     let count = (block.len() / SLOT_SIZE) as u32;
     let mut owner: Vec<Option<u32>> = vec![None; count as usize];
     let mut slots = Slots { inodes: Vec::new(), bad_bodies: Vec::new(), stray: Vec::new() };
@@ -97,7 +103,7 @@ fn body_of(block: &[u8], slot: u32, is_used: &impl Fn(u32) -> bool) -> Option<Ra
     (len <= count as usize * SLOT_SIZE).then_some(first..end)
 }
 
-/// Data and attributes in the body of an inode that [`classify`] accepted; empty without a body.
+/// Data and attributes in the body of an inode that [`slots_of`] accepted; empty without a body.
 pub(crate) fn body_parts<'a>(block: &'a [u8], body: &Range<u32>) -> (&'a [u8], &'a [u8]) {
     if body.is_empty() {
         return (&[], &[]);

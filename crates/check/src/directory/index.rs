@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::directory::entries::{name_at, parse};
-use crate::directory::{find_block, for_each_block, position};
+use crate::directory::{entry_blocks_made, find_block, for_each_block, position};
 use crate::findings::number;
 use crate::io::Damage;
 use crate::report::Place;
@@ -222,7 +222,7 @@ impl Index {
         }
         let mut buf = context.reader.new_buffer();
         let mut in_entries: Vec<(u32, u32, u64)> = Vec::new();
-        let made = self.root.map_or(0, |root| u64::from(root.entry_blocks));
+        let made = entry_blocks_made(Some(self.root.as_ref()));
         for_each_block(context, ino, extents, made, |file_block, block| {
             let bytes = block.map_or(&[][..], |(_, bytes)| bytes);
             for entry in parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {

@@ -348,7 +348,7 @@ impl BadBlock {
 }
 
 /// How many entry blocks were made, by what is known of the index: one without an index, none if its root cannot be read.
-fn entry_blocks_made(index: Option<Option<&Root>>) -> u64 {
+pub(crate) fn entry_blocks_made(index: Option<Option<&Root>>) -> u64 {
     index.map_or(1, |root| root.map_or(0, |root| u64::from(root.entry_blocks)))
 }
 

@@ -72,11 +72,10 @@ pub(super) fn write_tree(
 ) -> Result<(FsBlock, u8), CheckError> {
     let mut items = records.to_vec();
     let mut size = kind.record_size;
-    let mut level = 0_u16;
-    loop {
-        let max = if level == 0 { kind.leaf_max(reader.block_size()) } else { kind.inner_max(reader.block_size()) };
+    let mut root = FsBlock::NONE;
+    let mut top = 0;
+    for (level, nodes) in level_counts(kind, records.len() / size, reader.block_size(), fill).enumerate() {
         let count = items.len() / size;
-        let nodes = count.div_ceil(fill.of(max)).max(1);
         let mut above = Vec::new();
         for node in 0..nodes {
             let part = &items[count * node / nodes * size..count * (node + 1) / nodes * size];
@@ -84,12 +83,13 @@ pub(super) fn write_tree(
             let mut buf = reader.new_buffer();
             header::init(&mut buf, kind.block, reader.volume, owner, block);
             let head = NodeHeader::read_mut(&mut buf);
-            head.level.set(level);
+            head.level.set(level as u16);
             head.count.set((part.len() / size) as u16);
             buf[NodeHeader::SIZE..][..part.len()].copy_from_slice(part);
             write(reader, block, &mut buf)?;
+            (root, top) = (block, level as u8);
             if nodes == 1 {
-                return Ok((block, level as u8));
+                break;
             }
             let word = u64::from_le_bytes(part[..8].try_into().expect("a record has eight bytes"));
             let mut entry = ChildEntry::zeroed();
@@ -98,8 +98,8 @@ pub(super) fn write_tree(
             above.extend_from_slice(entry.as_bytes());
         }
         (items, size) = (above, ChildEntry::SIZE);
-        level += 1;
     }
+    Ok((root, top))
 }
 
 /// A record of a directory index.

@@ -8,7 +8,7 @@ use crate::extents::{Map, map_of};
 use crate::inodes::decode_chunk;
 use crate::io::Damage;
 use crate::run::CheckError;
-use crate::slots::{body_parts, classify, inode_at, is_type};
+use crate::slots::{body_parts, inode_at, is_type, slots_of};
 use crate::tree::{Tree, Visitor, walk};
 use myriad_format::btree;
 use myriad_format::extent::{Extent, RawExtent};
@@ -256,9 +256,7 @@ impl Repair<'_> {
             return Ok(());
         }
         let before = buf.clone();
-        let mask = InodeBlockHeader::read(&buf).free_mask;
-        let is_used = |slot: u32| mask[slot as usize / 8] >> (slot % 8) & 1 == 0;
-        let slots = classify(&buf, is_used);
+        let slots = slots_of(&buf);
         let mut used: HashSet<u32> = HashSet::new();
         let all = slots.inodes.into_iter().chain(slots.bad_bodies.into_iter().map(|slot| (slot, 0..0)));
         for (slot, body) in all {

@@ -1,7 +1,7 @@
 //! What no name leads to: it comes back under lost+found, whatever it was, and all below it.
 
 use crate::common::{Builder, SHAPE, SMALL, Shape, Worn};
-use crate::remaining;
+use crate::{mend, remaining};
 use myriad_check::{Options, check};
 use myriad_format::dir::EntryHeader;
 use myriad_format::{BlockKind, Ino};
@@ -91,8 +91,7 @@ fn what_a_torn_stray_names_stays_below_it() {
     let block = image.blocks_of(BlockKind::DirEntries, top.0)[0];
     image.change(block, |bytes| EntryHeader::read_mut(&mut bytes[64..]).name_len = 0);
     image.smash(block);
-    let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
-    let report = check(image.device.clone(), None, &options).expect("the volume can be repaired");
+    let report = mend(&image);
     assert!(report.is_sound(), "{}", remaining(&report));
     assert!(report.actions.contains(&"moved 2 inodes to /lost+found".to_owned()), "{:?}", report.actions);
 }
@@ -112,8 +111,7 @@ fn what_a_named_file_has_is_not_searched() {
         let start = crate::places::first_extent(&image.inode(file));
         crate::places::plant_inodes(&image, source, start.offset_by(3), 7 << 20);
         image.smash(image.header_block(1));
-        let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
-        let report = check(image.device.clone(), None, &options).expect("the volume can be repaired");
+        let report = mend(&image);
         assert!(report.is_sound(), "{}", remaining(&report));
         assert_eq!(image.inode(file).block_total(), 9, "{:?}", report.actions);
     }

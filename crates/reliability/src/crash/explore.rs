@@ -77,9 +77,10 @@ fn recorded(recorders: &[Arc<RecordingDevice<OverlayDevice>>]) -> Devices {
     Devices { main: devices.next().expect("a volume has a device"), log: devices.next() }
 }
 
-fn trace(bases: &Devices, recorders: &[Arc<RecordingDevice<OverlayDevice>>]) -> Trace {
+/// What the recorders of a volume's devices and of its log's have seen.
+pub(crate) fn trace<'a>(bases: &Devices, recorders: impl Iterator<Item = &'a RecordingDevice<OverlayDevice>>) -> Trace {
     let bases = [Some(&bases.main), bases.log.as_ref()].into_iter().flatten().cloned().collect();
-    Trace::new(bases, recorders.iter().map(|recorder| recorder.timed_snapshot()).collect())
+    Trace::new(bases, recorders.map(RecordingDevice::timed_snapshot).collect())
 }
 
 /// Copies of the devices, so that what is done to them is not done to these.
@@ -108,7 +109,7 @@ pub fn record(base: &Base, steps: &[Step]) -> Result<Run, String> {
             .map_err(|message| format!("step {index}:\n{message}"))?;
     }
     let Recorded { history, beginnings, .. } = follower;
-    let trace = trace(&devices, &recorders);
+    let trace = trace(&devices, recorders.iter().map(AsRef::as_ref));
     // What closing does is recorded no more: the run ends with the power.
     engine.close().map_err(|error| format!("closing: {error}"))?;
     Ok(Run { history, trace, beginnings })
@@ -270,7 +271,7 @@ impl Explorer<'_> {
         engine.fs().sync().map_err(|error| format!("sync after recovery: {error}"))?;
         engine.close().map_err(|error| error.to_string())?;
         let look = |state: &Devices| recover(setup, history, moment.point, state).map(drop);
-        self.crash_again(&trace(&devices, &recorders), moment, look)
+        self.crash_again(&trace(&devices, recorders.iter().map(AsRef::as_ref)), moment, look)
             .map_err(|message| format!("recovery cut {message}"))
     }
 
@@ -308,7 +309,7 @@ impl Explorer<'_> {
             let devices = fork(devices);
             let recorders = recorders(&devices);
             let totals = repair(&recorded(&recorders))?;
-            let trace = trace(&devices, &recorders);
+            let trace = trace(&devices, recorders.iter().map(AsRef::as_ref));
             let whole = Kept::read(setup, &recorded(&recorders), totals)?;
             let look = |state: &Devices| Kept::read(setup, state, repair(state)?)?.costs_nothing(&whole);
             self.crash_again(&trace, moment, look).map_err(|message| format!("repair cut {message}"))?;

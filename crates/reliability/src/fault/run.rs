@@ -24,9 +24,8 @@
 //! is promised until a flush fails is there all the same.
 
 use crate::crash::base::{Base, short_write};
-use crate::crash::explore::fork;
+use crate::crash::explore::{fork, trace};
 use crate::crash::plan::{self, Bounds};
-use crate::crash::trace::Trace;
 use crate::machine::{Engine, Way};
 use crate::setup::Devices;
 use crate::tree::ReadError;
@@ -410,9 +409,7 @@ impl Rig {
     fn lose_power(&self, base: &Base) -> Result<(), String> {
         const BOUNDS: Bounds = Bounds { all_up_to: 1, sampled: 2, tears: 1, scattered: 1 };
         const STATES_MAX: usize = 8;
-        let bases = base.devices();
-        let bases = [Some(bases.main), bases.log].into_iter().flatten().collect();
-        let trace = Trace::new(bases, self.devices.iter().map(|device| device.inner().timed_snapshot()).collect());
+        let trace = trace(&base.devices(), self.devices.iter().map(|device| device.inner()));
         let mut cursor = trace.cursor();
         while cursor.advance().map_err(|error| error.to_string())? {}
         let mut rng = Rng::new(cursor.point() as u64);
