@@ -336,12 +336,3 @@ pub const CASES: &[Case] = &[
         damage: |s| s.image.change_inode(s.many_twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
     },
 ];
-
-/// Lets a file's first extent lie on a block.
-fn give_to_file(s: &crate::common::Sample, block: myriad_format::FsBlock) {
-    s.image.change_inode(s.small, |raw| {
-        let extent = RawExtent::read_mut(&mut raw.fork);
-        extent.word0.set(extent.word0.get() & !0x3ff | block.0 >> 37);
-        extent.word1.set(block.0 << 27 | extent.word1.get() & ((1 << 27) - 1));
-    });
-}

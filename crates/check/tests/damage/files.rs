@@ -61,13 +61,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "extent over an inode block",
         expected: n::BLOCK_TWICE,
-        damage: |s| {
-            let block = inode_block(s, s.deep).0;
-            s.image.change_inode(s.small, |raw| {
-                let extent = RawExtent::read_mut(&mut raw.fork);
-                extent.word1.set(block << 27 | extent.word1.get() & ((1 << 27) - 1));
-            });
-        },
+        damage: |s| give_to_file(s, inode_block(s, s.deep)),
     },
     Case {
         name: "extents overlap in the file",

@@ -80,6 +80,15 @@ pub fn plant_inodes(image: &Image, block: FsBlock, place: FsBlock, lsn: u64) {
     image.write(place, &bytes);
 }
 
+/// Lets the first extent of `small` lie on a block.
+pub fn give_to_file(s: &Sample, block: FsBlock) {
+    s.image.change_inode(s.small, |raw| {
+        let extent = RawExtent::read_mut(&mut raw.fork);
+        extent.word0.set(extent.word0.get() & !0x3ff | block.0 >> 37);
+        extent.word1.set(block.0 << 27 | extent.word1.get() & ((1 << 27) - 1));
+    });
+}
+
 pub fn first_extent(raw: &RawInode) -> FsBlock {
     let extent = RawExtent::read(&raw.fork);
     FsBlock((extent.word0.get() & 0x3ff) << 37 | extent.word1.get() >> 27)
