@@ -13,6 +13,7 @@ use myriad_format::checksum;
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::{FileBlock, FsBlock, Ino};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +21,11 @@ use std::sync::atomic::Ordering;
 const DIRECT_MIN: usize = 256 << 10;
 /// What a sequential reader of small pieces gets read for it at once: XFS's smallest I/O buffer (XFS96 6.2), doubled.
 const READ_AHEAD: usize = 128 << 10;
+
+/// Blocks by which a copy of many is ahead in loading the cache's table, and frames: a third less time than without, and flat
+/// around these.
+const ENTRIES_AHEAD: usize = 8;
+const FRAMES_AHEAD: usize = 4;
 
 /// What of a request the cache does not have.
 struct Missing {
@@ -67,7 +73,7 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     let window = READ_AHEAD.min(rest);
     if sequential && !data.emptied && length < window && length as u64 > offset % READ_AHEAD as u64 {
         // A failure shows in the read of what cannot be read.
-        let _ = read_clean(volume, file, &data, offset, &mut vec![0; window], true);
+        let _ = read_ahead(volume, file, &data, offset, window);
     }
     if data.emptied {
         buf.fill(0);
@@ -133,7 +139,7 @@ pub(super) fn read_clean(
 ) -> Result<()> {
     let look = volume.look();
     let raw = inode::read_node(&look, file.node())?;
-    let missing = collect(&look, file.ino, &raw, offset, buf)?;
+    let missing = collect(&look, file.ino, &raw, offset, buf.len(), put_into(buf))?;
     if missing.pieces.is_empty() {
         return Ok(());
     }
@@ -141,49 +147,83 @@ pub(super) fn read_clean(
     fetch(volume, None, &missing, buf, keep)
 }
 
+/// Reads into the cache what it lacks of `length` bytes at `offset`.
+fn read_ahead(volume: &Volume, file: &OpenFile, _data: &FileData, offset: u64, length: usize) -> Result<()> {
+    let look = volume.look();
+    let raw = inode::read_node(&look, file.node())?;
+    let missing = collect(&look, file.ino, &raw, offset, length, |_, _| ())?;
+    if missing.pieces.is_empty() {
+        return Ok(());
+    }
+    drop(look);
+    fetch(volume, None, &missing, &mut vec![0; length], true)
+}
+
 impl Volume {
     /// Reads mapped data inside the gate: for the few bytes of a link's target.
     pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let missing = collect(look, ino, raw, offset, buf)?;
+        let missing = collect(look, ino, raw, offset, buf.len(), put_into(buf))?;
         if missing.pieces.is_empty() { Ok(()) } else { fetch(self, Some(look), &missing, buf, true) }
     }
 }
 
-/// Copies what is cached and fills holes with zeros; what must come from the device.
-fn collect(look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<Missing> {
+/// Copies what is cached, and fills holes with zeros.
+fn put_into(buf: &mut [u8]) -> impl FnMut(Range<usize>, Option<&[u8]>) {
+    |range, cached| match cached {
+        Some(bytes) => buf[range].copy_from_slice(bytes),
+        None => buf[range].fill(0),
+    }
+}
+
+/// Hands what is cached of `length` bytes to `put` (`None`: of a hole); what must come from the device.
+fn collect(
+    look: &Look<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    offset: u64,
+    length: usize,
+    mut put: impl FnMut(Range<usize>, Option<&[u8]>),
+) -> Result<Missing> {
     let volume = look.volume;
     let block_size = volume.cache.block_size();
     let mut missing = Missing { ino, offset, pieces: Vec::new(), checksums: Vec::new() };
     if raw.fork_code() == fork::NONE {
-        buf.fill(0);
+        put(0..length, None);
         return Ok(missing);
     }
     let mut at = 0;
-    while at < buf.len() {
+    while at < length {
         let position = offset + at as u64;
         let block = FileBlock(position / block_size as u64);
         let mut within = (position % block_size as u64) as usize;
         match extent::lookup(&mut &*look, raw, ino, block)? {
             Mapping::Hole { until } => {
                 let bytes = (until.0 - block.0).saturating_mul(block_size as u64) - within as u64;
-                let count = bytes.min((buf.len() - at) as u64) as usize;
-                buf[at..at + count].fill(0);
+                let count = bytes.min((length - at) as u64) as usize;
+                put(at..at + count, None);
                 at += count;
             }
             Mapping::Mapped(extent) => {
                 let skip = block.0 - extent.file_block.0;
                 let bytes = (u64::from(extent.length) - skip) * block_size as u64 - within as u64;
-                let end = at + bytes.min((buf.len() - at) as u64) as usize;
+                let end = at + bytes.min((length - at) as u64) as usize;
                 if extent.unwritten {
-                    buf[at..end].fill(0);
+                    put(at..end, None);
                     at = end;
                     continue;
                 }
                 let mut target = extent.start.offset_by(skip);
                 while at < end {
+                    let left = (end - at) / block_size;
+                    if left > ENTRIES_AHEAD {
+                        volume.cache.prefetch_entry(target.offset_by(ENTRIES_AHEAD as u64));
+                    }
+                    if left > FRAMES_AHEAD {
+                        volume.cache.prefetch_frame(target.offset_by(FRAMES_AHEAD as u64), 0);
+                    }
                     let count = (block_size - within).min(end - at);
                     if let Some(frame) = volume.cache.find_data(target) {
-                        buf[at..at + count].copy_from_slice(&frame.read()[within..within + count]);
+                        put(at..at + count, Some(&frame.read()[within..within + count]));
                     } else {
                         add_piece(&mut missing.pieces, block_size, Piece { at, length: count, block: target, within });
                     }
