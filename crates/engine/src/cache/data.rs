@@ -59,7 +59,8 @@ impl Cache {
     /// Makes the bytes of a private frame the cached, still unwritten contents of `block`; the frame that holds them from
     /// now on. `passing`: it need not stay once it is written. `epoch` is open; inside the gate.
     pub fn publish(&self, index: u32, block: FsBlock, passing: bool, epoch: u64) -> u32 {
-        if let Some(held) = self.find(block) {
+        let held = self.find(block);
+        if let Some(held) = held {
             let header = self.arena.header(held);
             let mut bytes = self.arena.write(held);
             if header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == flag::DATA_DIRTY | flag::DATA {
@@ -80,6 +81,10 @@ impl Cache {
         header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | stay, Ordering::Release);
         self.insert(block, index);
         drop(state);
+        // What the block held before is dead by now.
+        if let Some(held) = held {
+            self.passing.lock().push(held);
+        }
         index
     }
 
@@ -108,7 +113,8 @@ impl Cache {
         }
     }
 
-    /// Lets go of written data that nobody wants to keep, once there is enough of it to close the gate for.
+    /// Lets go of written data that nobody wants to keep, and of what was overwritten, once there is enough to close the gate
+    /// for: the next pages then lie in memory that has been used before, which costs less than new memory.
     pub fn let_pass(&self) {
         let written = {
             let mut passing = self.passing.lock();
@@ -120,9 +126,12 @@ impl Cache {
         let closed = self.gate.close();
         let mut state = self.state.lock();
         for index in written {
-            // Read, changed or forgotten since, it is no longer ours to take.
             let flags = self.arena.header(index).flags.load(Ordering::Relaxed);
-            if flags & (flag::PASSING | flag::DATA_DIRTY | flag::DEAD | flag::PRIVATE) == flag::PASSING {
+            if flags & (flag::PRIVATE | flag::LISTED | flag::DATA_DIRTY) != 0 {
+                continue;
+            }
+            // Read or changed since, it is no longer ours to take, unless it died.
+            if flags & flag::DEAD != 0 || flags & flag::PASSING != 0 {
                 self.free(&mut state, index);
             }
         }

@@ -93,7 +93,7 @@ pub(crate) struct Cache {
     free_count: AtomicUsize,
     pub warm: Warmer,
     streams: Streams,
-    /// Written data that nobody wants to keep: goes when the gate closes next.
+    /// Written data that nobody wants to keep, and what was overwritten: goes when the gate closes next.
     passing: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     /// Frames kept for operations already inside the gate, which cannot evict.
     reserve: usize,

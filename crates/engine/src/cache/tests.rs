@@ -35,6 +35,26 @@ fn data_promised_to_a_commit_is_written_though_it_changes_again() {
     assert_eq!(flags() & flag::DATA_DIRTY, 0);
 }
 
+/// Each page of a file written over again took new memory, until the cache had all that it may have.
+#[test]
+fn pages_written_over_again_lie_in_memory_used_before() {
+    let cache = cache();
+    let blocks = PASSING_MIN as u64;
+    for round in 1..10 {
+        for block in 0..blocks {
+            let _inside = cache.gate.enter(0);
+            let frame = cache.publish(page(&cache, round), FsBlock(block), false, u64::from(round));
+            cache.written(block, frame);
+        }
+        cache.let_pass();
+    }
+    assert_eq!(cache.state.lock().unused, 2 * PASSING_MIN as u32);
+    let _inside = cache.gate.enter(0);
+    for block in 0..blocks {
+        assert_eq!(cache.find_data(FsBlock(block)).unwrap().read()[0], 9);
+    }
+}
+
 /// A long link's target was refused a frame while the reserve was full, in the middle of making the link: the volume
 /// shut down for lack of memory that was there.
 #[test]

@@ -27,6 +27,7 @@ use myriad_device::{AlignedBuf, WriteRequest};
 use myriad_format::log::PendingFree;
 use myriad_format::{FsBlock, Lsn, header};
 use myriad_log::{Checkpoint, Log, LogPlace};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Largest write to the device, in bytes.
@@ -39,12 +40,11 @@ pub(crate) struct Checkpointer {
     /// Frames with logged changes not yet home.
     away: Vec<u32>,
     /// Fresh blocks, copied while the gate was closed. Their frames stay until they are home.
-    fresh: Vec<Image>,
+    fresh: Images,
     /// Blocks that go home once their epoch is durable.
-    hot: Vec<Image>,
-    /// Blocks whose logged changes are older than this position are to go home: the log's room is short.
+    hot: Images,
+    /// Blocks whose logged changes are older than this position are to go home: there is little room in the log or the cache.
     home_before: u64,
-    spare: Vec<AlignedBuf>,
     /// Through which file data is written.
     staging: AlignedBuf,
     /// Extents freed by a durable epoch that have not reached the trees yet.
@@ -60,11 +60,56 @@ pub(crate) struct Checkpointer {
     pub(super) moments: u64,
 }
 
-/// A block as it was when its epoch closed.
-struct Image {
-    block: u64,
-    frame: u32,
-    bytes: AlignedBuf,
+/// Blocks as they were when their epoch closed. Many lie in one buffer: each in its own page-aligned one would take twice the
+/// memory.
+struct Images {
+    /// Block, frame, and which image it is.
+    blocks: Vec<(u64, u32, usize)>,
+    buffers: Vec<AlignedBuf>,
+    block_size: usize,
+}
+
+/// Buffers of images that are kept for the next checkpoint: 32 MiB, not a burst's worth for ever.
+const BUFFERS_KEPT: usize = 32;
+
+impl Images {
+    fn new(block_size: usize) -> Self {
+        Self { blocks: Vec::new(), buffers: Vec::new(), block_size }
+    }
+
+    /// The buffer of an image, and where in it.
+    fn place(&self, image: usize) -> (usize, Range<usize>) {
+        let per_buffer = WRITE_MAX / self.block_size;
+        let start = image % per_buffer * self.block_size;
+        (image / per_buffer, start..start + self.block_size)
+    }
+
+    fn push(&mut self, block: u64, frame: u32, bytes: &[u8]) {
+        let image = self.blocks.len();
+        let (buffer, range) = self.place(image);
+        if buffer == self.buffers.len() {
+            self.buffers.push(AlignedBuf::zeroed(WRITE_MAX));
+        }
+        self.buffers[buffer][range].copy_from_slice(bytes);
+        self.blocks.push((block, frame, image));
+    }
+
+    fn get(&self, image: usize) -> &[u8] {
+        let (buffer, range) = self.place(image);
+        &self.buffers[buffer][range]
+    }
+
+    fn get_mut(&mut self, image: usize) -> &mut [u8] {
+        let (buffer, range) = self.place(image);
+        &mut self.buffers[buffer][range]
+    }
+
+    /// Forgets all images.
+    fn clear(&mut self) {
+        let (used, _) = self.place(self.blocks.len());
+        self.buffers.truncate((used + 1).max(self.buffers.len() / 2).min(BUFFERS_KEPT));
+        self.blocks.clear();
+    }
 }
 
 /// What an epoch changed, taken when it closed.
@@ -87,6 +132,7 @@ fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waiting: usize) -
     let waiting = waiting + epoch.freed.lock().limbo.len();
     epoch.log_bytes.store((waiting * PendingFree::SIZE) as u64, Ordering::Relaxed);
     epoch.ordered_count.store(0, Ordering::Relaxed);
+    epoch.fresh_blocks.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
         number: epoch.number.fetch_add(1, Ordering::Release),
         dirty: epoch.take_dirty(),
@@ -166,16 +212,39 @@ fn write_frames(
     Ok(())
 }
 
+/// Seals images and writes them to their places, in long requests.
+fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Result<()> {
+    if images.blocks.is_empty() {
+        return Ok(());
+    }
+    images.blocks.sort_unstable();
+    for image in 0..images.blocks.len() {
+        header::seal(images.get_mut(image), lsn);
+    }
+    let parts: Vec<&[u8]> = images.blocks.iter().map(|&(.., image)| images.get(image)).collect();
+    let block_of = |i: usize| images.blocks[i].0;
+    let bits = volume.geometry.block_bits;
+    let mut requests = Vec::new();
+    let mut start = 0;
+    for i in 1..=parts.len() {
+        let continues = i < parts.len() && block_of(i) == block_of(i - 1) + 1 && ((i - start) << bits) < WRITE_MAX;
+        if !continues {
+            requests.push(WriteRequest { offset: block_of(start) << bits, parts: &parts[start..i] });
+            start = i;
+        }
+    }
+    volume.write_requests(&requests)
+}
+
 impl Checkpointer {
     pub fn new(log: Option<Log>, pending: Vec<(FsBlock, u32)>, block_size: usize) -> Self {
         Self {
             log,
             builder: Checkpoint::new(block_size),
             away: Vec::new(),
-            fresh: Vec::new(),
-            hot: Vec::new(),
+            fresh: Images::new(block_size),
+            hot: Images::new(block_size),
             home_before: 0,
-            spare: Vec::new(),
             staging: AlignedBuf::zeroed(0),
             released: pending,
             durable: 1,
@@ -334,11 +403,10 @@ impl Checkpointer {
         }
 
         if planted(Bug::HomeBeforeCommit) {
-            let hot = std::mem::take(&mut self.hot);
-            self.write_images(volume, hot, true)?;
+            self.write_hot(volume)?;
         }
         self.write_ordered(volume, ordered)?;
-        let has_fresh = !self.fresh.is_empty();
+        let has_fresh = !self.fresh.blocks.is_empty();
         self.write_fresh(volume)?;
         let time = volume.now();
         let log = self.log.as_mut().expect("order log has a log");
@@ -368,8 +436,7 @@ impl Checkpointer {
         self.released.append(&mut freed.limbo);
         self.move_tail(volume);
         // Not flushed yet, so only the next checkpoint moves the tail past them.
-        let hot = std::mem::take(&mut self.hot);
-        self.write_images(volume, hot, true)
+        self.write_hot(volume)
     }
 
     /// Copies what the closing epoch changed. The gate is closed: nothing moves.
@@ -386,9 +453,7 @@ impl Checkpointer {
             let block = FsBlock(header.block.load(Ordering::Relaxed));
             let bytes = cache.arena.read(index);
             if flags & flag::FRESH != 0 {
-                let mut image = self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(cache.block_size()));
-                image.copy_from_slice(&bytes);
-                self.fresh.push(Image { block: block.0, frame: index, bytes: image });
+                self.fresh.push(block.0, index, &bytes);
                 header.flags.fetch_and(!flag::FRESH, Ordering::Relaxed);
                 header.flags.fetch_or(flag::DATA_DIRTY, Ordering::Relaxed);
                 header.mask.store(0, Ordering::Relaxed);
@@ -403,9 +468,7 @@ impl Checkpointer {
                 header.first_lsn.store(head, Ordering::Relaxed);
             } else if header.first_lsn.load(Ordering::Relaxed) < self.home_before {
                 // It holds the log's tail, and operations touch it too often for it to go home in between.
-                let mut image = self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(cache.block_size()));
-                image.copy_from_slice(&bytes);
-                self.hot.push(Image { block: block.0, frame: index, bytes: image });
+                self.hot.push(block.0, index, &bytes);
             }
             header.unhomed.store(unhomed | mask, Ordering::Relaxed);
             self.builder.record(block, mask, &bytes);
@@ -533,54 +596,33 @@ impl Checkpointer {
     }
 
     fn write_fresh(&mut self, volume: &Volume) -> Result<()> {
-        volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.len() as u64);
-        let fresh = std::mem::take(&mut self.fresh);
-        self.write_images(volume, fresh, false)
+        volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.blocks.len() as u64);
+        let lsn = self.next_lsn();
+        write_images(volume, &mut self.fresh, lsn)?;
+        for &(block, frame, _) in &self.fresh.blocks {
+            volume.cache.written(block, frame);
+        }
+        self.fresh.clear();
+        Ok(())
     }
 
-    /// Writes images to their places; `logged`: they hold changes that had been in the log only.
-    fn write_images(&mut self, volume: &Volume, mut images: Vec<Image>, logged: bool) -> Result<()> {
-        if images.is_empty() {
-            return Ok(());
+    /// Writes blocks home whose changes had been in the log only.
+    fn write_hot(&mut self, volume: &Volume) -> Result<()> {
+        let lsn = self.next_lsn();
+        let blocks: Vec<u64> = self.hot.blocks.iter().map(|&(block, ..)| block).collect();
+        self.keep(volume, blocks.into_iter());
+        write_images(volume, &mut self.hot, lsn)?;
+        volume.counters.add(Count::blocks_homed, self.hot.blocks.len() as u64);
+        for &(block, frame, _) in &self.hot.blocks {
+            volume.cache.came_home(block, frame);
         }
-        if logged {
-            self.keep(volume, images.iter().map(|image| image.block));
-        }
-        let lsn = self.log.as_ref().map_or(0, |log| log.head().0);
-        images.sort_unstable_by_key(|image| image.block);
-        for image in &mut images {
-            header::seal(&mut image.bytes, lsn);
-        }
-        let bits = volume.geometry.block_bits;
-        let parts: Vec<&[u8]> = images.iter().map(|image| &image.bytes[..]).collect();
-        let mut requests = Vec::new();
-        let mut start = 0;
-        for i in 1..=images.len() {
-            let contiguous =
-                i < images.len() && images[i].block == images[i - 1].block + 1 && ((i - start) << bits) < WRITE_MAX;
-            if !contiguous {
-                requests.push(WriteRequest { offset: images[start].block << bits, parts: &parts[start..i] });
-                start = i;
-            }
-        }
-        volume.write_requests(&requests)?;
-        drop(requests);
-        drop(parts);
-        // Keep enough buffers for the next checkpoint of this size, not a burst's worth for ever.
-        let keep = images.len().max(self.spare.len() / 2).min(8192);
-        if logged {
-            volume.counters.add(Count::blocks_homed, images.len() as u64);
-        }
-        for image in images {
-            if logged {
-                volume.cache.came_home(image.block, image.frame);
-            } else {
-                volume.cache.written(image.block, image.frame);
-            }
-            self.spare.push(image.bytes);
-        }
-        self.spare.truncate(keep);
+        self.hot.clear();
         Ok(())
+    }
+
+    /// What images are sealed with.
+    fn next_lsn(&self) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.head().0)
     }
 
     /// Tells the log how far its tail may move: to the oldest change that is not home.

@@ -31,6 +31,8 @@ pub(crate) struct OpenEpoch {
     pub ordered_count: AtomicU64,
     /// Bytes that the epoch will take in the log.
     pub log_bytes: AtomicU64,
+    /// Blocks that are new in it, and will be written whole.
+    pub fresh_blocks: AtomicU64,
     /// Number of the epoch: those below are closed.
     number: AtomicU64,
 }
@@ -59,6 +61,7 @@ impl OpenEpoch {
             ordered: Mutex::new(Vec::new()),
             ordered_count: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
+            fresh_blocks: AtomicU64::new(0),
             number: AtomicU64::new(1),
         }
     }
@@ -134,6 +137,7 @@ pub(crate) struct Txn<'a> {
     pub look: Look<'a>,
     dirty: Vec<u32>,
     log_bytes: u64,
+    fresh_blocks: u64,
     changed: bool,
     finished: bool,
 }
@@ -155,7 +159,7 @@ impl<'a> Txn<'a> {
     }
 
     fn new(look: Look<'a>) -> Self {
-        Self { look, dirty: SPARE.take(), log_bytes: 0, changed: false, finished: false }
+        Self { look, dirty: SPARE.take(), log_bytes: 0, fresh_blocks: 0, changed: false, finished: false }
     }
 
     pub fn volume(&self) -> &'a Volume {
@@ -254,6 +258,7 @@ impl<'a> Txn<'a> {
         header::init(&mut bytes, kind, volume.cache.volume, owner, block);
         let mut mask = u64::MAX;
         if !logged {
+            self.fresh_blocks += 1;
             volume.cache.arena.header(frame.index).flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
@@ -350,6 +355,9 @@ impl Drop for Txn<'_> {
         }
         if self.log_bytes > 0 {
             volume.epoch.log_bytes.fetch_add(self.log_bytes, Ordering::Relaxed);
+        }
+        if self.fresh_blocks > 0 {
+            volume.epoch.fresh_blocks.fetch_add(self.fresh_blocks, Ordering::Relaxed);
         }
         SPARE.set(std::mem::take(&mut self.dirty));
     }

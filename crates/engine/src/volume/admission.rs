@@ -32,6 +32,14 @@ pub(crate) enum Share {
     Last,
 }
 
+/// What the open epoch may come to before something is done about it.
+pub(super) struct EpochMost {
+    /// In the log.
+    pub log_bytes: u64,
+    /// New blocks, which a checkpoint copies before it writes them.
+    pub fresh_blocks: u64,
+}
+
 impl Volume {
     /// Begins an operation that changes metadata and may allocate up to `blocks` blocks, which are reserved until its end:
     /// waits for room in cache, log and volume; ENOSPC if there is none. 0 blocks: it allocates nothing.
@@ -52,7 +60,7 @@ impl Volume {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        if !self.cache.has_room() || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_soft {
+        if !self.cache.has_room() || self.epoch_exceeds(&self.epoch_soft) {
             self.throttle()?;
         }
         let txn = self.enter_reserving(blocks)?;
@@ -141,14 +149,20 @@ impl Volume {
         OPERATION_BLOCKS + u64::from(self.geometry.chunk_blocks)
     }
 
+    #[inline]
+    fn epoch_exceeds(&self, most: &EpochMost) -> bool {
+        self.epoch.log_bytes.load(Ordering::Relaxed) > most.log_bytes
+            || self.epoch.fresh_blocks.load(Ordering::Relaxed) > most.fresh_blocks
+    }
+
     #[cold]
     fn throttle(&self) -> Result<()> {
         if !self.cache.has_room() {
             self.make_room()?;
         }
-        if self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_soft {
+        if self.epoch_exceeds(&self.epoch_soft) {
             self.wake_background(false);
-            if !self.options.background || self.epoch.log_bytes.load(Ordering::Relaxed) > self.log_hard {
+            if !self.options.background || self.epoch_exceeds(&self.epoch_hard) {
                 self.counters.bump(Count::log_stalls);
                 self.commit_through(self.epoch.current())?;
             }

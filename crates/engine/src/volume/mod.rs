@@ -8,6 +8,7 @@ mod orphans;
 mod superblock;
 mod transfer;
 
+use admission::EpochMost;
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share};
 
 use crate::cache::{Cache, Closed};
@@ -39,6 +40,8 @@ const NAMES_MAX: usize = 1 << 17;
 /// Dirty data that the background thread begins to write, in bytes: enough for long requests, little enough that a
 /// disk is busy while a tree is still being filled.
 const DIRTY_SOFT_BYTES: u64 = 64 << 20;
+/// New metadata blocks at which a checkpoint is due, in bytes, on a large cache: enough for long writes to the device.
+const FRESH_SOFT_BYTES: u64 = 64 << 20;
 /// Part of the log, in bytes, for each block that one transaction overwrites out of place: what it frees, maps and notes
 /// takes a third of that in the worst case, and a transaction must fit the half of the log that a checkpoint may take.
 const OVERWRITE_LOG_BYTES: u64 = 1024;
@@ -105,9 +108,9 @@ pub(crate) struct Volume {
     /// Why changes are refused: bits of [`end`].
     ended: AtomicU8,
     shut_down_reason: Mutex<{ Rank::Leaf as u8 }, String>,
-    /// Log bytes of an epoch at which a checkpoint is due, and at which operations wait for one.
-    log_soft: u64,
-    log_hard: u64,
+    /// At which a checkpoint is due, and at which operations wait for one.
+    epoch_soft: EpochMost,
+    epoch_hard: EpochMost,
     /// Bytes of log that putting freed blocks into the trees may cost at a time.
     release_max: u64,
     /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
@@ -199,6 +202,7 @@ impl Volume {
         let checkpointer = Checkpointer::new(opened, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
+        let fresh_soft = (frames / 16).min(FRESH_SOFT_BYTES >> geometry.block_bits);
         Ok(Self {
             geometry,
             hasher: NameHasher::new(superblock.hash_key),
@@ -239,8 +243,8 @@ impl Volume {
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             ended: AtomicU8::new(0),
             shut_down_reason: Mutex::new(String::new()),
-            log_soft: log_capacity / 12,
-            log_hard: log_capacity / 8,
+            epoch_soft: EpochMost { log_bytes: log_capacity / 12, fresh_blocks: fresh_soft },
+            epoch_hard: EpochMost { log_bytes: log_capacity / 8, fresh_blocks: fresh_soft * 2 },
             release_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
             dirty_data_soft: (frames / 16).min(DIRTY_SOFT_BYTES >> geometry.block_bits),
             dirty_data_max: frames / 4,
