@@ -127,11 +127,9 @@ impl Cache {
         let mut state = self.state.lock();
         for index in written {
             let flags = self.arena.header(index).flags.load(Ordering::Relaxed);
-            if flags & (flag::PRIVATE | flag::LISTED | flag::DATA_DIRTY) != 0 {
-                continue;
-            }
+            let is_needed = flags & (flag::PRIVATE | flag::LISTED | flag::DATA_DIRTY) != 0;
             // Read or changed since, it is no longer ours to take, unless it died.
-            if flags & flag::DEAD != 0 || flags & flag::PASSING != 0 {
+            if !is_needed && flags & (flag::DEAD | flag::PASSING) != 0 {
                 self.free(&mut state, index);
             }
         }

@@ -140,9 +140,6 @@ pub(super) fn read_clean(
     let look = volume.look();
     let raw = inode::read_node(&look, file.node())?;
     let missing = collect(&look, file.ino, &raw, offset, buf.len(), put_into(buf))?;
-    if missing.pieces.is_empty() {
-        return Ok(());
-    }
     drop(look);
     fetch(volume, None, &missing, buf, keep)
 }
@@ -163,7 +160,7 @@ impl Volume {
     /// Reads mapped data inside the gate: for the few bytes of a link's target.
     pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let missing = collect(look, ino, raw, offset, buf.len(), put_into(buf))?;
-        if missing.pieces.is_empty() { Ok(()) } else { fetch(self, Some(look), &missing, buf, true) }
+        fetch(self, Some(look), &missing, buf, true)
     }
 }
 
@@ -259,6 +256,9 @@ fn add_piece(pieces: &mut Vec<Piece>, block_size: usize, piece: Piece) {
 /// caller is inside the gate already.
 fn fetch(volume: &Volume, inside: Option<&Look<'_>>, missing: &Missing, buf: &mut [u8], keep: bool) -> Result<()> {
     let pieces = &missing.pieces;
+    if pieces.is_empty() {
+        return Ok(());
+    }
     let block_size = volume.cache.block_size();
     let bits = volume.geometry.block_bits;
     let total: usize = pieces.iter().map(|piece| piece.length).sum();

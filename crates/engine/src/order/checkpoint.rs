@@ -22,16 +22,13 @@ use crate::order::moment::Held;
 use crate::order::{Freed, Txn};
 use crate::planted::{Bug, planted};
 use crate::types::Order;
-use crate::volume::Volume;
+use crate::volume::{Volume, WRITE_MAX};
 use myriad_device::{AlignedBuf, WriteRequest};
 use myriad_format::log::PendingFree;
 use myriad_format::{FsBlock, Lsn, header};
 use myriad_log::{Checkpoint, Log, LogPlace};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-
-/// Largest write to the device, in bytes.
-const WRITE_MAX: usize = 1 << 20;
 
 /// What only the maker of checkpoints touches.
 pub(crate) struct Checkpointer {
@@ -223,16 +220,11 @@ fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Result<()> {
     }
     let parts: Vec<&[u8]> = images.blocks.iter().map(|&(.., image)| images.get(image)).collect();
     let block_of = |i: usize| images.blocks[i].0;
-    let bits = volume.geometry.block_bits;
-    let mut requests = Vec::new();
-    let mut start = 0;
-    for i in 1..=parts.len() {
-        let continues = i < parts.len() && block_of(i) == block_of(i - 1) + 1 && ((i - start) << bits) < WRITE_MAX;
-        if !continues {
-            requests.push(WriteRequest { offset: block_of(start) << bits, parts: &parts[start..i] });
-            start = i;
-        }
-    }
+    let request = |run: Range<usize>| WriteRequest {
+        offset: block_of(run.start) << volume.geometry.block_bits,
+        parts: &parts[run],
+    };
+    let requests: Vec<_> = volume.write_runs(parts.len(), block_of).into_iter().map(request).collect();
     volume.write_requests(&requests)
 }
 

@@ -10,6 +10,7 @@ mod transfer;
 
 use admission::EpochMost;
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share};
+pub(crate) use transfer::WRITE_MAX;
 
 use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
@@ -202,7 +203,8 @@ impl Volume {
         let checkpointer = Checkpointer::new(opened, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
-        let fresh_soft = (frames / 16).min(FRESH_SOFT_BYTES >> geometry.block_bits);
+        let soft = |bytes: u64| (frames / 16).min(bytes >> geometry.block_bits);
+        let fresh_soft = soft(FRESH_SOFT_BYTES);
         Ok(Self {
             geometry,
             hasher: NameHasher::new(superblock.hash_key),
@@ -246,7 +248,7 @@ impl Volume {
             epoch_soft: EpochMost { log_bytes: log_capacity / 12, fresh_blocks: fresh_soft },
             epoch_hard: EpochMost { log_bytes: log_capacity / 8, fresh_blocks: fresh_soft * 2 },
             release_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
-            dirty_data_soft: (frames / 16).min(DIRTY_SOFT_BYTES >> geometry.block_bits),
+            dirty_data_soft: soft(DIRTY_SOFT_BYTES),
             dirty_data_max: frames / 4,
             overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
             cache,

@@ -4,10 +4,11 @@ use super::Volume;
 use crate::cache::flag;
 use crate::error::{Error, Result};
 use myriad_device::{AlignedBuf, ReadRequest, WriteRequest};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Largest write to the device, in bytes.
-const WRITE_MAX: usize = 1 << 20;
+pub(crate) const WRITE_MAX: usize = 1 << 20;
 
 impl Volume {
     pub fn io_error(&self, op: &'static str, offset: u64, source: std::io::Error) -> Error {
@@ -28,22 +29,30 @@ impl Volume {
         self.device.read_many(requests).map_err(|source| self.io_error("read", offset, source))
     }
 
-    /// Writes the images of `blocks` (sorted), which lie one after the other in `buffer`: neighbours in one request.
-    pub fn write_blocks(&self, blocks: &[(u64, u32)], buffer: &[u8]) -> Result<()> {
-        let bits = self.geometry.block_bits;
-        let mut parts: Vec<(u64, &[u8])> = Vec::new();
+    /// Which of `count` blocks (sorted) go in one request each: neighbours, as far as a request reaches.
+    pub fn write_runs(&self, count: usize, block_of: impl Fn(usize) -> u64) -> Vec<Range<usize>> {
+        let mut runs = Vec::new();
         let mut start = 0;
-        for i in 1..=blocks.len() {
-            let contiguous =
-                i < blocks.len() && blocks[i].0 == blocks[i - 1].0 + 1 && ((i - start) << bits) < WRITE_MAX;
-            if !contiguous {
-                parts.push((blocks[start].0 << bits, &buffer[start << bits..i << bits]));
+        for i in 1..=count {
+            let is_long = (i - start) << self.geometry.block_bits >= WRITE_MAX;
+            if i == count || block_of(i) != block_of(i - 1) + 1 || is_long {
+                runs.push(start..i);
                 start = i;
             }
         }
-        let slices: Vec<[&[u8]; 1]> = parts.iter().map(|&(_, bytes)| [bytes]).collect();
-        let requests: Vec<WriteRequest<'_>> =
-            parts.iter().zip(&slices).map(|(&(offset, _), slice)| WriteRequest { offset, parts: slice }).collect();
+        runs
+    }
+
+    /// Writes the images of `blocks` (sorted), which lie one after the other in `buffer`: neighbours in one request.
+    pub fn write_blocks(&self, blocks: &[(u64, u32)], buffer: &[u8]) -> Result<()> {
+        let bits = self.geometry.block_bits;
+        let runs = self.write_runs(blocks.len(), |i| blocks[i].0);
+        let parts: Vec<[&[u8]; 1]> = runs.iter().map(|run| [&buffer[run.start << bits..run.end << bits]]).collect();
+        let requests: Vec<WriteRequest<'_>> = runs
+            .iter()
+            .zip(&parts)
+            .map(|(run, parts)| WriteRequest { offset: blocks[run.start].0 << bits, parts })
+            .collect();
         if requests.is_empty() { Ok(()) } else { self.write_requests(&requests) }
     }
 
