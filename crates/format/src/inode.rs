@@ -20,7 +20,7 @@ on_disk! {
 }
 
 on_disk! {
-    /// An inode. The slot of one that is gone keeps its `generation` and has mode 0.
+    /// An inode. The slot of one that is gone has mode and `generation` 0.
     pub struct RawInode: 128 {
         /// Type and permission bits as in stat(2); 0 when the inode is gone.
         0 => mode: U16,
@@ -32,7 +32,7 @@ on_disk! {
         8 => uid: U32,
         12 => gid: U32,
         16 => nlink: U32,
-        /// Another one each time the slot is used again.
+        /// Another one each time the slot is used again, and never 0.
         20 => generation: U32,
         /// Bytes of a file or link; of a directory: bytes of its live entries, so 0 means empty.
         24 => size: U64,

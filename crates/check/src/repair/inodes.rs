@@ -673,10 +673,10 @@ impl Repair<'_> {
         let ino = self.geometry.ino(block, slot);
         let now = self.now;
         self.change_inode(ino, |raw| {
-            let generation = raw.generation.get().wrapping_add(1);
             *raw = RawInode::zeroed();
             raw.mode.set(mode);
-            raw.generation.set(generation);
+            // As who opens the volume begins: not from what the slot has, which may be anything.
+            raw.generation.set(((now >> 20) as u32).max(1));
             for time in [&mut raw.mtime, &mut raw.ctime, &mut raw.atime, &mut raw.btime] {
                 time.set(now);
             }
