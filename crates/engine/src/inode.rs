@@ -409,7 +409,8 @@ mod tests {
             ops.set_xattr(kept, b"user.body", &vec![b'x'; len], XattrMode::Set).unwrap();
             let look = volume.look();
             let raw = read_node(&look, kept).unwrap();
-            let first = kept.ino - u64::from(volume.geometry.locate(Ino(kept.ino)).unwrap().1) + u64::from(raw.body_first.get());
+            let first = kept.ino - u64::from(volume.geometry.locate(Ino(kept.ino)).unwrap().1)
+                + u64::from(raw.body_first.get());
             for &node in &gone {
                 let is_part = (first..first + u64::from(raw.body_slots)).contains(&node.ino);
                 in_bodies += usize::from(is_part && block_of(node) == block_of(kept));

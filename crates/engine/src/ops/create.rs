@@ -158,8 +158,10 @@ fn place(txn: &mut Txn<'_>, parent: Ino, is_dir: bool) -> Result<FsBlock> {
         return Ok(block);
     }
     let geometry = &volume.geometry;
+    let free_blocks = volume.totals.free_blocks.load(Ordering::Relaxed).max(0) as u64;
     let averages = Averages {
-        free_blocks: volume.totals.free_blocks.load(Ordering::Relaxed).max(0) as u64,
+        free_blocks,
+        used_blocks: volume.usable_blocks.saturating_sub(free_blocks),
         directories: volume.totals.directories.load(Ordering::Relaxed).max(0) as u64,
         high_water: volume.high_water(),
     };

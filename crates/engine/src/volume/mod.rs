@@ -27,7 +27,7 @@ use inode_locks::STRIPES;
 use myriad_device::BlockDevice;
 use myriad_format::group::RESERVE_MAX;
 use myriad_format::superblock::{Superblock, seam};
-use myriad_format::{Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
+use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace, Reach};
 use parking_lot::Condvar;
 use std::collections::BTreeSet;
@@ -75,6 +75,8 @@ pub(crate) struct Volume {
     pub recovered: bool,
     pub epoch: OpenEpoch,
     pub totals: Totals,
+    /// Blocks that can be allocated while nothing is: all but the log and what lies at a fixed place.
+    pub usable_blocks: u64,
     pub placement: Placement,
     pub names: NameCache,
     pub files: OpenFiles,
@@ -203,6 +205,8 @@ impl Volume {
         let checkpointer = Checkpointer::new(opened, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
+        let for_files = |ag| u64::from(geometry.blocks_in(ag).saturating_sub(geometry.first_data_block(ag)));
+        let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
         let soft = |bytes: u64| (frames / 16).min(bytes >> geometry.block_bits);
         let fresh_soft = soft(FRESH_SOFT_BYTES);
         Ok(Self {
@@ -223,6 +227,7 @@ impl Volume {
                 inodes_used: AtomicI64::new(0),
                 directories: AtomicI64::new(0),
             },
+            usable_blocks: (0..geometry.ag_count).map(AgNo).map(for_files).sum::<u64>().saturating_sub(for_log),
             placement: Placement::new(&geometry, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
