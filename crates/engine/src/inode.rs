@@ -25,12 +25,23 @@ fn locate(volume: &Volume, ino: Ino) -> Result<(FsBlock, usize)> {
 #[inline]
 pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
     let (block, at) = locate(look.volume, ino)?;
-    let raw = look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..]))?;
+    let mut raw = RawInode::zeroed();
+    look.copy_at(block, BlockKind::Inode, at, &mut raw)?;
     if raw.mode.get() == 0 {
         return Err(Corrupt::NoInode { ino }.into());
     }
     raw.check(ino)?;
     Ok(raw)
+}
+
+/// As [`read`], into `raw`, of an inode that may be anything by now: false for what is none. On the way to its user an inode
+/// is copied once; each further copy costs as much as a look at the cache.
+#[inline(always)]
+pub(crate) fn peek(look: &Look<'_>, ino: Ino, raw: &mut RawInode) -> bool {
+    let Some((block, slot)) = look.volume.geometry.locate(ino) else { return false };
+    look.copy_at(block, BlockKind::Inode, slot as usize * SLOT_SIZE, raw).is_ok()
+        && raw.mode.get() != 0
+        && raw.check(ino).is_ok()
 }
 
 /// A directory has one name, and its identity says which: `is_name` whether that is the name of `dir` by which it was
@@ -86,12 +97,13 @@ fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawIn
     let stale = || Error::Refused(Errno::STALE);
     let (block, slot) = look.volume.geometry.locate(ino).ok_or_else(stale)?;
     let at = slot as usize * SLOT_SIZE;
-    let raw = match look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..])) {
-        Ok(raw) => raw,
+    let mut raw = RawInode::zeroed();
+    match look.copy_at(block, BlockKind::Inode, at, &mut raw) {
+        Ok(()) => {}
         // The block holds something else by now.
         Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
         Err(error) => return Err(error),
-    };
+    }
     // First of all: its slot may hold part of another inode by now.
     if raw.mode.get() == 0 || generation.is_some_and(|generation| generation != raw.generation.get()) {
         return Err(stale());
@@ -277,6 +289,7 @@ pub(crate) fn link_target(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<V
 }
 
 /// What stat shows of an inode, leaving aside what open files have not written yet.
+#[inline(always)]
 pub(crate) fn stat(volume: &Volume, ino: Ino, raw: &RawInode) -> Stat {
     let is_device = matches!(raw.file_type(), S_IFCHR | S_IFBLK);
     Stat {

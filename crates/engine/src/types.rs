@@ -129,6 +129,24 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// A place to put attributes into.
+    pub(crate) const NONE: Self = Self {
+        ino: 0,
+        generation: 0,
+        mode: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: 0,
+        mtime: 0,
+        ctime: 0,
+        btime: 0,
+        flags: 0,
+    };
+
     /// From the type bits of `mode`.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).expect("stat comes from a checked inode")

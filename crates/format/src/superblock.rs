@@ -77,7 +77,9 @@ on_disk! {
         352 => quota_ino: U64,
         /// First block of the volume manager's device table, 0 for none.
         360 => device_table: U64,
-        368 => reserved: [u8; 144],
+        /// Generation from which the next opening goes on, unless the time is ahead of it.
+        368 => next_generation: U32,
+        372 => reserved: [u8; 140],
     }
 }
 

@@ -1,7 +1,8 @@
 //! The memory behind the cache: frames of one block each in one huge-page mapping, a header of one cache line a frame.
 //!
-//! This is the engine's only unsafe module. Its invariants: a frame's bytes are reached only through its latch, and memory
-//! that is zero is a valid value of everything kept in [`Zeroed`] slices.
+//! This is the engine's only unsafe module. Its invariants: a frame's bytes are reached only through its latch, or copied
+//! without it and thrown away if its version says that they were changed meanwhile (a sequence lock); and memory that is
+//! zero is a valid value of everything kept in [`Zeroed`] slices.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +11,8 @@ use parking_lot::RawRwLock;
 use parking_lot::lock_api::RawRwLock as _;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// A slice of zeros in huge pages of its own: a random access to a big table costs half as much with them. Memory is
 /// taken from the host as it is first used.
@@ -134,6 +136,8 @@ pub(crate) struct FrameHeader {
     pub block: AtomicU64,
     /// Bits of `flag`.
     pub flags: AtomicU32,
+    /// Rises when the exclusive latch is taken, and when it is let go of: odd meanwhile.
+    version: AtomicU32,
     /// Granules changed in the open epoch.
     pub mask: AtomicU64,
     /// Granules logged and not yet written home.
@@ -195,8 +199,37 @@ impl Arena {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self, index: u32) -> FrameWrite<'_> {
         let held = Held::wait(Rank::Latch, 0);
-        self.header(index).latch.lock_exclusive();
+        let header = self.header(index);
+        header.latch.lock_exclusive();
+        header.version.store(header.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // Before the first change.
+        fence(Ordering::Release);
         FrameWrite { arena: self, index, _held: held }
+    }
+
+    /// Copies what lies at `offset`, a multiple of 8, without the latch, so that readers write to no line that others read.
+    /// False, with `value` anything, if somebody has the latch for change, or had it meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn try_copy<T: FromBytes + IntoBytes>(&self, index: u32, offset: usize, value: &mut T) -> bool {
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
+        assert!(offset.is_multiple_of(8) && offset + size_of::<T>() <= 1 << self.block_bits);
+        let header = self.header(index);
+        let before = header.version.load(Ordering::Acquire);
+        if before % 2 == 1 {
+            return false;
+        }
+        // SAFETY: the range was just checked to lie inside the frame, whose memory is aligned for words and lives as long
+        // as `self`. Others may change it meanwhile, as a device may: so it is read as words that may change, and what was
+        // read is used only if the version says that nobody did.
+        let words: &[AtomicU64] =
+            unsafe { std::slice::from_raw_parts(self.frame(index).add(offset).cast(), size_of::<T>() / 8) };
+        for (bytes, word) in value.as_mut_bytes().chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        // After the last word.
+        fence(Ordering::Acquire);
+        header.version.load(Ordering::Relaxed) == before
     }
 
     /// Starts loading the cache lines at `offset` of a frame into the processor's cache.
@@ -271,14 +304,17 @@ impl DerefMut for FrameWrite<'_> {
 
 impl Drop for FrameWrite<'_> {
     fn drop(&mut self) {
+        let header = self.arena.header(self.index);
+        header.version.store(header.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         // SAFETY: `Arena::write` took the exclusive latch.
-        unsafe { self.arena.header(self.index).latch.unlock_exclusive() };
+        unsafe { header.latch.unlock_exclusive() };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     /// The checkpointer may still come to a frame that it has written, though the frame is somebody's own by now.
     #[test]
@@ -300,6 +336,38 @@ mod tests {
             late[0] = 7;
             drop(late);
             assert_eq!(reader.join().unwrap(), 7);
+        });
+    }
+
+    /// Whoever copies without the latch gets what one writer left, or nothing.
+    #[test]
+    fn a_copy_is_whole_or_none() {
+        let arena = Arena::new(2, 12).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    arena.write(1)[512..1024].fill(round as u8);
+                }
+            });
+            let (mut copied, mut values) = (0, std::collections::HashSet::new());
+            while copied < 100_000 || values.len() < 50 {
+                let mut copy = [1_u8; 512];
+                assert!(arena.try_copy(0, 512, &mut copy) && copy == [0; 512]);
+                if !arena.try_copy(1, 512, &mut copy) {
+                    continue;
+                }
+                if copy.iter().any(|byte| *byte != copy[0]) {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!("{copy:?}");
+                }
+                copied += 1;
+                values.insert(copy[0]);
+            }
+            stop.store(true, Ordering::Relaxed);
         });
     }
 }

@@ -255,6 +255,9 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
 
+    /// Taken in turn by tests with more threads than there are slots.
+    static ALL_SLOTS: Mutex<()> = Mutex::new(());
+
     #[test]
     fn weights_are_those_of_who_is_inside() {
         let gate = Gate::new();
@@ -275,6 +278,7 @@ mod tests {
 
     #[test]
     fn light_weights_are_bounded_and_heavy_ones_are_counted() {
+        let _turn = ALL_SLOTS.lock();
         let gate = Gate::new();
         let mut entered = gate.enter(LIGHT_MAX);
         assert_eq!(gate.heavy(), if entered.slot == SHARED { u64::from(LIGHT_MAX) } else { 0 });
@@ -286,20 +290,25 @@ mod tests {
         drop(entered);
         let barrier = std::sync::Barrier::new(2 * SLOTS);
         std::thread::scope(|scope| {
-            for _ in 0..2 * SLOTS {
-                scope.spawn(|| {
-                    let _inside = gate.enter(2 * LIGHT_MAX);
-                    barrier.wait();
-                    assert!(gate.weight() <= gate.heavy() + LIGHT_SUM_MAX);
-                    barrier.wait();
-                });
-            }
+            let threads: Vec<_> = (0..2 * SLOTS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let _inside = gate.enter(2 * LIGHT_MAX);
+                        barrier.wait();
+                        assert!(gate.weight() <= gate.heavy() + LIGHT_SUM_MAX);
+                        barrier.wait();
+                    })
+                })
+                .collect();
+            // The scope itself does not wait until their slots are given back.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert_eq!((gate.weight(), gate.heavy()), (0, 0));
     }
 
     #[test]
     fn threads_that_live_at_the_same_time_share_no_slot_but_the_last() {
+        let _turn = ALL_SLOTS.lock();
         let barrier = Arc::new(std::sync::Barrier::new(SLOTS + 8));
         let round = || {
             let threads: Vec<_> = (0..SLOTS + 8)

@@ -39,6 +39,7 @@ use myriad_format::{BlockKind, FsBlock};
 use myriad_log::Overlay;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Bits of a frame's flags. The low 8 hold the kind: index in `BlockKind::ALL` plus 1, or `DATA`.
 pub(crate) mod flag {
@@ -123,6 +124,19 @@ impl<'a> Frame<'a> {
 
     pub fn write(self) -> FrameWrite<'a> {
         self.cache.arena.write(self.index)
+    }
+
+    /// Copies what lies at `offset`: without the latch, unless somebody changes the frame just now.
+    #[inline]
+    pub fn copy<T: FromBytes + IntoBytes>(self, offset: usize, value: &mut T) {
+        if !self.cache.arena.try_copy(self.index, offset, value) {
+            self.copy_latched(offset, value);
+        }
+    }
+
+    #[cold]
+    fn copy_latched<T: FromBytes + IntoBytes>(self, offset: usize, value: &mut T) {
+        value.as_mut_bytes().copy_from_slice(&self.read()[offset..offset + size_of::<T>()]);
     }
 }
 

@@ -45,7 +45,7 @@ impl<'a> Ops<'a> {
     }
 
     /// Attributes of an inode just read, with what open files are ahead of it.
-    #[inline]
+    #[inline(always)]
     pub fn stat_of(&self, look: &Look<'_>, ino: Ino, raw: &RawInode) -> Stat {
         let mut stat = inode::stat(self.volume, ino, raw);
         let is_ahead = self.volume.files.overlay_stat(&mut stat, self.volume.geometry.block_bits);
@@ -102,12 +102,16 @@ impl<'a> Ops<'a> {
 
     /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched.
     /// Nothing is locked: the inode itself says whether the name is still its own.
-    #[inline]
-    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: Name<'_>) -> Option<Stat> {
-        let ino = self.volume.names.get(dir, name.hash)?;
-        let raw = read_if_named(look, ino, dir, name)?;
+    #[inline(always)]
+    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: Name<'_>, stat: &mut Stat) -> bool {
+        let Some(ino) = self.volume.names.get(dir, name.hash) else { return false };
+        let mut raw = RawInode::zeroed();
+        if !read_if_named(look, ino, dir, name, &mut raw) {
+            return false;
+        }
         self.volume.counters.bump(Count::name_cache_hits);
-        Some(self.stat_of(look, ino, &raw))
+        *stat = self.stat_of(look, ino, &raw);
+        true
     }
 
     /// Finds a name, and reads what it names.
@@ -163,8 +167,9 @@ impl<'a> Ops<'a> {
         }
         let mut found = [const { None }; N];
         for (i, (dir, name)) in present(names) {
+            let mut raw = RawInode::zeroed();
             if let Some(ino) = inos[i]
-                && let Some(raw) = read_if_named(look, ino, dir, name)
+                && read_if_named(look, ino, dir, name, &mut raw)
             {
                 found[i] = Some(self.stat_of(look, ino, &raw));
             }
@@ -254,11 +259,13 @@ impl<'a> Ops<'a> {
 
 /// An inode that is still called `name` in `dir`; of its names it knows one, its identity. Whatever else is there, be it no
 /// inode at all, is the ordinary lookup's to say.
-#[inline]
-fn read_if_named(look: &Look<'_>, ino: Ino, dir: Ino, name: Name<'_>) -> Option<RawInode> {
-    let raw = inode::read(look, ino).ok()?;
-    let is_named = raw.parent.get() == dir.0 && raw.name_hash.get() == name.hash && raw.nlink.get() > 0;
-    (is_named && ino != dir).then_some(raw)
+#[inline(always)]
+fn read_if_named(look: &Look<'_>, ino: Ino, dir: Ino, name: Name<'_>, raw: &mut RawInode) -> bool {
+    inode::peek(look, ino, raw)
+        && raw.parent.get() == dir.0
+        && raw.name_hash.get() == name.hash
+        && raw.nlink.get() > 0
+        && ino != dir
 }
 
 /// What is there of a batch, with its place.

@@ -19,6 +19,7 @@ use crate::volume::{Share, Volume};
 use myriad_format::{BlockKind, FsBlock, Geometry, header};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// What the operations since the last checkpoint have changed.
 pub(crate) struct OpenEpoch {
@@ -126,6 +127,19 @@ impl<'a> Look<'a> {
     pub fn read_at<R>(&self, block: FsBlock, kind: BlockKind, offset: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let frame = self.volume.cache.get_at(block, kind, offset)?;
         Ok(f(&frame.read()))
+    }
+
+    /// Copies what lies at `offset` of a block.
+    #[inline]
+    pub fn copy_at<T: FromBytes + IntoBytes>(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        offset: usize,
+        value: &mut T,
+    ) -> Result<()> {
+        self.volume.cache.get_at(block, kind, offset)?.copy(offset, value);
+        Ok(())
     }
 }
 

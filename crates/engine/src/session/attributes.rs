@@ -3,7 +3,7 @@
 use super::paths::split_plain;
 use super::{AsPath, Session};
 use crate::dir::Name;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::file;
 use crate::inode;
 use crate::namei::Guarded;
@@ -23,13 +23,16 @@ impl Session {
     /// Attributes; a final symbolic link is followed.
     #[inline]
     pub fn stat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
-        let stat = self.lstat(path)?;
-        if stat.mode & S_IFMT != S_IFLNK {
-            return Ok(stat);
-        }
+        let mut stat = Stat::NONE;
+        self.lstat_into(path.as_path_bytes(), &mut stat)?;
+        if stat.mode & S_IFMT == S_IFLNK { self.stat_followed(path.as_path_bytes()) } else { Ok(stat) }
+    }
+
+    #[cold]
+    fn stat_followed(&self, path: &[u8]) -> Result<Stat> {
         self.by_path(|ops| {
             let look = self.volume().look();
-            let (ino, raw) = self.resolve_inside(&look, path.as_path_bytes(), true)?;
+            let (ino, raw) = self.resolve_inside(&look, path, true)?;
             Ok(ops.stat_of(&look, ino, &raw))
         })
     }
@@ -37,28 +40,46 @@ impl Session {
     /// Attributes; a final symbolic link is not followed (unless the path ends in a slash).
     #[inline]
     pub fn lstat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
-        let path = path.as_path_bytes();
+        let mut stat = Stat::NONE;
+        self.lstat_into(path.as_path_bytes(), &mut stat)?;
+        Ok(stat)
+    }
+
+    /// Into the caller's place, since a copy costs as much as a look at the cache.
+    #[inline]
+    fn lstat_into(&self, path: &[u8], stat: &mut Stat) -> Result<()> {
         self.volume().counters.bump(crate::counters::Count::stats);
-        self.by_path(|_| self.lstat_inside(&self.volume().look(), path))
+        let found = self.lstat_inside(&self.volume().look(), path, stat);
+        match found {
+            Err(Error::Refused(Errno::STALE)) => self.lstat_again(path, stat),
+            result => result,
+        }
+    }
+
+    #[cold]
+    fn lstat_again(&self, path: &[u8], stat: &mut Stat) -> Result<()> {
+        self.by_path(|_| self.lstat_inside(&self.volume().look(), path, stat))
     }
 
     #[inline]
-    fn lstat_inside(&self, look: &Look<'_>, path: &[u8]) -> Result<Stat> {
+    fn lstat_inside(&self, look: &Look<'_>, path: &[u8], stat: &mut Stat) -> Result<()> {
         if let Some((dir, name)) = split_plain(path) {
             let generation = self.volume().namespace_generation.load(Ordering::Acquire);
             let parent = self.parent(look, path, dir)?;
             let name = Name { bytes: name, hash: self.volume().hasher.hash(name) };
             // The directory was found, or is remembered, as one that this user may search. It is not locked: that it is
             // still the same one is known afterwards.
-            if let Some(stat) = self.ops().lookup_known(look, Ino(parent.ino), name)
+            if self.ops().lookup_known(look, Ino(parent.ino), name, stat)
                 && self.volume().namespace_generation.load(Ordering::Acquire) == generation
             {
-                return Ok(stat);
+                return Ok(());
             }
-            return self.ops().lookup_name(look, parent, name);
+            *stat = self.ops().lookup_name(look, parent, name)?;
+            return Ok(());
         }
         let (ino, raw) = self.resolve_inside(look, path, false)?;
-        Ok(self.ops().stat_of(look, ino, &raw))
+        *stat = self.ops().stat_of(look, ino, &raw);
+        Ok(())
     }
 
     /// `lstat` of many paths: lookups overlap their waits for memory. Results are in the order of `paths`.
@@ -85,7 +106,10 @@ impl Session {
             for (path, found) in batch.iter().zip(found) {
                 results.push(match found {
                     Some(stat) => Ok(stat),
-                    None => self.by_path(|_| self.lstat_inside(&self.volume().look(), path.as_path_bytes())),
+                    None => {
+                        let mut stat = Stat::NONE;
+                        self.lstat_again(path.as_path_bytes(), &mut stat).map(|()| stat)
+                    }
                 });
             }
         }

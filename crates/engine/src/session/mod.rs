@@ -76,7 +76,7 @@ impl Session {
     /// Runs an operation on names given by path. Between finding a file and locking it, it may have been removed and its
     /// number used again: then the paths are resolved anew.
     #[inline]
-    fn by_path<T>(&self, f: impl Fn(Ops<'_>) -> Result<T>) -> Result<T> {
+    fn by_path<T>(&self, mut f: impl FnMut(Ops<'_>) -> Result<T>) -> Result<T> {
         match f(self.ops()) {
             Err(Error::Refused(Errno::STALE)) => self.by_path_again(f),
             result => result,
@@ -84,7 +84,7 @@ impl Session {
     }
 
     #[cold]
-    fn by_path_again<T>(&self, f: impl Fn(Ops<'_>) -> Result<T>) -> Result<T> {
+    fn by_path_again<T>(&self, mut f: impl FnMut(Ops<'_>) -> Result<T>) -> Result<T> {
         // Nobody removes so fast for so long, but damage may.
         for _ in 0..1000 {
             match f(self.ops()) {

@@ -45,7 +45,7 @@ thread_local! {
 /// Splits a path whose last component is a plain name; `None` for those that need the slow way.
 #[inline]
 pub(super) fn split_plain(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    let at = memchr::memrchr(b'/', path).map_or(0, |at| at + 1);
     let (dir, name) = path.split_at(at);
     let plain = !name.is_empty() && name.len() <= 255 && name != b"." && name != b".." && path.len() < 4096;
     plain.then_some((dir, name))

@@ -78,6 +78,7 @@ impl Volume {
         let orphan_root = self.orphan_blocks.lock().0.first().map_or(0, |block| block.0);
         let high_water = self.high_water.load(Ordering::Relaxed);
         let features = self.features.load(Ordering::Relaxed);
+        let generation = self.generations.load(Ordering::Relaxed);
         let order = match self.order {
             Order::None => seam::ORDER_NONE,
             Order::Log => seam::ORDER_LOG,
@@ -91,13 +92,15 @@ impl Volume {
             new.ag_high_water = U32::new(high_water);
             new.features_compatible = U64::new(features);
             new.last_order = U32::new(u32::from(order));
+            new.next_generation = U32::new(generation);
             if new != *Superblock::read(edit.bytes()) {
-                // The word of compatible features, the high-water mark, and the fields from the orphan list to the order;
-                // everything else stays as it was.
+                // The word of compatible features, the high-water mark, the fields from the orphan list to the order, and
+                // the generation; everything else stays as it was.
                 let bytes = zerocopy::IntoBytes::as_bytes(&new);
                 edit.put(64, &bytes[64..72]);
                 edit.put(104, &bytes[104..108]);
                 edit.put(168, &bytes[168..204]);
+                edit.put(368, &bytes[368..372]);
             }
         })
     }

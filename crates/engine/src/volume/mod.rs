@@ -92,8 +92,8 @@ pub(crate) struct Volume {
     pub wake: (parking_lot::Mutex<Wake>, Condvar),
     /// Rises with every change that may make a resolved directory path mean something else.
     pub namespace_generation: AtomicU64,
-    /// Generation of the next inode made. It begins with the time at which the volume was opened, in units of about a
-    /// millisecond: ahead of what earlier openings gave, unless they made a thousand files a second all along.
+    /// Generation of the next inode made. It goes on from what earlier openings gave, or begins with the time, in units of
+    /// about a millisecond, if that is ahead: what was given and lost in a crash is mostly not given again.
     pub generations: AtomicU32,
     pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
     /// File data has been written that no flush has covered yet.
@@ -275,6 +275,11 @@ impl Volume {
         self.totals.inodes_used.store(most(superblock.inodes_used.get(), slots), Ordering::Relaxed);
         self.totals.directories.store(most(superblock.directories.get(), slots), Ordering::Relaxed);
         self.high_water.store(superblock.ag_high_water.get(), Ordering::Relaxed);
+        // They wrap around, in 50 days of time.
+        let (given, by_time) = (superblock.next_generation.get(), self.generations.load(Ordering::Relaxed));
+        if given != 0 && given.wrapping_sub(by_time) < 1 << 31 {
+            self.generations.store(given, Ordering::Relaxed);
+        }
         self.features.store(superblock.features_compatible.get(), Ordering::Relaxed);
     }
 
