@@ -348,8 +348,8 @@ pub struct MountOptions {
     /// Memory for cached blocks, in bytes; at least 1024 blocks. Default: a quarter of the machine's memory, at most 4 GiB.
     /// While changes are made durable there are copies beside it: of changed bytes, at most half the log; of blocks allocated
     /// since the last time, at most an eighth of the cache and 128 MiB; and where log or cache are short of room, of blocks that
-    /// are changed again and again, at most as many as the cache has. After a crash the live part of the log is kept as
-    /// well, until what it holds is home. All else takes some 16 MiB, and some 100 bytes for each open file.
+    /// are changed again and again, at most a quarter of the cache and some 128 MiB. After a crash the live part of the log is
+    /// kept as well, until what it holds is home. All else takes some 16 MiB, and some 100 bytes for each open file.
     pub cache_size: u64,
     /// Longest time a change stays in memory only, in milliseconds; 0: until a sync or until memory or log ask for it.
     pub commit_interval_ms: u64,

@@ -42,7 +42,7 @@ pub(crate) struct Checkpointer {
     hot: Images,
     /// Blocks whose logged changes are older than this position are to go home: there is little room in the log or the cache.
     home_before: u64,
-    /// Through which file data is written.
+    /// Through which file data and blocks that go home are written.
     staging: AlignedBuf,
     /// Extents freed by a durable epoch that have not reached the trees yet.
     released: Vec<(FsBlock, u32)>,
@@ -130,6 +130,8 @@ fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waiting: usize) -
     epoch.log_bytes.store((waiting * PendingFree::SIZE) as u64, Ordering::Relaxed);
     epoch.ordered_count.store(0, Ordering::Relaxed);
     epoch.fresh_blocks.store(0, Ordering::Relaxed);
+    epoch.again_blocks.store(0, Ordering::Relaxed);
+    epoch.hot_blocks.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
         number: epoch.number.fetch_add(1, Ordering::Release),
         dirty: epoch.take_dirty(),
@@ -181,26 +183,26 @@ fn home_of(header: &FrameHeader, block: u64) -> Home {
 /// which LSN it is to be sealed; `None` leaves it out. `before` is told of those that are about to be written.
 fn write_frames(
     volume: &Volume,
+    staging: &mut AlignedBuf,
     frames: &[(u64, u32)],
     mut lsn_of: impl FnMut(u64, u32, &FrameHeader) -> Option<u64>,
     mut before: impl FnMut(&[(u64, u32)]),
 ) -> Result<()> {
     let cache = &volume.cache;
     let block_size = cache.block_size();
-    for batch in frames.chunks((8 * WRITE_MAX / block_size).max(1)) {
-        let mut buffer = AlignedBuf::zeroed(batch.len() * block_size);
+    for batch in frames.chunks(volume.stage(staging, frames.len())) {
         let mut written = Vec::with_capacity(batch.len());
         for &(block, index) in batch {
             let bytes = cache.arena.read(index);
             let Some(lsn) = lsn_of(block, index, cache.arena.header(index)) else { continue };
             let at = written.len() * block_size;
-            let image = &mut buffer[at..at + block_size];
+            let image = &mut staging[at..at + block_size];
             image.copy_from_slice(&bytes);
             header::seal(image, lsn);
             written.push((block, index));
         }
         before(&written);
-        volume.write_blocks(&written, &buffer)?;
+        volume.write_blocks(&written, &staging[..written.len() * block_size])?;
         for &(block, index) in &written {
             cache.came_home(block, index);
         }
@@ -383,6 +385,7 @@ impl Checkpointer {
             return volume.device_flush();
         }
         self.capture(volume, &dirty);
+        volume.epoch.away_blocks.store(self.away.len() as u64, Ordering::Relaxed);
         drop(closed);
         self.needed_lsn = freed.needed_lsn;
         join_neighbours(&mut freed.limbo);
@@ -428,7 +431,24 @@ impl Checkpointer {
         self.released.append(&mut freed.limbo);
         self.move_tail(volume);
         // Not flushed yet, so only the next checkpoint moves the tail past them.
-        self.write_hot(volume)
+        self.write_hot(volume)?;
+        self.expect_home(volume);
+        Ok(())
+    }
+
+    /// What the next checkpoint will bring home, if operations fill the log as fast as they may.
+    fn expect_home(&mut self, volume: &Volume) {
+        let log = self.log.as_ref().expect("order log has a log");
+        let capacity = log.capacity();
+        let is_full_soon = log.room() < log.checkpoint_max() + capacity / 8;
+        // A little of the next epoch's own length on top.
+        let before = if is_full_soon { log.head().0.saturating_sub(capacity / 4 - capacity / 16) } else { 0 };
+        volume.epoch.home_before.store(before, Ordering::Relaxed);
+    }
+
+    /// Whether the cache is full of blocks that are away.
+    fn is_crowded(&self, volume: &Volume) -> bool {
+        self.away.len() * 3 > volume.cache.frame_count()
     }
 
     /// Copies what the closing epoch changed. The gate is closed: nothing moves.
@@ -483,7 +503,7 @@ impl Checkpointer {
     fn make_log_room(&mut self, volume: &Volume) -> Result<()> {
         let log = self.log.as_ref().expect("order log has a log");
         let (room, capacity, head) = (log.room(), log.capacity(), log.head().0);
-        let crowded = self.away.len() * 3 > volume.cache.frame_count();
+        let crowded = self.is_crowded(volume);
         // What one checkpoint may take is half the ring in whole units; there is never room for more.
         self.home_before = match (crowded, room < log.checkpoint_max()) {
             (true, _) => u64::MAX,
@@ -529,7 +549,7 @@ impl Checkpointer {
             }
             drop(look);
             self.away.append(&mut volume.cache.take_recovered());
-            if self.away.len() * 3 > volume.cache.frame_count() {
+            if self.is_crowded(volume) {
                 self.write_home(volume, u64::MAX)?;
             }
         }
@@ -565,8 +585,11 @@ impl Checkpointer {
             }
             Home::Gone => None,
         };
-        let written =
-            write_frames(volume, &home, lsn_of, |frames| self.keep(volume, frames.iter().map(|&(block, _)| block)));
+        let mut staging = std::mem::replace(&mut self.staging, AlignedBuf::zeroed(0));
+        let written = write_frames(volume, &mut staging, &home, lsn_of, |frames| {
+            self.keep(volume, frames.iter().map(|&(block, _)| block))
+        });
+        self.staging = staging;
         if written.is_err() {
             // Those that did not arrive still hold the log's tail.
             keep.extend(home.iter().map(|&(_, index)| index));
@@ -666,7 +689,7 @@ impl Checkpointer {
             (is_away(header) && header.block.load(Ordering::Relaxed) == block).then_some(0)
         };
         // Only order log has moments to keep anything for.
-        write_frames(volume, &home, lsn_of, |_| ())?;
+        write_frames(volume, &mut self.staging, &home, lsn_of, |_| ())?;
         volume.device_flush()?;
         volume.data_unflushed.store(false, Ordering::Release);
         self.durable = number + 1;

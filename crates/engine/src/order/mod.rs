@@ -34,6 +34,14 @@ pub(crate) struct OpenEpoch {
     pub log_bytes: AtomicU64,
     /// Blocks that are new in it, and will be written whole.
     pub fresh_blocks: AtomicU64,
+    /// Blocks that it has changed although logged changes of theirs are not home, and those among them that are to go home
+    /// at the next checkpoint, which copies them for that.
+    pub again_blocks: AtomicU64,
+    pub hot_blocks: AtomicU64,
+    /// Blocks whose logged changes are older than this position are to go home at the next checkpoint; an estimate.
+    pub home_before: AtomicU64,
+    /// Blocks with changes that are not home, those of this epoch included.
+    pub away_blocks: AtomicU64,
     /// Number of the epoch: those below are closed.
     number: AtomicU64,
 }
@@ -63,6 +71,10 @@ impl OpenEpoch {
             ordered_count: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
             fresh_blocks: AtomicU64::new(0),
+            again_blocks: AtomicU64::new(0),
+            hot_blocks: AtomicU64::new(0),
+            away_blocks: AtomicU64::new(0),
+            home_before: AtomicU64::new(0),
             number: AtomicU64::new(1),
         }
     }
@@ -152,6 +164,9 @@ pub(crate) struct Txn<'a> {
     dirty: Vec<u32>,
     log_bytes: u64,
     fresh_blocks: u64,
+    again_blocks: u64,
+    hot_blocks: u64,
+    away_blocks: u64,
     changed: bool,
     finished: bool,
 }
@@ -173,7 +188,17 @@ impl<'a> Txn<'a> {
     }
 
     fn new(look: Look<'a>) -> Self {
-        Self { look, dirty: SPARE.take(), log_bytes: 0, fresh_blocks: 0, changed: false, finished: false }
+        Self {
+            look,
+            dirty: SPARE.take(),
+            log_bytes: 0,
+            fresh_blocks: 0,
+            again_blocks: 0,
+            hot_blocks: 0,
+            away_blocks: 0,
+            changed: false,
+            finished: false,
+        }
     }
 
     pub fn volume(&self) -> &'a Volume {
@@ -221,7 +246,17 @@ impl<'a> Txn<'a> {
             if new != old {
                 header.mask.store(new, Ordering::Relaxed);
                 let granules = u64::from((new ^ old).count_ones());
-                self.log_bytes += granules * self.volume().granule + if old == 0 { 16 } else { 0 };
+                self.log_bytes += granules * self.volume().granule;
+                if old == 0 {
+                    self.log_bytes += 16;
+                    if header.unhomed.load(Ordering::Relaxed) == 0 {
+                        self.away_blocks += 1;
+                    } else {
+                        let before = self.volume().epoch.home_before.load(Ordering::Relaxed);
+                        self.again_blocks += 1;
+                        self.hot_blocks += u64::from(header.first_lsn.load(Ordering::Relaxed) < before);
+                    }
+                }
             }
         }
         if flags & flag::LISTED == 0 {
@@ -367,11 +402,17 @@ impl Drop for Txn<'_> {
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
         }
-        if self.log_bytes > 0 {
-            volume.epoch.log_bytes.fetch_add(self.log_bytes, Ordering::Relaxed);
-        }
-        if self.fresh_blocks > 0 {
-            volume.epoch.fresh_blocks.fetch_add(self.fresh_blocks, Ordering::Relaxed);
+        let epoch = &volume.epoch;
+        for (sum, more) in [
+            (&epoch.log_bytes, self.log_bytes),
+            (&epoch.fresh_blocks, self.fresh_blocks),
+            (&epoch.again_blocks, self.again_blocks),
+            (&epoch.hot_blocks, self.hot_blocks),
+            (&epoch.away_blocks, self.away_blocks),
+        ] {
+            if more > 0 {
+                sum.fetch_add(more, Ordering::Relaxed);
+            }
         }
         SPARE.set(std::mem::take(&mut self.dirty));
     }

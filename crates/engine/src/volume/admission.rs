@@ -38,6 +38,8 @@ pub(super) struct EpochMost {
     pub log_bytes: u64,
     /// New blocks, which a checkpoint copies before it writes them.
     pub fresh_blocks: u64,
+    /// Blocks that must go home and are changed again, of which it copies as they were.
+    pub hot_blocks: u64,
 }
 
 impl Volume {
@@ -151,8 +153,16 @@ impl Volume {
 
     #[inline]
     fn epoch_exceeds(&self, most: &EpochMost) -> bool {
-        self.epoch.log_bytes.load(Ordering::Relaxed) > most.log_bytes
-            || self.epoch.fresh_blocks.load(Ordering::Relaxed) > most.fresh_blocks
+        let epoch = &self.epoch;
+        epoch.log_bytes.load(Ordering::Relaxed) > most.log_bytes
+            || epoch.fresh_blocks.load(Ordering::Relaxed) > most.fresh_blocks
+            || epoch.hot_blocks.load(Ordering::Relaxed) > most.hot_blocks
+            || epoch.again_blocks.load(Ordering::Relaxed) > most.hot_blocks && self.is_crowded_soon()
+    }
+
+    /// Whether the cache is nearly so full of blocks that are not home that a checkpoint brings all of them home.
+    fn is_crowded_soon(&self) -> bool {
+        self.epoch.away_blocks.load(Ordering::Relaxed) * 4 > self.cache.frame_count() as u64
     }
 
     #[cold]

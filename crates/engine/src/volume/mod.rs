@@ -41,8 +41,9 @@ const NAMES_MAX: usize = 1 << 17;
 /// Dirty data that the background thread begins to write, in bytes: enough for long requests, little enough that a
 /// disk is busy while a tree is still being filled.
 const DIRTY_SOFT_BYTES: u64 = 64 << 20;
-/// New metadata blocks at which a checkpoint is due, in bytes, on a large cache: enough for long writes to the device.
-const FRESH_SOFT_BYTES: u64 = 64 << 20;
+/// Metadata blocks at which a checkpoint is due that it has to copy whole, in bytes, on a large cache: so many new ones, and so
+/// many that must go home and are changed again. Enough for long writes to the device.
+const IMAGES_SOFT_BYTES: u64 = 64 << 20;
 /// Part of the log, in bytes, for each block that one transaction overwrites out of place: what it frees, maps and notes
 /// takes a third of that in the worst case, and a transaction must fit the half of the log that a checkpoint may take.
 const OVERWRITE_LOG_BYTES: u64 = 1024;
@@ -208,7 +209,12 @@ impl Volume {
         let for_files = |ag| u64::from(geometry.blocks_in(ag).saturating_sub(geometry.first_data_block(ag)));
         let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
         let soft = |bytes: u64| (frames / 16).min(bytes >> geometry.block_bits);
-        let fresh_soft = soft(FRESH_SOFT_BYTES);
+        let epoch_most = |log_part: u64, times: u64| EpochMost {
+            log_bytes: log_capacity / log_part,
+            fresh_blocks: times * soft(IMAGES_SOFT_BYTES),
+            // Of a small cache most is hot soon: more of them, or there are checkpoints all the time.
+            hot_blocks: times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits),
+        };
         Ok(Self {
             geometry,
             hasher: NameHasher::new(superblock.hash_key),
@@ -250,8 +256,8 @@ impl Volume {
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             ended: AtomicU8::new(0),
             shut_down_reason: Mutex::new(String::new()),
-            epoch_soft: EpochMost { log_bytes: log_capacity / 12, fresh_blocks: fresh_soft },
-            epoch_hard: EpochMost { log_bytes: log_capacity / 8, fresh_blocks: fresh_soft * 2 },
+            epoch_soft: epoch_most(12, 1),
+            epoch_hard: epoch_most(8, 2),
             release_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
             dirty_data_soft: soft(DIRTY_SOFT_BYTES),
             dirty_data_max: frames / 4,

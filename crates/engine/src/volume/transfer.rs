@@ -56,17 +56,22 @@ impl Volume {
         if requests.is_empty() { Ok(()) } else { self.write_requests(&requests) }
     }
 
+    /// How many of `count` blocks are written at a time, for which `staging` has room now.
+    pub fn stage(&self, staging: &mut AlignedBuf, count: usize) -> usize {
+        let block_size = self.cache.block_size();
+        let per_batch = (8 * WRITE_MAX / block_size).min(count).max(1);
+        if staging.len() < per_batch * block_size {
+            *staging = AlignedBuf::zeroed(per_batch * block_size);
+        }
+        per_batch
+    }
+
     /// Writes frames of file data (block, frame; sorted), unless they were freed meanwhile. They go through `staging`,
     /// which grows to what it has to hold: memory used before need not be cleared by the host.
     pub fn write_data(&self, frames: &[(u64, u32)], staging: &mut AlignedBuf) -> Result<()> {
         let block_size = self.cache.block_size();
-        let per_batch = (8 * WRITE_MAX / block_size).max(1);
         self.data_unflushed.store(true, Ordering::Release);
-        let needed = per_batch.min(frames.len()) * block_size;
-        if staging.len() < needed {
-            *staging = AlignedBuf::zeroed(needed);
-        }
-        for batch in frames.chunks(per_batch) {
+        for batch in frames.chunks(self.stage(staging, frames.len())) {
             let mut written = Vec::with_capacity(batch.len());
             for &(block, index) in batch {
                 let bytes = self.cache.arena.read(index);
