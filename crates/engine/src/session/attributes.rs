@@ -3,7 +3,7 @@
 use super::paths::split_plain;
 use super::{AsPath, Session};
 use crate::dir::Name;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Result};
 use crate::file;
 use crate::inode;
 use crate::namei::Guarded;
@@ -23,12 +23,10 @@ impl Session {
     /// Attributes; a final symbolic link is followed.
     #[inline]
     pub fn stat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
-        let mut stat = Stat::NONE;
-        self.lstat_into(path.as_path_bytes(), &mut stat)?;
+        let stat = self.lstat(path)?;
         if stat.mode & S_IFMT == S_IFLNK { self.stat_followed(path.as_path_bytes()) } else { Ok(stat) }
     }
 
-    #[cold]
     fn stat_followed(&self, path: &[u8]) -> Result<Stat> {
         self.by_path(|ops| {
             let look = self.volume().look();
@@ -40,25 +38,16 @@ impl Session {
     /// Attributes; a final symbolic link is not followed (unless the path ends in a slash).
     #[inline]
     pub fn lstat(&self, path: &(impl AsPath + ?Sized)) -> Result<Stat> {
-        let mut stat = Stat::NONE;
-        self.lstat_into(path.as_path_bytes(), &mut stat)?;
-        Ok(stat)
-    }
-
-    /// Into the caller's place, since a copy costs as much as a look at the cache.
-    #[inline]
-    fn lstat_into(&self, path: &[u8], stat: &mut Stat) -> Result<()> {
         self.volume().counters.bump(crate::counters::Count::stats);
-        let found = self.lstat_inside(&self.volume().look(), path, stat);
-        match found {
-            Err(Error::Refused(Errno::STALE)) => self.lstat_again(path, stat),
-            result => result,
-        }
+        self.lstat_uncounted(path.as_path_bytes())
     }
 
-    #[cold]
-    fn lstat_again(&self, path: &[u8], stat: &mut Stat) -> Result<()> {
-        self.by_path(|_| self.lstat_inside(&self.volume().look(), path, stat))
+    #[inline]
+    fn lstat_uncounted(&self, path: &[u8]) -> Result<Stat> {
+        // Into its place at once: each copy on the way costs as much as a look at the cache.
+        let mut stat = Stat::NONE;
+        self.by_path(|_| self.lstat_inside(&self.volume().look(), path, &mut stat))?;
+        Ok(stat)
     }
 
     #[inline]
@@ -106,10 +95,7 @@ impl Session {
             for (path, found) in batch.iter().zip(found) {
                 results.push(match found {
                     Some(stat) => Ok(stat),
-                    None => {
-                        let mut stat = Stat::NONE;
-                        self.lstat_again(path.as_path_bytes(), &mut stat).map(|()| stat)
-                    }
+                    None => self.lstat_uncounted(path.as_path_bytes()),
                 });
             }
         }
