@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// A small file system of the host below a place, until it is dropped.
 struct Host {
@@ -148,7 +149,13 @@ impl Ext4 {
     }
 
     fn umount(&self) {
-        command("umount", &[], &self.path).expect("nobody uses it");
+        // The kernel lets go of what an ended daemon's ring held a little later.
+        let mut attempts = 0;
+        while let Err(error) = command("umount", &[], &self.path) {
+            attempts += 1;
+            assert!(attempts < 500, "{error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Every request fails from now on, and what its log had not yet is gone.
