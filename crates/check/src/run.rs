@@ -323,8 +323,7 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
 /// Free blocks of the groups that were never used.
 fn virgin_blocks(context: &Context<'_>) -> u64 {
     let geometry = &context.geometry;
-    let virgin = |ag| u64::from(geometry.blocks_in(ag).saturating_sub(geometry.first_data_block(ag)));
-    (context.ag_used..geometry.ag_count).map(AgNo).map(virgin).sum()
+    (context.ag_used..geometry.ag_count).map(|ag| u64::from(geometry.usable_blocks_in(AgNo(ag)))).sum()
 }
 
 /// Passes "names" and "links", for one part of the inodes after the other; how many inodes the list of orphans names.

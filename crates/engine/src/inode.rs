@@ -24,24 +24,21 @@ fn locate(volume: &Volume, ino: Ino) -> Result<(FsBlock, usize)> {
 /// A used inode, checked. One that is not there is damage: something that should know better named it.
 #[inline]
 pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
-    let (block, at) = locate(look.volume, ino)?;
     let mut raw = RawInode::zeroed();
-    look.copy_at(block, BlockKind::Inode, at, &mut raw)?;
-    if raw.mode.get() == 0 {
-        return Err(Corrupt::NoInode { ino }.into());
-    }
-    raw.check(ino)?;
+    read_into(look, ino, &mut raw)?;
     Ok(raw)
 }
 
-/// As [`read`], into `raw`, of an inode that may be anything by now: false for what is none. On the way to its user an inode
-/// is copied once; each further copy costs as much as a look at the cache.
+/// As [`read`], into its place: on the way to a stat an inode is copied once, since each further copy costs as much as a look
+/// at the cache.
 #[inline(always)]
-pub(crate) fn peek(look: &Look<'_>, ino: Ino, raw: &mut RawInode) -> bool {
-    let Some((block, slot)) = look.volume.geometry.locate(ino) else { return false };
-    look.copy_at(block, BlockKind::Inode, slot as usize * SLOT_SIZE, raw).is_ok()
-        && raw.mode.get() != 0
-        && raw.check(ino).is_ok()
+pub(crate) fn read_into(look: &Look<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
+    let (block, at) = locate(look.volume, ino)?;
+    look.copy_at(block, BlockKind::Inode, at, raw)?;
+    if raw.mode.get() == 0 {
+        return Err(Corrupt::NoInode { ino }.into());
+    }
+    Ok(raw.check(ino)?)
 }
 
 /// A directory has one name, and its identity says which: `is_name` whether that is the name of `dir` by which it was

@@ -267,7 +267,7 @@ pub(crate) fn make(
         txn.finish(result)?;
     }
     for ag in 1..geometry.ag_count {
-        let virgin = i64::from(geometry.blocks_in(AgNo(ag)).saturating_sub(geometry.first_data_block(AgNo(ag))));
+        let virgin = i64::from(geometry.usable_blocks_in(AgNo(ag)));
         volume.totals.free_blocks.fetch_add(virgin, Ordering::Relaxed);
         volume.totals.ready_blocks.fetch_add(virgin, Ordering::Relaxed);
     }

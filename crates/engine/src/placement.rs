@@ -169,7 +169,7 @@ mod tests {
     use crate::volume::{Volume, testing};
     use myriad_device::MemoryDevice;
     use myriad_format::inode::{S_IFDIR, S_IFREG};
-    use myriad_format::{AgBlock, AgNo, Ino};
+    use myriad_format::{AgBlock, Ino};
     use std::sync::Arc;
 
     fn placement(policy: DirPref) -> Placement {
@@ -289,7 +289,7 @@ mod tests {
         let geometry = &volume.geometry;
         let mut txn = crate::order::Txn::enter(volume);
         for (i, group) in papers.groups.iter_mut().enumerate() {
-            let ag = AgNo(i as u32 / geometry.regions_per_ag());
+            let ag = geometry.ag_of_region(RegionNo(i as u32));
             let at = (i as u32 % geometry.regions_per_ag()) << geometry.region_bits;
             let (free, directories) =
                 volume.with_group(&mut txn, ag, |space, _| Ok(space.region(AgBlock(at)))).unwrap();

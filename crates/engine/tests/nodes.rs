@@ -374,3 +374,21 @@ fn a_node_of_an_earlier_opening_reaches_no_other_file() {
         }
     }
 }
+
+/// The generation to go on from goes into the superblock with inodes that were made, not because the time has gone on.
+#[test]
+fn opening_and_a_sync_log_nothing() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    // An hour after it was made.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let clock = Clock::Manual(Arc::new(AtomicI64::new(now.as_nanos() as i64 + 3_600_000_000_000)));
+    let options = MountOptions { background: false, clock, ..MountOptions::default() };
+    let fs = Fs::open_device(device, None, options).unwrap();
+    let logged = || fs.counters().into_iter().find(|(name, _)| *name == "checkpoint_bytes").unwrap().1;
+    fs.sync().unwrap();
+    assert_eq!(logged(), 0);
+    fs.session(Cred::root()).mkdir("directory", 0o755).unwrap();
+    fs.sync().unwrap();
+    assert!(logged() > 0);
+}

@@ -129,6 +129,11 @@ impl Geometry {
         (self.block_count - start).min(u64::from(self.ag_blocks())) as u32
     }
 
+    /// Blocks of group `ag` that can be allocated while nothing is: all but what lies at a fixed place.
+    pub fn usable_blocks_in(&self, ag: AgNo) -> u32 {
+        self.blocks_in(ag).saturating_sub(self.first_data_block(ag))
+    }
+
     pub fn ag_of(&self, block: FsBlock) -> AgNo {
         AgNo((block.0 >> self.ag_bits) as u32)
     }

@@ -58,6 +58,11 @@ on_disk! {
     }
 }
 
+/// The first generation to be given at a time (nanoseconds since 1970), unless others were given ahead of it. It wraps around.
+pub fn generation_at(time: i64) -> u32 {
+    ((time >> 20) as u32).max(1)
+}
+
 /// What the 32 bytes of `RawInode::fork` hold.
 pub mod fork {
     /// Nothing (an empty file, FIFO or socket), or the device number in the first 8 bytes (device nodes).

@@ -47,8 +47,7 @@ impl Repair<'_> {
             self.tick("repairing space", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.8, 1.0);
         }
         for ag in self.ag_used..self.geometry.ag_count {
-            let ag = AgNo(ag);
-            free += u64::from(self.geometry.blocks_in(ag).saturating_sub(self.geometry.first_data_block(ag)));
+            free += u64::from(self.geometry.usable_blocks_in(AgNo(ag)));
         }
         let used = self.items.iter().filter(|item| item.state & super::state::GONE == 0);
         let (inodes, directories) =

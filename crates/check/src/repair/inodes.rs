@@ -15,6 +15,7 @@ use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{
     BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
+    generation_at,
 };
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
@@ -676,7 +677,7 @@ impl Repair<'_> {
             *raw = RawInode::zeroed();
             raw.mode.set(mode);
             // As who opens the volume begins: not from what the slot has, which may be anything.
-            raw.generation.set(((now >> 20) as u32).max(1));
+            raw.generation.set(generation_at(now));
             for time in [&mut raw.mtime, &mut raw.ctime, &mut raw.atime, &mut raw.btime] {
                 time.set(now);
             }

@@ -1,7 +1,7 @@
 //! What a mount's image lies on fills up or fails: clean errors, nothing synced lost, and all is well once there is room, or the
 //! host's file system is back.
 
-use crate::common::mount::MountPlace;
+use crate::common::mount::{MountPlace, wait_until};
 use crate::ledger::{Ledger, Promise, hash};
 use crate::programs::Random;
 use crate::{Series, Total, able_programs, number};
@@ -9,7 +9,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// A small file system of the host below a place, until it is dropped.
 struct Host {
@@ -150,12 +149,7 @@ impl Ext4 {
 
     fn umount(&self) {
         // The kernel lets go of what an ended daemon's ring held a little later.
-        let mut attempts = 0;
-        while let Err(error) = command("umount", &[], &self.path) {
-            attempts += 1;
-            assert!(attempts < 500, "{error}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("nobody uses it", || command("umount", &[], &self.path).is_ok());
     }
 
     /// Every request fails from now on, and what its log had not yet is gone.

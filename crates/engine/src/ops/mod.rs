@@ -261,7 +261,7 @@ impl<'a> Ops<'a> {
 /// inode at all, is the ordinary lookup's to say.
 #[inline(always)]
 fn read_if_named(look: &Look<'_>, ino: Ino, dir: Ino, name: Name<'_>, raw: &mut RawInode) -> bool {
-    inode::peek(look, ino, raw)
+    inode::read_into(look, ino, raw).is_ok()
         && raw.parent.get() == dir.0
         && raw.name_hash.get() == name.hash
         && raw.nlink.get() > 0

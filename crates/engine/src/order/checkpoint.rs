@@ -239,7 +239,7 @@ impl Checkpointer {
             fresh: Images::new(block_size),
             hot: Images::new(block_size),
             home_before: 0,
-            staging: AlignedBuf::zeroed(0),
+            staging: AlignedBuf::default(),
             released: pending,
             durable: 1,
             needed_lsn: u64::MAX,
@@ -437,7 +437,7 @@ impl Checkpointer {
     }
 
     /// What the next checkpoint will bring home, if operations fill the log as fast as they may.
-    fn expect_home(&mut self, volume: &Volume) {
+    fn expect_home(&self, volume: &Volume) {
         let log = self.log.as_ref().expect("order log has a log");
         let capacity = log.capacity();
         let is_full_soon = log.room() < log.checkpoint_max() + capacity / 8;
@@ -585,7 +585,7 @@ impl Checkpointer {
             }
             Home::Gone => None,
         };
-        let mut staging = std::mem::replace(&mut self.staging, AlignedBuf::zeroed(0));
+        let mut staging = std::mem::take(&mut self.staging);
         let written = write_frames(volume, &mut staging, &home, lsn_of, |frames| {
             self.keep(volume, frames.iter().map(|&(block, _)| block))
         });

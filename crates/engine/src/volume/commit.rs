@@ -92,7 +92,9 @@ impl Volume {
             new.ag_high_water = U32::new(high_water);
             new.features_compatible = U64::new(features);
             new.last_order = U32::new(u32::from(order));
-            new.next_generation = U32::new(generation);
+            if generation != self.first_generation.load(Ordering::Relaxed) {
+                new.next_generation = U32::new(generation);
+            }
             if new != *Superblock::read(edit.bytes()) {
                 // The word of compatible features, the high-water mark, the fields from the orphan list to the order, and
                 // the generation; everything else stays as it was.

@@ -89,7 +89,7 @@ impl Volume {
         let _lock = self.high_water_lock.lock();
         for number in self.high_water()..=ag.0 {
             let ag = AgNo(number);
-            let virgin = i64::from(self.geometry.blocks_in(ag).saturating_sub(self.geometry.first_data_block(ag)));
+            let virgin = i64::from(self.geometry.usable_blocks_in(ag));
             let space = AgSpace::init_group(txn, ag, &[])?;
             self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()) - virgin, Ordering::Relaxed);
             *self.groups[number as usize].lock() = Some(Box::new(space));

@@ -26,6 +26,7 @@ use crate::types::{Clock, MountOptions, Order, StatFs, Time};
 use inode_locks::STRIPES;
 use myriad_device::BlockDevice;
 use myriad_format::group::RESERVE_MAX;
+use myriad_format::inode::generation_at;
 use myriad_format::superblock::{Superblock, seam};
 use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace, Reach};
@@ -96,6 +97,8 @@ pub(crate) struct Volume {
     /// Generation of the next inode made. It goes on from what earlier openings gave, or begins with the time, in units of
     /// about a millisecond, if that is ahead: what was given and lost in a crash is mostly not given again.
     pub generations: AtomicU32,
+    /// What it was when the volume was opened: as long as none was given, the superblock need not hear of it.
+    first_generation: AtomicU32,
     pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
     /// File data has been written that no flush has covered yet.
     pub data_unflushed: AtomicBool,
@@ -206,7 +209,8 @@ impl Volume {
         let checkpointer = Checkpointer::new(opened, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
-        let for_files = |ag| u64::from(geometry.blocks_in(ag).saturating_sub(geometry.first_data_block(ag)));
+        let usable: u64 = (0..geometry.ag_count).map(|ag| u64::from(geometry.usable_blocks_in(AgNo(ag)))).sum();
+        let generation = generation_at(now(&options.clock));
         let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
         let soft = |bytes: u64| (frames / 16).min(bytes >> geometry.block_bits);
         let epoch_most = |log_part: u64, times: u64| EpochMost {
@@ -233,7 +237,7 @@ impl Volume {
                 inodes_used: AtomicI64::new(0),
                 directories: AtomicI64::new(0),
             },
-            usable_blocks: (0..geometry.ag_count).map(AgNo).map(for_files).sum::<u64>().saturating_sub(for_log),
+            usable_blocks: usable.saturating_sub(for_log),
             placement: Placement::new(&geometry, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
@@ -243,7 +247,8 @@ impl Volume {
             checkpointer: Mutex::new(checkpointer),
             wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
             namespace_generation: AtomicU64::new(1),
-            generations: AtomicU32::new(((now(&options.clock) >> 20) as u32).max(1)),
+            generations: AtomicU32::new(generation),
+            first_generation: AtomicU32::new(generation),
             rename_lock: Mutex::new(()),
             data_unflushed: AtomicBool::new(false),
             on_damage: OnceLock::new(),
@@ -285,6 +290,7 @@ impl Volume {
         let (given, by_time) = (superblock.next_generation.get(), self.generations.load(Ordering::Relaxed));
         if given != 0 && given.wrapping_sub(by_time) < 1 << 31 {
             self.generations.store(given, Ordering::Relaxed);
+            self.first_generation.store(given, Ordering::Relaxed);
         }
         self.features.store(superblock.features_compatible.get(), Ordering::Relaxed);
     }
