@@ -24,21 +24,24 @@ fn locate(volume: &Volume, ino: Ino) -> Result<(FsBlock, usize)> {
 /// A used inode, checked. One that is not there is damage: something that should know better named it.
 #[inline]
 pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
-    let mut raw = RawInode::zeroed();
-    read_into(look, ino, &mut raw)?;
+    let (block, at) = locate(look.volume, ino)?;
+    let raw = look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..]))?;
+    check_used(ino, &raw)?;
     Ok(raw)
 }
 
-/// As [`read`], into its place: on the way to a stat an inode is copied once, since each further copy costs as much as a look
-/// at the cache.
+#[inline]
+fn check_used(ino: Ino, raw: &RawInode) -> std::result::Result<(), Corrupt> {
+    if raw.mode.get() == 0 { Err(Corrupt::NoInode { ino }) } else { raw.check(ino) }
+}
+
+/// As [`read`], into its place and without the latch: on the way to a stat an inode is copied once, since each further copy
+/// costs as much as a look at the cache.
 #[inline(always)]
 pub(crate) fn read_into(look: &Look<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     let (block, at) = locate(look.volume, ino)?;
     look.copy_at(block, BlockKind::Inode, at, raw)?;
-    if raw.mode.get() == 0 {
-        return Err(Corrupt::NoInode { ino }.into());
-    }
-    Ok(raw.check(ino)?)
+    Ok(check_used(ino, raw)?)
 }
 
 /// A directory has one name, and its identity says which: `is_name` whether that is the name of `dir` by which it was
@@ -94,13 +97,12 @@ fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawIn
     let stale = || Error::Refused(Errno::STALE);
     let (block, slot) = look.volume.geometry.locate(ino).ok_or_else(stale)?;
     let at = slot as usize * SLOT_SIZE;
-    let mut raw = RawInode::zeroed();
-    match look.copy_at(block, BlockKind::Inode, at, &mut raw) {
-        Ok(()) => {}
+    let raw = match look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..])) {
+        Ok(raw) => raw,
         // The block holds something else by now.
         Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
         Err(error) => return Err(error),
-    }
+    };
     // First of all: its slot may hold part of another inode by now.
     if raw.mode.get() == 0 || generation.is_some_and(|generation| generation != raw.generation.get()) {
         return Err(stale());
