@@ -71,6 +71,8 @@ mod placement;
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
+#[doc(hidden)]
+pub mod schedule;
 mod session;
 mod space;
 #[doc(hidden)]

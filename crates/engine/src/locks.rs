@@ -7,9 +7,12 @@
 //! Being inside the gate counts as holding it, and so does having closed it. So what is inside the gate never waits for
 //! what is outside: a file's data lock, or a checkpoint.
 //!
+//! Where a lock is let go, a test may have another thread go on (`schedule`).
+//!
 //! Not here: locks that go with a condition variable (the gate's own, the background thread's). They are held for a look
 //! at a flag.
 
+use crate::schedule;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -94,7 +97,15 @@ impl Drop for Held {
             let at = held.iter().rposition(|lock| *lock == self.lock).expect("what is let go was held");
             held.swap_remove(at);
         });
+        let rank = self.lock.0;
+        schedule::may_switch(if rank <= Rank::Inode { 1 } else { 8 });
     }
+}
+
+/// Whether this thread has the latch of a frame.
+#[cfg(debug_assertions)]
+pub(crate) fn has_latch() -> bool {
+    HELD.with_borrow(|held| held.iter().any(|(rank, _)| *rank == Rank::Latch))
 }
 
 /// A guard of parking_lot's, with its place in the order.
@@ -159,7 +170,7 @@ impl<const RANK: u8, T> Mutex<RANK, T> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = Held::wait(const { rank(RANK) }, 0);
-        Guard { guard: self.0.lock(), _held: held }
+        Guard { guard: schedule::acquire(|| self.0.try_lock(), || self.0.lock()), _held: held }
     }
 
     /// Does not wait, so it may be out of order.
@@ -195,14 +206,14 @@ impl<const RANK: u8, T> RwLock<RANK, T> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read_at(&self, key: usize) -> RwLockReadGuard<'_, T> {
         let held = Held::wait(const { rank(RANK) }, key);
-        Guard { guard: self.0.read(), _held: held }
+        Guard { guard: schedule::acquire(|| self.0.try_read(), || self.0.read()), _held: held }
     }
 
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write_at(&self, key: usize) -> RwLockWriteGuard<'_, T> {
         let held = Held::wait(const { rank(RANK) }, key);
-        Guard { guard: self.0.write(), _held: held }
+        Guard { guard: schedule::acquire(|| self.0.try_write(), || self.0.write()), _held: held }
     }
 
     /// Does not wait, so it may be out of order.

@@ -10,6 +10,7 @@
 //! looks nothing, either: all light weights together are bounded. What goes beyond has a sum of its own.
 
 use crate::locks::{Held, Rank};
+use crate::schedule;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -139,6 +140,9 @@ impl Gate {
 
     #[cold]
     fn wait_until_open(&self) {
+        while schedule::is_on() && self.closed.load(Ordering::SeqCst) {
+            schedule::wait_for_others();
+        }
         let mut wait = self.wait.lock();
         while self.closed.load(Ordering::SeqCst) {
             self.opened.wait(&mut wait);
@@ -160,13 +164,15 @@ impl Gate {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn close(&self) -> Closed<'_> {
         let held = Held::wait(Rank::Gate, 0);
-        let closing = self.closing.lock();
+        let closing = schedule::acquire(|| self.closing.try_lock(), || self.closing.lock());
         self.closed.store(true, Ordering::SeqCst);
         for slot in &self.slots {
             let mut turns = 0_u32;
             while slot.0.load(Ordering::SeqCst) != 0 {
                 turns += 1;
-                if turns < 200 {
+                if schedule::is_on() {
+                    schedule::wait_for_others();
+                } else if turns < 200 {
                     std::hint::spin_loop();
                 } else if turns < 400 {
                     std::thread::yield_now();
