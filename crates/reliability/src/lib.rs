@@ -4,6 +4,7 @@
 //! crash      every state that losing power can leave
 //! fault      every request of a run fails, is short, or lies
 //! paused     a checkpoint held in the middle while other threads work
+//! schedules  threads that meet in the same files, in an order that a seed decides
 //! full       volumes filled to the last block
 //! planted    bugs on purpose, and who finds them
 //! replay     one run again, by its name
@@ -28,6 +29,7 @@ pub mod paused;
 pub mod planted;
 pub mod replay;
 pub mod report;
+pub mod schedules;
 pub mod setup;
 pub mod tree;
 pub mod verdict;

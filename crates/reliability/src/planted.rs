@@ -6,7 +6,9 @@ use crate::crash::known::{Counts, Known};
 use crate::fault::campaign::{self, inject};
 use crate::paused::hold_everywhere;
 use crate::replay;
+use crate::schedules::meet_all;
 use myriad_engine::planted::{Bug, plant};
+use std::sync::atomic::AtomicU64;
 
 /// Who found a bug, and what it said.
 pub struct Finding {
@@ -21,7 +23,7 @@ pub struct Finding {
 type Look = fn() -> Vec<String>;
 
 /// Those who look, in this order: the cheapest first.
-const FINDERS: [(&str, Look); 6] = [
+const FINDERS: [(&str, Look); 7] = [
     ("sequences of one operation", || explore(runs(Class::One, Amount::Short))),
     ("faults", || inject(&campaign::Counts::default(), &[1, 2], 2, || false)),
     ("sequences of two operations", || explore(runs(Class::Two, Amount::Short))),
@@ -30,6 +32,7 @@ const FINDERS: [(&str, Look); 6] = [
         let held = |seed| hold_everywhere(seed, &Known::default(), &Counts::default()).err();
         (1..=3).find_map(held).into_iter().collect()
     }),
+    ("threads that meet", || meet_all(1..121, 2, &AtomicU64::new(0), || false).into_iter().collect()),
     ("an old, almost full volume", || explore(seeds(Class::Aged, 8))),
 ];
 

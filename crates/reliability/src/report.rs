@@ -8,9 +8,10 @@ use crate::fault::campaign::{Counts as FaultCounts, KINDS, inject, seeds};
 use crate::fault::run::Outcome;
 use crate::full::{Fill, Filling};
 use crate::paused::hold_everywhere;
+use crate::schedules::meet_all;
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::{self, Write};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What to do.
 pub struct Plan<'a> {
@@ -27,6 +28,8 @@ pub struct Plan<'a> {
 pub struct Report {
     crashes: Campaign,
     paused: CrashCounts,
+    /// Meetings of threads that were planned, and states after power loss that they were judged by.
+    met: (u64, AtomicU64),
     faults: FaultCounts,
     /// Fillings, and operations that they accepted.
     filled: (u64, u64),
@@ -72,6 +75,9 @@ impl Report {
                 break;
             }
         }
+        (plan.progress)("threads that meet");
+        report.met.0 = if plan.amount == Amount::Long { 5000 } else { 100 };
+        report.violations.extend(meet_all(1..1 + report.met.0, plan.threads, &report.met.1, is_over));
         (plan.progress)("faults");
         let failures = inject(&report.faults, &seeds(plan.amount), plan.threads, is_over);
         report.violations.extend(failures);
@@ -172,6 +178,8 @@ impl fmt::Display for Report {
                 )?;
             }
         }
+        let (met, states) = (self.met.0, number(&self.met.1));
+        writeln!(out, "\nThreads that meet in files: {met} orders, {states} states after losing power")?;
         writeln!(out, "\nFaults injected, and what came of them")?;
         write!(out, "  {:<21}", "")?;
         Outcome::ALL.iter().try_for_each(|outcome| write!(out, " {:>28}", outcome.name()))?;

@@ -14,7 +14,7 @@ use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::{Allocation, Cred};
-use crate::volume::{Share, Volume};
+use crate::volume::{Reason, Share, Volume};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
@@ -516,12 +516,12 @@ pub(super) fn flush_pages(
             raw.size = U64::new(data.size);
             raw.mtime = I64::new(file.mtime.load(Ordering::Relaxed));
             raw.ctime = I64::new(file.ctime.load(Ordering::Relaxed).max(raw.ctime.get()));
-            if mem::take(&mut data.mapped_past) && raw.nlink.get() > 0 {
-                volume.orphans.lock().remove(&file.ino.0);
+            if mem::take(&mut data.mapped_past) {
+                volume.orphans.settle(file.ino, Reason::Ahead);
             }
         } else if pages.last().is_some_and(|page| page.block * volume.cache.block_size() as u64 >= raw.size.get()) {
             data.mapped_past = true;
-            volume.orphans.lock().insert(file.ino.0);
+            volume.orphans.note(file.ino, Reason::Ahead);
         }
         inode::write(txn, file.ino, &raw)?;
         publish_pages(txn, mapped, data.passing);

@@ -10,7 +10,7 @@ use crate::inode;
 use crate::locks::RwLockWriteGuard;
 use crate::ops::{free_range, transact, transact_giving};
 use crate::types::{AllocateMode, Cred};
-use crate::volume::{MAP_BLOCKS, Share, Volume};
+use crate::volume::{MAP_BLOCKS, Reason, Share, Volume};
 use myriad_format::FileBlock;
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::{S_IFREG, fork};
@@ -109,7 +109,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         }
         if left.is_some() {
             // A crash before the rest is gone must not bring it back: the orphan list remembers.
-            volume.orphans.lock().insert(file.ino.0);
+            volume.orphans.note(file.ino, Reason::Cut);
         }
         Ok(left)
     })?;
@@ -126,11 +126,8 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
             let mut raw = inode::read_node(&txn.look, file.node())?;
             let left = free_range(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
             inode::write(txn, file.ino, &raw)?;
-            if left.is_some() {
-                // A file without a name may have been given one, and been taken off the list.
-                volume.orphans.lock().insert(file.ino.0);
-            } else if raw.nlink.get() > 0 {
-                volume.orphans.lock().remove(&file.ino.0);
+            if left.is_none() {
+                volume.orphans.settle(file.ino, Reason::Cut);
             }
             Ok(left)
         })

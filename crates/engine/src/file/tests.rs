@@ -372,6 +372,12 @@ fn a_flush_cut_short_leaves_nothing_past_the_end() {
         assert!(report.is_sound(), "{:#?}", report.findings);
     };
     silent(&cut);
+    // Whoever closes the file for the last time then, or the volume, frees nothing of it. The entry on the list was taken for an
+    // orphan's, and what had been mapped was freed; the last part brought a size over holes, and a sync answered for it.
+    file.opens.fetch_sub(1, Ordering::Relaxed);
+    crate::ops::reclaim(&volume, file.node()).unwrap();
+    crate::ops::reclaim_orphans(&volume).unwrap();
+    file.opens.fetch_add(1, Ordering::Relaxed);
     let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
     let fs = Fs::open_device(cut.clone(), None, options.clone()).unwrap();
     let reopened = fs.session(Cred::root()).open("file", OpenOptions::READ_WRITE).unwrap();
@@ -394,7 +400,9 @@ fn a_flush_cut_short_leaves_nothing_past_the_end() {
 
     // With its last part nothing of it is left to do.
     flush(&volume, &file).unwrap();
-    assert!(volume.orphans.lock().is_empty());
+    assert!(volume.orphans.numbers().is_empty());
     volume.commit_now().unwrap();
-    assert_eq!(after_power_loss(&device, "file").len(), 199 * 4096);
+    let whole = after_power_loss(&device, "file");
+    assert_eq!(whole.len(), 199 * 4096);
+    assert!((1..100).all(|piece| whole[2 * piece * 4096..][..4096] == [2; 4096]));
 }

@@ -12,7 +12,7 @@ use crate::order::Txn;
 use crate::perm::{self, NewInode};
 use crate::placement::{Averages, Summary};
 use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
-use crate::volume::{Share, Volume};
+use crate::volume::{Reason, Share, Volume};
 use crate::xattr;
 use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
 use myriad_format::{AgBlock, FsBlock, Ino, RegionNo};
@@ -138,7 +138,7 @@ impl Ops<'_> {
             finish_inode(txn, ino, &mut raw, &owner, &[])?;
             // Open first: who finds it in the list and nobody who has it open frees it.
             let file = self.volume.files.open(ino, raw.generation.get());
-            self.volume.orphans.lock().insert(ino.0);
+            self.volume.orphans.note(ino, Reason::Nameless);
             Ok(file)
         })
     }

@@ -9,7 +9,7 @@ use crate::namei::Guarded;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::{Node, Stat, check_name};
-use crate::volume::OPERATION_BLOCKS;
+use crate::volume::{OPERATION_BLOCKS, Reason};
 use myriad_format::Ino;
 use myriad_format::inode::NLINK_MAX;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -50,7 +50,10 @@ impl Ops<'_> {
                 raw.parent = U64::new(parent.0);
                 raw.name_hash = U64::new(name.hash);
                 raw.entry_position = U32::new(position);
-                volume.orphans.lock().remove(&ino.0);
+                volume.orphans.settle(ino, Reason::Nameless);
+                if planted(Bug::UnnamedForgotten) {
+                    volume.orphans.forget(ino);
+                }
             } else if raw.parent.get() == parent.0 && raw.name_hash.get() == name.hash {
                 // The name of its identity, which it had lost, is given to it again, elsewhere in the directory.
                 raw.entry_position = U32::new(position);

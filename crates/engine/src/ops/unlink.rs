@@ -11,7 +11,7 @@ use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::Node;
-use crate::volume::Volume;
+use crate::volume::{Reason, Volume};
 use crate::xattr;
 use myriad_format::extent::FILE_BLOCK_MAX;
 use myriad_format::inode::{RawInode, S_IFREG, fork};
@@ -114,14 +114,14 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
     }
     if volume.files.is_kept(ino, raw.generation.get()) {
         if !planted(Bug::OrphanLeaked) {
-            volume.orphans.lock().insert(ino.0);
+            volume.orphans.note(ino, Reason::Nameless);
         }
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
     if raw.fork_code() == fork::TREE {
         // More extents than fit the inode: perhaps more than one transaction should free.
-        volume.orphans.lock().insert(ino.0);
+        volume.orphans.note(ino, Reason::Nameless);
         inode::write(txn, ino, raw)?;
         set_dead(volume, ino);
         return Ok(Gone::Reclaim(inode::node(ino, raw)));
@@ -154,6 +154,8 @@ fn destroy(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
         free_extents(txn, ino, raw, usize::MAX)?;
     }
     xattr::free(txn, ino, raw)?;
+    // It may be on the list for a flush that was going on.
+    txn.volume().orphans.forget(ino);
     txn.volume().free_inode(txn, ino, raw)
 }
 
@@ -186,13 +188,17 @@ pub(crate) fn free_range(
 
 /// Frees an orphan that nobody has open, in as many transactions as it takes. Nothing to do if somebody else has done
 /// it; the number may be another orphan's by then. Outside the gate.
+///
+/// A file that has a name is on the list because a truncation or a flush of it takes several transactions. Whoever does that ends it;
+/// what a flush has mapped past the size is data that a sync may have answered for. So of such a file something is freed only if an
+/// earlier opening of the volume has left it.
 pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
     let ino = Ino(node.ino);
     let mut gone = None;
     loop {
         let done = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(ino);
-            if !volume.orphans.lock().contains(&ino.0) || volume.files.is_open(ino) {
+            if !volume.orphans.is_listed(ino) || volume.files.is_open(ino) {
                 return Ok(true);
             }
             let mut raw = match inode::read_node(&txn.look, node) {
@@ -200,7 +206,10 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 raw => raw?,
             };
             if raw.nlink.get() > 0 {
-                // A file whose truncation was interrupted, or its flush in parts: it has a name and stays.
+                let is_left = volume.orphans.has(ino, Reason::Found) && !volume.orphans.has(ino, Reason::Ahead);
+                if !is_left && !planted(Bug::AheadReclaimed) {
+                    return Ok(true);
+                }
                 if raw.file_type() != S_IFREG {
                     return Err(Corrupt::Inode { ino, field: "mode of an orphan", value: raw.mode.get().into() }.into());
                 }
@@ -208,7 +217,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 let done = free_range(txn, ino, &mut raw, FileBlock(from), EXTENTS_PER_TXN)?.is_none();
                 inode::write(txn, ino, &raw)?;
                 if done {
-                    volume.orphans.lock().remove(&ino.0);
+                    volume.orphans.settle(ino, Reason::Found);
                 }
                 return Ok(done);
             }
@@ -220,10 +229,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
             // While its number is its own: whoever is given it next must not find this file under it, and may be a file
             // without a name itself, which must stay in the list.
             gone = volume.files.take_dead(ino);
-            volume.orphans.lock().remove(&ino.0);
-            destroy(txn, ino, &mut raw).inspect_err(|_| {
-                volume.orphans.lock().insert(ino.0);
-            })?;
+            destroy(txn, ino, &mut raw)?;
             Ok(true)
         })?;
         if done {
@@ -240,12 +246,11 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
 /// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before. One
 /// that is damaged stays on the list: no reason to keep everybody from the volume.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
-    let orphans: Vec<Ino> = volume.orphans.lock().iter().copied().map(Ino).collect();
-    for ino in orphans {
+    for ino in volume.orphans.numbers().into_iter().map(Ino) {
         let found = || -> Result<Option<Node>> {
             let look = volume.look();
             let _lock = volume.lock_shared(ino);
-            if !volume.orphans.lock().contains(&ino.0) {
+            if !volume.orphans.is_listed(ino) {
                 return Ok(None);
             }
             Ok(Some(inode::node(ino, &inode::read(&look, ino)?)))
@@ -253,7 +258,7 @@ pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
         let reclaimed = found().and_then(|node| node.map_or(Ok(()), |node| reclaim(volume, node)));
         match reclaimed {
             Err(Error::Corrupt(_) | Error::Io { .. }) if volume.check_running().is_ok() => {
-                volume.stuck_orphans.lock().insert(ino.0);
+                volume.orphans.note_stuck(ino);
             }
             other => other?,
         }

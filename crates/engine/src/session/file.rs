@@ -6,7 +6,7 @@ use crate::file::{self, OpenFile};
 use crate::inode;
 use crate::planted::{Bug, planted};
 use crate::types::*;
-use crate::volume::Volume;
+use crate::volume::{Reason, Volume};
 use myriad_format::inode::flag;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -173,7 +173,8 @@ impl Drop for File {
                 volume.files.forget_if_idle(&self.file, volume.epoch.current());
             }
             // If it has no name, nobody opens or names it any more.
-            last && volume.orphans.lock().contains(&self.file.ino.0)
+            last && (volume.orphans.has(self.file.ino, Reason::Nameless)
+                || planted(Bug::AheadReclaimed) && volume.orphans.is_listed(self.file.ino))
         };
         if reclaim {
             // A failure leaves an orphan for the next mount.

@@ -8,7 +8,7 @@ use crate::order::checkpoint::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_format::superblock::{Superblock, seam};
-use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
+use myriad_format::{BlockKind, Corrupt, FsBlock};
 use myriad_log::LogPlace;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -177,9 +177,7 @@ impl Volume {
     /// Whether a file without a name waits for its end. Those that are held keep the volume open, or are left to the
     /// next opening, and so are those that are damaged. The gate is closed.
     fn has_idle_orphans(&self) -> bool {
-        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
-        let stuck = self.stuck_orphans.lock().clone();
-        orphans.into_iter().any(|ino| !stuck.contains(&ino) && !self.files.is_open(Ino(ino)))
+        self.orphans.sound().into_iter().any(|ino| !self.files.is_open(ino))
     }
 
     /// The end of the volume: nobody changes it any more, and no checkpoint comes after this.

@@ -30,6 +30,7 @@ use myriad_format::inode::generation_at;
 use myriad_format::superblock::{Superblock, seam};
 use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace, Reach};
+pub(crate) use orphans::{Orphans, Reason};
 use parking_lot::Condvar;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -82,11 +83,7 @@ pub(crate) struct Volume {
     pub placement: Placement,
     pub names: NameCache,
     pub files: OpenFiles,
-    /// Inodes without a name that live on while somebody has them open, or whose blocks are still being freed; and those with
-    /// blocks past their size, of a truncation that is going on or a flush.
-    pub orphans: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
-    /// Those of them that are too damaged to be freed.
-    pub stuck_orphans: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
+    pub orphans: Orphans,
     /// Blocks of the orphan list as last written, and the list.
     orphan_blocks: Mutex<{ Rank::OrphanList as u8 }, (Vec<FsBlock>, BTreeSet<u64>)>,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
@@ -242,7 +239,7 @@ impl Volume {
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             files: OpenFiles::new(),
-            orphans: Mutex::new(BTreeSet::new()),
+            orphans: Orphans::default(),
             orphan_blocks: Mutex::new((Vec::new(), BTreeSet::new())),
             checkpointer: Mutex::new(checkpointer),
             wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
@@ -255,7 +252,6 @@ impl Volume {
             features: AtomicU64::new(superblock.features_compatible.get()),
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
             stray_blocks: Mutex::new(Vec::new()),
-            stuck_orphans: Mutex::new(BTreeSet::new()),
             high_water: AtomicU32::new(superblock.ag_high_water.get()),
             high_water_lock: Mutex::new(()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),

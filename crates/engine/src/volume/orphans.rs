@@ -1,20 +1,98 @@
-//! The list of orphans on disk: inodes without a name that are open, or whose blocks are still being freed; and files with
-//! a name whose truncation is not finished.
+//! The list of orphans: inodes of which the next opening has something to free if it comes before we are done ourselves.
+//!
+//! On disk it is a list of inode numbers, as of a checkpoint. In memory it also says why each is on it ([`Reason`]), because what
+//! may be done about an inode depends on that, and a file may be on it for several reasons at once: unnamed, and in the middle of a
+//! flush that has mapped blocks past its size. Giving it a name ends the first, not the second.
+//!
+//! Invariants
+//!   1. While a file is on the list for [`Reason::Ahead`], the blocks past the size that its inode has are the file's data. Only the
+//!      flush that put them there, or the next opening, may judge otherwise.
+//!   2. An inode that is freed is on the list for no reason: the number may be another file's a moment later.
+//!
+//! Reasons change with the inode locked exclusively, and inside the gate, so that a checkpoint has the list as of its inodes.
 
 use super::Volume;
 use crate::edit::BlockStore;
 use crate::error::Result;
+use crate::locks::{Mutex, Rank};
 use crate::order::Txn;
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::superblock::{OrphanHeader, Superblock};
-use myriad_format::{BlockKind, Corrupt, FsBlock};
-use std::collections::BTreeSet;
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::little_endian::{U32, U64};
+
+/// Why an inode is on the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Reason {
+    /// It has no name: it lives while somebody has it open, or until all its blocks are freed.
+    Nameless = 1,
+    /// A truncation that takes several transactions has not freed all that lies past the size.
+    Cut = 2,
+    /// A flush that takes several transactions has mapped blocks past the size, which comes with the last one.
+    Ahead = 4,
+    /// It was on the list when the volume was opened: for which of these reasons, the inode has to tell.
+    Found = 8,
+}
+
+/// The list in memory.
+#[derive(Default)]
+pub(crate) struct Orphans {
+    /// Reasons, as a set of bits, by inode number. None is empty.
+    listed: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, u8>>,
+    /// Those of them that are too damaged to be freed.
+    stuck: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
+}
+
+impl Orphans {
+    pub fn note(&self, ino: Ino, reason: Reason) {
+        *self.listed.lock().entry(ino.0).or_default() |= reason as u8;
+    }
+
+    /// This reason holds no longer. Others may.
+    pub fn settle(&self, ino: Ino, reason: Reason) {
+        let mut listed = self.listed.lock();
+        if let Some(reasons) = listed.get_mut(&ino.0) {
+            *reasons &= !(reason as u8);
+            if *reasons == 0 {
+                listed.remove(&ino.0);
+            }
+        }
+    }
+
+    /// The inode is being freed.
+    pub fn forget(&self, ino: Ino) {
+        self.listed.lock().remove(&ino.0);
+    }
+
+    pub fn is_listed(&self, ino: Ino) -> bool {
+        self.listed.lock().contains_key(&ino.0)
+    }
+
+    pub fn has(&self, ino: Ino, reason: Reason) -> bool {
+        self.listed.lock().get(&ino.0).is_some_and(|reasons| reasons & reason as u8 != 0)
+    }
+
+    pub fn numbers(&self) -> BTreeSet<u64> {
+        self.listed.lock().keys().copied().collect()
+    }
+
+    pub fn note_stuck(&self, ino: Ino) {
+        self.stuck.lock().insert(ino.0);
+    }
+
+    /// Those that can be freed, as far as is known.
+    pub fn sound(&self) -> Vec<Ino> {
+        let stuck = self.stuck.lock().clone();
+        self.numbers().difference(&stuck).copied().map(Ino).collect()
+    }
+}
 
 impl Volume {
     /// Blocks that the next checkpoint may need for the list of orphans.
     pub(super) fn orphan_list_blocks(&self) -> usize {
-        self.orphans.lock().len().div_ceil(self.orphans_per_block())
+        self.orphans.listed.lock().len().div_ceil(self.orphans_per_block())
     }
 
     fn orphans_per_block(&self) -> usize {
@@ -23,7 +101,7 @@ impl Volume {
 
     /// Writes the list of orphans if it has changed.
     pub(super) fn write_orphans(&self, txn: &mut Txn<'_>) -> Result<()> {
-        let orphans = self.orphans.lock().clone();
+        let orphans = self.orphans.numbers();
         let mut written = self.orphan_blocks.lock();
         if written.1 == orphans {
             return Ok(());
@@ -81,7 +159,7 @@ impl Volume {
             })??;
             blocks.push(block);
         }
-        *self.orphans.lock() = orphans.clone();
+        *self.orphans.listed.lock() = orphans.iter().map(|&ino| (ino, Reason::Found as u8)).collect();
         *self.orphan_blocks.lock() = (blocks, orphans);
         Ok(())
     }

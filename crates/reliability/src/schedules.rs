@@ -1,0 +1,654 @@
+//! Threads that meet in the same files, in an order that a seed decides (`myriad_engine::schedule`).
+//!
+//! ```text
+//! thread 0   makes, writes, cuts, renames, links its own files    visits files of 1 and 2    syncs
+//! thread 1   the same with its own                                visits files of 0 and 2    syncs
+//! ```
+//!
+//! Each file has one owner, who alone changes it, so its content is known exactly at any time. The others visit it: they open it by
+//! its node, read, keep it open for a while and close it, perhaps as the last. And whoever syncs the volume flushes everybody's files.
+//! Volumes are such that a flush takes several transactions: the smallest cache, a small log, data with checksums or without.
+//!
+//! Looked at is
+//!
+//! - what an owner reads of his files, now and then, and after each sync;
+//! - after each sync, and at moments between two of a thread's steps, what the volume would be after losing power there, with all that
+//!   was written since the last flush and without: the owner's files that have not changed since they were synced are there byte by
+//!   byte, so are the names in his directory, and the check is silent;
+//! - the whole volume, closed and opened again.
+
+use crate::replay;
+use crate::setup::Setup;
+use crate::verdict::{catch, check_silent, quietly};
+use myriad_device::{BlockDevice, DeviceCounters, OverlayDevice, WriteRequest};
+use myriad_engine::schedule::{self, Turns};
+use myriad_engine::{AllocateMode, Cred, Errno, Error, File, Fs, Node, OpenOptions, RenameMode, Session};
+use myriad_sim::pattern;
+use myriad_sim::rng::Rng;
+use myriad_sim::shrink;
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Files of each thread.
+const FILES: usize = 3;
+/// The largest file, in blocks. More than twice what one transaction of a flush takes with the smallest cache.
+const BLOCKS_MAX: u64 = 300;
+const STEPS: usize = 50;
+const SHRINK_RUNS: usize = 150;
+
+/// A run, by its seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    pub seed: u64,
+}
+
+/// What a seed decides besides the steps.
+struct Shape {
+    setup: Setup,
+    threads: usize,
+    turns: Turns,
+    /// Files with a name are open for one step at a time, as a mount opens them for one request.
+    brief: bool,
+}
+
+impl Shape {
+    fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut setup = Setup::new(*rng.pick(&[512, 1024, 4096]), 48 << 20);
+        setup.ag_size = Some(8 << 20);
+        setup.data_checksums = rng.percent(60);
+        setup.log_size = Some(*rng.pick(&[1 << 20, 4 << 20]));
+        // The fewest frames that a cache has.
+        setup.options.cache_size = 1 << 20;
+        let threads = 2 + rng.index(3);
+        let one_in = *rng.pick(&[2, 4, 16, 64, 256]);
+        Self { setup, threads, turns: Turns { seed: rng.next_u64(), one_in }, brief: rng.percent(60) }
+    }
+}
+
+/// One step of a thread; `file` is one of its own.
+#[derive(Clone, Copy, Debug)]
+enum Do {
+    /// Makes the file anew; what it was before is removed.
+    Make {
+        file: usize,
+        named: bool,
+    },
+    Write {
+        file: usize,
+        offset: u64,
+        len: usize,
+    },
+    /// Every other block, so many, from `block` on.
+    Scatter {
+        file: usize,
+        block: u64,
+        count: u64,
+    },
+    Truncate {
+        file: usize,
+        size: u64,
+    },
+    Punch {
+        file: usize,
+        offset: u64,
+        len: u64,
+    },
+    /// To another name in its directory or in the common one, or over another of the thread's files.
+    Rename {
+        file: usize,
+        over: Option<usize>,
+        common: bool,
+    },
+    /// Gives a file without a name one.
+    Link {
+        file: usize,
+    },
+    Unlink {
+        file: usize,
+    },
+    Close {
+        file: usize,
+    },
+    Fsync {
+        file: usize,
+    },
+    Sync,
+    /// Everything home, and out of the cache.
+    Settle,
+    /// Opens a file of another thread, and reads there.
+    Visit {
+        thread: usize,
+        file: usize,
+        offset: u64,
+    },
+    Leave,
+    Look {
+        file: usize,
+    },
+    /// What losing power here would leave.
+    PowerCut,
+}
+
+/// A step, and the thread that does it.
+#[derive(Clone, Debug)]
+struct Timed {
+    thread: usize,
+    what: Do,
+}
+
+fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
+    let mut rng = Rng::new(seed ^ 0x5eed);
+    let block = u64::from(shape.setup.block_size);
+    let mut steps = Vec::new();
+    for thread in 0..shape.threads {
+        for file in 0..FILES {
+            steps.push(Timed { thread, what: Do::Make { file, named: file > 0 } });
+        }
+        for _ in 0..STEPS {
+            let file = rng.index(FILES);
+            let end = BLOCKS_MAX * block;
+            let what = match rng.below(100) {
+                0..8 => Do::Make { file, named: rng.percent(60) },
+                8..26 => {
+                    let offset = rng.below(end);
+                    let most = if rng.percent(50) { end - offset } else { (4 * block).min(end - offset) };
+                    Do::Write { file, offset, len: 1 + rng.below(most) as usize }
+                }
+                26..36 => Do::Scatter { file, block: rng.below(BLOCKS_MAX / 2), count: 1 + rng.below(BLOCKS_MAX / 4) },
+                36..41 => Do::Truncate { file, size: if rng.percent(30) { 0 } else { rng.below(end) } },
+                41..44 => Do::Punch { file, offset: rng.below(end), len: 1 + rng.below(end / 2) },
+                44..50 => {
+                    let over = rng.percent(40).then(|| rng.index(FILES)).filter(|&over| over != file);
+                    Do::Rename { file, over, common: rng.percent(40) }
+                }
+                50..55 => Do::Link { file },
+                55..57 => Do::Unlink { file },
+                57..60 => Do::Close { file },
+                60..67 => Do::Fsync { file },
+                67..73 => Do::Sync,
+                73..75 => Do::Settle,
+                75..87 => {
+                    let thread = (thread + 1 + rng.index(shape.threads - 1)) % shape.threads;
+                    Do::Visit { thread, file, offset: rng.below(end) }
+                }
+                87..93 => Do::Leave,
+                93..97 => Do::Look { file },
+                _ => Do::PowerCut,
+            };
+            steps.push(Timed { thread, what });
+        }
+    }
+    steps
+}
+
+/// A device that knows what it had at its last flush, and at each request of which another thread may go on.
+struct Medium {
+    inner: OverlayDevice,
+    durable: Mutex<OverlayDevice>,
+}
+
+impl Medium {
+    fn new(base: Arc<dyn BlockDevice>) -> Self {
+        let inner = OverlayDevice::new(base);
+        let durable = Mutex::new(inner.fork());
+        Self { inner, durable }
+    }
+
+    /// What losing power now may leave: all that was written, and only what was flushed.
+    fn after_power_cut(&self) -> [OverlayDevice; 2] {
+        [self.inner.fork(), self.durable.lock().expect("no panic under it").fork()]
+    }
+}
+
+impl BlockDevice for Medium {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        schedule::pause();
+        self.inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        schedule::pause();
+        self.inner.write(offset, buf)
+    }
+    fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
+        schedule::pause();
+        self.inner.write_many(writes)
+    }
+    fn flush(&self) -> io::Result<()> {
+        schedule::pause();
+        self.inner.flush()?;
+        *self.durable.lock().expect("no panic under it") = self.inner.fork();
+        Ok(())
+    }
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+/// What all threads share.
+struct Table<'a> {
+    medium: &'a Medium,
+    setup: &'a Setup,
+    /// Nodes of everybody's files, for visitors.
+    nodes: Mutex<Vec<Option<Node>>>,
+    /// Somebody has found something: the others need not go on.
+    over: AtomicBool,
+    /// Power losses looked at.
+    states: &'a AtomicU64,
+}
+
+/// A file as its owner knows it.
+struct Owned {
+    handle: Option<File>,
+    node: Node,
+    path: Option<String>,
+    bytes: Vec<u8>,
+    /// Nothing of it has changed since it was synced.
+    synced: bool,
+}
+
+struct Worker<'a> {
+    thread: usize,
+    table: &'a Table<'a>,
+    session: Session,
+    files: Vec<Option<Owned>>,
+    visiting: Option<File>,
+    /// Writes and names so far.
+    count: u32,
+    /// Names were made, changed or removed since the last sync.
+    names_changed: bool,
+}
+
+const COMMON: &str = "common";
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+impl Worker<'_> {
+    fn dir(&self) -> String {
+        format!("t{}", self.thread)
+    }
+
+    fn new_path(&mut self, common: bool) -> String {
+        self.count += 1;
+        let dir = if common { COMMON.into() } else { self.dir() };
+        format!("{dir}/{}-{}", self.thread, self.count)
+    }
+
+    /// The owner's file, open.
+    fn open(&mut self, file: usize) -> Result<Option<&mut Owned>, String> {
+        let Some(owned) = &mut self.files[file] else { return Ok(None) };
+        if owned.handle.is_none() {
+            let options = OpenOptions::READ_WRITE;
+            owned.handle = Some(self.session.open_node(owned.node, options).map_err(|e| format!("open: {e}"))?);
+        }
+        Ok(Some(owned))
+    }
+
+    fn run(&mut self, what: Do) -> Result<(), String> {
+        match what {
+            Do::Make { file, named } => self.make(file, named),
+            Do::Write { file, offset, len } => self.write(file, offset, len),
+            Do::Scatter { file, block, count } => {
+                let size = u64::from(self.table.setup.block_size);
+                let last = (block + 2 * count).min(BLOCKS_MAX);
+                (block..last).step_by(2).try_for_each(|block| self.write(file, block * size, size as usize))
+            }
+            Do::Truncate { file, size } => {
+                let Some(owned) = self.open(file)? else { return Ok(()) };
+                owned.synced = false;
+                owned.handle().truncate(size).map_err(text)?;
+                owned.bytes.resize(size as usize, 0);
+                Ok(())
+            }
+            Do::Punch { file, offset, len } => {
+                let Some(owned) = self.open(file)? else { return Ok(()) };
+                owned.synced = false;
+                owned.handle().allocate(AllocateMode::Punch, offset, len).map_err(text)?;
+                let size = owned.bytes.len() as u64;
+                owned.bytes[offset.min(size) as usize..(offset + len).min(size) as usize].fill(0);
+                Ok(())
+            }
+            Do::Rename { file, over, common } => self.rename(file, over, common),
+            Do::Link { file } => {
+                let path = self.new_path(false);
+                let session = self.session.fs().session(Cred::root());
+                let Some(owned) = self.open(file)? else { return Ok(()) };
+                if owned.path.is_none() && owned.handle().stat().map_err(text)?.nlink == 0 {
+                    session.link_file(owned.handle(), &path).map_err(|error| format!("link: {error}"))?;
+                    owned.path = Some(path);
+                    owned.synced = false;
+                    self.names_changed = true;
+                }
+                Ok(())
+            }
+            Do::Unlink { file } => {
+                let Some(owned) = &mut self.files[file] else { return Ok(()) };
+                let Some(path) = owned.path.take() else { return Ok(()) };
+                self.session.unlink(&path).map_err(text)?;
+                self.names_changed = true;
+                // Without a handle it is gone, and one that lost its name gets no other.
+                self.forget(file);
+                Ok(())
+            }
+            Do::Close { file } => {
+                let Some(owned) = &mut self.files[file] else { return Ok(()) };
+                owned.handle = None;
+                if owned.path.is_none() {
+                    self.forget(file);
+                }
+                Ok(())
+            }
+            Do::Fsync { file } => {
+                let Some(owned) = self.open(file)? else { return Ok(()) };
+                owned.handle().sync().map_err(text)?;
+                owned.synced = true;
+                self.names_changed = false;
+                self.look(file)?;
+                self.power_cut()
+            }
+            Do::Sync => {
+                self.session.fs().sync().map_err(text)?;
+                self.files.iter_mut().flatten().for_each(|owned| owned.synced = true);
+                self.names_changed = false;
+                (0..FILES).try_for_each(|file| self.look(file))?;
+                self.power_cut()
+            }
+            Do::Settle => self.session.fs().drop_caches().map_err(text),
+            Do::Visit { thread, file, offset } => {
+                let node = self.table.nodes.lock().expect("no panic under it")[thread * FILES + file];
+                let Some(node) = node else { return Ok(()) };
+                self.visiting = match self.session.open_node(node, OpenOptions::READ) {
+                    Ok(file) => Some(file),
+                    Err(Error::Refused(Errno::STALE)) => return Ok(()),
+                    Err(error) => return Err(format!("visit: {error}")),
+                };
+                let mut bytes = [0; 600];
+                let visited = self.visiting.as_ref().expect("just opened");
+                visited.read_at(&mut bytes, offset).map(drop).map_err(|error| format!("visit: {error}"))
+            }
+            Do::Leave => {
+                self.visiting = None;
+                Ok(())
+            }
+            Do::Look { file } => self.look(file),
+            Do::PowerCut => self.power_cut(),
+        }
+    }
+
+    fn forget(&mut self, file: usize) {
+        self.files[file] = None;
+        self.table.nodes.lock().expect("no panic under it")[self.thread * FILES + file] = None;
+    }
+
+    fn make(&mut self, file: usize, named: bool) -> Result<(), String> {
+        self.run(Do::Unlink { file })?;
+        self.forget(file);
+        let (handle, path) = if named {
+            let path = self.new_path(false);
+            let options = OpenOptions { create: true, exclusive: true, mode: 0o600, ..OpenOptions::READ_WRITE };
+            self.names_changed = true;
+            (self.session.open(&path, options).map_err(text)?, Some(path))
+        } else {
+            (self.session.open_tmpfile(&self.dir(), 0o600).map_err(text)?, None)
+        };
+        let node = handle.node();
+        self.files[file] = Some(Owned { handle: Some(handle), node, path, bytes: Vec::new(), synced: false });
+        self.table.nodes.lock().expect("no panic under it")[self.thread * FILES + file] = Some(node);
+        Ok(())
+    }
+
+    fn write(&mut self, file: usize, offset: u64, len: usize) -> Result<(), String> {
+        self.count += 1;
+        let bytes = pattern::bytes((self.thread as u32) << 24 | self.count, offset, len);
+        let Some(owned) = self.open(file)? else { return Ok(()) };
+        owned.synced = false;
+        let written = owned.handle().write_at(&bytes, offset).map_err(|error| format!("write: {error}"))?;
+        if written != len {
+            return Err(format!("{written} of {len} bytes were written"));
+        }
+        let end = offset as usize + len;
+        owned.bytes.resize(owned.bytes.len().max(end), 0);
+        owned.bytes[offset as usize..end].copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn rename(&mut self, file: usize, over: Option<usize>, common: bool) -> Result<(), String> {
+        let over = over.and_then(|over| Some((over, self.files[over].as_ref()?.path.clone()?)));
+        let target = match &over {
+            Some((_, path)) => path.clone(),
+            None => self.new_path(common),
+        };
+        let Some(owned) = &mut self.files[file] else { return Ok(()) };
+        let Some(source) = owned.path.replace(target.clone()) else {
+            owned.path = None;
+            return Ok(());
+        };
+        owned.synced = false;
+        self.names_changed = true;
+        self.session.rename(&source, &target, RenameMode::Replace).map_err(|error| format!("rename: {error}"))?;
+        if let Some((over, _)) = over {
+            self.forget(over);
+        }
+        Ok(())
+    }
+
+    /// What the owner reads is what he has written.
+    fn look(&mut self, file: usize) -> Result<(), String> {
+        let Some(owned) = self.open(file)? else { return Ok(()) };
+        let what = format!("file {file}, {:?}", owned.path);
+        let size = owned.handle().stat().map_err(text)?.size;
+        let mut found = vec![0xee; owned.bytes.len() + 1];
+        let count = owned.handle().read_at(&mut found, 0).map_err(|error| format!("{what}: {error}"))?;
+        compare(&what, size, &found[..count], &owned.bytes)
+    }
+
+    /// Loses power now, in thought.
+    fn power_cut(&self) -> Result<(), String> {
+        schedule::undisturbed(|| {
+            for (device, left) in self.table.medium.after_power_cut().into_iter().zip(["all", "what was flushed"]) {
+                self.after(Arc::new(device)).map_err(|error| format!("after power loss that left {left}: {error}"))?;
+                self.table.states.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    fn after(&self, device: Arc<OverlayDevice>) -> Result<(), String> {
+        let fs = self.table.setup.open(device.clone()).map_err(text)?;
+        self.compare_with(&fs, false)?;
+        fs.close().map_err(text)?;
+        check_silent(&device.into())
+    }
+
+    /// What must be there of this thread's: `all`, or what was synced.
+    fn compare_with(&self, fs: &Fs, all: bool) -> Result<(), String> {
+        let session = fs.session(Cred::root());
+        for owned in self.files.iter().flatten().filter(|owned| all || owned.synced) {
+            let Some(path) = &owned.path else { continue };
+            let told = |error: Error| format!("{path}: {error}");
+            let file = session.open(path, OpenOptions::READ).map_err(told)?;
+            let mut found = vec![0xee; owned.bytes.len() + 1];
+            let count = file.read_at(&mut found, 0).map_err(told)?;
+            compare(path, file.stat().map_err(told)?.size, &found[..count], &owned.bytes)?;
+        }
+        if self.names_changed && !all {
+            return Ok(());
+        }
+        let prefix = format!("{}-", self.thread);
+        let mut found = BTreeSet::new();
+        for dir in [self.dir(), COMMON.into()] {
+            for entry in session.read_dir(&dir).map_err(text)? {
+                let name = String::from_utf8_lossy(&entry.map_err(text)?.name).into_owned();
+                if name.starts_with(&prefix) {
+                    found.insert(format!("{dir}/{name}"));
+                }
+            }
+        }
+        let expected: BTreeSet<String> = self.files.iter().flatten().filter_map(|owned| owned.path.clone()).collect();
+        if found == expected { Ok(()) } else { Err(format!("names {found:?} instead of {expected:?}")) }
+    }
+}
+
+impl Owned {
+    fn handle(&self) -> &File {
+        self.handle.as_ref().expect("opened")
+    }
+}
+
+fn compare(what: &str, size: u64, found: &[u8], expected: &[u8]) -> Result<(), String> {
+    if size != expected.len() as u64 {
+        return Err(format!("{what}: {size} bytes instead of {}", expected.len()));
+    }
+    if found.len() != expected.len() {
+        return Err(format!("{what}: {} of {} bytes were read", found.len(), expected.len()));
+    }
+    match found.iter().zip(expected).position(|(found, expected)| found != expected) {
+        None => Ok(()),
+        Some(at) => Err(format!("{what}: byte {at} of {size} is {:#x} instead of {:#x}", found[at], expected[at])),
+    }
+}
+
+/// Has all these meet, `threads` meetings at a time, until one fails or `is_over`. What failed.
+pub fn meet_all(
+    seeds: Range<u64>,
+    threads: usize,
+    states: &AtomicU64,
+    is_over: impl Fn() -> bool + Sync,
+) -> Option<String> {
+    let next = AtomicU64::new(seeds.start);
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || is_over() {
+                        return;
+                    }
+                    if let Err(message) = (Meeting { seed }).run(states) {
+                        next.store(seeds.end, Ordering::Relaxed);
+                        failure.lock().expect("no panic under it").get_or_insert(message);
+                    }
+                }
+            });
+        }
+    });
+    failure.into_inner().expect("no panic under it")
+}
+
+impl Meeting {
+    pub fn name(&self) -> String {
+        format!("meeting/{}", self.seed)
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Some(Self { seed: name.strip_prefix("meeting/")?.parse().ok()? })
+    }
+
+    /// Has the threads of this seed meet; a failure comes with the fewest steps that still fail, and the line that replays it.
+    pub fn run(&self, states: &AtomicU64) -> Result<(), String> {
+        let shape = Shape::of(self.seed);
+        let all = script(self.seed, &shape);
+        let Err(message) = catch(|| meet(&shape, &all, states)) else { return Ok(()) };
+        let again = |steps: &[Timed]| catch(|| meet(&shape, steps, &AtomicU64::new(0)));
+        let small = quietly(|| shrink::shrink(&all, SHRINK_RUNS, |steps| again(steps).is_err()));
+        let last = quietly(|| again(&small)).err().unwrap_or_else(|| "does not fail each time".into());
+        let Setup { block_size, log_size, data_checksums, .. } = shape.setup;
+        let steps: String =
+            small.iter().map(|timed| format!("    thread {}: {:?}\n", timed.thread, timed.what)).collect();
+        Err(format!(
+            "{message}\n{}\n{:?}, blocks of {block_size}, log {log_size:?}, checksums {data_checksums}; \
+             shrunk to {} steps: {last}\n{steps}",
+            replay::line(&self.name()),
+            shape.turns,
+            small.len(),
+        ))
+    }
+}
+
+fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String> {
+    let medium = Arc::new(Medium::new(Arc::new(shape.setup.format())));
+    let fs = shape.setup.open(medium.clone()).map_err(text)?;
+    let root = fs.session(Cred::root());
+    root.mkdir(COMMON, 0o777).map_err(text)?;
+    let table = Table {
+        medium: &medium,
+        setup: &shape.setup,
+        nodes: Mutex::new(vec![None; shape.threads * FILES]),
+        over: AtomicBool::new(false),
+        states,
+    };
+    let mut workers = Vec::new();
+    for thread in 0..shape.threads {
+        root.mkdir(&format!("t{thread}"), 0o777).map_err(text)?;
+        workers.push(Worker {
+            thread,
+            table: &table,
+            session: fs.session(Cred::root()),
+            files: (0..FILES).map(|_| None).collect(),
+            visiting: None,
+            count: 0,
+            names_changed: true,
+        });
+    }
+    fs.sync().map_err(text)?;
+    let failures = Mutex::new(Vec::new());
+    let jobs = workers.iter_mut().map(|worker| {
+        let failures = &failures;
+        Box::new(move || {
+            let thread = worker.thread;
+            for Timed { what, .. } in steps.iter().filter(|timed| timed.thread == thread) {
+                schedule::pause();
+                if worker.table.over.load(Ordering::Relaxed) {
+                    return;
+                }
+                if let Err(message) = catch(|| worker.run(*what)) {
+                    worker.table.over.store(true, Ordering::Relaxed);
+                    failures.lock().expect("no panic under it").push(format!("thread {thread}, {what:?}: {message}"));
+                    return;
+                }
+                if shape.brief {
+                    worker.visiting = None;
+                    let named = worker.files.iter_mut().flatten().filter(|owned| owned.path.is_some());
+                    named.for_each(|owned| owned.handle = None);
+                }
+            }
+        }) as Box<dyn FnOnce() + Send>
+    });
+    schedule::run(shape.turns, jobs.collect());
+    if let Some(failure) = failures.into_inner().expect("no panic under it").into_iter().next() {
+        return Err(failure);
+    }
+    for worker in &mut workers {
+        worker.visiting = None;
+        worker.files.iter_mut().flatten().for_each(|owned| owned.handle = None);
+        worker.files.iter_mut().for_each(|owned| drop(owned.take_if(|owned| owned.path.is_none())));
+    }
+    drop(root);
+    for worker in &workers {
+        worker.compare_with(&fs, true).map_err(|error| format!("at the end: {error}"))?;
+    }
+    // The workers' sessions may stay: it is the handles that keep a volume from being closed.
+    fs.close().map_err(|error| format!("close: {error}"))?;
+    let left: Arc<dyn BlockDevice> = Arc::new(medium.inner.fork());
+    check_silent(&left.clone().into())?;
+    let fs = shape.setup.open(left).map_err(text)?;
+    workers
+        .iter()
+        .try_for_each(|worker| worker.compare_with(&fs, true))
+        .map_err(|error| format!("opened again: {error}"))
+}

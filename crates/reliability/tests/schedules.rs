@@ -1,0 +1,22 @@
+//! Threads that meet in the same files, in orders drawn from seeds.
+
+use myriad_reliability::schedules::meet_all;
+use myriad_sim::rng;
+use std::sync::atomic::AtomicU64;
+
+#[test]
+fn threads_that_meet_in_files_lose_nothing() {
+    let first = rng::seed_or(1);
+    let runs = if rng::number("MYRIAD_SEED").is_some() {
+        1
+    } else if rng::is_long() {
+        20_000
+    } else {
+        120
+    };
+    let states = AtomicU64::new(0);
+    if let Some(message) = meet_all(first..first + runs, 2, &states, || false) {
+        panic!("{message}");
+    }
+    println!("{runs} meetings, {} states after power loss", states.into_inner());
+}
