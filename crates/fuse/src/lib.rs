@@ -45,7 +45,7 @@ pub use unmount::{How, clear_mount_point, real_path, unmount};
 pub use wire::{InHeader, InitIn};
 
 use mount_point::MountPoint;
-use myriad_engine::Fs;
+use myriad_engine::{Cred, Fs};
 use negotiate::{Agreement, Wishes, negotiate};
 use service::Service;
 use std::io::{self, Write};
@@ -60,7 +60,9 @@ use zerocopy::IntoBytes;
 pub fn mount(fs: Fs, mount_point: &Path, mut options: Options) -> Result<Mount, MountError> {
     options.read_only |= fs.info().read_only;
     let log = options.request_log.take();
-    let connection = Connection::new(mount_point, &options, fs.has_acls())?;
+    let owner = options.uid.or_else(|| fs.session(Cred::root()).stat("/").ok().map(|root| root.uid));
+    let owns_root = owner == Some(rustix::process::geteuid().as_raw());
+    let connection = Connection::new(mount_point, &options, fs.has_acls(), owns_root)?;
     let Connection { mount_point, transport, notifier, agreement } = connection;
     let service = VolumeService::new(fs, &options, agreement, notifier, transport.name());
     service.recorder().set_log(log);
@@ -181,13 +183,13 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(path: &Path, options: &Options, has_acls: bool) -> Result<Self, MountError> {
+    fn new(path: &Path, options: &Options, has_acls: bool, owns_root: bool) -> Result<Self, MountError> {
         let queues = match options.transport {
             TransportChoice::Ring => Some(Queues::build().map_err(MountError::Ring)?),
             TransportChoice::Auto => Queues::build().ok(),
             TransportChoice::Classic => None,
         };
-        let wishes = Wishes::new(options, has_acls, queues.is_some());
+        let wishes = Wishes::new(options, has_acls, owns_root, queues.is_some());
         let (mount_point, device) = MountPoint::mount(path, options)?;
         let start = || {
             let agreement = shake_hands(&device, wishes)?;

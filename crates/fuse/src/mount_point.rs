@@ -172,10 +172,16 @@ impl KernelOptions {
                 words.push(word.clone());
             }
         }
-        // With a mount for user 0 alone there is nobody to refuse anything; not checking saves a GETATTR of the directory
-        // after each change of it.
+        // Also for user 0 alone: the kernel lets in whoever has its numbers, and looks neither at the one that file servers
+        // set (setfsuid(2)) nor at capabilities.
         let only_root = rustix::process::geteuid().is_root() && !options.allow_other;
-        let default_permissions = options.default_permissions && !only_root;
+        if options.unchecked && !only_root {
+            return Err(MountError::Option {
+                option: "unchecked".into(),
+                reason: "is for what user 0 mounts without allow_other".into(),
+            });
+        }
+        let default_permissions = options.default_permissions && !options.unchecked;
         Ok(Self { flags, words, allow_other: options.allow_other, default_permissions })
     }
 

@@ -22,12 +22,18 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    pub fn new(options: &Options, has_acls: bool, ring: bool) -> Self {
+    /// `owns_root`: who mounts owns the root, as it is shown.
+    pub fn new(options: &Options, has_acls: bool, owns_root: bool, ring: bool) -> Self {
+        // For each inode the kernel asks whether there is one when somebody else than its owner uses it, and for the root of
+        // a mount, of which it keeps no answer, every time: who mounts for himself does not notice.
+        let cost_little = owns_root && !options.allow_other;
+        let acl_by_default = options.default_permissions && !options.unchecked && cost_little;
         Self {
             // The kernel opens by itself only what needs no answer to OPEN: direct I/O does, and permissions that it is
             // not to check.
             no_open: options.no_open && !options.direct_io && options.default_permissions,
-            acl: (options.acl || has_acls) && !options.no_xattr,
+            // With them the kernel checks permissions, whatever else was wanted.
+            acl: (has_acls || options.acl.unwrap_or(acl_by_default)) && !options.no_xattr,
             writeback: options.writeback && !options.direct_io,
             ring,
         }
@@ -147,6 +153,22 @@ mod tests {
         let (_, agreement) = negotiate(&theirs, Wishes { no_open: false, ..wishes() });
         assert!(!agreement.no_open && agreement.atomic_truncate);
         let options = Options { direct_io: true, ..Options::default() };
-        assert!(!Wishes::new(&options, false, false).no_open);
+        assert!(!Wishes::new(&options, false, true, false).no_open);
+    }
+
+    #[test]
+    fn access_control_lists_are_for_who_is_checked_by_the_kernel_and_mounts_for_himself() {
+        let acl = |options: Options, has_acls| Wishes::new(&options, has_acls, true, false).acl;
+        let default = Options::default;
+        assert!(acl(default(), false));
+        assert!(!Wishes::new(&default(), false, false, false).acl);
+        assert!(!acl(Options { allow_other: true, ..default() }, false));
+        for options in [Options { unchecked: true, ..default() }, Options { default_permissions: false, ..default() }] {
+            assert!(!acl(Options { acl: None, ..options }, false));
+        }
+        assert!(acl(Options { default_permissions: false, acl: Some(true), ..default() }, false));
+        for (has_acls, no_xattr, expected) in [(false, false, false), (true, false, true), (true, true, false)] {
+            assert_eq!(acl(Options { acl: Some(false), no_xattr, ..default() }, has_acls), expected);
+        }
     }
 }

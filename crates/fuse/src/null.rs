@@ -280,7 +280,7 @@ impl Service for Null {
 /// Mounts a server that does nothing.
 pub fn mount_null(mount_point: &Path, mut options: Options) -> Result<NullMount, MountError> {
     let log = options.request_log.take();
-    let Connection { mount_point, transport, agreement, .. } = Connection::new(mount_point, &options, false)?;
+    let Connection { mount_point, transport, agreement, .. } = Connection::new(mount_point, &options, false, true)?;
     let timeout_secs = options.entry_timeout.as_secs();
     let service = Null { tree: Mutex::new(Tree::new()), agreement, timeout_secs, recorder: Recorder::default() };
     service.recorder.set_log(log);

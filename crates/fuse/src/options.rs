@@ -14,6 +14,10 @@ pub struct Options {
     /// The kernel checks permissions by the attributes it has; no request is sent for it. Without it (and without `acl`) names
     /// are asked for at each step of a path, whatever `entry_timeout` says.
     pub default_permissions: bool,
+    /// Whoever the kernel lets in may do everything: what user 0 mounts without `allow_other` alone. Saves a GETATTR of the
+    /// directory after each change of it, with kernels that ask. Processes of user 0 with another number for files
+    /// (setfsuid(2)), or without capabilities, have all its rights then.
+    pub unchecked: bool,
     /// Show every file as owned by this user.
     pub uid: Option<u32>,
     /// Show every file as owned by this group.
@@ -41,8 +45,10 @@ pub struct Options {
     pub writeback: bool,
     /// Reads and writes bypass the kernel's page cache. Opens are asked for then.
     pub direct_io: bool,
-    /// Serve access control lists though the volume holds none yet.
-    pub acl: bool,
+    /// Serve access control lists though the volume holds none yet: costs a GETXATTR for each inode that somebody else than its
+    /// owner uses, and at each path through a root of somebody else's. `None`: if the kernel checks permissions, and who mounts
+    /// owns the root and shares the mount with nobody.
+    pub acl: Option<bool>,
     /// `nosuid`, `nodev`, `noexec`, `noatime` and the like: handed to the kernel. `sync` and `dirsync` are carried out here as
     /// well, and access times by the engine.
     pub kernel_options: Vec<String>,
@@ -87,6 +93,7 @@ impl Default for Options {
             read_only: false,
             allow_other: false,
             default_permissions: true,
+            unchecked: false,
             uid: None,
             gid: None,
             umask: None,
@@ -100,7 +107,7 @@ impl Default for Options {
             no_xattr: false,
             writeback: false,
             direct_io: false,
-            acl: false,
+            acl: None,
             kernel_options: Vec::new(),
             request_log: None,
             stats_dir: true,

@@ -21,7 +21,7 @@ fn run(test: &str, mount: &Mounted, runs: u64, count: usize) {
 #[test]
 fn as_most_mount_it() {
     skip_without_mounts!();
-    let mount = mounted_with(Options { acl: true, ..Options::default() });
+    let mount = mounted_with(Options { acl: Some(true), ..Options::default() });
     run("as_most_mount_it", &mount, 6, 1000);
     mount.unmount();
 }
@@ -29,7 +29,7 @@ fn as_most_mount_it() {
 #[test]
 fn with_opens_asked_for() {
     skip_without_mounts!();
-    let mount = mounted_with(Options { acl: true, no_open: false, ..Options::default() });
+    let mount = mounted_with(Options { acl: Some(true), no_open: false, ..Options::default() });
     run("with_opens_asked_for", &mount, 3, 1000);
     mount.unmount();
 }
@@ -38,8 +38,11 @@ fn with_opens_asked_for() {
 fn blocks_of_512_bytes() {
     skip_without_mounts!();
     let mkfs = MkfsOptions { block_size: 512, ..MkfsOptions::default() };
-    let mount =
-        Mounted::new(&mkfs, MountOptions::default(), Options { acl: true, allow_other: true, ..Options::default() });
+    let mount = Mounted::new(
+        &mkfs,
+        MountOptions::default(),
+        Options { acl: Some(true), allow_other: true, ..Options::default() },
+    );
     run("blocks_of_512_bytes", &mount, 3, 1000);
     mount.unmount();
 }

@@ -150,7 +150,9 @@ fn extended_attributes() {
     unix::removexattr(&path, "user.a").unwrap();
     assert_eq!(unix::getxattr(&path, "user.a", &mut buf), Err(Errno::NODATA));
     // An ACL would change the mode behind the kernel's back, unless it was told to look.
+    let mount = mount.remount(Options { acl: Some(false), ..Options::default() });
     let acl = [2u32.to_le_bytes().to_vec()].concat();
+    let path = mount.path("file");
     assert_eq!(unix::setxattr(&path, "system.posix_acl_access", &acl, XattrFlags::empty()), Err(Errno::OPNOTSUPP));
     // Refused altogether, they are asked for once.
     let mount = mount.remount(Options { no_xattr: true, ..Options::default() });
@@ -675,12 +677,13 @@ fn permissions_are_the_kernels_or_the_engines() {
 #[test]
 fn what_need_not_be_asked_is_not_asked() {
     skip_without_mounts!();
-    // For all users, the kernel asks for a directory's mode after each change of the directory; for user 0 alone, it
-    // checks nothing. A file's capabilities are asked for at its first write.
-    for (allow_other, no_xattr, attributes, capabilities) in
-        [(true, false, 3, 1), (false, false, 0, 1), (false, true, 0, 0)]
+    // The kernel asks for a directory's mode after each change of the directory, or from Linux 7 on does not; if nobody is
+    // checked it never does. A file's capabilities are asked for at its first write. Access control lists are not asked
+    // for where the owner is the one who works.
+    for (allow_other, unchecked, no_xattr, attributes, capabilities) in
+        [(true, false, false, 3, 1), (false, false, false, 3, 1), (false, true, false, 0, 1), (false, true, true, 0, 0)]
     {
-        let options = Options { allow_other, no_xattr, ..Options::default() };
+        let options = Options { allow_other, unchecked, no_xattr, ..Options::default() };
         let mount = Mounted::new(&MkfsOptions::default(), MountOptions::default(), options);
         fs::create_dir(mount.path("dir")).unwrap();
         fs::write(mount.path("dir/first"), b"x").unwrap();
@@ -710,6 +713,45 @@ fn what_need_not_be_asked_is_not_asked() {
             mount.handle().stats().nodes < 10
         });
         assert!(forgotten, "{}", mount.handle().stats().nodes);
+        mount.unmount();
+    }
+}
+
+/// Access control lists cost who is not the owner a request for each inode that he uses, and for a mount's root, which the
+/// kernel keeps none of, one each time: they are served unasked to who owns the root and shares it with nobody.
+#[test]
+fn access_control_lists_are_asked_for_by_strangers() {
+    skip_without_mounts!();
+    let give = |mount: &Mounted, path: &str, user| {
+        unix::chown(mount.path(path), Some(unix::Uid::from_raw(user)), None).unwrap();
+    };
+    for (allow_other, acl, strangers_root, files, again) in [
+        (false, None, false, 11, 0),
+        (false, None, true, 0, 0),
+        (true, None, false, 0, 0),
+        (false, Some(false), false, 0, 0),
+        (true, Some(true), false, 11, 0),
+        (true, Some(true), true, 21, 10),
+    ] {
+        let options = || Options { allow_other, acl, ..Options::default() };
+        let mount = Mounted::new(&MkfsOptions::default(), MountOptions::default(), options());
+        fs::create_dir(mount.path("dir")).unwrap();
+        for i in 0..10 {
+            fs::write(mount.path(&format!("dir/{i}")), b"content").unwrap();
+        }
+        let mount = mount.remount(options());
+        let open = |mount: &Mounted| {
+            let before = mount.requests("GETXATTR");
+            assert!((0..10).all(|i| File::open(mount.path(&format!("dir/{i}"))).is_ok()));
+            mount.requests("GETXATTR") - before
+        };
+        assert_eq!(open(&mount), 0, "the owner");
+        (0..10).for_each(|i| give(&mount, &format!("dir/{i}"), 1000));
+        give(&mount, "dir", 1000);
+        give(&mount, "", if strangers_root { 1000 } else { 0 });
+        let mount = mount.remount(options());
+        let said = format!("allow_other {allow_other}, acl {acl:?}, a stranger's root {strangers_root}");
+        assert_eq!((open(&mount), open(&mount)), (files, again), "{said}");
         mount.unmount();
     }
 }

@@ -75,7 +75,7 @@ impl Drop for FewFiles {
 }
 
 fn ring() -> Options {
-    Options { transport: TransportChoice::Ring, acl: true, ..Options::default() }
+    Options { transport: TransportChoice::Ring, acl: Some(true), ..Options::default() }
 }
 
 #[test]

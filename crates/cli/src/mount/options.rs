@@ -150,6 +150,11 @@ const GROUPS: &[Group] = &[
             word("nodefault_permissions", "the daemon checks permissions, and is asked for every name", |s, _| {
                 put(&mut s.fuse.default_permissions, false)
             }),
+            word(
+                "unchecked",
+                "nobody checks permissions: for a mount that only processes of user 0 with all their rights use",
+                |s, _| put(&mut s.fuse.unchecked, true),
+            ),
             valued("uid", "USER", "show all files as this user's", |s, v| {
                 set(&mut s.fuse.uid, owner::parse_user(v).map(Some))
             }),
@@ -188,7 +193,16 @@ const GROUPS: &[Group] = &[
             word("open", "the daemon is asked at each open", |s, _| put(&mut s.fuse.no_open, false)),
             word("xattr", "extended attributes, the default", |s, _| put(&mut s.fuse.no_xattr, false)),
             word("noxattr", "no extended attributes: fewer requests", |s, _| put(&mut s.fuse.no_xattr, true)),
-            word("acl", "access control lists though the volume holds none yet", |s, _| put(&mut s.fuse.acl, true)),
+            word(
+                "acl",
+                "access control lists, the default where the root's owner mounts without allow_other, and where there are some",
+                |s, _| put(&mut s.fuse.acl, Some(true)),
+            ),
+            word(
+                "noacl",
+                "none on a volume that holds none: fewer requests by who is not the owner of what he uses",
+                |s, _| put(&mut s.fuse.acl, Some(false)),
+            ),
             word(
                 "writeback",
                 "the kernel gathers writes and sends them at close: faster, but a full volume shows only then",
@@ -423,7 +437,14 @@ mod tests {
         assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));
         assert_eq!((settings.offset, settings.size_limit), (1 << 20, Some(2 << 30)));
         let fuse = &settings.fuse;
-        assert!(fuse.read_only && fuse.allow_other && fuse.acl && fuse.writeback && fuse.direct_io && fuse.no_xattr);
+        assert!(
+            fuse.read_only
+                && fuse.allow_other
+                && fuse.acl == Some(true)
+                && fuse.writeback
+                && fuse.direct_io
+                && fuse.no_xattr
+        );
         assert!(!fuse.default_permissions && !fuse.no_open && !fuse.beside && !fuse.stats_dir);
         assert_eq!((fuse.uid, fuse.gid, fuse.umask), (Some(7), Some(8), Some(0o22)));
         assert_eq!((fuse.threads, &*fuse.source), (3, "x"));

@@ -1,0 +1,326 @@
+//! What other users, and a user 0 that has given rights up, may do through a mount: the same as on ext4, which does the same
+//! things where it can be mounted.
+//!
+//! A script in Python is the other users: it forks, takes their numbers, and says how each call went.
+
+mod common;
+
+use common::{Mounted, mounted_with};
+use myriad_engine::{MkfsOptions, MountOptions};
+use myriad_fuse::Options;
+use rustix::mount::UnmountFlags;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const PRELUDE: &str = r#"
+import ctypes, errno, fcntl, mmap, os, platform, stat, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+os.chdir(sys.argv[1])
+os.umask(0o022)
+WORD = struct.calcsize('l')
+GETFLAGS, SETFLAGS = 2 << 30 | WORD << 16 | ord('f') << 8 | 1, 1 << 30 | WORD << 16 | ord('f') << 8 | 2
+IMMUTABLE, APPEND = 0x10, 0x20
+O_PATH_EMPTY = 0x1000
+def say(what, do):
+    try: answer = do()
+    except OSError as error: answer = errno.errorcode[error.errno]
+    print(what, answer, flush=True)
+def child(do):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            do()
+            code = 0
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+def user(uid, do, groups=()):
+    def run():
+        os.setgroups(groups)
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        do()
+    child(run)
+def guest(uid, do, groups=()):
+    "As a file server does: real, effective and saved numbers stay 0."
+    def run():
+        os.setgroups(groups)
+        libc.setfsgid(uid)
+        libc.setfsuid(uid)
+        do()
+    child(run)
+def weak(do):
+    "User 0 without capabilities."
+    def run():
+        head = struct.pack('=II', 0x20080522, 0)
+        assert libc.capset(head, bytes(24)) == 0
+        do()
+    child(run)
+def mode(path):
+    "Asked for alone, as stat -c %a does: the kernel answers of what it has."
+    buf = ctypes.create_string_buffer(256)
+    at, path, flag = (path, b'', 0x1000) if isinstance(path, int) else (-100, path.encode(), 0)
+    checked(libc.statx(at, path, flag, 2, buf))
+    return oct(struct.unpack_from('H', buf, 28)[0] & 0o7777)
+def opens(path, flags):
+    def do():
+        os.close(os.open(path, flags))
+        return 'opened'
+    return do
+def write(path, data, flags=os.O_WRONLY):
+    fd = os.open(path, flags)
+    try: return os.write(fd, data)
+    finally: os.close(fd)
+def read(path):
+    with open(path, 'rb') as file: return file.read()
+def make(path, data=b'content', bits=0o644, owner=0):
+    with open(path, 'wb') as file: file.write(data)
+    os.chown(path, owner, owner)
+    os.chmod(path, bits)
+def flags(path, value):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        # Of those that are there, which may be the file system's own, none goes but these.
+        there, = struct.unpack('l', fcntl.ioctl(fd, GETFLAGS, bytes(WORD)))
+        fcntl.ioctl(fd, SETFLAGS, struct.pack('l', there & ~(IMMUTABLE | APPEND) | value))
+    finally: os.close(fd)
+def checked(answer):
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return answer
+"#;
+
+/// Returns from the test where no script can be run.
+macro_rules! skip_without_python {
+    () => {
+        skip_without_mounts!();
+        if let Err(error) = Command::new("python3").arg("--version").output() {
+            println!("skipped: python3: {error}");
+            return;
+        }
+    };
+}
+
+/// What a script says of a directory.
+fn said(script: &str, directory: &Path) -> String {
+    let output =
+        Command::new("python3").arg("-c").arg([PRELUDE, script].concat()).arg(directory).output().expect("python3");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// ext4 in a file, for as long as this lives.
+struct Ext4 {
+    folder: TempDir,
+}
+
+impl Ext4 {
+    /// `None`, and a line that says why, where it cannot be had.
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        let root = folder.path().join("mount");
+        fs::create_dir(&root).unwrap();
+        let run = |command: &mut Command| match command.output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        let made = run(Command::new("mkfs.ext4").arg("-qF").arg(&image));
+        let why = made.or_else(|| run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).args([&image, &root])));
+        if let Some(why) = why {
+            println!("not compared with ext4: {why}");
+            return None;
+        }
+        Some(Self { folder })
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("mount")
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        // The loop device goes with its last user.
+        let _ = rustix::mount::unmount(self.root(), UnmountFlags::DETACH);
+    }
+}
+
+/// The script says this on ext4, and on a mount with each of these options.
+fn same_as_ext4(script: &str, expected: &str, mounts: impl IntoIterator<Item = (&'static str, Mounted)>) {
+    let expected: String = expected.lines().map(|line| line.trim().to_owned() + "\n").collect();
+    if let Some(ext4) = Ext4::new() {
+        assert_eq!(said(script, &ext4.root()), expected, "ext4");
+    }
+    all_say(script, &expected, mounts);
+}
+
+/// The script says this on each mount.
+fn all_say(script: &str, expected: &str, mounts: impl IntoIterator<Item = (&'static str, Mounted)>) {
+    let mut differences = String::new();
+    for (name, mount) in mounts {
+        let answers = said(script, &mount.root());
+        let pairs = answers.lines().zip(expected.lines()).filter(|(answer, expected)| answer != expected);
+        for (answer, expected) in pairs {
+            differences += &format!("{name}: {answer}, not {expected}\n");
+        }
+        if answers.lines().count() != expected.lines().count() {
+            differences += &format!("{name}: {answers}");
+        }
+        mount.unmount();
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+/// For user 0 alone.
+fn for_root(options: Options) -> Mounted {
+    Mounted::new(&MkfsOptions::default(), MountOptions::default(), options)
+}
+
+/// The kernel lets in whoever has real, effective and saved numbers 0; what file servers set is another one, and on a mount for
+/// user 0 alone nobody looked at it, nor at the capabilities of user 0.
+#[test]
+fn guests_of_user_0_have_their_own_rights() {
+    skip_without_python!();
+    let script = r"
+make('secret', bits=0o600)
+os.mkdir('closed', 0o700)
+make('closed/open', bits=0o666)
+make('script', b'#!/bin/sh\n', 0o744)
+os.mkdir('shared'); os.chmod('shared', 0o1777)
+make('shared/theirs')
+fd = os.open('closed', os.O_RDONLY)
+def attempt():
+    say('read', lambda: read('secret'))
+    say('write', lambda: write('secret', b'!'))
+    say('search', lambda: os.stat('closed/open').st_size)
+    say('list', lambda: os.listdir('closed'))
+    say('by descriptor', lambda: os.close(os.open('open', os.O_RDWR, dir_fd=fd)))
+    say('make', lambda: os.mkdir('new'))
+    say('remove', lambda: os.unlink('secret'))
+    say('remove from sticky', lambda: os.unlink('shared/theirs'))
+    say('mode', lambda: os.chmod('secret', 0o666))
+    say('own', lambda: os.chown('secret', 1000, 1000))
+    say('times', lambda: os.utime('secret', (1, 1)))
+    say('cut', lambda: os.truncate('secret', 0))
+    say('access', lambda: os.access('secret', os.R_OK, effective_ids=True))
+    say('flags', lambda: flags('script', APPEND))
+    say('make own', lambda: write('shared/own', b'x', os.O_CREAT | os.O_WRONLY))
+    say('owner', lambda: os.stat('shared/own').st_uid)
+# What the kernel has seen user 0 use it still has.
+read('secret'), read('closed/open'), os.listdir('closed')
+guest(1000, attempt)
+";
+    let expected = "read EACCES
+        write EACCES
+        search EACCES
+        list EACCES
+        by descriptor EACCES
+        make EACCES
+        remove EACCES
+        remove from sticky EPERM
+        mode EPERM
+        own EPERM
+        times EPERM
+        cut EACCES
+        access False
+        flags EPERM
+        make own 1
+        owner 1000";
+    same_as_ext4(script, expected, [("for user 0", for_root(Options::default()))]);
+    let script = r"
+make('secret', bits=0o600, owner=1000)
+os.mkdir('closed', 0o700); os.chown('closed', 1000, 1000)
+make('closed/open', bits=0o666)
+make('own')
+def attempt():
+    say('read', lambda: read('secret'))
+    say('write', lambda: write('secret', b'!'))
+    say('search', lambda: os.stat('closed/open').st_size)
+    say('mode', lambda: os.chmod('secret', 0o666))
+    say('own', lambda: os.chown('own', 1000, 1000))
+    say('flags', lambda: flags('own', APPEND))
+    say('make', lambda: os.mkdir('new'))
+read('secret'), read('closed/open')
+weak(attempt)
+";
+    let expected = "read EACCES
+        write EACCES
+        search EACCES
+        mode EPERM
+        own EPERM
+        flags EPERM
+        make None";
+    same_as_ext4(script, expected, [("for user 0", for_root(Options::default()))]);
+}
+
+/// Setting one was refused on a volume that had none yet: `cp -a`, `rsync -A`, `setfacl` failed on a fresh mount.
+#[test]
+fn access_control_lists_work_on_a_volume_without_any() {
+    skip_without_python!();
+    let script = r"
+ANY = 0xffffffff
+def acl(*entries): return struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *entry) for entry in entries)
+ACCESS, DEFAULT = 'system.posix_acl_access', 'system.posix_acl_default'
+make('file', bits=0o600)
+say('none', lambda: os.getxattr('file', ACCESS))
+guest(1000, lambda: say('before', lambda: read('file')))
+os.setxattr('file', ACCESS, acl((1, 6, ANY), (2, 4, 1000), (4, 0, ANY), (8, 6, 1002), (16, 6, ANY), (32, 0, ANY)))
+say('mode', lambda: mode('file'))
+def attempt():
+    say('read', lambda: read('file'))
+    say('write', lambda: write('file', b'!'))
+guest(1000, attempt)
+guest(1001, attempt)
+guest(1003, attempt, [1002])
+os.chmod('file', 0o640)
+guest(1003, attempt, [1002])
+os.mkdir('dir', 0o755)
+os.setxattr('dir', DEFAULT, acl((1, 7, ANY), (2, 6, 1000), (4, 5, ANY), (16, 7, ANY), (32, 0, ANY)))
+make_new = os.open('dir/new', os.O_CREAT | os.O_WRONLY, 0o666)
+say('inherited', lambda: (mode('dir/new'), len(os.getxattr('dir/new', ACCESS))))
+guest(1000, lambda: say('by inheritance', lambda: write('dir/new', b'!')))
+os.mkdir('dir/sub')
+say('passed on', lambda: (mode('dir/sub'), len(os.getxattr('dir/sub', DEFAULT))))
+os.removexattr('file', ACCESS)
+say('removed', lambda: mode('file'))
+guest(1000, attempt)
+guest(1000, lambda: say('guest', lambda: read('dir/new')))
+";
+    let expected = "none ENODATA
+        before EACCES
+        mode 0o660
+        read b'content'
+        write EACCES
+        read EACCES
+        write EACCES
+        read b'content'
+        write 1
+        read b'!ontent'
+        write EACCES
+        inherited ('0o660', 44)
+        by inheritance 1
+        passed on ('0o770', 44)
+        removed 0o640
+        read EACCES
+        write EACCES
+        guest b'!'";
+    let default = Options::default;
+    let for_all = |options| mounted_with(Options { acl: Some(true), ..options });
+    let mounts = [
+        ("for user 0", for_root(default())),
+        ("for user 0, writeback", for_root(Options { writeback: true, ..default() })),
+        ("for user 0, open", for_root(Options { no_open: false, ..default() })),
+        ("for all", for_all(default())),
+        ("for all, direct_io", for_all(Options { direct_io: true, ..default() })),
+    ];
+    same_as_ext4(script, expected, mounts);
+}
