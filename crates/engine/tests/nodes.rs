@@ -2,7 +2,10 @@
 
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::MemoryDevice;
-use myriad_engine::{Clock, Cred, Errno, Error, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions, RenameMode};
+use myriad_engine::{
+    AllocateMode, Clock, Cred, Errno, Error, File, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions,
+    RenameMode, SetAttr,
+};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
@@ -12,6 +15,8 @@ use std::sync::{Arc, Mutex};
 struct Known {
     nodes: Mutex<HashSet<Node>>,
     held: Mutex<Vec<Node>>,
+    /// Told of as changed.
+    changed: Mutex<Vec<Node>>,
 }
 
 impl Keeper for Known {
@@ -21,6 +26,10 @@ impl Keeper for Known {
             self.held.lock().unwrap().push(node);
         }
         known
+    }
+
+    fn mode_changed(&self, node: Node) {
+        self.changed.lock().unwrap().push(node);
     }
 }
 
@@ -123,6 +132,8 @@ impl Keeper for Forgetful {
         let _ = wait.recv_timeout(std::time::Duration::from_millis(200));
         true
     }
+
+    fn mode_changed(&self, _node: Node) {}
 }
 
 /// The file was open only once the keeper had answered. Released before that, it was never released.
@@ -391,4 +402,32 @@ fn opening_and_a_sync_log_nothing() {
     fs.session(Cred::root()).mkdir("directory", 0o755).unwrap();
     fs.sync().unwrap();
     assert!(logged() > 0);
+}
+
+/// Who remembers modes was not told of those that a write changes, and took them for what they had been.
+#[test]
+fn the_keeper_is_told_of_modes_that_change_by_themselves() {
+    let (_, fs, known) = volume();
+    let root = fs.session(Cred::root());
+    let user = fs.session(Cred { uid: 7, gid: 7, groups: vec![], umask: 0 });
+    let told = || std::mem::take(&mut *known.changed.lock().unwrap());
+    for (mode, after) in [(0o6777, 0o777), (0o4766, 0o766), (0o2766, 0o766), (0o777, 0o777)] {
+        let node = root.mknod("/file", 0o100_666, 0).unwrap();
+        let chmod = || root.set_attr_node(node, SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
+        chmod();
+        root.open("/file", OpenOptions::READ_WRITE).unwrap().write_at(b"by user 0", 0).unwrap();
+        assert_eq!((told(), root.stat_node(node).unwrap().mode & 0o7777), (vec![], mode));
+        let changes: [fn(&File); 3] = [
+            |file| drop(file.write_at(b"content", 0).unwrap()),
+            |file| file.truncate(3).unwrap(),
+            |file| file.allocate(AllocateMode::Extend, 0, 10_000).unwrap(),
+        ];
+        for change in changes {
+            chmod();
+            change(&user.open("/file", OpenOptions::READ_WRITE).unwrap());
+            let expected = if mode == after { vec![] } else { vec![node] };
+            assert_eq!((told(), root.stat_node(node).unwrap().mode & 0o7777), (expected, after), "{mode:o}");
+        }
+        root.unlink("/file").unwrap();
+    }
 }

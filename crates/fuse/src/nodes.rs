@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
 /// A shard with room for so few entries stays as it is.
@@ -56,11 +56,20 @@ pub struct Nodes {
     root: Node,
     shards: Box<[Shard]>,
     count: AtomicU64,
+    /// Inodes whose mode the engine has changed by itself; of which the kernel is still to be told.
+    changed: Mutex<Vec<u64>>,
+    has_changed: AtomicBool,
 }
 
 impl Nodes {
     pub fn new(root: Node) -> Self {
-        Self { root, shards: (0..SHARDS).map(|_| Shard::default()).collect(), count: AtomicU64::new(0) }
+        Self {
+            root,
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            count: AtomicU64::new(0),
+            changed: Mutex::default(),
+            has_changed: AtomicBool::new(false),
+        }
     }
 
     fn shard(&self, ino: u64) -> &Shard {
@@ -147,6 +156,16 @@ impl Nodes {
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
+
+    /// Tells of the inodes whose mode the engine has changed by itself. Whoever comes meanwhile waits until that is done: one
+    /// of them may be its own.
+    pub fn tell_changed(&self, tell: impl Fn(u64)) {
+        if self.has_changed.load(Ordering::Acquire) {
+            let mut changed = self.changed.lock();
+            changed.drain(..).for_each(tell);
+            self.has_changed.store(false, Ordering::Release);
+        }
+    }
 }
 
 impl Keeper for Nodes {
@@ -154,6 +173,12 @@ impl Keeper for Nodes {
         let mut shard = self.shard(node.ino()).0.lock();
         let known = shard.get_mut(&node.ino()).filter(|known| known.generation == node.generation());
         known.is_some_and(|known| !std::mem::replace(&mut known.held, true))
+    }
+
+    fn mode_changed(&self, node: Node) {
+        let mut changed = self.changed.lock();
+        changed.push(self.id(node));
+        self.has_changed.store(true, Ordering::Release);
     }
 }
 

@@ -185,6 +185,18 @@ fn for_root(options: Options) -> Mounted {
     Mounted::new(&MkfsOptions::default(), MountOptions::default(), options)
 }
 
+/// A mount as most have it, one that sends OPEN, one that caches writes, one without a cache, and one whose engine checks.
+fn all_kinds() -> [(&'static str, Mounted); 5] {
+    let default = Options::default;
+    [
+        ("default", mounted_with(default())),
+        ("open", mounted_with(Options { no_open: false, ..default() })),
+        ("writeback", mounted_with(Options { writeback: true, ..default() })),
+        ("direct_io", mounted_with(Options { direct_io: true, ..default() })),
+        ("nodefault_permissions", mounted_with(Options { default_permissions: false, ..default() })),
+    ]
+}
+
 /// The kernel lets in whoever has real, effective and saved numbers 0; what file servers set is another one, and on a mount for
 /// user 0 alone nobody looked at it, nor at the capabilities of user 0.
 #[test]
@@ -260,6 +272,49 @@ weak(attempt)
         flags EPERM
         make None";
     same_as_ext4(script, expected, [("for user 0", for_root(Options::default()))]);
+}
+
+/// The kernel kept the mode that a write had changed in the volume, and ran such a file with its owner's rights.
+#[test]
+fn set_id_bits_are_gone_for_the_kernel_too() {
+    skip_without_python!();
+    let script = r"
+def take(what, change):
+    make('file', b'0123456789' * 1000, 0o666, 1000)
+    os.chmod('file', 0o6777)
+    before = mode('file')
+    fd = os.open('file', os.O_RDWR)
+    os.read(fd, 1)
+    def do():
+        change(fd)
+        print(what, before, mode('file'), mode(fd), flush=True)
+    user(1000, do)
+    os.close(fd)
+    print(what, 'later', mode('file'))
+    os.unlink('file')
+def copy(fd):
+    other = os.open('other', os.O_RDONLY)
+    assert os.copy_file_range(other, fd, 100, 0, 0) == 100
+make('other', b'x' * 1000, 0o666, 1000)
+take('write', lambda fd: os.write(fd, b'!'))
+take('append', lambda fd: write('file', b'!', os.O_WRONLY | os.O_APPEND))
+take('cut', lambda fd: os.ftruncate(fd, 5))
+take('truncate', lambda fd: os.truncate('file', 5))
+take('open', lambda fd: os.close(os.open('file', os.O_WRONLY | os.O_TRUNC)))
+take('allocate', lambda fd: os.posix_fallocate(fd, 0, 50000))
+take('punch', lambda fd: checked(libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(4096))))
+take('copy', copy)
+take('own', lambda fd: os.chown('file', 1000, 1000))
+make('kept', bits=0o666, owner=0)
+os.chmod('kept', 0o6777)
+write('kept', b'!')
+print('by user 0', mode('kept'))
+";
+    let kinds = ["write", "append", "cut", "truncate", "open", "allocate", "punch", "copy", "own"];
+    let mut expected: String =
+        kinds.iter().map(|kind| format!("{kind} 0o6777 0o777 0o777\n{kind} later 0o777\n")).collect();
+    expected += "by user 0 0o6777";
+    same_as_ext4(script, &expected, all_kinds());
 }
 
 /// Setting one was refused on a volume that had none yet: `cp -a`, `rsync -A`, `setfacl` failed on a fresh mount.

@@ -347,13 +347,20 @@ pub(super) fn drop_set_id(volume: &Volume, cred: &Cred, file: &OpenFile) -> Resu
     if !needed {
         return Ok(());
     }
-    transact(volume, 0, |txn| {
+    let has_changed = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(file.ino);
         let mut raw = inode::read_node(&txn.look, node)?;
         let guarded = Guarded::new(&txn.look, file.ino, &raw)?;
-        raw.mode = U16::new(perm::mode_after_write(cred, &guarded.subject()));
-        inode::write(txn, file.ino, &raw)
-    })
+        let mode = perm::mode_after_write(cred, &guarded.subject());
+        let has_changed = raw.mode.get() != mode;
+        raw.mode = U16::new(mode);
+        inode::write(txn, file.ino, &raw)?;
+        Ok(has_changed)
+    })?;
+    if has_changed && let Some(keeper) = volume.files.keeper.get() {
+        keeper.mode_changed(node);
+    }
+    Ok(())
 }
 
 /// Flushes the dirty files that nobody is using right now: for whoever needs memory or space while holding a file's data

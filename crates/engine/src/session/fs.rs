@@ -230,4 +230,8 @@ pub trait Keeper: Send + Sync {
     /// which another thread may call before this returns. False, if it does not know it, or holds it already. Called
     /// with the inode locked; must not call the volume.
     fn hold(&self, node: Node) -> bool;
+
+    /// A change of content took set-id bits away, which nobody asked for by name: whoever remembers the mode is told. Called
+    /// before the change returns, with nothing locked.
+    fn mode_changed(&self, node: Node);
 }

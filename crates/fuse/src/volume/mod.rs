@@ -286,6 +286,8 @@ impl Service for VolumeService {
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
         self.note_telling(request);
         let answer = self.dispatch(request, out);
+        // Also of a write that failed half-way.
+        self.nodes.tell_changed(|id| self.notifier.attributes_changed(id));
         if matches!(answer, Answer::Bytes(_)) {
             self.outdate_tellings(request);
         }
