@@ -240,6 +240,15 @@ pub struct OpenOptions {
     pub mode: u16,
 }
 
+/// What a further name may be given to ([`Session::link_with`](crate::Session::link_with)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkRules {
+    /// A file without a name may get its first one.
+    pub unnamed: bool,
+    /// Who does not own the file must be allowed to read and write it, as Linux has it with fs.protected_hardlinks.
+    pub protected: bool,
+}
+
 impl OpenOptions {
     /// To read what is there.
     pub const READ: Self = Self {

@@ -317,6 +317,101 @@ print('by user 0', mode('kept'))
     same_as_ext4(script, &expected, all_kinds());
 }
 
+/// Whoever changes a file's content takes its capabilities, also where the kernel leaves that to the server.
+const CHECKS: &str = r"
+os.mkdir('shared'); os.chmod('shared', 0o1777)
+make('shared/roots', bits=0o644)
+make('shared/all', bits=0o666)
+make('shared/runs', bits=0o666); os.chmod('shared/runs', 0o4666)
+make('shared/own', bits=0o400, owner=1000)
+make('shared/others', bits=0o640, owner=1001)
+os.mkfifo('shared/pipe'); os.chmod('shared/pipe', 0o666)
+make('shared/program', open('/bin/true', 'rb').read(), 0o711)
+make('shared/readable', open('/bin/true', 'rb').read(), 0o644)
+def capable(path):
+    make(path, bits=0o666)
+    os.setxattr(path, 'security.capability', struct.pack('=5I', 0x02000001, 1 << 10, 0, 0, 0))
+def has(path):
+    try: return len(os.getxattr(path, 'security.capability'))
+    except OSError as error: return errno.errorcode[error.errno]
+for name in ['written', 'cut', 'allocated', 'copied', 'roots-own', 'removed']: capable('shared/' + name)
+def through_descriptor():
+    fd = os.open('shared/new', os.O_CREAT | os.O_RDWR, 0o444)
+    os.write(fd, b'0123456789')
+    os.chmod('shared/new', 0)
+    os.ftruncate(fd, 5)
+    return os.fstat(fd).st_size
+def tmpfile():
+    fd = os.open('shared', os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.write(fd, b'unnamed')
+    checked(libc.linkat(-100, b'/proc/self/fd/%d' % fd, -100, b'shared/named', 0x400))
+    return os.fstat(fd).st_nlink
+def run(path):
+    pid = os.fork()
+    if pid == 0:
+        try: os.execv(path, ['program'])
+        except OSError as error: os._exit(error.errno)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def copy():
+    one, two = os.open('shared/all', os.O_RDONLY), os.open('shared/copied', os.O_WRONLY)
+    return os.copy_file_range(one, two, 3)
+def attempt():
+    say('cut through a descriptor', through_descriptor)
+    say('name the unnamed', tmpfile)
+    say('run', lambda: run('shared/program'))
+    say('run what cannot be run', lambda: run('shared/readable'))
+    say('read', lambda: read('shared/program'))
+    say('write', lambda: (write('shared/written', b'!'), has('shared/written')))
+    say('cut', lambda: (os.truncate('shared/cut', 3), has('shared/cut')))
+    say('allocate', lambda: (os.posix_fallocate(os.open('shared/allocated', os.O_WRONLY), 0, 10000), has('shared/allocated')))
+    say('copy', lambda: (copy(), has('shared/copied')))
+    say('take capabilities', lambda: os.removexattr('shared/removed', 'security.capability'))
+    say('give capabilities', lambda: os.setxattr('shared/own', 'security.capability', struct.pack('=5I', 0x02000000, 1, 0, 0, 0)))
+    say('then', lambda: has('shared/removed'))
+    for name in ['roots', 'all', 'runs', 'own', 'others', 'pipe']:
+        say('link ' + name, lambda: os.link('shared/' + name, 'shared/link-' + name))
+    say('elsewhere', lambda: os.link('shared/own', 'own'))
+user(1000, attempt)
+write('shared/roots-own', b'!')
+print('by user 0', has('shared/roots-own'))
+user(1000, lambda: say('link as a member', lambda: os.link('shared/others', 'shared/member')), [1001])
+os.chmod('shared/others', 0o660)
+user(1000, lambda: say('link as a member who may write', lambda: os.link('shared/others', 'shared/member')), [1001])
+";
+
+/// Where the engine checks permissions, it refused what the kernel grants by other rules than the mode's, and missed that the
+/// kernel asks it whose hard links to protect. Without a cache nobody took a file's capabilities away.
+#[test]
+fn rules_beside_the_mode_are_the_same() {
+    skip_without_python!();
+    if fs::read_to_string("/proc/sys/fs/protected_hardlinks").map_or(true, |text| text.trim() != "1") {
+        return println!("skipped: this host protects no hard links");
+    }
+    let expected = "cut through a descriptor 5
+        name the unnamed 1
+        run 0
+        run what cannot be run 13
+        read EACCES
+        write (1, 'ENODATA')
+        cut (None, 'ENODATA')
+        allocate (None, 'ENODATA')
+        copy (3, 'ENODATA')
+        take capabilities EPERM
+        give capabilities EPERM
+        then 20
+        link roots EPERM
+        link all None
+        link runs EPERM
+        link own None
+        link others EPERM
+        link pipe EPERM
+        elsewhere EACCES
+        by user 0 ENODATA
+        link as a member EPERM
+        link as a member who may write None";
+    same_as_ext4(CHECKS, expected, all_kinds());
+}
+
 /// Setting one was refused on a volume that had none yet: `cp -a`, `rsync -A`, `setfacl` failed on a fresh mount.
 #[test]
 fn access_control_lists_work_on_a_volume_without_any() {
@@ -378,4 +473,66 @@ guest(1000, lambda: say('guest', lambda: read('dir/new')))
         ("for all, direct_io", for_all(Options { direct_io: true, ..default() })),
     ];
     same_as_ext4(script, expected, mounts);
+}
+
+/// Who is shown as the owner of all files is that only here: set-id bits go by whose a file is in the volume, where they would
+/// run what he put there with its owner's rights.
+#[test]
+fn who_is_shown_as_the_owner_makes_no_program_of_anothers() {
+    skip_without_python!();
+    let options = |no_open, writeback| Options {
+        uid: Some(1000),
+        gid: Some(1000),
+        allow_other: true,
+        no_open,
+        writeback,
+        ..Options::default()
+    };
+    let plain = || Options { no_open: false, ..Options::default() };
+    for (no_open, writeback) in [(true, false), (false, true)] {
+        let mount = mounted_with(plain());
+        let setup = r"
+os.mkdir('theirs'); os.mkdir('own'); os.chown('own', 1000, 1000)
+for name in ['roots', 'another']: make(name)
+make('own/file', owner=1000)
+for name in ['written', 'mapped', 'cut', 'kept']:
+    make(name)
+    os.chmod(name, 0o6755)
+os.chown('another', 1001, 1001)
+";
+        said(setup, &mount.root());
+        let mount = mount.remount(options(no_open, writeback));
+        let script = r"
+def store():
+    fd = os.open('mapped', os.O_RDWR)
+    with mmap.mmap(fd, 0) as memory:
+        memory[0:1] = b'!'
+        memory.flush()
+def attempt():
+    for name in ['roots', 'another', 'own/file']:
+        say(name, lambda: os.chmod(name, 0o4755))
+        say(name, lambda: (os.chmod(name, 0o2755), mode(name)))
+    say('directory', lambda: (os.chmod('theirs', 0o2755), mode('theirs')))
+    say('made', lambda: os.close(os.open('own/new', os.O_CREAT | os.O_WRONLY, 0o4755)))
+    say('written', lambda: write('written', b'!'))
+    say('mapped', store)
+    say('cut', lambda: os.truncate('cut', 1))
+user(1000, attempt)
+os.sync()
+";
+        let expected = "roots EPERM\nroots (None, '0o755')\nanother EPERM\nanother (None, '0o755')\nown/file None\n\
+            own/file (None, '0o2755')\ndirectory (None, '0o755')\nmade None\nwritten 1\nmapped None\ncut None\n";
+        assert_eq!(said(script, &mount.root()), expected);
+        // As it is for others.
+        let mount = mount.remount(plain());
+        let script = r"
+for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'mapped', 'cut', 'kept']:
+    stat = os.stat(name)
+    print(name, stat.st_uid, oct(stat.st_mode & 0o7777))
+";
+        let expected = "roots 0 0o755\nanother 1001 0o755\nown/file 1000 0o2755\ntheirs 0 0o755\nown/new 1000 0o4755\n\
+            written 0 0o755\nmapped 0 0o755\ncut 0 0o755\nkept 0 0o6755\n";
+        assert_eq!(said(script, &mount.root()), expected, "no_open {no_open}, writeback {writeback}");
+        mount.unmount();
+    }
 }

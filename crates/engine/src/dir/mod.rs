@@ -782,7 +782,7 @@ mod tests {
     use super::*;
     use crate::namei;
     use crate::ops::{NewFile, Ops, transact};
-    use crate::types::{Cred, Node, RenameMode};
+    use crate::types::{Cred, LinkRules, Node, RenameMode};
     use crate::volume::{Volume, testing};
     use myriad_device::MemoryDevice;
     use myriad_format::inode::{S_IFDIR, S_IFREG};
@@ -814,7 +814,7 @@ mod tests {
         let other = ops.make(root, b"other", &new).unwrap().node();
         let name = |i: u32| format!("{i:08}").into_bytes();
         for i in 0..1000 {
-            ops.link(other, dir, &name(i), false).unwrap();
+            ops.link(other, dir, &name(i), LinkRules::default()).unwrap();
         }
         // Of no block two neighbours: each has room, but none for a long name.
         for i in (0..1000).step_by(3) {
@@ -830,7 +830,7 @@ mod tests {
         let used = volume.totals.inodes_used.load(Ordering::Relaxed);
         refused(ops.make(dir, &long, &new).map(drop));
         assert_eq!(volume.totals.inodes_used.load(Ordering::Relaxed), used);
-        refused(ops.link(other, dir, &long, false).map(drop));
+        refused(ops.link(other, dir, &long, LinkRules::default()).map(drop));
         refused(ops.rename((root, b"other"), (dir, &long), RenameMode::Replace, (false, false)));
         // What fits is made still, until nothing does.
         let mut made = 0;

@@ -8,15 +8,15 @@ use crate::inode;
 use crate::namei::Guarded;
 use crate::perm;
 use crate::planted::{Bug, planted};
-use crate::types::{Node, Stat, check_name};
+use crate::types::{LinkRules, Node, Stat, check_name};
 use crate::volume::{OPERATION_BLOCKS, Reason};
 use myriad_format::Ino;
 use myriad_format::inode::NLINK_MAX;
 use zerocopy::little_endian::{I64, U32, U64};
 
 impl Ops<'_> {
-    /// Gives `node` the name `name` in `to`. A file without a name gets its first one only if `unnamed` allows it.
-    pub fn link(&self, node: Node, to: Node, name: &[u8], unnamed: bool) -> Result<Stat> {
+    /// Gives `node` the name `name` in `to`, where `rules` allow it.
+    pub fn link(&self, node: Node, to: Node, name: &[u8], rules: LinkRules) -> Result<Stat> {
         self.volume.counters.bump(Count::links);
         let name = self.name(name);
         let (ino, parent) = (Ino(node.ino), Ino(to.ino));
@@ -29,13 +29,16 @@ impl Ops<'_> {
             if search.hit.is_some() {
                 return Err(Errno::EXIST.into());
             }
-            perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             let mut raw = inode::read_node(&txn.look, node)?;
+            if rules.protected {
+                perm::check_protected_link(self.cred, &Guarded::new(&txn.look, ino, &raw)?.subject())?;
+            }
+            perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             perm::check_link(&Guarded::new(&txn.look, ino, &raw)?.subject())?;
             if raw.is_dir() {
                 return Err(Errno::PERM.into());
             }
-            if raw.nlink.get() == 0 && !unnamed {
+            if raw.nlink.get() == 0 && !rules.unnamed {
                 return Err(Errno::NOENT.into());
             }
             if inode::is_gone(volume, ino, &raw) {

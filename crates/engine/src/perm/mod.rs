@@ -137,6 +137,17 @@ pub fn check_link(subject: &Subject<'_>) -> Result<(), Errno> {
     check_changeable(subject)
 }
 
+/// Whether who does not own a file may give it a further name on a host that protects hard links (may_linkat,
+/// safe_hardlink_source): a regular file that he may read and write, and that runs with nobody's rights. EPERM.
+pub fn check_protected_link(cred: &Cred, subject: &Subject<'_>) -> Result<(), Errno> {
+    let runs_as_group = subject.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+    let is_safe = subject.is_regular()
+        && subject.mode & S_ISUID == 0
+        && !runs_as_group
+        && may_access(cred, subject, READ | WRITE).is_ok();
+    if is_safe || subject.is_owned_by(cred) { Ok(()) } else { Err(Errno::PERM) }
+}
+
 /// EPERM for immutable and append-only inodes.
 pub fn check_changeable(subject: &Subject<'_>) -> Result<(), Errno> {
     if subject.has_flag(flag::IMMUTABLE | flag::APPEND) { Err(Errno::PERM) } else { Ok(()) }
@@ -328,6 +339,26 @@ mod tests {
 
     fn file(mode: u16) -> Subject<'static> {
         Subject { mode, uid: OWNER, gid: GROUP, flags: 0, access_acl: None }
+    }
+
+    #[test]
+    fn who_owns_a_file_or_might_copy_it_links_it() {
+        let (owner, member, other, root) = (cred(OWNER, 1), cred(1, GROUP), cred(1, 1), cred(0, 0));
+        // (mode, links by a member, by others)
+        let table = [
+            (S_IFREG | 0o666, true, true),
+            (S_IFREG | 0o664, true, false),
+            (S_IFREG | 0o644, false, false),
+            (S_IFREG | 0o4666, false, false),
+            (S_IFREG | 0o2676, false, false),
+            (S_IFREG | 0o2666, true, true),
+            (S_IFLNK | 0o777, false, false),
+        ];
+        for (mode, by_member, by_other) in table {
+            let links = |cred| check_protected_link(cred, &file(mode)).is_ok();
+            let found = [links(&owner), links(&root), links(&member), links(&other)];
+            assert_eq!(found, [true, true, by_member, by_other], "{mode:o}");
+        }
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Session {
         self.by_path(|ops| {
             let node = self.resolve_node(source.as_path_bytes(), false)?;
             let place = self.new_name(target.as_path_bytes(), Errno::EXIST, false)?;
-            ops.link(node, place.parent, &place.name, false).map(|_| ())
+            ops.link(node, place.parent, &place.name, LinkRules::default()).map(|_| ())
         })
     }
 
@@ -138,7 +138,7 @@ impl Session {
         self.by_path(|ops| {
             let place = self.new_name(path.as_path_bytes(), Errno::EXIST, false)?;
             let linkable = file.file.linkable.load(Ordering::Acquire);
-            ops.link(file.node(), place.parent, &place.name, linkable)?;
+            ops.link(file.node(), place.parent, &place.name, LinkRules { unnamed: linkable, protected: false })?;
             // Once named, it is like any other file: gone when its last name and its last handle are.
             file.file.linkable.store(false, Ordering::Release);
             Ok(())
@@ -242,7 +242,12 @@ impl Session {
     /// may get one ([`Fs::session_checked`](super::Fs::session_checked)).
     pub fn link_at(&self, node: Node, parent: Node, name: &[u8]) -> Result<Stat> {
         // A kernel that checks permissions also knows which of its unnamed files may get a name.
-        self.ops().link(node, parent, name, self.checked)
+        self.link_with(node, parent, name, LinkRules { unnamed: self.checked, protected: false })
+    }
+
+    /// As [`Session::link_at`], by rules of the caller.
+    pub fn link_with(&self, node: Node, parent: Node, name: &[u8], rules: LinkRules) -> Result<Stat> {
+        self.ops().link(node, parent, name, rules)
     }
 
     /// As [`Session::unlink`], in a directory.

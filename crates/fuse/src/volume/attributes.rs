@@ -1,5 +1,6 @@
 //! Requests about attributes: stat, chmod and their kin, extended attributes, flags, totals.
 
+use super::caller::groups_of;
 use super::{Reply, VolumeService, errno, join_time, split_time};
 use crate::service::put;
 use crate::wire::{self, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx};
@@ -13,6 +14,12 @@ const FLAG_PAIRS: [(u32, u32); 4] = [(1, 0x10), (2, 0x20), (4, 0x40), (8, 0x80)]
 const SUPER_USERS: u32 = 1 | 2;
 /// The same in `struct fsxattr`.
 const XFLAG_PAIRS: [(u32, u32); 4] = [(1, 0x08), (2, 0x10), (4, 0x80), (8, 0x40)];
+
+const SET_USER_ID: u16 = 0o4000;
+const SET_GROUP_ID: u16 = 0o2000;
+
+/// The attribute that gives a program capabilities.
+pub(super) const CAPABILITIES: &[u8] = b"security.capability";
 
 /// Flags of one kind as flags of the other; EOPNOTSUPP for one that has no counterpart.
 fn convert_flags(flags: u32, pairs: impl Iterator<Item = (u32, u32)>) -> Result<u32, Errno> {
@@ -72,8 +79,9 @@ impl VolumeService {
             (true, true) => Some(SetTime::Now),
             (true, false) => Some(SetTime::At(join_time(sec, nsec))),
         };
+        let mode = has(fattr::MODE).then_some(args.mode as u16 & 0o7777);
         let attr = SetAttr {
-            mode: has(fattr::MODE).then_some(args.mode as u16 & 0o7777),
+            mode: mode.map(|mode| self.mode_for(header, node, mode)).transpose()?,
             uid: has(fattr::UID).then_some(args.uid),
             gid: has(fattr::GID).then_some(args.gid),
             size: has(fattr::SIZE).then_some(args.size),
@@ -81,7 +89,9 @@ impl VolumeService {
             mtime: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
             flags: None,
         };
-        let session = if !self.settings.default_permissions {
+        // Through a descriptor that may write, whatever the mode says by now.
+        let is_allowed = args.valid & fattr::FH != 0 && SetAttr { size: None, ..attr } == SetAttr::default();
+        let session = if !self.settings.default_permissions && !(is_allowed && attr.size.is_some()) {
             self.session(header)
         } else if attr.size.is_some() {
             self.writer(header, has(fattr::KILL_SUIDGID), self.group_matters(node)?)
@@ -96,6 +106,25 @@ impl VolumeService {
         let stat = session.set_attr_node(node, attr).map_err(errno)?;
         self.changed_file(node)?;
         put(out, &self.attr_out(&stat))
+    }
+
+    /// The mode that somebody may give a file, who need be its owner only as it is shown. Set-id bits go by whose it is in the
+    /// volume, where they would count: EPERM for set-user-ID; set-group-ID goes silently, as from who is not in the group.
+    fn mode_for(&self, header: &InHeader, node: Node, mode: u16) -> Result<u16, Errno> {
+        if !self.is_shown_as_anothers() || header.uid == 0 || mode & (SET_USER_ID | SET_GROUP_ID) == 0 {
+            return Ok(mode);
+        }
+        let stat = self.kernel.stat_node(node).map_err(errno)?;
+        if mode & SET_USER_ID != 0 && stat.uid != header.uid {
+            return Err(Errno::PERM);
+        }
+        let is_member = header.gid == stat.gid || groups_of(header).contains(&stat.gid);
+        Ok(if is_member { mode } else { mode & !SET_GROUP_ID })
+    }
+
+    /// Whether the owner that the kernel knows need not be whose a file is in the volume.
+    pub(super) fn is_shown_as_anothers(&self) -> bool {
+        self.settings.uid.is_some() || self.settings.gid.is_some()
     }
 
     /// Whether who loses set-id bits depends on membership in the file's group: setgid without group execute.
@@ -190,7 +219,10 @@ impl VolumeService {
     pub(super) fn remove_xattr(&self, header: &InHeader, name: &[u8]) -> Reply {
         self.check_xattr(name)?;
         let node = self.node(header.nodeid)?;
-        self.session(header).remove_xattr_node(node, name).map_err(errno)?;
+        // Whoever removes these on his own account was checked by the kernel in any case; with a change of content, by whom
+        // ever, it does so itself.
+        let session = if name == CAPABILITIES { &self.kernel } else { &self.session(header) };
+        session.remove_xattr_node(node, name).map_err(errno)?;
         self.changed_file(node).map(|()| 0)
     }
 

@@ -69,7 +69,7 @@ impl std::ops::Deref for SessionRef<'_> {
 
 /// Supplementary groups of the process that asks, which requests do not carry. None if it is gone or not to be seen:
 /// then it gets the permissions of its first group.
-fn groups_of(header: &InHeader) -> Vec<u32> {
+pub(super) fn groups_of(header: &InHeader) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid)).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     line.map(|line| line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()).unwrap_or_default()

@@ -1,5 +1,6 @@
 //! Requests about file content. Files are found by their number and opened for each request: no handle outlives one.
 
+use super::attributes::CAPABILITIES;
 use super::{Reply, VolumeService, errno};
 use crate::negotiate::REQUEST_MAX;
 use crate::service::put;
@@ -10,6 +11,9 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 /// Most that one COPY_FILE_RANGE copies: a killed copy ends soon, and others get their turn.
 const COPY_MAX: u64 = 64 << 20;
+
+/// The kernel opens a program to run it (FMODE_EXEC, which open(2) does not take).
+const EXECUTE: u32 = 0x20;
 
 /// Of the kernel's cache; larger ones lose nothing by it.
 const PAGE: u64 = 4096;
@@ -37,6 +41,10 @@ impl VolumeService {
         let session = if self.settings.default_permissions {
             let kills = args.open_flags & OPEN_KILL_SUIDGID != 0;
             self.writer(header, kills, kills && self.group_matters(node)?)
+        } else if args.flags & EXECUTE != 0 {
+            // Who runs a program need not be allowed to read it.
+            self.session(header).access_node(node, 1).map_err(errno)?;
+            self.writer(header, false, false)
         } else {
             self.session(header)
         };
@@ -64,7 +72,9 @@ impl VolumeService {
         let node = self.node(header.nodeid)?;
         let cached = args.write_flags & WRITE_CACHE != 0;
         let flags = OFlags::from_bits_retain(args.flags);
-        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0;
+        // Who wrote what the kernel sends of its cache it does not say. Where files are shown as somebody else's, that may be
+        // one who may not have his content run with their owner's rights.
+        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0 || cached && self.is_shown_as_anothers();
         let session = self.writer(header, kills_set_id, kills_set_id && self.group_matters(node)?);
         // What the kernel writes back from its cache it wrote there as somebody who might, but for inode flags. The place
         // is the kernel's in any case: it sends pieces of a long write at the same time, and who appends may say for one
@@ -82,6 +92,10 @@ impl VolumeService {
         } else {
             file.write_placed(data, args.offset).map_err(errno)?
         };
+        // The kernel removes them itself where it caches what is written.
+        if self.settings.direct_io && self.kernel.get_xattr_node(node, CAPABILITIES).is_ok() {
+            self.kernel.remove_xattr_node(node, CAPABILITIES).map_err(errno)?;
+        }
         // Here, and not with the write: who appends elsewhere is not to wait for it.
         if sync {
             file.sync().map_err(errno)?;

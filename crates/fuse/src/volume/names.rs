@@ -3,7 +3,7 @@
 use super::{Reply, VolumeService, device_of, errno, special};
 use crate::service::put;
 use crate::wire::{CreateIn, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, ROOT, fopen};
-use myriad_engine::{Errno, RenameMode, SetAttr, Stat};
+use myriad_engine::{Errno, LinkRules, RenameMode, SetAttr, Stat};
 use rustix::fs::{OFlags, RenameFlags};
 
 impl VolumeService {
@@ -82,7 +82,11 @@ impl VolumeService {
 
     pub(super) fn link(&self, header: &InHeader, node: u64, name: &[u8], out: &mut [u8]) -> Reply {
         let (node, parent) = (self.node(node)?, self.node(header.nodeid)?);
-        let stat = self.session(header).link_at(node, parent, name).map_err(errno)?;
+        // Which of its unnamed files may get a name the kernel knows in any case. Whose hard links it protects it asks of
+        // permissions that it was told not to check.
+        let protected = !self.settings.default_permissions && protects_hard_links();
+        let rules = LinkRules { unnamed: true, protected };
+        let stat = self.session(header).link_with(node, parent, name, rules).map_err(errno)?;
         self.tell(&stat, out)
     }
 
@@ -164,4 +168,9 @@ impl VolumeService {
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | if self.settings.direct_io { direct } else { 0 };
         OpenOut { fh: 0, open_flags, backing_id: 0 }
     }
+}
+
+/// As the host is set up now.
+fn protects_hard_links() -> bool {
+    std::fs::read_to_string("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.trim() != "0")
 }
