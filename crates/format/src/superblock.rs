@@ -131,7 +131,10 @@ pub mod feature {
     pub const COMPATIBLE_XATTR: u64 = 1 << 0;
     /// Compatible: some file has a POSIX ACL.
     pub const COMPATIBLE_ACL: u64 = 1 << 1;
-    pub const COMPATIBLE_KNOWN: u64 = COMPATIBLE_XATTR | COMPATIBLE_ACL;
+    /// Compatible: some file has been immutable or append-only (a mount may not open files unasked). Volumes on which earlier
+    /// versions flagged files may lack it.
+    pub const COMPATIBLE_FLAGGED: u64 = 1 << 2;
+    pub const COMPATIBLE_KNOWN: u64 = COMPATIBLE_XATTR | COMPATIBLE_ACL | COMPATIBLE_FLAGGED;
     /// Read-only compatible: file data has checksums, in a table at the start of each group.
     pub const READ_ONLY_DATA_CHECKSUMS: u64 = 1 << 0;
     pub const READ_ONLY_KNOWN: u64 = READ_ONLY_DATA_CHECKSUMS;

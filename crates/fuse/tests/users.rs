@@ -412,6 +412,76 @@ fn rules_beside_the_mode_are_the_same() {
     same_as_ext4(CHECKS, expected, all_kinds());
 }
 
+/// Flagged files could be opened for writing where the kernel opens by itself; only the write was refused.
+#[test]
+fn flagged_files_are_refused_at_the_opening() {
+    skip_without_python!();
+    let setup = r"
+make('frozen'); make('grows', b'x' * 5000)
+flags('frozen', IMMUTABLE); flags('grows', APPEND)
+";
+    let attempt = r"
+for name in ['frozen', 'grows']:
+    for word in ['RDONLY', 'WRONLY', 'RDWR', 'WRONLY APPEND', 'RDWR APPEND', 'WRONLY TRUNC', 'WRONLY APPEND TRUNC', 'WRONLY CREAT', 'WRONLY APPEND CREAT']:
+        say(name + ' ' + word, opens(name, sum(getattr(os, 'O_' + flag) for flag in word.split())))
+fd = os.open('grows', os.O_WRONLY | os.O_APPEND)
+def allocate(how, offset, length):
+    return lambda: checked(libc.fallocate(fd, how, ctypes.c_long(offset), ctypes.c_long(length))) or os.fstat(fd).st_size
+say('allocate past the end', allocate(0, 5000, 5000))
+say('allocate inside', allocate(0, 0, 5000))
+say('allocate and keep the size', allocate(1, 0, 50000))
+say('punch', allocate(3, 0, 4096))
+say('zero', allocate(16, 0, 4096))
+say('append', lambda: (os.write(fd, b'end'), os.fstat(fd).st_size))
+say('as it was', lambda: read('grows') == b'x' * 5000 + bytes(5000) + b'end')
+say('cut', lambda: os.ftruncate(fd, 0))
+make('other')
+say('other', lambda: write('other', b'!'))
+";
+    let mut expected = String::new();
+    for (name, refused) in [("frozen", &["WRONLY APPEND", "RDWR APPEND", "WRONLY APPEND CREAT"][..]), ("grows", &[])] {
+        for word in ["RDONLY", "WRONLY", "RDWR", "WRONLY APPEND", "RDWR APPEND", "WRONLY TRUNC", "WRONLY APPEND TRUNC"]
+            .into_iter()
+            .chain(["WRONLY CREAT", "WRONLY APPEND CREAT"])
+        {
+            let appends = word.contains("APPEND") && !word.contains("TRUNC");
+            let is_opened = word == "RDONLY" || appends && !refused.contains(&word);
+            expected += &format!("{name} {word} {}\n", if is_opened { "opened" } else { "EPERM" });
+        }
+    }
+    expected += "allocate past the end 10000
+        allocate inside 10000
+        allocate and keep the size 10000
+        punch EPERM
+        zero EPERM
+        append (3, 10003)
+        as it was True
+        cut EPERM
+        other 1";
+    // The next mount knows that there are some.
+    let again = |options: fn() -> Options| {
+        let mount = mounted_with(options());
+        said(setup, &mount.root());
+        let mount = mount.remount(options());
+        // Who looks at figures first does not have files opened unasked.
+        let _ = fs::read(mount.path(".myriad/stats"));
+        mount
+    };
+    let mounts = [
+        ("default", again(Options::default)),
+        ("open", again(|| Options { no_open: false, ..Options::default() })),
+        ("writeback", again(|| Options { writeback: true, ..Options::default() })),
+        ("direct_io", again(|| Options { direct_io: true, ..Options::default() })),
+        ("nodefault_permissions", again(|| Options { default_permissions: false, ..Options::default() })),
+    ];
+    let expected: String = expected.lines().map(|line| line.trim().to_owned() + "\n").collect();
+    if let Some(ext4) = Ext4::new() {
+        said(setup, &ext4.root());
+        assert_eq!(said(attempt, &ext4.root()), expected, "ext4");
+    }
+    all_say(attempt, &expected, mounts);
+}
+
 /// Setting one was refused on a volume that had none yet: `cp -a`, `rsync -A`, `setfacl` failed on a fresh mount.
 #[test]
 fn access_control_lists_work_on_a_volume_without_any() {

@@ -120,7 +120,11 @@ impl Facts {
 
     fn features(&self) -> Vec<String> {
         let raw = &self.superblock;
-        let known = [(feature::COMPATIBLE_XATTR, "xattr"), (feature::COMPATIBLE_ACL, "acl")];
+        let known = [
+            (feature::COMPATIBLE_XATTR, "xattr"),
+            (feature::COMPATIBLE_ACL, "acl"),
+            (feature::COMPATIBLE_FLAGGED, "flagged"),
+        ];
         let compatible = raw.features_compatible.get();
         let mut names: Vec<String> =
             known.iter().filter(|(bit, _)| compatible & bit != 0).map(|(_, name)| (*name).into()).collect();

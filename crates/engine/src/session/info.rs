@@ -21,9 +21,18 @@ impl Fs {
 
     /// Whether some file has had an access control list.
     pub fn has_acls(&self) -> bool {
+        self.has_feature(feature::COMPATIBLE_ACL)
+    }
+
+    /// Whether some file has been immutable or append-only.
+    pub fn has_flagged(&self) -> bool {
+        self.has_feature(feature::COMPATIBLE_FLAGGED)
+    }
+
+    fn has_feature(&self, bit: u64) -> bool {
         let volume = self.volume();
         let bits = volume.superblock.features_compatible.get() | volume.features.load(Ordering::Relaxed);
-        bits & feature::COMPATIBLE_ACL != 0
+        bits & bit != 0
     }
 
     /// Every counter with its name, in a fixed order; the device's own (`device_...`) last.

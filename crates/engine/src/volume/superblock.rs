@@ -45,7 +45,15 @@ impl Volume {
 
     /// Notes that the volume has attributes (and ACLs): a mount may then no longer answer "none" unasked.
     pub fn note_features(&self, acl: bool) {
-        let bits = feature::COMPATIBLE_XATTR | if acl { feature::COMPATIBLE_ACL } else { 0 };
+        self.note_bits(feature::COMPATIBLE_XATTR | if acl { feature::COMPATIBLE_ACL } else { 0 });
+    }
+
+    /// Notes that some file is immutable or append-only: a mount must then see who opens it.
+    pub fn note_flagged(&self) {
+        self.note_bits(feature::COMPATIBLE_FLAGGED);
+    }
+
+    fn note_bits(&self, bits: u64) {
         if self.features.load(Ordering::Relaxed) & bits != bits {
             self.features.fetch_or(bits, Ordering::Relaxed);
         }

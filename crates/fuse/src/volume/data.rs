@@ -24,7 +24,7 @@ const WRITE: OpenOptions = OpenOptions { read: false, write: true, ..READ };
 
 impl VolumeService {
     pub(super) fn open(&self, header: &InHeader, args: &OpenIn, out: &mut [u8]) -> Reply {
-        if self.agreement.no_open {
+        if self.opens_unasked() {
             // The kernel remembers, and opens files by itself from now on.
             return Err(Errno::NOSYS);
         }
@@ -51,6 +51,12 @@ impl VolumeService {
         // Opened for the checks, and closed at once: a file lives by its lookup count.
         session.open_node(node, options).map_err(errno)?;
         put(out, &self.opened())
+    }
+
+    /// Whether the kernel may open files by itself. Immutable and append-only files it does not know: where there may be some,
+    /// it asks, unless it was told before the first one was made that it need not.
+    pub(super) fn opens_unasked(&self) -> bool {
+        self.agreement.no_open && !self.fs.has_flagged()
     }
 
     /// Opened as the kernel has it: permissions were checked then.
@@ -126,7 +132,9 @@ impl VolumeService {
         let node = self.node(header.nodeid)?;
         // Without a flag that says so: set-id bits go unless user 0 asks.
         let session = self.writer(header, header.uid != 0, header.uid != 0 && self.group_matters(node)?);
-        let file = session.open_node(node, WRITE).map_err(errno)?;
+        // What only adds blocks an append-only file takes as well.
+        let append = matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
+        let file = session.open_node(node, OpenOptions { append, ..WRITE }).map_err(errno)?;
         file.allocate(mode, args.offset, args.length).map_err(errno)?;
         self.changed_file(node).map(|()| 0)
     }

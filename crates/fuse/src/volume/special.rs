@@ -107,7 +107,7 @@ impl Special {
             Operation::GetAttr => {
                 put(out, &AttrOut { attr: attr(service, id, content.as_deref()), ..AttrOut::default() })
             }
-            Operation::OpenDir | Operation::Open(_) if service.agreement.no_open && content.is_some() => {
+            Operation::OpenDir | Operation::Open(_) if service.opens_unasked() && content.is_some() => {
                 Err(Errno::NOSYS)
             }
             Operation::OpenDir | Operation::Open(_) => put(out, &OpenOut::default()),
