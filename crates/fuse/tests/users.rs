@@ -606,3 +606,30 @@ for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'ma
         mount.unmount();
     }
 }
+
+/// Each lookup of a file of figures was kept as long as somebody had it open.
+#[test]
+fn figures_are_kept_within_bounds() {
+    skip_without_python!();
+    let mount = mounted_with(Options::default());
+    mount.handle().add_figures("large", |_, _| "x".repeat(100 << 10));
+    let mine = File::open(mount.path(".myriad/large")).unwrap();
+    let script = r"
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+def attempt():
+    fds = [os.open('.myriad/large', os.O_RDONLY) for _ in range(500)]
+    said = []
+    for fd in [fds[0], fds[-1]]:
+        try: said.append(len(os.read(fd, 1 << 20)))
+        except OSError as error: said.append(errno.errorcode[error.errno])
+    print(said)
+user(1000, attempt)
+";
+    assert_eq!(said(script, &mount.root()), "['ESTALE', 102400]\n");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut &mine, &mut text).unwrap();
+    assert_eq!(text.len(), 100 << 10, "what another user does costs nobody else his figures");
+    drop(mine);
+    mount.unmount();
+}

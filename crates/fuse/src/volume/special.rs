@@ -11,7 +11,7 @@ use crate::stats::Stats;
 use crate::wire::{Attr, AttrOut, DirentHeader, EntryOut, OpenOut, Statx, StatxOut, padded};
 use myriad_engine::{Errno, FileType, Fs};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ const FIRST: u64 = 1 << 63;
 /// The contents that the kernel knows, by node number; the directory is `FIRST`.
 pub struct Special {
     next: AtomicU64,
-    contents: Mutex<HashMap<u64, Arc<Content>>>,
+    contents: Mutex<Contents>,
     /// Further files, of who mounted.
     added: RwLock<Vec<(&'static str, Make)>>,
 }
@@ -42,6 +42,42 @@ impl Default for Special {
 struct Content {
     text: Vec<u8>,
     time: std::time::Duration,
+    /// Who looked it up.
+    uid: u32,
+}
+
+/// Bytes of contents that are kept. Whoever may look names up has as many made as he likes, and keeps the kernel from
+/// forgetting them by having them open.
+const KEPT_MAX: usize = 4 << 20;
+
+/// Contents in the order of their making. When they are too much, the oldest goes of the user who has most: to read what is left
+/// of it fails, and others keep theirs.
+#[derive(Default)]
+struct Contents {
+    by_id: BTreeMap<u64, Arc<Content>>,
+    len: usize,
+}
+
+impl Contents {
+    fn insert(&mut self, id: u64, content: Arc<Content>) {
+        self.len += content.text.len();
+        self.by_id.insert(id, content);
+        while self.len > KEPT_MAX && self.by_id.len() > 1 {
+            let mut of_users: HashMap<u32, usize> = HashMap::new();
+            for content in self.by_id.values() {
+                *of_users.entry(content.uid).or_default() += content.text.len();
+            }
+            let most = of_users.into_iter().max_by_key(|(_, len)| *len).map(|(uid, _)| uid);
+            let oldest = self.by_id.iter().find(|(_, content)| Some(content.uid) == most).map(|(id, _)| *id);
+            self.remove(oldest.unwrap_or(id));
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        if let Some(content) = self.by_id.remove(&id) {
+            self.len -= content.text.len();
+        }
+    }
 }
 
 impl Special {
@@ -64,10 +100,10 @@ impl Special {
 
     /// The kernel knows a content no more. It is told of each once, so one FORGET is all.
     pub fn forget(&self, id: u64, _lookups: u64) {
-        self.contents.lock().remove(&id);
+        self.contents.lock().remove(id);
     }
 
-    fn make(&self, service: &VolumeService, name: &[u8]) -> Option<(u64, Arc<Content>)> {
+    fn make(&self, service: &VolumeService, uid: u32, name: &[u8]) -> Option<(u64, Arc<Content>)> {
         let text = match name {
             b"stats" => service.stats().to_text(),
             b"counters" => {
@@ -84,7 +120,7 @@ impl Special {
             }
         };
         let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let content = Arc::new(Content { text: text.into_bytes(), time });
+        let content = Arc::new(Content { text: text.into_bytes(), time, uid });
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.contents.lock().insert(id, Arc::clone(&content));
         Some((id, content))
@@ -93,12 +129,12 @@ impl Special {
     /// Answers a request about one of ours; `None` for those that are the same for all nodes.
     pub fn answer(&self, service: &VolumeService, request: &Request<'_>, out: &mut [u8]) -> Option<Answer> {
         let id = request.header.nodeid;
-        let content = self.contents.lock().get(&id).cloned();
+        let content = self.contents.lock().by_id.get(&id).cloned();
         if id != FIRST && content.is_none() && !matches!(request.operation, Operation::Forget { .. }) {
             return Some(Answer::Error(Errno::STALE));
         }
         let reply = match &request.operation {
-            Operation::Lookup { name } => match self.make(service, name) {
+            Operation::Lookup { name } => match self.make(service, request.header.uid, name) {
                 Some((id, content)) => {
                     put(out, &EntryOut { nodeid: id, attr: attr(service, id, Some(&content)), ..EntryOut::default() })
                 }
@@ -192,5 +228,32 @@ fn attr(service: &VolumeService, id: u64, content: Option<&Content>) -> Attr {
         gid: service.settings.gid.unwrap_or(0),
         blksize: 4096,
         ..Attr::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each lookup kept 100 KB for as long as the file was open: any user could have the daemon grow without bound.
+    #[test]
+    fn contents_have_a_bound_and_users_their_share() {
+        let mut contents = Contents::default();
+        let content = |uid, len| Arc::new(Content { text: vec![b'x'; len], time: std::time::Duration::ZERO, uid });
+        contents.insert(1, content(7, 100_000));
+        for id in 2..10_000 {
+            contents.insert(id, content(1000, 100_000));
+            let found: usize = contents.by_id.values().map(|content| content.text.len()).sum();
+            assert!(contents.len == found && found <= KEPT_MAX, "{found} {}", contents.len);
+        }
+        assert!(contents.by_id.contains_key(&1), "the other's stays");
+        assert!(contents.by_id.contains_key(&9_999) && !contents.by_id.contains_key(&9_900), "the oldest goes");
+        for id in 1..10_000 {
+            contents.remove(id);
+        }
+        assert_eq!((contents.len, contents.by_id.len()), (0, 0));
+        // One alone is served, however large.
+        contents.insert(10_000, content(1000, KEPT_MAX + 1));
+        assert!(contents.by_id.contains_key(&10_000));
     }
 }
