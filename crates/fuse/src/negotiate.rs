@@ -18,6 +18,8 @@ pub struct Wishes {
     pub no_open: bool,
     pub acl: bool,
     pub writeback: bool,
+    /// Reads and writes never go through the kernel's cache.
+    pub direct_io: bool,
     pub ring: bool,
 }
 
@@ -35,6 +37,7 @@ impl Wishes {
             // With them the kernel checks permissions, whatever else was wanted.
             acl: (has_acls || options.acl.unwrap_or(acl_by_default)) && !options.no_xattr,
             writeback: options.writeback && !options.direct_io,
+            direct_io: options.direct_io,
             ring,
         }
     }
@@ -45,7 +48,6 @@ impl Wishes {
             | init::BIG_WRITES
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
-            | init::ASYNC_DIO
             | init::NO_OPEN_SUPPORT
             | init::PARALLEL_DIROPS
             | init::ABORT_ERROR
@@ -63,6 +65,11 @@ impl Wishes {
         if self.acl {
             // A directory's default ACL may take the umask's place, and only the server knows it.
             flags |= init::POSIX_ACL | init::DONT_MASK;
+        }
+        if self.direct_io {
+            // Of a direct write that it answers later the kernel does not drop what readers have brought into its cache
+            // meanwhile: where there are such readers, it must wait for the answer.
+            flags |= init::ASYNC_DIO;
         }
         if self.writeback {
             flags |= init::WRITEBACK_CACHE;
@@ -82,6 +89,17 @@ pub struct Agreement {
     pub ring: bool,
     /// OPEN also truncates.
     pub atomic_truncate: bool,
+    /// The kernel keeps what is written.
+    pub writeback: bool,
+}
+
+impl Agreement {
+    /// Whether the server can tell that the kernel holds nothing of a file that the volume lacks: it is asked at each
+    /// opening, and what is written is sent at once. What programs store through a mapping is sent at the latest when the
+    /// last file that was opened for writing is released.
+    pub fn knows_writers(&self) -> bool {
+        !self.no_open && !self.writeback
+    }
 }
 
 /// Answers INIT: of our wishes, those that the kernel knows.
@@ -109,6 +127,7 @@ pub fn negotiate(theirs: &InitIn, wishes: Wishes) -> (InitOut, Agreement) {
         acl: has(init::POSIX_ACL),
         ring: has(init::OVER_IO_URING),
         atomic_truncate: has(init::ATOMIC_O_TRUNC),
+        writeback: has(init::WRITEBACK_CACHE),
     };
     (out, agreement)
 }
@@ -118,7 +137,7 @@ mod tests {
     use super::*;
 
     fn wishes() -> Wishes {
-        Wishes { no_open: true, acl: true, writeback: false, ring: true }
+        Wishes { no_open: true, acl: true, writeback: false, direct_io: false, ring: true }
     }
 
     #[test]

@@ -246,7 +246,7 @@ impl Null {
                 )
             }
             Operation::GetXattr { .. } => Err(Errno::NODATA),
-            Operation::Release
+            Operation::Release(_)
             | Operation::ReleaseDir
             | Operation::Fsync
             | Operation::FsyncDir

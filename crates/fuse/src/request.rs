@@ -76,7 +76,7 @@ pub enum Operation<'a> {
         args: WriteIn,
         data: &'a [u8],
     },
-    Release,
+    Release(ReleaseIn),
     Flush,
     Fsync,
     FsyncDir,
@@ -269,7 +269,7 @@ fn operation<'a>(opcode: u32, args: &'a [u8], payload: &'a [u8]) -> Option<Opera
             let args: WriteIn = args_of(args)?;
             Operation::Write { args, data: payload.get(..args.size as usize)? }
         }
-        opcode::RELEASE => Operation::Release,
+        opcode::RELEASE => Operation::Release(args_of(args)?),
         opcode::FLUSH => Operation::Flush,
         opcode::FSYNC => Operation::Fsync,
         opcode::FSYNCDIR => Operation::FsyncDir,

@@ -190,7 +190,9 @@ const GROUPS: &[Group] = &[
                 |s, v| set(&mut s.fuse.max_readahead, size::parse(v)),
             ),
             word("noopen", "the kernel opens files without asking, the default", |s, _| put(&mut s.fuse.no_open, true)),
-            word("open", "the daemon is asked at each open", |s, _| put(&mut s.fuse.no_open, false)),
+            word("open", "the daemon is asked at each open, and knows which files may show their holes", |s, _| {
+                put(&mut s.fuse.no_open, false)
+            }),
             word("xattr", "extended attributes, the default", |s, _| put(&mut s.fuse.no_xattr, false)),
             word("noxattr", "no extended attributes: fewer requests", |s, _| put(&mut s.fuse.no_xattr, true)),
             word(

@@ -50,7 +50,7 @@ impl VolumeService {
         };
         // Opened for the checks, and closed at once: a file lives by its lookup count.
         session.open_node(node, options).map_err(errno)?;
-        put(out, &self.opened())
+        put(out, &self.opened(header.nodeid, flags))
     }
 
     /// Whether the kernel may open files by itself. Immutable and append-only files it does not know: where there may be some,
@@ -139,10 +139,27 @@ impl VolumeService {
         self.changed_file(node).map(|()| 0)
     }
 
+    /// Where data and holes are. The kernel does not write back what it holds of a file before it asks, so the volume may
+    /// have a hole where a program has stored something: a copy that trusted the hole would lack it.
     pub(super) fn seek(&self, header: &InHeader, args: &LseekIn, out: &mut [u8]) -> Reply {
         const DATA: u32 = 3;
         const HOLE: u32 = 4;
+        let is_known = self.settings.read_only || self.agreement.knows_writers();
+        if !is_known {
+            // The kernel remembers, asks no more, and calls all of every file data: it alone knows what it holds, and
+            // with `writeback` where the file ends.
+            return Err(Errno::NOSYS);
+        }
         let file = self.file(self.node(header.nodeid)?, READ)?;
+        if self.writers.any(header.nodeid) {
+            let size = file.stat().map_err(errno)?.size;
+            return match args.whence {
+                DATA | HOLE if args.offset >= size => Err(Errno::NXIO),
+                DATA => put(out, &LseekOut { offset: args.offset }),
+                HOLE => put(out, &LseekOut { offset: size }),
+                _ => Err(Errno::INVAL),
+            };
+        }
         let offset = match args.whence {
             DATA => file.seek_data(args.offset),
             HOLE => file.seek_hole(args.offset),

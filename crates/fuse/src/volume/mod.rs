@@ -17,6 +17,7 @@ mod durable;
 mod names;
 mod special;
 mod tellings;
+mod writers;
 
 use crate::negotiate::Agreement;
 use crate::nodes::Nodes;
@@ -35,6 +36,7 @@ use special::Special;
 use std::sync::Arc;
 use std::time::Duration;
 use tellings::Tellings;
+use writers::Writers;
 
 /// Handlers answer with a length or an errno.
 type Reply = Result<usize, Errno>;
@@ -51,6 +53,7 @@ pub struct VolumeService {
     tellings: Tellings,
     gaps: Mutex<Gaps>,
     durable: Durable,
+    writers: Writers,
     agreement: Agreement,
     settings: Settings,
     special: Option<Special>,
@@ -69,6 +72,8 @@ struct Settings {
     attr_timeout: Duration,
     no_xattr: bool,
     direct_io: bool,
+    /// Nobody can change anything, nor ever could.
+    read_only: bool,
     block_size: u32,
 }
 
@@ -91,6 +96,7 @@ impl VolumeService {
             attr_timeout: options.attr_timeout,
             no_xattr: options.no_xattr,
             direct_io: options.direct_io,
+            read_only: fs.info().read_only,
             block_size: fs.info().block_size,
         };
         // A file of that name in the volume goes first.
@@ -104,6 +110,7 @@ impl VolumeService {
             tellings: Tellings::new(),
             gaps: Mutex::default(),
             durable: Durable::new(options.kernel_options.iter().map(String::as_str)),
+            writers: Writers::default(),
             agreement,
             settings,
             special,
@@ -253,8 +260,12 @@ impl VolumeService {
             Operation::TmpFile(args) => self.make_tmpfile(header, args, out).into(),
             Operation::Read(args) => self.read(header, args, out).into(),
             Operation::Write { args, data } => self.write(header, args, data, out).into(),
-            // A file lives by its lookup count, so there is nothing to let go of.
-            Operation::Release | Operation::ReleaseDir => Answer::Bytes(0),
+            Operation::Release(args) => {
+                self.writers.closed(header.nodeid, args.fh);
+                Answer::Bytes(0)
+            }
+            // A directory lives by its lookup count, so there is nothing to let go of.
+            Operation::ReleaseDir => Answer::Bytes(0),
             // Nothing is to be done at close; the kernel remembers, and asks no more.
             Operation::Flush => Answer::Error(Errno::NOSYS),
             Operation::Fsync => self.fsync(header).into(),

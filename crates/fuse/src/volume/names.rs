@@ -142,7 +142,7 @@ impl VolumeService {
             made => made?,
         };
         self.changed_names()?;
-        self.tell_opened(&stat, out).inspect(|_| self.nodes.learn(stat.node()))
+        self.tell_opened(&stat, flags, out).inspect(|_| self.nodes.learn(stat.node()))
     }
 
     pub(super) fn make_tmpfile(&self, header: &InHeader, args: &CreateIn, out: &mut [u8]) -> Reply {
@@ -150,23 +150,25 @@ impl VolumeService {
         let session = self.maker(header, args.mode, args.umask);
         let file = session.open_tmpfile_at(parent, args.mode as u16).map_err(errno)?;
         let stat = file.stat().map_err(errno)?;
-        let len = self.tell_opened(&stat, out)?;
+        let len = self.tell_opened(&stat, OFlags::from_bits_retain(args.flags), out)?;
         self.nodes.learn_held(file.hold());
         Ok(len)
     }
 
     /// The answer to CREATE and TMPFILE: of a file, and how it was opened.
-    fn tell_opened(&self, stat: &Stat, out: &mut [u8]) -> Reply {
+    fn tell_opened(&self, stat: &Stat, flags: OFlags, out: &mut [u8]) -> Reply {
         let entry = put(out, &self.entry(stat))?;
-        let opened = put(&mut out[entry..], &self.opened())?;
+        let opened = put(&mut out[entry..], &self.opened(self.nodes.id(stat.node()), flags))?;
         Ok(entry + opened)
     }
 
-    /// How files are open: no handle of ours goes with them, for they are found by their number.
-    pub(super) fn opened(&self) -> OpenOut {
+    /// How files are open: no handle of ours goes with them, for they are found by their number. The number that takes a
+    /// handle's place says whether this is one for writing.
+    pub(super) fn opened(&self, id: u64, flags: OFlags) -> OpenOut {
+        let fh = self.writers.opened(id, flags);
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | if self.settings.direct_io { direct } else { 0 };
-        OpenOut { fh: 0, open_flags, backing_id: 0 }
+        OpenOut { fh, open_flags, backing_id: 0 }
     }
 }
 

@@ -165,7 +165,7 @@ impl Special {
             Operation::Ioctl { .. } => Err(Errno::NOTTY),
             Operation::Forget { .. }
             | Operation::BatchForget { .. }
-            | Operation::Release
+            | Operation::Release(_)
             | Operation::ReleaseDir
             | Operation::Flush
             | Operation::StatFs

@@ -1,0 +1,226 @@
+//! What the kernel holds and the volume does not have yet: pages that programs have stored to through a mapping, or with
+//! `writeback` have written. Nobody may be told of the volume what the kernel knows better.
+
+mod common;
+
+use common::mounted_with;
+use io_uring::{IoUring, opcode, types};
+use myriad_fuse::Options;
+use rustix::fs::{self as unix, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A program that has a file mapped and has stored something in it, until it is told to end.
+struct Storing(Child);
+
+impl Storing {
+    /// In Python, for there is no `unsafe` here: `m` is the mapping, `f` the file's descriptor. `None`, having said why, without it.
+    fn begin(path: &Path, store: &str) -> Option<Self> {
+        let script = format!(
+            "import mmap,os,sys\nf=os.open(sys.argv[1],os.O_RDWR)\nm=mmap.mmap(f,0)\n{store}\n\
+             print('stored',flush=True)\nsys.stdin.readline()\n"
+        );
+        let mut python = Command::new("python3");
+        let child = python.arg("-c").arg(script).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                println!("skipped: python3: {error}");
+                return None;
+            }
+        };
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "stored\n");
+        Some(Self(child))
+    }
+
+    fn end(mut self) {
+        let mut input = self.0.stdin.take().unwrap();
+        input.write_all(b"\n").unwrap();
+        drop(input);
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Storing {
+    fn drop(&mut self) {
+        // Nothing, if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A file's content as `cp` and `tar` take it: data where the kernel says that it is, and zeros elsewhere.
+fn sparse_copy(path: &Path) -> Vec<u8> {
+    let file = File::open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    let mut copy = vec![0; size as usize];
+    let mut at = 0;
+    while at < size {
+        at = match unix::seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            Err(error) => panic!("{error}"),
+        };
+        let hole = unix::seek(&file, SeekFrom::Hole(at)).unwrap();
+        file.read_exact_at(&mut copy[at as usize..hole as usize], at).unwrap();
+        at = hole;
+    }
+    copy
+}
+
+/// Where the kernel says that data is.
+fn data_ranges(path: &Path) -> Vec<(u64, u64)> {
+    let file = File::open(path).unwrap();
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while let Ok(data) = unix::seek(&file, SeekFrom::Data(at)) {
+        at = unix::seek(&file, SeekFrom::Hole(data)).unwrap();
+        ranges.push((data, at));
+    }
+    ranges
+}
+
+/// The kernel does not write back before it asks where data is: of a file that a process had mapped and stored to, `cp`
+/// and `tar -S` copied holes, and said that all was well.
+#[test]
+fn what_is_stored_in_a_hole_is_data() {
+    skip_without_mounts!();
+    const SIZE: u64 = 1 << 20;
+    for (no_open, writeback, direct_io) in [
+        (true, false, false),
+        (true, true, false),
+        (false, false, false),
+        (false, true, false),
+        (true, false, true),
+        (false, true, true),
+    ] {
+        let case = format!("no_open {no_open}, writeback {writeback}, direct_io {direct_io}");
+        let mount = mounted_with(Options { no_open, writeback, direct_io, ..Options::default() });
+        let path = mount.path("file");
+        File::create(&path).unwrap().set_len(SIZE).unwrap();
+        let Some(storing) = Storing::begin(&path, "m[300000:300003]=b'far'\nm[0:4]=b'near'") else { return };
+        let mut expected = vec![0; SIZE as usize];
+        expected[300_000..300_003].copy_from_slice(b"far");
+        expected[..4].copy_from_slice(b"near");
+        assert!(sparse_copy(&path) == expected, "{case}");
+        let copy = mount.path("copy");
+        assert!(Command::new("cp").args([&path, &copy]).status().unwrap().success());
+        assert!(fs::read(&copy).unwrap() == expected, "{case}: cp");
+        storing.end();
+        assert!(sparse_copy(&path) == expected, "{case}: afterwards");
+        // What is written past the end the kernel may hold, too.
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(b"end", 2 * SIZE - 3).unwrap();
+        expected.resize(2 * SIZE as usize, 0);
+        expected[2 * SIZE as usize - 3..].copy_from_slice(b"end");
+        assert!(sparse_copy(&path) == expected, "{case}: written");
+        drop(file);
+        mount.unmount();
+    }
+}
+
+/// Holes are known where no program can have stored anything in them: in a file that nobody has open for writing, on a
+/// mount whose kernel asks at each opening, and on one for reading only.
+#[test]
+fn holes_are_told_of_where_nothing_can_be_stored() {
+    skip_without_mounts!();
+    const FAR: u64 = 1 << 30;
+    let mount = mounted_with(Options { no_open: false, ..Options::default() });
+    let path = mount.path("file");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(b"far", FAR).unwrap();
+    assert_eq!(data_ranges(&path), [(0, FAR + 3)], "open for writing");
+    assert_eq!(unix::seek(&file, SeekFrom::Data(FAR + 3)), Err(Errno::NXIO));
+    assert_eq!(unix::seek(&file, SeekFrom::Hole(FAR + 3)), Err(Errno::NXIO));
+    drop(file);
+    // The kernel tells of a closed file when it gets round to it.
+    let end = Instant::now() + Duration::from_secs(60);
+    while data_ranges(&path) != [(FAR, FAR + 3)] {
+        assert!(Instant::now() < end, "{:?}", data_ranges(&path));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mount = mount.remount(Options { read_only: true, ..Options::default() });
+    assert_eq!(data_ranges(&mount.path("file")), [(FAR, FAR + 3)]);
+    let mount = mount.remount(Options::default());
+    assert_eq!(data_ranges(&mount.path("file")), [(0, FAR + 3)]);
+    mount.unmount();
+}
+
+/// Bytes as direct I/O wants them in memory.
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+
+/// Writes whole pages from the beginning of a file, all at once, and calls `done` with the number of each when it is written.
+fn write_at_once(ring: &mut IoUring, file: &File, pages: &[Page], mut done: impl FnMut(usize)) {
+    for (i, page) in pages.iter().enumerate() {
+        let write = opcode::Write::new(types::Fd(file.as_raw_fd()), page.0.as_ptr(), 4096).offset(i as u64 * 4096);
+        // SAFETY: `pages` and `file` stay until all completions have come, below.
+        unsafe { ring.submission().push(&write.build().user_data(i as u64)) }.unwrap();
+    }
+    let mut left = pages.len();
+    while left > 0 {
+        ring.submit_and_wait(1).unwrap();
+        let completions: Vec<_> = ring.completion().map(|one| (one.user_data(), one.result())).collect();
+        for (i, result) in completions {
+            assert_eq!(result, 4096);
+            left -= 1;
+            done(i as usize);
+        }
+    }
+}
+
+/// A reader that goes through the kernel's cache may bring an old page there while it is written directly. The kernel drops it
+/// after a direct write, but did not after one that it answered asynchronously: who read a page once it was written found what
+/// had been there before (xfstests generic/451).
+#[test]
+fn what_was_written_directly_is_what_is_read() {
+    skip_without_mounts!();
+    const PAGES: usize = 32;
+    let mut ring = match IoUring::new(64) {
+        Ok(ring) => ring,
+        Err(error) => return println!("skipped: io_uring: {error}"),
+    };
+    for (no_open, writeback) in [(true, false), (false, false), (true, true)] {
+        let mount = mounted_with(Options { no_open, writeback, ..Options::default() });
+        let path = mount.path("file");
+        fs::write(&path, [0; PAGES * 4096]).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+        let direct: File =
+            unix::open(&path, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).unwrap().into();
+        let cached = File::open(&path).unwrap();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut buf = vec![0; PAGES * 4096];
+                    while !ended.load(Ordering::Relaxed) {
+                        cached.read_exact_at(&mut buf, 0).unwrap();
+                    }
+                });
+            }
+            let mut stale = 0;
+            for round in 1..=200 {
+                let pages = vec![Page([round; 4096]); PAGES];
+                write_at_once(&mut ring, &direct, &pages, |i| {
+                    let mut buf = [0; 4096];
+                    cached.read_exact_at(&mut buf, i as u64 * 4096).unwrap();
+                    stale += usize::from(buf != pages[i].0);
+                });
+            }
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(stale, 0, "no_open {no_open}, writeback {writeback}: pages that were old once written");
+        });
+        drop((direct, cached));
+        mount.unmount();
+    }
+}
