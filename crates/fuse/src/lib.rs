@@ -33,6 +33,7 @@ mod stats;
 mod transport;
 mod unmount;
 mod volume;
+mod watch;
 mod wire;
 
 pub use error::{MountError, ServeError};
@@ -66,6 +67,7 @@ pub fn mount(fs: Fs, mount_point: &Path, mut options: Options) -> Result<Mount, 
     let Connection { mount_point, transport, notifier, agreement } = connection;
     let service = VolumeService::new(fs, &options, agreement, notifier, transport.name());
     service.recorder().set_log(log);
+    service.set_device(mount_point.device().ok());
     let shared = Shared { service, mount_point };
     Ok(Mount { handle: Handle { shared: Arc::new(shared) }, transport: Some(transport) })
 }
@@ -81,7 +83,11 @@ impl Mount {
     pub fn serve(mut self) -> Result<(), ServeError> {
         let transport = self.transport.take().expect("a mount is served once");
         let shared = Arc::clone(&self.handle.shared);
+        let handle = self.handle();
+        // Without it, a remount that nobody tells us of shows in the next checkpoint.
+        let watch = watch::Watch::begin(move || drop(handle.remounted())).ok();
         let served = transport.run(shared.clone());
+        drop(watch);
         if served.is_err() {
             shared.mount_point.abort();
         }
@@ -123,6 +129,10 @@ impl Service for Shared {
         self.service.answer(request, out)
     }
 
+    fn waits_for_kernel(&self, opcode: u32) -> bool {
+        self.service.waits_for_kernel(opcode)
+    }
+
     fn panicked(&self) {
         self.service.panicked();
     }
@@ -160,10 +170,11 @@ impl Handle {
         self.shared.mount_point.unmount(lazy)
     }
 
-    /// Looks how the kernel has the mount: after a remount, what it leaves to the server (`sync`) may have changed.
+    /// Looks how the kernel has the mount: after a remount, what it leaves to the server (`sync`) may have changed, and what
+    /// was written before it became read-only is to be durable.
     pub fn remounted(&self) -> io::Result<()> {
         if let Some(mount) = mounts::with_device(self.device()?)? {
-            self.shared.service.set_durable(mount.options.iter().map(String::as_str));
+            self.shared.service.remounted(&mount);
         }
         Ok(())
     }
@@ -184,7 +195,16 @@ struct Connection {
 
 impl Connection {
     fn new(path: &Path, options: &Options, has_acls: bool, owns_root: bool) -> Result<Self, MountError> {
+        let writeback = options.writeback && !options.direct_io;
         let queues = match options.transport {
+            // A rename waits there for what the kernel sends, in a place of a queue that may have no other.
+            TransportChoice::Ring if writeback => {
+                return Err(MountError::Option {
+                    option: "writeback".into(),
+                    reason: "takes the classic transport; leave out transport=ring".into(),
+                });
+            }
+            TransportChoice::Auto if writeback => None,
             TransportChoice::Ring => Some(Queues::build().map_err(MountError::Ring)?),
             TransportChoice::Auto => Queues::build().ok(),
             TransportChoice::Classic => None,

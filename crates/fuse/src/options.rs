@@ -41,7 +41,7 @@ pub struct Options {
     pub no_open: bool,
     /// Extended attributes are refused, and then not asked for again.
     pub no_xattr: bool,
-    /// The kernel keeps written data and sends it later.
+    /// The kernel keeps written data and sends it later. Takes the classic transport.
     pub writeback: bool,
     /// Reads and writes bypass the kernel's page cache. Opens are asked for then.
     pub direct_io: bool,

@@ -227,6 +227,14 @@ pub mod ioctl {
     pub const SHUTDOWN: u32 = 0x8004_587d;
 }
 
+/// What the shutdown ioctl is to make durable first (`FSOP_GOING_FLAGS_...`).
+pub mod going {
+    pub const FLUSH_ALL: u32 = 0;
+    /// What has been done to names and attributes.
+    pub const FLUSH_LOG: u32 = 1;
+    pub const FLUSH_NOTHING: u32 = 2;
+}
+
 impl From<&Attr> for Statx {
     /// What both have: all but the time of creation, the attributes and device numbers.
     fn from(attr: &Attr) -> Self {

@@ -3,11 +3,13 @@
 
 mod common;
 
-use common::mounted_with;
+use common::{Mounted, mounted_with};
 use io_uring::{IoUring, opcode, types};
-use myriad_fuse::Options;
+use myriad_engine::{Fs, MkfsOptions, MountOptions};
+use myriad_fuse::{Options, TransportChoice};
 use rustix::fs::{self as unix, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount_remount};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -221,6 +223,158 @@ fn what_was_written_directly_is_what_is_read() {
             assert_eq!(stale, 0, "no_open {no_open}, writeback {writeback}: pages that were old once written");
         });
         drop((direct, cached));
+        mount.unmount();
+    }
+}
+
+/// Set in a child process: where it mounts what, and with how many threads.
+const CHILD_IMAGE: &str = "MYRIAD_TEST_HELD_IMAGE";
+const CHILD_MOUNT: &str = "MYRIAD_TEST_HELD_MOUNT";
+const CHILD_THREADS: &str = "MYRIAD_TEST_HELD_THREADS";
+
+/// Not a test of its own: in a child process, it serves the mount that its parent kills.
+#[test]
+fn child_serves() {
+    let var = std::env::var_os;
+    let (Some(image), Some(point), Some(threads)) = (var(CHILD_IMAGE), var(CHILD_MOUNT), var(CHILD_THREADS)) else {
+        return;
+    };
+    let threads = threads.to_str().unwrap().parse().unwrap();
+    let fs = Fs::open(Path::new(&image), MountOptions::default()).unwrap();
+    let options = Options { writeback: true, threads, ..Options::default() };
+    let mount = myriad_fuse::mount(fs, Path::new(&point), options).unwrap();
+    println!("mounted");
+    mount.serve().unwrap();
+}
+
+/// With `writeback` the kernel had what was written to a new file until it was closed. Renamed over another one before that, it
+/// was empty after a crash, and what it had replaced was gone. Renames wait for what the kernel sends: as many as there are
+/// threads that serve, and more.
+#[test]
+fn with_writeback_what_replaces_a_file_is_whole() {
+    skip_without_mounts!();
+    const FILES: usize = 6;
+    let content = |i: usize, byte: u8| vec![byte + i as u8; 300_000];
+    for threads in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (image, point) = (folder.path().join("image"), folder.path().join("mount"));
+        Fs::format(&image, Some(256 << 20), &MkfsOptions::default()).unwrap();
+        fs::create_dir(&point).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_serves", "--exact", "--nocapture"])
+            .envs([
+                (CHILD_IMAGE, image.as_os_str()),
+                (CHILD_MOUNT, point.as_os_str()),
+                (CHILD_THREADS, threads.as_ref()),
+            ])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("mounted")));
+        // In directories of their own: renames in one come one after the other.
+        let paths = |i: usize| (point.join(format!("{i}/new")), point.join(format!("{i}/file")));
+        for i in 0..FILES {
+            fs::create_dir(point.join(i.to_string())).unwrap();
+            fs::write(paths(i).1, content(i, b'a')).unwrap();
+        }
+        File::open(&point).unwrap().sync_all().unwrap();
+        let open: Vec<File> = std::thread::scope(|scope| {
+            let write = |i| {
+                let (new, old) = paths(i);
+                let mut file = File::create(&new).unwrap();
+                file.write_all(&content(i, b'k')).unwrap();
+                fs::rename(new, old).unwrap();
+                file
+            };
+            let threads: Vec<_> = (0..FILES).map(|i| scope.spawn(move || write(i))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        File::open(&point).unwrap().sync_all().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(open);
+        let mount = Mounted::again(folder, MountOptions::default(), Options::default());
+        for i in 0..FILES {
+            let found = fs::read(mount.path(&format!("{i}/file"))).unwrap();
+            assert!(found == content(i, b'k'), "{threads} threads: {} bytes, {:?}", found.len(), found.first());
+        }
+        mount.unmount();
+    }
+}
+
+/// The two do not go together, and that is said before anything is mounted.
+#[test]
+fn writeback_takes_the_classic_transport() {
+    skip_without_mounts!();
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Fs::format(&image, Some(64 << 20), &MkfsOptions::default()).unwrap();
+    let fs = Fs::open(&image, MountOptions::default()).unwrap();
+    let options = Options { writeback: true, transport: TransportChoice::Ring, ..Options::default() };
+    let error = myriad_fuse::mount(fs, folder.path(), options).err().unwrap().to_string();
+    assert!(error.contains("writeback") && error.contains("leave out transport=ring"), "{error}");
+}
+
+/// FS_IOC_SHUTDOWN.
+fn shut_down(path: &Path, flags: u32) -> Result<(), Errno> {
+    const SHUTDOWN: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(b'X', 125);
+    let file = File::open(path).unwrap();
+    // SAFETY: it reads one u32 and writes at most one (ext4, XFS), in a copy of `flags`.
+    unsafe { rustix::ioctl::ioctl(&file, rustix::ioctl::Updater::<SHUTDOWN, u32>::new(&mut { flags })) }
+}
+
+/// The background thread commits nothing by itself while a test runs.
+fn patient() -> MountOptions {
+    MountOptions { commit_interval_ms: 3_600_000, ..MountOptions::default() }
+}
+
+/// The shutdown ioctl made nothing durable, whatever its caller wanted (xfstests generic/474, 635).
+#[test]
+fn the_shutdown_ioctl_makes_durable_what_it_is_told_to() {
+    skip_without_mounts!();
+    for (flags, has_name, has_content) in [(0, true, true), (1, true, false), (2, false, false)] {
+        let mount = Mounted::new(&MkfsOptions::default(), patient(), Options::default());
+        fs::write(mount.path("new"), [7; 100_000]).unwrap();
+        assert_eq!(shut_down(&mount.root(), 3), Err(Errno::INVAL), "of a kind that is not known");
+        fs::create_dir(mount.path("goes on")).unwrap();
+        shut_down(&mount.root(), flags).unwrap();
+        assert!(fs::write(mount.path("after"), b"").is_err(), "{flags}");
+        let (folder, _) = mount.end();
+        let mount = Mounted::again(folder, MountOptions::default(), Options::default());
+        assert_eq!(mount.path("new").exists(), has_name, "{flags}");
+        if has_content {
+            assert!(fs::read(mount.path("new")).unwrap() == [7; 100_000], "{flags}");
+        }
+        mount.unmount();
+    }
+}
+
+/// Who remounts otherwise than by our helper had nothing made durable by that; a shutdown, or a crash, lost what a volume for
+/// reading only had shown (xfstests generic/599).
+#[test]
+fn what_a_mount_has_when_it_becomes_read_only_is_durable() {
+    skip_without_mounts!();
+    for told in [false, true] {
+        let mount = Mounted::new(&MkfsOptions::default(), patient(), Options::default());
+        fs::write(mount.path("new"), [7; 100_000]).unwrap();
+        let syncs = |mount: &Mounted| {
+            mount.handle().fs().counters().into_iter().find(|(name, _)| *name == "syncs").map(|(_, count)| count)
+        };
+        let before = syncs(&mount);
+        mount_remount(mount.root(), MountFlags::RDONLY, "").unwrap();
+        if told {
+            // Nobody but the kernel has told the server.
+            let end = Instant::now() + Duration::from_secs(60);
+            while syncs(&mount) == before {
+                assert!(Instant::now() < end, "nothing was made durable");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        shut_down(&mount.root(), 2).unwrap();
+        let (folder, _) = mount.end();
+        let mount = Mounted::again(folder, MountOptions::default(), Options::default());
+        assert!(fs::read(mount.path("new")).unwrap() == [7; 100_000], "told {told}");
         mount.unmount();
     }
 }

@@ -207,7 +207,7 @@ const GROUPS: &[Group] = &[
             ),
             word(
                 "writeback",
-                "the kernel gathers writes and sends them at close: faster, but a full volume shows only then",
+                "the kernel gathers writes and sends them at close: faster, but a full volume shows only then; not with the ring",
                 |s, _| put(&mut s.fuse.writeback, true),
             ),
             word("nowriteback", "each write is sent at once, the default", |s, _| put(&mut s.fuse.writeback, false)),

@@ -8,11 +8,15 @@ use crate::negotiate::REQUEST_MAX;
 use crate::request::decode;
 use crate::service::{Service, respond};
 use crate::wire::{InHeader, OutHeader};
+use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 const HEADER: usize = size_of::<OutHeader>();
+
+/// Room for the answer to a request that is answered apart: it has no content.
+const SMALL_ANSWER: usize = 4096;
 
 pub struct Classic {
     device: Device,
@@ -39,7 +43,7 @@ impl Transport for Classic {
             let worker = self.device.clone_channel().and_then(|device| {
                 let (service, placement) = (Arc::clone(&service), Arc::clone(&placement));
                 let name = format!("myriad-fuse-{i}");
-                std::thread::Builder::new().name(name).spawn(move || serve(&device, &*service, &placement, i))
+                std::thread::Builder::new().name(name).spawn(move || serve(&device, &service, &placement, i))
             });
             match worker {
                 Ok(worker) => workers.push(worker),
@@ -48,7 +52,7 @@ impl Transport for Classic {
             }
         }
         let watch = placement.watch();
-        let mut result = serve(&self.device, &*service, &placement, 0);
+        let mut result = serve(&self.device, &service, &placement, 0);
         // Who waits for its turn sees that the mount is gone.
         drop(watch);
         for worker in workers {
@@ -64,22 +68,43 @@ impl Transport for Classic {
 }
 
 /// Answers requests one after the other, until the mount is gone.
-fn serve(device: &Device, service: &dyn Service, placement: &Placement, seat: usize) -> io::Result<()> {
+fn serve(device: &Device, service: &Arc<dyn Service>, placement: &Placement, seat: usize) -> io::Result<()> {
     let mut worker = Worker::new();
     placement.take_seat(seat);
     loop {
         placement.wait_for_turn(seat);
         let message = worker.receive(device)?;
         match message {
+            Message::Bytes(len) if service.waits_for_kernel(opcode(&worker.request)) => {
+                answer_apart(device, service, &worker.request[..len])?;
+            }
             Message::Bytes(len) => {
                 placement.begin(seat, caller(&worker.request));
-                worker.answer(device, service, len)?;
+                worker.answer(device, &**service, len)?;
                 placement.end(seat);
             }
             Message::Nothing => {}
             Message::Gone => return Ok(()),
         }
     }
+}
+
+/// Has a request answered by a thread of its own, which may wait for what others serve.
+fn answer_apart(device: &Device, service: &Arc<dyn Service>, request: &[u8]) -> io::Result<()> {
+    let mut worker = Worker { request: request.to_vec(), answer: vec![0; HEADER + SMALL_ANSWER] };
+    let (answered, service) = (device.try_clone()?, Arc::clone(service));
+    let serve = move || {
+        // An error is the mount's end, which the serving threads see.
+        let len = worker.request.len();
+        let _ = worker.answer(&answered, &*service, len);
+    };
+    if std::thread::Builder::new().name("myriad-waiting".into()).spawn(serve).is_ok() {
+        return Ok(());
+    }
+    // Better refused than a mount that stands still.
+    let Ok((header, _)) = InHeader::read_from_prefix(request) else { return Ok(()) };
+    let error = -Errno::AGAIN.raw_os_error();
+    device.send(OutHeader { len: HEADER as u32, error, unique: header.unique }.as_bytes())
 }
 
 /// Buffers for one request at a time, and its answer.
@@ -115,6 +140,11 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// What a request is; 0, which none is, if it is none.
+fn opcode(request: &[u8]) -> u32 {
+    InHeader::read_from_prefix(request).map_or(0, |(header, _)| header.opcode)
 }
 
 /// The thread that a request came from.

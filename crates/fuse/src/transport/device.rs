@@ -102,8 +102,17 @@ pub struct Notifier {
 impl Notifier {
     /// The attributes of an inode have changed by a request that the kernel thinks changes none.
     pub fn attributes_changed(&self, id: u64) {
-        let body = NotifyInvalInodeOut { ino: id, off: -1, len: 0 };
-        let len = (size_of::<OutHeader>() + size_of_val(&body)) as u32;
+        self.invalidate(&NotifyInvalInodeOut { ino: id, off: -1, len: 0 });
+    }
+
+    /// Has the kernel send what it holds of a file, and waits until all of it is answered: whoever calls must not be among
+    /// those that serve. The kernel drops its pages of the file with that.
+    pub fn write_back(&self, id: u64) {
+        self.invalidate(&NotifyInvalInodeOut { ino: id, off: 0, len: 0 });
+    }
+
+    fn invalidate(&self, body: &NotifyInvalInodeOut) {
+        let len = (size_of::<OutHeader>() + size_of_val(body)) as u32;
         let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
         if let Some(device) = &*self.device.read() {
             // A kernel that has no such inode has nothing to forget.

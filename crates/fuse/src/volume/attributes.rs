@@ -261,9 +261,8 @@ impl VolumeService {
                 self.set_flags(header, node, convert_flags(wanted.xflags, back(XFLAG_PAIRS))?)?;
                 put(out, &IoctlOut::default())
             }
-            SHUTDOWN if header.uid != 0 => Err(Errno::PERM),
             SHUTDOWN => {
-                self.fs.shut_down("it was told to by the shutdown ioctl");
+                self.shut_down(header, args)?;
                 put(out, &IoctlOut::default())
             }
             _ => Err(Errno::NOTTY),

@@ -1,20 +1,35 @@
-//! `sync` and `dirsync`: changes that are durable before they are answered.
+//! What is to be durable when: before an answer, with `sync` and `dirsync`; once the mount is read-only; before the volume is
+//! shut down.
 //!
 //! The kernel knows these words, and follows each write by an FSYNC under `sync`; the rest it leaves to the server.
 
 use super::{VolumeService, errno};
+use crate::mounts;
+use crate::wire::{InHeader, IoctlIn, going};
 use myriad_engine::{Errno, FileType, Node};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) struct Durable {
     names: AtomicBool,
     /// Attributes and space as well.
     changes: AtomicBool,
+    /// The mount is read-only, and what was done before that is durable.
+    settled: AtomicBool,
+    /// Major and minor number of the mount's device.
+    device: OnceLock<String>,
 }
 
 impl Durable {
     pub fn new<'a>(words: impl Iterator<Item = &'a str>) -> Self {
-        let durable = Self { names: AtomicBool::new(false), changes: AtomicBool::new(false) };
+        let durable = Self {
+            names: AtomicBool::new(false),
+            changes: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
+            device: OnceLock::new(),
+        };
         durable.set(words);
         durable
     }
@@ -36,9 +51,43 @@ impl Durable {
 }
 
 impl VolumeService {
-    /// The mount is had otherwise from now on.
-    pub fn set_durable<'a>(&self, words: impl Iterator<Item = &'a str>) {
-        self.durable.set(words);
+    /// Which mount is served, if that could be found out.
+    pub fn set_device(&self, device: Option<&str>) {
+        if let Some(device) = device {
+            // Once, before it is served.
+            let _ = self.durable.device.set(device.to_owned());
+        }
+    }
+
+    /// The kernel may have the mount otherwise than before.
+    pub fn remounted(&self, mount: &mounts::Entry) {
+        self.durable.set(mount.options.iter().map(String::as_str));
+        let is_read_only = mount.is_read_only();
+        if is_read_only && !self.durable.settled.load(Ordering::Relaxed) {
+            // An error shuts the volume down, and is told of there.
+            let _ = self.fs.sync();
+        }
+        self.durable.settled.store(is_read_only, Ordering::Relaxed);
+    }
+
+    /// The shutdown ioctl: as if the power were cut, but for what its caller wants to be durable first. A mount that is
+    /// read-only had that coming when it became so.
+    pub(super) fn shut_down(&self, header: &InHeader, args: &IoctlIn) -> Result<(), Errno> {
+        if header.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        let mount = self.durable.device.get().and_then(|device| mounts::with_device(device).ok().flatten());
+        let is_read_only = mount.is_some_and(|mount| mount.is_read_only());
+        // Whoever cannot be asked how gets the most.
+        let how = going_down(header.pid, args.arg).filter(|_| !is_read_only).unwrap_or(going::FLUSH_ALL);
+        let flushed = match how {
+            going::FLUSH_ALL => self.fs.sync().map_err(errno),
+            going::FLUSH_LOG => self.make_durable(self.kernel.root()),
+            going::FLUSH_NOTHING => Ok(()),
+            _ => return Err(Errno::INVAL),
+        };
+        self.fs.shut_down("it was told to by the shutdown ioctl");
+        flushed
     }
 
     /// A name was made, moved or removed.
@@ -63,6 +112,15 @@ impl VolumeService {
         }
         .map_err(errno)
     }
+}
+
+/// The argument of the shutdown ioctl. By its number it only returns something, so the kernel does not send what it points to: it
+/// is read where it lies, in the thread that waits for our answer. `None` if that cannot be.
+fn going_down(pid: u32, address: u64) -> Option<u32> {
+    let memory = File::open(format!("/proc/{pid}/mem")).ok().filter(|_| pid != 0)?;
+    let mut word = [0; 4];
+    memory.read_exact_at(&mut word, address).ok()?;
+    Some(u32::from_ne_bytes(word))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::request::{Operation, Request};
 use crate::service::{Answer, Service};
 use crate::stats::{Recorder, Stats};
 use crate::transport::Notifier;
-use crate::wire::{Attr, AttrOut, EntryOut};
+use crate::wire::{Attr, AttrOut, EntryOut, opcode};
 use appends::Gaps;
 use callers::Callers;
 use durable::Durable;
@@ -303,6 +303,10 @@ impl Service for VolumeService {
             self.outdate_tellings(request);
         }
         answer
+    }
+
+    fn waits_for_kernel(&self, opcode: u32) -> bool {
+        self.agreement.writeback && matches!(opcode, opcode::RENAME | opcode::RENAME2)
     }
 
     fn panicked(&self) {

@@ -3,7 +3,7 @@
 use super::{Reply, VolumeService, device_of, errno, special};
 use crate::service::put;
 use crate::wire::{CreateIn, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, ROOT, fopen};
-use myriad_engine::{Errno, LinkRules, RenameMode, SetAttr, Stat};
+use myriad_engine::{Errno, FileType, LinkRules, Node, RenameMode, SetAttr, Stat};
 use rustix::fs::{OFlags, RenameFlags};
 
 impl VolumeService {
@@ -114,8 +114,22 @@ impl VolumeService {
         }
         let (parent, new_parent) = (self.node(header.nodeid)?, self.node(new_parent)?);
         let session = self.session(header);
+        if self.agreement.writeback && mode != RenameMode::NoReplace {
+            self.fetch_before_rename((parent, name), (new_parent, new_name));
+        }
         session.rename_at(parent, name, new_parent, new_name, mode).map_err(errno)?;
         self.changed_names().map(|()| 0)
+    }
+
+    /// What takes another file's place must be whole when it does: what the kernel holds of it must be here first. The
+    /// kernel has both directories locked, so names stay what they are.
+    fn fetch_before_rename(&self, source: (Node, &[u8]), target: (Node, &[u8])) {
+        let find = |(parent, name)| self.kernel.lookup(parent, name).ok();
+        if let (Some(moved), Some(_)) = (find(source), find(target))
+            && moved.file_type() == FileType::File
+        {
+            self.notifier.write_back(self.nodes.id(moved.node()));
+        }
     }
 
     /// Makes a file and opens it; one that is there already is opened, as O_CREAT without O_EXCL says.
