@@ -278,6 +278,22 @@ pub enum RenameMode {
     NoReplace,
     /// Exchange source and target.
     Exchange,
+    /// As `Replace`, and leave a whiteout under the old name: a character device 0/0 without permissions, with which an
+    /// overlay file system says that a name is not there.
+    Whiteout,
+    /// As `NoReplace`, and leave a whiteout.
+    NoReplaceWhiteout,
+}
+
+impl RenameMode {
+    /// Whether a target that exists is refused.
+    pub fn keeps_target(self) -> bool {
+        matches!(self, Self::NoReplace | Self::NoReplaceWhiteout)
+    }
+
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::NoReplaceWhiteout)
+    }
 }
 
 /// What allocate does (fallocate(2)).

@@ -946,3 +946,67 @@ fn what_is_appended_lies_where_the_kernel_has_it() {
     drop(file);
     mount.unmount();
 }
+
+/// A rename may leave a whiteout under the old name: an overlay needs that of the file system that it changes.
+#[test]
+fn an_overlay_lies_on_a_mount() {
+    skip_without_mounts!();
+    both(|mount| {
+        let (source, target) = (mount.path("source"), mount.path("target"));
+        fs::write(&source, b"content").unwrap();
+        let rename = |flags| unix::renameat_with(CWD, &source, CWD, &target, flags);
+        assert_eq!(rename(RenameFlags::WHITEOUT | RenameFlags::EXCHANGE), Err(Errno::INVAL));
+        rename(RenameFlags::WHITEOUT | RenameFlags::NOREPLACE).unwrap();
+        let left = fs::symlink_metadata(&source).unwrap();
+        assert_eq!((left.mode(), left.rdev(), left.nlink()), (0o020_000, 0, 1));
+        assert_eq!(fs::read(&target).unwrap(), b"content");
+        assert_eq!(rename(RenameFlags::WHITEOUT | RenameFlags::NOREPLACE), Err(Errno::EXIST));
+        rename(RenameFlags::WHITEOUT).unwrap();
+        assert_eq!(fs::symlink_metadata(&target).unwrap().mode(), 0o020_000, "one whiteout in another's place");
+
+        let folder = tempfile::tempdir().unwrap();
+        let (lower, merged) = (folder.path().join("lower"), folder.path().join("merged"));
+        for directory in [&lower, &merged, &mount.path("upper"), &mount.path("work")] {
+            fs::create_dir(directory).unwrap();
+        }
+        fs::create_dir(lower.join("directory")).unwrap();
+        for name in ["changed", "removed", "moved", "directory/file"] {
+            fs::write(lower.join(name), name).unwrap();
+        }
+        let show = |path: &Path| path.to_str().unwrap().to_owned();
+        let (upper, work) = (mount.path("upper"), mount.path("work"));
+        let options = format!("lowerdir={},upperdir={},workdir={}", show(&lower), show(&upper), show(&work));
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged);
+        let mounted = command.output().unwrap();
+        if !mounted.status.success() {
+            // Not every kernel has it; one that has says in its log what it lacks.
+            let known = fs::read_to_string("/proc/filesystems").unwrap();
+            assert!(!known.contains("\toverlay\n"), "{}", String::from_utf8_lossy(&mounted.stderr));
+            return println!("skipped: this kernel has no overlay file system");
+        }
+        let worked = std::panic::catch_unwind(|| {
+            fs::write(merged.join("changed"), b"anew").unwrap();
+            fs::remove_file(merged.join("removed")).unwrap();
+            fs::rename(merged.join("moved"), merged.join("directory/moved")).unwrap();
+            fs::remove_file(merged.join("directory/file")).unwrap();
+            let names = |directory: &Path| {
+                let mut names: Vec<_> =
+                    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+                names.sort();
+                names
+            };
+            assert_eq!(names(&merged), ["changed", "directory"]);
+            assert_eq!(names(&merged.join("directory")), ["moved"]);
+            assert_eq!(fs::read(merged.join("changed")).unwrap(), b"anew");
+            assert_eq!(fs::read(merged.join("directory/moved")).unwrap(), b"moved");
+        });
+        rustix::mount::unmount(&merged, rustix::mount::UnmountFlags::DETACH).unwrap();
+        if let Err(panic) = worked {
+            std::panic::resume_unwind(panic);
+        }
+        assert_eq!(fs::symlink_metadata(mount.path("upper/removed")).unwrap().mode(), 0o020_000);
+        let mount = mount.remount(Options::default());
+        assert_eq!(fs::symlink_metadata(mount.path("upper/moved")).unwrap().rdev(), 0);
+    });
+}

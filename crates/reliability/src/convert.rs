@@ -62,6 +62,8 @@ pub(crate) fn rename_mode(how: RenameHow) -> engine::RenameMode {
         RenameHow::Replace => engine::RenameMode::Replace,
         RenameHow::NoReplace => engine::RenameMode::NoReplace,
         RenameHow::Exchange => engine::RenameMode::Exchange,
+        RenameHow::Whiteout => engine::RenameMode::Whiteout,
+        RenameHow::NoReplaceWhiteout => engine::RenameMode::NoReplaceWhiteout,
     }
 }
 

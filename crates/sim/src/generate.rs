@@ -168,7 +168,12 @@ impl Generator {
                 let kind = *self.rng.pick(&[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice, Kind::File]);
                 let path = self.new_path(model);
                 // Major 120 is for local use and belongs to no driver, should a host ever open one.
-                Op::Mknod { path, kind, mode: self.mode(), rdev: 0x7800 + self.rng.below(256) }
+                Op::Mknod {
+                    path,
+                    kind,
+                    mode: self.mode(),
+                    rdev: if self.rng.percent(20) { 0 } else { 0x7800 + self.rng.below(256) },
+                }
             }
             19..27 => Op::Symlink { target: self.target(model), path: self.new_path(model) },
             27..34 => Op::Link { source: self.path(model), target: self.new_path(model) },
@@ -211,6 +216,8 @@ impl Generator {
         let how = match self.rng.below(10) {
             0 => RenameHow::NoReplace,
             1 => RenameHow::Exchange,
+            2 if self.rng.percent(70) => RenameHow::Whiteout,
+            2 => RenameHow::NoReplaceWhiteout,
             _ => RenameHow::Replace,
         };
         let source = self.path(model);

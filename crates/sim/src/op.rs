@@ -81,6 +81,19 @@ pub enum RenameHow {
     Replace,
     NoReplace,
     Exchange,
+    /// Leaves a character device 0/0 under the old name.
+    Whiteout,
+    NoReplaceWhiteout,
+}
+
+impl RenameHow {
+    pub fn keeps_target(self) -> bool {
+        matches!(self, Self::NoReplace | Self::NoReplaceWhiteout)
+    }
+
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::NoReplaceWhiteout)
+    }
 }
 
 /// How setxattr treats an existing attribute.

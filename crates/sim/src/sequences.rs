@@ -119,6 +119,9 @@ operations! {
     "rename-dir-into" b"r/d" [rename(b"d", b"r/d", RenameHow::Replace)];
     "exchange" b"a" [rename(b"a", b"d/c", RenameHow::Exchange)];
     "exchange-dir" b"d" [rename(b"a", b"d", RenameHow::Exchange)];
+    "whiteout" b"b" [rename(b"a", b"b", RenameHow::Whiteout)];
+    "whiteout-dir" b"r/d" [rename(b"d", b"r/d", RenameHow::Whiteout)];
+    "whiteout-replace" b"d/c" [rename(b"a", b"d/c", RenameHow::Whiteout)];
     "tmpfile" b"a" [Op::OpenTmpfile { slot: SLOT, path: b"/".into(), mode: 0o600 }, write(0, 3000)];
     "tmpfile-link" b"b" [
         Op::OpenTmpfile { slot: SLOT, path: b"d".into(), mode: 0o600 },

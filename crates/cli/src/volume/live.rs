@@ -215,6 +215,8 @@ impl Tree for Live {
             RenameMode::Replace => RenameFlags::empty(),
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
+            RenameMode::Whiteout => RenameFlags::WHITEOUT,
+            RenameMode::NoReplaceWhiteout => RenameFlags::NOREPLACE | RenameFlags::WHITEOUT,
         };
         Ok(rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)?)
     }

@@ -4,10 +4,11 @@ use super::{Ops, touch_dir, transact};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
-use crate::dir::{self, BlockSource};
+use crate::dir::{self, BlockSource, Name};
 use crate::error::{Errno, Result};
 use crate::file::{self, OpenFile, PAGES_PER_NODE, Page};
 use crate::inode;
+use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm::{self, NewInode};
 use crate::placement::{Averages, Summary};
@@ -64,7 +65,9 @@ impl Ops<'_> {
                 return Err(Errno::EXIST.into());
             }
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
-            if is_device && !self.cred.is_root() {
+            // A whiteout gives nobody a device.
+            let is_whiteout = new.mode & S_IFMT == S_IFCHR && new.rdev == 0;
+            if is_device && !is_whiteout && !self.cred.is_root() {
                 return Err(Errno::PERM.into());
             }
             if is_dir && dir.nlink.get() >= NLINK_MAX {
@@ -141,6 +144,35 @@ impl Ops<'_> {
             self.volume.orphans.note(ino, Reason::Nameless);
             Ok(file)
         })
+    }
+}
+
+/// An inode that a rename will leave under the old name, so far only a slot in use.
+pub(super) struct Whiteout {
+    pub ino: Ino,
+    owner: NewInode,
+}
+
+impl Whiteout {
+    /// Takes the slot: before a rename's first change, for there may be none.
+    pub fn reserve(ops: &Ops<'_>, txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, guarded: &Guarded) -> Result<Self> {
+        let default_acl = xattr::default_acl(&txn.look, dir, raw)?;
+        let owner = perm::new_inode(ops.caller, &guarded.subject(), default_acl.as_deref(), S_IFCHR)?;
+        reserve_acls(txn, &owner)?;
+        let near = ops.volume.block_of(dir);
+        let ino = ops.volume.allocate_inode(txn, near)?;
+        ops.volume.placement.note_file(ops.volume.geometry.region_of(near));
+        Ok(Self { ino, owner })
+    }
+
+    /// Writes it, as what has a name now.
+    pub fn finish(self, txn: &mut Txn<'_>, dir: Ino, name: Name<'_>, position: u32) -> Result<()> {
+        let new = NewFile { mode: S_IFCHR, ..NewFile::default() };
+        let mut raw = blank(txn.volume().now(), &self.owner, &new);
+        raw.parent = U64::new(dir.0);
+        raw.name_hash = U64::new(name.hash);
+        raw.entry_position = U32::new(position);
+        finish_inode(txn, self.ino, &mut raw, &self.owner, &[])
     }
 }
 

@@ -1,5 +1,6 @@
-//! rename: replace, no-replace, exchange.
+//! rename: replace, no-replace, exchange, and with a whiteout left behind.
 
+use super::create::Whiteout;
 use super::unlink::{Gone, drop_link, finish_gone};
 use super::{Ops, touch_dir, transact};
 use crate::counters::Count;
@@ -11,7 +12,7 @@ use crate::namei::Guarded;
 use crate::order::{Look, Txn};
 use crate::perm;
 use crate::planted::{Bug, planted};
-use crate::types::{Node, RenameMode, check_name};
+use crate::types::{FileType, Node, RenameMode, check_name};
 use crate::volume::OPERATION_BLOCKS;
 use myriad_format::Ino;
 use myriad_format::inode::{NLINK_MAX, RawInode};
@@ -44,7 +45,8 @@ impl Ops<'_> {
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut flushed = None;
         loop {
-            let renamed = transact(self.volume, OPERATION_BLOCKS, |txn| {
+            let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
+            let renamed = transact(self.volume, blocks, |txn| {
                 // Two renames of directories at once could each move one below the other.
                 let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
                 self.rename_inside(txn, source, target, mode, slashes, flushed)
@@ -110,7 +112,7 @@ impl Ops<'_> {
     fn rename_locked(&self, txn: &mut Txn<'_>, ends: Ends<'_>, mode: RenameMode) -> Result<Renamed> {
         let Ends { source, target, mut source_dir, mut target_dir, source_hit, target_hit, .. } = ends;
         let same_dir = source.dir == target.dir;
-        if mode == RenameMode::NoReplace && target_hit.is_some() {
+        if mode.keeps_target() && target_hit.is_some() {
             return Err(Errno::EXIST.into());
         }
         if mode == RenameMode::Exchange && target_hit.is_none() {
@@ -195,6 +197,15 @@ impl Ops<'_> {
             return Ok(Renamed::Done(Gone::Done));
         }
 
+        let mut whiteout = None;
+        if mode.leaves_whiteout() {
+            if replaced.is_none() {
+                // The insertion may be refused, and must not be once there is a slot.
+                dir::check_room(&txn.look, target.dir, &target_dir, target.name)?;
+            }
+            whiteout = Some(Whiteout::reserve(self, txn, source.dir, &source_dir, &ends.source_guard)?);
+        }
+
         // From here on nothing is refused.
         let volume = self.volume;
         let now = volume.now();
@@ -230,7 +241,13 @@ impl Ops<'_> {
                 }
                 let removal_dir = if same_dir { &mut target_dir } else { &mut source_dir };
                 // The insertion may have moved the directory from its body into a block; positions stay.
-                dir::remove(txn, source.dir, removal_dir, source.name, source_hit)?;
+                if let Some(whiteout) = whiteout {
+                    let (position, code) = (source_hit.position, FileType::CharDevice.code());
+                    dir::replace(txn, source.dir, removal_dir, source.name, position, whiteout.ino, code)?;
+                    whiteout.finish(txn, source.dir, source.name, position)?;
+                } else {
+                    dir::remove(txn, source.dir, removal_dir, source.name, source_hit)?;
+                }
                 if let Some((hit, mut raw)) = replaced {
                     self.forget_name(target.dir, target.name, hit.ino, &raw);
                     gone = drop_link(txn, hit.ino, &mut raw, now)?;

@@ -126,7 +126,7 @@ impl Session {
                 return Err(Errno::BUSY.into());
             }
             if to.name.is_empty() {
-                return Err(if mode == RenameMode::NoReplace { Errno::EXIST } else { Errno::BUSY }.into());
+                return Err(if mode.keeps_target() { Errno::EXIST } else { Errno::BUSY }.into());
             }
             let slashes = (from.must_be_dir, to.must_be_dir);
             ops.rename((from.parent, &from.name), (to.parent, &to.name), mode, slashes)

@@ -107,6 +107,8 @@ impl VolumeService {
             flags if flags.is_empty() => RenameMode::Replace,
             RenameFlags::NOREPLACE => RenameMode::NoReplace,
             RenameFlags::EXCHANGE => RenameMode::Exchange,
+            RenameFlags::WHITEOUT => RenameMode::Whiteout,
+            flags if flags == RenameFlags::NOREPLACE | RenameFlags::WHITEOUT => RenameMode::NoReplaceWhiteout,
             _ => return Err(Errno::INVAL),
         };
         if new_parent == ROOT && new_name == special::DIRECTORY && self.special.is_some() {
@@ -114,7 +116,7 @@ impl VolumeService {
         }
         let (parent, new_parent) = (self.node(header.nodeid)?, self.node(new_parent)?);
         let session = self.session(header);
-        if self.agreement.writeback && mode != RenameMode::NoReplace {
+        if self.agreement.writeback && !mode.keeps_target() {
             self.fetch_before_rename((parent, name), (new_parent, new_name));
         }
         session.rename_at(parent, name, new_parent, new_name, mode).map_err(errno)?;

@@ -110,7 +110,9 @@ impl Model {
         let (dir, name) = self.place_for(cred, path, false)?;
         self.may_create(cred, dir)?;
         let is_device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
-        if is_device && !cred.is_root() {
+        // Anybody may say that a name is not there: a whiteout of an overlay.
+        let is_whiteout = kind == Kind::CharDevice && rdev == 0;
+        if is_device && !is_whiteout && !cred.is_root() {
             return Err(Errno::PERM);
         }
         let body = if kind == Kind::File { Body::File(Content::default()) } else { Body::None };
@@ -224,7 +226,7 @@ impl Model {
         let to = Walk::new(self, cred).parent(ROOT, target)?;
         let Last::Name(old_name) = from.last else { return Err(Errno::BUSY) };
         let Last::Name(new_name) = to.last else {
-            return Err(if how == RenameHow::NoReplace { Errno::EXIST } else { Errno::BUSY });
+            return Err(if how.keeps_target() { Errno::EXIST } else { Errno::BUSY });
         };
         if old_name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -237,7 +239,7 @@ impl Model {
         let old_is_dir = self.inode(old).is_dir();
         let new_is_dir = new.is_some_and(|new| self.inode(new).is_dir());
         match (how, new) {
-            (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (how, Some(_)) if how.keeps_target() => return Err(Errno::EXIST),
             (RenameHow::Exchange, None) => return Err(Errno::NOENT),
             (RenameHow::Exchange, _) if !new_is_dir && to.trailing => return Err(Errno::NOTDIR),
             _ => {}
@@ -283,6 +285,10 @@ impl Model {
         self.drop_name(from.dir, &old_name);
         self.add_name(to.dir, new_name, old);
         self.touch_ctime(old);
+        if how.leaves_whiteout() {
+            let whiteout = self.make_inode(cred, from.dir, Kind::CharDevice, 0, Body::None);
+            self.add_name(from.dir, old_name.clone(), whiteout);
+        }
         match new {
             Some(new) if exchange => {
                 self.add_name(from.dir, old_name, new);

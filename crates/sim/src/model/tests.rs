@@ -37,6 +37,7 @@ fn step(text: &str) -> (String, Step) {
     let how = |index: usize| match words.get(index + 2) {
         Some(&"noreplace") => RenameHow::NoReplace,
         Some(&"exchange") => RenameHow::Exchange,
+        Some(&"whiteout") => RenameHow::Whiteout,
         _ => RenameHow::Replace,
     };
     let op = match words[1] {
@@ -44,6 +45,7 @@ fn step(text: &str) -> (String, Step) {
         "mkdir" => Op::Mkdir { path: arg(0), mode: octal(1) },
         "fifo" => Op::Mknod { path: arg(0), kind: Kind::Fifo, mode: octal(1), rdev: 0 },
         "mkdev" => Op::Mknod { path: arg(0), kind: Kind::CharDevice, mode: octal(1), rdev: 259 },
+        "whiteout" => Op::Mknod { path: arg(0), kind: Kind::CharDevice, mode: octal(1), rdev: 0 },
         "symlink" => Op::Symlink { target: arg(0), path: arg(1) },
         "readlink" => Op::Readlink { path: arg(0) },
         "link" => Op::Link { source: arg(0), target: arg(1) },
@@ -337,7 +339,18 @@ fn renaming() {
          r mkdir open 777 = ok
          a rename mine open/mine = EACCES
          r chmod open 777 = ok
-         a rename mine open/mine = ok",
+         a rename mine open/mine = ok
+         a rename open/mine open/h whiteout = ok
+         r stat open/mine = CharDevice 0 1 1000 1000 0
+         r rename open a/open whiteout = ok
+         r stat open = CharDevice 0 1 0 0 0
+         r stat / = Directory 1777 3 0 0 4
+         r rename c a/open/h whiteout = ENOENT
+         r rename h a/open/mine whiteout = ok
+         r rename h a whiteout = EISDIR
+         b whiteout a/open/w 600 = ok
+         b rename a/open/w a/open/v whiteout = ok
+         r ls a/open = h mine v w",
     );
 }
 
