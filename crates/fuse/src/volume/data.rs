@@ -34,7 +34,8 @@ impl VolumeService {
         let options = OpenOptions {
             read: access != OFlags::WRONLY,
             write: access != OFlags::RDONLY,
-            append: flags.contains(OFlags::APPEND),
+            // Who opens for reading only appends nothing.
+            append: access != OFlags::RDONLY && flags.contains(OFlags::APPEND),
             truncate: self.agreement.atomic_truncate && flags.contains(OFlags::TRUNC),
             ..READ
         };
