@@ -33,7 +33,9 @@ fn a_mount_is_live_and_its_end_closes_the_image() {
     assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
     assert_eq!(place.line("cat vol.img:/file").ok().out, b"by the kernel");
     assert!(place.mount_line("mnt").is_none());
-    assert_eq!(place.line("mount").ok().out, b"");
+    // Others may have mounts on this machine.
+    let shown = place.line("mount").ok();
+    assert!(!shown.text().contains(image.to_str().unwrap()), "{}", shown.text());
     assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 0, "the socket is gone");
     wait_until("the daemon ends", || !is_alive(daemon));
     place.line("umount mnt").expect(1, &["mnt: not mounted"]);

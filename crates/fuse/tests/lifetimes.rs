@@ -337,8 +337,9 @@ fn a_user_without_rights_mounts_by_the_helper() {
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("mounted")));
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
-    let ours = table.lines().find(|line| line.contains("fuse.myriad rw,nosuid,nodev,relatime,user_id=65534,"));
-    assert!(ours.is_some_and(|line| line.contains(",max_read=1048576")), "{table}");
+    let ours = table.lines().find(|line| line.split(' ').nth(1) == point.to_str());
+    let (shown, more) = ("fuse.myriad rw,nosuid,nodev,relatime,user_id=65534,", ",max_read=1048576");
+    assert!(ours.is_some_and(|line| line.contains(shown) && line.contains(more)), "{table}");
     // It is that user's alone; not even the super-user looks in.
     assert_eq!(fs::metadata(&point).unwrap_err().raw_os_error(), Some(Errno::ACCESS.raw_os_error()));
     let script = "cd \"$0\" && echo text > file && chmod 400 file && ! echo more 2> /dev/null >> file && cat file";
