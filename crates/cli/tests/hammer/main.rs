@@ -7,7 +7,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod contested;
-mod map;
 mod owned;
 mod shared;
 mod watch;

@@ -11,8 +11,8 @@
 //! it right: it sends what a page holds, if another thread has just stored something in it, after the request that
 //! punched a part of it out, and then clears that part in its cache alone.
 
+use crate::common::map::Map;
 use crate::contested::count_up;
-use crate::map::Map;
 use crate::worker::{Outcome, Tally};
 use myriad_sim::pattern;
 use myriad_sim::rng::Rng;

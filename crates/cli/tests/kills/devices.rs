@@ -1,6 +1,7 @@
 //! What a mount's image lies on fills up or fails: clean errors, nothing synced lost, and all is well once there is room, or the
 //! host's file system is back.
 
+use crate::common::host::{Loop, command};
 use crate::common::mount::{MountPlace, wait_until};
 use crate::ledger::{Ledger, Promise, hash};
 use crate::programs::Random;
@@ -36,12 +37,6 @@ impl Drop for Host {
     fn drop(&mut self) {
         let _ = command("umount", &["-l"], &self.path);
     }
-}
-
-fn command(program: &str, arguments: &[&str], path: &Path) -> Result<String, String> {
-    let said = Command::new(program).args(arguments).arg(path).output().map_err(|error| error.to_string())?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if said.status.success() { Ok(text(&said.stdout)) } else { Err(text(&said.stderr)) }
 }
 
 /// Writes files, syncs each, and records what was synced, until one fails.
@@ -91,24 +86,6 @@ fn a_sparse_image_whose_host_is_full() {
     let Some(host) = Host::new(place.path("host")) else { return };
     place.line("mkfs --quiet --size 128M host/vol.img").ok();
     filled(&place, &host, "host/vol.img");
-}
-
-/// A loop device, until it is dropped.
-struct Loop(String);
-
-impl Loop {
-    /// On a new file of so many bytes; `None`, and a line that says why, where there is none to be had.
-    fn new(backing: &Path, size: u64) -> Option<Self> {
-        File::create(backing).and_then(|file| file.set_len(size)).unwrap();
-        let device = command("losetup", &["--find", "--show"], backing);
-        device.map_err(|error| println!("skipped: no loop device can be had: {error}")).ok().map(Self)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The daemon of a mount killed under programs at work, again and again; then mounted, checked, and everything that was
 //! synced looked at. `scripts/kills` is the long form. What fills up or fails below a mount, also under programs, is in
-//! `devices.rs`.
+//! `devices.rs`; what SQLite takes for synced, in `sqlite.rs`.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod devices;
 mod ledger;
 mod programs;
+mod sqlite;
 
 use common::mount::{MountPlace, is_alive, kill, wait_until};
 use ledger::Ledger;

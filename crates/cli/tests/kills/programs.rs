@@ -66,7 +66,7 @@ impl Program {
 }
 
 /// Where a program is: on the path, or where `scripts/suites` builds those of others.
-fn which(name: &str) -> Option<PathBuf> {
+pub fn which(name: &str) -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_BIN_EXE_myriad")).ancestors().nth(2).map(|target| target.join("suites/bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).chain(built).map(|directory| directory.join(name)).find(|file| file.is_file())
@@ -164,9 +164,11 @@ fn tar(job: &Job) -> Outcome {
     Ok(())
 }
 
-/// Transactions, and a line for each that was committed.
+/// Transactions, and a line for each that was committed. In mode `delete`, SQLite removes its journal, opens the directory to
+/// sync it, and takes a directory that it cannot open for synced: `sqlite.rs`. Whether it could, we see by opening the
+/// directory ourselves afterwards: a mount that is dead stays dead until all programs have ended.
 const ROWS: &str = "
-import sqlite3, sys
+import os, sqlite3, sys
 path, mode, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 database = sqlite3.connect(path, isolation_level=None)
 database.execute('PRAGMA journal_mode = ' + mode)
@@ -179,6 +181,7 @@ while True:
     for id in range(last + 1, last + 1 + count):
         database.execute('INSERT INTO t VALUES (?, ?)', (id, bytes([id % 256]) * (id % 3000)))
     database.execute('COMMIT')
+    if mode == 'delete': os.close(os.open(os.path.dirname(path), os.O_RDONLY))
     print(last + 1, count, flush=True)
     last += count
 ";

@@ -1,6 +1,6 @@
 //! A part of a file mapped into memory, shared with all who have the file.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -35,6 +35,17 @@ impl Map {
             // SAFETY: as in `read`.
             unsafe { self.base.as_ptr().add(offset + at).write_volatile(byte) };
         }
+    }
+
+    #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What was stored is in the file's own place when this returns.
+    pub fn sync(&self) -> rustix::io::Result<()> {
+        // SAFETY: the whole mapping, which stays as it is.
+        unsafe { msync(self.base.as_ptr().cast::<c_void>(), self.len, MsyncFlags::SYNC) }
     }
 }
 

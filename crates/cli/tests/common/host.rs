@@ -1,0 +1,30 @@
+//! Devices of the host that a test borrows, and programs that it asks for them.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a program on a path; what it said, or why it failed.
+pub fn command(program: &str, arguments: &[&str], path: &Path) -> Result<String, String> {
+    let said = Command::new(program).args(arguments).arg(path).output().map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if said.status.success() { Ok(text(&said.stdout)) } else { Err(text(&said.stderr)) }
+}
+
+/// A loop device, until it is dropped.
+pub struct Loop(pub String);
+
+impl Loop {
+    /// On a new file of so many bytes; `None`, and a line that says why, where there is none to be had.
+    pub fn new(backing: &Path, size: u64) -> Option<Self> {
+        File::create(backing).and_then(|file| file.set_len(size)).unwrap();
+        let device = command("losetup", &["--find", "--show"], backing);
+        device.map_err(|error| println!("skipped: no loop device can be had: {error}")).ok().map(Self)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
