@@ -52,6 +52,17 @@ fn is_refusal(answer: &str) -> bool {
     answer.starts_with('E') && answer.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
 }
 
+/// Where data is, of an answer that says so.
+fn extents(answer: &str) -> Option<Vec<(u64, u64)>> {
+    let list = answer.split_once("data [")?.1.strip_suffix(']')?;
+    let ranges = list.split(", ").filter(|range| !range.is_empty());
+    let numbers = |range: &str| {
+        let (from, to) = range.split_once("..")?;
+        Some((from.parse().ok()?, to.parse().ok()?))
+    };
+    ranges.map(numbers).collect()
+}
+
 /// How a program goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -195,6 +206,19 @@ pub const KNOWN: &[Known] = &[
                 && d.what == What::Times
                 && d.ours.ends_with("moved")
                 && matches!(d.step.call, Call::Allocate { .. } | Call::CopyRange { .. })
+        },
+    },
+    Known {
+        name: "space without data",
+        reason: "ext4 fills small preallocations beside data with zeros, which are data then",
+        because: OfChoice,
+        then: GoesOn,
+        applies: |d| {
+            let covers = |wide: &[(u64, u64)], narrow: &[(u64, u64)]| {
+                narrow.iter().all(|(from, to)| wide.iter().any(|(first, last)| first <= from && to <= last))
+            };
+            let is_covered = |ours, theirs| Some(covers(&extents(theirs)?, &extents(ours)?));
+            matches!(d.step.call, Call::Extents { .. }) && is_covered(d.ours, d.theirs) == Some(true)
         },
     },
     Known {
