@@ -1,10 +1,11 @@
 //! Reads and writes of whole blocks, whatever the device's alignment, with the log laid over what is read.
 
 use myriad_device::BlockDevice;
-use myriad_format::{BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, header};
+use myriad_format::{BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
 use myriad_log::Overlay;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What a medium loses at a time, at least.
 const SECTOR: usize = 512;
@@ -28,11 +29,12 @@ pub(crate) struct Reader {
     overlay: Option<Overlay>,
     pub geometry: Geometry,
     pub volume: [u8; 16],
+    lsn_max: AtomicU64,
 }
 
 impl Reader {
     pub fn new(device: Arc<dyn BlockDevice>, overlay: Option<Overlay>, geometry: Geometry, volume: [u8; 16]) -> Self {
-        Self { device, overlay, geometry, volume }
+        Self { device, overlay, geometry, volume, lsn_max: AtomicU64::new(0) }
     }
 
     pub fn block_size(&self) -> usize {
@@ -106,7 +108,13 @@ impl Reader {
         }
         header::verify(buf, kind, &self.volume, block)?;
         header::verify_owner(buf, block, owner)?;
+        self.lsn_max.fetch_max(BlockHeader::read(buf).lsn.get(), Relaxed);
         Ok(())
+    }
+
+    /// Newest LSN in the header of a block that was verified.
+    pub fn lsn_max(&self) -> Lsn {
+        Lsn(self.lsn_max.load(Relaxed))
     }
 
     /// Seals and writes a metadata block.

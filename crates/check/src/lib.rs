@@ -54,6 +54,6 @@ mod tree;
 pub use beside::check_beside;
 pub use findings::{KINDS, Kind, kind, number};
 pub use online::{Online, check_moment};
-pub use report::{FileRange, Finding, Place, Report, Scrub, Totals};
+pub use report::{FileRange, Finding, LogLoss, Place, Report, Scrub, Totals};
 pub use run::{CheckError, Options, Progress, check};
 pub use superblock::find_superblock_copy;

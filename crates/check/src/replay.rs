@@ -1,12 +1,13 @@
 //! The log as a mount would find it: granules to lay over blocks, and frees that are in no tree yet.
 
 use crate::findings::number;
-use crate::report::{Finding, Place};
+use crate::io::Reader;
+use crate::report::{Finding, LogLoss, Place};
 use crate::run::CheckError;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, seam};
-use myriad_format::{FsBlock, Lsn};
-use myriad_log::{LogError, LogPlace, Overlay, Reach};
+use myriad_format::{BlockHeader, BlockKind, FsBlock, Lsn, header};
+use myriad_log::{Home, LogError, LogPlace, Overlay, Reach};
 use std::sync::Arc;
 
 /// What replay yields.
@@ -14,7 +15,7 @@ pub(crate) struct Replay {
     /// `None`: the volume has no log.
     pub place: Option<LogPlace>,
     pub overlay: Option<Overlay>,
-    /// The log could be read.
+    /// The log could be read from an anchor to its end.
     pub is_readable: bool,
     /// Blocks freed by the last checkpoint and not yet in the trees.
     pub pending: Vec<(FsBlock, u32)>,
@@ -24,12 +25,19 @@ pub(crate) struct Replay {
     pub checkpoints: u64,
     /// What is wrong with the log.
     pub findings: Vec<Finding>,
+    /// What became of a log that cannot be read and was needed.
+    pub loss: Option<LogLoss>,
 }
 
 impl Replay {
-    /// There is a log, and nobody knows what it held.
-    pub fn is_lost(&self) -> bool {
+    /// There is a log, and it cannot be read as it should be: how many groups there are, nobody may know.
+    pub fn is_damaged(&self) -> bool {
         self.place.is_some() && !self.is_readable
+    }
+
+    /// There is a log, and nothing in its place is of this volume.
+    pub fn is_foreign(&self) -> bool {
+        self.is_damaged() && self.checkpoints == 0
     }
 }
 
@@ -52,47 +60,99 @@ pub(crate) fn replay(
         head: Lsn(0),
         checkpoints: 0,
         findings: Vec::new(),
+        loss: None,
     };
     if superblock.log_blocks.get() == 0 {
         return Ok(replay);
     }
-    let device = if superblock.log_device == [0; 16] { device } else { log_device.ok_or(CheckError::NoLogDevice)? };
+    let log_device =
+        if superblock.log_device == [0; 16] { device } else { log_device.ok_or(CheckError::NoLogDevice)? };
     let bytes = |blocks: u64| blocks.checked_mul(geometry.block_size() as u64);
     let (Some(start), Some(length)) = (bytes(superblock.log_start.get()), bytes(superblock.log_blocks.get())) else {
         return Err(CheckError::Log("the place of the log is impossible".to_owned()));
     };
     let place = LogPlace {
-        device: device.clone(),
+        device: log_device.clone(),
         start,
         length,
         block_size: geometry.block_size(),
         volume: superblock.volume(),
     };
     let is_needed = superblock.state.get() == seam::STATE_IN_USE || is_copy;
-    let reach = if is_needed && !is_written { Reach::Ring } else { Reach::End };
+    let reach = match (is_written, is_needed) {
+        (true, _) => Reach::Written,
+        (false, true) => Reach::Ring,
+        (false, false) => Reach::End,
+    };
+    let outside_of = |overlay: &Overlay| {
+        let outside = overlay.blocks().filter(|(block, _)| block.0 >= geometry.block_count).count();
+        (outside > 0).then(|| finding(format!("{outside} blocks of the log lie outside the volume")))
+    };
     match myriad_log::recover(&place, reach) {
         Ok(recovered) => {
             replay.is_readable = true;
             replay.head = recovered.head;
             replay.checkpoints = recovered.checkpoints;
             replay.pending = recovered.pending;
-            if !is_needed {
-                replay.place = Some(place);
-                return Ok(replay);
+            if let Some(what) = myriad_log::damaged_anchor(&place).filter(|_| !is_written) {
+                replay.findings.push(finding(format!("one of its two anchors is {what}; the other one counts")));
             }
-            let outside = recovered.overlay.blocks().filter(|(block, _)| block.0 >= geometry.block_count).count();
-            if outside > 0 {
-                replay.findings.push(finding(format!("{outside} blocks of the log lie outside the volume")));
+            if is_needed {
+                replay.findings.extend(outside_of(&recovered.overlay));
+                replay.overlay = Some(recovered.overlay);
             }
-            replay.overlay = Some(recovered.overlay);
         }
-        Err(LogError::Corrupt(corrupt)) => replay.findings.push(finding(corrupt.to_string())),
-        Err(LogError::Io { op, offset, source }) => return Err(CheckError::Io { op, offset, source }),
+        Err(LogError::Io { op, offset, source }) if is_written => return Err(CheckError::Io { op, offset, source }),
+        Err(error @ (LogError::Corrupt(_) | LogError::Io { .. })) => {
+            replay.findings.push(finding(error.to_string()));
+            // An order without a log has brought everything home itself, and what lies in the ring is older.
+            if is_needed && !is_written && superblock.last_order.get() == u32::from(seam::ORDER_LOG) {
+                search(&mut replay, device, superblock, &place);
+                replay.findings.extend(replay.overlay.as_ref().and_then(outside_of));
+            }
+        }
         // Not the log's contents but its place or the device's alignment: nothing that emptying it would put right.
         Err(error) => return Err(CheckError::Log(error.to_string())),
     }
     replay.place = Some(place);
     Ok(replay)
+}
+
+/// Searches the ring for what no anchor leads to.
+fn search(replay: &mut Replay, volume: &Arc<dyn BlockDevice>, superblock: &Superblock, place: &LogPlace) {
+    let geometry = superblock.geometry();
+    let reader = Reader::new(volume.clone(), None, geometry, superblock.volume());
+    let mut buf = reader.new_buffer();
+    let found = myriad_log::search(place, |block| home_of(&reader, block, &mut buf));
+    let mut loss = LogLoss { checkpoints: 0, missing: 0, time: None };
+    match found {
+        Ok(Some(found)) => {
+            loss = LogLoss { checkpoints: found.checkpoints, missing: found.missing, time: Some(found.time) };
+            replay.checkpoints = found.checkpoints;
+            replay.head = found.head;
+            replay.pending = found.pending;
+            replay.overlay = Some(found.overlay);
+        }
+        Ok(None) => {}
+        Err(error) => replay.findings.push(finding(error.to_string())),
+    }
+    replay.findings.push(finding(loss.to_string()));
+    replay.loss = Some(loss);
+}
+
+/// What a block of metadata holds at home.
+fn home_of(reader: &Reader, block: FsBlock, buf: &mut [u8]) -> Home {
+    if reader.read_raw(block, buf).is_err() {
+        return Home::Other;
+    }
+    let header = BlockHeader::read(buf);
+    let (magic, lsn) = (header.magic.get(), Lsn(header.lsn.get()));
+    let is_it = header.volume == reader.volume && header.address.get() == block.0;
+    match BlockKind::from_magic(magic).filter(|_| is_it) {
+        Some(kind) if header::verify(buf, kind, &reader.volume, block).is_ok() => Home::Sound(lsn),
+        Some(_) => Home::Torn,
+        None => Home::Other,
+    }
 }
 
 fn finding(message: String) -> Finding {

@@ -103,6 +103,41 @@ pub struct Totals {
     pub log_blocks: u64,
 }
 
+/// What became of a log that was needed and could not be read: what a search of its ring found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLoss {
+    /// Checkpoints found.
+    pub checkpoints: u64,
+    /// Checkpoints that were needed, or may have been, and are damaged: at least so many.
+    pub missing: u64,
+    /// Time of the last one found, in nanoseconds since 1970.
+    pub time: Option<i64>,
+}
+
+impl LogLoss {
+    /// Whether changes that were synced are gone, as far as anybody can tell.
+    pub fn is_loss(&self) -> bool {
+        self.checkpoints == 0 || self.missing > 0
+    }
+}
+
+impl fmt::Display for LogLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.checkpoints, self.missing) {
+            (0, _) => f.write_str(
+                "a search of it found no checkpoint: what was changed since the last ones went home is lost",
+            ),
+            (found, 0) => write!(f, "a search of it found {found} checkpoints, all that were needed"),
+            (found, missing) => {
+                write!(
+                    f,
+                    "a search of it found {found} checkpoints; {missing} or more are damaged, and what only they had is lost"
+                )
+            }
+        }
+    }
+}
+
 /// Result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -122,11 +157,18 @@ pub struct Report {
     pub totals: Totals,
     /// What was read of the files' contents, if that was asked for.
     pub scrub: Option<Scrub>,
+    /// What became of a log that was needed and could not be read.
+    pub log_loss: Option<LogLoss>,
     /// Time that the first look took.
     pub seconds: f64,
 }
 
 impl Report {
+    /// Whether changes were lost with a damaged log, which no repair brings back.
+    pub fn has_lost_changes(&self) -> bool {
+        self.log_loss.is_some_and(|loss| loss.is_loss())
+    }
+
     /// Whether the volume is sound now.
     pub fn is_sound(&self) -> bool {
         if self.repaired { self.remaining_count == 0 } else { self.finding_count == 0 }
@@ -166,6 +208,16 @@ impl Report {
                     out,
                     "\"scrub\":{{\"data_blocks\":{data_blocks},\"compared_blocks\":{compared_blocks},\
                      \"damaged_blocks\":{damaged_blocks},\"freed_blocks\":{freed_blocks}}},"
+                );
+            }
+        }
+        match self.log_loss {
+            None => out.push_str("\"log_loss\":null,"),
+            Some(loss @ LogLoss { checkpoints, missing, .. }) => {
+                let _ = write!(
+                    out,
+                    "\"log_loss\":{{\"is_loss\":{},\"checkpoints\":{checkpoints},\"missing\":{missing}}},",
+                    loss.is_loss()
                 );
             }
         }
@@ -232,7 +284,7 @@ mod tests {
             json.starts_with("{\"sound\":false,\"repaired\":false,\"unreadable_blocks\":0,\"finding_count\":1,\"findings\":[{\"number\":12,")
         );
         assert!(json.contains(r#""message":"a\"b\\\u000a""#), "{json}");
-        assert!(json.ends_with("\"log_blocks\":0},\"scrub\":null,\"seconds\":0.000}"));
+        assert!(json.ends_with("\"log_blocks\":0},\"scrub\":null,\"log_loss\":null,\"seconds\":0.000}"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::tables::NeededParts;
 use crate::{space, superblock, tables};
 use myriad_device::{BlockDevice, Moment};
 use myriad_format::superblock::{Superblock, feature, has_copy};
-use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, NameHasher};
+use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, Lsn, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -42,8 +42,8 @@ pub struct Options<'a> {
     pub scrub: bool,
     /// With `repair` and `scrub`: take contents that differ from their checksums as they are.
     pub accept_contents: bool,
-    /// With `repair`: leave a volume alone whose metadata cannot all be read. What a repair drops for that reason, another
-    /// cable may bring back.
+    /// With `repair`: leave a volume alone whose metadata cannot all be read, or whose log is needed and damaged. What a repair
+    /// drops for that reason, another cable may bring back.
     pub leave_unreadable: bool,
     /// With `repair`: begin a new log on the log device, though it holds none of this volume that can be read.
     pub new_log: bool,
@@ -130,6 +130,8 @@ pub(crate) struct Outcome {
     /// Blocks of data whose checksum is wrong, if they were looked at.
     pub wrong_data: Vec<FsBlock>,
     pub superblock: Superblock,
+    /// Newest LSN in the header of a block of metadata.
+    pub lsn_max: Lsn,
 }
 
 /// Who changes a volume while it is looked at.
@@ -155,12 +157,12 @@ pub(crate) fn look(
     // Of the ring, a moment has what replay reads.
     let is_written = !matches!(writer, Writer::Nobody);
     let replay = replay(device, log_device, &on_disk, damage.is_some(), is_written)?;
-    let is_log_lost = replay.is_lost();
+    let (is_log_damaged, log_loss) = (replay.is_damaged(), replay.loss);
     let log_blocks = replay.overlay.as_ref().map_or(0, |overlay| overlay.len() as u64);
     let reader = Reader::new(device.clone(), replay.overlay, geometry, on_disk.volume());
     let (superblock, overlaid) = overlaid_superblock(&reader, &on_disk, damage.is_some());
     let mut ag_used = superblock.ag_high_water.get();
-    if damage.is_some() || is_log_lost {
+    if damage.is_some() || is_log_damaged {
         // A copy's high-water mark may be old, and that of before a lost log, too.
         ag_used = probe_groups(&reader, ag_used);
     }
@@ -202,10 +204,21 @@ pub(crate) fn look(
     totals.log_blocks = log_blocks;
     let superblock = context.superblock;
     let unreadable_blocks = context.unreadable.into_inner();
+    let lsn_max = context.reader.lsn_max();
     let (findings, finding_count) = context.sink.take();
     let seconds = start.elapsed().as_secs_f64();
     Ok(Outcome {
-        report: Report { findings, finding_count, unreadable_blocks, totals, scrub, seconds, ..Report::default() },
+        report: Report {
+            findings,
+            finding_count,
+            unreadable_blocks,
+            totals,
+            scrub,
+            log_loss,
+            seconds,
+            ..Report::default()
+        },
+        lsn_max,
         wrong_data,
         superblock,
     })

@@ -1,4 +1,4 @@
-//! The two anchors: which one counts, and the bytes of the next.
+//! The two anchors: which one counts, and the bytes of the next. Two that say the same are twins: either counts.
 
 use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
 use myriad_format::Lsn;
@@ -13,7 +13,22 @@ pub(crate) struct Anchor {
     pub tail: Lsn,
 }
 
+/// Both anchors as read.
+pub(crate) struct Anchors {
+    /// The one that counts.
+    pub anchor: Anchor,
+    /// The other one is valid too.
+    pub has_both: bool,
+    /// What is wrong with the other one. One that was never written, or erased, is zeros and not damaged.
+    pub damaged: Option<&'static str>,
+}
+
 impl Anchor {
+    /// The same, in the other place.
+    pub fn twin(&self) -> Self {
+        Self { slot: 1 - self.slot, ..*self }
+    }
+
     pub fn offset(&self, place: &LogPlace, ring: &Ring) -> u64 {
         place.start + self.slot * ring.unit
     }
@@ -21,7 +36,7 @@ impl Anchor {
     /// The anchor that follows this one, in the other place.
     pub fn next(&self, tail: Lsn) -> Self {
         assert!(tail > self.tail, "an anchor is only rewritten to move the tail");
-        Self { slot: 1 - self.slot, sequence: self.sequence + 1, tail }
+        Self { sequence: self.sequence + 1, tail, ..self.twin() }
     }
 
     /// A unit of bytes that holds it.
@@ -62,20 +77,43 @@ impl Anchor {
 
     /// The anchor that counts.
     pub fn read(place: &LogPlace, ring: &Ring) -> Result<Self, LogError> {
-        let mut bytes = vec![0; (ANCHOR_UNITS * ring.unit) as usize];
-        place.read(place.start, &mut bytes)?;
-        let anchor = bytes
-            .chunks_exact(ring.unit as usize)
-            .zip(0..)
-            .filter_map(|(bytes, slot)| Self::decode(place, slot, bytes))
-            .max_by_key(|anchor| anchor.sequence)
-            .ok_or_else(|| impossible(Lsn(0), "anchor pair (neither is valid) at byte", place.start))?;
+        Ok(Self::read_both(place, ring)?.anchor)
+    }
+
+    /// The anchor that counts, and what is to be said of the other. Each is read by itself: one that cannot be read costs the
+    /// other nothing.
+    pub fn read_both(place: &LogPlace, ring: &Ring) -> Result<Anchors, LogError> {
+        let mut found = [None, None];
+        let mut damaged = None;
+        let mut unreadable = None;
+        for slot in 0..ANCHOR_UNITS {
+            let mut bytes = vec![0; ring.unit as usize];
+            match place.read(place.start + slot * ring.unit, &mut bytes) {
+                Ok(()) => {
+                    found[slot as usize] = Self::decode(place, slot, &bytes);
+                    if found[slot as usize].is_none() && bytes[..AnchorBlock::SIZE].iter().any(|&byte| byte != 0) {
+                        damaged = Some("damaged");
+                    }
+                }
+                Err(error) => {
+                    damaged = Some("unreadable");
+                    unreadable.get_or_insert(error);
+                }
+            }
+        }
+        let has_both = found.iter().all(Option::is_some);
+        // Of twins the first.
+        let Some(anchor) = found.into_iter().rev().flatten().max_by_key(|anchor| anchor.sequence) else {
+            return Err(
+                unreadable.unwrap_or_else(|| impossible(Lsn(0), "anchor pair (neither is valid) at byte", place.start))
+            );
+        };
         if anchor.sequence == 0 || anchor.sequence > POSITION_MAX {
             return Err(impossible(anchor.tail, "anchor sequence", anchor.sequence));
         }
         if anchor.tail.0 % ring.unit != 0 || anchor.tail.0 > POSITION_MAX {
             return Err(impossible(anchor.tail, "anchor tail", anchor.tail.0));
         }
-        Ok(anchor)
+        Ok(Anchors { anchor, has_both, damaged })
     }
 }

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes an empty log: nothing in it is valid. `first_lsn`, in whole units, is the LSN of the first checkpoint; unless
-/// the volume id is new or [`erase`] has seen the ring, it must lie beyond every LSN used before, and outside of what a
-/// log that is there needs: at its head. A crash in here leaves that log, or the empty one.
+/// Makes an empty log: nothing in it is valid, and each of its two anchors suffices. `first_lsn`, in whole units, is the LSN
+/// of the first checkpoint; unless the volume id is new or [`erase`] has seen the ring, it must lie beyond every LSN used
+/// before, and outside of what a log that is there needs: at its head. A crash in here leaves that log, or the empty one.
 pub fn format(place: &LogPlace, first_lsn: Lsn) -> Result<(), LogError> {
     let ring = place.ring()?;
     if first_lsn.0 % ring.unit != 0 || first_lsn.0 > POSITION_MAX {
@@ -23,16 +23,25 @@ pub fn format(place: &LogPlace, first_lsn: Lsn) -> Result<(), LogError> {
     // count, and what lies where the first checkpoint will, goes before.
     let slot = Anchor::read(place, &ring).map_or(0, |anchor| anchor.slot);
     let anchor = Anchor { slot, sequence: 1, tail: first_lsn };
-    let other = Anchor { slot: 1 - slot, ..anchor };
+    let twin = anchor.twin();
     let zeros = vec![0; ring.unit as usize];
     let writes = [
         WriteRequest { offset: ring.offset(first_lsn), parts: &[&zeros] },
-        WriteRequest { offset: other.offset(place, &ring), parts: &[&zeros] },
+        WriteRequest { offset: twin.offset(place, &ring), parts: &[&zeros] },
     ];
+    let failed = |source| LogError::Io { op: "format", offset: place.start, source };
     let device = &place.device;
-    let done = device.write_many(&writes).and_then(|()| device.flush());
-    let done = done.and_then(|()| device.write(anchor.offset(place, &ring), &anchor.encode(place, &ring)));
-    done.and_then(|()| device.flush()).map_err(|source| LogError::Io { op: "format", offset: place.start, source })
+    device.write_many(&writes).and_then(|()| device.flush()).map_err(failed)?;
+    device.write_durable(anchor.offset(place, &ring), &anchor.encode(place, &ring)).map_err(failed)?;
+    // Nothing of the old log counts any more. The twin waited for that: beside an old anchor of a higher sequence it would
+    // be nothing, but beside one of sequence 1 it could be taken for the one that counts, before the place of the first
+    // checkpoint is zeros.
+    device.write(twin.offset(place, &ring), &twin.encode(place, &ring)).map_err(failed)?;
+    if first_lsn.0 > 0 {
+        // Should both anchors be lost, a search must not find what counts no more.
+        erase(place)?;
+    }
+    device.flush().map_err(failed)
 }
 
 /// Makes a log unreadable, so that it may be written over: no anchor counts any more. The one that counts goes last.
@@ -108,6 +117,13 @@ impl Log {
             let offset = scan.ring.offset(scan.next.lsn);
             let erased = place.device.write_durable(offset, &vec![0; scan.ring.unit as usize]);
             erased.map_err(|source| LogError::Io { op: "write", offset, source })?;
+        }
+        if !scan.has_both_anchors {
+            // One is lost, or was never written: a log has two, so that one bad block costs nothing.
+            let twin = scan.anchor.twin();
+            let (offset, bytes) = (twin.offset(&place, &scan.ring), twin.encode(&place, &scan.ring));
+            let written = place.device.write_durable(offset, &bytes);
+            written.map_err(|source| LogError::Io { op: "write", offset, source })?;
         }
         let log = Self {
             place,

@@ -25,7 +25,8 @@
 //!   4. The promised tail is the LSN of a committed checkpoint, so once an anchor has been rewritten there is always a
 //!      valid checkpoint at the tail of either anchor that can win. (`open` verifies it: an anchor of sequence above 1
 //!      with nothing at its tail is damage, not an empty log.)
-//!   5. Anchor writes alternate, and never touch the anchor that holds the durable tail.
+//!   5. Anchor writes alternate, and never touch the anchor that holds the durable tail. In a log just formatted, and after
+//!      `open` has found only one, both say the same (twins): either counts alone.
 //!   6. When `open` returns, all it read is durable, and no header with LSN `head` is on the disk.
 //!   7. No checkpoint takes more than half the ring, so a log whose tail follows its last checkpoint has room again.
 //!
@@ -36,7 +37,7 @@
 //!     in the header: replay ends before C. A torn first unit fails one of the two checksums as well.
 //!   - *Both whole, flush not done.* Replay includes C. Allowed: it was in flight, and in `write_all` it depends on no
 //!     other write; in the two-step form what it depends on was flushed before the first unit was written.
-//!   - *Anchor torn.* The other anchor counts (5): replay from `t`. Those checkpoints are whole (2), for the space
+//!   - *Anchor torn.* The other anchor, or its twin, counts (5): replay from `t`. Those checkpoints are whole (2), for the space
 //!     between `t` and `t'` is only given out once the flush after the anchor has returned.
 //!   - *Anchor whole, C lost.* Replay from `t'` to `last`: `t' <= last` is committed (4), and what lay before was
 //!     promised home and flushed *before* the anchor was written (3). The anchor's truth depends on nothing
@@ -62,6 +63,10 @@
 //! lap's headers have smaller LSNs, a torn attempt has none behind it, and users cannot forge one, see above. What
 //! cannot be told from the end is damage to the last checkpoint.
 //!
+//! **Damage to an anchor** costs nothing by itself: the other one leads to the same checkpoints, or to some before them, of
+//! which the ring may have been reused. That is found as damage in the middle is, or as a tail without a checkpoint. What
+//! the ring holds then, and if both anchors are lost, a [`search()`] tells; repair uses it, appending never does.
+//!
 //! Locking: none here; the engine holds the log in its commit lock. [`Log::write_body`] and the queries take `&self`.
 //! Not here: the checksum of a block (the caller seals what [`Overlay::apply`] returns), whether a block number lies
 //! on the volume (the caller checks), when to commit, when to move the tail.
@@ -74,6 +79,7 @@ mod checkpoint;
 mod overlay;
 mod place;
 mod recover;
+mod search;
 #[cfg(test)]
 mod tests;
 
@@ -81,4 +87,5 @@ pub use append::{Log, erase, forget, format};
 pub use checkpoint::{Checkpoint, Sealed};
 pub use overlay::{Applied, Overlay};
 pub use place::{LogError, LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
-pub use recover::{Reach, Recovered, recover};
+pub use recover::{Reach, Recovered, damaged_anchor, recover};
+pub use search::{Found, Home, search};

@@ -183,6 +183,14 @@ impl Changes {
         self.list.push(Change { block, word, epoch });
     }
 
+    /// Drops the records that `keeps` says no to. It is asked block by block. Revokes stay.
+    pub fn keep_records(&mut self, mut keeps: impl FnMut(FsBlock, Lsn) -> bool) {
+        self.list.sort_by_key(|change| change.block);
+        let epochs = &self.epochs;
+        self.list
+            .retain(|change| change.word == REVOKE || keeps(FsBlock(change.block), epochs[change.epoch as usize].lsn));
+    }
+
     /// The overlay of all changes to blocks of `block_size`; `log` is the log as read.
     pub fn into_overlay(self, block_size: usize, log: Vec<u8>) -> Overlay {
         let (mut changes, mut epochs, mut len) = (self.list, self.epochs, 0);

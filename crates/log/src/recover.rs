@@ -1,6 +1,6 @@
 //! Reading: from the anchor's tail to the last valid checkpoint, into an overlay. Trusts no byte.
 
-use crate::anchor::Anchor;
+use crate::anchor::{Anchor, Anchors};
 use crate::checkpoint::{Link, apply_escape, padded};
 use crate::overlay::{Changes, Overlay};
 use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
@@ -32,8 +32,11 @@ pub struct Recovered {
 /// How far a log is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// To where the checkpoints end: for a log that is not needed, or that somebody may be writing to.
+    /// To where the checkpoints end: for a log that is not needed. If one of the anchors is lost it may be the one that
+    /// counted, and the other leads to where a part of the ring has been written over; then as [`Reach::Ring`].
     End,
+    /// To where the checkpoints end, whatever the anchors are: for a log that somebody may be writing to.
+    Written,
     /// And through the rest of the ring, whether that is the end: a later checkpoint in there was written when one at the
     /// end had committed, so that one is damaged.
     Ring,
@@ -44,11 +47,18 @@ pub fn recover(place: &LogPlace, reach: Reach) -> Result<Recovered, LogError> {
     Ok(Scan::run(place, reach)?.recovered)
 }
 
+/// What is wrong with one of the two anchors, if the other one counts: `Some` is damage, though it costs nothing yet.
+pub fn damaged_anchor(place: &LogPlace) -> Option<&'static str> {
+    let ring = place.ring().ok()?;
+    Anchor::read_both(place, &ring).ok()?.damaged
+}
+
 /// A scan's result, with what appending needs.
 pub(crate) struct Scan {
     pub recovered: Recovered,
     pub ring: Ring,
     pub anchor: Anchor,
+    pub has_both_anchors: bool,
     /// Place and chain of the next checkpoint.
     pub next: Link,
     /// LSNs of the checkpoints found.
@@ -60,7 +70,7 @@ pub(crate) struct Scan {
 impl Scan {
     pub fn run(place: &LogPlace, reach: Reach) -> Result<Self, LogError> {
         let ring = place.ring()?;
-        let anchor = Anchor::read(place, &ring)?;
+        let Anchors { anchor, has_both, .. } = Anchor::read_both(place, &ring)?;
         let mut reader = Reader::new(place, ring, anchor.tail);
         let mut changes = Changes::default();
         let mut pending = Vec::new();
@@ -118,7 +128,7 @@ impl Scan {
             link = Some(next);
             head = next.lsn;
         }
-        if reach == Reach::Ring {
+        if reach == Reach::Ring || reach == Reach::End && !has_both {
             check_end(place, &ring, head, reader.end)?;
         }
         let mut bytes = reader.bytes;
@@ -136,7 +146,7 @@ impl Scan {
             time,
         };
         let next = link.unwrap_or(Link { lsn: head, sequence: 0, previous_crc: 0 });
-        Ok(Self { recovered, ring, anchor, next, starts, torn_attempt })
+        Ok(Self { recovered, ring, anchor, has_both_anchors: has_both, next, starts, torn_attempt })
     }
 
     /// No valid checkpoint at the tail: right only in a log just formatted, whose first place held zeros (invariant 4).
@@ -154,7 +164,7 @@ impl Scan {
     }
 }
 
-enum Header {
+pub(crate) enum Header {
     /// Ours and intact, but not necessarily in its place.
     Valid(CheckpointHeader),
     /// The magic is right, the rest is not.
@@ -163,7 +173,7 @@ enum Header {
 }
 
 impl Header {
-    fn decode(place: &LogPlace, bytes: &[u8]) -> Self {
+    pub fn decode(place: &LogPlace, bytes: &[u8]) -> Self {
         let header = *CheckpointHeader::read(bytes);
         if header.magic.get() != CHECKPOINT_MAGIC {
             return Self::Absent;
@@ -197,7 +207,7 @@ fn expected(header: &CheckpointHeader, lsn: Lsn, link: Option<Link>) -> bool {
 
 /// Verifies a body, from `at` to the end of `bytes`, and lists its changes and pending frees. The checksums were right,
 /// so anything wrong here was written by no correct engine.
-fn parse(
+pub(crate) fn parse(
     header: &CheckpointHeader,
     bytes: &[u8],
     mut at: usize,
@@ -269,7 +279,7 @@ fn check_end(place: &LogPlace, ring: &Ring, head: Lsn, end: Lsn) -> Result<(), L
 }
 
 /// Reads a piece of the ring.
-fn read_ring(place: &LogPlace, ring: &Ring, from: Lsn, buf: &mut [u8]) -> Result<(), LogError> {
+pub(crate) fn read_ring(place: &LogPlace, ring: &Ring, from: Lsn, buf: &mut [u8]) -> Result<(), LogError> {
     let (mut lsn, mut rest, mut requests) = (from, buf, Vec::new());
     while !rest.is_empty() {
         let size = ring.before_wrap(lsn, rest.len().min(REQUEST_BYTES) as u64);

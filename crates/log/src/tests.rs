@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Link;
 use crate::place::{LogError, LogPlace};
-use crate::{Checkpoint, Log, Reach, Recovered, Sealed, erase, forget, format, recover};
+use crate::{Checkpoint, Home, Log, Reach, Recovered, Sealed, erase, forget, format, recover, search};
 use myriad_device::{BlockDevice, DeviceCounters};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, RecordHeader};
 use myriad_format::{Corrupt, FsBlock, Lsn};
@@ -554,8 +554,118 @@ fn anchors() {
     assert_eq!(disk.peek(place.start + UNIT, 64), newer);
     disk.poke(place.start, &[0]);
     assert_eq!(open(&place).1.tail, second);
+    disk.poke(place.start, &[0]);
     disk.poke(place.start + UNIT, &[0]);
     is_corrupt(Log::open(place.clone(), Reach::Ring), "anchor pair");
+}
+
+/// mkfs wrote one anchor: until the tail had moved twice, one bad block made the log unreadable.
+#[test]
+fn either_anchor_of_a_new_log_suffices() {
+    for lost in 0..2 {
+        let (disk, place) = new_log(8);
+        disk.poke(place.start + lost * UNIT, &[0; UNIT as usize]);
+        let mut log = open(&place).0;
+        append(&mut log, filler(1, 1, 1));
+        // The opening has written the lost one anew.
+        disk.poke(place.start + (1 - lost) * UNIT, &[0; UNIT as usize]);
+        assert_eq!(open(&place).1.checkpoints, 1, "anchor {lost}");
+    }
+    // So does one that is made over a log.
+    let (disk, place) = new_log(8);
+    let mut log = open(&place).0;
+    append(&mut log, filler(1, 1, 1));
+    format(&place, log.head()).unwrap();
+    assert_eq!(disk.peek(place.start, UNIT as usize), disk.peek(place.start + UNIT, UNIT as usize));
+    for slot in [0, UNIT] {
+        disk.poke(place.start + slot, &[0; UNIT as usize]);
+    }
+    assert!(search(&place, |_| Home::Torn).unwrap().is_none(), "an earlier life was found");
+}
+
+/// One of the anchors is lost: the other may name a place of which only a part has been written over, and what follows it
+/// there was taken for the end, of a log that is not needed; the pending frees of that checkpoint were believed.
+#[test]
+fn an_older_anchor_is_not_believed_blindly() {
+    let (disk, place) = new_log(4);
+    let mut log = open(&place).0;
+    let lsns: Vec<Lsn> = (1..4).map(|n| append(&mut log, filler(1, n, n as u8))).collect();
+    log.set_tail(lsns[1]);
+    log.write_anchor().unwrap();
+    log.set_tail(lsns[2]);
+    append(&mut log, filler(1, 4, 4));
+    append(&mut log, filler(1, 5, 5));
+    append(&mut log, filler(1, 6, 6));
+    let newest = (0..2).max_by_key(|slot| disk.peek(place.start + slot * UNIT + 24, 1)).unwrap();
+    disk.poke(place.start + newest * UNIT, &[0; 64]);
+    assert!(recover(&place, Reach::End).is_err());
+    let found = search(&place, |_| Home::Torn).unwrap().unwrap();
+    assert_eq!((found.checkpoints, found.missing, found.head), (4, 0, log.head()));
+}
+
+/// Every unit of a log is destroyed in turn. What the others hold is found, and what is missing is told of.
+#[test]
+fn one_lost_unit_costs_what_it_held() {
+    for (count, moves) in [(3, false), (6, false), (6, true), (30, true), (31, true)] {
+        for unit in 0..14 {
+            let (disk, place) = new_log(12);
+            let mut log = open(&place).0;
+            let mut lsns = Vec::new();
+            for n in 0..count {
+                if moves && n > 3 {
+                    log.set_tail(lsns[lsns.len() - 3]);
+                    if n % 2 == 0 {
+                        log.write_anchor().unwrap();
+                    }
+                }
+                // Other blocks in each checkpoint, of one unit and of two.
+                lsns.push(append(&mut log, filler(1 + n % 2, 100 * n, n as u8)));
+            }
+            let (tail, head) = (log.tail(), log.head());
+            let needed: Vec<u64> = (0..count).filter(|&n| lsns[n as usize] >= tail).collect();
+            disk.poke(place.start + unit * UNIT, &[0; UNIT as usize]);
+            let ring = place.ring().unwrap();
+            let end_of = |n: u64| lsns.get(n as usize + 1).copied().unwrap_or(head);
+            let is_hit = |n: u64| {
+                let mut at = (lsns[n as usize].0..end_of(n).0).step_by(UNIT as usize);
+                at.any(|at| ring.offset(Lsn(at)) == place.start + unit * UNIT)
+            };
+            let (overlay, missing) = match recover(&place, Reach::Ring) {
+                Ok(recovered) => (recovered.overlay, 0),
+                Err(_) => {
+                    let found = search(&place, |_| Home::Torn).unwrap().unwrap();
+                    (found.overlay, found.missing)
+                }
+            };
+            let context = format!("{count} checkpoints, unit {unit}");
+            let mut hit = 0;
+            for &n in &needed {
+                hit += u64::from(is_hit(n));
+                assert_eq!(overlay.contains(FsBlock(100 * n)), !is_hit(n), "{context}: checkpoint {n}");
+            }
+            let is_last_hit = is_hit(count - 1);
+            assert!(missing >= hit || is_last_hit, "{context}: {missing} of {hit}");
+        }
+    }
+}
+
+/// What a gap hides may have freed the block of an older record.
+#[test]
+fn before_a_gap_only_blocks_that_say_who_they_are() {
+    let (disk, place) = new_log(8);
+    let mut log = open(&place).0;
+    let lsns: Vec<Lsn> = (0..4).map(|n| append(&mut log, filler(1, 100 * n, n as u8))).collect();
+    let held = |home: Home| {
+        let overlay = search(&place, |_| home).unwrap().unwrap().overlay;
+        (0..4).filter(|&n| overlay.contains(FsBlock(100 * n))).collect::<Vec<_>>()
+    };
+    assert_eq!(held(Home::Other), [0, 1, 2, 3]);
+    assert_eq!(held(Home::Sound(Lsn(0))), [0, 1, 2, 3]);
+    assert_eq!(held(Home::Sound(lsns[2])), [2, 3], "home is newer");
+    disk.poke(ring_offset(&place, lsns[1]), &[0; UNIT as usize]);
+    assert_eq!(held(Home::Other), [2, 3]);
+    assert_eq!(held(Home::Torn), [0, 2, 3]);
+    assert_eq!(search(&place, |_| Home::Torn).unwrap().unwrap().missing, 1);
 }
 
 /// Rewrites a structure and makes its checksum right again.
@@ -605,7 +715,7 @@ fn power_loss_while_a_log_is_emptied_leaves_the_old_one_or_none() {
             log.write_anchor().unwrap();
         }
         let (head, last) = (log.head(), log.last());
-        disk.set_fuse(Some(round % 6));
+        disk.set_fuse(Some(round % 10));
         let done = format(&place, head).is_ok();
         disk.lose_power(&mut random);
         let recovered = open(&place).1;
@@ -618,7 +728,9 @@ fn power_loss_while_a_log_is_emptied_leaves_the_old_one_or_none() {
 fn hostile_anchors() {
     let check = |at: usize, value: u64, expected| {
         let (disk, place) = new_log(8);
-        reseal(&disk, place.start, 64, |bytes| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes()));
+        for slot in [0, UNIT] {
+            reseal(&disk, place.start + slot, 64, |bytes| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes()));
+        }
         is_corrupt(Log::open(place, Reach::Ring), expected);
     };
     check(24, 0, "anchor sequence");

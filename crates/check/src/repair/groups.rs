@@ -204,8 +204,13 @@ impl Repair<'_> {
     /// Where a group is too full for two inode trees, the new one has to be written over the old one, and no header may name a
     /// mixture. Until it names the new one, a search has to find the group's inodes.
     fn forget_header(&mut self, ag: AgNo) -> Result<(), CheckError> {
-        write(&self.reader, self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)), &mut self.reader.new_buffer())?;
+        self.blank_header(ag)?;
         self.flush()
+    }
+
+    /// Without a header, a group's inodes are searched for.
+    pub(super) fn blank_header(&self, ag: AgNo) -> Result<(), CheckError> {
+        write(&self.reader, self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)), &mut self.reader.new_buffer())
     }
 
     /// Records of a group's chunks, with masks from their blocks. A chunk without inodes is given up.

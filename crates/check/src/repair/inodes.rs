@@ -82,14 +82,35 @@ impl Visitor for Salvage<'_> {
 }
 
 impl Repair<'_> {
+    /// Trees of inodes may be older than what was synced, for a part of the log is lost: takes what they name, and then makes
+    /// sure that every group is searched, also by the next repair if this one is cut short.
+    pub(super) fn distrust_trees(&mut self) -> Result<(), CheckError> {
+        for ag in (0..self.ag_used).map(AgNo) {
+            self.chunks_of_tree(ag);
+        }
+        (0..self.ag_used).try_for_each(|ag| self.blank_header(AgNo(ag)))?;
+        self.flush()?;
+        let chunks: Vec<(FsBlock, Chunk)> = self.chunks.iter().map(|(&start, &chunk)| (start, chunk)).collect();
+        for (start, mut chunk) in chunks {
+            // Blocks that came into use since.
+            let is_used = |at: u32| self.state_of(start.offset_by(u64::from(at))) != Found::Lost;
+            let used = (chunk.initialised..chunk.count).filter(|&at| is_used(at)).last();
+            chunk.initialised = used.map_or(chunk.initialised, |last| last + 1);
+            self.chunks.insert(start, chunk);
+        }
+        self.are_trees_old = true;
+        Ok(())
+    }
+
     pub(super) fn find_inodes(&mut self) -> Result<(), CheckError> {
         let mut searched = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
-            if !self.chunks_of_tree(ag) {
+            if self.are_trees_old || !self.chunks_of_tree(ag) {
                 searched.push(ag);
             }
             self.tick("repairing inodes", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.0, 0.1);
         }
+        let why = if self.are_trees_old { "a part of the log is lost" } else { "its inode tree is damaged" };
         // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
         // whose blocks others have. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
         // one that loses. What a sound one has that a tree names is nobody's inode block, whatever it looks like: reserved
@@ -97,7 +118,7 @@ impl Repair<'_> {
         let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         let torn = self.take_sound(named, 0.1, 0.3)?;
         for (done, &ag) in searched.iter().enumerate() {
-            self.act(format!("searched group {ag} for inode blocks: its inode tree is damaged"));
+            self.act(format!("searched group {ag} for inode blocks: {why}"));
             self.search_chunks(ag);
             self.tick("repairing inodes", done as u64 + 1, searched.len() as u64, 0.3, 0.4);
         }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! replay     what the log holds goes home; the log is made empty        from here on the device is all there is
-//! inodes     chunks from the inode trees, or by a search of the group where its tree is damaged; each inode's fields,
+//! inodes     chunks from the inode trees, and by a search of the group where its tree is damaged or a part of the log is
+//!            lost, without which a tree may be too old to name them all; each inode's fields,
 //!            attributes and extents: what is impossible goes, of two owners of a block the first one stays: one that a
 //!            tree names before one that a search found, and of those the one written last
 //! names      directories from the root down: entries that cannot be go, types, tags and identities are put right
@@ -54,7 +55,7 @@ pub(crate) fn repair(
     // Another look follows where contents are to be accepted.
     let end = if options.accept_contents { 0.85 } else { 1.0 };
     let without_data = Options { scrub: false, ..options.clone() };
-    let Outcome { mut report, superblock, .. } =
+    let Outcome { mut report, superblock, lsn_max, .. } =
         in_part(&without_data, 0.0, 0.5, |options| look(device, log_device, options, Writer::Nobody))?;
     let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
     if unknown != 0 {
@@ -72,15 +73,17 @@ pub(crate) fn repair(
         report = scrubbed.report;
         // The table goes home by other hands than the log's: nothing may be left in it that could be laid over, and a log keeps its
         // last checkpoint when a volume is closed.
-        report.actions = in_part(options, end, 0.9, |options| Repair::run(device, log_device, superblock, options))?;
+        report.actions =
+            in_part(options, end, 0.9, |options| Repair::run(device, log_device, (superblock, lsn_max), options))?;
         return in_part(options, 0.9, 1.0, |options| {
             accepted(device, log_device, options, report, &scrubbed.wrong_data)
         });
     }
-    if options.leave_unreadable && report.unreadable_blocks > 0 {
+    if options.leave_unreadable && (report.unreadable_blocks > 0 || report.log_loss.is_some()) {
         return Ok(report);
     }
-    report.actions = in_part(options, 0.5, 0.7, |options| Repair::run(device, log_device, superblock, options))?;
+    report.actions =
+        in_part(options, 0.5, 0.7, |options| Repair::run(device, log_device, (superblock, lsn_max), options))?;
     let after = in_part(options, 0.7, end, |options| look_again(device, log_device, options))?;
     if options.accept_contents && !after.wrong_data.is_empty() {
         let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
@@ -177,6 +180,8 @@ struct Repair<'a> {
     blocks: Blocks,
     /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
     chunks: BTreeMap<FsBlock, Chunk>,
+    /// A part of the log is lost: trees of inodes lack what only it had.
+    are_trees_old: bool,
     /// Nodes of the inode trees that were found, which are nobody else's.
     inode_trees: BTreeSet<FsBlock>,
     /// Ascending by number.
@@ -238,11 +243,11 @@ impl Chunk {
 }
 
 impl<'a> Repair<'a> {
-    /// Replays the log, makes it empty, and gets ready.
+    /// Replays the log, makes it empty, and gets ready. A look gave the superblock, and the newest LSN that a block has.
     fn start(
         device: &Arc<dyn BlockDevice>,
         log_device: Option<&Arc<dyn BlockDevice>>,
-        superblock: Superblock,
+        (superblock, lsn_max): (Superblock, Lsn),
         options: &Options<'a>,
     ) -> Result<Self, CheckError> {
         let geometry = superblock.geometry();
@@ -253,10 +258,14 @@ impl<'a> Repair<'a> {
             flush(device)?;
         }
         let is_copy = superblock::find(&**device)?.1.is_some();
-        let replayed = replay(device, log_device, &superblock, is_copy, false)?;
-        let is_log_lost = replayed.is_lost();
-        if is_log_lost && superblock.log_device != [0; 16] && !options.new_log {
+        let mut replayed = replay(device, log_device, &superblock, is_copy, false)?;
+        let is_log_damaged = replayed.is_damaged();
+        if replayed.is_foreign() && superblock.log_device != [0; 16] && !options.new_log {
             return Err(CheckError::ForeignLog);
+        }
+        if is_log_damaged {
+            // The new log begins beyond every LSN that a block has, known to the old one or not.
+            replayed.head = replayed.head.max(Lsn(lsn_max.0 + 1));
         }
         bring_home(device, &superblock, &replayed, &mut actions)?;
         let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
@@ -270,7 +279,7 @@ impl<'a> Repair<'a> {
         let mut ag_used = superblock.ag_high_water.get();
         // Under the log the mark is as durable as what it announces, and a header above it is an uncommitted one: but not
         // the mark of a copy, or of before a log that is lost.
-        if is_copy || is_old || is_log_lost || superblock.last_order.get() != u32::from(seam::ORDER_LOG) {
+        if is_copy || is_old || is_log_damaged || superblock.last_order.get() != u32::from(seam::ORDER_LOG) {
             ag_used = probe_groups(&reader, ag_used);
         }
         let was_clean = !is_copy && !is_old && superblock.state.get() == seam::STATE_CLEAN;
@@ -282,6 +291,7 @@ impl<'a> Repair<'a> {
             ag_used,
             blocks: Blocks::new(),
             chunks: BTreeMap::new(),
+            are_trees_old: false,
             inode_trees: BTreeSet::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
@@ -303,6 +313,12 @@ impl<'a> Repair<'a> {
             data: Blocks::new(),
             unvouched: Blocks::new(),
         };
+        for ag in 0..repair.ag_used {
+            repair.claim_fixed(AgNo(ag));
+        }
+        if superblock.log_device == [0; 16] && superblock.log_blocks.get() > 0 {
+            repair.blocks.claim(FsBlock(superblock.log_start.get()), superblock.log_blocks.get());
+        }
         // A log that counts for nothing, since the volume was closed, must not begin to. One that counts knows which groups
         // there are, and so must the superblock before it goes.
         if was_clean {
@@ -310,6 +326,10 @@ impl<'a> Repair<'a> {
             repair.mark_in_use()?;
         } else {
             repair.mark_in_use()?;
+            if replayed.loss.is_some_and(|loss| loss.is_loss()) {
+                // While the log still tells that it lacks something.
+                repair.distrust_trees()?;
+            }
             empty_log(&geometry, replayed, &mut repair.actions)?;
         }
         Ok(repair)
@@ -319,21 +339,15 @@ impl<'a> Repair<'a> {
     fn run(
         device: &Arc<dyn BlockDevice>,
         log_device: Option<&Arc<dyn BlockDevice>>,
-        superblock: Superblock,
+        looked_at: (Superblock, Lsn),
         options: &Options<'a>,
     ) -> Result<Vec<String>, CheckError> {
-        let mut repair = Self::start(device, log_device, superblock, options)?;
+        let mut repair = Self::start(device, log_device, looked_at, options)?;
         repair.write_all()?;
         Ok(repair.actions)
     }
 
     fn write_all(&mut self) -> Result<(), CheckError> {
-        for ag in 0..self.ag_used {
-            self.claim_fixed(AgNo(ag));
-        }
-        if self.superblock.log_device == [0; 16] && self.superblock.log_blocks.get() > 0 {
-            self.blocks.claim(FsBlock(self.superblock.log_start.get()), self.superblock.log_blocks.get());
-        }
         let list = self.read_orphans();
         self.find_inodes()?;
         let list = list.into_iter().filter(|&block| self.blocks.claim(block, 1).is_none()).collect();
@@ -618,8 +632,10 @@ fn bring_home(
             buf.fill(0);
         }
         overlay.apply(block, &mut buf);
-        let lsn = header::BlockHeader::read(&buf).lsn.get();
-        header::seal(&mut buf, lsn);
+        // Of a log that had to be searched a part may be found again, if power is lost while it is made empty: it must not be
+        // laid over what is newer.
+        let lsn = if replay.is_readable { header::BlockHeader::read(&buf).lsn } else { replay.head.0.into() };
+        header::seal(&mut buf, lsn.get());
         let offset = block.0 << geometry.block_bits;
         reader.write_raw(block, &buf).map_err(|source| CheckError::Io { op: "write", offset, source })?;
         count += 1;
@@ -631,10 +647,11 @@ fn bring_home(
 
 /// Makes the log empty: from here on nothing may be replayed over a repaired block.
 fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> Result<(), CheckError> {
-    let is_lost = replay.is_lost();
+    let is_damaged = replay.is_damaged();
     let Some(place) = replay.place else { return Ok(()) };
-    if is_lost {
-        // Nobody knows which LSNs were used: the ring must be zeros. Not before it counts for nothing, or what is left of it half
+    if is_damaged {
+        // Nobody knows which LSNs were used, and a place that cannot be read may be as new once it is written: the ring must be
+        // zeros. Not before it counts for nothing, or what is left of it half
         // way may look like the whole of a shorter one.
         myriad_log::forget(&place).map_err(|error| CheckError::Repair(error.to_string()))?;
         let zeros = vec![0; 1 << 16];
@@ -649,7 +666,11 @@ fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> 
             })?;
             at += part;
         }
-        actions.push("the log could not be read and was made empty".to_owned());
+        actions.push(match replay.loss {
+            Some(loss) if loss.is_loss() => format!("made the log empty; {loss}"),
+            Some(_) => "made the log empty: all that it held is home".to_owned(),
+            None => "made the log empty: the volume did not need it".to_owned(),
+        });
     }
     let unit = myriad_format::log::unit(geometry.block_size()) as u64;
     let first = Lsn(replay.head.0.next_multiple_of(unit));

@@ -14,7 +14,7 @@ use crate::verb::{Command, Example, Status};
 use crate::verbs::mkfs::existing;
 use crate::volume::device;
 use anyhow::Result;
-use myriad_check::{CheckError, Finding, Options, Report, Scrub, check, check_beside};
+use myriad_check::{CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside};
 use myriad_device::{Access, BlockDevice, FileDevice};
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
@@ -45,7 +45,7 @@ pub struct Fsck {
     #[arg(short = 'y', long = "yes", group = "answer")]
     yes: bool,
     /// As -y, for the start of the machine: a volume that was closed cleanly is not looked at, unless with --scrub or --force,
-    /// and one whose metadata the device cannot read is left alone
+    /// and one whose metadata the device cannot read, or whose log is damaged, is left alone
     #[arg(short = 'p', long, visible_short_alias = 'a', group = "answer")]
     preen: bool,
     /// Check a mounted volume, named by its directory or image, as it is now; it goes on being changed, though one commit
@@ -105,7 +105,7 @@ impl Command for Fsck {
         state of it can be checked for as long as that takes. With --scrub that goes for the contents too; it keeps none of \
         them, so what is removed or written over before it was read is counted and not compared. What nobody has mounted, --online checks as -n does. Nothing \
         but -y, -p and the answer to the question writes to a volume. -p leaves a volume alone whose metadata the device cannot \
-        read: what a repair would drop for that reason, another cable may bring back; -y repairs it. \
+        read, or whose log is needed and damaged: what a repair would drop for that reason, another cable may bring back; -y repairs it. \
         Called as fsck.myriad it does the same.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad fsck -n vol.img", "says what is wrong and changes nothing"),
@@ -118,7 +118,11 @@ impl Command for Fsck {
     const EXIT: &'static [(u8, &'static str)] = &[
         (0, "The volume is sound. The other codes are bits that may come together."),
         (REPAIRED, "Errors were found and repaired."),
-        (ERRORS_LEFT, "Errors are left; with -p perhaps all, since the device could not read some metadata."),
+        (
+            ERRORS_LEFT,
+            "Errors are left; with -p perhaps all, since the device could not read some metadata or the log is damaged. Or all \
+             was repaired, but changes were lost with a damaged log, which no repair brings back.",
+        ),
         (
             OPERATIONAL,
             "The check could not be made, or not to its end after a repair: the volume is in use (with -n or --online: too \
@@ -213,6 +217,9 @@ impl Command for Fsck {
                 }
                 None => summary(&report),
             };
+            if let Some(loss) = report.log_loss.filter(LogLoss::is_loss) {
+                context.note(&format!("{name}: {}", lost_changes(&loss, &report)));
+            }
             context.note(&format!("{name}: {summary}"));
             if let Some(pace) = report.seconds_per_million() {
                 context.note(&format!("{name}: checked in {:.1} s, {pace:.1} s per million files", report.seconds));
@@ -354,7 +361,7 @@ fn ask(question: &str) -> Result<bool> {
 
 fn status(report: &Report) -> Status {
     let repaired = if report.repaired { REPAIRED } else { 0 };
-    Status(if report.is_sound() { repaired } else { repaired | ERRORS_LEFT })
+    Status(if report.is_sound() && !report.has_lost_changes() { repaired } else { repaired | ERRORS_LEFT })
 }
 
 fn scrubbed(scrub: &Scrub, has_checksums: bool) -> String {
@@ -395,12 +402,37 @@ fn summary(report: &Report) -> String {
             };
             format!("{}; {next}", count(found, "finding"))
         }
+        (found, true) if report.remaining_count == 0 && report.has_lost_changes() => {
+            format!("{}, the volume is sound again, but changes are lost: {files} are left", count(found, "finding"))
+        }
         (found, true) if report.remaining_count == 0 => format!("{}, all repaired: {files}", count(found, "finding")),
         (found, true) => {
             let found = count(found, "finding");
             format!("{found}, {} left; copy what can be read to a new volume", report.remaining_count)
         }
     }
+}
+
+/// What has to be said aloud about a log that was lost, in whole or in part.
+fn lost_changes(loss: &LogLoss, report: &Report) -> String {
+    let (what, since) = match loss.time.filter(|_| loss.checkpoints > 0) {
+        None => ("CHANGES ARE LOST: no part of the log could be read".to_owned(), String::new()),
+        Some(found) => (
+            format!(
+                "CHANGES ARE LOST: {} of the log could be read, {} or more could not",
+                count(loss.checkpoints, "checkpoint"),
+                loss.missing
+            ),
+            format!("; the last one that could is of {}", time::full(found)),
+        ),
+    };
+    let next = if report.repaired {
+        "files made, changed, renamed or removed shortly before the volume was last in use may be missing, old, or back, or in \
+         /lost+found; compare with a copy"
+    } else {
+        "copy the image before anything else; then myriad fsck -y brings back what can be found"
+    };
+    format!("{what}{since}; {next}")
 }
 
 /// Whether nothing was found, or damaged contents and nothing else.
