@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 Usage: myriad-reliability [--ci | --long] [--minutes N] [--threads N] [--include FILE]
        myriad-reliability --replay RUN
-       myriad-reliability --planted
+       myriad-reliability --planted [--only BUG]
 
   --ci            the form that tests run; this is the default
   --long          at least a million states and a hundred thousand faults
@@ -17,6 +17,7 @@ Usage: myriad-reliability [--ci | --long] [--minutes N] [--threads N] [--include
   --include FILE  add the last line of FILE, JSON with `images`, `failures`, `kinds_repaired` and `cpu_seconds`, to the report
   --replay RUN    one run, as the report of its failure names it
   --planted       plant each of the known bugs and say who finds it (feature planted-bugs)
+  --only BUG      the one of this name
 
 Exit status: 0 no violation, 1 some, or too few states or faults, 2 a wrong argument.";
 
@@ -27,12 +28,20 @@ struct Arguments {
     include: Option<String>,
     replay: Option<String>,
     planted: bool,
+    only: Option<String>,
 }
 
 /// `None`: help was asked for.
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
-    let mut parsed =
-        Arguments { amount: Amount::Short, minutes: None, threads: 1, include: None, replay: None, planted: false };
+    let mut parsed = Arguments {
+        amount: Amount::Short,
+        minutes: None,
+        threads: 1,
+        include: None,
+        replay: None,
+        planted: false,
+        only: None,
+    };
     while let Some(option) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{option}: a value must follow"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is not a number"));
@@ -44,6 +53,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments
             "--minutes" => parsed.minutes = Some(number(value()?)?),
             "--threads" => parsed.threads = number(value()?)?.clamp(1, 256) as usize,
             "--include" => parsed.include = Some(value()?),
+            "--only" => parsed.only = Some(value()?),
             "--replay" => parsed.replay = Some(value()?),
             _ => return Err(format!("{option}: no such option")),
         }
@@ -64,7 +74,7 @@ fn main() -> ExitCode {
         }
     };
     if arguments.planted {
-        return planted();
+        return planted(arguments.only.as_deref());
     }
     if let Some(name) = &arguments.replay {
         return replay(name);
@@ -113,12 +123,18 @@ fn replay(name: &str) -> ExitCode {
 }
 
 #[cfg(feature = "planted-bugs")]
-fn planted() -> ExitCode {
+fn planted(only: Option<&str>) -> ExitCode {
     use myriad_engine::planted::Bug;
+    let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|bug| only.is_none_or(|only| bug.name() == only)).collect();
+    if bugs.is_empty() {
+        let names: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).collect();
+        eprintln!("myriad-reliability: no bug of this name; there are {}", names.join(" "));
+        return ExitCode::from(2);
+    }
     // Panics are findings here, and are told as such.
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = 0;
-    for &bug in Bug::ALL {
+    for &bug in &bugs {
         let start = Instant::now();
         let found = myriad_reliability::planted::find(bug);
         println!("{}: {}", bug.name(), bug.sentence());
@@ -137,12 +153,12 @@ fn planted() -> ExitCode {
             }
         }
     }
-    println!("{} planted, {missed} not found, or not by the replay", Bug::ALL.len());
+    println!("{} planted, {missed} not found, or not by the replay", bugs.len());
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(not(feature = "planted-bugs"))]
-fn planted() -> ExitCode {
+fn planted(_: Option<&str>) -> ExitCode {
     eprintln!(
         "myriad-reliability: built without the feature planted-bugs; scripts/reliability --planted builds it with"
     );
