@@ -201,7 +201,10 @@ fn errno_next(errno: Errno) -> &'static str {
 /// A path of the host as a message shows it.
 pub fn image_name(image: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    Shown(image.as_os_str().as_bytes()).to_string()
+    match image.as_os_str().as_bytes() {
+        b"" => "''".into(),
+        name => Shown(name).to_string(),
+    }
 }
 
 #[cfg(test)]

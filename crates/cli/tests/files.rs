@@ -150,7 +150,11 @@ fn changes() {
         ("mkdir -p -m 1770 vol.img://sticky/", 0, ""),
         ("ln vol.img:/docs/b.txt vol.img:/a", 0, ""),
         ("ln -s /no/where vol.img:/a/dangling", 0, ""),
-        ("ln vol.img:/docs vol.img:/more", 1, "vol.img:/more"),
+        (
+            "ln vol.img:/docs vol.img:/more",
+            1,
+            "vol.img:/docs: is a directory, which can have one name only; make a symbolic link",
+        ),
         ("ln vol.img:/none vol.img:/more", 1, "vol.img:/none: No such file"),
         ("mv vol.img:/a/b.txt vol.img:/a/d", 0, ""),
         ("mv -n vol.img:/alias vol.img:/link", 1, "File exists"),

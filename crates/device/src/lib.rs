@@ -44,7 +44,7 @@ pub use crash::{CrashImages, PrefixCursor, Torn, TornSide};
 pub use error::{ForkedChild, Holder, InUse, OpenError, RangeError};
 pub use fault::{FaultDevice, FaultKind, FaultOp, FaultSpan};
 pub use file::{Access, Claim, DirectIo, FileDevice, FileOptions, IoBackend};
-pub use lock::{WriteLock, write_locks};
+pub use lock::{WriteLock, holder, write_locks};
 pub use memory::MemoryDevice;
 pub use moment::{BeforeImages, Moment, Part};
 pub use overlay::OverlayDevice;

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Holder, InUse, OpenError};
@@ -74,6 +74,51 @@ pub(crate) fn set_lock(file: &File, path: &Path, range: LockRange, kind: LockKin
         }
         _ => Err(OpenError::io(path, "lock", error)),
     }
+}
+
+/// Whoever has a file in use as volumes are used: by a lock of an open file on any part of it or, for a block device, by the
+/// kernel's claim. Asking changes nothing and takes nothing; `file` is open for reading.
+pub fn holder(file: &File, path: &Path) -> io::Result<Option<InUse>> {
+    let metadata = file.metadata()?;
+    let everything = LockRange { start: 0, length: 0 };
+    if is_locked(file)? {
+        let holder = find_lock_holder(file, everything, LockKind::Exclusive);
+        return Ok(Some(InUse { path: path.to_owned(), holder }));
+    }
+    if metadata.file_type().is_block_device() {
+        // The claim lasts no longer than this descriptor.
+        let claim = fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(path);
+        return match claim {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                Ok(Some(InUse { path: path.to_owned(), holder: find_mount(metadata.rdev()) }))
+            }
+            other => other.map(|_| None),
+        };
+    }
+    Ok(None)
+}
+
+/// Whether an open file has a lock on this one, which is not locked by that.
+fn is_locked(file: &File) -> io::Result<bool> {
+    let mut request = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open, and the command reads and writes one `flock` through the pointer.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) };
+    if answer != 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            // A file system without locks: nobody has one.
+            Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(false),
+            _ => Err(error),
+        };
+    }
+    // Locks of processes, which have their number here, are not those that devices take.
+    Ok(request.l_type != libc::F_UNLCK as libc::c_short && request.l_pid == -1)
 }
 
 /// Looks for a process with a lock on the same file that conflicts.
@@ -169,6 +214,26 @@ pub(crate) fn find_mount(device: u64) -> Option<Holder> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Access, FileDevice};
+
+    #[test]
+    fn a_holder_is_found_without_a_lock_of_ones_own() {
+        let temporary = tempfile::NamedTempFile::new().unwrap();
+        temporary.as_file().set_len(1 << 20).unwrap();
+        let ask = || holder(&File::open(temporary.path()).unwrap(), temporary.path()).unwrap();
+        assert_eq!(ask(), None);
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let device = FileDevice::open(temporary.path(), access).unwrap();
+            assert_eq!(ask(), None, "a file that is open is not in use by that alone");
+            match access {
+                Access::ReadOnly => device.lock_shared().unwrap(),
+                Access::ReadWrite => device.lock_exclusive().unwrap(),
+            }
+            assert_eq!(ask().expect("somebody").pid(), Some(std::process::id()));
+            assert_eq!(ask().expect("asking has changed nothing").pid(), Some(std::process::id()));
+        }
+        assert_eq!(ask(), None);
+    }
 
     /// One that waits holds nothing.
     #[test]

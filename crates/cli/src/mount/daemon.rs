@@ -9,6 +9,7 @@ use super::users;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::interrupt;
 use crate::verbs::stats::prometheus;
+use crate::volume::Guard;
 use crate::volume::device::explain_open;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
@@ -57,6 +58,7 @@ pub fn run(job: Job) -> Result<()> {
     std::env::set_current_dir("/").at("/")?;
     let log = Arc::new(Log::stderr(least));
     if let Some(file) = &settings.log_file {
+        Guard::Always.check(file)?;
         log.to_file(file).at(image_name(file))?;
     }
     let access = if settings.engine.read_only { Access::ReadOnly } else { Access::ReadWrite };

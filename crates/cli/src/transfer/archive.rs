@@ -10,12 +10,14 @@ use crate::interrupt::Interrupted;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// Starts to read an archive. `size`: of the stream, where it is known. `is_pipe`: reading may wait for ever.
-pub fn read(input: impl Read + Send + 'static, size: Option<u64>, is_pipe: bool) -> Feed {
+/// Starts to read an archive; `name` is for messages. `size`: of the stream, where it is known. `is_pipe`: reading may wait
+/// for ever.
+pub fn read(input: impl Read + Send + 'static, name: String, size: Option<u64>, is_pipe: bool) -> Feed {
     let (slots, mut feed) = Feed::new();
     let gauge = Arc::new(Gauge::default());
     gauge.set_total(size.unwrap_or(0));
     feed.position = Some(Arc::clone(&gauge));
+    feed.name = Some(name);
     feed.is_unordered = true;
     feed.joins = !is_pipe;
     let mut outlet = slots.open().expect("the feed is in our hands");

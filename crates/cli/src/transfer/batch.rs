@@ -251,6 +251,8 @@ pub struct Feed {
     pub position: Option<Arc<Gauge>>,
     /// Records to expect, once somebody has counted them.
     pub count: Arc<Gauge>,
+    /// What errors of the source begin with, where they do not name it themselves.
+    pub name: Option<String>,
     /// Whether a directory's entries may come after it was left (archives).
     pub is_unordered: bool,
     /// Whether the threads end by themselves when the sink goes. One that waits for a pipe does not.
@@ -277,6 +279,7 @@ impl Feed {
             threads: Vec::new(),
             position: None,
             count: Arc::default(),
+            name: None,
             is_unordered: false,
             joins: true,
         };

@@ -3,16 +3,18 @@
 use super::archive::ArchiveSink;
 use super::batch::Feed;
 use super::compress::Compression;
-use super::host_target::HostTarget;
+use super::destination::Destination;
+use super::host_target::{HostTarget, open_directory};
 use super::run::{self, Options, Tally};
 use super::target::Keep;
 use super::writer::{Existing, Writer};
-use super::{ExistingArgs, ReportArgs, host_tree, owner_or_source, parse_owner, session, summarize, volume_tree};
+use super::{ExistingArgs, ReportArgs, host, host_tree, owner_or_source, parse_owner, session, summarize, volume_tree};
 use crate::context::Context;
-use crate::failure::{At, Failure, image_name};
+use crate::failure::{At, Failure, host_error, image_name};
 use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -110,14 +112,9 @@ impl Export {
 
     fn to_archive(&self, context: &Context, volume: &Opened, compression: Compression) -> Result<(Tally, Result<()>)> {
         let place = image_name(&self.target);
-        let metadata = std::fs::metadata(&self.target);
-        if metadata.as_ref().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
-            // A device or a pipe has no other name to be written under.
-            let file = OpenOptions::new().write(true).open(&self.target).at(&place)?;
-            let output = BufWriter::with_capacity(BUFFER_SIZE, file);
-            return self.archive(context, volume, output, compression, place).map(|(tally, result, _)| (tally, result));
-        }
-        if metadata.is_ok() {
+        let metadata = self.target.symlink_metadata();
+        let is_file = std::fs::metadata(&self.target).is_ok_and(|found| found.is_file() || found.is_dir());
+        if metadata.is_ok() && is_file {
             match self.existing.existing() {
                 Existing::Refuse => {
                     let next = "give --replace or --skip-existing, or choose another name";
@@ -127,7 +124,17 @@ impl Export {
                 Existing::Replace => {}
             }
         }
-        let mut temporary = self.target.clone().into_os_string();
+        let target = match Destination::find(context, &self.target, self.existing.guard())? {
+            // A device or a pipe has no other name to be written under.
+            Destination::Stream(file) => {
+                let output = BufWriter::with_capacity(BUFFER_SIZE, file);
+                let (tally, result, _) = self.archive(context, volume, output, compression, place)?;
+                return Ok((tally, result));
+            }
+            Destination::Name(directory, name) => directory.join(OsStr::from_bytes(&name)),
+        };
+        self.check_apart(volume, &target)?;
+        let mut temporary = target.clone().into_os_string();
         temporary.push(format!(".myriad-new-{}", std::process::id()));
         let temporary = PathBuf::from(temporary);
         let file = OpenOptions::new().write(true).create_new(true).open(&temporary).at(&place)?;
@@ -142,7 +149,9 @@ impl Export {
         if let (Ok(()), Some(output), false) = (&result, output, is_kept) {
             let finished = output.into_inner().map_err(std::io::IntoInnerError::into_error);
             let finished = finished.and_then(|file: File| file.sync_all());
-            result = finished.and_then(|()| std::fs::rename(&temporary, &self.target)).at(&place);
+            // Again: while it was made, somebody may have begun to use what is there.
+            result = finished.at(&place).and_then(|()| self.existing.guard().check(&target));
+            result = result.and_then(|()| std::fs::rename(&temporary, &target).at(&place));
         }
         if result.is_err() || is_kept {
             // The error in hand says more than one about this.
@@ -177,20 +186,41 @@ impl Export {
             }
             Opened::Mounted(mounted) => {
                 let path = mounted.files.host_path(&self.source.path, true).at(&self.source)?;
+                // An archive that goes to standard output may end up in the tree.
+                let stdout = rustix::fs::fstat(rustix::stdio::stdout()).ok().filter(|_| self.is_stdout());
+                let left_out = stdout.map(|stat| (host::link_key(&stat), "the archive that it would be exported to"));
                 // What is mounted inside is not the volume's.
-                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, count, image: None })
+                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, count, left_out })
             }
         }
     }
 
+    /// Refuses to export a directory of a mount into itself: it would grow for ever.
+    fn check_apart(&self, volume: &Opened, target: &Path) -> Result<()> {
+        let Opened::Mounted(mounted) = volume else { return Ok(()) };
+        let from = mounted.files.host_path(&self.source.path, true).at(&self.source)?;
+        let absolute = std::path::absolute(target).at(image_name(target))?;
+        let real = absolute.canonicalize().or_else(|_| absolute.parent().unwrap_or(Path::new("/")).canonicalize());
+        if real.is_ok_and(|real| real.starts_with(&from)) {
+            let what = format!("is inside {}, the directory to export", self.source);
+            return Err(Failure::new(image_name(&self.target), what, "choose another target").into());
+        }
+        Ok(())
+    }
+
     fn to_directory(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
+        self.check_apart(volume, &self.target)?;
         let is_root = rustix::process::geteuid().is_root();
         match std::fs::create_dir(&self.target) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let next = "make the directory that it is to be in first";
+                return Err(Failure::new(image_name(&self.target), host_error(&error), next).into());
+            }
             other => other.at(image_name(&self.target))?,
         }
-        let top = HostTarget::open(&self.target).map_err(std::io::Error::from).at(image_name(&self.target))?;
-        let target = HostTarget::new(self.target.as_os_str().as_bytes().to_vec());
+        let top = open_directory(&self.target)?;
+        let target = HostTarget::new(self.target.as_os_str().as_bytes().to_vec(), self.existing.guard());
         let owner = (is_root || self.owner.is_some()).then(|| owner_or_source(self.owner));
         let mut writer = Writer::new(target, Rc::clone(&top), None, Keep::all(owner), self.existing.existing(), false);
         let feed = self.feed(context, volume)?;

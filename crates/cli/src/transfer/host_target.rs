@@ -4,12 +4,15 @@
 use super::batch::Meta;
 use super::host::{self, Named};
 use super::target::{Attrs, Found, Lost, Result, Target};
+use crate::failure::{At, Failure, errno_text, image_name};
 use crate::show::name::{Shown, join};
+use crate::volume::{Guard, guard};
 use myriad_engine::{Errno, Error, FileType, Time};
 use myriad_format::xattr::AttrIter;
 use rustix::fs::{AtFlags, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
 
 pub struct HostTarget {
@@ -17,18 +20,19 @@ pub struct HostTarget {
     place: Vec<u8>,
     lost: RefCell<Lost>,
     is_replacing: Cell<bool>,
+    guard: Guard,
 }
 
 impl HostTarget {
     /// From here on this process has no umask: modes are given in full.
-    pub fn new(place: Vec<u8>) -> Self {
+    pub fn new(place: Vec<u8>, guard: Guard) -> Self {
         host::raise_file_limit();
         rustix::process::umask(Mode::empty());
-        Self { place, lost: RefCell::default(), is_replacing: Cell::new(false) }
+        Self { place, lost: RefCell::default(), is_replacing: Cell::new(false), guard }
     }
 
     /// Opens the directory to begin in; symbolic links that the user gave are followed.
-    pub fn open(path: &std::path::Path) -> rustix::io::Result<Rc<OwnedFd>> {
+    pub fn open(path: &Path) -> rustix::io::Result<Rc<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty()).map(Rc::new)
     }
@@ -99,6 +103,21 @@ impl HostTarget {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?)
     }
+}
+
+/// `HostTarget::open` in words; the empty path is the directory of this process.
+pub fn open_directory(path: &Path) -> anyhow::Result<Rc<OwnedFd>> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let place = image_name(path);
+    HostTarget::open(path).map_err(|errno| match errno {
+        Errno::NOENT => Failure::new(place, errno_text(errno), "make that directory first").into(),
+        Errno::NOTDIR if guard::is_volume(path) => {
+            let next = format!("name a directory; what is in the volume is {place}:/");
+            Failure::new(&place, "is a Myriad volume, not a directory", next).into()
+        }
+        Errno::NOTDIR => Failure::new(place, errno_text(errno), "name a directory").into(),
+        _ => Err::<(), _>(std::io::Error::from(errno)).at(place).expect_err("an error stays one"),
+    })
 }
 
 fn timestamps((atime, mtime): (Time, Time)) -> Timestamps {
@@ -209,6 +228,10 @@ impl Target for HostTarget {
 
     fn link(&self, (from, source): (&Self::Dir, &[u8]), (dir, name): (&Self::Dir, &[u8])) -> Result<()> {
         Ok(rustix::fs::linkat(from, source, dir, name, AtFlags::empty())?)
+    }
+
+    fn check_replaced(&self, dir: &Self::Dir, name: &[u8], place: &str) -> anyhow::Result<()> {
+        self.guard.check_at(dir.as_fd(), name, place)
     }
 
     fn set_replacing(&self, is_replacing: bool) {

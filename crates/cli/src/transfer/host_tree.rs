@@ -5,7 +5,7 @@
 //! file after the other: open, stat, attributes, content, five system calls for a small file.
 
 use super::batch::{
-    Body, Entry, Feed, Gauge, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Slots, WHOLE_MAX,
+    Body, Entry, Feed, Gauge, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Slots, Span, WHOLE_MAX,
 };
 use super::host::{self, Named, Xattrs};
 use crate::failure::{Failure, errno_text};
@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +27,9 @@ const LISTED: usize = 8192;
 /// Threads that read: one a core while the files are cached, more to have requests in flight while they are not.
 const READERS: usize = 4;
 
+/// What is asked of a stream at a time: pipes give no more.
+const STREAM_SIZE: usize = 64 << 10;
+
 /// Which part of a tree, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -36,9 +39,11 @@ pub struct Options {
     pub follow: bool,
     /// Count the entries ahead of the work, so that progress can tell the time left.
     pub count: bool,
-    /// A file to leave out, and tell: the image of the volume that the tree goes to.
-    pub image: Option<LinkKey>,
+    /// A file to leave out, and what it is called when that is told: what the tree goes to.
+    pub left_out: Option<LeftOut>,
 }
+
+type LeftOut = (LinkKey, &'static str);
 
 struct Directory {
     fd: OwnedFd,
@@ -73,23 +78,22 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
     let stat = rustix::fs::statat(CWD, root, flags).map_err(fail)?;
     let (slots, mut feed) = Feed::new();
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        let (parent, name) = match (options.follow, root.canonicalize()) {
-            // So that only the name itself is left, which readers do not follow.
-            (true, Ok(path)) => (path.parent().map(Path::to_owned), path.file_name().map(ToOwned::to_owned)),
-            _ => (root.parent().map(Path::to_owned), root.file_name().map(ToOwned::to_owned)),
+        let mut reader = Reader {
+            place: Arc::clone(&place),
+            left_out: options.left_out,
+            claims: Arc::default(),
+            xattrs: Xattrs::default(),
+            position: (0, 0),
         };
-        let parent = parent.filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| ".".into());
-        let name = name.ok_or_else(|| fail(Errno::NOENT))?;
-        let fd = open_directory(CWD, parent.as_os_str().as_bytes(), OFlags::empty()).map_err(fail)?;
         let mut outlet = slots.open().expect("the feed is in our hands");
+        if options.follow {
+            read_content(&mut feed, root.to_owned(), &stat, reader, outlet);
+            return Ok(feed);
+        }
+        let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        let name = root.file_name().map(ToOwned::to_owned).ok_or_else(|| fail(Errno::NOENT))?;
+        let fd = open_directory(CWD, parent.as_os_str().as_bytes(), OFlags::empty()).map_err(fail)?;
         feed.spawn(move || {
-            let mut reader = Reader {
-                place,
-                image: options.image,
-                claims: Arc::default(),
-                xattrs: Xattrs::default(),
-                position: (0, 0),
-            };
             let directory = Directory { fd, path: Vec::new() };
             // The sink has gone: nobody is left to tell.
             let _ = reader.name(&directory, name.as_bytes(), true, &mut outlet).and_then(|()| outlet.flush());
@@ -109,7 +113,7 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
     let claims = Arc::new(Claims::default());
     for _ in 0..READERS {
         let (received, place, claims) = (Arc::clone(&received), Arc::clone(&place), Arc::clone(&claims));
-        let reader = Reader { place, image: options.image, claims, xattrs: Xattrs::default(), position: (0, 0) };
+        let reader = Reader { place, left_out: options.left_out, claims, xattrs: Xattrs::default(), position: (0, 0) };
         feed.spawn(move || read_jobs(&received, reader));
     }
     feed.spawn(move || {
@@ -118,6 +122,70 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
         let _ = walker.walk(top);
     });
     Ok(feed)
+}
+
+/// Reads the content of what a path leads to: of a file, or whatever comes out of a pipe or device until its end.
+fn read_content(feed: &mut Feed, root: PathBuf, stat: &Stat, mut reader: Reader, mut outlet: Outlet) {
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    // Opening a pipe waits for somebody to write to it.
+    feed.joins = is_file;
+    let wait = if is_file { OFlags::NONBLOCK } else { OFlags::empty() };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | wait;
+    feed.spawn(move || {
+        let opened = rustix::fs::open(&root, flags, Mode::empty());
+        let opened = opened.and_then(|file| rustix::fs::fstat(&file).map(|stat| (file, stat)));
+        // The sink has gone: nobody is left to tell.
+        let _ = match opened {
+            Ok((file, stat)) => reader.open_file(file, &stat, is_file, &mut outlet),
+            Err(errno) => outlet.push(Record::Problem(problem(&reader.place, b"", errno))),
+        }
+        .and_then(|()| outlet.flush());
+    });
+}
+
+/// Reads a stream to its end: the content of a file that its reader makes, with the mode of any new file.
+pub fn read_input(input: impl AsFd) -> std::io::Result<Feed> {
+    let file = input.as_fd().try_clone_to_owned()?;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let meta = Meta {
+        mode: myriad_engine::FileType::File.mode_bits() | 0o666,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        rdev: 0,
+        size: 0,
+        mtime: host::time(now.tv_sec, now.tv_nsec as u64),
+        atime: None,
+    };
+    let (slots, mut feed) = Feed::new();
+    let mut outlet = slots.open().expect("the feed is in our hands");
+    feed.joins = false;
+    feed.spawn(move || {
+        // The sink has gone: nobody is left to tell.
+        let _ = stream(&file, meta, b"standard input", &mut outlet).and_then(|()| outlet.flush());
+    });
+    Ok(feed)
+}
+
+/// A file of all that a stream gives until its end, however much that is. What comes is handed on as it comes.
+fn stream(file: &OwnedFd, meta: Meta, place: &[u8], outlet: &mut Outlet) -> Result<(), Gone> {
+    outlet.push(Record::Entry(entry(meta, None, Body::Parts(Vec::new()))))?;
+    let mut offset = 0;
+    loop {
+        let start = outlet.batch.bytes.len();
+        outlet.batch.bytes.resize(start + STREAM_SIZE, 0);
+        let result = rustix::io::read(file, &mut outlet.batch.bytes[start..]);
+        outlet.batch.bytes.truncate(start + result.unwrap_or(0));
+        match result {
+            Ok(0) => return outlet.push(Record::End),
+            Ok(_) => {
+                let bytes = outlet.batch.since(start);
+                outlet.push(Record::Data { offset, bytes })?;
+                offset += bytes.len() as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return outlet.push(Record::Spoiled(problem(place, b"", errno))),
+        }
+    }
 }
 
 fn open_directory(parent: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -309,7 +377,7 @@ fn read_jobs(jobs: &Mutex<Receiver<Job>>, mut reader: Reader) {
 struct Reader {
     /// Where the tree is, for messages.
     place: Arc<[u8]>,
-    image: Option<LinkKey>,
+    left_out: Option<LeftOut>,
     claims: Arc<Claims>,
     xattrs: Xattrs,
     /// Of the file in hand, in the order of the whole.
@@ -352,6 +420,34 @@ impl Reader {
             Err(Errno::STALE) => self.open(directory, name, outlet),
             opened => opened,
         };
+        self.push(opened, path, &whole_path, outlet)
+    }
+
+    /// A file that is open, and is all there is. `is_file`: its size says how much there is to read.
+    fn open_file(&mut self, file: OwnedFd, stat: &Stat, is_file: bool, outlet: &mut Outlet) -> Result<(), Gone> {
+        if !is_file || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            let Some(meta) = host::meta(stat) else {
+                return outlet.push(Record::Problem(problem(&self.place, b"", Errno::INVAL)));
+            };
+            let mode = meta.mode & 0o777 | myriad_engine::FileType::File.mode_bits();
+            return stream(&file, Meta { mode, rdev: 0, size: 0, ..meta }, &self.place, outlet);
+        }
+        let path = outlet.batch.since(outlet.batch.bytes.len());
+        let opened = match self.left_out {
+            Some((key, _)) if key == host::link_key(stat) => Ok(Opened::LeftOut),
+            _ => self.content(file, stat, outlet),
+        };
+        self.push(opened, path, &Vec::new, outlet)
+    }
+
+    /// Hands on a file that was opened, and its content.
+    fn push(
+        &mut self,
+        opened: Result<Opened, Errno>,
+        path: Span,
+        whole_path: &dyn Fn() -> Vec<u8>,
+        outlet: &mut Outlet,
+    ) -> Result<(), Gone> {
         match opened {
             Ok(Opened::Done(mut entry)) => {
                 entry.path = path;
@@ -374,9 +470,9 @@ impl Reader {
                     Err(errno) => outlet.push(Record::Spoiled(problem(&self.place, &whole_path(), errno))),
                 }
             }
-            Ok(Opened::Image) => {
+            Ok(Opened::LeftOut) => {
                 let place = Shown(&join(&self.place, &whole_path())).to_string();
-                let what = "is the image that it would be imported into; left out";
+                let what = format!("is {}; left out", self.left_out.map_or("", |(_, what)| what));
                 outlet.push(Record::Problem(Problem::new(Failure::new(place, what, "").into())))
             }
             Err(errno) => outlet.push(Record::Problem(problem(&self.place, &whole_path(), errno))),
@@ -398,9 +494,9 @@ impl Reader {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return self.other(directory, name, &stat, outlet);
         }
-        if self.image == Some(host::link_key(&stat)) {
+        if self.left_out.is_some_and(|(key, _)| key == host::link_key(&stat)) {
             // It would be read while it is written, and grow by what is read.
-            return Ok(Opened::Image);
+            return Ok(Opened::LeftOut);
         }
         let file = match rustix::fs::openat(&directory.fd, name, flags | OFlags::NOATIME, Mode::empty()) {
             // Only the owner and root may ask not to be noted as a reader.
@@ -413,14 +509,18 @@ impl Reader {
         if host::link_key(&opened) != host::link_key(&stat) {
             return Err(Errno::STALE);
         }
-        let stat = opened;
-        let link = (stat.st_nlink > 1).then(|| host::link_key(&stat));
+        self.content(file, &opened, outlet)
+    }
+
+    /// What an open regular file holds.
+    fn content(&mut self, file: OwnedFd, stat: &Stat, outlet: &mut Outlet) -> Result<Opened, Errno> {
+        let link = (stat.st_nlink > 1).then(|| host::link_key(stat));
         // Not before the file is open: by a claim on what the name no longer leads to, all further names would come without
         // content.
         if let Some(key) = link
             && self.is_later_name(key)
         {
-            let meta = host::meta(&stat).ok_or(Errno::INVAL)?;
+            let meta = host::meta(stat).ok_or(Errno::INVAL)?;
             // The sink knows the first name.
             let body = Body::HardLink(outlet.batch.since(outlet.batch.bytes.len()));
             return Ok(Opened::Done(entry(meta, link, body)));
@@ -428,8 +528,8 @@ impl Reader {
         let start = outlet.batch.bytes.len();
         self.xattrs.read(&Named::Open(file.as_fd()), &mut outlet.batch.bytes)?;
         let xattrs = outlet.batch.since(start);
-        let mut meta = host::meta(&stat).ok_or(Errno::INVAL)?;
-        let segments = match host::may_have_holes(&stat) {
+        let mut meta = host::meta(stat).ok_or(Errno::INVAL)?;
+        let segments = match host::may_have_holes(stat) {
             true => host::segments(&file, meta.size),
             false => vec![Segment { offset: 0, length: meta.size }],
         };
@@ -437,7 +537,7 @@ impl Reader {
         if meta.size > WHOLE_MAX || !is_dense {
             let mut entry = entry(meta, link, Body::Parts(segments.clone()));
             entry.xattrs = xattrs;
-            return Ok(Opened::Parts(entry, file, segments, Box::new(stat)));
+            return Ok(Opened::Parts(entry, file, segments, Box::new(*stat)));
         }
         let start = outlet.batch.bytes.len();
         outlet.batch.bytes.resize(start + meta.size as usize, 0);
@@ -455,7 +555,7 @@ impl Reader {
         meta.size = (outlet.batch.bytes.len() - start) as u64;
         let mut entry = entry(meta, link, Body::Whole(outlet.batch.since(start)));
         entry.xattrs = xattrs;
-        Ok(if has_changed(&file, &stat) { Opened::Changed(entry) } else { Opened::Done(entry) })
+        Ok(if has_changed(&file, stat) { Opened::Changed(entry) } else { Opened::Done(entry) })
     }
 
     /// Links, FIFOs, sockets and device nodes.
@@ -523,7 +623,7 @@ enum Opened {
     /// To be read part by part; the file's attributes before that.
     Parts(Entry, OwnedFd, Vec<Segment>, Box<Stat>),
     /// The one that is left out.
-    Image,
+    LeftOut,
 }
 
 /// Whether a file is no longer what it was, as far as anybody can tell: every change sets its change time.

@@ -74,18 +74,19 @@ impl Command for Import {
 impl Import {
     fn feed(&self, context: &Context) -> Result<Feed> {
         if self.source == Path::new("-") {
-            return Ok(archive::read(std::io::stdin(), None, true));
+            return Ok(archive::read(std::io::stdin(), "standard input".into(), None, true));
         }
         let metadata = std::fs::metadata(&self.source).at(image_name(&self.source))?;
         if metadata.is_dir() {
             let count = context.shows_progress();
-            let image = rustix::fs::stat(&self.target.image).ok().map(|stat| host::link_key(&stat));
-            let options = host_tree::Options { one_file_system: self.one_file_system, follow: true, count, image };
+            let image = rustix::fs::stat(&self.target.image).ok();
+            let left_out = image.map(|stat| (host::link_key(&stat), "the image that it would be imported into"));
+            let options = host_tree::Options { one_file_system: self.one_file_system, follow: true, count, left_out };
             return host_tree::read(&self.source, options);
         }
         let file = File::open(&self.source).at(image_name(&self.source))?;
         let size = metadata.is_file().then_some(metadata.len());
-        Ok(archive::read(file, size, size.is_none()))
+        Ok(archive::read(file, image_name(&self.source), size, size.is_none()))
     }
 
     /// Refuses to import a directory of a mount into itself: it would grow for ever.
@@ -104,12 +105,12 @@ impl Import {
     fn transfer(&self, context: &Context, volume: &Opened, feed: Feed) -> Result<(Tally, Result<()>)> {
         let owner = owner_or_source(self.owner);
         let is_unordered = feed.is_unordered;
-        let existing = self.existing.existing();
+        let (existing, guard) = (self.existing.existing(), self.existing.guard());
         let options = Options { skip_unreadable: self.report.skip_unreadable, doing: "importing" };
         Ok(match volume {
             Opened::Here(volume) => {
                 let top = top(&session(volume), &self.target)?;
-                let target = VolumeTarget::new(session(volume), top.place);
+                let target = VolumeTarget::new(session(volume), top.place, guard);
                 let mut writer = Writer::new(target, top.dir, top.base, Keep::all(Some(owner)), existing, is_unordered);
                 run::run(context, feed, &mut writer, options)
             }
@@ -119,7 +120,7 @@ impl Import {
                 let top = HostTarget::open(&dir).map_err(std::io::Error::from).at(image_name(&dir))?;
                 // The kernel lets only root give files away.
                 let is_allowed = rustix::process::geteuid().is_root() || self.owner.is_some();
-                let target = HostTarget::new(dir.into_os_string().into_vec());
+                let target = HostTarget::new(dir.into_os_string().into_vec(), guard);
                 let keep = Keep::all(is_allowed.then_some(owner));
                 let mut writer = Writer::new(target, top, base, keep, existing, is_unordered);
                 run::run(context, feed, &mut writer, options)

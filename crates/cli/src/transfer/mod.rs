@@ -4,11 +4,12 @@
 //! sources                      sinks
 //! host_tree    \             / writer -> volume_target
 //! volume_tree   > batches ->   writer -> host_target
-//! archive      /   (run)     \ archive
+//! archive      /   (run)     \ archive, stream
 //! ```
 //!
 //! A source has threads of its own; the sink runs on the main thread, so both cores work. `batch` is what travels between
-//! them, `run` the loop that moves it. `verify` compares two trees and uses none of this.
+//! them, `run` the loop that moves it. `verify` compares two trees and uses none of this. `destination` says what a name
+//! on the host means that a single file is to go to.
 //!
 //! Not here: what a volume is. These verbs know the engine by its API only.
 
@@ -16,6 +17,7 @@ mod archive;
 pub(crate) mod batch;
 pub(crate) mod compress;
 mod cp;
+mod destination;
 mod export;
 mod host;
 mod host_target;
@@ -23,6 +25,7 @@ mod host_tree;
 mod import;
 pub(crate) mod path;
 mod run;
+mod stream;
 pub(crate) mod tar;
 mod target;
 mod verify;
@@ -38,7 +41,7 @@ pub use verify::Verify;
 use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::{name, owner};
-use crate::volume::{Live, Place, Tree, Volume};
+use crate::volume::{Guard, Live, Place, Tree, Volume};
 use anyhow::Result;
 use myriad_engine::{Cred, Errno, Error, Node, Session};
 use run::Tally;
@@ -56,6 +59,9 @@ struct ExistingArgs {
     /// Replace files that are there, each in one step once its replacement is whole
     #[arg(long)]
     replace: bool,
+    /// With --replace, replace a file though it is a volume; never one that is in use
+    #[arg(long, requires = "replace")]
+    force: bool,
 }
 
 impl ExistingArgs {
@@ -65,6 +71,10 @@ impl ExistingArgs {
             (_, true) => Existing::Replace,
             _ => Existing::Refuse,
         }
+    }
+
+    fn guard(self) -> Guard {
+        Guard::unless(self.force)
     }
 }
 

@@ -162,6 +162,8 @@ struct Run<'a> {
     coming: Option<(LinkKey, Box<[u8]>)>,
     /// Whether the content of the last entry was taken.
     is_taken: bool,
+    /// What errors of the source begin with.
+    name: Option<String>,
     /// The last path taken, for what is said of an interruption.
     last: Vec<u8>,
 }
@@ -177,6 +179,7 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
         links: Links::new(),
         coming: None,
         is_taken: false,
+        name: feed.name.clone(),
         last: Vec::new(),
     };
     let result = run.pump(&mut feed, sink);
@@ -309,7 +312,7 @@ impl Run<'_> {
             Record::Changed(problem) if self.is_taken => self.problem(problem),
             Record::Changed(_) => {}
             Record::Problem(problem) => self.problem(problem),
-            Record::Broken(error) => return Err(error),
+            Record::Broken(error) => return Err(self.named(error)),
         }
         Ok(())
     }
@@ -339,7 +342,15 @@ impl Run<'_> {
                 return;
             }
         }
-        self.error(&problem.error);
+        let error = self.named(problem.error);
+        self.error(&error);
+    }
+
+    fn named(&self, error: anyhow::Error) -> anyhow::Error {
+        match &self.name {
+            Some(name) => error.context(name.clone()),
+            None => error,
+        }
     }
 
     fn belated(&mut self, sink: &mut dyn Sink) {

@@ -91,6 +91,8 @@ pub trait Target {
     fn make_node(&self, dir: &Self::Dir, name: &[u8], meta: &Meta, attrs: &Attrs, xattrs: &[u8]) -> Result<()>;
     /// A further name for the file at `from`.
     fn link(&self, from: (&Self::Dir, &[u8]), to: (&Self::Dir, &[u8])) -> Result<()>;
+    /// Refuses if the file at a name must stay, whatever was asked for: a volume, of which `place` is the name for messages.
+    fn check_replaced(&self, dir: &Self::Dir, name: &[u8], place: &str) -> anyhow::Result<()>;
     /// From here on what is made is to replace something: it has to be durable before it has the other's name.
     fn set_replacing(&self, _is_replacing: bool) {}
     fn rename(&self, dir: &Self::Dir, name: &[u8], new_name: &[u8]) -> Result<()>;

@@ -2,8 +2,9 @@
 
 use super::batch::Meta;
 use super::target::{Attrs, Found, Lost, Result, Target};
+use crate::failure::At;
 use crate::show::name::join;
-use crate::volume::Place;
+use crate::volume::{Guard, Place};
 use myriad_engine::{
     CreateWith, Errno, Error, File, FileType, Node, OpenOptions, Session, SetAttr, SetTime, XattrMode,
 };
@@ -15,12 +16,13 @@ pub struct VolumeTarget {
     /// Where the writer began, for messages.
     place: Place,
     lost: RefCell<Lost>,
+    guard: Guard,
 }
 
 impl VolumeTarget {
     /// `session` passes all checks and has no umask.
-    pub fn new(session: Session, place: Place) -> Self {
-        Self { session, place, lost: RefCell::default() }
+    pub fn new(session: Session, place: Place, guard: Guard) -> Self {
+        Self { session, place, lost: RefCell::default(), guard }
     }
 
     /// Owner, mode and times in one change, after the data, because writing changes times; then the attributes, because
@@ -138,6 +140,21 @@ impl Target for VolumeTarget {
     fn link(&self, (from, source): (&Node, &[u8]), (dir, name): (&Node, &[u8])) -> Result<()> {
         let stat = self.session.lookup(*from, source)?;
         self.session.link_at(stat.node(), *dir, name).map(|_| ())
+    }
+
+    fn check_replaced(&self, dir: &Node, name: &[u8], place: &str) -> anyhow::Result<()> {
+        let stat = match self.session.lookup(*dir, name) {
+            Err(Error::Refused(Errno::NOENT)) => return Ok(()),
+            stat => stat.at(place)?,
+        };
+        if stat.file_type() != FileType::File || stat.size == 0 {
+            return Ok(());
+        }
+        let options = OpenOptions { dont_cache: true, ..OpenOptions::READ };
+        let mut head = [0; 4];
+        let length =
+            self.session.open_node(stat.node(), options).and_then(|file| file.read_at(&mut head, 0)).at(place)?;
+        self.guard.check_content(&head[..length], place)
     }
 
     fn rename(&self, dir: &Node, name: &[u8], new_name: &[u8]) -> Result<()> {

@@ -263,12 +263,18 @@ impl<T: Target> Writer<T> {
             let next = "remove it first: a directory is never replaced by what is none";
             return Err(Fault::Entry(Failure::new(place(), "is a directory", next).into()));
         }
-        let is_device = |found: Found| matches!(found.file_type, FileType::CharDevice | FileType::BlockDevice);
-        if found.is_some_and(|found| is_device(found) && found.file_type != file_type) {
-            // `cp FILE /dev/null` by root must not do what it says.
-            let next = "remove it first: a device node is replaced by its like only";
-            return Err(Fault::Entry(Failure::new(place(), "is a device node", next).into()));
+        let special = |found: Found| match found.file_type {
+            FileType::CharDevice | FileType::BlockDevice => Some("is a device node"),
+            FileType::Fifo => Some("is a pipe"),
+            FileType::Socket => Some("is a socket"),
+            FileType::File | FileType::Directory | FileType::Symlink => None,
+        };
+        if let Some(what) = found.filter(|found| found.file_type != file_type).and_then(special) {
+            // What others read and write there would never reach them again.
+            let next = "remove it first: it is replaced by its like only";
+            return Err(Fault::Entry(Failure::new(place(), what, next).into()));
         }
+        self.target.check_replaced(self.top(), name, &place()).map_err(Fault::Entry)?;
         loop {
             self.temporaries += 1;
             let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();
@@ -301,10 +307,13 @@ impl<T: Target> Writer<T> {
 
     /// Puts a replacement in its place.
     fn replace(&self, path: &[u8], temporary: &[u8], name: &[u8]) -> Result<(), Fault> {
-        self.target.rename(self.top(), temporary, name).map_err(|error| {
+        // Again: while the copy was made, somebody may have begun to use what is there.
+        let checked = self.target.check_replaced(self.top(), name, &self.target.place(path)).map_err(Fault::Entry);
+        let replaced = checked
+            .and_then(|()| self.target.rename(self.top(), temporary, name).map_err(|error| self.fault(path, error)));
+        replaced.inspect_err(|_| {
             // It stays under its other name only if that cannot be removed either.
             let _ = self.target.unlink(self.top(), temporary);
-            self.fault(path, error)
         })
     }
 
@@ -385,8 +394,8 @@ impl<T: Target> Sink for Writer<T> {
         let file_type = entry.meta.file_type();
         let xattrs = if self.keep.xattrs { batch.get(entry.xattrs) } else { b"" };
         if path.is_empty() && file_type != FileType::Directory {
-            let what = "the archive has a file in the place of the target directory";
-            return Err(Fault::Entry(Failure::new(self.target.place(b""), what, "").into()));
+            let what = "a directory, whose place no file can take";
+            return Err(Fault::Entry(Failure::new(self.target.place(b""), what, "name a file in it").into()));
         }
         let placed = match &entry.body {
             Body::None if file_type == FileType::Directory => return self.directory(&path, &entry.meta, xattrs),
@@ -424,7 +433,12 @@ impl<T: Target> Sink for Writer<T> {
         self.target.write(&open.file, offset, bytes).map_err(|error| {
             let path = crate::show::name::join(&self.current, &open.name);
             self.fault(&path, error)
-        })
+        })?;
+        // A pipe does not say beforehand how much will come.
+        let end = offset + bytes.len() as u64;
+        let open = self.open.as_mut().expect("it was there a moment ago");
+        open.size = open.size.max(end);
+        Ok(())
     }
 
     fn end(&mut self) -> Result<(), Fault> {

@@ -1,7 +1,7 @@
 //! `cat`: contents of files, byte for byte.
 
 use crate::context::Context;
-use crate::failure::At;
+use crate::failure::{At, Failure};
 use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
@@ -42,6 +42,16 @@ impl Command for Cat {
 
 fn copy(context: &Context, volume: &Opened, place: &Place) -> Result<()> {
     let file = volume.tree().open(&place.path).at(place)?;
+    if let Opened::Mounted(mounted) = volume {
+        // It would grow by what is read of it.
+        let path = mounted.files.host_path(&place.path, true).at(place)?;
+        let input = rustix::fs::stat(&path).map_err(std::io::Error::from).at(place)?;
+        let output = rustix::fs::fstat(rustix::stdio::stdout());
+        if output.is_ok_and(|output| (output.st_dev, output.st_ino) == (input.st_dev, input.st_ino)) {
+            let next = "redirect standard output elsewhere";
+            return Err(Failure::new(place, "standard output is that file", next).into());
+        }
+    }
     let mut chunk = vec![0; CHUNK_SIZE];
     let mut offset = 0;
     loop {

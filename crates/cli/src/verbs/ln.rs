@@ -46,7 +46,10 @@ impl Command for Ln {
             };
             match &source {
                 Some(source) => {
-                    volume.lstat(source)?;
+                    if volume.lstat(source)?.is_dir() {
+                        let next = "make a symbolic link to it with ln -s";
+                        return Err(Failure::new(source, "is a directory, which can have one name only", next).into());
+                    }
                     tree.link(&source.path, &link.path).at(&link)
                 }
                 None => tree.symlink(target, &link.path).at(&link),

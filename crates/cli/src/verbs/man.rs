@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, image_name};
 use crate::verb::{self, Command, Example, Status, Verb};
 use crate::verbs::VERBS;
+use crate::volume::Guard;
 use anyhow::Result;
 use clap::builder::Resettable;
 use clap_mangen::Man as Page;
@@ -61,6 +62,7 @@ impl Command for Man {
 impl Man {
     fn write(&self, name: &str, page: &[u8]) -> Result<()> {
         let path: &Path = &self.directory.join(name);
+        Guard::Always.check(path)?;
         std::fs::write(path, page).at(image_name(path))
     }
 }

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::name;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, Opened, Place, Volumes};
+use crate::volume::{self, Access, ChangeArgs, Guard, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, RenameMode};
 use std::collections::HashMap;
@@ -20,6 +20,9 @@ pub struct Mv {
     /// Replace a target that is an empty directory instead of moving into it
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Replace a file though it is a volume; never one that is in use
+    #[arg(long)]
+    force: bool,
     /// Files to move, then the new name or a directory that gets them
     #[arg(required = true, num_args = 2.., value_name = "IMAGE:/path", value_parser = volume::place())]
     places: Vec<Place>,
@@ -83,7 +86,14 @@ impl Mv {
         let target = match name::last(&source.path) {
             Some(name) if into => target.below(name),
             Some(_) => target.clone(),
-            None => return Err(Failure::new(source, "has no name of its own that could be moved", "").into()),
+            None => {
+                return Err(Failure::new(
+                    source,
+                    "has no name of its own that could be moved",
+                    "name what is below it",
+                )
+                .into());
+            }
         };
         // So that an error about the source names the source.
         volume.lstat(source)?;
@@ -95,6 +105,9 @@ impl Mv {
             (_, true) => RenameMode::Exchange,
             _ => RenameMode::Replace,
         };
+        if mode == RenameMode::Replace {
+            volume.check_replaced(&target, Guard::unless(self.force))?;
+        }
         let names = format!("{source} to {target}");
         match volume.tree().rename(&source.path, &target.path, mode) {
             Err(Error::Refused(Errno::INVAL)) => {

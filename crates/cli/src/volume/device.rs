@@ -108,6 +108,15 @@ pub fn was_closed_cleanly(superblock: &Superblock) -> bool {
     superblock.state.get() != seam::STATE_IN_USE
 }
 
+/// How a volume was left, in words; whether somebody has it open is another matter.
+pub fn volume_state(superblock: &Superblock) -> &'static str {
+    match superblock.state.get() {
+        seam::STATE_CLEAN => "closed cleanly",
+        seam::STATE_SEALED => "sealed",
+        _ => "not closed cleanly",
+    }
+}
+
 /// The log's changes that a mount would lay over the blocks, with what the log holds.
 pub fn log(
     device: &Arc<FileDevice>,

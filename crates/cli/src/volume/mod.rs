@@ -2,13 +2,15 @@
 
 mod arguments;
 pub mod device;
+pub mod guard;
 mod live;
 mod open;
 pub(crate) mod place;
 mod tree;
 
 pub use arguments::{ChangeArgs, OpenArgs, OrderName, place, place_or_root};
+pub use guard::Guard;
 pub use live::Live;
-pub use open::{Access, Opened, Volume, Volumes};
+pub use open::{Access, Mounted, Opened, Volume, Volumes};
 pub use place::Place;
 pub use tree::{ReadAt, Step, Tree};

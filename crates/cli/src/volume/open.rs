@@ -4,11 +4,14 @@
 //! Whoever may write an image may do anything to what is in it, as with any archive; so the verbs pass every permission
 //! check, and what they make belongs to the user who ran them.
 
-use super::{Live, Place, ReadAt, Step, Tree};
+use super::place::is_same_file;
+use super::{Guard, Live, Place, ReadAt, Step, Tree};
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use anyhow::Result;
-use myriad_engine::{Cred, Error, File, Fs, MountOptions, Node, OpenOptions, RenameMode, Session, SetAttr, Stat};
+use myriad_engine::{
+    Cred, Error, File, FileType, Fs, MountOptions, Node, OpenOptions, RenameMode, Session, SetAttr, Stat,
+};
 use rustix::fs::Mode;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -210,6 +213,23 @@ impl Opened {
         self.tree().lstat(&place.path).at(place)
     }
 
+    /// Refuses if a file, a last link not followed, must not be replaced: it is a volume itself.
+    pub fn check_replaced(&self, place: &Place, guard: Guard) -> Result<()> {
+        match self.tree().lstat(&place.path) {
+            Ok(stat) if stat.file_type() == FileType::File && stat.size > 0 => {}
+            _ => return Ok(()),
+        }
+        match self {
+            Self::Here(volume) => {
+                let mut head = [0; 4];
+                let length =
+                    Tree::open(&**volume, &place.path).and_then(|file| file.read_at(&mut head, 0)).at(place)?;
+                guard.check_content(&head[..length], &place.to_string())
+            }
+            Self::Mounted(mounted) => guard.check(&mounted.files.host_path(&place.path, false).at(place)?),
+        }
+    }
+
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Here(one), Self::Here(other)) => Rc::ptr_eq(one, other),
@@ -271,12 +291,11 @@ impl Volumes {
 
     /// The volume in `image`, by whichever of its paths.
     pub fn get(&mut self, image: &Path) -> Result<Opened> {
-        let canonical = image.canonicalize().at(image_name(image))?;
-        if let Some((_, volume)) = self.open.iter().find(|(path, _)| *path == canonical) {
+        if let Some((_, volume)) = self.open.iter().find(|(path, _)| is_same_file(path, image)) {
             return Ok(volume.clone());
         }
         let volume = Opened::open(image, self.access, &self.options)?;
-        self.open.push((canonical, volume.clone()));
+        self.open.push((image.to_owned(), volume.clone()));
         Ok(volume)
     }
 

@@ -6,6 +6,7 @@ use myriad_engine::WalkError;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A file in a volume.
@@ -54,8 +55,7 @@ impl Place {
 
     /// Whether both lie in one image, by whichever of its paths.
     pub fn is_in_image_of(&self, other: &Self) -> bool {
-        let canonical = |place: &Self| place.image.canonicalize().ok();
-        self.image == other.image || canonical(self).is_some_and(|image| canonical(other) == Some(image))
+        self.image == other.image || is_same_file(&self.image, &other.image)
     }
 
     /// The file `name` in this directory.
@@ -67,6 +67,16 @@ impl Place {
     pub fn is_root(&self) -> bool {
         self.path.split(|&byte| byte == b'/').all(|name| matches!(name, b"" | b"." | b".."))
     }
+}
+
+/// Whether two paths lead to one file, or one device.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    let key = |path: &Path| {
+        let found = path.metadata().ok()?;
+        let is_device = found.file_type().is_block_device();
+        Some(if is_device { (0, found.rdev(), is_device) } else { (found.dev(), found.ino(), is_device) })
+    };
+    key(one).is_some_and(|found| key(other) == Some(found))
 }
 
 fn image(bytes: &[u8]) -> PathBuf {

@@ -2,10 +2,9 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
-use crate::volume::device;
+use crate::volume::{device, guard};
 use anyhow::Result;
 use myriad_device::BlockDevice;
-use myriad_format::BlockKind;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -84,7 +83,10 @@ impl Existing {
         let size = file.seek(std::io::SeekFrom::End(0)).at(&name)?;
         let mut head = vec![0; HEAD_SIZE.min(usize::try_from(size).unwrap_or(HEAD_SIZE))];
         file.read_exact_at(&mut head, 0).at(&name)?;
-        if let Some(what) = signature(&head) {
+        if let Some(what) = guard::describe(&file, image).at(&name)? {
+            return Ok(Self::Holds(what));
+        }
+        if let Some(what) = other(&head) {
             return Ok(Self::Holds(what.into()));
         }
         for offset in md_at_end(size) {
@@ -105,11 +107,6 @@ impl Existing {
 pub fn mark(device: &dyn BlockDevice) -> Option<&'static str> {
     let size = HEAD_SIZE.min(usize::try_from(device.size()).unwrap_or(HEAD_SIZE));
     other(&device::read_at(device, 0, size).ok()?)
-}
-
-fn signature(head: &[u8]) -> Option<&'static str> {
-    let is_ours = head.starts_with(&BlockKind::Superblock.magic().to_le_bytes());
-    if is_ours { Some("a Myriad volume") } else { other(head) }
 }
 
 fn other(head: &[u8]) -> Option<&'static str> {
@@ -210,17 +207,16 @@ mod tests {
 
     #[test]
     fn signatures_are_found_where_they_lie() {
-        assert_eq!(signature(&[0; 4096]), None);
-        assert_eq!(signature(b"MYSB"), Some("a Myriad volume"));
+        assert_eq!(other(&[0; 4096]), None);
         for (offset, bytes, what) in SIGNATURES {
             let mut head = vec![0; HEAD_SIZE];
             head[*offset..*offset + bytes.len()].copy_from_slice(bytes);
-            assert_eq!(signature(&head), Some(*what));
-            assert_eq!(signature(&head[..*offset]), None, "a short file is no reason to fail");
+            assert_eq!(other(&head), Some(*what));
+            assert_eq!(other(&head[..*offset]), None, "a short file is no reason to fail");
         }
         let mut label = vec![0; HEAD_SIZE];
         label[0x20000 + 37 * 1024..][..8].copy_from_slice(&0x00ba_b10c_u64.to_be_bytes());
-        assert_eq!(signature(&label), Some("a device of a ZFS pool"));
+        assert_eq!(other(&label), Some("a device of a ZFS pool"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::mount::control;
 use crate::show::{mode, owner, size};
 use crate::verb::{Command, Example, Status};
 use crate::verbs::info;
+use crate::volume::place::is_same_file;
 use crate::volume::{OpenArgs, OrderName, device};
 use anyhow::Result;
 use existing::Existing;
@@ -81,6 +82,8 @@ impl Command for Mkfs {
     fn run(self, context: &Context) -> Result<Status> {
         let name = image_name(&self.image);
         let existing = Existing::look(context, &self.image)?;
+        // One that leads nowhere as yet is somebody's all the same.
+        let is_link = self.image.is_symlink();
         let log =
             self.log_device.as_deref().map(|log| Existing::look(context, log).map(|found| (image_name(log), found)));
         match &existing {
@@ -101,6 +104,10 @@ impl Command for Mkfs {
                 .into());
             }
             _ => self.refuse_to_overwrite(&name, &existing)?,
+        }
+        if let Some(log) = self.log_device.as_deref().filter(|log| is_same_file(log, &self.image)) {
+            let next = "give another device, or leave out --log-device: the log is then in the volume";
+            return Err(Failure::usage(image_name(log), "cannot be both volume and log", next).into());
         }
         let log = log.transpose()?;
         if let Some((log, found)) = &log {
@@ -128,7 +135,7 @@ impl Command for Mkfs {
                 let _ = FileDevice::open(place, Access::ReadWrite).map(|device| existing::restore(&device, &sectors));
             }
             let error = control::or_mounted(&self.image, error);
-            if matches!(existing, Existing::Missing) {
+            if matches!(existing, Existing::Missing) && !is_link {
                 // Made by us, and of no use to anybody. If it cannot be removed, the first error still says it all.
                 let _ = std::fs::remove_file(&self.image);
             }
