@@ -181,6 +181,11 @@ impl Drop for SqliteProvider {
 
 fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     ensure!(force || !path.exists(), "{} exists and would be overwritten; --force if that is meant", path.display());
+    if let Ok(file) = std::fs::File::open(path)
+        && let Some(in_use) = myriad_device::holder(&file, path).with_context(|| path.display().to_string())?
+    {
+        bail!("{in_use}; a volume in use is not overwritten: choose another file");
+    }
     Ok(())
 }
 
@@ -219,6 +224,7 @@ pub fn parse(
     if path.is_dir() {
         return Ok(Box::new(DirectoryProvider::new(label, path, false)));
     }
+    ensure!(!text.is_empty(), "'' names no target; give an image, a directory or sqlite:PATH");
     if text.ends_with('/') {
         bail!("{text} is not a directory");
     }
@@ -240,6 +246,10 @@ mod tests {
     fn targets_are_told_apart_and_nothing_is_overwritten_unasked() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("precious"), "x").unwrap();
+        std::fs::write(folder.path().join("used"), [0; 4096]).unwrap();
+        let used =
+            myriad_device::FileDevice::open(folder.path().join("used"), myriad_device::Access::ReadWrite).unwrap();
+        used.lock_exclusive().unwrap();
         let side = |text: &str, force| parse_in(folder.path(), text, force).map_err(|error| error.to_string());
         assert_eq!(side("@/new.img", false), Ok(Side::Ours));
         assert_eq!(side("@", false), Ok(Side::Kernel));
@@ -250,6 +260,9 @@ mod tests {
         assert!(side("sqlite:@/precious", false).unwrap_err().contains("--force"));
         assert!(side("checksums:@/precious", false).unwrap_err().contains("--force"));
         assert_eq!(side("@/precious", true), Ok(Side::Ours));
+        for target in ["@/used", "checksums:@/used", "sqlite:@/used"] {
+            assert!(side(target, true).unwrap_err().contains("in use"), "{target}");
+        }
         assert!(side("@/missing/", false).unwrap_err().contains("not a directory"));
         assert!(side("direct:@/precious", false).is_err());
     }

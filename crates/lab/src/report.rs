@@ -4,10 +4,10 @@ use crate::provenance::Provenance;
 use crate::provider::Side;
 use crate::runner::Sample;
 use crate::stats;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// A line of a result file: one workload on one target in one round, and all that is needed to judge it.
@@ -27,6 +27,10 @@ pub struct ResultFile {
 
 impl ResultFile {
     pub fn append_to(path: &Path) -> Result<Self> {
+        // What begins otherwise is no file of results: a volume, perhaps.
+        let found = path.is_file().then(|| std::fs::File::open(path).ok()).flatten();
+        let first = found.and_then(|file| file.bytes().next());
+        ensure!(matches!(first, None | Some(Ok(b'{'))), "{} holds no results: name another file", path.display());
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         Ok(Self { file: file.with_context(|| format!("opening {}", path.display()))? })
     }

@@ -12,9 +12,11 @@ use crate::show::size;
 use crate::show::time;
 use crate::verb::{Command, Example, Status};
 use crate::verbs::mkfs::existing;
-use crate::volume::device;
+use crate::volume::{device, guard};
 use anyhow::Result;
-use myriad_check::{CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside};
+use myriad_check::{
+    CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy,
+};
 use myriad_device::{Access, BlockDevice, FileDevice};
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
@@ -161,6 +163,9 @@ impl Command for Fsck {
         if let Some(superblock) = &superblock {
             device::check_is_whole(&*volume, superblock, &name)?;
         }
+        if let Some(log) = log.as_ref().filter(|_| self.new_log && !self.force) {
+            self.check_new_log(log, superblock.as_ref().map(Superblock::volume))?;
+        }
         let other = if superblock.is_none() { existing::mark(&*volume) } else { None };
         if let Some(what) = other.filter(|_| is_repair && !(self.yes && self.force)) {
             let next = "-y --force repairs what copies of a superblock say was here before, over what is here now";
@@ -262,6 +267,24 @@ impl Fsck {
             context.note(&format!("{name}: {}{next}", summary(&checked.report)));
         }
         Ok(status(&checked.report))
+    }
+
+    /// Refuses to begin a log on what holds something else than the log of this volume, or of none.
+    fn check_new_log(&self, log: &Arc<FileDevice>, volume: Option<[u8; 16]>) -> Result<()> {
+        let place = image_name(log.path());
+        let length = guard::HEAD_SIZE.min(usize::try_from(log.size()).unwrap_or(guard::HEAD_SIZE));
+        let head = device::read_at(&**log, 0, length).at(&place)?;
+        let what = match guard::begins_as(&head) {
+            Some(guard::Ours::Log(owner)) if volume.is_none_or(|volume| owner == volume) => return Ok(()),
+            Some(guard::Ours::Log(_)) => "is the log of another Myriad volume".to_owned(),
+            Some(guard::Ours::Volume) => "is a Myriad volume".to_owned(),
+            None if find_superblock_copy(&**log).is_some() => "is a Myriad volume, its superblock lost".to_owned(),
+            None => match existing::mark(&**log) {
+                Some(what) => format!("holds {what}"),
+                None => return Ok(()),
+            },
+        };
+        Err(Failure::new(place, what, "name another --log-device; with --force the new log is written over it").into())
     }
 
     fn check(
