@@ -1,10 +1,11 @@
-//! The list of orphans: inodes without a name that were still open, and files that were to be cut to their size.
+//! The list of orphans: inodes without a name that were still open, files that were to be cut to their size, and directories that
+//! were giving up the blocks of entries that they had had.
 
 use crate::context::Context;
 use crate::findings::number;
 use crate::report::Place;
 use crate::table::{SlotTable, slot_bit};
-use myriad_format::inode::S_IFREG;
+use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::superblock::OrphanHeader;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 
@@ -68,8 +69,10 @@ fn check_orphan(context: &Context<'_>, slots: &SlotTable<'_>, block: FsBlock, in
         None => context.report(number::ORPHAN, place, format!("names inode {ino}, which does not exist")),
         Some(slot) => {
             let before = slot.set(slot_bit::ORPHAN);
-            // A file with a name was to be cut to its size when the power went.
-            if before & slot_bit::NO_LINKS == 0 && slot.file_type() != (S_IFREG >> 12) as u8 {
+            // With a name: a file was to be cut to its size when the power went, or a directory was giving up the blocks of
+            // entries that it had.
+            let may_have_name = [S_IFREG, S_IFDIR].iter().any(|kind| slot.file_type() == (kind >> 12) as u8);
+            if before & slot_bit::NO_LINKS == 0 && !may_have_name {
                 context.report(number::ORPHAN, place, format!("names inode {ino}, which has links"));
             }
             if before & slot_bit::ORPHAN != 0 {

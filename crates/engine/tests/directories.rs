@@ -1,5 +1,6 @@
 //! Large directories in a small cache: what one operation touches is bounded, however many blocks the directory has.
 
+use myriad_device::{CrashImages, MemoryDevice, RecordingDevice};
 use myriad_engine::{Cred, Fs, Node, Session};
 use myriad_reliability::setup::{Devices, Setup};
 use myriad_reliability::verdict::check_silent;
@@ -76,4 +77,99 @@ fn a_large_directory_with_few_names_left_is_listed() {
     drop(session);
     fs.close().unwrap();
     check_silent(&device).unwrap();
+}
+
+/// Names that leave no room for another one in a block, and more of them than a checkpoint of the least log has room for
+/// blocks that are forgotten.
+const LONG_NAMES: u32 = 8600;
+
+fn long_name(i: u32) -> Vec<u8> {
+    format!("{i:0255}").into_bytes()
+}
+
+/// A closed volume with the smallest blocks and the least log, and in it a directory `d` that had `names` names, of which one
+/// is left.
+fn huge_directory(names: u32) -> (Setup, Arc<MemoryDevice>) {
+    let mut setup = Setup::new(512, 32 << 20);
+    setup.log_size = Some(34 * 4096);
+    let device = Arc::new(setup.format());
+    let fs = setup.open(device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    let dir = session.mkdir("d", 0o755).unwrap();
+    let file = session.create("f", 0o644).unwrap();
+    for i in 0..names {
+        session.link_at(file, dir, &long_name(i)).unwrap();
+    }
+    // In another order than they came, so that the list of blocks with room is in none.
+    for i in (1..names).map(|i| i * 7919 % names) {
+        session.unlink_at(dir, &long_name(i)).unwrap();
+    }
+    assert!(session.stat("d").unwrap().blocks > u64::from(names));
+    drop(session);
+    fs.close().unwrap();
+    (setup, device)
+}
+
+/// The blocks of an emptied directory were given up in one transaction, which no checkpoint could log: the volume was shut
+/// down, and again after each opening.
+#[test]
+fn a_huge_directory_is_emptied_under_the_least_log() {
+    let (setup, device) = huge_directory(LONG_NAMES);
+    let fs = setup.open(device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    let free = fs.statfs().unwrap().free_blocks;
+    session.unlink(&[b"d/", &long_name(0)[..]].concat()).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(session.stat("d").unwrap().blocks, 0);
+    assert!(fs.statfs().unwrap().free_blocks > free + u64::from(LONG_NAMES));
+    // As new.
+    session.create("d/again", 0o644).unwrap();
+    session.unlink("d/again").unwrap();
+    session.rmdir("d").unwrap();
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&Devices::from(device)).unwrap();
+}
+
+/// Between any two of the transactions that give an emptied directory's blocks up, the volume is sound, and the next opening
+/// goes on.
+#[test]
+fn a_directory_that_was_being_emptied_is_sound_and_the_next_opening_goes_on() {
+    let (setup, device) = huge_directory(1500);
+    let base = Arc::new(device.clone_image());
+    let recorder = Arc::new(RecordingDevice::new(device.clone_image()));
+    let fs = setup.open(recorder.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    session.unlink(&[b"d/", &long_name(0)[..]].concat()).unwrap();
+    drop(session);
+    fs.close().unwrap();
+    let trace = recorder.take();
+    let images = CrashImages::new(base, trace);
+    let mut cursor = images.cursor();
+    let mut sizes = std::collections::BTreeSet::new();
+    loop {
+        // Right behind each flush and each first write after one.
+        if cursor.unflushed().len() <= 1 {
+            let image = Arc::new(cursor.image());
+            check_silent(&Devices::from(image.clone())).unwrap();
+            let mut read_only = setup.clone();
+            read_only.options.read_only = true;
+            let fs = read_only.open(image.clone()).unwrap();
+            let stat = fs.session(Cred::root()).stat("d").unwrap();
+            sizes.insert((stat.size, stat.blocks));
+            drop(fs);
+            let fs = setup.open(image.clone()).unwrap();
+            let stat = fs.session(Cred::root()).stat("d").unwrap();
+            assert!(stat.blocks == 0 || stat.size > 0, "{} blocks without a name", stat.blocks);
+            fs.close().unwrap();
+            check_silent(&Devices::from(image)).unwrap();
+        }
+        if !cursor.advance().unwrap() {
+            break;
+        }
+    }
+    // As it was, several times in between, and as new.
+    assert!(sizes.len() > 4, "{sizes:?}");
+    assert!(sizes.iter().any(|&(size, blocks)| size == 0 && blocks > 0));
+    assert!(sizes.contains(&(0, 0)));
 }

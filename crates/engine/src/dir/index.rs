@@ -407,6 +407,84 @@ pub(crate) fn update(
     })
 }
 
+/// What takes the leaf with the highest number out of an index: the leaf it was split from has its share again.
+pub(crate) struct Merge {
+    leaf: FsBlock,
+    /// The leaf it was split from.
+    other: FsBlock,
+    /// The depth that `other` has again.
+    depth: u8,
+    /// Nodes from the root to the leaf, and the pointer in each that leads there.
+    way: Vec<(FsBlock, usize)>,
+}
+
+/// Finds the leaf with the highest number, if there is more than one. Neither it nor the leaf it was split from may have
+/// records. Only looks.
+pub(crate) fn last_leaf(look: &Look<'_>, dir: Ino, root: FsBlock) -> Result<Option<Merge>> {
+    let bits = node_bits(look.volume.geometry.block_bits);
+    let top = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??;
+    let mut way = Vec::with_capacity(usize::from(top.level));
+    let (mut node, mut number) = (root, 0_u64);
+    for level in (1..=top.level).rev() {
+        let (at, child) = look.read(node, BlockKind::DirIndex, |bytes| {
+            let header = header_of(bytes, dir, node)?;
+            if header.level != level {
+                return Err(corrupt(dir, node, "level", u64::from(header.level)));
+            }
+            let last = (0..1_usize << bits).rev().map(|at| (at, pointer(bytes, at))).find(|&(_, child)| child != 0);
+            last.ok_or_else(|| corrupt(dir, node, "pointer", 0))
+        })??;
+        way.push((node, at));
+        number = number << bits | at as u64;
+        node = FsBlock(child);
+    }
+    if number == 0 {
+        return Ok(None);
+    }
+    if number >> top.depth != 0 {
+        return Err(corrupt(dir, root, "pointer", number));
+    }
+    // With no higher number left, either leaf has the depth of the split that parted them.
+    let number = number as u32;
+    let depth = (31 - number.leading_zeros()) as u8;
+    let other = find_leaf(look, dir, root, number & !(1 << depth))?;
+    for leaf in [node, other] {
+        look.read(leaf, BlockKind::DirIndex, |bytes| {
+            let header = header_of(bytes, dir, leaf)?;
+            let wrong = match (header.level, all_records(bytes).first()) {
+                (0, None) if header.depth == depth + 1 => return Ok(()),
+                (0, None) => ("depth", u64::from(header.depth)),
+                (0, Some(record)) => ("record", u64::from(record.position)),
+                (level, _) => ("level", u64::from(level)),
+            };
+            Err(corrupt(dir, leaf, wrong.0, wrong.1))
+        })??;
+    }
+    Ok(Some(Merge { leaf: node, other, depth, way }))
+}
+
+/// Takes a leaf out of an index, and the nodes that then have no pointer.
+pub(crate) fn merge(txn: &mut Txn<'_>, source: &mut BlockSource, merge: Merge) -> Result<()> {
+    let Merge { leaf, other, depth, mut way } = merge;
+    txn.change(other, BlockKind::DirIndex, |edit| {
+        IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = depth;
+    })?;
+    let mut gone = leaf;
+    while let Some((node, at)) = way.pop() {
+        source.free(txn, gone);
+        let (offset, bytes) = encode_pointer(at, 0);
+        let is_empty = txn.change(node, BlockKind::DirIndex, |edit| {
+            edit.put(offset, &bytes);
+            (0..at).all(|at| pointer(edit.bytes(), at) == 0)
+        })?;
+        if !is_empty {
+            break;
+        }
+        gone = node;
+    }
+    Ok(())
+}
+
 /// Calls `f` with every block of the index, leaves included.
 pub(crate) fn for_each_block(look: &Look<'_>, dir: Ino, root: FsBlock, f: &mut impl FnMut(FsBlock)) -> Result<()> {
     let level = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??.level;

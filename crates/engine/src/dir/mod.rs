@@ -5,6 +5,9 @@
 //!   ^______________|____________________|__________________|   (when the last entry goes)
 //! ```
 //!
+//! A directory of many blocks gives them up in several transactions once its last entry has gone ([`give_up_part`]). Between
+//! two of them it is a directory like any other, which has no entries and may get some.
+//!
 //! Entries are the truth and never move, so their position is a readdir cookie that stays valid; the index only finds
 //! them. A hit of the index is confirmed by the inode's identity (its parent and the full hash of its name), which the
 //! caller is about to read anyway; by the entry's name where that cannot decide: hard links, directories in which two
@@ -23,7 +26,7 @@ use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::order::{Look, Txn};
 use crate::planted::{Bug, planted};
-use crate::volume::Share;
+use crate::volume::{Reason, Share};
 use entries::{Entries, NewEntry, Place, Run};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size};
 use myriad_format::extent::Extent;
@@ -38,6 +41,10 @@ const ROOM_TRIES: u32 = 8;
 /// Blocks that a listing looks at in one stay inside the gate, where nothing can be evicted for what it reads: a directory
 /// that had many names has as many blocks, which may all be empty.
 const LISTED_BLOCKS: u64 = 64;
+
+/// Blocks that an empty directory gives up in the transaction that empties or removes it. Of one with more, as many at most are
+/// changed in each of several. Tests are to come there with small directories.
+const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
 
 /// Where an operation takes the blocks of one inode from, and how many it has taken (negative: given back).
 pub(crate) struct BlockSource {
@@ -592,7 +599,18 @@ fn add_entry_block(
     })
 }
 
-/// Removes the entry at a position. Changes `raw`; the last entry takes all blocks with it.
+/// Whether the blocks of a directory are too many to be given up in one transaction.
+pub(crate) fn is_large(raw: &RawInode) -> bool {
+    is_in_blocks(raw) && raw.block_total() > GIVEN_UP_MAX
+}
+
+/// Whether a directory without entries has blocks that it is to give up.
+pub(crate) fn has_idle_blocks(raw: &RawInode) -> bool {
+    is_in_blocks(raw) && raw.size.get() == 0
+}
+
+/// Removes the entry at a position. Changes `raw`; the last entry takes all blocks with it. If they are many, it puts the
+/// directory on the list of orphans, and the caller has them given up after the transaction ([`has_idle_blocks`]).
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let (block, offset) = split_position(&txn.look, hit.position);
     if !is_in_blocks(raw) {
@@ -611,7 +629,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     let entry_len = txn.look.read(entry_block(&txn.look, dir, raw, block)?, BlockKind::DirEntries, |bytes| {
         entries::at(bytes, offset, Place { dir, block }).map(|entry| u64::from(entry.header.length.get()))
     })??;
-    if raw.size.get() <= entry_len {
+    if raw.size.get() <= entry_len && !is_large(raw) {
         raw.size = U64::new(0);
         return clear(txn, dir, raw);
     }
@@ -643,6 +661,9 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
             list_room(txn, dir, raw, root, block)?;
         }
     }
+    if has_idle_blocks(raw) {
+        txn.volume().orphans.note(dir, Reason::Emptied);
+    }
     Ok(())
 }
 
@@ -670,6 +691,152 @@ pub(crate) fn replace(
         return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
     }
     Ok(())
+}
+
+/// One of the small changes by which an empty directory becomes smaller. It is a sound directory before and after each.
+enum Shrinking {
+    /// The index loses a leaf.
+    Leaf(index::Merge),
+    /// The last entry blocks go, down to so many.
+    Blocks { left: u32, gone: Vec<FsBlock> },
+    /// The first block on the list of those with room is taken off it.
+    Unlist { block: FsBlock, next: u32 },
+}
+
+/// The next change that makes an empty directory smaller, or none: the rest is [`clear`]'s. Only looks.
+///
+/// First the index goes, down to one leaf. Entry blocks go from the end, each once it is off the list of those with room; that
+/// is a list in one direction, so it is taken apart from its head.
+fn next_shrinking(look: &Look<'_>, dir: Ino, raw: &RawInode, root: FsBlock) -> Result<Option<Shrinking>> {
+    if let Some(merge) = index::last_leaf(look, dir, root)? {
+        return Ok(Some(Shrinking::Leaf(merge)));
+    }
+    let (head, made) = look.read(root, BlockKind::DirIndex, |bytes| {
+        let header = IndexHeader::read(bytes);
+        (header.room_head.get(), header.entry_blocks.get())
+    })?;
+    if made <= 1 {
+        return Ok(None);
+    }
+    let is_unlisted = head == LIST_END || head == 0;
+    let next_room = |block: u32| -> Result<(FsBlock, u32)> {
+        let block = FileBlock(u64::from(block));
+        let at = entry_block(look, dir, raw, block)?;
+        look.read(at, BlockKind::DirEntries, |bytes| {
+            header::verify_owner(bytes, at, dir.0)?;
+            let header = EntryBlockHeader::read(bytes);
+            let live = header.live.get();
+            if live != 0 {
+                // The directory's size says that there is none.
+                return Err(Corrupt::DirEntry { ino: dir, block, offset: 52, field: "live", value: live.into() }.into());
+            }
+            Ok((at, header.next_room.get()))
+        })?
+    };
+    if is_unlisted || next_room(made - 1)?.1 == 0 {
+        let left = if is_unlisted { made.saturating_sub(GIVEN_UP_MAX as u32).max(1) } else { made - 1 };
+        let gone = (left..made).map(|block| entry_block(look, dir, raw, FileBlock(u64::from(block))));
+        return Ok(Some(Shrinking::Blocks { left, gone: gone.collect::<Result<_>>()? }));
+    }
+    let (block, next) = next_room(head - 1)?;
+    if next == 0 {
+        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "room_head", value: u64::from(head) }.into());
+    }
+    Ok(Some(Shrinking::Unlist { block, next }))
+}
+
+fn shrink(
+    txn: &mut Txn<'_>,
+    source: &mut BlockSource,
+    dir: Ino,
+    raw: &mut RawInode,
+    root: FsBlock,
+    step: Shrinking,
+) -> Result<()> {
+    match step {
+        Shrinking::Leaf(merge) => index::merge(txn, source, merge),
+        Shrinking::Blocks { left, gone } => {
+            txn.change(root, BlockKind::DirIndex, |edit| edit.put(56, &left.to_le_bytes()))?;
+            for block in gone {
+                txn.forget(block);
+            }
+            // With those mapped behind, which have never been used.
+            let mut extents = Vec::new();
+            let behind = FileBlock(u64::from(left))..FileBlock(myriad_format::extent::FILE_BLOCK_MAX + 1);
+            let more = extent::remove(txn, source, raw, dir, behind, 1 << 20, &mut extents)?;
+            debug_assert!(more.is_none(), "blocks are mapped in runs");
+            for (start, length) in extents {
+                txn.block_free(start, length);
+            }
+            Ok(())
+        }
+        Shrinking::Unlist { block, next } => {
+            txn.change(block, BlockKind::DirEntries, |edit| edit.put(56, &0_u32.to_le_bytes()))?;
+            txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &next.to_le_bytes()))
+        }
+    }
+}
+
+/// Gives up as many blocks of a directory without entries as are good for one transaction. True when it is as new; or, if it
+/// is not to be `cleared` because it goes itself, when the rest fits a transaction. Changes `raw`. What it refuses, it refuses
+/// before its first change.
+pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, cleared: bool) -> Result<bool> {
+    let most = txn.volume().release_max;
+    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    let mut is_done = false;
+    for steps in 0..GIVEN_UP_MAX {
+        let root = if is_large(raw) { index_root(raw) } else { None };
+        let next = match root {
+            Some(root) => next_shrinking(&txn.look, dir, raw, root).map(|next| next.map(|step| (root, step))),
+            None => Ok(None),
+        };
+        match next {
+            Ok(Some((root, step))) => shrink(txn, &mut source, dir, raw, root, step)?,
+            Ok(None) => {
+                is_done = true;
+                break;
+            }
+            // It is the first thing that the next transaction finds.
+            Err(_) if steps > 0 => break,
+            Err(error) => return Err(error),
+        }
+        // What is taken counts among the inode's blocks at once: it says when there are few.
+        std::mem::replace(&mut source, BlockSource::new(txn.volume().block_of(dir))).settle(raw);
+        if txn.log_bytes() > most {
+            break;
+        }
+    }
+    if is_done && cleared {
+        clear(txn, dir, raw)?;
+    }
+    Ok(is_done)
+}
+
+/// Puts entry blocks with room back on the list, from a block on; where to go on, if there are more. For a directory that got
+/// entries before it had given up all its blocks.
+pub(crate) fn list_rooms(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, from: u32) -> Result<Option<u32>> {
+    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else { return Ok(None) };
+    let made = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?;
+    let block_size = txn.volume().cache.block_size();
+    let until = made.min(from.saturating_add(GIVEN_UP_MAX as u32));
+    for number in from..until {
+        let block = FileBlock(u64::from(number));
+        let found = entry_block(&txn.look, dir, raw, block).and_then(|at| {
+            txn.look.read(at, BlockKind::DirEntries, |bytes| {
+                header::verify_owner(bytes, at, dir.0)?;
+                let header = EntryBlockHeader::read(bytes);
+                let free = (block_size - ENTRIES_OFFSET).saturating_sub(header.live.get() as usize);
+                Ok(header.next_room.get() == 0 && free >= block_size / 4)
+            })?
+        });
+        match found {
+            Ok(true) => list_room(txn, dir, raw, root, block)?,
+            Ok(false) => {}
+            Err(_) if number > from => return Ok(Some(number)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((until < made).then_some(until))
 }
 
 /// Frees all blocks of a directory without entries; it is as new.
@@ -784,8 +951,10 @@ mod tests {
     use crate::ops::{NewFile, Ops, transact};
     use crate::types::{Cred, LinkRules, Node, RenameMode};
     use crate::volume::{Volume, testing};
+    use myriad_check::{Options as CheckOptions, check};
     use myriad_device::MemoryDevice;
     use myriad_format::inode::{S_IFDIR, S_IFREG};
+    use myriad_format::superblock::seam;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
@@ -844,5 +1013,117 @@ mod tests {
         assert!(made > 300, "{made}");
         assert!(volume.check_running().is_ok());
         ops.unlink(dir, &name(1)).unwrap();
+    }
+
+    /// A volume with a directory of many names, and of long ones.
+    struct Emptied {
+        device: Arc<MemoryDevice>,
+        volume: Volume,
+        root: Node,
+        dir: Node,
+    }
+
+    const LONG_NAMES: u32 = 700;
+
+    fn long_name(i: u32) -> Vec<u8> {
+        format!("{i:0255}").into_bytes()
+    }
+
+    impl Emptied {
+        /// As the removal of the last entry leaves it, with some of its blocks given up.
+        fn after(parts: u32) -> (Self, bool) {
+            let device = Arc::new(MemoryDevice::new(64 << 20));
+            let volume = testing::volume(device.clone());
+            volume.write_superblock(seam::STATE_IN_USE).unwrap();
+            let cred = Cred::root();
+            let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+            let root = namei::root(&volume.look()).unwrap();
+            let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
+            let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
+            let other = ops.make(root, b"other", &new).unwrap().node();
+            for i in 0..LONG_NAMES {
+                ops.link(other, dir, &long_name(i), false).unwrap();
+            }
+            for i in (1..LONG_NAMES).map(|i| i * 37 % LONG_NAMES) {
+                ops.unlink(dir, &long_name(i)).unwrap();
+            }
+            let last = long_name(0);
+            let name = Name { bytes: &last, hash: volume.hasher.hash(&last) };
+            let ino = Ino(dir.ino);
+            transact(&volume, 0, |txn| {
+                let mut raw = inode::read(&txn.look, ino)?;
+                let hit = search(&txn.look, ino, &raw, name)?.hit.unwrap();
+                remove(txn, ino, &mut raw, name, hit)?;
+                let mut file = inode::read(&txn.look, hit.ino)?;
+                file.nlink = U32::new(file.nlink.get() - 1);
+                inode::write(txn, hit.ino, &file)?;
+                inode::write(txn, ino, &raw)
+            })
+            .unwrap();
+            assert!(volume.orphans.has(ino, Reason::Emptied));
+            let mut done = false;
+            for _ in 0..parts {
+                done = transact(&volume, 0, |txn| {
+                    let mut raw = inode::read(&txn.look, ino)?;
+                    let done = give_up_part(txn, ino, &mut raw, true)?;
+                    inode::write(txn, ino, &raw)?;
+                    Ok(done)
+                })
+                .unwrap();
+            }
+            (Self { device, volume, root, dir }, done)
+        }
+
+        fn assert_sound(&self) {
+            self.volume.commit_now().unwrap();
+            let report = check(Arc::new(self.device.clone_image()), None, &CheckOptions::default()).unwrap();
+            assert!(report.is_sound(), "{:#?}", report.findings);
+        }
+    }
+
+    /// Whoever makes entries in a directory that is giving up its blocks, or removes it, need not wait, and loses nothing.
+    #[test]
+    fn a_directory_that_gives_up_its_blocks_is_a_directory() {
+        let cred = Cred::root();
+        let mut parts = 0;
+        loop {
+            let (emptied, done) = Emptied::after(parts);
+            emptied.assert_sound();
+            let Emptied { volume, dir, .. } = &emptied;
+            let ops = Ops { volume, cred: &cred, caller: &cred };
+            let blocks = ops.stat_node(*dir).unwrap().blocks;
+            assert_eq!(done, blocks == 0);
+            let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
+            for i in 0..50 {
+                ops.make(*dir, format!("{i}").as_bytes(), &new).unwrap();
+            }
+            emptied.assert_sound();
+            // It is left with what it has, on the list of blocks with room.
+            crate::ops::reclaim_orphans(volume).unwrap();
+            assert!(volume.orphans.numbers().is_empty());
+            let kept = ops.stat_node(*dir).unwrap().blocks;
+            assert!(kept + 4 >= blocks, "{kept} of {blocks} blocks after {parts} parts");
+            for i in 0..LONG_NAMES / 2 {
+                ops.make(*dir, &long_name(i), &new).unwrap();
+            }
+            let grown = ops.stat_node(*dir).unwrap().blocks;
+            assert!(parts > 0 || grown <= kept, "{grown} of {kept} blocks");
+            assert!(ops.lookup(*dir, b"7").is_ok());
+            emptied.assert_sound();
+
+            let (emptied, _) = Emptied::after(parts);
+            let Emptied { volume, .. } = &emptied;
+            let ops = Ops { volume, cred: &cred, caller: &cred };
+            ops.rmdir(emptied.root, b"d").unwrap();
+            assert!(volume.orphans.numbers().is_empty());
+            assert_eq!(ops.stat_node(emptied.dir).unwrap_err().errno(), Errno::STALE);
+            assert_eq!(ops.lookup(emptied.root, b"d").unwrap_err().errno(), Errno::NOENT);
+            emptied.assert_sound();
+            if done {
+                break;
+            }
+            parts += 1;
+        }
+        assert!(parts > 3, "{parts}");
     }
 }

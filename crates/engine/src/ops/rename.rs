@@ -1,7 +1,7 @@
 //! rename: replace, no-replace, exchange, and with a whiteout left behind.
 
 use super::create::Whiteout;
-use super::unlink::{Gone, drop_link, finish_gone};
+use super::unlink::{Gone, drop_link, emptied, finish_emptied, finish_gone};
 use super::{Ops, touch_dir, transact};
 use crate::counters::Count;
 use crate::dir::{self, Hit, Name};
@@ -52,7 +52,10 @@ impl Ops<'_> {
                 self.rename_inside(txn, source, target, mode, slashes, flushed)
             })?;
             match renamed {
-                Renamed::Done(gone) => return finish_gone(self.volume, gone),
+                Renamed::Done(gone, emptied) => {
+                    finish_emptied(self.volume, emptied)?;
+                    return finish_gone(self.volume, gone);
+                }
                 Renamed::FlushFirst(file) => {
                     crate::file::flush(self.volume, &file)?;
                     flushed = Some(file.node());
@@ -144,7 +147,7 @@ impl Ops<'_> {
         }
         if replaced.as_ref().is_some_and(|(hit, _)| hit.ino == source_hit.ino) {
             // Two names of one file: POSIX says to do nothing.
-            return Ok(Renamed::Done(Gone::Done));
+            return Ok(Renamed::Done(Gone::Done, None));
         }
         let victim = Guarded::new(&txn.look, source_hit.ino, &moved)?;
         perm::may_delete(self.cred, &ends.source_guard.subject(), &victim.subject())?;
@@ -194,7 +197,7 @@ impl Ops<'_> {
             return Ok(Renamed::FlushFirst(file));
         }
         if planted(Bug::RenameLost) && replaced.is_none() {
-            return Ok(Renamed::Done(Gone::Done));
+            return Ok(Renamed::Done(Gone::Done, None));
         }
 
         let mut whiteout = None;
@@ -263,7 +266,7 @@ impl Ops<'_> {
             touch_dir(&mut source_dir, now);
             inode::write(txn, source.dir, &source_dir)?;
         }
-        Ok(Renamed::Done(gone))
+        Ok(Renamed::Done(gone, emptied(source.dir, if same_dir { &target_dir } else { &source_dir })))
     }
 
     /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
@@ -294,7 +297,8 @@ fn links_after(dir: &RawInode, change: i32) -> Result<U32> {
 
 /// How an attempt at a rename ended.
 enum Renamed {
-    Done(Gone),
+    /// With the source's directory, if it was emptied.
+    Done(Gone, Option<Node>),
     /// Nothing has changed: the file is to replace another one and has data in memory.
     FlushFirst(Arc<OpenFile>),
 }

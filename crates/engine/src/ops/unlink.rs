@@ -44,7 +44,7 @@ impl Ops<'_> {
         let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
-        let gone = transact(volume, 0, |txn| {
+        let (gone, emptied) = transact(volume, 0, |txn| {
             let mut entry = self.lock_entry(txn, node, name)?;
             let ino = entry.hit.ino;
             let mut raw = inode::read(&txn.look, ino)?;
@@ -67,8 +67,9 @@ impl Ops<'_> {
             }
             inode::write(txn, parent, &entry.dir)?;
             self.forget_name(parent, name, ino, &raw);
-            drop_link(txn, ino, &mut raw, now)
+            Ok((drop_link(txn, ino, &mut raw, now)?, emptied(parent, &entry.dir)))
         })?;
+        finish_emptied(volume, emptied)?;
         finish_gone(volume, gone)
     }
 }
@@ -97,6 +98,20 @@ pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
     }
 }
 
+/// The directory, if it has lost its last entry and not its blocks, which are many.
+pub(crate) fn emptied(dir: Ino, raw: &RawInode) -> Option<Node> {
+    dir::has_idle_blocks(raw).then(|| inode::node(dir, raw))
+}
+
+/// Has a directory that was emptied give up its blocks. The entry is gone whatever comes of that, so it is no error if something
+/// is in the way: closing the volume tries again, and the next opening. Outside the gate.
+pub(crate) fn finish_emptied(volume: &Volume, emptied: Option<Node>) -> Result<()> {
+    match emptied.map_or(Ok(()), |node| give_up(volume, node)) {
+        Err(error) if volume.check_running().is_err() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Takes one link from an inode (a directory: its only one), and frees it if that was the last and nobody has it open.
 /// The inode is locked exclusively.
 pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i64) -> Result<Gone> {
@@ -119,7 +134,7 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
-    if raw.fork_code() == fork::TREE {
+    if raw.fork_code() == fork::TREE || raw.is_dir() && dir::is_large(raw) {
         // More extents than fit the inode: perhaps more than one transaction should free.
         volume.orphans.note(ino, Reason::Nameless);
         inode::write(txn, ino, raw)?;
@@ -205,6 +220,10 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 Err(Error::Refused(Errno::STALE)) => return Ok(true),
                 raw => raw?,
             };
+            if raw.nlink.get() > 0 && raw.is_dir() {
+                // It was emptied, and whoever did that, or the next opening, has it give up its blocks.
+                return Ok(true);
+            }
             if raw.nlink.get() > 0 {
                 let is_left = volume.orphans.has(ino, Reason::Found) && !volume.orphans.has(ino, Reason::Ahead);
                 if !is_left && !planted(Bug::AheadReclaimed) {
@@ -222,7 +241,12 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 return Ok(done);
             }
             set_dead(volume, ino);
-            if !free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)? {
+            let is_small = if raw.is_dir() {
+                dir::give_up_part(txn, ino, &mut raw, false)?
+            } else {
+                free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)?
+            };
+            if !is_small {
                 inode::write(txn, ino, &raw)?;
                 return Ok(false);
             }
@@ -243,19 +267,64 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
     Ok(())
 }
 
+/// Has an emptied directory that has a name give up its blocks, in as many transactions as it takes, or until somebody makes an
+/// entry in it or removes it. Outside the gate.
+fn give_up(volume: &Volume, node: Node) -> Result<()> {
+    let ino = Ino(node.ino);
+    // Once it has entries again: the block from which on those with room are put back on the list.
+    let mut listed = 0;
+    loop {
+        let done = transact(volume, 0, |txn| {
+            let _lock = volume.lock_exclusive(ino);
+            if !volume.orphans.is_listed(ino) {
+                return Ok(true);
+            }
+            let mut raw = match inode::read_node(&txn.look, node) {
+                Err(Error::Refused(Errno::STALE)) => return Ok(true),
+                raw => raw?,
+            };
+            if raw.nlink.get() == 0 || !raw.is_dir() {
+                return Ok(true);
+            }
+            let done = if raw.size.get() == 0 {
+                let done = dir::give_up_part(txn, ino, &mut raw, true)?;
+                inode::write(txn, ino, &raw)?;
+                done
+            } else {
+                let next = dir::list_rooms(txn, ino, &raw, listed)?;
+                listed = next.unwrap_or(0);
+                next.is_none()
+            };
+            if done {
+                volume.orphans.settle(ino, Reason::Emptied);
+                volume.orphans.settle(ino, Reason::Found);
+            }
+            Ok(done)
+        })?;
+        if done {
+            return Ok(());
+        }
+    }
+}
+
 /// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before. One
 /// that is damaged stays on the list: no reason to keep everybody from the volume.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
     for ino in volume.orphans.numbers().into_iter().map(Ino) {
-        let found = || -> Result<Option<Node>> {
+        let found = || -> Result<Option<(Node, bool)>> {
             let look = volume.look();
             let _lock = volume.lock_shared(ino);
             if !volume.orphans.is_listed(ino) {
                 return Ok(None);
             }
-            Ok(Some(inode::node(ino, &inode::read(&look, ino)?)))
+            let raw = inode::read(&look, ino)?;
+            Ok(Some((inode::node(ino, &raw), raw.is_dir() && raw.nlink.get() > 0)))
         };
-        let reclaimed = found().and_then(|node| node.map_or(Ok(()), |node| reclaim(volume, node)));
+        let reclaimed = found().and_then(|found| match found {
+            None => Ok(()),
+            Some((node, true)) => give_up(volume, node),
+            Some((node, false)) => reclaim(volume, node),
+        });
         match reclaimed {
             Err(Error::Corrupt(_) | Error::Io { .. }) if volume.check_running().is_ok() => {
                 volume.orphans.note_stuck(ino);

@@ -116,7 +116,7 @@ pub(crate) struct Volume {
     epoch_soft: EpochMost,
     epoch_hard: EpochMost,
     /// Bytes of log that putting freed blocks into the trees may cost at a time.
-    release_max: u64,
+    pub release_max: u64,
     /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
     pub dirty_data_soft: u64,
     pub dirty_data_max: u64,

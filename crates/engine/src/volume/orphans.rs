@@ -34,6 +34,8 @@ pub(crate) enum Reason {
     Ahead = 4,
     /// It was on the list when the volume was opened: for which of these reasons, the inode has to tell.
     Found = 8,
+    /// A directory has lost its last entry and gives up its blocks, in several transactions.
+    Emptied = 16,
 }
 
 /// The list in memory.
