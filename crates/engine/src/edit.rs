@@ -1,46 +1,81 @@
 //! Changing a metadata block while noting which of its granules changed, and the seam through which structures above
 //! the cache (trees, space, extents) reach blocks.
 
+use crate::cache::SharedBytes;
 use crate::error::Result;
 use myriad_format::{BlockKind, FsBlock, Geometry};
 
 /// A metadata block open for change. Every change marks the granules it touches (1/64 of the block, at least 8 bytes):
 /// they are what the log copies.
 pub struct BlockEdit<'a> {
-    bytes: &'a mut [u8],
+    bytes: Bytes<'a>,
     mask: &'a mut u64,
     granule_bits: u32,
+}
+
+/// The bytes of a block that is being changed.
+enum Bytes<'a> {
+    /// Nobody else looks at them.
+    Own(&'a mut [u8]),
+    /// Others may copy them meanwhile, without a latch: they are changed by [`BlockEdit::put`] alone.
+    Shared(SharedBytes<'a>),
 }
 
 impl<'a> BlockEdit<'a> {
     /// `mask` gains a bit for every granule changed.
     pub fn new(bytes: &'a mut [u8], mask: &'a mut u64) -> Self {
-        let granule_bits = (bytes.len() / 64).max(8).trailing_zeros();
-        Self { bytes, mask, granule_bits }
+        Self::of(Bytes::Own(bytes), mask)
     }
 
+    /// As [`Self::new`], of a block that others may copy meanwhile.
+    pub(crate) fn shared(bytes: SharedBytes<'a>, mask: &'a mut u64) -> Self {
+        Self::of(Bytes::Shared(bytes), mask)
+    }
+
+    fn of(bytes: Bytes<'a>, mask: &'a mut u64) -> Self {
+        let mut edit = Self { bytes, mask, granule_bits: 0 };
+        edit.granule_bits = (edit.bytes().len() / 64).max(8).trailing_zeros();
+        edit
+    }
+
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        self.bytes
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(bytes) => bytes.get(),
+        }
     }
 
-    /// The bytes `offset..offset + len`, for change; all their granules are marked.
+    fn own(&mut self) -> &mut [u8] {
+        match &mut self.bytes {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(_) => panic!("a block of inodes is changed by `put`"),
+        }
+    }
+
+    /// The bytes `offset..offset + len`, for change; all their granules are marked. Not of a block of inodes that is in use.
     pub fn range_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
         self.mark(offset, len);
-        &mut self.bytes[offset..offset + len]
+        &mut self.own()[offset..offset + len]
     }
 
+    #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
-        self.range_mut(offset, bytes.len()).copy_from_slice(bytes);
+        self.mark(offset, bytes.len());
+        match &mut self.bytes {
+            Bytes::Own(own) => own[offset..offset + bytes.len()].copy_from_slice(bytes),
+            Bytes::Shared(shared) => shared.put(offset, bytes),
+        }
     }
 
-    /// Moves `len` bytes inside the block, as `memmove`; the target's granules are marked.
+    /// Moves `len` bytes inside the block, as `memmove`; the target's granules are marked. Not of a block of inodes that is in use.
     pub fn copy_within(&mut self, source: usize, target: usize, len: usize) {
         self.mark(target, len);
-        self.bytes.copy_within(source..source + len, target);
+        self.own().copy_within(source..source + len, target);
     }
 
     fn mark(&mut self, offset: usize, len: usize) {
-        debug_assert!(offset + len <= self.bytes.len());
+        debug_assert!(offset + len <= self.bytes().len());
         if len == 0 {
             return;
         }

@@ -1,8 +1,9 @@
 //! The memory behind the cache: frames of one block each in one huge-page mapping, a header of one cache line a frame.
 //!
 //! This is the engine's only unsafe module. Its invariants: a frame's bytes are reached only through its latch, or copied
-//! without it and thrown away if its version says that they were changed meanwhile (a sequence lock); and memory that is
-//! zero is a valid value of everything kept in [`Zeroed`] slices.
+//! without it and thrown away if its version says that they were changed meanwhile (a sequence lock); memory that is
+//! zero is a valid value of everything kept in [`Zeroed`] slices; and where somebody may copy, whoever has the latch changes
+//! bytes through [`SharedBytes`] only, so that both sides are atomic words.
 
 #![allow(unsafe_code)]
 
@@ -44,19 +45,7 @@ unsafe impl<T: Sync> Sync for Zeroed<T> {}
 
 impl<T: ZeroIsValid> Zeroed<T> {
     pub fn new(len: usize) -> std::io::Result<Self> {
-        let bytes = (len * size_of::<T>()).max(1);
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
-        let memory = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                bytes,
-                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-                rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE,
-            )
-        }?;
-        // A host without huge pages keeps small ones.
-        // SAFETY: the range is the mapping just made; the advice does not change its contents.
-        let _ = unsafe { rustix::mm::madvise(memory, bytes, rustix::mm::Advice::LinuxHugepage) };
+        let memory = map((len * size_of::<T>()).max(1))?;
         let memory = NonNull::new(memory.cast()).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
         Ok(Self { memory, len })
     }
@@ -91,8 +80,49 @@ impl<T> Drop for Zeroed<T> {
     fn drop(&mut self) {
         let bytes = (self.len * size_of::<T>()).max(1);
         // SAFETY: the mapping was made in `new` with this length, and no borrow of it outlives `self`.
-        let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), bytes) };
+        unsafe { unmap(self.memory.as_ptr().cast(), bytes) };
     }
+}
+
+/// Memory of zeros, in pages of its own, huge ones where the host has them.
+#[cfg(not(miri))]
+fn map(bytes: usize) -> std::io::Result<*mut u8> {
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
+    let memory = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE,
+        )
+    }?;
+    // A host without huge pages keeps small ones.
+    // SAFETY: the range is the mapping just made; the advice does not change its contents.
+    let _ = unsafe { rustix::mm::madvise(memory, bytes, rustix::mm::Advice::LinuxHugepage) };
+    Ok(memory.cast())
+}
+
+/// Gives memory back.
+///
+/// # Safety
+/// It is what [`map`] gave for so many bytes, and nobody refers to it.
+#[cfg(not(miri))]
+unsafe fn unmap(memory: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { rustix::mm::munmap(memory.cast(), bytes) };
+}
+
+/// Miri has no mappings: memory of its allocator.
+#[cfg(miri)]
+fn map(bytes: usize) -> std::io::Result<*mut u8> {
+    // SAFETY: the size is not 0.
+    Ok(unsafe { std::alloc::alloc_zeroed(std::alloc::Layout::from_size_align(bytes, 4096).expect("it fits memory")) })
+}
+
+#[cfg(miri)]
+unsafe fn unmap(memory: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise, and the layout of `map`.
+    unsafe { std::alloc::dealloc(memory, std::alloc::Layout::from_size_align(bytes, 4096).expect("it was there")) };
 }
 
 /// Tells the process that made it from its forked children, by a page that the kernel hands to a child empty: asking for
@@ -208,7 +238,8 @@ impl Arena {
     }
 
     /// Copies what lies at `offset`, a multiple of 8, without the latch, so that readers write to no line that others read.
-    /// False, with `value` anything, if somebody has the latch for change, or had it meanwhile.
+    /// False, with `value` anything, if somebody has the latch for change, or had it meanwhile. Of frames only that hold a block
+    /// which is changed by [`SharedBytes`], for as long as the caller keeps the frame from being given to another.
     #[inline]
     #[must_use]
     pub fn try_copy<T: FromBytes + IntoBytes>(&self, index: u32, offset: usize, value: &mut T) -> bool {
@@ -220,8 +251,8 @@ impl Arena {
             return false;
         }
         // SAFETY: the range was just checked to lie inside the frame, whose memory is aligned for words and lives as long
-        // as `self`. Others may change it meanwhile, as a device may: so it is read as words that may change, and what was
-        // read is used only if the version says that nobody did.
+        // as `self`. Whoever changes it meanwhile does so by the same atomic words, and what was read is used only if the
+        // version says that nobody did.
         let words: &[AtomicU64] =
             unsafe { std::slice::from_raw_parts(self.frame(index).add(offset).cast(), size_of::<T>() / 8) };
         for (bytes, word) in value.as_mut_bytes().chunks_exact_mut(8).zip(words) {
@@ -302,6 +333,58 @@ impl DerefMut for FrameWrite<'_> {
     }
 }
 
+impl FrameWrite<'_> {
+    /// The bytes of a block that others may copy without the latch.
+    #[inline]
+    pub fn share(&mut self) -> SharedBytes<'_> {
+        let words = (1_usize << self.arena.block_bits) / 8;
+        // SAFETY: the frame lies inside the mapping, is aligned for words, and lives as long as the arena. For as long as
+        // `self` is borrowed nobody has its bytes otherwise but by atomic words, or to look ([`SharedBytes::get`]).
+        let words = unsafe { std::slice::from_raw_parts(self.arena.frame(self.index).cast(), words) };
+        SharedBytes { words }
+    }
+}
+
+/// The bytes of a frame, for whoever has its latch for change, while others may copy them ([`Arena::try_copy`]).
+pub(crate) struct SharedBytes<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl SharedBytes<'_> {
+    #[inline]
+    pub fn get(&self) -> &[u8] {
+        // SAFETY: the same memory as bytes. Only `put` changes it, which nobody can call while `self` is borrowed; what others do
+        // meanwhile is to read.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
+    }
+
+    /// Stores bytes, word by word; words of which they are a part are stored whole. Only the caller changes any of them.
+    #[inline]
+    pub fn put(&mut self, offset: usize, mut bytes: &[u8]) {
+        let mut at = offset / 8;
+        let patch = |at: usize, from: usize, bytes: &[u8]| {
+            let word = &self.words[at];
+            let mut whole = word.load(Ordering::Relaxed).to_ne_bytes();
+            whole[from..from + bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        };
+        let within = offset % 8;
+        if within > 0 {
+            let (head, rest) = bytes.split_at(bytes.len().min(8 - within));
+            patch(at, within, head);
+            bytes = rest;
+            at += 1;
+        }
+        let (whole, tail) = bytes.as_chunks::<8>();
+        for (word, bytes) in self.words[at..at + whole.len()].iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        if !tail.is_empty() {
+            patch(at + whole.len(), 0, tail);
+        }
+    }
+}
+
 impl Drop for FrameWrite<'_> {
     fn drop(&mut self) {
         let header = self.arena.header(self.index);
@@ -339,9 +422,42 @@ mod tests {
         });
     }
 
+    #[test]
+    fn bytes_of_any_place_and_length_are_put() {
+        let arena = Arena::new(1, 9).unwrap();
+        let mut expected = [0; 512];
+        for (round, (offset, length)) in [
+            (0, 8),
+            (8, 128),
+            (3, 2),
+            (5, 3),
+            (5, 4),
+            (15, 1),
+            (17, 30),
+            (500, 12),
+            (511, 1),
+            (512, 0),
+            (7, 0),
+            (0, 512),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let bytes: Vec<u8> = (0..length).map(|at| (round * 16 + at) as u8).collect();
+            expected[offset..offset + length].copy_from_slice(&bytes);
+            let mut frame = arena.write(0);
+            frame.share().put(offset, &bytes);
+            assert_eq!(frame.share().get(), expected);
+            assert_eq!(*frame, expected);
+        }
+    }
+
     /// Whoever copies without the latch gets what one writer left, or nothing.
     #[test]
     fn a_copy_is_whole_or_none() {
+        // Miri lets another thread go on after a hundred steps or so: few copies of many words would come to their end.
+        const LEN: usize = if cfg!(miri) { 16 } else { 512 };
+        let (least, different) = if cfg!(miri) { (20, 3) } else { (100_000, 50) };
         let arena = Arena::new(2, 12).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -350,13 +466,13 @@ mod tests {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    arena.write(1)[512..1024].fill(round as u8);
+                    arena.write(1).share().put(512, &[round as u8; LEN]);
                 }
             });
             let (mut copied, mut values) = (0, std::collections::HashSet::new());
-            while copied < 100_000 || values.len() < 50 {
-                let mut copy = [1_u8; 512];
-                assert!(arena.try_copy(0, 512, &mut copy) && copy == [0; 512]);
+            while copied < least || values.len() < different {
+                let mut copy = [1_u8; LEN];
+                assert!(arena.try_copy(0, 512, &mut copy) && copy == [0; LEN]);
                 if !arena.try_copy(1, 512, &mut copy) {
                     continue;
                 }

@@ -26,7 +26,7 @@ mod table;
 mod warm;
 
 use ahead::Streams;
-pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, Zeroed, prefetch};
+pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, SharedBytes, Zeroed, prefetch};
 use frames::State;
 pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX, thread_slot};
 use warm::Warmer;

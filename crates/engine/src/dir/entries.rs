@@ -7,6 +7,7 @@ use crate::edit::BlockEdit;
 use crate::error::Result;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, entry_size};
 use myriad_format::{Corrupt, FileBlock, Ino};
+use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 /// One entry, free or live, found in a run of entries.
@@ -145,14 +146,14 @@ impl NewEntry<'_> {
     }
 
     fn write(&self, edit: &mut BlockEdit<'_>, at: usize, length: usize) {
-        let bytes = edit.range_mut(at, EntryHeader::SIZE + self.name.len());
-        let header = EntryHeader::read_mut(bytes);
+        let mut header = EntryHeader::zeroed();
         header.ino = U64::new(self.ino.0);
         header.length = U16::new(length as u16);
         header.name_len = self.name.len() as u8;
         header.file_type = self.file_type;
         header.tag = U32::new(self.tag);
-        bytes[EntryHeader::SIZE..].copy_from_slice(self.name);
+        edit.put(at, header.as_bytes());
+        edit.put(at + EntryHeader::SIZE, self.name);
     }
 }
 
@@ -209,9 +210,9 @@ pub(crate) fn insert(edit: &mut BlockEdit<'_>, run: &Run, fit: &Fit, entry: &New
 }
 
 fn write_free(edit: &mut BlockEdit<'_>, at: usize, length: usize) {
-    let header = EntryHeader::read_mut(edit.range_mut(at, EntryHeader::SIZE));
-    *header = EntryHeader::zeroed();
+    let mut header = EntryHeader::zeroed();
     header.length = U16::new(length as u16);
+    edit.put(at, header.as_bytes());
 }
 
 /// Frees the live entry at `at` (offset in the run), joining it with a free entry behind it. Returns its length and the
