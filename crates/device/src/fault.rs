@@ -39,6 +39,16 @@ pub enum FaultKind {
     Misdirected { bytes: u64 },
     /// Nothing is done; a read leaves its buffer as it was.
     Lost,
+    /// Nothing is done, and the caller is unwound: what a mistake in the middle of the caller's own work would do.
+    Panic,
+}
+
+/// What [`FaultKind::Panic`] unwinds with.
+pub const FAULT_PANIC: &str = "a fault that panics";
+
+fn panic() -> ! {
+    // Without the hook, which would print what is meant to be.
+    std::panic::resume_unwind(Box::new(FAULT_PANIC))
 }
 
 /// Wraps a device and fails chosen requests.
@@ -170,6 +180,7 @@ impl<D: BlockDevice> FaultDevice<D> {
                 self.inner.write(self.elsewhere(offset, by, bytes.len()), bytes)
             }
             Some(FaultKind::Lost) => Ok(()),
+            Some(FaultKind::Panic) => panic(),
         }
     }
 
@@ -191,6 +202,7 @@ impl<D: BlockDevice> FaultDevice<D> {
             }
             Some(FaultKind::Misdirected { bytes }) => self.inner.read(self.elsewhere(offset, bytes, buf.len()), buf),
             Some(FaultKind::Lost) => Ok(()),
+            Some(FaultKind::Panic) => panic(),
         }
     }
 
@@ -200,6 +212,7 @@ impl<D: BlockDevice> FaultDevice<D> {
             FaultKind::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
             FaultKind::Short => Err(eio()),
             FaultKind::Corrupted { .. } | FaultKind::Misdirected { .. } | FaultKind::Lost => Ok(()),
+            FaultKind::Panic => panic(),
         })
     }
 }

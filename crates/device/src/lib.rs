@@ -42,7 +42,7 @@ pub use block_set::BlockSet;
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, BufferPool};
 pub use crash::{CrashImages, PrefixCursor, Torn, TornSide};
 pub use error::{ForkedChild, Holder, InUse, OpenError, RangeError};
-pub use fault::{FaultDevice, FaultKind, FaultOp, FaultSpan};
+pub use fault::{FAULT_PANIC, FaultDevice, FaultKind, FaultOp, FaultSpan};
 pub use file::{Access, Claim, DirectIo, FileDevice, FileOptions, IoBackend};
 pub use lock::{WriteLock, holder, write_locks};
 pub use memory::MemoryDevice;

@@ -252,7 +252,9 @@ impl Cache {
             let mut bytes = self.arena.write(index);
             self.counters.bump(Count::cache_misses);
             let mut ahead = None;
+            let unfilled = Unfilled(self.arena.header(index));
             let loaded = self.load(block, kind, &mut bytes, index, &mut ahead);
+            std::mem::forget(unfilled);
             let set = if loaded.is_ok() { flag::LOADED } else { flag::DEAD };
             self.arena.header(index).flags.fetch_or(set, Ordering::Release);
             drop(bytes);
@@ -359,6 +361,16 @@ impl Cache {
             header.unhomed.store(0, Ordering::Relaxed);
             header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
         }
+    }
+}
+
+/// A frame that somebody is filling; dropped in place by a panic only: whoever wants the block begins anew, and does not wait for
+/// ever.
+struct Unfilled<'a>(&'a FrameHeader);
+
+impl Drop for Unfilled<'_> {
+    fn drop(&mut self) {
+        self.0.flags.fetch_or(flag::DEAD, Ordering::Release);
     }
 }
 

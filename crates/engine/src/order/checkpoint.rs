@@ -30,7 +30,8 @@ use myriad_log::{Checkpoint, Log, LogPlace};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// What only the maker of checkpoints touches.
+/// What only the maker of checkpoints touches. Its lock does not remember a panic of who had it: what changes something here for
+/// others to go on from runs in [`Volume::unbroken`].
 pub(crate) struct Checkpointer {
     pub(super) log: Option<Log>,
     builder: Checkpoint,
@@ -122,6 +123,8 @@ struct ClosedEpoch {
 /// Freed extents that are `waiting` for the trees, and those of this epoch, count in the next one as long as they wait: each
 /// checkpoint names them, and whoever frees faster than they are put into the trees is held up.
 fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waiting: usize) -> Result<ClosedEpoch> {
+    // Whoever was inside while the gate was being closed may have ended in the middle of his changes.
+    volume.check_not_shut_down()?;
     let mut txn = Txn::behind(volume, closed);
     let prepared = volume.prepare_capture(&mut txn);
     txn.finish(prepared)?;
@@ -263,6 +266,10 @@ impl Checkpointer {
     /// holds goes home, and only when it is empty does anything change there. Blocks that it held as freed are in no tree
     /// until the first checkpoint after that.
     pub fn retire_log(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
+        volume.unbroken(|| self.retire_log_running(volume, place))
+    }
+
+    fn retire_log_running(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
         let Some(log) = self.log.take() else { return Ok(()) };
         self.fetch_overlay(volume, u64::MAX)?;
         self.away.append(&mut volume.cache.take_recovered());
@@ -276,7 +283,7 @@ impl Checkpointer {
     /// Puts durably freed blocks into the trees at once, for whoever waits for space.
     pub fn release_now(&mut self, volume: &Volume) -> Result<()> {
         self.check_running(volume)?;
-        let result = self.release(volume);
+        let result = volume.unbroken(|| self.release(volume));
         if let Err(error) = &result {
             volume.shut_down(error);
         }
@@ -291,7 +298,7 @@ impl Checkpointer {
             return Ok(());
         }
         self.away.append(&mut volume.cache.take_recovered());
-        let result = self.write_home(volume, u64::MAX);
+        let result = volume.unbroken(|| self.write_home(volume, u64::MAX));
         if let Err(error) = &result {
             volume.shut_down(error);
         }
@@ -318,10 +325,10 @@ impl Checkpointer {
     /// Makes everything changed so far durable.
     pub fn run(&mut self, volume: &Volume) -> Result<()> {
         self.check_running(volume)?;
-        let result = match volume.order {
+        let result = volume.unbroken(|| match volume.order {
             Order::Log => self.run_log(volume),
             Order::None => self.run_none(volume),
-        };
+        });
         if let Err(error) = &result {
             volume.shut_down(error);
         }
@@ -333,7 +340,7 @@ impl Checkpointer {
     /// False if operations that go on beside it kept it from getting there.
     pub fn settle(&mut self, volume: &Volume) -> Result<bool> {
         self.check_running(volume)?;
-        let result = self.settle_running(volume);
+        let result = volume.unbroken(|| self.settle_running(volume));
         if let Err(error) = &result {
             volume.shut_down(error);
         }
@@ -704,6 +711,7 @@ mod tests {
     use crate::error::Errno;
     use crate::volume::testing;
     use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+    use myriad_format::BlockKind;
     use std::sync::Arc;
 
     /// A write home that failed outside of a checkpoint was forgotten: the log's tail passed the blocks, and a volume that was
@@ -723,6 +731,39 @@ mod tests {
         assert!(checkpointer.bring_home(&volume).is_err());
         assert!(away.iter().all(|index| checkpointer.away.contains(index)));
         assert!(volume.check_not_shut_down().is_err());
+    }
+
+    /// A checkpoint that waited for whoever was inside took the half of his change that an error had ended, and made it durable.
+    #[test]
+    fn who_ends_in_the_middle_while_the_gate_is_being_closed_is_in_no_checkpoint() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let volume = testing::volume(device.clone());
+        testing::new_file(&volume, b"a");
+        volume.commit_now().unwrap();
+        testing::new_file(&volume, b"b");
+        let checkpoints = || volume.counters.snapshot().into_iter().find(|&(name, _)| name == "checkpoints");
+        let begun = checkpoints();
+        let mut txn = volume.begin(0).unwrap();
+        std::thread::scope(|scope| {
+            let committing = scope.spawn(|| volume.commit_now());
+            // It has begun, and was told that all is well; it waits for this transaction.
+            while checkpoints() == begun {
+                std::thread::yield_now();
+            }
+            let block = volume.block_of(volume.root);
+            crate::edit::BlockStore::change(&mut txn, block, BlockKind::Inode, |edit| {
+                edit.put(edit.bytes().len() - 8, b"half of ");
+            })
+            .unwrap();
+            assert!(txn.finish(Err::<(), _>(Error::from(Errno::IO))).is_err());
+            assert!(committing.join().unwrap().is_err());
+        });
+        // What the next opening finds is as of the last checkpoint.
+        let after = testing::open(Arc::new(device.clone_image()));
+        let look = after.look();
+        let block = after.block_of(after.root);
+        let tail = look.read(block, BlockKind::Inode, |bytes| bytes[bytes.len() - 8..].to_vec()).unwrap();
+        assert_ne!(tail, b"half of ");
     }
 
     /// Between being listed and being written home, a block was freed, and its frame became a file's private page: that

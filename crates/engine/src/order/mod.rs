@@ -10,12 +10,12 @@
 pub(crate) mod checkpoint;
 pub(crate) mod moment;
 
-use crate::cache::{Closed, Entered, flag, thread_slot};
+use crate::cache::{Closed, Entered, FrameHeader, flag, thread_slot};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockRead, BlockStore};
 use crate::error::{Error, Result};
 use crate::locks::{Mutex, Rank};
-use crate::volume::{Share, Volume};
+use crate::volume::{PANICKED, Share, Volume};
 use myriad_format::{BlockKind, FsBlock, Geometry, header};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -141,7 +141,7 @@ impl<'a> Look<'a> {
         Ok(f(&frame.read()))
     }
 
-    /// Copies what lies at `offset` of a block.
+    /// Copies what lies at `offset` of a block, of inodes.
     #[inline]
     pub fn copy_at<T: FromBytes + IntoBytes>(
         &self,
@@ -169,6 +169,26 @@ pub(crate) struct Txn<'a> {
     away_blocks: u64,
     changed: bool,
     finished: bool,
+    /// The thread was unwinding already when the transaction began.
+    unwinding: bool,
+}
+
+/// Kept while somebody changes a block's bytes; dropped in place only by a panic. Nobody knows then what of them has changed: the
+/// block must not go home.
+struct Changing<'t> {
+    header: &'t FrameHeader,
+    changed: &'t mut bool,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.header.mask.store(u64::MAX, Ordering::Relaxed);
+        if self.header.flags.load(Ordering::Relaxed) & flag::LOADED == 0 {
+            // A new one, for whose bytes others would wait.
+            self.header.flags.fetch_or(flag::DEAD, Ordering::Release);
+        }
+        *self.changed = true;
+    }
 }
 
 impl<'a> Txn<'a> {
@@ -198,6 +218,7 @@ impl<'a> Txn<'a> {
             away_blocks: 0,
             changed: false,
             finished: false,
+            unwinding: std::thread::panicking(),
         }
     }
 
@@ -306,12 +327,15 @@ impl<'a> Txn<'a> {
         let mut bytes = frame.write();
         header::init(&mut bytes, kind, volume.cache.volume, owner, block);
         let mut mask = u64::MAX;
+        let header = volume.cache.arena.header(frame.index);
+        let changing = Changing { header, changed: &mut self.changed };
         if !logged {
             self.fresh_blocks += 1;
-            volume.cache.arena.header(frame.index).flags.fetch_or(flag::FRESH, Ordering::Relaxed);
+            header.flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
-        volume.cache.arena.header(frame.index).flags.fetch_or(flag::LOADED, Ordering::Release);
+        std::mem::forget(changing);
+        header.flags.fetch_or(flag::LOADED, Ordering::Release);
         self.note(frame.index, mask);
         Ok(result)
     }
@@ -334,7 +358,13 @@ impl BlockStore for Txn<'_> {
         let frame = self.volume().cache.get(block, kind)?;
         let mut bytes = frame.write();
         let mut mask = 0;
-        let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
+        let changing = Changing { header: self.volume().cache.arena.header(frame.index), changed: &mut self.changed };
+        let result = match kind {
+            // Whoever stats copies them without the latch.
+            BlockKind::Inode => f(&mut BlockEdit::shared(bytes.share(), &mut mask)),
+            _ => f(&mut BlockEdit::new(&mut bytes, &mut mask)),
+        };
+        std::mem::forget(changing);
         // Noted under the latch: whoever writes the block home afterwards sees the mask.
         self.note(frame.index, mask);
         Ok(result)
@@ -395,9 +425,14 @@ impl BlockRead for &Look<'_> {
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
         let volume = self.volume();
-        if self.changed && !self.finished {
-            // A panic or an early return in the middle of a change.
-            volume.shut_down(&Error::Shutdown);
+        if !self.finished {
+            if std::thread::panicking() && !self.unwinding {
+                // Also without a change of a block: what mirrors blocks, such as a group's space, may be changed by halves.
+                volume.shut_down(&PANICKED);
+            } else if self.changed {
+                // An early return in the middle of a change.
+                volume.shut_down(&Error::Shutdown);
+            }
         }
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);

@@ -80,6 +80,11 @@ pub(super) fn spawn(name: &str, volume: &Arc<Volume>, run: fn(&Volume)) -> Resul
 
 /// Makes checkpoints when operations ask for them, and at least every commit interval.
 pub(super) fn run_background(volume: &Volume) {
+    // Without it nobody would write what others leave to it.
+    volume.unbroken(|| make_checkpoints(volume));
+}
+
+fn make_checkpoints(volume: &Volume) {
     let interval = volume.options.commit_interval_ms;
     loop {
         let flush = {

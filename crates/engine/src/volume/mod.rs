@@ -124,6 +124,10 @@ pub(crate) struct Volume {
     pub overwrite_pages_max: usize,
 }
 
+/// Why a volume was shut down when something of it did not come to its end.
+pub(crate) const PANICKED: &str =
+    "a panic in the middle of a change or a checkpoint: a mistake in this program; open the volume again";
+
 /// What ends all changes of a volume.
 mod end {
     /// An error in the middle of a change, or in a checkpoint.
@@ -297,10 +301,27 @@ impl Volume {
 
     /// Refuses all changes from now on; reads go on.
     #[cold]
-    pub fn shut_down(&self, error: &Error) {
+    pub fn shut_down(&self, why: &dyn std::fmt::Display) {
         if self.ended.fetch_or(end::SHUT_DOWN, Ordering::SeqCst) & end::SHUT_DOWN == 0 {
-            *self.shut_down_reason.lock() = error.to_string();
+            *self.shut_down_reason.lock() = why.to_string();
         }
+    }
+
+    /// Runs what must not end halfway: a panic in it shuts the volume down before anybody gets at a lock that the caller holds.
+    pub fn unbroken<T>(&self, work: impl FnOnce() -> T) -> T {
+        /// Dropped by a panic only.
+        struct Broken<'a>(&'a Volume);
+
+        impl Drop for Broken<'_> {
+            fn drop(&mut self) {
+                self.0.shut_down(&PANICKED);
+            }
+        }
+
+        let broken = Broken(self);
+        let result = work();
+        std::mem::forget(broken);
+        result
     }
 
     /// Whether operations may change anything. Who is inside the gate and was told yes may go on: the volume is not

@@ -20,7 +20,7 @@ const FAILURES_MAX: usize = 3;
 const SHRINK_RUNS: usize = 120;
 
 /// The kinds of fault, with the names the report has for them. None of a device: what is allocated is refused.
-pub const KINDS: [(&str, Option<FaultKind>, FaultSpan); 9] = [
+pub const KINDS: [(&str, Option<FaultKind>, FaultSpan); 10] = [
     ("EIO once", Some(FaultKind::Fail(EIO)), FaultSpan::Once),
     ("EIO from then on", Some(FaultKind::Fail(EIO)), FaultSpan::Forever),
     ("ENOSPC", Some(FaultKind::Fail(ENOSPC)), FaultSpan::Once),
@@ -28,6 +28,7 @@ pub const KINDS: [(&str, Option<FaultKind>, FaultSpan); 9] = [
     ("corrupted", Some(FaultKind::Corrupted { sector: 0 }), FaultSpan::Once),
     ("misdirected", Some(FaultKind::Misdirected { bytes: 0 }), FaultSpan::Once),
     ("lost", Some(FaultKind::Lost), FaultSpan::Once),
+    ("panic", Some(FaultKind::Panic), FaultSpan::Once),
     ("no space once", None, FaultSpan::Once),
     ("no space from then on", None, FaultSpan::Forever),
 ];
@@ -78,7 +79,8 @@ fn faults(seen: Seen) -> Vec<(usize, Fault)> {
         for (on_log, seen) in [false, true].into_iter().zip(seen.requests) {
             for (op, seen) in OPS.into_iter().zip(seen) {
                 // A flush has no bytes: it fails or is lost.
-                let is_odd = op == FaultOp::Flush && !matches!(kind, FaultKind::Fail(EIO) | FaultKind::Lost);
+                let is_odd =
+                    op == FaultOp::Flush && !matches!(kind, FaultKind::Fail(EIO) | FaultKind::Lost | FaultKind::Panic);
                 // Nobody runs out of space by reading.
                 if is_odd || op == FaultOp::Read && kind == FaultKind::Fail(ENOSPC) {
                     continue;

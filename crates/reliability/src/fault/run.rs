@@ -4,6 +4,9 @@
 //! accepted after a shutdown, and what a healthy device then shows is what the crash oracle allows: nothing that was
 //! promised is lost, the checker is silent.
 //!
+//! A device that *panics* stands for a mistake of the engine's own at that place: the same, and nobody who comes after it is told
+//! that what it ended is durable.
+//!
 //! Space that *runs out*: the nth allocation of blocks or of an inode is refused, or all from the nth on, wherever in an
 //! operation it is. The answer is the model's, an error, or a shutdown; what is refused has not happened, but for what
 //! `may_be_half_done` names; the rest is as above.
@@ -30,7 +33,9 @@ use crate::machine::{Engine, Way};
 use crate::setup::Devices;
 use crate::tree::ReadError;
 use crate::verdict::{check_silent, finds, repair};
-use myriad_device::{BlockDevice, FaultDevice, FaultKind, FaultOp, FaultSpan, OverlayDevice, RecordingDevice};
+use myriad_device::{
+    BlockDevice, FAULT_PANIC, FaultDevice, FaultKind, FaultOp, FaultSpan, OverlayDevice, RecordingDevice,
+};
 use myriad_engine::{Error, starve};
 use myriad_sim::compare::{Differ, Rules};
 use myriad_sim::crash::{Found, History};
@@ -40,6 +45,7 @@ use myriad_sim::op::*;
 use myriad_sim::rng::Rng;
 use myriad_sim::shrink;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// Longest target of a link that is sure to lie in the inode's body, under a checksum, whatever else is in the block.
@@ -70,7 +76,7 @@ impl Fault {
     fn lie(&self) -> Lie {
         let Self::Request { op, kind, .. } = *self else { return Lie::None };
         match (kind, op) {
-            (FaultKind::Fail(_) | FaultKind::Short, _) => Lie::None,
+            (FaultKind::Fail(_) | FaultKind::Short | FaultKind::Panic, _) => Lie::None,
             (_, FaultOp::Read) => Lie::Read,
             (FaultKind::Corrupted { .. }, FaultOp::Write) => Lie::Visible,
             _ => Lie::Invisible,
@@ -131,6 +137,15 @@ fn is_read(error: &Error) -> bool {
     matches!(error, Error::Io { op: "read", .. })
 }
 
+/// Runs what the device may unwind at a request of kind `op`; that it has is an error of the device like any other.
+fn unwound<T>(op: FaultOp, work: impl FnOnce() -> myriad_engine::Result<T>) -> myriad_engine::Result<T> {
+    let op = if op == FaultOp::Read { "read" } else { "write" };
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| match payload.downcast_ref::<&str>() {
+        Some(&FAULT_PANIC) => Err(Error::Io { op, offset: 0, source: std::io::Error::other(FAULT_PANIC) }),
+        _ => resume_unwind(payload),
+    })
+}
+
 /// Allocations are refused as long as it is there.
 struct Starving {
     refused: Range<u64>,
@@ -170,6 +185,8 @@ struct Rig {
     devices: Vec<Arc<Device>>,
     starving: Starving,
     lie: Lie,
+    /// Which kind of request the fault strikes.
+    op: FaultOp,
     history: History,
     /// The engine said that something is wrong.
     told: bool,
@@ -209,12 +226,13 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         devices,
         starving,
         lie,
+        op: if let Some(Fault::Request { op, .. }) = fault { op } else { FaultOp::Read },
         history,
         told: false,
         wrong_bytes: false,
         vouched: base.setup.data_checksums && lie != Lie::Invisible,
     };
-    match Engine::open(&base.setup, rig.faulty(), Way::Path) {
+    match unwound(rig.op, || Engine::open(&base.setup, rig.faulty(), Way::Path)) {
         Ok(engine) => rig.run_steps(engine, steps)?,
         Err(error) if is_expected(&error, lie) => rig.told = true,
         Err(error) => return Err(format!("opening: {error}")),
@@ -261,7 +279,8 @@ impl Rig {
         let mut differ = Differ::new(Rules::from_env());
         for (index, step) in steps.iter().enumerate() {
             let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
-            match engine.run(step, self.history.model().next_clock()) {
+            let clock = self.history.model().next_clock();
+            match unwound(self.op, || engine.run(step, clock)) {
                 Ok(Err(Errno::NOSPC)) if self.starving.struck() => {
                     self.told = true;
                     if step.op == Op::Remount {
@@ -351,7 +370,7 @@ impl Rig {
                 }
             }
         }
-        match engine.close() {
+        match unwound(self.op, || engine.close()) {
             Err(error) if !self.may_say(&error) => return Err(format!("closing: {error}")),
             Err(_) => {
                 self.told = true;
