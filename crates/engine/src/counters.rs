@@ -29,7 +29,8 @@ counters! {
     /// Space.
     blocks_allocated, blocks_freed, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Order.
-    checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, blocks_homed, log_stalls,
+    checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, checkpoint_groups, blocks_homed,
+    log_stalls,
     orphans_reclaimed, deferred_truncates, before_images,
     /// File data.
     delalloc_flushes, delalloc_pages, delalloc_cancelled, data_reads, direct_reads, data_checksum_errors,

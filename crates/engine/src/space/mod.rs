@@ -175,6 +175,8 @@ pub(crate) struct AgSpace {
     /// Bit i: part i of the table of checksums has been made.
     checksums_made: u64,
     hints: Hints,
+    /// In the volume's list of groups that the next checkpoint looks at.
+    pub is_listed: bool,
 }
 
 impl AgSpace {
@@ -209,6 +211,7 @@ impl AgSpace {
             directories: 0,
             checksums_made: 0,
             hints: Hints::new(regions_of(&geometry, ag)),
+            is_listed: false,
         };
         let regions = space.pool.regions.len() as u32;
         store.init(at(HEADER_BLOCK), BlockKind::Group, owner, |edit| {
@@ -296,6 +299,7 @@ impl AgSpace {
                 directories: head.directories.get(),
                 checksums_made: head.checksums_made.get(),
                 hints: Hints::new(region_count),
+                is_listed: false,
             })
         })?
     }
@@ -392,6 +396,14 @@ impl AgSpace {
             self.save(store)?;
         }
         Ok(std::mem::take(&mut self.pool.released))
+    }
+
+    /// Whether [`Self::take_released`] or [`Self::release_empty_chunks`] may have something to do. Only what changes the group can make
+    /// it so.
+    pub fn has_to_give_back(&self) -> bool {
+        !self.pool.released.is_empty()
+            || self.has_empty_chunks()
+            || self.pool.reserve_count > self.reserve_need() + TRIM_SLACK
     }
 
     /// What [`Self::take_released`] would hand out, from a mirror about to be dropped.

@@ -47,6 +47,10 @@ impl Volume {
             *group = None;
             return result;
         }
+        if !space.is_listed && space.has_to_give_back() {
+            space.is_listed = true;
+            self.giving_groups.lock().push(ag.0);
+        }
         let after = measure(space);
         let totals = &self.totals;
         for (total, (after, before)) in
@@ -59,6 +63,15 @@ impl Volume {
             }
         }
         result
+    }
+
+    /// Groups that have something to give back, each once, in the order of their numbers.
+    pub(super) fn giving_groups(&self) -> Vec<u32> {
+        let mut giving = self.giving_groups.lock().clone();
+        giving.sort_unstable();
+        // A mirror that was dropped and loaded again does not know that its group is listed.
+        giving.dedup();
+        giving
     }
 
     fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
@@ -253,7 +266,7 @@ impl Volume {
 
     /// Gives back the blocks of inode chunks that have no inode left.
     pub fn release_empty_chunks(&self) -> Result<()> {
-        for number in 0..self.high_water() {
+        for number in self.giving_groups() {
             let empty = self.groups[number as usize].lock().as_ref().is_some_and(|space| space.has_empty_chunks());
             if !empty {
                 continue;

@@ -104,6 +104,9 @@ pub(crate) struct Volume {
     /// All compatible feature bits; the superblock follows at the next commit.
     pub features: AtomicU64,
     groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
+    /// Groups that have something to give back at the next checkpoint, which would else have to look at all of them while the
+    /// gate is closed: there may be very many.
+    giving_groups: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     /// Blocks let go by groups whose mirror was dropped.
     stray_blocks: Mutex<{ Rank::Leaf as u8 }, Vec<FsBlock>>,
     high_water: AtomicU32,
@@ -255,6 +258,7 @@ impl Volume {
             on_damage: OnceLock::new(),
             features: AtomicU64::new(superblock.features_compatible.get()),
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
+            giving_groups: Mutex::new(Vec::new()),
             stray_blocks: Mutex::new(Vec::new()),
             high_water: AtomicU32::new(superblock.ag_high_water.get()),
             high_water_lock: Mutex::new(()),
