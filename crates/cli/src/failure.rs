@@ -114,6 +114,10 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             "the device is failing or full: see the host's log, and copy the image while it can be read",
         ),
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
+        Error::Unchecked => (
+            "not closed cleanly by a writer without a log (order=none), or by a repair: it may not be sound".into(),
+            "run myriad fsck -p on it before it is changed, or open it read-only",
+        ),
         Error::Damaged(damage) => (
             damage.to_string(),
             "restore the file from a copy, or write that block anew; myriad fsck --scrub lists all that is damaged",

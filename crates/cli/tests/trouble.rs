@@ -389,6 +389,33 @@ fn impossible_options() {
     assert_letter(&place);
 }
 
+/// A volume without a log whose writer was killed was changed further as if it were sound.
+#[test]
+fn a_volume_without_a_log_that_was_not_closed_is_checked_first() {
+    let place = Place::new();
+    let options = MkfsOptions { log_size: Some(0), order: Order::None, ..MkfsOptions::default() };
+    Fs::format(&place.path("open.img"), Some(VOLUME), &options).unwrap();
+    let fs = Fs::open(&place.path("open.img"), MountOptions::default()).unwrap();
+    let session = fs.session(Cred::root());
+    put(&session, "/letter", b"dear all");
+    fs.sync().unwrap();
+    // As its writer's end at this moment would leave it.
+    std::fs::copy(place.path("open.img"), place.path("vol.img")).unwrap();
+    drop((session, fs));
+    let next = ["vol.img", "not closed cleanly", "myriad fsck -p", "read-only"];
+    for line in ["rm vol.img:/letter", "mkdir vol.img:/d", "cp vol.img:/letter vol.img:/copy"] {
+        place.line(line).expect(1, &next);
+    }
+    place.line("cat vol.img:/letter").expect(0, &[]);
+    place.line("fsck -n vol.img").expect(0, &["sound", "myriad fsck -p lets it be changed again"]);
+    place.line("mkdir vol.img:/d").expect(1, &next);
+    let checked = place.line("fsck -p vol.img").expect(0, &["sound"]);
+    assert!(String::from_utf8_lossy(&checked.out).contains("it may be changed again"), "{checked:#?}");
+    place.line("mkdir vol.img:/d").ok();
+    place.line("fsck -p vol.img").expect(0, &["closed cleanly"]);
+    assert_letter(&place);
+}
+
 /// An image was emptied before the options were looked at, so that a slip of the pen cost the volume that was there.
 #[test]
 fn what_cannot_be_made_costs_nothing() {

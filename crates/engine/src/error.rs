@@ -45,6 +45,12 @@ pub enum Error {
     /// The image ends before its volume does.
     #[error("the image is truncated: {found} of {needed} bytes are there; get a whole copy")]
     Truncated { found: u64, needed: u64 },
+    /// What changed the volume last did so without a log, or was a repair, and did not come to its end.
+    #[error(
+        "the volume was not closed cleanly by a writer without a log (order=none), or by a repair, and may not be sound; run \
+         myriad fsck -p before it is changed, or open it read-only"
+    )]
+    Unchecked,
     /// An option that cannot be honoured: which, and why.
     #[error("option {option}: {reason}")]
     Option { option: &'static str, reason: String },
@@ -70,7 +76,7 @@ impl Error {
         match self {
             Self::Refused(errno) => *errno,
             Self::Io { .. } | Self::Damaged(_) | Self::Shutdown => Errno::IO,
-            Self::Corrupt(_) => Errno::UCLEAN,
+            Self::Corrupt(_) | Self::Unchecked => Errno::UCLEAN,
             Self::Incompatible(_) | Self::Foreign | Self::Truncated { .. } => Errno::INVAL,
             Self::Option { .. } => Errno::INVAL,
             Self::InUse(_) => Errno::BUSY,

@@ -6,6 +6,8 @@ use myriad_engine::{
     AllocateMode, Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
     RenameMode,
 };
+use myriad_format::superblock::Superblock;
+use myriad_format::{Ino, header};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -46,6 +48,84 @@ fn assert_sound_image(path: &std::path::Path) {
 
 const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 
+/// A volume of order none that was not closed cleanly was opened for writing as if it were sound.
+#[test]
+fn an_unordered_volume_that_was_not_closed_is_checked_before_it_is_changed() {
+    for log_size in [Some(0), None] {
+        let device = formatted(64 << 20, &MkfsOptions { order: Order::None, log_size, ..MkfsOptions::default() });
+        let fs = open(&device, quiet());
+        let session = fs.session(Cred::root());
+        for i in 0..50 {
+            session.create(&format!("{i}"), 0o644).unwrap();
+        }
+        fs.sync().unwrap();
+        let synced = crashed(&device);
+        // Blocks that are freed and in no tree yet, and damage of what the last checkpoint had begun to write.
+        session.unlink("7").unwrap();
+        fs.sync().unwrap();
+        let damaged = crashed(&device);
+        let mut block = vec![0; 4096];
+        device.read(0, &mut block).unwrap();
+        let geometry = Superblock::read(&block).geometry();
+        let (inodes, slot) = geometry.locate(Ino(session.stat("8").unwrap().ino)).unwrap();
+        damaged.read(inodes.0 * 4096, &mut block).unwrap();
+        block[slot as usize * 128 + 16] = 9;
+        header::seal(&mut block, 0);
+        damaged.write(inodes.0 * 4096, &block).unwrap();
+        drop((session, fs));
+
+        for (image, is_damaged) in [(synced, false), (damaged, true)] {
+            for order in [None, Some(Order::None), Some(Order::Log).filter(|_| log_size.is_none())] {
+                let opened = Fs::open_device(image.clone(), None, MountOptions { order, ..quiet() });
+                let error = opened.err().expect("refused");
+                assert!(matches!(error, Error::Unchecked) && error.errno() == Errno::UCLEAN, "{error}");
+                assert!(error.to_string().contains("myriad fsck -p"));
+            }
+            let before = image.clone_image();
+            let fs = open(&image, MountOptions { read_only: true, ..quiet() });
+            assert_eq!(fs.session(Cred::root()).stat("9").unwrap().size, 0);
+            drop(fs);
+            // Looking is no repair, and changes nothing.
+            let looked = check(image.clone(), None, &CheckOptions::default()).unwrap();
+            assert_eq!(looked.is_sound(), !is_damaged);
+            let (mut was, mut is) = (vec![0; 4096], vec![0; 4096]);
+            before.read(0, &mut was).unwrap();
+            image.read(0, &mut is).unwrap();
+            assert_eq!(was, is);
+            assert!(matches!(Fs::open_device(image.clone(), None, quiet()), Err(Error::Unchecked)));
+
+            let repair = CheckOptions { repair: true, ..CheckOptions::default() };
+            let report = check(image.clone(), None, &repair).unwrap();
+            assert!(report.is_sound() && report.repaired == is_damaged, "{:?}", report.remaining);
+            assert!(is_damaged || !report.actions.is_empty());
+            let fs = open(&image, quiet());
+            fs.session(Cred::root()).create("new", 0o644).unwrap();
+            fs.close().unwrap();
+            assert_sound(&image, None);
+        }
+    }
+}
+
+/// A volume of an order that this version does not write was taken for one of none.
+#[test]
+fn an_order_that_is_not_known_is_named() {
+    for order in [1, 2, 4] {
+        let device = formatted(16 << 20, &MkfsOptions::default());
+        let mut block = vec![0; 4096];
+        device.read(0, &mut block).unwrap();
+        Superblock::read_mut(&mut block).last_order.set(order);
+        header::seal(&mut block, 0);
+        device.write(0, &block).unwrap();
+        for read_only in [false, true] {
+            let error = Fs::open_device(device.clone(), None, MountOptions { read_only, ..quiet() }).err().unwrap();
+            let message = error.to_string();
+            assert!(message.contains("order") && message.contains(&order.to_string()), "{message}");
+        }
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
+        assert!(check(device.clone(), None, &repair).is_err(), "{order}");
+    }
+}
+
 #[test]
 fn a_log_left_behind_is_not_replayed_over_newer_blocks() {
     let device = formatted(64 << 20, &MkfsOptions::default());
@@ -66,7 +146,12 @@ fn a_log_left_behind_is_not_replayed_over_newer_blocks() {
     fs.sync().unwrap();
     fs.sync().unwrap();
     let third = crashed(&second);
-    let fs = open(&third, MountOptions { order: Some(Order::Log), ..quiet() });
+    let logged = MountOptions { order: Some(Order::Log), ..quiet() };
+    let unchecked = Fs::open_device(third.clone(), None, logged.clone());
+    assert!(matches!(unchecked, Err(Error::Unchecked)), "what changed it last promises nothing of its state");
+    let report = check(third.clone(), None, &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
+    assert!(report.is_sound(), "{:?}", report.remaining);
+    let fs = open(&third, logged);
     let session = fs.session(Cred::root());
     assert_eq!(session.read_dir("/").unwrap().filter(|e| e.as_ref().unwrap().name.starts_with(b"new")).count(), 300);
     drop(session);

@@ -232,6 +232,10 @@ impl Superblock {
             }
         }
         let order = self.last_order.get();
+        if [seam::ORDER_SYNC, seam::ORDER_SOFTDEP].map(u32::from).contains(&order) {
+            // It was written by what knows more: what is promised of its state is not what another order would rely on.
+            return Err(Incompatible::Seam { seam: "order of writes", code: order as u8 }.into());
+        }
         if order > u32::from(seam::ORDER_LOG) || (order == u32::from(seam::ORDER_LOG) && self.log_blocks.get() == 0) {
             return bad("last_order", u64::from(order));
         }
@@ -252,6 +256,15 @@ impl Superblock {
             chunk_blocks: self.chunk_blocks.get(),
             has_checksums: self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0,
         }
+    }
+
+    /// Whether the volume may hold any mixture of old and new blocks, so that it must be checked before it is changed: it was not
+    /// closed cleanly, and what changed it did so without a log, or was a repair. `has_log`: its log has a checkpoint that counts. A
+    /// log is emptied before anything is changed without it.
+    pub fn needs_check(&self, has_log: bool) -> bool {
+        let is_repair = self.mount_nonce.get() == NO_MOUNT;
+        let is_unordered = self.last_order.get() == u32::from(seam::ORDER_NONE) && !has_log;
+        self.state.get() == seam::STATE_IN_USE && (is_repair || is_unordered)
     }
 
     pub fn volume(&self) -> [u8; 16] {

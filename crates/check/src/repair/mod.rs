@@ -64,10 +64,12 @@ pub(crate) fn repair(
     // A sound volume is left alone, even if its log holds changes: replaying them is the next mount's, under a second.
     if report.finding_count == 0 {
         if !options.scrub {
+            report.actions = vouch(device, log_device, options)?;
             return Ok(report);
         }
-        let scrubbed = in_part(options, 0.5, end, |options| look(device, log_device, options, Writer::Nobody))?;
+        let mut scrubbed = in_part(options, 0.5, end, |options| look(device, log_device, options, Writer::Nobody))?;
         if !options.accept_contents || scrubbed.wrong_data.is_empty() {
+            scrubbed.report.actions = vouch(device, log_device, options)?;
             return Ok(scrubbed.report);
         }
         report = scrubbed.report;
@@ -92,6 +94,30 @@ pub(crate) fn repair(
         return in_part(options, end, 1.0, |options| accepted(device, log_device, options, report, &after.wrong_data));
     }
     Ok(repaired(report, after.report))
+}
+
+/// Lets a volume that was found sound be changed again, if how it was left forbids that; what was done.
+fn vouch(
+    device: &Arc<dyn BlockDevice>,
+    log_device: Option<&Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
+) -> Result<Vec<String>, CheckError> {
+    let (mut superblock, damage) = superblock::find(&**device)?;
+    let has_log = replay(device, log_device, &superblock, damage.is_some(), false)?.checkpoints > 0;
+    if damage.is_some() || !superblock.needs_check(has_log) {
+        return Ok(Vec::new());
+    }
+    if has_log {
+        // A repair that had just begun: what the log has goes home by one that ends.
+        return Repair::run(device, log_device, superblock, options);
+    }
+    // What was looked at may sit in a volatile cache, if its writer died and not the machine.
+    flush(device)?;
+    superblock.state.set(seam::STATE_CLEAN);
+    let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
+    write_superblock(&reader, superblock, AgNo(0))?;
+    flush(device)?;
+    Ok(vec!["nothing is wrong, though the volume was not closed cleanly; it may be changed again".to_owned()])
 }
 
 /// Does a part of the whole, whose progress goes from one fraction to another.

@@ -81,7 +81,7 @@ const GROUPS: &[Group] = &[
             valued(
                 "order",
                 "ORDER",
-                "order of writes: log or none; without it the one the volume was last opened with",
+                "order of writes: log, or none, which wants fsck after a crash; without it the one the volume was last opened with",
                 |s, v| set(&mut s.engine.order, choice(v, &[("log", Some(Order::Log)), ("none", Some(Order::None))])),
             ),
             valued("logdev", "DEVICE", "device that holds the log, for a volume made with one", |s, v| {

@@ -206,9 +206,16 @@ impl Command for Fsck {
             }
             out.finish()?;
             if was_closed_cleanly == Some(false) && !report.repaired && writer.is_none() {
-                context.note(&format!(
-                    "{name}: not closed cleanly: its log counts; the next opening for changes empties it"
-                ));
+                let is_unchecked = superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
+                let next = match (is_unchecked, is_repair) {
+                    (false, _) => Some("its log counts; the next opening for changes empties it"),
+                    (true, false) => Some("it has no log that counts; myriad fsck -p lets it be changed again"),
+                    // The report says so.
+                    (true, true) => None,
+                };
+                if let Some(next) = next {
+                    context.note(&format!("{name}: not closed cleanly: {next}"));
+                }
             }
             if let Some(scrub) = &report.scrub {
                 let has_checksums = superblock.as_ref().is_some_and(|superblock| superblock.geometry().has_checksums);

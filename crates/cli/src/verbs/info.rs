@@ -223,6 +223,9 @@ impl Facts {
             (Some(mount_point), _) => format!("mounted on {}", image_name(mount_point)),
             (None, seam::STATE_CLEAN) => "clean".into(),
             (None, seam::STATE_SEALED) => "sealed: read-only for ever".into(),
+            _ if raw.needs_check(volume.recovered) => {
+                "not closed cleanly, and no log counts: run myriad fsck -p before it is changed".to_owned()
+            }
             _ => "not closed cleanly: the next opening for changes recovers it".to_owned(),
         };
         let writer = match raw.mount_time.get() {

@@ -160,6 +160,7 @@ impl Volume {
         let geometry = superblock.geometry();
         let order = match options.order {
             Some(order) => order,
+            // Decoding has refused what this version does not write.
             None if superblock.last_order.get() == u32::from(seam::ORDER_LOG) => Order::Log,
             None => Order::None,
         };
@@ -168,6 +169,16 @@ impl Volume {
                 option: "order",
                 reason: "this volume has no log; use order=none, or make it anew with a log".into(),
             });
+        }
+        if !options.read_only && superblock.needs_check(true) {
+            return Err(Error::Unchecked);
+        }
+        if !options.read_only && superblock.needs_check(false) {
+            // What the log has, it had when nothing had been changed without it.
+            let found = log.as_ref().map(|place| myriad_log::recover(place, Reach::Ring)).transpose();
+            if found.map_err(log_open_error)?.is_none_or(|found| found.checkpoints == 0) {
+                return Err(Error::Unchecked);
+            }
         }
         let counters = Arc::new(Counters::new());
         let log_is_external = superblock.log_device != [0; 16];

@@ -9,7 +9,7 @@ use crate::setup::{Devices, Setup};
 use crate::verdict::{check_silent, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
-use myriad_engine::{Cred, OpenOptions, Order, SetAttr};
+use myriad_engine::{Cred, Error, OpenOptions, Order, SetAttr};
 use myriad_sim::compare::{Differ, Rules, hash, text};
 use myriad_sim::crash::{Found, History};
 use myriad_sim::model::Model;
@@ -305,6 +305,11 @@ impl Explorer<'_> {
     /// Order none: check can always repair, and what is there can be read; a repair that was cut short costs nothing that it
     /// would have kept.
     fn mend(&self, setup: &Setup, moment: &Moment, choices: Choices, devices: &Devices) -> Result<(), String> {
+        match setup.open(fork(devices)) {
+            Err(Error::Unchecked) => {}
+            // Closed cleanly, or not yet opened.
+            _ => check_silent(devices).map_err(|why| format!("may be changed, though nobody has checked it: {why}"))?,
+        }
         if choices.again {
             let devices = fork(devices);
             let recorders = recorders(&devices);
