@@ -96,6 +96,9 @@ pub struct FileOptions {
 pub struct FileDevice {
     path: PathBuf,
     target: Target,
+    /// A block device's descriptor that keeps the kernel and other programs from claiming it. It goes with the lock, at once,
+    /// where the descriptor of `target` stays for as long as anybody may use it.
+    claim: Mutex<Option<File>>,
     access: Access,
     is_block_device: bool,
     size: u64,
@@ -131,19 +134,18 @@ impl FileDevice {
         if !is_block_device && !metadata.is_file() {
             return Err(OpenError::unsuitable(path, "neither a regular file nor a block device"));
         }
-        let claim = is_block_device && access == Access::ReadWrite;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(access == Access::ReadWrite)
-            .custom_flags(if claim { libc::O_EXCL } else { 0 })
-            .open(path)
-            .map_err(|error| match Errno::from_io_error(&error) {
-                Some(Errno::BUSY) if claim => {
-                    InUse { path: path.to_owned(), holder: find_mount(metadata.rdev()) }.into()
-                }
-                _ => OpenError::io(path, "open", error),
-            })?;
+        let open = |flags| {
+            let mut file = OpenOptions::new();
+            file.read(true).write(access == Access::ReadWrite).custom_flags(flags).open(path)
+        };
+        let claim = (is_block_device && access == Access::ReadWrite).then(|| open(libc::O_EXCL)).transpose();
+        let claim = claim.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::BUSY) => InUse { path: path.to_owned(), holder: find_mount(metadata.rdev()) }.into(),
+            _ => OpenError::io(path, "open", error),
+        })?;
+        let file = open(0).map_err(|error| OpenError::io(path, "open", error))?;
         let device = Self::from_file(path, file, access, options)?;
+        *device.claim.lock() = claim;
         if access == Access::ReadWrite && !device.is_direct() {
             device.target.forget_cached().map_err(|error| OpenError::io(path, "flush", error))?;
         }
@@ -217,6 +219,7 @@ impl FileDevice {
             path: path.to_owned(),
             size: length & !(rules.alignment as u64 - 1),
             target: Target::new(file, options.offset, rules.alignment, rules.memory_alignment, rules.direct),
+            claim: Mutex::new(None),
             access,
             is_block_device,
             rings,
@@ -286,9 +289,11 @@ impl FileDevice {
         self.set_lock(LockKind::Shared)
     }
 
-    /// Gives up the lock; closing does too.
+    /// Gives up the lock, and the claim to a block device for good; closing does too.
     pub fn unlock(&self) -> Result<(), OpenError> {
-        self.set_lock(LockKind::Unlocked)
+        self.set_lock(LockKind::Unlocked)?;
+        *self.claim.lock() = None;
+        Ok(())
     }
 
     fn set_lock(&self, kind: LockKind) -> Result<(), OpenError> {

@@ -564,6 +564,11 @@ fn block_devices() {
         // The claim: what the kernel has mounted, or another writer holds, cannot be opened for writing.
         assert!(matches!(FileDevice::open(&path, Access::ReadWrite), Err(OpenError::InUse(_))));
         FileDevice::open(&path, Access::ReadOnly).unwrap();
+        // It goes with the lock, though the device itself stays open.
+        device.lock_exclusive().unwrap();
+        device.unlock().unwrap();
+        drop(FileDevice::open(&path, Access::ReadWrite).unwrap());
+        assert!(read(&device, MIB + MIB, 4096) == bytes[1 << 20..][..4096]);
         drop(device);
         let device = FileDevice::create(&path, 2 * MIB, &FileOptions::default()).unwrap();
         assert_eq!(device.size(), 2 * MIB);
