@@ -1,7 +1,7 @@
-//! SIGINT and SIGTERM: the first one asks long work to stop at its next step, so that the volume is closed; a second
-//! one ends the process at once, which for the volume is no worse than a power cut.
+//! SIGINT, SIGTERM, and SIGHUP, which a terminal sends as it closes: the first one asks long work to stop at its next step, so
+//! that the volume is closed; a second one ends the process at once, which for the volume is no worse than a power cut.
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{SigId, flag};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,18 +17,36 @@ static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 /// What ends the process at the second signal.
 static ABRUPT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 
+/// The signals that end work gently. Not SIGHUP where it is to be ignored: by nohup(1), a run goes on when its terminal closes.
+pub fn signals() -> impl Iterator<Item = i32> {
+    let hangs_up = !is_ignored(SIGHUP);
+    [SIGINT, SIGTERM].into_iter().chain(hangs_up.then_some(SIGHUP))
+}
+
+/// Whether this process was started, or has decided, to pass over a signal.
+fn is_ignored(signal: i32) -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
+}
+
+/// `SigIgn:\t0000000000001001`: a bit a signal, the first one's lowest.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
 /// Watches for the signals from here on.
 pub fn watch() {
     let signal = SIGNAL.get_or_init(Arc::default);
     let seen = Arc::new(AtomicBool::new(false));
-    for number in [SIGINT, SIGTERM] {
+    for number in signals() {
         // In this order: the first signal finds `seen` false and passes, the second one finds it true.
         let registered = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&seen)).and_then(|id| {
             flag::register(number, Arc::clone(&seen))?;
             flag::register_usize(number, Arc::clone(signal), number as usize)?;
             Ok(id)
         });
-        let id = registered.expect("these two signals may be handled by any process");
+        let id = registered.expect("these signals may be handled by any process");
         ABRUPT.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
 }
@@ -53,5 +71,18 @@ impl Interrupted {
     /// For work that was cancelled: by which signal.
     pub fn latest() -> Self {
         Self::received().unwrap_or(Self(SIGINT as u8))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_as_the_kernel_writes_them() {
+        let status = "Name:\tmyriad\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\nSigCgt:\tffffffffffffffff\n";
+        assert!(ignores(status, SIGHUP));
+        assert!(!ignores(status, SIGINT) && !ignores(status, SIGTERM));
+        assert!(!ignores("", SIGHUP) && !ignores("SigIgn:\tx", SIGHUP));
     }
 }

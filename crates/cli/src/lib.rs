@@ -78,7 +78,8 @@ fn called_as(mut arguments: Vec<OsString>) -> (String, Vec<OsString>) {
     for verb in ["mkfs", "fsck", "mount", "umount"] {
         if own.strip_prefix(verb).is_some_and(|rest| rest.starts_with('.')) {
             if verb == verbs::mount::NAME {
-                arguments = verbs::mount::from_mount(arguments);
+                let is_root = rustix::process::getuid().is_root() && rustix::process::geteuid().is_root();
+                arguments = verbs::mount::from_mount(arguments, is_root);
             }
             arguments.insert(1, verb.into());
         }

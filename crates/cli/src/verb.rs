@@ -46,7 +46,10 @@ pub const EXIT_STATUS: &[(u8, &str)] = &[
     (0, "All was done."),
     (1, "Something could not be done; standard error says what, where, and the next step. The rest was done."),
     (2, "The command line was wrong; nothing was done."),
-    (130, "Interrupted (SIGINT; 143: SIGTERM). The volume was closed cleanly; what had been done stays done."),
+    (
+        130,
+        "Interrupted (SIGINT; 143: SIGTERM, 129: SIGHUP). The volume was closed cleanly; what had been done stays done.",
+    ),
     (141, "The reader of standard output went away."),
 ];
 

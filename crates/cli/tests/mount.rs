@@ -187,6 +187,19 @@ fn a_mount_in_use_stays_and_names_who_uses_it() {
     assert_eq!(place.line("cat vol.img:/file").ok().out, b"still here");
 }
 
+/// A `df` that looked at that moment was a reason to refuse.
+#[test]
+fn an_unmount_waits_for_who_is_just_passing_by() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let passing = fs::File::open(place.mounted("")).unwrap();
+    let umount = place.command(PROGRAM, &["umount", "mnt"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    drop(passing);
+    answer(umount).ok();
+    place.assert_sound();
+}
+
 #[test]
 fn signals_unmount_and_close() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
@@ -198,6 +211,22 @@ fn signals_unmount_and_close() {
     assert!(place.mount_line("mnt").is_none());
     assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
     assert_eq!(place.line("cat vol.img:/file").ok().out, b"kept");
+    // A terminal that closes is one, unless nohup(1) has the daemon pass over it.
+    let with_signal = |how: &str| {
+        let arguments = [how, PROGRAM, "mount", "-o", "logfile=log", "vol.img", "mnt"];
+        answer(place.command("env", &arguments).spawn().unwrap()).ok();
+        place.daemon()
+    };
+    let daemon = with_signal("--default-signal=HUP");
+    fs::write(place.mounted("file"), b"kept").unwrap();
+    kill(daemon, "HUP");
+    wait_until("the daemon ends", || !is_alive(daemon));
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    let daemon = with_signal("--ignore-signal=HUP");
+    kill(daemon, "HUP");
+    assert_eq!(fs::read(place.mounted("file")).unwrap(), b"kept");
+    kill(daemon, "INT");
+    wait_until("the daemon ends", || !is_alive(daemon));
     // With a file open the mount goes at once, and the daemon with the file.
     place.mount("");
     let daemon = place.daemon();
@@ -463,6 +492,9 @@ fn mount_and_umount_call_it_by_other_names() {
     call("umount.fuse.myriad", &["mnt", "-n", "-t", "fuse.myriad"]).ok();
     place.assert_sound();
     call("mount.myriad", &[image, "mnt"]).ok();
+    let line = place.mount_line("mnt").expect("it is mounted");
+    let is_restricted = line[2].contains("nosuid") && line[2].contains("nodev");
+    assert_ne!(rustix::process::geteuid().is_root(), is_restricted, "as every file system that root mounts: {line:?}");
     call("umount.myriad", &["mnt"]).ok();
     place.assert_sound();
 }

@@ -450,15 +450,18 @@ fn an_interrupted_reader_closes_cleanly() {
         let options = OpenOptions { write: true, ..OpenOptions::default() };
         session.open("/huge", options).unwrap().truncate(1 << 40).unwrap();
     });
-    let mut child = place.command(PROGRAM, &["cat", "vol.img:/huge"]).spawn().unwrap();
-    let mut pipe = child.stdout.take().unwrap();
-    pipe.read_exact(&mut [0; 1 << 16]).unwrap();
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let rest = std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
-    assert!(rest < 1 << 34, "it stops at the next piece, not at the end");
-    answer(child).expect(130, &["interrupted"]);
-    assert_letter(&place);
+    for (signal, code) in [(rustix::process::Signal::INT, 130), (rustix::process::Signal::HUP, 129)] {
+        let arguments = ["--default-signal=HUP", PROGRAM, "cat", "vol.img:/huge"];
+        let mut child = place.command("env", &arguments).spawn().unwrap();
+        let mut pipe = child.stdout.take().unwrap();
+        pipe.read_exact(&mut [0; 1 << 16]).unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let rest = std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
+        assert!(rest < 1 << 34, "it stops at the next piece, not at the end");
+        answer(child).expect(code, &["interrupted"]);
+        assert_letter(&place);
+    }
 }
 
 #[test]

@@ -360,6 +360,16 @@ pub enum Allocation {
     Delayed,
 }
 
+/// When access times move. Looking names up never moves them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessTimes {
+    Never,
+    /// If they are not later than the last change, or are a day old.
+    Relative,
+    /// At each read.
+    Strict,
+}
+
 /// Options of one opening of a volume.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -380,9 +390,9 @@ pub struct MountOptions {
     pub commit_interval_ms: u64,
     /// Give freed blocks back to the host by hole punching.
     pub discard: bool,
-    /// Update access times: `false` is noatime, `true` is relatime. Only reading moves them, not looking names up.
-    pub atime: bool,
-    /// With `atime`: of directories, too.
+    /// When reading moves access times.
+    pub atime: AccessTimes,
+    /// Whether those of directories move, too.
     pub dir_atime: bool,
     /// Path of the device that holds the log, for a volume made with one.
     pub log_device: Option<std::path::PathBuf>,
@@ -416,7 +426,7 @@ impl Default for MountOptions {
             cache_size: default_cache_size(),
             commit_interval_ms: 5000,
             discard: false,
-            atime: false,
+            atime: AccessTimes::Never,
             dir_atime: true,
             log_device: None,
             seed: None,

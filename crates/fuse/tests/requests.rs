@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Mounted, mounted, mounted_with};
-use myriad_engine::{Cred, MkfsOptions, MountOptions, OpenOptions};
+use myriad_engine::{AccessTimes, Cred, MkfsOptions, MountOptions, OpenOptions};
 use myriad_fuse::Options;
 use rustix::fs::{
     self as unix, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
@@ -449,7 +449,7 @@ fn access_times_move_if_asked_for() {
     let clock = myriad_engine::Clock::Manual(now.clone());
     // Every read is seen.
     let options = || Options { direct_io: true, ..Options::default() };
-    let open_options = MountOptions { atime: true, clock, ..MountOptions::default() };
+    let open_options = MountOptions { atime: AccessTimes::Relative, clock, ..MountOptions::default() };
     let mount = Mounted::new(&MkfsOptions::default(), open_options.clone(), options());
     let path = mount.path("file");
     let atime = |name: &str| fs::symlink_metadata(mount.path(name)).unwrap().atime();
@@ -498,9 +498,17 @@ fn access_times_move_if_asked_for() {
     assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 0);
     fs::read(mount.path("file")).unwrap();
     assert_eq!((atime(&mount, "file"), atime(&mount, "dir")), (third, later));
-    let mut mount = mount;
-    for (atime_is_on, read_only) in [(true, true), (false, false)] {
-        let open_options = MountOptions { atime: atime_is_on, ..open_options.clone() };
+    let strict = MountOptions { atime: AccessTimes::Strict, ..open_options.clone() };
+    let mut mount = again(mount, strict, options());
+    let mut third = third;
+    for _ in 0..3 {
+        third = pass(1);
+        assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 0);
+        fs::read(mount.path("file")).unwrap();
+        assert_eq!((atime(&mount, "file"), atime(&mount, "dir")), (third, third));
+    }
+    for (when, read_only) in [(AccessTimes::Relative, true), (AccessTimes::Never, false)] {
+        let open_options = MountOptions { atime: when, ..open_options.clone() };
         mount = again(mount, open_options, Options { read_only, ..options() });
         pass(2 * DAY);
         assert_eq!(fs::read(mount.path("file")).unwrap(), b"changed");

@@ -17,7 +17,6 @@ use myriad_engine::{Error, Fs};
 use myriad_fuse::{Handle, mounts};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::collections::HashSet;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -149,12 +148,12 @@ fn open(path: &Path, access: Access, options: &FileOptions) -> Result<Arc<FileDe
     Ok(Arc::new(device))
 }
 
-/// SIGTERM and SIGINT unmount. While files are open the mount goes out of sight at once and the daemon stays until they
+/// SIGTERM, SIGINT and SIGHUP unmount. While files are open the mount goes out of sight at once and the daemon stays until they
 /// are closed. Each further signal tries again, and makes durable what was written since: what could not be unmounted a
 /// week ago may be by now, and only SIGKILL is meant to lose anything.
 fn unmount_on_signal(handle: Handle, mount_point: &Path, log: Arc<Log>) -> io::Result<()> {
     let (mut signals, sender) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT] {
+    for signal in interrupt::signals() {
         signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
     }
     interrupt::never_abruptly();

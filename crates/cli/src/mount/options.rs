@@ -4,7 +4,7 @@
 //! name: a misspelt option that is passed over is found when it is too late.
 
 use crate::show::{mode, owner, size};
-use myriad_engine::{Allocation, DirPref, MountOptions, Order};
+use myriad_engine::{AccessTimes, Allocation, DirPref, MountOptions, Order};
 use myriad_fuse::TransportChoice;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -117,20 +117,18 @@ const GROUPS: &[Group] = &[
                 put(&mut s.engine.name_cache, true)
             }),
             word("nonamecache", "look each name up in its directory", |s, _| put(&mut s.engine.name_cache, false)),
-            word("noatime", "never write access times, the default", |s, _| {
-                s.fuse.kernel_options.retain(|option| option != "noatime");
-                s.fuse.kernel_options.push("noatime".into());
-                put(&mut s.engine.atime, false)
-            }),
+            word("noatime", "never write access times, the default", |s, _| access_times(s, AccessTimes::Never)),
             word(
                 "relatime",
                 "write access times that are older than the last change or than a day, at reads that the daemon sees",
-                |s, _| {
-                    s.fuse.kernel_options.retain(|option| option != "noatime");
-                    put(&mut s.engine.atime, true)
-                },
+                |s, _| access_times(s, AccessTimes::Relative),
             ),
-            word("nodiratime", "with relatime: not of directories", |s, _| {
+            word(
+                "strictatime",
+                "write access times at each read that the daemon sees, not those that the kernel answers from what it keeps",
+                |s, _| access_times(s, AccessTimes::Strict),
+            ),
+            word("nodiratime", "with relatime or strictatime: not of directories", |s, _| {
                 s.fuse.kernel_options.push("nodiratime".into());
                 put(&mut s.engine.dir_atime, false)
             }),
@@ -231,9 +229,9 @@ const GROUPS: &[Group] = &[
         heading: "Kernel",
         words: &[
             kernel!("nosuid", "set-user-ID has no effect, the default: an image may be a stranger's"),
-            kernel!("suid", "set-user-ID has effect"),
+            kernel!("suid", "set-user-ID has effect, the default by mount(8) for root"),
             kernel!("nodev", "device nodes have no effect, the default"),
-            kernel!("dev", "device nodes have effect"),
+            kernel!("dev", "device nodes have effect, the default by mount(8) for root"),
             kernel!("noexec", "nothing can be executed"),
             kernel!("exec", "programs can be executed, the default"),
             kernel!("sync", "every change is durable when it returns"),
@@ -291,6 +289,18 @@ fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
 }
 
 fn seconds(value: &str) -> Result<Duration, String> {
+/// The kernel is told for /proc/mounts alone: the engine writes them.
+fn access_times(settings: &mut Settings, when: AccessTimes) -> Result<(), String> {
+    let options = &mut settings.fuse.kernel_options;
+    options.retain(|option| !matches!(&**option, "noatime" | "strictatime"));
+    match when {
+        AccessTimes::Never => options.push("noatime".into()),
+        AccessTimes::Relative => {}
+        AccessTimes::Strict => options.push("strictatime".into()),
+    }
+    put(&mut settings.engine.atime, when)
+}
+
     let seconds = value.parse().ok().filter(|seconds: &f64| (0.0..=1e9).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{value}` is not a number of seconds"))
 }
@@ -430,10 +440,10 @@ mod tests {
         )
         .unwrap();
         let engine = &settings.engine;
-        assert!(engine.read_only && engine.discard && engine.atime && !engine.dir_atime && !engine.name_cache);
+        assert!(engine.read_only && engine.discard && !engine.dir_atime && !engine.name_cache);
         assert_eq!(
-            (engine.order, engine.dirpref, engine.allocation),
-            (Some(Order::None), DirPref::Old, Allocation::AtWrite)
+            (engine.order, engine.dirpref, engine.allocation, engine.atime),
+            (Some(Order::None), DirPref::Old, Allocation::AtWrite, AccessTimes::Relative)
         );
         assert_eq!((engine.commit_interval_ms, engine.cache_size), (500, 64 << 20));
         assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));
@@ -458,9 +468,8 @@ mod tests {
     #[test]
     fn the_later_of_two_words_counts() {
         let settings = read("ro,rw,nosuid,suid,noatime,relatime,sync,async,discard,nodiscard").unwrap();
-        assert!(
-            !settings.engine.read_only && !settings.fuse.read_only && settings.engine.atime && !settings.engine.discard
-        );
+        assert!(!settings.engine.read_only && !settings.fuse.read_only && !settings.engine.discard);
+        assert_eq!(settings.engine.atime, AccessTimes::Relative);
         // The kernel's are handed on in their order, and it is the same there.
         assert_eq!(settings.fuse.kernel_options, ["nosuid", "suid", "sync", "async"]);
     }
@@ -470,6 +479,18 @@ mod tests {
         read("defaults,nofail,_netdev,noauto,auto,user,user=joe,users,owner,group,nouser,comment=a b,x-systemd.automount,x-gvfs-hide,,")
             .unwrap();
     }
+        for (text, atime, shown) in [
+            ("", AccessTimes::Never, "noatime"),
+            ("relatime,strictatime", AccessTimes::Strict, "strictatime"),
+            ("strictatime,noatime", AccessTimes::Never, "noatime"),
+        ] {
+            let settings = read(text).unwrap();
+            assert_eq!(
+                (settings.engine.atime, settings.fuse.kernel_options),
+                (atime, vec![shown.to_owned()]),
+                "{text}"
+            );
+        }
 
     #[test]
     fn mistakes_are_told_by_name() {

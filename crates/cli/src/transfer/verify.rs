@@ -83,7 +83,7 @@ impl Command for Verify {
         (0, "The two are the same."),
         (1, "They differ, or something could not be read; the output says what and where."),
         (2, "The command line was wrong; nothing was done."),
-        (130, "Interrupted (SIGINT; 143: SIGTERM)."),
+        (130, "Interrupted (SIGINT; 143: SIGTERM, 129: SIGHUP)."),
     ];
 
     fn run(self, context: &Context) -> Result<Status> {

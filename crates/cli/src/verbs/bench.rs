@@ -25,7 +25,7 @@ impl Command for Bench {
         (0, "All was measured."),
         (1, "Something could not be done, or a target did not answer as it should; standard error says what."),
         (2, "The command line was wrong; nothing was done."),
-        (130, "Interrupted (SIGINT; 143: SIGTERM). What was made for the measurement was removed."),
+        (130, "Interrupted (SIGINT; 143: SIGTERM, 129: SIGHUP). What was made for the measurement was removed."),
         (141, "The reader of standard output went away."),
     ];
 

@@ -74,8 +74,8 @@ impl Command for Mount {
         permissions, and their own options for opening play no part. mkfs, debug, verify and an fsck that may repair are \
         refused; fsck -n and fsck --online look beside the daemon.\n\n\
         In fstab the type is fuse.myriad: /srv/mail.img /srv/mail fuse.myriad allow_other,nofail 0 0\n\n\
-        SIGTERM and SIGINT unmount and close the volume: while files are open the mount goes out of sight, and the daemon with \
-        the last of them; a further signal tries again. A mount whose daemon was killed answers with errors; mounting on its \
+        SIGTERM, SIGINT and SIGHUP unmount and close the volume: while files are open the mount goes out of sight, and the \
+        daemon with the last of them; a further signal tries again. A mount whose daemon was killed answers with errors; mounting on its \
         directory again replaces it. Messages go to the system's log.\n\n\
         sync(1) without arguments and syncfs(2) do not reach a mounted volume, for Linux does not pass them on; an fsync of its \
         root (sync /mnt) makes everything durable, and so does the daemon every few seconds (commit=).\n\n\
@@ -203,13 +203,21 @@ impl Mount {
 }
 
 /// mount(8) calls its helpers with short options that mean something else here: -f is "fake", and letters may be
-/// joined.
-pub fn from_mount(arguments: Vec<OsString>) -> Vec<OsString> {
+/// joined. And where root mounts by it, set-id bits and device nodes have effect unless an option says otherwise, as for every
+/// other file system; for users that are let to by fstab it says so itself.
+pub fn from_mount(arguments: Vec<OsString>, is_root: bool) -> Vec<OsString> {
     let mut translated = Vec::with_capacity(arguments.len());
     for argument in arguments {
         match argument.to_str().and_then(|text| text.strip_prefix('-')) {
             Some(letters) if !letters.is_empty() && letters.bytes().all(|letter| b"sfnvrw".contains(&letter)) => {
                 translated.extend(letters.chars().map(|letter| match letter {
+    let mut arguments = arguments.into_iter();
+    translated.extend(arguments.next());
+    let options = arguments.as_slice().windows(2).filter(|pair| pair[0] == "-o").map(|pair| pair[1].to_string_lossy());
+    // What a remount does not speak of stays.
+    if is_root && !remount::is_asked(&options.map(Into::into).collect::<Vec<String>>()) {
+        translated.extend(["-o", "suid,dev"].map(Into::into));
+    }
                     'f' => OsString::from("--fake"),
                     letter => format!("-{letter}").into(),
                 }));
@@ -226,9 +234,19 @@ mod tests {
 
     #[test]
     fn letters_of_mount_are_understood() {
-        let given = ["/a.img", "/mnt", "-sfv", "-o", "ro", "-n", "-t", "fuse.myriad"].map(OsString::from);
-        let expected =
-            ["/a.img", "/mnt", "-s", "--fake", "-v", "-o", "ro", "-n", "-t", "fuse.myriad"].map(OsString::from);
-        assert_eq!(from_mount(given.into()), expected);
+        let given = ["mount.myriad", "/a.img", "/mnt", "-sfv", "-o", "ro", "-n", "-t", "fuse.myriad"];
+        let expected = ["mount.myriad", "/a.img", "/mnt", "-s", "--fake", "-v", "-o", "ro", "-n", "-t", "fuse.myriad"];
+        let given: Vec<OsString> = given.map(OsString::from).into();
+        assert_eq!(from_mount(given.clone(), false), expected);
+        let by_root = from_mount(given, true);
+        assert_eq!(by_root[..3], ["mount.myriad", "-o", "suid,dev"]);
+        assert_eq!(by_root[3..], expected[1..]);
+    }
+
+    /// It would take back what the mount was made with.
+    #[test]
+    fn a_remount_by_root_says_no_more_than_it_was_told() {
+        let given = ["mount.myriad", "/a.img", "/mnt", "-o", "rw,remount,ro"].map(OsString::from);
+        assert_eq!(from_mount(given.clone().into(), true), given);
     }
 }

@@ -10,12 +10,15 @@ use anyhow::Result;
 use myriad_fuse::mounts::{self, Entry};
 use myriad_fuse::{How, real_path, unmount};
 use rustix::io::Errno;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often to look for what nobody tells.
 const POLL: Duration = Duration::from_millis(10);
+/// How long a mount that is in use is tried again: a `df` that looks at that moment is gone by then.
+const BUSY_FOR: Duration = Duration::from_secs(1);
 /// After how long to say what is waited for.
 const TOLD_AFTER: Duration = Duration::from_secs(1);
 
@@ -24,7 +27,7 @@ pub struct Umount {
     /// Directories that volumes are mounted on, or volumes
     #[arg(required = true, value_name = "DIRECTORY|IMAGE")]
     targets: Vec<PathBuf>,
-    /// Take it out of sight at once and do not wait; it ends when nobody uses it any more
+    /// Take it out of sight at once and do not wait for who uses it; it ends when nobody does any more
     #[arg(short, long)]
     lazy: bool,
     /// Let requests fail that the daemon does not answer
@@ -79,12 +82,11 @@ impl Umount {
             None if !self.lazy && !self.force => Closing::of(&mount).ok(),
             _ => None,
         };
-        unmount(&mount.mount_point, &mount.device, How { lazy: self.lazy, force: self.force }).map_err(|error| {
-            match Errno::from_io_error(&error) {
-                Some(Errno::BUSY) => busy(&mount),
-                Some(Errno::PERM) => Failure::new(&place, "only root or who mounted it may unmount it", "use sudo"),
-                _ => Failure::new(&place, host_error(&error), ""),
-            }
+        let how = How { lazy: self.lazy, force: self.force };
+        unmount_patiently(context, &mount, how)?.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::BUSY) => busy(&mount),
+            Some(Errno::PERM) => Failure::new(&place, "only root or who mounted it may unmount it", "use sudo"),
+            _ => Failure::new(&place, host_error(&error), ""),
         })?;
         let (Some(watch), Some(daemon)) = (watch, daemon) else {
             match closing {
@@ -138,6 +140,20 @@ impl Umount {
                 let what = format!("mounted more than once: on {}", at.join(", "));
                 Err(Failure::new(image_name(target), what, "name a directory").into())
             }
+        }
+    }
+}
+
+/// Unmounts. One that is in use is tried again for a while: somebody may just be passing by.
+fn unmount_patiently(context: &Context, mount: &Entry, how: How) -> Result<io::Result<()>> {
+    let start = Instant::now();
+    loop {
+        match unmount(&mount.mount_point, &mount.device, how) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && start.elapsed() < BUSY_FOR => {
+                context.check()?;
+                thread::sleep(POLL);
+            }
+            result => return Ok(result),
         }
     }
 }

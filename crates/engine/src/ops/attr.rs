@@ -8,7 +8,7 @@ use crate::inode;
 use crate::namei::Guarded;
 use crate::perm;
 use crate::perm::Subject;
-use crate::types::{Node, SetAttr, SetTime, Stat, Time, XattrMode};
+use crate::types::{AccessTimes, Node, SetAttr, SetTime, Stat, Time, XattrMode};
 use crate::volume::Share;
 use crate::xattr;
 use myriad_format::Ino;
@@ -19,11 +19,11 @@ use zerocopy::little_endian::{I64, U16, U32};
 const ATIME_AGE: Time = 24 * 3600 * 1_000_000_000;
 
 impl Ops<'_> {
-    /// A file, directory or link was read: its access time becomes now, if it is not later than the last change or is a day
-    /// old. Changed in memory, it becomes durable with what is changed next.
+    /// A file, directory or link was read: its access time becomes now, as the volume's options have it. Changed in memory, it
+    /// becomes durable with what is changed next.
     #[inline]
     pub fn accessed(&self, node: Node) {
-        if self.volume.options.atime && !self.volume.options.read_only {
+        if self.volume.options.atime != AccessTimes::Never && !self.volume.options.read_only {
             // Who reads is given what there is, also where nothing can be changed any more.
             let _ = self.move_atime(node);
         }
@@ -32,7 +32,14 @@ impl Ops<'_> {
     fn move_atime(&self, node: Node) -> Result<()> {
         let stat = self.stat_node(node)?;
         let now = self.volume.now();
-        let is_due = stat.atime <= stat.mtime.max(stat.ctime) || now.saturating_sub(stat.atime) >= ATIME_AGE;
+        let is_due = match self.volume.options.atime {
+            AccessTimes::Never => false,
+            AccessTimes::Relative => {
+                stat.atime <= stat.mtime.max(stat.ctime) || now.saturating_sub(stat.atime) >= ATIME_AGE
+            }
+            // The coarse clock stands still for a few milliseconds.
+            AccessTimes::Strict => stat.atime != now,
+        };
         let is_wanted = stat.flags & flag::NOATIME == 0 && (self.volume.options.dir_atime || !stat.is_dir());
         if !is_due || !is_wanted {
             return Ok(());
