@@ -18,6 +18,8 @@ pub enum MountError {
     Helper(String),
     #[error("the kernel's FUSE protocol is {major}.{minor}; 7.31 or later is needed (Linux 5.4)")]
     Protocol { major: u32, minor: u32 },
+    #[error("as fuseblk: {0}; leave out kind=fuseblk, or mount as root where there are loop devices")]
+    FuseBlk(String),
     #[error("FUSE over io_uring: {0}; choose the classic transport")]
     Ring(String),
     #[error("option {option}: {reason}")]

@@ -19,7 +19,9 @@
 //! **Invariant:** no other crate knows the FUSE protocol.
 #![deny(unsafe_code)]
 
+mod block;
 mod error;
+mod kind;
 mod mount_point;
 pub mod mounts;
 mod negotiate;
@@ -37,6 +39,7 @@ mod watch;
 mod wire;
 
 pub use error::{MountError, ServeError};
+pub use kind::{Kind, KindChoice};
 pub use null::{NullHandle, NullMount, mount_null};
 pub use options::{Options, TransportChoice};
 pub use remount::{can_remount, remount};
@@ -46,12 +49,14 @@ pub use unmount::{How, clear_mount_point, real_path, unmount};
 pub use wire::{InHeader, InitIn};
 
 use mount_point::MountPoint;
-use myriad_engine::{Cred, Fs};
+use myriad_engine::{Cred, Errno, Error, Fs};
 use negotiate::{Agreement, Wishes, negotiate};
+use parking_lot::Mutex;
 use service::Service;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use transport::{Classic, Device, Message, Notifier, Queues, Transport, Uring};
 use volume::VolumeService;
 use wire::OutHeader;
@@ -64,11 +69,11 @@ pub fn mount(fs: Fs, mount_point: &Path, mut options: Options) -> Result<Mount, 
     let owner = options.uid.or_else(|| fs.session(Cred::root()).stat("/").ok().map(|root| root.uid));
     let owns_root = owner == Some(rustix::process::geteuid().as_raw());
     let connection = Connection::new(mount_point, &options, fs.has_acls(), owns_root)?;
-    let Connection { mount_point, transport, notifier, agreement } = connection;
-    let service = VolumeService::new(fs, &options, agreement, notifier, transport.name());
+    let Connection { mount_point, kind, transport, notifier, agreement } = connection;
+    let service = VolumeService::new(fs, &options, agreement, notifier, kind, transport.name());
     service.recorder().set_log(log);
     service.set_device(mount_point.device().ok());
-    let shared = Shared { service, mount_point };
+    let shared = Shared { service, mount_point, end: Mutex::default() };
     Ok(Mount { handle: Handle { shared: Arc::new(shared) }, transport: Some(transport) })
 }
 
@@ -88,15 +93,13 @@ impl Mount {
         let watch = watch::Watch::begin(move || drop(handle.remounted())).ok();
         let served = transport.run(shared.clone());
         drop(watch);
-        if served.is_err() {
+        let served_well = served.is_ok();
+        if !served_well {
             shared.mount_point.abort();
         }
         shared.mount_point.end();
-        shared.service.end_notices();
-        shared.service.release_all();
-        let closed = shared.service.fs().clone().close().map_err(ServeError::Close);
         // Why it ended comes first: the volume stays open for a request that never ends.
-        served.and(closed)
+        served.and(shared.close(served_well).map_err(ServeError::Close))
     }
 
     pub fn handle(&self) -> Handle {
@@ -107,7 +110,8 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.transport.take().is_some() {
-            // Nobody will answer: without this, the mount point would be dead.
+            // Nobody will answer: without this, the mount point would be dead. And nobody must be waited for.
+            self.handle.shared.service.end_notices();
             let _ = self.handle.shared.mount_point.unmount(true);
         }
     }
@@ -122,11 +126,66 @@ pub struct Handle {
 struct Shared {
     service: VolumeService,
     mount_point: MountPoint,
+    end: Mutex<End>,
+}
+
+/// What becomes of the volume when its mount is gone.
+#[derive(Default)]
+struct End {
+    /// What came of closing it; taken by the end of serving.
+    closed: Option<Result<(), Error>>,
+    /// Called once it is closed, while who unmounted still waits.
+    on_closed: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// How long a request that was under way may keep the volume open when the kernel says that none will follow.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Closes the volume, or says what came of closing it before. `tell`: others may have the image from then on.
+    fn close(&self, tell: bool) -> Result<(), Error> {
+        let mut end = self.end.lock();
+        let closed = end.closed.take().unwrap_or_else(|| {
+            self.service.end_notices();
+            self.service.release_all();
+            self.service.fs().clone().close()
+        });
+        if tell
+            && closed.is_ok()
+            && let Some(on_closed) = end.on_closed.take()
+        {
+            on_closed();
+        }
+        closed
+    }
+
+    /// The kernel has unmounted the file system and waits, and umount(2) with it. The answer is passed over there, so what went
+    /// wrong is said again when serving ends.
+    fn destroy(&self) -> Result<usize, Errno> {
+        let start = Instant::now();
+        loop {
+            let closed = self.close(true);
+            let answer = closed.as_ref().map(|()| 0).map_err(Error::errno);
+            // Pages that were being read ahead: kernels before Linux 6.18 do not wait for them.
+            if answer != Err(Errno::BUSY) {
+                self.end.lock().closed = Some(closed);
+                return answer;
+            }
+            if start.elapsed() > LAST_REQUESTS {
+                // The end of serving tries again.
+                return answer;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Service for Shared {
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> service::Answer {
-        self.service.answer(request, out)
+        match request.operation {
+            Operation::Destroy => self.destroy().into(),
+            _ => self.service.answer(request, out),
+        }
     }
 
     fn waits_for_kernel(&self, opcode: u32) -> bool {
@@ -154,6 +213,16 @@ impl Handle {
     /// Major and minor number of the mount's device, as in /proc/self/mountinfo; an error if it was gone before it was served.
     pub fn device(&self) -> io::Result<&str> {
         self.shared.mount_point.device()
+    }
+
+    /// As what the kernel has it.
+    pub fn kind(&self) -> &Kind {
+        self.shared.service.kind()
+    }
+
+    /// Has this done once the volume is closed. Where umount(2) waits for us, it returns after that.
+    pub fn on_closed(&self, work: impl FnOnce() + Send + 'static) {
+        self.shared.end.lock().on_closed = Some(Box::new(work));
     }
 
     pub fn stats(&self) -> Stats {
@@ -188,6 +257,7 @@ impl Handle {
 /// A mount whose INIT is answered, and how its requests come.
 struct Connection {
     mount_point: MountPoint,
+    kind: Kind,
     transport: Box<dyn Transport>,
     notifier: Notifier,
     agreement: Agreement,
@@ -210,7 +280,7 @@ impl Connection {
             TransportChoice::Classic => None,
         };
         let wishes = Wishes::new(options, has_acls, owns_root, queues.is_some());
-        let (mount_point, device) = MountPoint::mount(path, options)?;
+        let (mount_point, device, kind) = MountPoint::mount(path, options)?;
         let start = || {
             let agreement = shake_hands(&device, wishes)?;
             Ok((agreement, device.notifier().map_err(MountError::Device)?))
@@ -221,9 +291,11 @@ impl Connection {
                     Some(queues) => Box::new(Uring::new(device, queues, options.beside)),
                     None => Box::new(Classic::new(device, options.threads, options.beside)),
                 };
-                Ok(Self { mount_point, transport, notifier, agreement })
+                Ok(Self { mount_point, kind, transport, notifier, agreement })
             }
             Err(error) => {
+                // First, or the unmount would wait for an answer.
+                drop(device);
                 let _ = mount_point.unmount(true);
                 Err(error)
             }

@@ -1,6 +1,8 @@
-//! Mounting: by mount(2) where that is allowed, through fusermount3 otherwise.
+//! Mounting: as `fuseblk` where that can be had, by mount(2) where that is allowed, through fusermount3 otherwise.
 
+use crate::block::{self, Parameter};
 use crate::error::MountError;
+use crate::kind::{Kind, KindChoice};
 use crate::mounts::{Entry, FS_TYPE, mounted_at, with_device};
 use crate::negotiate::REQUEST_MAX;
 use crate::options::Options;
@@ -58,8 +60,9 @@ pub struct MountPoint {
 }
 
 impl MountPoint {
-    /// Mounts, and gives the descriptor that its requests come from. A dead mount of ours in the way is taken away first.
-    pub fn mount(path: &Path, options: &Options) -> Result<(Self, Device), MountError> {
+    /// Mounts, and gives the descriptor that its requests come from, and as what the kernel has it. A dead mount of ours in the
+    /// way is taken away first.
+    pub fn mount(path: &Path, options: &Options) -> Result<(Self, Device, Kind), MountError> {
         let path =
             clear_mount_point(path).map_err(|source| MountError::MountPoint { path: path.to_owned(), source })?;
         let mode = std::fs::metadata(&path).map_err(|source| MountError::MountPoint { path: path.clone(), source })?;
@@ -68,20 +71,12 @@ impl MountPoint {
             return Err(MountError::MountPoint { path, source });
         }
         let kernel = KernelOptions::new(options)?;
+        let (device, kind) = mount_as_chosen(&path, options, &kernel)?;
         if rustix::process::geteuid().is_root() {
-            match mount_direct(&path, options, &kernel) {
-                // A container's root may lack the right, and yet have the helper.
-                Err(MountError::Mount { source, .. }) if source.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {}
-                result => {
-                    return result.map(|device| {
-                        // Slower without, and no worse.
-                        let _ = set_readahead(&path, options.max_readahead);
-                        (Self::of(path), device)
-                    });
-                }
-            }
+            // Slower without, and no worse.
+            let _ = set_readahead(&path, options.max_readahead);
         }
-        mount_by_helper(&path, options, &kernel).map(|device| (Self::of(path), device))
+        Ok((Self::of(path), device, kind))
     }
 
     fn of(path: PathBuf) -> Self {
@@ -134,7 +129,7 @@ impl MountPoint {
             return Err(Errno::INVAL.into());
         }
         let path = moved.as_ref().map_or(&self.path, |mount| &mount.mount_point);
-        unmount(path, &entry.device, how)
+        block::unmount_apart(|| unmount(path, &entry.device, how))
     }
 }
 
@@ -185,30 +180,64 @@ impl KernelOptions {
         Ok(Self { flags, words, allow_other: options.allow_other, default_permissions })
     }
 
-    fn data(&self, device: &Device) -> String {
+    /// What the kernel's FUSE is told.
+    fn parameters(&self, device: &Device) -> Vec<Parameter> {
         use rustix::fd::AsFd;
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let fd = device.as_fd().as_raw_fd();
-        let mut data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},{}", max_read());
+        let numbers = [
+            ("fd", device.as_fd().as_raw_fd().to_string()),
+            ("rootmode", "40000".to_owned()),
+            ("user_id", rustix::process::getuid().as_raw().to_string()),
+            ("group_id", rustix::process::getgid().as_raw().to_string()),
+        ];
+        let mut parameters: Vec<Parameter> = numbers.map(|(name, value)| (name, Some(value))).into();
+        parameters.push(max_read());
         for (on, word) in [(self.allow_other, "allow_other"), (self.default_permissions, "default_permissions")] {
-            if on {
-                data.push(',');
-                data.push_str(word);
-            }
+            parameters.extend(on.then_some((word, None)));
         }
-        data
+        parameters
     }
 }
 
 /// No READ is larger than an answer's room, however many pages of the kernel's it may have.
-fn max_read() -> String {
-    format!("max_read={REQUEST_MAX}")
+fn max_read() -> Parameter {
+    ("max_read", Some(REQUEST_MAX.to_string()))
+}
+
+/// As mount(2) and fusermount3 take it.
+fn in_text((name, value): &Parameter) -> String {
+    value.as_ref().map_or_else(|| (*name).to_owned(), |value| format!("{name}={value}"))
 }
 
 /// Before INIT, which only lowers it: what the kernel gives each mount, 128 KiB, is too little for requests of 1 MiB.
 fn set_readahead(path: &Path, bytes: u64) -> io::Result<()> {
     let mount = mounted_at(path)?.ok_or(io::ErrorKind::NotFound)?;
-    std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mount.device), (bytes >> 10).to_string())
+    // The device of a `fuseblk` mount has settings of its own, and the mount has others beside them.
+    let suffix = if mount.is_block() { "-fuseblk" } else { "" };
+    std::fs::write(format!("/sys/class/bdi/{}{suffix}/read_ahead_kb", mount.device), (bytes >> 10).to_string())
+}
+
+fn mount_as_chosen(path: &Path, options: &Options, kernel: &KernelOptions) -> Result<(Device, Kind), MountError> {
+    let is_root = rustix::process::geteuid().is_root();
+    let because = match options.kind {
+        KindChoice::Fuse => "kind=fuse was asked for".to_owned(),
+        KindChoice::Auto if !is_root => "only root can mount as fuseblk".to_owned(),
+        choice => {
+            let device = Device::open().map_err(MountError::Device)?;
+            match block::mount(&options.source, path, kernel.flags, &kernel.parameters(&device)) {
+                Ok(()) => return Ok((device, Kind::FuseBlk)),
+                Err(because) if choice == KindChoice::FuseBlk => return Err(MountError::FuseBlk(because)),
+                Err(because) => because,
+            }
+        }
+    };
+    let direct = is_root.then(|| mount_direct(path, options, kernel));
+    let device = match direct {
+        // A container's root may lack the right, and yet have the helper.
+        Some(Err(MountError::Mount { source, .. })) if Errno::from_io_error(&source) == Some(Errno::PERM) => None,
+        direct => direct.transpose()?,
+    };
+    let device = device.map_or_else(|| mount_by_helper(path, options, kernel), Ok)?;
+    Ok((device, Kind::Fuse { because }))
 }
 
 fn mount_direct(path: &Path, options: &Options, kernel: &KernelOptions) -> Result<Device, MountError> {
@@ -219,7 +248,8 @@ fn mount_direct(path: &Path, options: &Options, kernel: &KernelOptions) -> Resul
     };
     let source = c_string(options.source.as_bytes(), "source")?;
     let target = c_string(path.as_os_str().as_bytes(), "mount point")?;
-    let data = c_string(kernel.data(&device).as_bytes(), "data")?;
+    let data: Vec<String> = kernel.parameters(&device).iter().map(in_text).collect();
+    let data = c_string(data.join(",").as_bytes(), "data")?;
     rustix::mount::mount(&*source, &*target, FS_TYPE, kernel.flags, &*data)
         .map_err(|error| MountError::Mount { path: path.to_owned(), source: error.into() })?;
     Ok(device)
@@ -238,7 +268,7 @@ fn mount_by_helper(path: &Path, options: &Options, kernel: &KernelOptions) -> Re
             escape.into_iter().chain([c])
         })
         .collect();
-    let mut words = vec![format!("fsname={source}"), "subtype=myriad".to_owned(), max_read()];
+    let mut words = vec![format!("fsname={source}"), "subtype=myriad".to_owned(), in_text(&max_read())];
     for (on, word) in [(kernel.allow_other, "allow_other"), (kernel.default_permissions, "default_permissions")] {
         if on {
             words.push(word.to_owned());

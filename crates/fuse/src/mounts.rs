@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Type under which volumes are mounted.
+/// Types under which volumes are mounted: the second one where the kernel passes more on ([`crate::Kind`]).
 pub const FS_TYPE: &str = "fuse.myriad";
+pub const FS_TYPE_BLOCK: &str = "fuseblk.myriad";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,11 @@ pub struct Entry {
 
 impl Entry {
     pub fn is_ours(&self) -> bool {
-        self.fs_type == FS_TYPE
+        self.fs_type == FS_TYPE || self.is_block()
+    }
+
+    pub fn is_block(&self) -> bool {
+        self.fs_type == FS_TYPE_BLOCK
     }
 
     pub fn is_read_only(&self) -> bool {
@@ -107,7 +112,13 @@ mod tests {
         assert_eq!(entry.mount_point, Path::new("/mnt/a b\\"));
         assert_eq!((entry.source.as_path(), entry.is_ours()), (Path::new("/x\ty.img"), true));
         assert_eq!(entry.options, ["rw", "nosuid", "rw", "user_id=0"]);
-        assert!(!entry.is_read_only());
+        assert!(!entry.is_read_only() && !entry.is_block());
+        for (fs_type, ours, block) in
+            [("fuseblk.myriad", true, true), ("fuse.myriads", false, false), ("fuse", false, false)]
+        {
+            let entry = Entry::parse(line.replace("fuse.myriad", fs_type).as_bytes()).unwrap();
+            assert_eq!((entry.is_ours(), entry.is_block()), (ours, block), "{fs_type}");
+        }
         let read_only = line.replace(" rw,user_id", " ro,user_id");
         assert!(Entry::parse(read_only.as_bytes()).unwrap().is_read_only());
         for line in ["", " - ", "1 2 3", "x 29 0:45 / /mnt rw - ext4 /dev/a rw", "1 2 0:1 / /m rw -"] {

@@ -1,5 +1,6 @@
 //! How a volume is mounted and served.
 
+use crate::kind::KindChoice;
 use std::io::Write;
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,6 +10,8 @@ pub struct Options {
     /// Shown in /proc/mounts exactly as given.
     pub source: String,
     pub read_only: bool,
+    /// As which type the kernel has it, and with it whether sync(2) reaches us and umount(2) waits for us.
+    pub kind: KindChoice,
     /// Users other than the one who mounted may use the mount.
     pub allow_other: bool,
     /// The kernel checks permissions by the attributes it has; no request is sent for it. Without it (and without `acl`) names
@@ -91,6 +94,7 @@ impl Default for Options {
         Self {
             source: String::from("myriad"),
             read_only: false,
+            kind: KindChoice::Auto,
             allow_other: false,
             default_permissions: true,
             unchecked: false,

@@ -27,6 +27,10 @@ pub struct Stats {
     pub uptime: Duration,
     /// `classic` or `ring`.
     pub transport: &'static str,
+    /// `fuse` or `fuseblk`.
+    pub kind: &'static str,
+    /// Why sync(2) and syncfs(2) do not reach the volume, if so.
+    pub why_no_sync: Option<String>,
 }
 
 /// One kind of request.
@@ -48,7 +52,8 @@ impl Stats {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let line = format!(
-            "transport {}, up {:.0} s, {} nodes known, {} bytes read, {} bytes written\n",
+            "{}, transport {}, up {:.0} s, {} nodes known, {} bytes read, {} bytes written\n",
+            self.kind,
             self.transport,
             self.uptime.as_secs_f64(),
             self.nodes,
@@ -249,6 +254,8 @@ impl Recorder {
             nodes: 0,
             uptime: self.begin.elapsed(),
             transport: "",
+            kind: "",
+            why_no_sync: None,
         }
     }
 }

@@ -35,7 +35,7 @@ fn the_mount_table_shows_source_and_type() {
     let (first, second) = (mounted(), mounted());
     let table = fs::read_to_string("/proc/mounts").unwrap();
     for mount in [&first, &second] {
-        let line = format!("the\\040source {} fuse.myriad rw,nosuid,nodev", mount.root().display());
+        let line = format!("the\\040source {} {} rw,nosuid,nodev", mount.root().display(), mount.fs_type());
         assert!(table.lines().any(|entry| entry.starts_with(&line)), "{table}");
     }
     fs::write(first.path("one"), b"1").unwrap();
@@ -629,9 +629,8 @@ fn read_only_volumes_stay_as_they_are() {
     assert_eq!(fs::read(mount.path("file")).unwrap(), b"content");
     assert_eq!(open(&mount.path("new"), read_write()).err(), Some(Errno::ROFS));
     assert_eq!(unix::unlink(mount.path("file")), Err(Errno::ROFS));
-    assert!(
-        fs::read_to_string("/proc/mounts").unwrap().contains(&format!("{} fuse.myriad ro,", mount.root().display()))
-    );
+    let line = format!("{} {} ro,", mount.root().display(), mount.fs_type());
+    assert!(fs::read_to_string("/proc/mounts").unwrap().contains(&line));
     mount.unmount();
 }
 
@@ -772,7 +771,8 @@ fn sequential_readers_send_large_requests() {
         let mount = mount.remount(Options { max_readahead, ..Options::default() });
         let device = fs::metadata(mount.root()).unwrap().dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let suffix = if mount.fs_type().starts_with("fuseblk") { "-fuseblk" } else { "" };
+        let setting = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
         if let Err(error) = File::options().write(true).open(&setting) {
             println!("skipped: {setting} cannot be changed here: {error}");
             mount.unmount();

@@ -4,7 +4,7 @@ use super::control::{self, Listener, Mounted, Status};
 use super::detach;
 use super::log::{Level, Log};
 use super::options::Settings;
-use super::stats::{self, Figures};
+use super::stats::{self, Figures, kind_text};
 use super::users;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::interrupt;
@@ -78,6 +78,18 @@ pub fn run(job: Job) -> Result<()> {
     let mount = myriad_fuse::mount(fs, &mount_point, settings.fuse)
         .map_err(|error| Failure::new(image_name(&image), error.to_string(), ""))?;
     let handle = mount.handle();
+    // All is home then, and others may have the image. If it cannot be closed, a request that goes on may still write, until the
+    // process ends and its locks with it.
+    handle.on_closed({
+        let (devices, log) = ([Some(Arc::clone(&device)), log_device], Arc::clone(&log));
+        move || {
+            for device in devices.into_iter().flatten() {
+                if let Err(error) = device.unlock() {
+                    log.warning(&error.to_string());
+                }
+            }
+        }
+    });
     let device_number =
         handle.device().map_err(|error| Failure::new(image_name(&mount_point), error.to_string(), "mount it again"))?;
     let status = Status {
@@ -97,6 +109,7 @@ pub fn run(job: Job) -> Result<()> {
     let server = listener
         .serve(Mounted { status, handle: handle.clone(), device: Arc::clone(&device), is_logging: settings.debug })
         .at("control")?;
+    let kind = handle.kind().clone();
     unmount_on_signal(handle, &mount_point, Arc::clone(&log)).at("signals")?;
     if is_detached {
         detach::report_ready(|| {
@@ -110,17 +123,9 @@ pub fn run(job: Job) -> Result<()> {
     if info.recovered {
         log.info(&format!("{name}: was not closed cleanly; recovered"));
     }
-    log.info(&format!("{name}: mounted on {}", image_name(&mount_point)));
+    let as_what = kind_text(kind.name(), kind.why_no_sync().as_deref());
+    log.info(&format!("{name}: mounted on {} as {as_what}", image_name(&mount_point)));
     let served = mount.serve().map_err(|error| error.to_string());
-    // All is home: from here on others may have the image. If not, a request that goes on may still write, until the process
-    // ends and its locks with it.
-    if served.is_ok() {
-        for device in [Some(device), log_device].into_iter().flatten() {
-            if let Err(error) = device.unlock() {
-                log.warning(&error.to_string());
-            }
-        }
-    }
     match &served {
         Ok(()) => log.info(&format!("{name}: unmounted and closed")),
         Err(error) => log.error(&format!("{name}: {error}; the next mount recovers it")),

@@ -5,7 +5,7 @@
 
 use crate::show::{mode, owner, size};
 use myriad_engine::{AccessTimes, Allocation, DirPref, MountOptions, Order};
-use myriad_fuse::TransportChoice;
+use myriad_fuse::{KindChoice, TransportChoice};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -171,6 +171,13 @@ const GROUPS: &[Group] = &[
             valued("attr_timeout", "SECONDS", "the same for attributes", |s, v| {
                 set(&mut s.fuse.attr_timeout, seconds(v))
             }),
+            valued(
+                "kind",
+                "TYPE",
+                "as which type the kernel has it: fuse, or fuseblk, with which sync(2) and umount(2) wait for the volume; without it \
+                 fuseblk where root mounts and has loop devices",
+                |s, v| set(&mut s.fuse.kind, v.parse::<KindChoice>()),
+            ),
             valued("transport", "HOW", "how requests come from the kernel: auto, classic or ring", |s, v| {
                 set(&mut s.fuse.transport, v.parse::<TransportChoice>())
             }),
@@ -282,13 +289,6 @@ fn read_only(settings: &mut Settings, read_only: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
-    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    let found = choices.iter().find(|(name, _)| *name == value);
-    found.map(|(_, choice)| *choice).ok_or_else(|| format!("`{value}` is none of {}", names.join(", ")))
-}
-
-fn seconds(value: &str) -> Result<Duration, String> {
 /// The kernel is told for /proc/mounts alone: the engine writes them.
 fn access_times(settings: &mut Settings, when: AccessTimes) -> Result<(), String> {
     let options = &mut settings.fuse.kernel_options;
@@ -301,6 +301,13 @@ fn access_times(settings: &mut Settings, when: AccessTimes) -> Result<(), String
     put(&mut settings.engine.atime, when)
 }
 
+fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    let found = choices.iter().find(|(name, _)| *name == value);
+    found.map(|(_, choice)| *choice).ok_or_else(|| format!("`{value}` is none of {}", names.join(", ")))
+}
+
+fn seconds(value: &str) -> Result<Duration, String> {
     let seconds = value.parse().ok().filter(|seconds: &f64| (0.0..=1e9).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{value}` is not a number of seconds"))
 }
@@ -435,7 +442,7 @@ mod tests {
         let settings = read(
             "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,nonamecache,relatime,\
              nodiratime,offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,umask=022,entry_timeout=1,attr_timeout=2.5,\
-             transport=classic,max_threads=3,nobeside,open,noxattr,acl,nostats,writeback,direct_io,fsname=x,logfile=/l,\
+             kind=fuseblk,transport=classic,max_threads=3,nobeside,open,noxattr,acl,nostats,writeback,direct_io,fsname=x,logfile=/l,\
              nosuid,sync",
         )
         .unwrap();
@@ -461,7 +468,7 @@ mod tests {
         assert_eq!((fuse.uid, fuse.gid, fuse.umask), (Some(7), Some(8), Some(0o22)));
         assert_eq!((fuse.threads, &*fuse.source), (3, "x"));
         assert_eq!((fuse.entry_timeout.as_millis(), fuse.attr_timeout.as_millis()), (1000, 2500));
-        assert_eq!(fuse.transport, TransportChoice::Classic);
+        assert_eq!((fuse.transport, fuse.kind), (TransportChoice::Classic, KindChoice::FuseBlk));
         assert_eq!(fuse.kernel_options, ["nodiratime", "nosuid", "sync"]);
     }
 
@@ -472,13 +479,6 @@ mod tests {
         assert_eq!(settings.engine.atime, AccessTimes::Relative);
         // The kernel's are handed on in their order, and it is the same there.
         assert_eq!(settings.fuse.kernel_options, ["nosuid", "suid", "sync", "async"]);
-    }
-
-    #[test]
-    fn what_fstab_needs_is_accepted() {
-        read("defaults,nofail,_netdev,noauto,auto,user,user=joe,users,owner,group,nouser,comment=a b,x-systemd.automount,x-gvfs-hide,,")
-            .unwrap();
-    }
         for (text, atime, shown) in [
             ("", AccessTimes::Never, "noatime"),
             ("relatime,strictatime", AccessTimes::Strict, "strictatime"),
@@ -491,6 +491,13 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn what_fstab_needs_is_accepted() {
+        read("defaults,nofail,_netdev,noauto,auto,user,user=joe,users,owner,group,nouser,comment=a b,x-systemd.automount,x-gvfs-hide,,")
+            .unwrap();
+    }
 
     #[test]
     fn mistakes_are_told_by_name() {
@@ -501,6 +508,7 @@ mod tests {
         refused("ro=1", "option `ro` takes no value");
         refused("order=fast", "option `order`: `fast` is none of log, none");
         refused("commit=-1", "option `commit`: `-1` is not a number of seconds");
+        refused("kind=block", "option `kind`: block is none of auto, fuse, fuseblk");
         refused("umask=8", "option `umask`: `8` is not a mode; write it in octal, as in 0755");
         refused("commit=NaN", "option `commit`: `NaN` is not a number of seconds");
         refused("max_threads=0", "option `max_threads`: `0` is not a number from 1 to 1024");

@@ -24,6 +24,8 @@ pub fn collect(status: &Status, stats: &Stats, fs: &Fs) -> Value {
     let figures = json!({
         "uptime_ns": u64::try_from(stats.uptime.as_nanos()).unwrap_or(u64::MAX),
         "transport": stats.transport,
+        "kind": stats.kind,
+        "why_no_sync": stats.why_no_sync,
         "nodes": stats.nodes,
         "bytes_read": stats.bytes_read,
         "bytes_written": stats.bytes_written,
@@ -44,6 +46,14 @@ pub fn collect(status: &Status, stats: &Stats, fs: &Fs) -> Value {
         put_statfs(&mut object, &statfs);
     }
     object.into()
+}
+
+/// As what the kernel has a mount, and what follows for those who sync.
+pub fn kind_text(kind: &str, why_no_sync: Option<&str>) -> String {
+    match why_no_sync {
+        None => format!("{kind}: sync, syncfs and umount wait until everything is durable"),
+        Some(why) => format!("{kind}: sync and syncfs do not reach it ({why}); sync DIRECTORY does"),
+    }
 }
 
 /// The figures as numbers, for those who compare or add them up.

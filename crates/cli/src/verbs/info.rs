@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::failure::{At, image_name};
 use crate::mount::control::{self, Request};
+use crate::mount::stats::kind_text;
 use crate::show::name::{count, hex, put, uuid};
 use crate::show::{size, table, time};
 use crate::verb::{Command, Example, Status};
@@ -12,6 +13,7 @@ use anyhow::Result;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::{Fs, MountOptions, Order, StatFs, VolumeInfo};
 use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_fuse::{Handle, Kind};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
@@ -64,7 +66,13 @@ pub struct Facts {
     superblock: Superblock,
     volume: VolumeInfo,
     usage: StatFs,
-    mount_point: Option<PathBuf>,
+    mounted: Option<Mounted>,
+}
+
+/// How a volume is mounted.
+struct Mounted {
+    on: PathBuf,
+    kind: Kind,
 }
 
 impl Facts {
@@ -78,15 +86,16 @@ impl Facts {
         let fs = Fs::open_device(device, log.map(|log| log as Arc<_>), options).at(&name)?;
         let (volume, usage) = (fs.info(), fs.statfs().at(&name)?);
         fs.close().at(&name)?;
-        Ok(Self { image: image.to_owned(), superblock, volume, usage, mount_point: None })
+        Ok(Self { image: image.to_owned(), superblock, volume, usage, mounted: None })
     }
 
     /// Of a volume that this process has mounted.
-    pub fn of_mounted(image: &Path, device: &FileDevice, fs: &Fs, mount_point: &Path) -> Result<Self> {
+    pub fn of_mounted(image: &Path, device: &FileDevice, mount: &Handle) -> Result<Self> {
         let name = image_name(image);
         let superblock = device::superblock(device, &name)?;
-        let (volume, usage, mount_point) = (fs.info(), fs.statfs().at(name)?, Some(mount_point.to_owned()));
-        Ok(Self { image: image.to_owned(), superblock, volume, usage, mount_point })
+        let (volume, usage) = (mount.fs().info(), mount.fs().statfs().at(name)?);
+        let mounted = Some(Mounted { on: mount.mount_point().to_owned(), kind: mount.kind().clone() });
+        Ok(Self { image: image.to_owned(), superblock, volume, usage, mounted })
     }
 
     fn bytes(&self, blocks: u64) -> u64 {
@@ -94,7 +103,7 @@ impl Facts {
     }
 
     fn state(&self) -> &'static str {
-        if self.mount_point.is_some() {
+        if self.mounted.is_some() {
             return "mounted";
         }
         match self.superblock.state.get() {
@@ -211,6 +220,10 @@ impl Facts {
         });
         let Value::Object(facts) = facts else { unreachable!("written as an object above") };
         object.extend(facts);
+        if let Some(Mounted { kind, .. }) = &self.mounted {
+            object.insert("kind".into(), kind.name().into());
+            object.insert("why_no_sync".into(), kind.why_no_sync().into());
+        }
         object.extend(self.seams().map(|(name, choice)| (name.to_owned(), choice.into())));
         put_statfs(&mut object, &self.usage);
         object.into()
@@ -219,8 +232,8 @@ impl Facts {
     /// As people read it.
     pub fn lines(&self) -> Vec<(Cow<'static, str>, String)> {
         let (raw, volume, usage) = (&self.superblock, &self.volume, &self.usage);
-        let state = match (&self.mount_point, raw.state.get()) {
-            (Some(mount_point), _) => format!("mounted on {}", image_name(mount_point)),
+        let state = match (&self.mounted, raw.state.get()) {
+            (Some(mounted), _) => format!("mounted on {}", image_name(&mounted.on)),
             (None, seam::STATE_CLEAN) => "clean".into(),
             (None, seam::STATE_SEALED) => "sealed: read-only for ever".into(),
             _ if raw.needs_check(volume.recovered) => {
@@ -283,6 +296,11 @@ impl Facts {
                 ),
             ),
         ];
-        lines.into_iter().map(|(name, value)| (name.into(), value)).collect()
+        let mut lines: Vec<_> = lines.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        if let Some(Mounted { kind, .. }) = &self.mounted {
+            let at = 1 + lines.iter().position(|(name, _)| name == "State").expect("it is above");
+            lines.insert(at, ("Mounted as".into(), kind_text(kind.name(), kind.why_no_sync().as_deref())));
+        }
+        lines
     }
 }

@@ -12,13 +12,15 @@ use clap_mangen::roff::{Roff, bold, roman};
 use std::path::{Path, PathBuf};
 
 /// Pages under the names that mount(8)'s family calls, and the page that they are.
-const ALIASES: [(&str, &str); 6] = [
+const ALIASES: [(&str, &str); 8] = [
     ("mkfs.myriad.8", "man1/myriad-mkfs.1"),
     ("fsck.myriad.8", "man1/myriad-fsck.1"),
     ("mount.myriad.8", "man1/myriad-mount.1"),
     ("mount.fuse.myriad.8", "man1/myriad-mount.1"),
+    ("mount.fuseblk.myriad.8", "man1/myriad-mount.1"),
     ("umount.myriad.8", "man1/myriad-umount.1"),
     ("umount.fuse.myriad.8", "man1/myriad-umount.1"),
+    ("umount.fuseblk.myriad.8", "man1/myriad-umount.1"),
 ];
 
 /// What stands at the foot of a page.

@@ -56,7 +56,7 @@ pub struct Mount {
     #[arg(short = 'N', value_name = "FILE", help_heading = FROM_MOUNT)]
     namespace: Option<PathBuf>,
     /// Type of the file system
-    #[arg(short = 't', value_name = "TYPE", help_heading = FROM_MOUNT, value_parser = ["myriad", "fuse", "fuse.myriad"])]
+    #[arg(short = 't', value_name = "TYPE", help_heading = FROM_MOUNT, value_parser = ["myriad", "fuse", "fuse.myriad", "fuseblk", "fuseblk.myriad"])]
     file_system: Option<String>,
     /// The daemon of a command that waits for it
     #[arg(long, hide = true)]
@@ -77,8 +77,12 @@ impl Command for Mount {
         SIGTERM, SIGINT and SIGHUP unmount and close the volume: while files are open the mount goes out of sight, and the \
         daemon with the last of them; a further signal tries again. A mount whose daemon was killed answers with errors; mounting on its \
         directory again replaces it. Messages go to the system's log.\n\n\
-        sync(1) without arguments and syncfs(2) do not reach a mounted volume, for Linux does not pass them on; an fsync of its \
-        root (sync /mnt) makes everything durable, and so does the daemon every few seconds (commit=).\n\n\
+        Where root mounts and there are loop devices, the type in /proc/mounts is fuseblk.myriad: sync(1) and syncfs(2) make the \
+        volume durable (since Linux 6.18), and umount(2) returns when the image is closed. Otherwise it is fuse.myriad, of which \
+        Linux passes neither on; an fsync of its root (sync /mnt) makes everything durable, and so does the daemon every few \
+        seconds (commit=). myriad info says which it is, and why; kind= chooses.\n\n\
+        As a helper of mount(8) for root, set-id bits and device nodes have effect as for other file systems; by this command \
+        they have none unless suid and dev say so.\n\n\
         -o remount changes how the kernel has a mount (ro, rw, noexec ...), as mount(8) calls it: what was written is durable \
         when a mount has become read-only. The daemon goes on as it began, but for sync: what it was told otherwise stays.";
     const EXAMPLES: &'static [Example] = &[
@@ -207,10 +211,6 @@ impl Mount {
 /// other file system; for users that are let to by fstab it says so itself.
 pub fn from_mount(arguments: Vec<OsString>, is_root: bool) -> Vec<OsString> {
     let mut translated = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        match argument.to_str().and_then(|text| text.strip_prefix('-')) {
-            Some(letters) if !letters.is_empty() && letters.bytes().all(|letter| b"sfnvrw".contains(&letter)) => {
-                translated.extend(letters.chars().map(|letter| match letter {
     let mut arguments = arguments.into_iter();
     translated.extend(arguments.next());
     let options = arguments.as_slice().windows(2).filter(|pair| pair[0] == "-o").map(|pair| pair[1].to_string_lossy());
@@ -218,6 +218,10 @@ pub fn from_mount(arguments: Vec<OsString>, is_root: bool) -> Vec<OsString> {
     if is_root && !remount::is_asked(&options.map(Into::into).collect::<Vec<String>>()) {
         translated.extend(["-o", "suid,dev"].map(Into::into));
     }
+    for argument in arguments {
+        match argument.to_str().and_then(|text| text.strip_prefix('-')) {
+            Some(letters) if !letters.is_empty() && letters.bytes().all(|letter| b"sfnvrw".contains(&letter)) => {
+                translated.extend(letters.chars().map(|letter| match letter {
                     'f' => OsString::from("--fake"),
                     letter => format!("-{letter}").into(),
                 }));

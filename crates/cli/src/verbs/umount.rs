@@ -51,8 +51,8 @@ impl Command for Umount {
     const NAME: &'static str = "umount";
     const ABOUT: &'static str = "Unmount volumes";
     const DETAILS: &'static str = "Returns when the daemon has closed its image, so that it may be copied, checked or mounted \
-        elsewhere. A mount in use is refused, naming the processes that use it. umount(8) does the same where \
-        umount.fuse.myriad is installed.";
+        elsewhere. A mount that stays in use for a second is refused, naming the processes that use it. umount(8) does the \
+        same where umount.fuse.myriad and umount.fuseblk.myriad are installed.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad umount /mnt", "unmounts what is mounted there"),
         ("myriad umount vol.img", "unmounts a volume, wherever it is mounted"),

@@ -11,6 +11,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+/// As what the kernel may have a mount of ours.
+pub const TYPES: [&str; 2] = ["fuse.myriad", "fuseblk.myriad"];
+
 /// A place with a directory `mnt` to mount on.
 pub struct MountPlace {
     pub place: Place,

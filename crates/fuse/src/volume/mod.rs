@@ -19,6 +19,7 @@ mod special;
 mod tellings;
 mod writers;
 
+use crate::kind::Kind;
 use crate::negotiate::Agreement;
 use crate::nodes::Nodes;
 use crate::options::Options;
@@ -59,6 +60,7 @@ pub struct VolumeService {
     special: Option<Special>,
     recorder: Recorder,
     notifier: Notifier,
+    kind: Kind,
     transport: &'static str,
 }
 
@@ -78,7 +80,14 @@ struct Settings {
 }
 
 impl VolumeService {
-    pub fn new(fs: Fs, options: &Options, agreement: Agreement, notifier: Notifier, transport: &'static str) -> Self {
+    pub fn new(
+        fs: Fs,
+        options: &Options,
+        agreement: Agreement,
+        notifier: Notifier,
+        kind: Kind,
+        transport: &'static str,
+    ) -> Self {
         let kernel = fs.session_checked(Cred { umask: 0, ..Cred::root() });
         let nodes = Arc::new(Nodes::new(kernel.root()));
         fs.set_keeper(nodes.clone());
@@ -116,6 +125,7 @@ impl VolumeService {
             special,
             recorder: Recorder::default(),
             notifier,
+            kind,
             transport,
         }
     }
@@ -129,8 +139,13 @@ impl VolumeService {
         &self.fs
     }
 
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
     pub fn stats(&self) -> Stats {
-        Stats { nodes: self.nodes.count(), transport: self.transport, ..self.recorder.snapshot() }
+        let (kind, why_no_sync) = (self.kind.name(), self.kind.why_no_sync());
+        Stats { nodes: self.nodes.count(), transport: self.transport, kind, why_no_sync, ..self.recorder.snapshot() }
     }
 
     /// One more file in the hidden directory, if there is one.
@@ -283,7 +298,8 @@ impl VolumeService {
             Operation::Lseek(args) => self.seek(header, args, out).into(),
             Operation::CopyFileRange { args, wide } => self.copy_range(header, args, *wide, out).into(),
             Operation::Ioctl { args, data } => self.ioctl(header, args, data, out).into(),
-            Operation::Destroy => self.fs.sync().map(|()| 0).map_err(errno).into(),
+            // The owner of this service ends it.
+            Operation::Destroy => Answer::Error(Errno::NOSYS),
             // No request takes long enough to be worth it; the kernel remembers, and sends no more.
             Operation::Interrupt => Answer::Error(Errno::NOSYS),
             // A second INIT is nothing a kernel sends.

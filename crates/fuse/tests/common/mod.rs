@@ -89,6 +89,11 @@ impl Mounted {
         self.folder.path().join("image")
     }
 
+    /// As /proc/mounts has it.
+    pub fn fs_type(&self) -> String {
+        format!("{}.myriad", self.handle.kind().name())
+    }
+
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -112,7 +117,7 @@ impl Mounted {
     }
 
     /// Unmounts, and waits until the volume is closed, as far as it can be.
-    pub fn end(mut self) -> (TempDir, Result<(), ServeError>) {
+    pub fn end(self) -> (TempDir, Result<(), ServeError>) {
         // A child that another test has just begun has, until it becomes another program, whatever was open then.
         let end = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.handle.unmount(false) {
@@ -120,6 +125,11 @@ impl Mounted {
             assert!(is_busy && Instant::now() < end, "{error}");
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.ended()
+    }
+
+    /// Of a mount that was unmounted otherwise: waits until serving has ended.
+    pub fn ended(mut self) -> (TempDir, Result<(), ServeError>) {
         let served = self.server.take().unwrap().join().unwrap();
         (std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap()), served)
     }

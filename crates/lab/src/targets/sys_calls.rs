@@ -98,7 +98,7 @@ impl Target for SysCalls {
 
 /// Makes all of the file system durable that a directory is the root of.
 fn sync_all(root: impl AsFd) -> Result<()> {
-    // The kernel passes no syncfs on to a FUSE server; an fsync of a mount's root makes all of our volumes durable.
+    // The kernel passes no syncfs on to a mount of type `fuse`; an fsync of a mount's root makes all of our volumes durable.
     if rustix::fs::fstatfs(&root).context("statfs")?.f_type == FUSE_SUPER_MAGIC {
         rustix::fs::fsync(&root).context("fsync of the root")?;
     }

@@ -39,8 +39,7 @@ pub struct Mounted {
 
 impl Mounted {
     fn info(&self) -> Result<Value> {
-        let Status { image, mount_point, .. } = &self.status;
-        let facts = Facts::of_mounted(image, &self.device, self.handle.fs(), mount_point)?;
+        let facts = Facts::of_mounted(&self.status.image, &self.device, &self.handle)?;
         Ok(json!({ "json": facts.json(), "lines": facts.lines() }))
     }
 }

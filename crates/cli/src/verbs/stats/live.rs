@@ -4,7 +4,7 @@ use super::{Stats, prometheus};
 use crate::context::Context;
 use crate::failure::image_name;
 use crate::mount::control::{Daemon, Request};
-use crate::mount::stats::{Figures, percentile};
+use crate::mount::stats::{Figures, kind_text, percentile};
 use crate::output::Output;
 use crate::show::{size, table};
 use crate::verb::Status;
@@ -76,6 +76,7 @@ fn show(out: &mut Output, figures: &Figures, last: Option<&Figures>, with_counte
     };
     let mut facts = vec![
         ("Transport", figures.text("transport").to_owned()),
+        ("Mounted as", kind_text(figures.text("kind"), figures.json()["why_no_sync"].as_str())),
         ("Read", flow("bytes_read")),
         ("Written", flow("bytes_written")),
         ("Inodes known", bytes("nodes").to_string()),

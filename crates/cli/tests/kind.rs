@@ -1,0 +1,217 @@
+//! As what the kernel has a mount, `fuse` or `fuseblk`, and what whoever mounts, syncs and unmounts sees of it.
+
+mod common;
+
+use common::mount::{MountPlace, TYPES, is_alive, kill, wait_until};
+use common::{PROGRAM, answer};
+use rustix::mount::UnmountFlags;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::Stdio;
+
+const VOLUME: u64 = 64 << 20;
+
+/// What `myriad info --json` says of a mounted volume.
+#[track_caller]
+fn info(place: &MountPlace, image: &str) -> Value {
+    place.line(&format!("info --json {image}")).ok().json()
+}
+
+/// The mount is `fuseblk`; otherwise says why the test is skipped.
+#[track_caller]
+fn is_block(place: &MountPlace) -> bool {
+    let info = info(place, "vol.img");
+    if info["kind"] == "fuse" {
+        println!("skipped: no fuseblk here: {}", info["why_no_sync"]);
+    }
+    info["kind"] == "fuseblk"
+}
+
+/// Loop devices that stand for mounts of an image.
+fn handles_of(image: &Path) -> usize {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let backing = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    backing.filter(|name| name.contains(&format!("myriad {}", image.display()))).count()
+}
+
+#[test]
+fn commands_say_what_the_kernel_passes_on() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    for (options, asked) in [("", None), ("-o kind=fuse,logfile=log", Some("fuse"))] {
+        place.mount(options);
+        let about = info(&place, "vol.img");
+        let kind = about["kind"].as_str().unwrap();
+        assert!(asked.is_none_or(|asked| asked == kind), "{about}");
+        let line = place.mount_line("mnt").unwrap();
+        assert_eq!(line[..2], [place.path("vol.img").to_str().unwrap().to_owned(), format!("{kind}.myriad")]);
+        assert!(TYPES.contains(&&*line[1]));
+        let stats = place.line("stats --json mnt").ok().json();
+        assert_eq!((&stats["kind"], &stats["why_no_sync"]), (&about["kind"], &about["why_no_sync"]));
+        let said = match about["why_no_sync"].as_str() {
+            None => "fuseblk: sync, syncfs and umount wait until everything is durable".to_owned(),
+            Some(why) => format!("{kind}: sync and syncfs do not reach it ({why}); sync DIRECTORY does"),
+        };
+        for shown in ["info vol.img", "stats mnt"] {
+            let shown = place.line(shown).ok();
+            assert!(shown.text().contains(&said), "{}", shown.text());
+        }
+        place.umount();
+        place.assert_sound();
+    }
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert!(log.contains("as fuse: sync and syncfs do not reach it (kind=fuse was asked for)"), "{log}");
+}
+
+/// The system's own umount, not ours: when it returns the image is closed, unlocked, and no device is left.
+#[test]
+fn the_systems_umount_waits_for_the_volume() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("-o commit=0");
+    if !is_block(&place) {
+        return place.umount();
+    }
+    let image = place.path("vol.img");
+    assert_eq!(handles_of(&image), 1);
+    for i in 0..1000 {
+        fs::write(place.mounted(&i.to_string()), b"content").unwrap();
+    }
+    rustix::mount::unmount(place.path("mnt"), UnmountFlags::empty()).unwrap();
+    // No waiting. Its daemon may still be there, but has nothing to do with the image any more.
+    assert_eq!(info(&place, "vol.img")["state"], "clean");
+    place.line("mkdir vol.img:/new").ok();
+    place.assert_sound();
+    assert_eq!(handles_of(&image), 0);
+}
+
+/// What holds a block device is the daemon, and until it had ended nothing else could be made of the device.
+#[test]
+fn a_block_device_is_free_when_umount_returns() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let attached = place.command("losetup", &["--find", "--show", "vol.img"]).output();
+    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
+        return println!("skipped: no loop device to be had");
+    };
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let claim = || fs::File::options().read(true).write(true).custom_flags(libc_o_excl()).open(&device);
+    let outcome = std::panic::catch_unwind(|| {
+        for kind in ["auto", "fuse"] {
+            place.line(&format!("mount {device} mnt -o kind={kind}")).ok();
+            assert_eq!(place.mount_line("mnt").unwrap()[0], device);
+            fs::write(place.mounted("file"), kind).unwrap();
+            assert!(claim().is_err(), "nobody else may have it");
+            place.line(&format!("umount {device}")).ok();
+            drop(claim().unwrap_or_else(|error| panic!("{kind}: {error}")));
+        }
+        place.line(&format!("mount {device} mnt")).ok();
+        if info(&place, &device)["kind"] == "fuseblk" {
+            rustix::mount::unmount(place.path("mnt"), UnmountFlags::empty()).unwrap();
+            drop(claim().unwrap());
+        } else {
+            place.umount();
+        }
+    });
+    // Its daemon may have the last descriptor of it for a moment: it goes with that.
+    assert!(place.command("losetup", &["--detach", &device]).status().unwrap().success());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    place.assert_sound();
+}
+
+fn libc_o_excl() -> i32 {
+    i32::try_from(rustix::fs::OFlags::EXCL.bits()).unwrap()
+}
+
+#[test]
+fn nothing_is_left_of_a_daemon_that_was_killed() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let block = is_block(&place);
+    let image = place.path("vol.img");
+    let daemon = place.daemon();
+    let user = place.command("sleep", &["1000"]).current_dir(place.mounted("")).stdout(Stdio::null()).spawn();
+    let mut user = user.unwrap();
+    kill(daemon, "KILL");
+    wait_until("the daemon is gone", || !is_alive(daemon));
+    // Beside the dead mount, in which somebody still works, the volume is mounted anew; each has a device of its own.
+    place.mount("");
+    fs::write(place.mounted("file"), b"new").unwrap();
+    assert_eq!(handles_of(&image), if block { 2 } else { 0 });
+    user.kill().unwrap();
+    user.wait().unwrap();
+    wait_until("the dead mount goes with its user", || handles_of(&image) == usize::from(block));
+    kill(place.daemon(), "KILL");
+    wait_until("it answers with errors", || fs::metadata(place.mounted("file")).is_err());
+    place.umount();
+    wait_until("the device goes with the mount", || handles_of(&image) == 0);
+    place.assert_sound();
+}
+
+/// Who unmounts a mount of type `fuseblk` waits for its server whatever signals come. A daemon that waits for itself must not
+/// keep its own descriptors open by that once it is killed, or it could never end.
+#[test]
+fn a_daemon_that_is_unmounting_can_be_killed() {
+    let Some(place) = MountPlace::with_volume(512 << 20) else { return };
+    for round in 0..3 {
+        place.mount("-o commit=0,cachesize=256M");
+        if round == 0 && !is_block(&place) {
+            return place.umount();
+        }
+        let daemon = place.daemon();
+        // Closing brings all of these home.
+        for i in 0..3000 {
+            fs::create_dir(place.mounted(&format!("{round}-{i}"))).unwrap();
+        }
+        kill(daemon, "TERM");
+        wait_until("it is unmounted", || place.mount_line("mnt").is_none());
+        // It may have ended before.
+        let _ = place.command("kill", &["-KILL", &daemon.to_string()]).stderr(Stdio::null()).status().unwrap();
+        wait_until("the daemon ends", || !is_alive(daemon));
+        wait_until("the device goes with it", || handles_of(&place.path("vol.img")) == 0);
+    }
+    place.mount("");
+    place.umount();
+    place.assert_sound();
+}
+
+/// In a mount namespace of its own, in which there are no loop devices, as in most containers.
+#[test]
+fn without_loop_devices_mounts_are_plain() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let may_choose = is_block(&place);
+    place.umount();
+    if !may_choose {
+        return;
+    }
+    let script = "mount --bind /dev/null /dev/loop-control
+        \"$0\" mount vol.img mnt
+        grep \"$PWD/mnt fuse.myriad rw,\" /proc/mounts
+        \"$0\" info vol.img | grep 'fuse: .*/dev/loop-control'
+        echo text >mnt/file
+        \"$0\" umount mnt
+        \"$0\" mount -o kind=fuseblk vol.img mnt";
+    let arguments = ["--mount", "--propagation", "private", "sh", "-euc", script, PROGRAM];
+    let answer = answer(place.command("unshare", &arguments).spawn().unwrap());
+    assert!(answer.err.contains("vol.img: as fuseblk: /dev/loop-control: "), "{answer:?}");
+    assert!(answer.err.contains("leave out kind=fuseblk") && answer.code == 1, "{answer:?}");
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"text\n");
+    place.assert_sound();
+}
+
+/// Two volumes in one image are two file systems, whatever device they lie on.
+#[test]
+fn volumes_side_by_side_are_told_apart() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let one = common::bytes(&place.path("vol.img"));
+    place.write("disk.img", &[&one[..], &one[..]].concat());
+    fs::create_dir(place.path("mnt2")).unwrap();
+    place.line("mount disk.img mnt -o sizelimit=64M").ok();
+    place.line("mount disk.img mnt2 -o offset=64M").ok();
+    fs::write(place.mounted("first"), b"").unwrap();
+    fs::write(place.path("mnt2/second"), b"").unwrap();
+    assert!(!place.mounted("second").exists() && !place.path("mnt2/first").exists());
+    place.line("umount mnt").ok();
+    assert!(place.path("mnt2/second").exists());
+    place.line("umount mnt2").ok();
+}
