@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::process::Stdio;
 
 const VOLUME: u64 = 64 << 20;
 
@@ -354,4 +355,39 @@ fn a_mount_is_not_imported_into_itself() {
     assert_eq!(place.line("cat vol.img:/docs-too/a.txt").ok().out, b"alpha\n");
     place.umount();
     place.assert_sound();
+}
+
+/// Where a file's data is, the kernel asks the daemon before it sends what programs have stored in a mapping: they were copied
+/// as the holes that the volume still had.
+#[test]
+fn a_file_that_a_program_has_mapped_is_copied_whole() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    const SIZE: usize = 40 << 20;
+    for options in ["", "-o open", "-o writeback"] {
+        place.mount(options);
+        let path = place.mounted("file");
+        fs::File::create(&path).unwrap().set_len(SIZE as u64).unwrap();
+        let script = "import mmap,os,sys\nf=os.open(sys.argv[1],os.O_RDWR)\nm=mmap.mmap(f,0)\nm[30000000:30000006]=b'stored'\n\
+            print('stored',flush=True)\nsys.stdin.readline()\n";
+        let mut python = std::process::Command::new("python3");
+        let python = python.arg("-c").arg(script).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut storing = match python.spawn() {
+            Ok(child) => child,
+            Err(error) => return println!("skipped: python3: {error}"),
+        };
+        let mut line = String::new();
+        BufReader::new(storing.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "stored\n");
+        let mut expected = vec![0; SIZE];
+        expected[30_000_000..30_000_006].copy_from_slice(b"stored");
+        let copy = place.path("copy");
+        place.line("cp vol.img:/file copy").ok();
+        assert!(fs::read(&copy).unwrap() == expected, "{options}");
+        let blocks = fs::metadata(&copy).unwrap().blocks();
+        assert!(blocks < 1000, "{options}: the holes are filled: {blocks}");
+        fs::remove_file(copy).unwrap();
+        drop(storing.stdin.take());
+        assert!(storing.wait().unwrap().success());
+        place.umount();
+    }
 }

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// Unit of `st_blocks`.
 const BLOCK_UNIT: u64 = 512;
 
+/// Zeros that are worth a hole, where only a file's content tells: a few blocks of any volume.
+const ZEROS_MIN: usize = 32 << 10;
+
 pub fn time(seconds: i64, nanoseconds: u64) -> Time {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds as i64)
 }
@@ -55,7 +58,45 @@ pub fn segments(file: impl AsFd, size: u64) -> Vec<Segment> {
         segments.push(Segment { offset: start, length: end - start });
         offset = end;
     }
+    let is_whole = matches!(segments[..], [Segment { offset: 0, length }] if length == size);
+    if is_whole && is_fuse(&file) {
+        return segments_by_content(&file, size).unwrap_or(segments);
+    }
     segments
+}
+
+/// Whether a file lies on a FUSE mount, our own among them. The kernel calls all of a file data there if the server cannot know what programs
+/// have stored in it, though the file may have large holes.
+fn is_fuse(file: impl AsFd) -> bool {
+    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+    rustix::fs::fstatfs(file).is_ok_and(|total| total.f_type as u64 == FUSE_SUPER_MAGIC)
+}
+
+/// Where a file has anything but zeros, found by reading it. Runs of zeros shorter than [`ZEROS_MIN`] count as data.
+fn segments_by_content(file: impl AsFd, size: u64) -> Result<Vec<Segment>, Errno> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut buf = vec![0; 1 << 20];
+    let mut offset = 0;
+    while offset < size {
+        let wanted = (size - offset).min(buf.len() as u64) as usize;
+        let count = match rustix::io::pread(&file, &mut buf[..wanted], offset) {
+            // It was cut off while we read; who reads the content will notice.
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        for piece in buf[..count].chunks(ZEROS_MIN) {
+            if piece.iter().any(|&byte| byte != 0) {
+                match segments.last_mut() {
+                    Some(last) if last.offset + last.length == offset => last.length += piece.len() as u64,
+                    _ => segments.push(Segment { offset, length: piece.len() as u64 }),
+                }
+            }
+            offset += piece.len() as u64;
+        }
+    }
+    Ok(segments)
 }
 
 /// Where attributes are read: a file that is open, or a name in a directory that is.
