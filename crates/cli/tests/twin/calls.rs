@@ -656,6 +656,7 @@ impl Generator {
                     libc::RENAME_NOREPLACE,
                     libc::RENAME_EXCHANGE,
                     libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE,
+                    libc::RENAME_WHITEOUT,
                 ]);
                 Call::Rename { from: self.path(), to: self.path(), flags }
             }
