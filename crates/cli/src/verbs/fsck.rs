@@ -14,9 +14,7 @@ use crate::verb::{Command, Example, Status};
 use crate::verbs::mkfs::existing;
 use crate::volume::{device, guard};
 use anyhow::Result;
-use myriad_check::{
-    CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy,
-};
+use myriad_check::{CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
 use myriad_device::{Access, BlockDevice, FileDevice};
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
