@@ -14,7 +14,7 @@ use myriad_device::Moment;
 /// What became of a look at a moment.
 #[derive(Debug)]
 pub enum Online {
-    Checked(Report),
+    Checked(Box<Report>),
     /// The writer gave the moment up, and why; what was seen says nothing.
     GivenUp(String),
 }
@@ -29,6 +29,6 @@ pub fn check_moment(moment: &Moment, options: &Options<'_>) -> Result<Online, Ch
     let failed = |source| CheckError::Io { op: "read of before-images", offset: 0, source };
     match moment.given_up().map_err(failed)? {
         Some(why) => Ok(Online::GivenUp(why)),
-        None => looked.map(|outcome| Online::Checked(outcome.report)),
+        None => looked.map(|outcome| Online::Checked(Box::new(outcome.report))),
     }
 }

@@ -157,8 +157,8 @@ fn open(path: &str, flags: OFlags) -> Result<OwnedFd, String> {
 fn page_of_memory(source: &str) -> rustix::io::Result<OwnedFd> {
     /// The kernel's limit, less its own prefix.
     const NAME_MAX: usize = 200;
-    let mut name = format!("myriad {source}").replace('\0', " ");
-    name.truncate(name.floor_char_boundary(NAME_MAX));
+    let mut name: Vec<u8> = format!("myriad {source}").replace('\0', " ").into();
+    name.truncate(NAME_MAX);
     let memory = match rustix::fs::memfd_create(&*name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
         // Before Linux 6.3.
         Err(Errno::INVAL) => rustix::fs::memfd_create(&*name, MemfdFlags::CLOEXEC),

@@ -28,9 +28,11 @@ pub struct ResultFile {
 impl ResultFile {
     pub fn append_to(path: &Path) -> Result<Self> {
         // What begins otherwise is no file of results: a volume, perhaps.
+        let mut first = [0];
         let found = path.is_file().then(|| std::fs::File::open(path).ok()).flatten();
-        let first = found.and_then(|file| file.bytes().next());
-        ensure!(matches!(first, None | Some(Ok(b'{'))), "{} holds no results: name another file", path.display());
+        let is_other =
+            found.is_some_and(|mut file| file.read(&mut first).is_ok_and(|count| first[..count] != b"{"[..count]));
+        ensure!(!is_other, "{} holds no results: name another file", path.display());
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         Ok(Self { file: file.with_context(|| format!("opening {}", path.display()))? })
     }

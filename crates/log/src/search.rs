@@ -74,7 +74,7 @@ pub fn search(place: &LogPlace, mut home_of: impl FnMut(FsBlock) -> Home) -> Res
         + u64::from(is_end_unreadable(&ring, &units, head));
     // LSN behind the last gap: what is older is believed of blocks that say who they are, and of no other.
     let is_gap = |pair: &&[(CheckpointHeader, Vec<u8>)]| pair[1].0.sequence.get() > pair[0].0.sequence.get() + 1;
-    let sure = whole.windows(2).filter(is_gap).last().map_or(0, |pair| pair[1].0.lsn.get());
+    let sure = whole.windows(2).rfind(is_gap).map_or(0, |pair| pair[1].0.lsn.get());
 
     let (mut changes, mut pending, mut log) = (Changes::default(), Vec::new(), Vec::new());
     let checkpoints = whole.len() as u64;

@@ -94,7 +94,7 @@ impl Repair<'_> {
         for (start, mut chunk) in chunks {
             // Blocks that came into use since.
             let is_used = |at: u32| self.state_of(start.offset_by(u64::from(at))) != Found::Lost;
-            let used = (chunk.initialised..chunk.count).filter(|&at| is_used(at)).last();
+            let used = (chunk.initialised..chunk.count).rfind(|&at| is_used(at));
             chunk.initialised = used.map_or(chunk.initialised, |last| last + 1);
             self.chunks.insert(start, chunk);
         }

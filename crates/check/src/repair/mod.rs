@@ -64,12 +64,12 @@ pub(crate) fn repair(
     // A sound volume is left alone, even if its log holds changes: replaying them is the next mount's, under a second.
     if report.finding_count == 0 {
         if !options.scrub {
-            report.actions = vouch(device, log_device, options)?;
+            report.actions = vouch(device, log_device, lsn_max, options)?;
             return Ok(report);
         }
         let mut scrubbed = in_part(options, 0.5, end, |options| look(device, log_device, options, Writer::Nobody))?;
         if !options.accept_contents || scrubbed.wrong_data.is_empty() {
-            scrubbed.report.actions = vouch(device, log_device, options)?;
+            scrubbed.report.actions = vouch(device, log_device, lsn_max, options)?;
             return Ok(scrubbed.report);
         }
         report = scrubbed.report;
@@ -100,6 +100,7 @@ pub(crate) fn repair(
 fn vouch(
     device: &Arc<dyn BlockDevice>,
     log_device: Option<&Arc<dyn BlockDevice>>,
+    lsn_max: Lsn,
     options: &Options<'_>,
 ) -> Result<Vec<String>, CheckError> {
     let (mut superblock, damage) = superblock::find(&**device)?;
@@ -109,7 +110,7 @@ fn vouch(
     }
     if has_log {
         // A repair that had just begun: what the log has goes home by one that ends.
-        return Repair::run(device, log_device, superblock, options);
+        return Repair::run(device, log_device, (superblock, lsn_max), options);
     }
     // What was looked at may sit in a volatile cache, if its writer died and not the machine.
     flush(device)?;

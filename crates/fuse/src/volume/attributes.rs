@@ -91,7 +91,7 @@ impl VolumeService {
         };
         // Through a descriptor that may write, whatever the mode says by now.
         let is_allowed = args.valid & fattr::FH != 0 && SetAttr { size: None, ..attr } == SetAttr::default();
-        let session = if !self.settings.default_permissions && !(is_allowed && attr.size.is_some()) {
+        let session = if !(self.settings.default_permissions || is_allowed && attr.size.is_some()) {
             self.session(header)
         } else if attr.size.is_some() {
             self.writer(header, has(fattr::KILL_SUIDGID), self.group_matters(node)?)

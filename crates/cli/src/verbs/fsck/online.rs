@@ -99,7 +99,7 @@ pub fn check_mounted(
         match looked {
             Online::Checked(report) => {
                 let moment = json!({ "log_position": position, "time": time });
-                return Ok(Checked { report, has_checksums, moment: Some(moment) });
+                return Ok(Checked { report: *report, has_checksums, moment: Some(moment) });
             }
             Online::GivenUp(why) => context.note(&format!("{name}: the moment is lost: {why}")),
         }
