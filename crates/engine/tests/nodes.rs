@@ -418,7 +418,7 @@ fn the_keeper_is_told_of_modes_that_change_by_themselves() {
         root.open("/file", OpenOptions::READ_WRITE).unwrap().write_at(b"by user 0", 0).unwrap();
         assert_eq!((told(), root.stat_node(node).unwrap().mode & 0o7777), (vec![], mode));
         let changes: [fn(&File); 3] = [
-            |file| drop(file.write_at(b"content", 0).unwrap()),
+            |file| assert_eq!(file.write_at(b"content", 0).unwrap(), 7),
             |file| file.truncate(3).unwrap(),
             |file| file.allocate(AllocateMode::Extend, 0, 10_000).unwrap(),
         ];

@@ -1,8 +1,8 @@
 //! Who asks: from a request's header to a session of the engine.
 
-use super::VolumeService;
+use super::{VolumeService, errno};
 use crate::wire::InHeader;
-use myriad_engine::{Cred, Session};
+use myriad_engine::{Cred, Errno, Node, Session};
 
 /// A user who owns nothing: for set-id bits that go though user 0 asks, who lacks the capability to keep them.
 const NOBODY: u32 = 65534;
@@ -50,6 +50,22 @@ impl VolumeService {
     }
 }
 
+/// The capability to keep set-id bits (CAP_FSETID), in the mask that /proc shows.
+const KEEPS_SET_ID: u64 = 1 << 4;
+
+impl VolumeService {
+    /// Whether a change of content takes set-id bits away of which the request does not say so: unless user 0 asks, with the
+    /// capability to keep them. That is looked at only where there are any.
+    pub(super) fn kills_set_id(&self, header: &InHeader, node: Node) -> Result<bool, Errno> {
+        if header.uid != 0 {
+            return Ok(true);
+        }
+        let has_some = self.kernel.stat_node(node).map_err(errno)?.mode & 0o6000 != 0;
+        let capabilities = || u64::from_str_radix(status_of(header, "CapEff:")?.trim(), 16).ok();
+        Ok(has_some && capabilities().is_none_or(|capabilities| capabilities & KEEPS_SET_ID == 0))
+    }
+}
+
 /// A session made for one request, or the one for all.
 pub(super) enum SessionRef<'a> {
     Shared(&'a Session),
@@ -70,7 +86,12 @@ impl std::ops::Deref for SessionRef<'_> {
 /// Supplementary groups of the process that asks, which requests do not carry. None if it is gone or not to be seen:
 /// then it gets the permissions of its first group.
 pub(super) fn groups_of(header: &InHeader) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid)).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    line.map(|line| line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()).unwrap_or_default()
+    let line = status_of(header, "Groups:").unwrap_or_default();
+    line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+/// A line of what /proc has of the thread that asks; `None` if it is gone or not to be seen.
+fn status_of(header: &InHeader, key: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid)).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
 }

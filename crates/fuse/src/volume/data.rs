@@ -131,8 +131,8 @@ impl VolumeService {
             _ => return Err(Errno::OPNOTSUPP),
         };
         let node = self.node(header.nodeid)?;
-        // Without a flag that says so: set-id bits go unless user 0 asks.
-        let session = self.writer(header, header.uid != 0, header.uid != 0 && self.group_matters(node)?);
+        let kills = self.kills_set_id(header, node)?;
+        let session = self.writer(header, kills, kills && self.group_matters(node)?);
         // What only adds blocks an append-only file takes as well.
         let append = matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
         let file = session.open_node(node, OpenOptions { append, ..WRITE }).map_err(errno)?;
@@ -176,7 +176,7 @@ impl VolumeService {
         }
         let source = self.file(self.node(header.nodeid)?, READ)?;
         let target_node = self.node(args.nodeid_out)?;
-        let kills = header.uid != 0;
+        let kills = self.kills_set_id(header, target_node)?;
         let session = self.writer(header, kills, kills && self.group_matters(target_node)?);
         let target = session.open_node(target_node, WRITE).map_err(errno)?;
         let wanted = args.len.min(COPY_MAX);
