@@ -466,7 +466,8 @@ impl Cp {
                 // A device may be read and written: what it gives is not what it takes.
                 let is_same = is_same_file(from, &to) && !found.file_type().is_char_device();
                 // A name that is to become a link, or is one that will be replaced, is another file than what it leads to.
-                if is_same && !(self.is_link(source) && !to.is_symlink()) && !(self.is_recursive() && to.is_symlink()) {
+                let becomes_link = if to.is_symlink() { self.is_recursive() } else { self.is_link(source) };
+                if is_same && !becomes_link {
                     return same();
                 }
                 if !found.is_dir() {

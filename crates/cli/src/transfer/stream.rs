@@ -8,7 +8,7 @@ use myriad_engine::FileType;
 use std::io::{ErrorKind, Write};
 
 /// What a hole is written from.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 pub struct StreamSink<W: Write> {
     output: W,

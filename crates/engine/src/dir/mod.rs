@@ -1042,7 +1042,7 @@ mod tests {
             let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
             let other = ops.make(root, b"other", &new).unwrap().node();
             for i in 0..LONG_NAMES {
-                ops.link(other, dir, &long_name(i), false).unwrap();
+                ops.link(other, dir, &long_name(i), LinkRules::default()).unwrap();
             }
             for i in (1..LONG_NAMES).map(|i| i * 37 % LONG_NAMES) {
                 ops.unlink(dir, &long_name(i)).unwrap();
