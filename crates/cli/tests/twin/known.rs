@@ -63,6 +63,12 @@ fn extents(answer: &str) -> Option<Vec<(u64, u64)>> {
     ranges.map(numbers).collect()
 }
 
+/// Whether the data of one answer lies within that of another.
+fn is_within(narrow: &str, wide: &str) -> bool {
+    let (Some(narrow), Some(wide)) = (extents(narrow), extents(wide)) else { return false };
+    narrow.iter().all(|(from, to)| wide.iter().any(|(first, last)| first <= from && to <= last))
+}
+
 /// How a program goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -238,12 +244,26 @@ pub const KNOWN: &[Known] = &[
         reason: "ext4 fills small preallocations beside data with zeros, which are data then",
         because: OfChoice,
         then: GoesOn,
+        applies: |d| matches!(d.step.call, Call::Extents { .. }) && is_within(d.ours, d.theirs),
+    },
+    Known {
+        name: "holes told as data",
+        reason: "the server tells of holes only where no program can have stored anything that the kernel still has",
+        because: OfTheKernel,
+        then: GoesOn,
+        applies: |d| matches!(d.step.call, Call::Extents { .. }) && is_within(d.theirs, d.ours),
+    },
+    Known {
+        name: "the first immutable and append-only files of a volume opened for writing",
+        reason: "the kernel opens by itself on volumes that had none when they were mounted; they are refused at the write",
+        because: OfChoice,
+        then: Ends,
         applies: |d| {
-            let covers = |wide: &[(u64, u64)], narrow: &[(u64, u64)]| {
-                narrow.iter().all(|(from, to)| wide.iter().any(|(first, last)| first <= from && to <= last))
-            };
-            let is_covered = |ours, theirs| Some(covers(&extents(theirs)?, &extents(ours)?));
-            matches!(d.step.call, Call::Extents { .. }) && is_covered(d.ours, d.theirs) == Some(true)
+            !["open", "direct_io", "nodefault_permissions"].iter().any(|word| d.has(word))
+                && d.what == What::Answer
+                && d.theirs == "EPERM"
+                && matches!(d.step.call, Call::Open { .. } | Call::Plant { .. })
+                && (d.ours.starts_with("opened RegularFile") || d.ours == "ok")
         },
     },
     Known {
