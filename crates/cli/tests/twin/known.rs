@@ -38,10 +38,6 @@ impl Difference<'_> {
         ACTORS[self.step.actor].lacks
     }
 
-    fn is_answer(&self, ours: &str, theirs: &str) -> bool {
-        self.what == What::Answer && self.ours == ours && self.theirs == theirs
-    }
-
     fn is_refused_by_both(&self) -> bool {
         self.what == What::Answer && is_refusal(self.ours) && is_refusal(self.theirs)
     }
@@ -264,6 +260,18 @@ pub const KNOWN: &[Known] = &[
                 && d.theirs == "EPERM"
                 && matches!(d.step.call, Call::Open { .. } | Call::Plant { .. })
                 && (d.ours.starts_with("opened RegularFile") || d.ours == "ok")
+        },
+    },
+    Known {
+        name: "files made append-only while open for writing",
+        reason: "ext4 looks at the flag when a file is opened; here bytes of such a file stay what they are in any case",
+        because: OfChoice,
+        then: Ends,
+        applies: |d| {
+            d.what == What::Answer
+                && d.ours == "EPERM"
+                && !is_refusal(d.theirs)
+                && matches!(d.step.call, Call::Write { .. } | Call::CopyRange { .. })
         },
     },
     Known {
