@@ -119,11 +119,11 @@ enum Do {
     Sync,
     /// Everything home, and out of the cache.
     Settle,
-    /// Opens a file of another thread, and reads there.
+    /// Opens a file of another thread, and perhaps reads there: a reader waits for a flush, who only opens and closes does not.
     Visit {
         thread: usize,
         file: usize,
-        offset: u64,
+        reads: Option<u64>,
     },
     Leave,
     Look {
@@ -173,7 +173,7 @@ fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
                 73..75 => Do::Settle,
                 75..87 => {
                     let thread = (thread + 1 + rng.index(shape.threads - 1)) % shape.threads;
-                    Do::Visit { thread, file, offset: rng.below(end) }
+                    Do::Visit { thread, file, reads: rng.percent(40).then(|| rng.below(end)) }
                 }
                 87..93 => Do::Leave,
                 93..97 => Do::Look { file },
@@ -368,7 +368,7 @@ impl Worker<'_> {
                 self.power_cut()
             }
             Do::Settle => self.session.fs().drop_caches().map_err(text),
-            Do::Visit { thread, file, offset } => {
+            Do::Visit { thread, file, reads } => {
                 let node = self.table.nodes.lock().expect("no panic under it")[thread * FILES + file];
                 let Some(node) = node else { return Ok(()) };
                 self.visiting = match self.session.open_node(node, OpenOptions::READ) {
@@ -376,6 +376,7 @@ impl Worker<'_> {
                     Err(Error::Refused(Errno::STALE)) => return Ok(()),
                     Err(error) => return Err(format!("visit: {error}")),
                 };
+                let Some(offset) = reads else { return Ok(()) };
                 let mut bytes = [0; 600];
                 let visited = self.visiting.as_ref().expect("just opened");
                 visited.read_at(&mut bytes, offset).map(drop).map_err(|error| format!("visit: {error}"))
