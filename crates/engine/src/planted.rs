@@ -40,7 +40,6 @@ bugs! {
     StaleBytes "stale-bytes" "A file grows over bytes that a truncation left behind its end.";
     TornSuperblock "torn-superblock" "The superblock's checksum is not looked at.";
     AheadReclaimed "ahead-reclaimed" "The last close of a file frees what a flush in several parts has mapped past its size.";
-    UnnamedForgotten "unnamed-forgotten" "Naming a file takes it off the list of orphans though a flush has mapped blocks past its size.";
     OrphanLeaked "orphan-leaked" "An open file that loses its last name is not put into the list of orphans.";
     DoubleAllocation "double-allocation" "Allocated blocks stay in the free-space trees.";
     OverwriteInPlace "overwrite-in-place" "Data with checksums is overwritten where it is, which the last commit still refers to.";

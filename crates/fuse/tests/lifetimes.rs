@@ -337,7 +337,8 @@ fn a_user_without_rights_mounts_by_the_helper() {
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("mounted")));
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
-    let ours = table.lines().find(|line| line.split(' ').nth(1) == point.to_str());
+    let escaped = point.to_str().unwrap().replace('\\', "\\134");
+    let ours = table.lines().find(|line| line.split(' ').nth(1) == Some(&*escaped));
     let (shown, more) = ("fuse.myriad rw,nosuid,nodev,relatime,user_id=65534,", ",max_read=1048576");
     assert!(ours.is_some_and(|line| line.contains(shown) && line.contains(more)), "{table}");
     // It is that user's alone; not even the super-user looks in.

@@ -73,7 +73,7 @@ fn names() {
         );
         fs::rename(at("link"), at("other")).unwrap();
         assert_eq!(fs::read(at("other")).unwrap(), b"other");
-        assert_eq!(rename("other", "x", RenameFlags::WHITEOUT), Err(Errno::INVAL));
+        assert_eq!(rename("other", "link", RenameFlags::WHITEOUT | RenameFlags::EXCHANGE), Err(Errno::INVAL));
         // A name that was missing is found once it is made.
         assert!(!at("late").exists());
         fs::write(at("late"), b"").unwrap();

@@ -14,7 +14,7 @@
 //! - what an owner reads of his files, now and then, and after each sync;
 //! - after each sync, and at moments between two of a thread's steps, what the volume would be after losing power there, with all that
 //!   was written since the last flush and without: the owner's files that have not changed since they were synced are there byte by
-//!   byte, so are the names in his directory, and the check is silent;
+//!   byte, so are the names in his directory; what his files gain when they grow then is zeros; and the check is silent;
 //! - the whole volume, closed and opened again.
 
 use crate::replay;
@@ -64,7 +64,7 @@ impl Shape {
         // The fewest frames that a cache has.
         setup.options.cache_size = 1 << 20;
         let threads = 2 + rng.index(3);
-        let one_in = *rng.pick(&[2, 4, 16, 64, 256]);
+        let one_in = *rng.pick(&[4, 32, 128, 256, 512, 1024]);
         Self { setup, threads, turns: Turns { seed: rng.next_u64(), one_in }, brief: rng.percent(60) }
     }
 }
@@ -143,6 +143,8 @@ struct Timed {
 fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
     let mut rng = Rng::new(seed ^ 0x5eed);
     let block = u64::from(shape.setup.block_size);
+    // Of some seeds, the steps are mostly those that make flushes of several parts, and what comes between these.
+    let is_dense = rng.percent(50);
     let mut steps = Vec::new();
     for thread in 0..shape.threads {
         for file in 0..FILES {
@@ -152,6 +154,16 @@ fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
             let file = rng.index(FILES);
             let end = BLOCKS_MAX * block;
             let what = match rng.below(100) {
+                kind if is_dense && kind < 60 => match kind % 10 {
+                    0 => Do::Make { file, named: rng.percent(50) },
+                    1..4 => Do::Write { file, offset: rng.below(end / 4), len: (end / 2) as usize },
+                    4..6 => Do::Sync,
+                    6 => Do::Link { file },
+                    _ => {
+                        let thread = (thread + 1 + rng.index(shape.threads - 1)) % shape.threads;
+                        Do::Visit { thread, file, reads: None }
+                    }
+                },
                 0..8 => Do::Make { file, named: rng.percent(60) },
                 8..26 => {
                     let offset = rng.below(end);
@@ -471,8 +483,34 @@ impl Worker<'_> {
     fn after(&self, device: Arc<OverlayDevice>) -> Result<(), String> {
         let fs = self.table.setup.open(device.clone()).map_err(text)?;
         self.compare_with(&fs, false)?;
+        self.grow(&fs)?;
         fs.close().map_err(text)?;
         check_silent(&device.into())
+    }
+
+    /// This thread's files grow: what they gain reads as zero, whatever a flush that was cut short had mapped there.
+    fn grow(&self, fs: &Fs) -> Result<(), String> {
+        let session = fs.session(Cred::root());
+        let most = (BLOCKS_MAX + 1) * u64::from(self.table.setup.block_size);
+        for path in self.files.iter().flatten().filter_map(|owned| owned.path.as_ref()) {
+            let told = |error: Error| format!("{path}: {error}");
+            let file = match session.open(path, OpenOptions::READ_WRITE) {
+                // Its name was not synced.
+                Err(Error::Refused(Errno::NOENT)) => continue,
+                file => file.map_err(told)?,
+            };
+            let size = file.stat().map_err(told)?.size;
+            file.truncate(most).map_err(told)?;
+            let mut gained = vec![0xee; (most - size) as usize];
+            file.read_at(&mut gained, size).map_err(told)?;
+            if let Some(at) = gained.iter().position(|&byte| byte != 0) {
+                return Err(format!(
+                    "{path}: grown from {size} bytes to {most}, byte {} is not zero",
+                    size + at as u64
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// What must be there of this thread's: `all`, or what was synced.

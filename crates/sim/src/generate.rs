@@ -216,8 +216,8 @@ impl Generator {
         let how = match self.rng.below(10) {
             0 => RenameHow::NoReplace,
             1 => RenameHow::Exchange,
-            2 if self.rng.percent(70) => RenameHow::Whiteout,
-            2 => RenameHow::NoReplaceWhiteout,
+            2 if self.profile.special && self.rng.percent(70) => RenameHow::Whiteout,
+            2 if self.profile.special => RenameHow::NoReplaceWhiteout,
             _ => RenameHow::Replace,
         };
         let source = self.path(model);

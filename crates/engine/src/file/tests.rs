@@ -4,7 +4,7 @@ use super::*;
 use crate::cache::flag;
 use crate::ops::Ops;
 use crate::session::Fs;
-use crate::types::{AllocateMode, Cred, MountOptions, OpenOptions};
+use crate::types::{AllocateMode, Cred, LinkRules, MountOptions, OpenOptions};
 use crate::volume::{Volume, testing};
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
@@ -346,6 +346,37 @@ fn a_second_cut_leaves_the_old_content_whole() {
     volume.commit_now().unwrap();
     let new = after_power_loss(&device, "file");
     assert!(new[..5000] == [2; 5000] && new[5000..] == [0; 4000]);
+}
+
+/// Between two parts of its flush a file without a name is given one. That took it off the list of orphans, and after power loss what
+/// the first part had mapped showed where the file grew.
+#[test]
+fn a_file_named_between_two_parts_of_its_flush() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let volume = testing::volume(device.clone());
+    volume.write_superblock(seam::STATE_IN_USE).unwrap();
+    let cred = Cred::root();
+    let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+    let root = crate::namei::root(&volume.look()).unwrap();
+    let file = ops.make_tmpfile(root, 0o600).unwrap();
+    for piece in 0..100 {
+        put(&volume, &file, &[2; 4096], 2 * piece * 4096);
+    }
+    let part = delalloc::flush_pages(&volume, &file, &mut file.data.write(), &delalloc::Enter::Direct);
+    assert!(matches!(part, Ok(delalloc::Flushed::Some)));
+    ops.link(file.node(), root, b"named", LinkRules { unnamed: true, ..LinkRules::default() }).unwrap();
+    volume.commit_now().unwrap();
+    let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+    let fs = Fs::open_device(Arc::new(device.clone_image()), None, options).unwrap();
+    let named = fs.session(Cred::root()).open("named", OpenOptions::READ_WRITE).unwrap();
+    assert_eq!(named.stat().unwrap().size, 0);
+    named.truncate(1 << 20).unwrap();
+    let mut bytes = vec![9; 1 << 20];
+    assert_eq!(named.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    assert!(bytes.iter().all(|&byte| byte == 0));
+    // Its last part leaves it on the list for no reason.
+    flush(&volume, &file).unwrap();
+    assert!(volume.orphans.numbers().is_empty());
 }
 
 /// Of a flush in several parts the first had mapped pages past the size, which comes with the last. Power was lost in

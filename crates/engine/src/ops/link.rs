@@ -54,9 +54,6 @@ impl Ops<'_> {
                 raw.name_hash = U64::new(name.hash);
                 raw.entry_position = U32::new(position);
                 volume.orphans.settle(ino, Reason::Nameless);
-                if planted(Bug::UnnamedForgotten) {
-                    volume.orphans.forget(ino);
-                }
             } else if raw.parent.get() == parent.0 && raw.name_hash.get() == name.hash {
                 // The name of its identity, which it had lost, is given to it again, elsewhere in the directory.
                 raw.entry_position = U32::new(position);
