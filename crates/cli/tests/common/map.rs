@@ -37,7 +37,6 @@ impl Map {
         }
     }
 
-    #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
     pub fn len(&self) -> usize {
         self.len
     }

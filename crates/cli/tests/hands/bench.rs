@@ -320,7 +320,7 @@ fn fill(image: &Path) {
     let session = fs.session(Cred { umask: 0, ..Cred::root() });
     let options = myriad_engine::OpenOptions { write: true, create: true, mode: 0o644, ..Default::default() };
     for size in [64 << 10, 4 << 10, 512] {
-        let Ok(file) = session.open(&format!("/fill{size}"), options.clone()) else { break };
+        let Ok(file) = session.open(&format!("/fill{size}"), options) else { break };
         let mut offset = 0;
         while let Ok(count @ 1..) = file.write_at(&vec![7; size], offset) {
             offset += count as u64;

@@ -485,22 +485,22 @@ impl Generator {
     fn file(&mut self) -> &'static str {
         match self.rng.below(100) {
             0..50 => self.favourite,
-            50..92 => *self.rng.pick(FILES),
-            92..95 => *self.rng.pick(LINKS),
-            95..97 => *self.rng.pick(DIRECTORIES),
-            _ => *self.rng.pick(ODD),
+            50..92 => self.rng.pick::<&str>(FILES),
+            92..95 => self.rng.pick::<&str>(LINKS),
+            95..97 => self.rng.pick::<&str>(DIRECTORIES),
+            _ => self.rng.pick::<&str>(ODD),
         }
     }
 
     fn path(&mut self) -> &'static str {
         match self.rng.below(100) {
             0..25 => self.favourite,
-            25..60 => *self.rng.pick(FILES),
-            60..78 => *self.rng.pick(DIRECTORIES),
-            78..86 => *self.rng.pick(LINKS),
-            86..90 => *self.rng.pick(VOLATILE),
-            90..91 => *self.rng.pick(&[LONGEST, TOO_LONG]),
-            _ => *self.rng.pick(ODD),
+            25..60 => self.rng.pick::<&str>(FILES),
+            60..78 => self.rng.pick::<&str>(DIRECTORIES),
+            78..86 => self.rng.pick::<&str>(LINKS),
+            86..90 => self.rng.pick::<&str>(VOLATILE),
+            90..91 => self.rng.pick::<&str>(&[LONGEST, TOO_LONG]),
+            _ => self.rng.pick::<&str>(ODD),
         }
     }
 
@@ -663,15 +663,18 @@ impl Generator {
             30..40 => Call::Link { from: self.path(), to: self.path(), follow: self.rng.percent(20) },
             40..46 => {
                 let target = *self.rng.pick(&["f", "../f", "d", "d/f", "no/such", "l", "sub", "f/"]);
-                Call::Symlink { target, path: if self.rng.percent(70) { *self.rng.pick(LINKS) } else { self.path() } }
+                Call::Symlink {
+                    target,
+                    path: if self.rng.percent(70) { self.rng.pick::<&str>(LINKS) } else { self.path() },
+                }
             }
             46..48 => Call::Readlink { path: self.path() },
             48..53 => {
-                let path = if self.rng.percent(80) { *self.rng.pick(DIRECTORIES) } else { self.path() };
+                let path = if self.rng.percent(80) { self.rng.pick::<&str>(DIRECTORIES) } else { self.path() };
                 Call::Rmdir { path }
             }
             53..60 => {
-                let path = if self.rng.percent(80) { *self.rng.pick(DIRECTORIES) } else { self.path() };
+                let path = if self.rng.percent(80) { self.rng.pick::<&str>(DIRECTORIES) } else { self.path() };
                 Call::Mkdir { path, mode }
             }
             60..65 => {
@@ -694,10 +697,12 @@ impl Generator {
                 Call::OpenUnnamed { slot, path, flags, mode }
             }
             79..84 => Call::LinkOpen { slot: self.slot(actor), path: self.path() },
-            84..87 => Call::List { path: if self.rng.percent(70) { *self.rng.pick(DIRECTORIES) } else { self.path() } },
+            84..87 => {
+                Call::List { path: if self.rng.percent(70) { self.rng.pick::<&str>(DIRECTORIES) } else { self.path() } }
+            }
             87..89 => Call::Open {
                 slot: 0,
-                path: if self.rng.percent(50) { "many" } else { *self.rng.pick(DIRECTORIES) },
+                path: if self.rng.percent(50) { "many" } else { self.rng.pick::<&str>(DIRECTORIES) },
                 flags: libc::O_RDONLY | libc::O_DIRECTORY,
                 mode: 0,
             },
@@ -753,14 +758,14 @@ impl Generator {
                 Call::FileTimes { slot, atime, mtime }
             }
             40..48 => {
-                let name = *self.rng.pick(ATTRIBUTES);
+                let name = self.rng.pick::<&str>(ATTRIBUTES);
                 let len = *self.rng.pick(&[0, 1, 20, 20, 100, 300]);
                 let how = *self.rng.pick(&[0, 0, 1, 2]);
                 Call::SetAttribute { path, name, len, how, tag: self.tag() as u8 }
             }
-            48..51 => Call::GetAttribute { path, name: *self.rng.pick(ATTRIBUTES) },
+            48..51 => Call::GetAttribute { path, name: self.rng.pick::<&str>(ATTRIBUTES) },
             51..53 => Call::ListAttributes { path },
-            53..56 => Call::RemoveAttribute { path, name: *self.rng.pick(ATTRIBUTES) },
+            53..56 => Call::RemoveAttribute { path, name: self.rng.pick::<&str>(ATTRIBUTES) },
             56..64 if self.profile.acls => {
                 let is_default = self.rng.percent(35);
                 if self.rng.percent(80) {

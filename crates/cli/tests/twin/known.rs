@@ -80,12 +80,9 @@ pub enum Then {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Because {
     /// Of FUSE: the kernel asks nothing, or tells too little.
-    OfTheKernel,
+    TheKernel,
     /// It is meant to be so.
-    OfChoice,
-    /// It is wrong, and to be mended.
-    #[allow(dead_code, reason = "no fault is known now")]
-    OfFault,
+    Choice,
 }
 
 /// A difference that is known.
@@ -97,7 +94,7 @@ pub struct Known {
     applies: fn(&Difference) -> bool,
 }
 
-use Because::{OfChoice, OfTheKernel};
+use Because::{Choice, TheKernel};
 use Then::{Ends, GoesOn, LeftOut};
 
 /// Every known difference. The first that applies counts.
@@ -105,14 +102,14 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "user 0 without capabilities, unchecked by the kernel",
         reason: "requests name users, not capabilities: where the kernel does not check, user 0 may do everything",
-        because: OfTheKernel,
+        because: TheKernel,
         then: LeftOut,
         applies: |d| d.is_unchecked_by_kernel() && d.lacks() != Lacks::Nothing,
     },
     Known {
         name: "attributes of the system by user 0 as somebody else",
         reason: "CAP_SYS_ADMIN stays with who takes on another fsuid, and the daemon cannot know of it",
-        because: OfTheKernel,
+        because: TheKernel,
         then: LeftOut,
         applies: |d| {
             d.has("nodefault_permissions")
@@ -124,14 +121,14 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "immutable and append-only files refused later",
         reason: "the kernel has no room for these flags in a FUSE inode, so its own refusals go first",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         applies: |d| d.is_refused_by_both() && (d.ours == "EPERM" || d.theirs == "EPERM"),
     },
     Known {
         name: "space asked for by user 0 without capabilities",
         reason: "no flag of FALLOCATE and COPY_FILE_RANGE says whether set-id bits stay: they stay for user 0 alone",
-        because: OfTheKernel,
+        because: TheKernel,
         then: LeftOut,
         applies: |d| {
             d.lacks() == Lacks::Everything && matches!(d.step.call, Call::Allocate { .. } | Call::CopyRange { .. })
@@ -140,14 +137,14 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "refusals in another order, checked by the daemon",
         reason: "the kernel walks all paths of a call before it asks the daemon, and finds names missing on the way",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         applies: |d| d.has("nodefault_permissions") && d.is_refused_by_both(),
     },
     Known {
         name: "chown to nobody",
         reason: "of chown(-1, -1) FUSE tells the server nothing, neither whose set-id bits go nor whom to refuse",
-        because: OfTheKernel,
+        because: TheKernel,
         then: LeftOut,
         applies: |d| {
             matches!(d.step.call, Call::Chown { uid: None, gid: None, .. } | Call::Fchown { uid: None, gid: None, .. })
@@ -156,7 +153,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "pipes, sockets and devices opened unchecked",
         reason: "without default_permissions the kernel opens them by itself and asks nobody",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         applies: |d| {
             let is_special = ["ENXIO", "opened Fifo", "opened CharacterDevice", "opened BlockDevice"];
@@ -169,7 +166,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "writes to a file made immutable, with writeback",
         reason: "the kernel takes what is written and sends it later, when the server can only refuse it",
-        because: OfTheKernel,
+        because: TheKernel,
         then: Ends,
         applies: |d| {
             d.has("writeback")
@@ -181,7 +178,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "access times of cached reads",
         reason: "the server does not see reads that the kernel answers from what it has",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         // One that was missed is made up for by the next.
         applies: |d| d.has("relatime") && d.what == What::Times && d.ours.starts_with("access"),
@@ -189,7 +186,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "flags' change time with writeback",
         reason: "with the writeback cache the kernel keeps change times of files itself, and an ioctl does not move them",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         applies: |d| {
             d.has("writeback")
@@ -201,7 +198,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "times of a truncation to the same size, with writeback",
         reason: "the kernel moves the times that it keeps if the size changes",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         applies: |d| {
             d.has("writeback")
@@ -216,7 +213,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "times of a refused change of space, with writeback",
         reason: "the kernel moves the times that it keeps before it asks the server, which then refuses",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         applies: |d| {
             d.has("writeback")
@@ -228,7 +225,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "flags that ext4 hands on",
         reason: "what is made in a directory with nodump or noatime has them as well there; here a flag is of what it was set on",
-        because: OfChoice,
+        because: Choice,
         then: GoesOn,
         applies: |d| {
             let handed_on = ["40", "80", "c0"].map(|flags| format!(" flags {flags}"));
@@ -238,21 +235,21 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "space without data",
         reason: "ext4 fills small preallocations beside data with zeros, which are data then",
-        because: OfChoice,
+        because: Choice,
         then: GoesOn,
         applies: |d| matches!(d.step.call, Call::Extents { .. }) && is_within(d.ours, d.theirs),
     },
     Known {
         name: "holes told as data",
         reason: "the server tells of holes only where no program can have stored anything that the kernel still has",
-        because: OfTheKernel,
+        because: TheKernel,
         then: GoesOn,
         applies: |d| matches!(d.step.call, Call::Extents { .. }) && is_within(d.theirs, d.ours),
     },
     Known {
         name: "the first immutable and append-only files of a volume opened for writing",
         reason: "the kernel opens by itself on volumes that had none when they were mounted; they are refused at the write",
-        because: OfChoice,
+        because: Choice,
         then: Ends,
         applies: |d| {
             !["open", "direct_io", "nodefault_permissions"].iter().any(|word| d.has(word))
@@ -265,7 +262,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "files made append-only while open for writing",
         reason: "ext4 looks at the flag when a file is opened; here bytes of such a file stay what they are in any case",
-        because: OfChoice,
+        because: Choice,
         then: Ends,
         applies: |d| {
             d.what == What::Answer
@@ -277,7 +274,7 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "change time of an ACL that was not there",
         reason: "removing nothing is a change of attributes here, as it is in other file systems",
-        because: OfChoice,
+        because: Choice,
         then: GoesOn,
         applies: |d| d.what == What::Times && d.ours == "change moved" && matches!(d.step.call, Call::RemoveAcl { .. }),
     },

@@ -83,7 +83,6 @@ const SETS: &[Set] = &[
         ext4: "noatime",
         profile: WITH_ACLS,
         is_quick: false,
-        ..EVERYBODY
     },
 ];
 

@@ -245,7 +245,12 @@ impl Worker {
             }
             Call::Fsync { slot, data_only } => {
                 let file = self.file(slot)?;
-                ok(if data_only { unix::fdatasync(file)? } else { unix::fsync(file)? })
+                if data_only {
+                    unix::fdatasync(file)?
+                } else {
+                    unix::fsync(file)?
+                }
+                ok(())
             }
             Call::Map { map, slot, len } => {
                 self.maps[map] = None;
