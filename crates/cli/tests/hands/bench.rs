@@ -47,6 +47,8 @@ pub struct Ran {
 
 pub struct Bench {
     folder: TempDir,
+    /// A copy of the program, in a folder of its own: the checkout may lie where other users may not go.
+    program: TempDir,
     pristine: Tree,
     /// The trees of the volumes, by the names of their images.
     volumes: BTreeMap<PathBuf, BTreeMap<Vec<u8>, Vec<u8>>>,
@@ -99,8 +101,11 @@ impl Bench {
         let (used, read) = (holder("used.img", Access::ReadWrite), holder("read.img", Access::ReadOnly));
         used.lock_exclusive().unwrap();
         read.lock_shared().unwrap();
+        let program = tempfile::tempdir().expect("a directory for the program");
+        fs::set_permissions(program.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(PROGRAM, program.path().join("myriad")).expect("copy the program");
         let mut bench =
-            Self { folder, pristine: Tree::new(), volumes: BTreeMap::new(), _holders: vec![used, read], user };
+            Self { folder, program, pristine: Tree::new(), volumes: BTreeMap::new(), _holders: vec![used, read], user };
         if let Some(user) = user {
             bench.give_to(user);
         }
@@ -222,7 +227,7 @@ impl Bench {
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         writer.write_all(PIPED).expect("it fits");
         drop(writer);
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(self.program.path().join("myriad"));
         command.args(arguments).current_dir(self.folder.path()).env("TZ", "UTC");
         command.env("MYRIAD_RUNTIME_DIR", self.path("run"));
         command.stdin(reader).stdout(Stdio::piped()).stderr(Stdio::piped());
