@@ -1,6 +1,7 @@
 //! Runs the program in a directory of its own, and says what it did.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+pub mod child;
 pub mod host;
 pub mod map;
 pub mod mount;

@@ -12,16 +12,17 @@ mod shared;
 mod watch;
 mod worker;
 
+use common::child;
 use common::mount::MountPlace;
 use contested::{LOCKS, MOVED, NAMES, REPLACED, SIDES, counter_name, lock_name, whole};
 use myriad_sim::rng::{Rng, number};
 use shared::{BLOCKS_END, COUNTER, FILE};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use watch::Watch;
 use worker::{MARK, Outcome, THREADS, Tally};
@@ -241,21 +242,9 @@ struct Program {
 
 impl Program {
     fn start(index: usize, directory: &Path) -> Result<Self, String> {
-        let this = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut command = Command::new(this);
-        command.args(["child_works", "--exact", "--nocapture"]);
-        command.env(CHILD_INDEX, index.to_string()).env(CHILD_DIRECTORY, directory);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.map_err(|error| format!("starting a program: {error}"))?;
-        let (orders, said) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let (answer, answers) = channel();
-        std::thread::spawn(move || {
-            // The test harness may have begun the line, and has lines of its own.
-            let lines = BufReader::new(said).lines().map_while(Result::ok);
-            let marked = lines.filter_map(|line| line.split_once(MARK).map(|(_, said)| said.to_owned()));
-            // Whoever is gone needs no answers.
-            let _ = { marked }.try_for_each(|said| answer.send(said));
-        });
+        let (child, orders, answers) = child::start(MARK, |command| {
+            command.env(CHILD_INDEX, index.to_string()).env(CHILD_DIRECTORY, directory);
+        })?;
         Ok(Self { child, orders, answers })
     }
 

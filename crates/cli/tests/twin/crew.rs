@@ -2,11 +2,12 @@
 
 use crate::CHILD_INDEX;
 use crate::calls::{ACTORS, Profile};
+use crate::common::child;
 use crate::worker::MARK;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 /// A call that takes so long has stopped.
@@ -21,20 +22,9 @@ pub struct Process {
 
 impl Process {
     pub fn start(actor: usize) -> Result<Self, String> {
-        let this = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut command = Command::new(this);
-        command.args(["child_works", "--exact", "--nocapture"]).env(CHILD_INDEX, actor.to_string());
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.map_err(|error| format!("starting a process: {error}"))?;
-        let (orders, said) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let (answer, answers) = channel();
-        std::thread::spawn(move || {
-            // The test harness may have begun the line, and has lines of its own.
-            let lines = BufReader::new(said).lines().map_while(Result::ok);
-            let marked = lines.filter_map(|line| line.split_once(MARK).map(|(_, said)| said.to_owned()));
-            // Whoever is gone needs no answers.
-            let _ = { marked }.try_for_each(|said| answer.send(said));
-        });
+        let (child, orders, answers) = child::start(MARK, |command| {
+            command.env(CHILD_INDEX, actor.to_string());
+        })?;
         Ok(Self { child, orders, answers })
     }
 
