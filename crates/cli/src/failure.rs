@@ -113,6 +113,10 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             format!("device {op} at byte {offset}: {}", host_error(source)),
             "the device is failing or full: see the host's log, and copy the image while it can be read",
         ),
+        Error::HostFull(source) => (
+            format!("the file system of the host that holds the image has no room: {}", host_error(source)),
+            "make room there and try again; what was synced is safe",
+        ),
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
         Error::Unchecked => (
             "not closed cleanly by a writer without a log (order=none), or by a repair: it may not be sound".into(),

@@ -44,6 +44,17 @@ impl From<OpenError> for io::Error {
     }
 }
 
+/// Whether a request failed because the host has no room for it: its file system or thin pool is full, or a quota is reached.
+/// What had been written before is still there, and the same write may succeed once there is room.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The error of a flush: what the host had taken and then found no room for is lost, so it is none that [`is_full`] knows.
+pub(crate) fn of_flush(error: io::Error) -> io::Error {
+    if is_full(&error) { io::Error::other(format!("at a flush, after it had taken the data: {error}")) } else { error }
+}
+
 /// The volume is open elsewhere in a way that excludes what was asked for.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub struct InUse {

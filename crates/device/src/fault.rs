@@ -4,6 +4,7 @@ use std::io;
 
 use parking_lot::Mutex;
 
+use crate::error::of_flush;
 use crate::{BlockDevice, DeviceCounters, ReadRequest, WriteRequest};
 
 /// What disks write as one: a short or corrupted request is so by whole sectors.
@@ -258,7 +259,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.refuse(FaultOp::Flush).unwrap_or_else(|| self.inner.flush())
+        self.refuse(FaultOp::Flush).map_or_else(|| self.inner.flush(), |refused| refused.map_err(of_flush))
     }
 
     fn write_durable(&self, offset: u64, buf: &[u8]) -> io::Result<()> {

@@ -30,7 +30,7 @@ use rustix::fs::{FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::batch::{self, Target, Transfer};
-use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range};
+use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range, of_flush};
 use crate::lock::{LockKind, LockRange, find_mount, set_lock};
 use crate::pool::Pool;
 use crate::uring::Rings;
@@ -161,6 +161,18 @@ impl FileDevice {
     /// Errors: `InUse`, `Unsuitable` as for [`FileDevice::open_with`], `AlreadyExists` as an `Io`; the host's own.
     pub fn create(path: impl AsRef<Path>, size: u64, options: &FileOptions) -> Result<Self, OpenError> {
         Self::claim(path, size, options)?.empty()
+    }
+
+    /// Has the host give all of its room to a device in a regular file now, so that no write meets a full host later. What the
+    /// file holds stays. Errors: `Unsuitable` for a block device, which has its room; the host's own, among them that it has too
+    /// little room, or cannot do this.
+    pub fn preallocate(&self) -> Result<(), OpenError> {
+        if self.is_block_device {
+            return Err(OpenError::unsuitable(&self.path, "a block device has all of its room already"));
+        }
+        let (file, start) = (&self.target.file, self.target.start);
+        rustix::fs::fallocate(file, FallocateFlags::empty(), start, self.size)
+            .map_err(|error| OpenError::io(&self.path, "preallocate", error))
     }
 
     /// The first half of [`FileDevice::create`]: all that can be refused is, and nothing is lost yet.
@@ -431,7 +443,7 @@ impl BlockDevice for FileDevice {
         let returned = self.returned.load(Ordering::Acquire);
         if let Err(error) = rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.target.file)) {
             *failed = true;
-            return Err(error.into());
+            return Err(of_flush(error.into()));
         }
         self.flushed.store(returned, Ordering::Release);
         self.counters.flush();

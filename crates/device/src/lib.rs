@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub use block_set::BlockSet;
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, BufferPool};
 pub use crash::{CrashImages, PrefixCursor, Torn, TornSide};
-pub use error::{ForkedChild, Holder, InUse, OpenError, RangeError};
+pub use error::{ForkedChild, Holder, InUse, OpenError, RangeError, is_full};
 pub use fault::{FAULT_PANIC, FaultDevice, FaultKind, FaultOp, FaultSpan};
 pub use file::{Access, Claim, DirectIo, FileDevice, FileOptions, IoBackend};
 pub use lock::{WriteLock, holder, write_locks};
@@ -89,7 +89,7 @@ pub trait BlockDevice: Send + Sync {
         Ok(())
     }
     /// Makes every write that has returned durable. A failed flush must not be retried: the host may have dropped
-    /// what it could not write.
+    /// what it could not write. Nor is its error ever one that [`is_full`] knows.
     fn flush(&self) -> io::Result<()>;
     /// Writes and makes durable this write and all writes that returned before it (write, then flush, unless the
     /// device can do better).

@@ -30,6 +30,10 @@ pub enum Error {
     /// The device failed a request.
     #[error("device {op} at byte {offset}: {source}")]
     Io { op: &'static str, offset: u64, source: io::Error },
+    /// The host has no room for what is to be written: its file system, or a quota there, is full. The volume goes on, with
+    /// everything that was done to it in memory; what failed can be tried again once there is room.
+    #[error("the host's file system has no room for the image: {0}; make room there, and what failed can be tried again")]
+    HostFull(io::Error),
     /// The volume holds something no correct engine writes.
     #[error("{0}; run myriad fsck")]
     Corrupt(#[from] Corrupt),
@@ -76,6 +80,7 @@ impl Error {
         match self {
             Self::Refused(errno) => *errno,
             Self::Io { .. } | Self::Damaged(_) | Self::Shutdown => Errno::IO,
+            Self::HostFull(_) => Errno::NOSPC,
             Self::Corrupt(_) | Self::Unchecked => Errno::UCLEAN,
             Self::Incompatible(_) | Self::Foreign | Self::Truncated { .. } => Errno::INVAL,
             Self::Option { .. } => Errno::INVAL,

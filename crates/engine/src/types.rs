@@ -327,6 +327,9 @@ pub struct StatFs {
     pub blocks: u64,
     /// Not allocated and not reserved by delayed allocation.
     pub free_blocks: u64,
+    /// Of these, what one file can be given (`Session::allocate`, data to write): without the blocks held back for removals and for
+    /// what the engine writes itself, and a thousandth for the nodes of the file's map.
+    pub available_blocks: u64,
     /// Inodes in use.
     pub inodes_used: u64,
     /// Inodes that free space has room for.
@@ -458,6 +461,8 @@ pub struct MkfsOptions {
     pub log_device: Option<std::path::PathBuf>,
     /// Checksums of file data, verified whenever it is read from the device. What overwrites goes to new blocks.
     pub data_checksums: bool,
+    /// Have the host give all of its room to the image file at once, so that the volume never meets a full host.
+    pub preallocate: bool,
     /// Up to 63 bytes.
     pub label: String,
     /// Order that a mount uses unless told otherwise.
@@ -481,6 +486,7 @@ impl Default for MkfsOptions {
             log_size: None,
             log_device: None,
             data_checksums: false,
+            preallocate: false,
             label: String::new(),
             order: Order::Log,
             seed: None,

@@ -141,6 +141,9 @@ struct End {
 /// How long a request that was under way may keep the volume open when the kernel says that none will follow.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
+/// How long closing waits for room on the host before it gives up what was not synced.
+const HOST_FULL_WAIT: Duration = Duration::from_secs(30);
+
 impl Shared {
     /// Closes the volume, or says what came of closing it before. `tell`: others may have the image from then on.
     fn close(&self, tell: bool) -> Result<(), Error> {
@@ -148,7 +151,7 @@ impl Shared {
         let closed = end.closed.take().unwrap_or_else(|| {
             self.service.end_notices();
             self.service.release_all();
-            self.service.fs().clone().close()
+            self.close_with_room()
         });
         if tell
             && closed.is_ok()
@@ -157,6 +160,19 @@ impl Shared {
             on_closed();
         }
         closed
+    }
+
+    /// Closes the volume. If the host has no room for what is not durable yet, waits a little for somebody to make some.
+    fn close_with_room(&self) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            match self.service.fs().clone().close() {
+                Err(Error::HostFull(_)) if start.elapsed() < HOST_FULL_WAIT => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                closed => return closed,
+            }
+        }
     }
 
     /// The kernel has unmounted the file system and waits, and umount(2) with it. The answer is passed over there, so what went

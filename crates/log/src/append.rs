@@ -4,7 +4,7 @@ use crate::anchor::Anchor;
 use crate::checkpoint::{Checkpoint, Link, Sealed};
 use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
 use crate::recover::{Reach, Recovered, Scan};
-use myriad_device::WriteRequest;
+use myriad_device::{WriteRequest, is_full};
 use myriad_format::Lsn;
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
 use std::collections::VecDeque;
@@ -316,25 +316,27 @@ impl Log {
         assert!(self.starts.front() == Some(&anchor.tail), "the tail is a committed checkpoint");
     }
 
-    /// Writes the pieces that are not empty, all in flight together; an error poisons the log.
+    /// Writes the pieces that are not empty, all in flight together. An error poisons the log, unless the host had no room for
+    /// a write: what else arrived is part of a checkpoint that does not count yet, and the next attempt writes the same again.
     fn write(&self, pieces: &[(u64, &[u8])], durable: bool) -> Result<(), LogError> {
         let device = &self.place.device;
         let pieces: Vec<_> = pieces.iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
         let Some(&&(offset, first)) = pieces.first() else { return Ok(()) };
-        let result: io::Result<()> = if pieces.len() > 1 {
+        let failed = |source| {
+            self.poisoned.store(true, Ordering::Relaxed);
+            LogError::Io { op: "write", offset, source }
+        };
+        let written: io::Result<()> = if pieces.len() > 1 {
             let parts: Vec<[&[u8]; 1]> = pieces.iter().map(|(_, bytes)| [*bytes]).collect();
             let requests: Vec<_> =
                 pieces.iter().zip(&parts).map(|((offset, _), parts)| WriteRequest { offset: *offset, parts }).collect();
-            let written = device.write_many(&requests);
-            written.and_then(|()| if durable { device.flush() } else { Ok(()) })
+            device.write_many(&requests)
         } else if durable {
             device.write_durable(offset, first)
         } else {
             device.write(offset, first)
         };
-        result.map_err(|source| {
-            self.poisoned.store(true, Ordering::Relaxed);
-            LogError::Io { op: "write", offset, source }
-        })
+        written.map_err(|source| if is_full(&source) { LogError::HostFull { offset, source } } else { failed(source) })?;
+        if pieces.len() > 1 && durable { device.flush().map_err(failed) } else { Ok(()) }
     }
 }

@@ -37,6 +37,9 @@ pub enum LogError {
     /// The checkpoint does not fit: move the tail (and [`crate::Log::write_anchor`]), or make it smaller.
     #[error("log full: the checkpoint needs {needed} bytes, {room} are free")]
     Full { needed: u64, room: u64 },
+    /// The host has no room for a write. Nothing is lost: the same checkpoint may be written again.
+    #[error("log: no room on the host for a write at byte {offset}: {source}")]
+    HostFull { offset: u64, source: io::Error },
     /// An earlier write or flush failed: what the disk holds is unknown until the next open.
     #[error("log: an earlier write failed; nothing more is written")]
     Poisoned,

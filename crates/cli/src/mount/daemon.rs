@@ -49,6 +49,20 @@ fn tell_damage(fs: &Fs, name: String, log: Arc<Log>) {
     });
 }
 
+/// Has it told when the host has no room for the image, and when it has again.
+fn tell_host_full(fs: &Fs, name: String, log: Arc<Log>) {
+    fs.on_host_full(move |is_full| {
+        if is_full {
+            log.error(&format!(
+                "{name}: the file system of the host that holds the image has no room; nothing becomes durable until there is: \
+                 changes are kept in memory, and refused when that is full"
+            ));
+        } else {
+            log.info(&format!("{name}: the host has room for the image again; nothing was lost"));
+        }
+    });
+}
+
 /// Mounts the volume and serves it until it is unmounted.
 pub fn run(job: Job) -> Result<()> {
     let Job { image, mount_point, mut settings, is_detached, least } = job;
@@ -70,6 +84,7 @@ pub fn run(job: Job) -> Result<()> {
     let fs = Fs::open_device(shared(&device), log_device.as_ref().map(shared), settings.engine.clone());
     let fs = fs.at(image_name(&image))?;
     tell_damage(&fs, image_name(&image), Arc::clone(&log));
+    tell_host_full(&fs, image_name(&image), Arc::clone(&log));
     let info = fs.info();
     settings.fuse.read_only = info.read_only;
     if settings.debug {

@@ -167,7 +167,7 @@ impl Target for VolumeTarget {
 
     fn room(&self) -> Option<u64> {
         let statfs = self.session.fs().statfs().ok()?;
-        Some(statfs.free_blocks * u64::from(statfs.block_size))
+        Some(statfs.available_blocks * u64::from(statfs.block_size))
     }
 
     fn lost(&self) -> Lost {

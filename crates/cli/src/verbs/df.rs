@@ -82,7 +82,7 @@ impl Df {
         let (total, used, free) = if self.inodes {
             (statfs.inodes_used + statfs.inodes_free, statfs.inodes_used, statfs.inodes_free)
         } else {
-            (statfs.blocks * unit, (statfs.blocks - statfs.free_blocks) * unit, statfs.free_blocks * unit)
+            (statfs.blocks * unit, (statfs.blocks - statfs.free_blocks) * unit, statfs.available_blocks * unit)
         };
         let show = |number: u64| match (self.human_readable, self.inodes) {
             (true, _) => size::human(number),
@@ -102,7 +102,7 @@ pub fn put_statfs(object: &mut Map<String, Value>, statfs: &StatFs) {
         ("block_size", unit),
         ("size", statfs.blocks * unit),
         ("used", (statfs.blocks - statfs.free_blocks) * unit),
-        ("available", statfs.free_blocks * unit),
+        ("available", statfs.available_blocks * unit),
         ("inodes_used", statfs.inodes_used),
         ("inodes_free", statfs.inodes_free),
         ("directories", statfs.directories),
@@ -118,7 +118,8 @@ fn get_statfs(object: &Value) -> StatFs {
     StatFs {
         block_size: u32::try_from(unit).unwrap_or(u32::MAX),
         blocks: number("size") / unit,
-        free_blocks: number("available") / unit,
+        free_blocks: (number("size") - number("used").min(number("size"))) / unit,
+        available_blocks: number("available") / unit,
         inodes_used: number("inodes_used"),
         inodes_free: number("inodes_free"),
         directories: number("directories"),

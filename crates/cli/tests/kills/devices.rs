@@ -3,6 +3,7 @@
 
 use crate::common::host::{Loop, command};
 use crate::common::mount::{MountPlace, wait_until};
+use crate::common::{PROGRAM, answer};
 use crate::ledger::{Ledger, Promise, hash};
 use crate::programs::Random;
 use crate::{Series, Total, able_programs, number};
@@ -56,13 +57,13 @@ fn fill(top: &Path, ledger: &Ledger) -> io::Error {
     panic!("80 MB fit into a file system of 24");
 }
 
-/// The volume `image` is mounted, and what it lies on becomes full.
+/// The volume `image` is mounted, and the device that it lies on fails: its own host is full.
 fn filled(place: &MountPlace, host: &Host, image: &str) {
     let ledger = Ledger::default();
     let top = place.path("mnt");
     place.line(&format!("mount {image} mnt")).ok();
     let error = fill(&top, &ledger);
-    // The volume itself has room: this is the host's device failing.
+    // The volume itself has room: this is its device failing.
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
     let (broken, promises) = ledger.check(&top);
     assert_eq!((broken, promises > 10), (vec![], true), "reads go on");
@@ -80,12 +81,60 @@ fn filled(place: &MountPlace, host: &Host, image: &str) {
     place.line(&format!("fsck -n {image}")).expect(0, &["sound"]);
 }
 
+/// A host without room is told of by ENOSPC and in the daemon's log, and costs nothing: the mount goes on, and so do programs
+/// once there is room.
 #[test]
 fn a_sparse_image_whose_host_is_full() {
     let Some(place) = MountPlace::with_volume(64 << 20) else { return };
     let Some(host) = Host::new(place.path("host")) else { return };
     place.line("mkfs --quiet --size 128M host/vol.img").ok();
-    filled(&place, &host, "host/vol.img");
+    place.line(&format!("mount -o logfile={} host/vol.img mnt", place.path("daemon.log").display())).ok();
+    let ledger = Ledger::default();
+    let top = place.path("mnt");
+    let no_room = Some(rustix::io::Errno::NOSPC.raw_os_error());
+    let error = fill(&top, &ledger);
+    assert_eq!(error.raw_os_error(), no_room, "{error}");
+    let (broken, promises) = ledger.check(&top);
+    assert_eq!((broken, promises > 10), (vec![], true), "reads go on");
+    let log = || fs::read_to_string(place.path("daemon.log")).unwrap();
+    assert_eq!(log().matches("host/vol.img: the file system of the host that holds the image has no room").count(), 1);
+    // What is not synced is taken as long as there is memory for it; syncing it is refused, as often as it is tried.
+    fs::write(top.join("later"), b"kept in memory").expect("it is taken");
+    for _ in 0..2 {
+        let refused = File::open(top.join("later")).and_then(|file| file.sync_all()).expect_err("there is no room");
+        assert_eq!(refused.raw_os_error(), no_room, "{refused}");
+    }
+    host.enlarge();
+    File::open(top.join("later")).and_then(|file| file.sync_all()).expect("there is room");
+    ledger.put(Path::new("later"), Promise::File(vec![hash(b"kept in memory")]));
+    assert!(log().contains("the host has room for the image again"));
+    let (broken, _) = ledger.check(&top);
+    assert_eq!(broken, [""; 0]);
+    place.umount();
+    place.line("fsck -n host/vol.img").expect(0, &["sound"]);
+    place.line("mount host/vol.img mnt").ok();
+    assert_eq!(ledger.check(&top).0, [""; 0]);
+}
+
+/// Who unmounts on a full host waits while somebody makes room, and has lost nothing then.
+#[test]
+fn an_umount_while_the_host_is_full() {
+    let Some(place) = MountPlace::with_volume(64 << 20) else { return };
+    let Some(host) = Host::new(place.path("host")) else { return };
+    place.line("mkfs --quiet --size 128M host/vol.img").ok();
+    place.line("mount host/vol.img mnt").ok();
+    let ledger = Ledger::default();
+    let top = place.path("mnt");
+    fill(&top, &ledger);
+    fs::write(top.join("later"), b"kept in memory").expect("it is taken");
+    let umount = place.command(PROGRAM, &["umount", "mnt"]).spawn().expect("start");
+    wait_until("it is out of sight", || place.mount_line("mnt").is_none());
+    host.enlarge();
+    answer(umount).ok();
+    place.line("fsck -n host/vol.img").expect(0, &["sound"]);
+    place.line("mount host/vol.img mnt").ok();
+    assert_eq!(fs::read(top.join("later")).expect("nothing is lost"), b"kept in memory");
+    assert_eq!(ledger.check(&top).0, [""; 0]);
 }
 
 #[test]

@@ -78,7 +78,14 @@ pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Res
         let look = volume.look();
         let raw = inode::read_node(&look, file.node())?;
         data.size = raw.size.get();
+        data.has_rest = volume.orphans.has(file.ino, Reason::Cut);
         data.loaded = true;
+    }
+    if data.has_rest {
+        // What it grows by must read as zeros.
+        let end = data.size.div_ceil(volume.cache.block_size() as u64);
+        super::resize::free_rest(volume, file, FileBlock(end))?;
+        data.has_rest = false;
     }
     Ok(())
 }

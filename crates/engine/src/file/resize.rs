@@ -4,7 +4,7 @@ use super::delalloc::{self, drop_page_range, load, page, set_ahead};
 use super::{FileData, OpenFile, SIZE_MAX, range_end};
 use crate::counters::Count;
 use crate::dir::BlockSource;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::locks::RwLockWriteGuard;
@@ -95,7 +95,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         set_ahead(volume, file, data, true);
         return Ok(());
     }
-    let mut left = transact(volume, 0, |txn| {
+    let left = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(file.ino);
         let mut raw = inode::read_node(&txn.look, file.node())?;
         // The inode's size falls with its extents; dirty pages below it follow at the flush.
@@ -120,6 +120,20 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     drop_page_range(volume, data, first_gone..u64::MAX);
     data.size = size;
     set_ahead(volume, file, data, true);
+    match left.map_or(Ok(()), |from| free_rest(volume, file, from)) {
+        Err(Error::HostFull(_)) => {
+            // The file has its size. What lies past it goes before the file grows again, or when nobody has it open.
+            data.has_rest = true;
+            Ok(())
+        }
+        // The file may grow before the next opening does the rest.
+        result => result.inspect_err(|error| volume.shut_down(error)),
+    }
+}
+
+/// Frees what a truncation has left at and behind `from`, in as many transactions as it takes.
+pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock) -> Result<()> {
+    let mut left = Some(from);
     while let Some(from) = left {
         left = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
@@ -130,9 +144,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
                 volume.orphans.settle(file.ino, Reason::Cut);
             }
             Ok(left)
-        })
-        // Half of it is done, and the file may grow before the next opening does the rest.
-        .inspect_err(|error| volume.shut_down(error))?;
+        })?;
     }
     Ok(())
 }

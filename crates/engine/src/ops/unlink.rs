@@ -206,7 +206,7 @@ pub(crate) fn free_range(
 ///
 /// A file that has a name is on the list because a truncation or a flush of it takes several transactions. Whoever does that ends it;
 /// what a flush has mapped past the size is data that a sync may have answered for. So of such a file something is freed only if an
-/// earlier opening of the volume has left it.
+/// earlier opening of the volume has left it, or a truncation that is not under way: nobody has the file open.
 pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
     let ino = Ino(node.ino);
     let mut gone = None;
@@ -225,7 +225,8 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 return Ok(true);
             }
             if raw.nlink.get() > 0 {
-                let is_left = volume.orphans.has(ino, Reason::Found) && !volume.orphans.has(ino, Reason::Ahead);
+                let has = |reason| volume.orphans.has(ino, reason);
+                let is_left = (has(Reason::Found) || has(Reason::Cut)) && !has(Reason::Ahead);
                 if !is_left && !planted(Bug::AheadReclaimed) {
                     return Ok(true);
                 }
@@ -237,6 +238,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 inode::write(txn, ino, &raw)?;
                 if done {
                     volume.orphans.settle(ino, Reason::Found);
+                    volume.orphans.settle(ino, Reason::Cut);
                 }
                 return Ok(done);
             }

@@ -12,6 +12,12 @@
 //!
 //! Order `none` writes every changed block home and flushes; nothing is promised about a crash in between.
 //!
+//! The host may have no room for one of these writes (`Error::HostFull`). Before the commit record that costs nothing: the epoch
+//! stays closed ([`Pending`]), the volume goes on in memory, and whoever wants the next checkpoint first writes this one again,
+//! all of it. Each of its writes may be repeated: data lies in frames that stay until they are written, fresh blocks and the
+//! checkpoint's body in copies. Blocks on their way home stay on the list of those that are away. Any other error of a
+//! write, and every error of a flush, shuts the volume down.
+//!
 //! One checkpoint at a time: the checkpointer's lock is held throughout. Whoever wants a sync and finds it held waits,
 //! and then usually finds its epoch durable: that is group commit.
 
@@ -26,7 +32,7 @@ use crate::volume::{Volume, WRITE_MAX};
 use myriad_device::{AlignedBuf, WriteRequest};
 use myriad_format::log::PendingFree;
 use myriad_format::{FsBlock, Lsn, header};
-use myriad_log::{Checkpoint, Log, LogPlace};
+use myriad_log::{Checkpoint, Log, LogPlace, Sealed};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -51,6 +57,8 @@ pub(crate) struct Checkpointer {
     pub durable: u64,
     /// Log position that blocks forgotten in the epoch being committed still need.
     needed_lsn: u64,
+    /// A closed epoch that is not durable.
+    pending: Option<Pending>,
     /// The volume is closed: there are no further checkpoints.
     is_closed: bool,
     /// A committed state that somebody reads, and how many there were.
@@ -119,6 +127,21 @@ struct ClosedEpoch {
     ordered: Vec<(u64, u32)>,
 }
 
+/// A closed epoch on its way to the device. It stays when the host has no room for a write of it, and is written again.
+struct Pending {
+    number: u64,
+    freed: Freed,
+    /// File data: block and frame, sorted.
+    ordered: Vec<(u64, u32)>,
+    /// Order `none`: changed blocks and their frames, sorted.
+    home: Vec<(u64, u32)>,
+    /// Order `log`: the checkpoint, once it has its place in the log, and the length of its body.
+    sealed: Option<Sealed>,
+    body_len: u64,
+    /// Order `log`: what was written before the commit record needs a flush of its own.
+    has_unflushed: bool,
+}
+
 /// Ends the open epoch behind the closed gate, and begins the next one.
 /// Freed extents that are `waiting` for the trees, and those of this epoch, count in the next one as long as they wait: each
 /// checkpoint names them, and whoever frees faster than they are put into the trees is held up.
@@ -139,7 +162,12 @@ fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waiting: usize) -
         number: epoch.number.fetch_add(1, Ordering::Release),
         dirty: epoch.take_dirty(),
         freed: std::mem::take(&mut *epoch.freed.lock()),
-        ordered: std::mem::take(&mut *epoch.ordered.lock()),
+        ordered: {
+            let mut ordered = std::mem::take(&mut *epoch.ordered.lock());
+            ordered.sort_unstable();
+            ordered.dedup();
+            ordered
+        },
     })
 }
 
@@ -233,6 +261,17 @@ fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Result<()> {
     volume.write_requests(&requests)
 }
 
+/// Whatever ends in the middle of what the checkpointer does shuts the volume down, unless the host had no room: that leaves
+/// everything as it was, to be done again.
+fn judged<T>(volume: &Volume, result: Result<T>) -> Result<T> {
+    match &result {
+        Ok(_) => volume.note_host_full(false),
+        Err(Error::HostFull(_)) => volume.note_host_full(true),
+        Err(error) => volume.shut_down(error),
+    }
+    result
+}
+
 impl Checkpointer {
     pub fn new(log: Option<Log>, pending: Vec<(FsBlock, u32)>, block_size: usize) -> Self {
         Self {
@@ -246,6 +285,7 @@ impl Checkpointer {
             released: pending,
             durable: 1,
             needed_lsn: u64::MAX,
+            pending: None,
             is_closed: false,
             held: None,
             moments: 0,
@@ -284,10 +324,7 @@ impl Checkpointer {
     pub fn release_now(&mut self, volume: &Volume) -> Result<()> {
         self.check_running(volume)?;
         let result = volume.unbroken(|| self.release(volume));
-        if let Err(error) = &result {
-            volume.shut_down(error);
-        }
-        result
+        judged(volume, result)
     }
 
     /// Writes home what can be, so that it can be evicted.
@@ -298,11 +335,14 @@ impl Checkpointer {
             return Ok(());
         }
         self.away.append(&mut volume.cache.take_recovered());
-        let result = volume.unbroken(|| self.write_home(volume, u64::MAX));
-        if let Err(error) = &result {
-            volume.shut_down(error);
-        }
-        result
+        let result = volume.unbroken(|| {
+            if self.pending.is_some() {
+                // The log does not have its changes.
+                self.finish(volume)?;
+            }
+            self.write_home(volume, u64::MAX)
+        });
+        judged(volume, result)
     }
 
     /// Whether some logged change is not home yet, or blocks wait for the trees.
@@ -315,25 +355,35 @@ impl Checkpointer {
     }
 
     /// Ends the making of checkpoints, having settled the volume, to which nobody makes changes any more. False if it
-    /// would not settle.
+    /// would not settle. If the host has no room, nothing has ended, and it can be tried again.
     pub fn close(&mut self, volume: &Volume) -> Result<bool> {
         let settled = self.settle(volume);
-        self.is_closed = true;
+        self.is_closed = !matches!(settled, Err(Error::HostFull(_)));
         settled
     }
 
     /// Makes everything changed so far durable.
     pub fn run(&mut self, volume: &Volume) -> Result<()> {
         self.check_running(volume)?;
-        let result = volume.unbroken(|| match volume.order {
-            Order::Log => self.run_log(volume),
-            Order::None => self.run_none(volume),
+        let result = volume.unbroken(|| {
+            if self.pending.is_some() {
+                self.finish(volume)?;
+            }
+            match volume.order {
+                Order::Log => self.run_log(volume),
+                Order::None => self.run_none(volume),
+            }
         });
-        if let Err(error) = &result {
-            volume.shut_down(error);
-        }
         volume.files.forget_cut(volume.epoch.current());
-        result
+        judged(volume, result)
+    }
+
+    /// Writes the closed epoch.
+    fn finish(&mut self, volume: &Volume) -> Result<()> {
+        match volume.order {
+            Order::Log => self.finish_log(volume),
+            Order::None => self.finish_none(volume),
+        }
     }
 
     /// Makes everything durable and brings everything home, so that the log is empty and the trees know all free space.
@@ -341,10 +391,7 @@ impl Checkpointer {
     pub fn settle(&mut self, volume: &Volume) -> Result<bool> {
         self.check_running(volume)?;
         let result = volume.unbroken(|| self.settle_running(volume));
-        if let Err(error) = &result {
-            volume.shut_down(error);
-        }
-        result
+        judged(volume, result)
     }
 
     fn settle_running(&mut self, volume: &Volume) -> Result<bool> {
@@ -394,6 +441,8 @@ impl Checkpointer {
         self.capture(volume, &dirty);
         volume.epoch.away_blocks.store(self.away.len() as u64, Ordering::Relaxed);
         drop(closed);
+        volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
+        volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.blocks.len() as u64);
         self.needed_lsn = freed.needed_lsn;
         join_neighbours(&mut freed.limbo);
         for &block in &freed.revokes {
@@ -404,30 +453,25 @@ impl Checkpointer {
             self.builder.pending(start, length);
         }
 
-        if planted(Bug::HomeBeforeCommit) {
-            self.write_hot(volume)?;
-        }
-        self.write_ordered(volume, ordered)?;
-        let has_fresh = !self.fresh.blocks.is_empty();
-        self.write_fresh(volume)?;
-        let time = volume.now();
-        let log = self.log.as_mut().expect("order log has a log");
+        let has_unflushed = !self.fresh.blocks.is_empty();
         let body_len = self.builder.body_len();
-        let sealed = log.seal(&mut self.builder, time).map_err(|error| volume.log_error(error))?;
-        if has_fresh || volume.data_unflushed.swap(false, Ordering::AcqRel) {
-            log.write_body(&sealed).map_err(|error| volume.log_error(error))?;
-            if !planted(Bug::NoBarrier) {
-                volume.device_flush()?;
+        let (home, sealed) = (Vec::new(), None);
+        self.pending = Some(Pending { number, freed, ordered, home, sealed, body_len, has_unflushed });
+        self.finish_log(volume)
+    }
+
+    /// Makes the closed epoch durable: steps 3 to 5.
+    fn finish_log(&mut self, volume: &Volume) -> Result<()> {
+        let mut pending = self.pending.take().expect("an epoch is closed");
+        let committed = self.commit(volume, &mut pending);
+        let Pending { number, mut freed, sealed, body_len, .. } = match committed {
+            Ok(()) => pending,
+            Err(error) => {
+                self.pending = Some(pending);
+                return Err(error);
             }
-            log.write_commit(&sealed).map_err(|error| volume.log_error(error))?;
-        } else {
-            log.write_all(&sealed).map_err(|error| volume.log_error(error))?;
-            // Blocks written home before this checkpoint must be durable before the tail passes them. When the log is
-            // on the volume's own device, its flush was theirs.
-            if volume.log_is_external {
-                volume.device_flush()?;
-            }
-        }
+        };
+        let sealed = sealed.expect("it was committed");
         volume.counters.add(Count::checkpoint_bytes, body_len);
         self.builder = sealed.recycle();
         self.durable = number + 1;
@@ -438,9 +482,42 @@ impl Checkpointer {
         self.released.append(&mut freed.limbo);
         self.move_tail(volume);
         // Not flushed yet, so only the next checkpoint moves the tail past them.
-        self.write_hot(volume)?;
+        match self.write_hot(volume) {
+            // They hold the tail, and go home when there is room. These copies will be old by then.
+            Err(Error::HostFull(_)) => self.hot.clear(),
+            written => written?,
+        }
         self.expect_home(volume);
         Ok(())
+    }
+
+    /// Writes data, fresh blocks and the checkpoint. If the host has no room, all of it can be done again.
+    fn commit(&mut self, volume: &Volume, pending: &mut Pending) -> Result<()> {
+        if planted(Bug::HomeBeforeCommit) {
+            self.write_hot(volume)?;
+        }
+        self.write_ordered(volume, &pending.ordered)?;
+        self.write_fresh(volume)?;
+        if pending.sealed.is_none() {
+            let time = volume.now();
+            let log = self.log.as_ref().expect("order log has a log");
+            pending.sealed = Some(log.seal(&mut self.builder, time).map_err(|error| volume.log_error(error))?);
+        }
+        let sealed = pending.sealed.as_ref().expect("just sealed");
+        let log = self.log.as_mut().expect("order log has a log");
+        pending.has_unflushed |= volume.data_unflushed.swap(false, Ordering::AcqRel);
+        if pending.has_unflushed {
+            log.write_body(sealed).map_err(|error| volume.log_error(error))?;
+            if !planted(Bug::NoBarrier) {
+                volume.device_flush()?;
+            }
+            log.write_commit(sealed).map_err(|error| volume.log_error(error))
+        } else {
+            log.write_all(sealed).map_err(|error| volume.log_error(error))?;
+            // Blocks written home before this checkpoint must be durable before the tail passes them. When the log is
+            // on the volume's own device, its flush was theirs.
+            if volume.log_is_external { volume.device_flush() } else { Ok(()) }
+        }
     }
 
     /// What the next checkpoint will bring home, if operations fill the log as fast as they may.
@@ -605,20 +682,16 @@ impl Checkpointer {
         written
     }
 
-    fn write_ordered(&mut self, volume: &Volume, mut ordered: Vec<(u64, u32)>) -> Result<()> {
+    fn write_ordered(&mut self, volume: &Volume, ordered: &[(u64, u32)]) -> Result<()> {
         if ordered.is_empty() {
             return Ok(());
         }
-        ordered.sort_unstable();
-        ordered.dedup();
-        volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
-        volume.write_data(&ordered, &mut self.staging)?;
+        volume.write_data(ordered, &mut self.staging)?;
         volume.cache.let_pass();
         Ok(())
     }
 
     fn write_fresh(&mut self, volume: &Volume) -> Result<()> {
-        volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.blocks.len() as u64);
         let lsn = self.next_lsn();
         write_images(volume, &mut self.fresh, lsn)?;
         for &(block, frame, _) in &self.fresh.blocks {
@@ -673,7 +746,7 @@ impl Checkpointer {
         self.release(volume)?;
         volume.release_empty_chunks()?;
         let closed = volume.cache.gate.close();
-        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
+        let ClosedEpoch { number, dirty, freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
         let cache = &volume.cache;
         let mut home: Vec<(u64, u32)> = Vec::with_capacity(dirty.len());
         for index in dirty {
@@ -689,19 +762,34 @@ impl Checkpointer {
             home.push((header.block.load(Ordering::Relaxed), index));
         }
         drop(closed);
-        self.write_ordered(volume, ordered)?;
+        volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
         home.sort_unstable();
+        let pending = Pending { number, freed, ordered, home, sealed: None, body_len: 0, has_unflushed: true };
+        self.pending = Some(pending);
+        self.finish_none(volume)
+    }
+
+    fn finish_none(&mut self, volume: &Volume) -> Result<()> {
+        let mut pending = self.pending.take().expect("an epoch is closed");
+        if let Err(error) = self.write_all_home(volume, &pending) {
+            self.pending = Some(pending);
+            return Err(error);
+        }
+        volume.data_unflushed.store(false, Ordering::Release);
+        self.durable = pending.number + 1;
+        self.released.append(&mut pending.freed.limbo);
+        Ok(())
+    }
+
+    fn write_all_home(&mut self, volume: &Volume, pending: &Pending) -> Result<()> {
+        self.write_ordered(volume, &pending.ordered)?;
         let lsn_of = |block, _, header: &FrameHeader| {
             // The open epoch may have changed it again: what its block is to hold in the end is in the frame.
             (is_away(header) && header.block.load(Ordering::Relaxed) == block).then_some(0)
         };
         // Only order log has moments to keep anything for.
-        write_frames(volume, &mut self.staging, &home, lsn_of, |_| ())?;
-        volume.device_flush()?;
-        volume.data_unflushed.store(false, Ordering::Release);
-        self.durable = number + 1;
-        self.released.append(&mut freed.limbo);
-        Ok(())
+        write_frames(volume, &mut self.staging, &pending.home, lsn_of, |_| ())?;
+        volume.device_flush()
     }
 }
 
@@ -731,6 +819,21 @@ mod tests {
         assert!(checkpointer.bring_home(&volume).is_err());
         assert!(away.iter().all(|index| checkpointer.away.contains(index)));
         assert!(volume.check_not_shut_down().is_err());
+    }
+
+    /// A block whose changes the log does not have must not go home: a crash would show it without the rest of its epoch.
+    #[test]
+    fn what_is_not_in_the_log_does_not_go_home() {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        let volume = testing::volume(device.clone());
+        volume.commit_now().unwrap();
+        testing::new_file(&volume, b"a");
+        device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::NOSPC.raw_os_error());
+        assert!(matches!(volume.commit_now(), Err(Error::HostFull(_))));
+        let mut checkpointer = volume.checkpointer.lock();
+        let number = checkpointer.pending.as_ref().expect("it is still to be written").number;
+        checkpointer.bring_home(&volume).unwrap();
+        assert!(checkpointer.pending.is_none() && checkpointer.durable > number && checkpointer.away.is_empty());
     }
 
     /// A checkpoint that waited for whoever was inside took the half of his change that an error had ended, and made it durable.

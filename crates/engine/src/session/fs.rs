@@ -66,17 +66,27 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
 
 impl Fs {
     /// Makes a volume in an image file or on a block device. The file is made if missing and set to `size` bytes
-    /// (sparse); `None` takes its existing size. What it held is lost, but not if the options are refused.
+    /// (sparse, unless the options have it preallocated); `None` takes its existing size. What it held is lost, but not if the options are refused.
     pub fn format(path: &Path, size: Option<u64>, options: &MkfsOptions) -> Result<()> {
         let log = open_log_device(options.log_device.as_deref(), Access::ReadWrite)?;
         let Some(size) = size else {
             let device = FileDevice::open(path, Access::ReadWrite).map_err(open_error)?;
             lock(&device, Access::ReadWrite)?;
+            if options.preallocate {
+                device.preallocate().map_err(open_error)?;
+            }
             return mkfs::format(Arc::new(device), log, options);
         };
         let claim = FileDevice::claim(path, size, &FileOptions::default()).map_err(open_error)?;
         let superblock = mkfs::plan(claim.device(), log.as_deref(), options)?;
+        if options.preallocate {
+            // What the host has no room for is refused while the old content is there.
+            claim.device().preallocate().map_err(open_error)?;
+        }
         let device = claim.empty().map_err(open_error)?;
+        if options.preallocate {
+            device.preallocate().map_err(open_error)?;
+        }
         mkfs::make(Arc::new(device), log, superblock, options)
     }
 
@@ -161,6 +171,12 @@ impl Fs {
     /// must not use the volume.
     pub fn on_damaged_data(&self, tell: impl Fn(DamagedData) + Send + Sync + 'static) {
         assert!(self.volume().on_damage.set(Box::new(tell)).is_ok(), "one is told of damage");
+    }
+
+    /// Has `tell` told when the host has no room for what the volume writes ([`Error::HostFull`]; `true`), and when it has again
+    /// (`false`). Set once; it must not use the volume.
+    pub fn on_host_full(&self, tell: impl Fn(bool) + Send + Sync + 'static) {
+        assert!(self.volume().on_host_full.set(Box::new(tell)).is_ok(), "one is told of a full host");
     }
 
     /// Ends what [`Keeper::hold`] or [`File::hold`] began: without other handles, the file is gone.

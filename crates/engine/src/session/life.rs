@@ -144,7 +144,7 @@ impl Volume {
     }
 
     /// Brings everything home and marks the volume clean, with which it is closed. With `in_use` others may have it
-    /// too: EBUSY, and it goes on, if files are open or do not stop changing.
+    /// too: EBUSY, and it goes on, if files are open or do not stop changing. So it does if the host has no room.
     fn unmount(&self, in_use: bool) -> Result<()> {
         if self.options.read_only || self.is_closed() {
             return Ok(());
@@ -171,8 +171,11 @@ impl Volume {
             self.refuse_changes(&gate);
             drop(gate);
             let closed = self.settle_and_mark(&mut checkpointer);
-            if let Err(error) = &closed {
-                self.shut_down(error);
+            match &closed {
+                // All is as it was, and closing can be tried again once there is room.
+                Err(Error::HostFull(_)) => self.accept_changes(),
+                Err(error) => self.shut_down(error),
+                Ok(()) => {}
             }
             return closed;
         }

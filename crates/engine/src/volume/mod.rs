@@ -101,6 +101,9 @@ pub(crate) struct Volume {
     pub data_unflushed: AtomicBool,
     /// Who is told of each read of damaged data.
     pub on_damage: OnceLock<Box<dyn Fn(DamagedData) + Send + Sync>>,
+    /// Whether the last checkpoint found no room on the host, and who is told when that changes.
+    host_full: AtomicBool,
+    pub on_host_full: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
     /// All compatible feature bits; the superblock follows at the next commit.
     pub features: AtomicU64,
     groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
@@ -267,6 +270,8 @@ impl Volume {
             rename_lock: Mutex::new(()),
             data_unflushed: AtomicBool::new(false),
             on_damage: OnceLock::new(),
+            host_full: AtomicBool::new(false),
+            on_host_full: OnceLock::new(),
             features: AtomicU64::new(superblock.features_compatible.get()),
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
             giving_groups: Mutex::new(Vec::new()),
@@ -369,6 +374,21 @@ impl Volume {
         self.ended.fetch_or(end::CLOSED, Ordering::SeqCst);
     }
 
+    /// The volume could not be closed for lack of room on the host: it goes on.
+    pub fn accept_changes(&self) {
+        self.ended.fetch_and(!end::CLOSED, Ordering::SeqCst);
+    }
+
+    /// Notes whether the host had room for what a checkpoint wrote. Under the checkpointer's lock.
+    pub fn note_host_full(&self, is_full: bool) {
+        if self.host_full.load(Ordering::Relaxed) != is_full {
+            self.host_full.store(is_full, Ordering::Relaxed);
+            if let Some(tell) = self.on_host_full.get() {
+                tell(is_full);
+            }
+        }
+    }
+
     /// Why the volume was shut down, if it was.
     pub fn shut_down_reason(&self) -> Option<String> {
         self.is_shut_down().then(|| self.shut_down_reason.lock().clone())
@@ -386,6 +406,7 @@ impl Volume {
             block_size: self.geometry.block_size() as u32,
             blocks: self.geometry.block_count,
             free_blocks: free,
+            available_blocks: self.available_blocks(),
             inodes_used: self.totals.inodes_used.load(Ordering::Relaxed) as u64,
             inodes_free: free * u64::from(self.geometry.slots_per_block() - 1),
             directories: self.totals.directories.load(Ordering::Relaxed) as u64,
@@ -407,6 +428,7 @@ fn now(clock: &Clock) -> Time {
 pub(crate) fn log_open_error(error: LogError) -> Error {
     match error {
         LogError::Corrupt(corrupt) => corrupt.into(),
+        LogError::HostFull { source, .. } => Error::HostFull(source),
         other => Error::Io { op: "log", offset: 0, source: std::io::Error::other(other.to_string()) },
     }
 }

@@ -28,7 +28,8 @@ use zerocopy::little_endian::{U32, U64};
 pub(crate) enum Reason {
     /// It has no name: it lives while somebody has it open, or until all its blocks are freed.
     Nameless = 1,
-    /// A truncation that takes several transactions has not freed all that lies past the size.
+    /// A truncation that takes several transactions has not freed all that lies past the size. It is under way, or had to stop
+    /// because the host had no room.
     Cut = 2,
     /// A flush that takes several transactions has mapped blocks past the size, which comes with the last one.
     Ahead = 4,

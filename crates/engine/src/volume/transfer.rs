@@ -3,7 +3,7 @@
 use super::Volume;
 use crate::cache::flag;
 use crate::error::{Error, Result};
-use myriad_device::{AlignedBuf, ReadRequest, WriteRequest};
+use myriad_device::{AlignedBuf, ReadRequest, WriteRequest, is_full};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -15,13 +15,17 @@ impl Volume {
         Error::Io { op, offset, source }
     }
 
+    fn write_error(&self, offset: u64, source: std::io::Error) -> Error {
+        if is_full(&source) { Error::HostFull(source) } else { self.io_error("write", offset, source) }
+    }
+
     pub fn device_flush(&self) -> Result<()> {
         self.device.flush().map_err(|source| self.io_error("flush", 0, source))
     }
 
     pub fn write_requests(&self, requests: &[WriteRequest<'_>]) -> Result<()> {
         let offset = requests.first().map_or(0, |request| request.offset);
-        self.device.write_many(requests).map_err(|source| self.io_error("write", offset, source))
+        self.device.write_many(requests).map_err(|source| self.write_error(offset, source))
     }
 
     pub fn read_device(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {

@@ -146,7 +146,7 @@ impl VolumeService {
         let answer = KStatFs {
             blocks: total.blocks,
             bfree: total.free_blocks,
-            bavail: total.free_blocks,
+            bavail: total.available_blocks,
             files: total.inodes_used + total.inodes_free,
             ffree: total.inodes_free,
             bsize: total.block_size,

@@ -4,6 +4,9 @@
 //! accepted after a shutdown, and what a healthy device then shows is what the crash oracle allows: nothing that was
 //! promised is lost, the checker is silent.
 //!
+//! A host that is *full* (ENOSPC of a write) costs nothing: the engine says so, goes on in memory, and what failed may be tried
+//! again and then be good. It has not shut the volume down.
+//!
 //! A device that *panics* stands for a mistake of the engine's own at that place: the same, and nobody who comes after it is told
 //! that what it ended is durable.
 //!
@@ -23,7 +26,7 @@
 //! | of data with checksums: any of these two | as above, but no wrong byte | no wrong byte; the checker finds and, told to take the data as it is, repairs |
 //! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
 //!
-//! After a flush that failed or was lost, with all after it, power is lost as well, and some of what was not flushed with it: what
+//! After a flush that failed or was lost, with all after it, or a write on a full host, power is lost as well, and some of what was not flushed with it: what
 //! is promised until a flush fails is there all the same.
 
 use crate::crash::base::{Base, short_write};
@@ -124,7 +127,7 @@ type Device = FaultDevice<RecordingDevice<OverlayDevice>>;
 
 /// Whether the error is one that a failing device may cause.
 fn is_expected(error: &Error, lie: Lie) -> bool {
-    matches!(error, Error::Io { .. } | Error::Shutdown)
+    matches!(error, Error::Io { .. } | Error::HostFull(_) | Error::Shutdown)
         || lie != Lie::None
             && matches!(
                 error,
@@ -190,6 +193,8 @@ struct Rig {
     history: History,
     /// The engine said that something is wrong.
     told: bool,
+    /// It said that the host has no room.
+    host_was_full: bool,
     /// Bytes of files were not what they should be.
     wrong_bytes: bool,
     /// File data has checksums: bytes that are wrong must not be handed out, unless old ones stand in for all others.
@@ -229,6 +234,7 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         op: if let Some(Fault::Request { op, .. }) = fault { op } else { FaultOp::Read },
         history,
         told: false,
+        host_was_full: false,
         wrong_bytes: false,
         vouched: base.setup.data_checksums && lie != Lie::Invisible,
     };
@@ -342,6 +348,7 @@ impl Rig {
                 }
                 Err(error) => {
                     self.told = true;
+                    self.host_was_full |= matches!(error, Error::HostFull(_));
                     if step.op == Op::Remount {
                         // The volume is closed, or was never opened again; what closing wrote counts.
                         self.apply_failed(&sync);
@@ -417,13 +424,14 @@ impl Rig {
     /// The volume on the medium as it is.
     fn look(&self, base: &Base, fault: Option<Fault>) -> Result<Outcome, String> {
         let outcome = self.judge(base, &self.healthy())?;
-        if matches!(fault, Some(Fault::Request { op: FaultOp::Flush, .. })) {
+        let is_flush = matches!(fault, Some(Fault::Request { op: FaultOp::Flush, .. }));
+        if is_flush || self.host_was_full {
             self.lose_power(base)?;
         }
         Ok(outcome)
     }
 
-    /// A device whose flush failed, or was none, loses power: of what it was given since the last one that it served, some
+    /// A device whose flush failed, or was none, or that had no room, loses power: of what it was given since the last one that it served, some
     /// arrived.
     fn lose_power(&self, base: &Base) -> Result<(), String> {
         const BOUNDS: Bounds = Bounds { all_up_to: 1, sampled: 2, tears: 1, scattered: 1 };
@@ -521,6 +529,10 @@ fn after_failure(mut engine: Engine, step: &Step, error: &Error) -> Result<(), S
                 Err(Error::Shutdown) => {}
                 other => return Err(format!("a change after shutdown: {other:?}")),
             }
+        }
+    } else if matches!(error, Error::HostFull(_)) {
+        if let Some(reason) = engine.fs().shut_down_reason() {
+            return Err(format!("shut down by a full host: {reason}"));
         }
     } else if matches!(step.op, Op::Sync | Op::Fsync { .. }) && sync.is_ok() && !is_read(error) {
         return Err("a failed sync was tried again and called good".into());

@@ -42,6 +42,9 @@ pub struct Mkfs {
     /// bytes. What overwrites goes to new blocks then, also on a volume that is nearly full
     #[arg(long)]
     data_checksums: bool,
+    /// Have the host give the image file all of its room now: a host that fills up later does not stop the volume
+    #[arg(long)]
+    preallocate: bool,
     /// Name of the volume, at most 63 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true, value_parser = label)]
     label: String,
@@ -163,6 +166,7 @@ impl Mkfs {
             log_size: self.log_size,
             log_device: self.log_device.clone(),
             data_checksums: self.data_checksums,
+            preallocate: self.preallocate,
             label: self.label.clone(),
             order: self.order.into(),
             seed: self.seed,

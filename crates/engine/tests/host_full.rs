@@ -1,0 +1,372 @@
+//! A host that has no room for the image: clean errors that name it, nothing lost, and all goes on once there is room.
+
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_engine::{
+    AllocateMode, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Result, Session,
+};
+use myriad_reliability::setup::Devices;
+use myriad_reliability::verdict::check_silent;
+use myriad_sim::rng::{self, Rng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
+
+type Host = FaultDevice<MemoryDevice>;
+
+fn open(device: Arc<dyn BlockDevice>, order: Order) -> Fs {
+    open_with(device, order, MountOptions::default().cache_size)
+}
+
+fn open_with(device: Arc<dyn BlockDevice>, order: Order, cache_size: u64) -> Fs {
+    let options = MountOptions { background: false, order: Some(order), cache_size, ..MountOptions::default() };
+    Fs::open_device(device, None, options).expect("open")
+}
+
+fn format(size: u64, options: &MkfsOptions) -> Arc<Host> {
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(size)));
+    Fs::format_device(device.clone(), None, options).expect("format");
+    device
+}
+
+/// The device as a crash leaves it that loses nothing that was written.
+fn crashed(device: &Host) -> Arc<MemoryDevice> {
+    Arc::new(device.inner().clone_image())
+}
+
+fn is_host_full<T>(result: &Result<T>) -> bool {
+    result.as_ref().is_err_and(|error| matches!(error, Error::HostFull(_)) && error.errno() == Errno::NOSPC)
+}
+
+/// What a volume should hold: files in the root directory.
+#[derive(Clone, Default)]
+struct Files {
+    content: BTreeMap<String, Vec<u8>>,
+    /// Of which a failed change may have left some part.
+    unsure: BTreeSet<String>,
+    /// Changed since the last sync.
+    changed: BTreeSet<String>,
+}
+
+impl Files {
+    fn step(&mut self, session: &Session, rng: &mut Rng) -> Result<()> {
+        let name = format!("/file-{}", rng.below(24));
+        let other = format!("/file-{}", rng.below(24));
+        self.changed.extend([name.clone(), other.clone()]);
+        let old = self.content.get(&name).cloned();
+        let result = match (rng.below(8), old) {
+            (0..4, old) => {
+                let mut bytes = old.unwrap_or_default();
+                let at = rng.below(bytes.len() as u64 + 1);
+                let new: Vec<u8> = (0..1 + rng.below(30_000)).map(|_| rng.next_u64() as u8).collect();
+                let result = session.open(&name, WRITE).and_then(|file| file.write_at(&new, at));
+                bytes.resize(bytes.len().max(at as usize + new.len()), 0);
+                bytes[at as usize..][..new.len()].copy_from_slice(&new);
+                result.map(|written| {
+                    assert_eq!(written, new.len());
+                    self.content.insert(name.clone(), bytes);
+                })
+            }
+            (4, Some(mut bytes)) => {
+                let size = rng.below(40_000);
+                let result = session.open(&name, WRITE).and_then(|file| file.truncate(size));
+                bytes.resize(size as usize, 0);
+                result.map(|()| drop(self.content.insert(name.clone(), bytes)))
+            }
+            (5, Some(bytes)) if name != other => session.rename(&name, &other, RenameMode::Replace).map(|()| {
+                self.content.remove(&name);
+                self.content.insert(other.clone(), bytes);
+                if self.unsure.remove(&name) {
+                    self.unsure.insert(other.clone());
+                } else {
+                    self.unsure.remove(&other);
+                }
+            }),
+            (6, Some(_)) => session.unlink(&name).map(|()| {
+                self.content.remove(&name);
+                self.unsure.remove(&name);
+            }),
+            _ => Ok(()),
+        };
+        if result.is_err() {
+            self.unsure.insert(name);
+        }
+        result
+    }
+
+    /// A volume holds these files; of those in `except`, it does not matter what is in them, or whether they are there.
+    #[track_caller]
+    fn assert_in(&self, session: &Session, except: &BTreeSet<String>, when: &str) {
+        let names: BTreeSet<String> = session
+            .read_dir("/")
+            .and_then(|entries| entries.map(|entry| Ok(format!("/{}", String::from_utf8_lossy(&entry?.name)))).collect())
+            .expect("list");
+        let sure = |name: &&String| !except.contains(*name);
+        let (found, wanted): (Vec<_>, Vec<_>) =
+            (names.iter().filter(sure).collect(), self.content.keys().filter(sure).collect());
+        assert_eq!(found, wanted, "{when}");
+        for (name, content) in self.content.iter().filter(|(name, _)| sure(name)) {
+            let file = session.open(name, OpenOptions::READ).expect("open");
+            let mut bytes = vec![0; content.len() + 1];
+            let length = file.read_at(&mut bytes, 0).expect("read");
+            assert!(length == content.len() && bytes[..length] == content[..], "{when}: {name} differs");
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Trial {
+    order: Order,
+    data_checksums: bool,
+    /// Cache and log are so small that checkpoints come in between, and blocks go home to make room.
+    is_crowded: bool,
+}
+
+const LOGGED: Trial = Trial { order: Order::Log, data_checksums: false, is_crowded: false };
+
+/// At each of a checkpoint's writes in turn the host has no room any more.
+fn full_at_each_write(trial: Trial) {
+    let first = rng::seed_or(1);
+    let runs = if rng::is_long() { 20 } else { 2 };
+    for seed in first..first + runs {
+        println!("replay: MYRIAD_SEED={seed} cargo test -p myriad-engine --test host_full -- --nocapture");
+        let mut nth = 1;
+        while full_at_write(trial, seed, nth) {
+            nth += 1 + nth / 8;
+        }
+        assert!(nth > 2, "a checkpoint has more writes than one");
+    }
+}
+
+/// False: there were not so many writes.
+fn full_at_write(trial: Trial, seed: u64, nth: u64) -> bool {
+    let Trial { order, data_checksums, is_crowded } = trial;
+    let mut rng = Rng::new(seed);
+    let steps = if is_crowded { 300 } else { 30 };
+    let log_size = is_crowded.then_some(256 << 10);
+    let setup = MkfsOptions { data_checksums, log_size, seed: Some(seed), ..MkfsOptions::default() };
+    let device = format(48 << 20, &setup);
+    let fs = open_with(device.clone(), order, if is_crowded { 1 << 20 } else { 64 << 20 });
+    let told = Arc::new(AtomicU64::new(0));
+    fs.on_host_full({
+        let told = Arc::clone(&told);
+        // Tens: has room again; ones: has none.
+        move |is_full| _ = told.fetch_add(if is_full { 1 } else { 10 }, Ordering::Relaxed)
+    });
+    let session = fs.session(Cred::root());
+    let mut files = Files::default();
+    for _ in 0..steps + 10 {
+        files.step(&session, &mut rng).expect("there is room");
+    }
+    fs.sync().expect("there is room");
+    files.changed.clear();
+    let durable = files.clone();
+    for _ in 0..30 {
+        files.step(&session, &mut rng).expect("there is room");
+    }
+    let struck = device.struck();
+    device.fail(FaultOp::Write, nth, FaultSpan::Forever, ENOSPC);
+    let refused = fs.sync();
+    if device.struck() == struck {
+        refused.expect("nothing failed");
+        return false;
+    }
+    if refused.is_ok() {
+        // What failed was a block on its way home after the commit: it stays in the log.
+        assert_eq!(order, Order::Log);
+    } else {
+        assert!(is_host_full(&refused), "{refused:?}");
+    }
+    for _ in 0..steps {
+        if let Err(error) = files.step(&session, &mut rng) {
+            assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+        }
+    }
+    files.assert_in(&session, &files.unsure, "on the full host");
+    if refused.is_err() {
+        assert_eq!(told.load(Ordering::Relaxed), 1, "told once");
+        assert!(is_host_full(&fs.sync()), "it is still full");
+        assert_eq!(told.load(Ordering::Relaxed), 1, "told once");
+        if order == Order::Log {
+            let image = crashed(&device);
+            check_silent(&Devices { main: image.clone(), log: None }).expect("sound in between");
+            let after = open(image, order);
+            if !is_crowded {
+                durable.assert_in(&after.session(Cred::root()), &files.changed, "after a crash on the full host");
+            }
+        }
+    }
+    assert_eq!(fs.shut_down_reason(), None);
+    device.clear();
+    fs.sync().expect("there is room again");
+    assert_eq!(told.load(Ordering::Relaxed), if refused.is_err() { 11 } else { 0 });
+    for name in &files.unsure.clone() {
+        match session.unlink(name) {
+            Ok(()) | Err(Error::Refused(Errno::NOENT)) => {}
+            Err(error) => panic!("{name}: {error}"),
+        }
+        files.content.remove(name);
+    }
+    fs.sync().expect("there is room again");
+    let synced = files.clone();
+    if order == Order::Log {
+        let after = open(crashed(&device), order);
+        synced.assert_in(&after.session(Cred::root()), &BTreeSet::new(), "after a crash with room");
+    }
+    drop(session);
+    fs.close().expect("close");
+    let image = crashed(&device);
+    check_silent(&Devices { main: image.clone(), log: None }).expect("sound at the end");
+    files.assert_in(&open(image, order).session(Cred::root()), &BTreeSet::new(), "after closing");
+    true
+}
+
+#[test]
+fn a_checkpoint_goes_on_where_the_host_was_full() {
+    full_at_each_write(LOGGED);
+}
+
+#[test]
+fn so_it_does_with_checksums_of_data() {
+    full_at_each_write(Trial { data_checksums: true, ..LOGGED });
+}
+
+#[test]
+fn so_it_does_without_a_log() {
+    full_at_each_write(Trial { order: Order::None, ..LOGGED });
+}
+
+#[test]
+fn so_it_does_in_a_small_cache() {
+    full_at_each_write(Trial { is_crowded: true, ..LOGGED });
+}
+
+#[test]
+fn closing_can_be_tried_again() {
+    for order in [Order::Log, Order::None] {
+        let device = format(16 << 20, &MkfsOptions::default());
+        let fs = open(device.clone(), order);
+        let session = fs.session(Cred::root());
+        session.mkdir("/before", 0o755).unwrap();
+        device.fail(FaultOp::Write, 1, FaultSpan::Forever, ENOSPC);
+        assert!(is_host_full(&fs.clone().close()));
+        session.mkdir("/meanwhile", 0o755).expect("it goes on in memory");
+        assert!(is_host_full(&fs.clone().close()));
+        device.clear();
+        drop(session);
+        fs.close().expect("there is room");
+        let fs = open(crashed(&device), order);
+        assert!(!fs.info().recovered, "closed cleanly");
+        for name in ["/before", "/meanwhile"] {
+            fs.session(Cred::root()).stat(name).unwrap();
+        }
+    }
+}
+
+/// A truncation that frees more than one transaction can met the full host in the middle and shut the volume down.
+#[test]
+fn a_truncation_in_several_parts_is_finished_later() {
+    const PIECES: u64 = 6000;
+    const BLOCK: u64 = 512;
+    for reopens in [false, true] {
+        let options = MkfsOptions { block_size: BLOCK as u32, log_size: Some(256 << 10), ..MkfsOptions::default() };
+        let device = format(64 << 20, &options);
+        let fs = open(device.clone(), Order::Log);
+        let session = fs.session(Cred::root());
+        let mut file = session.open("/file", WRITE).unwrap();
+        for i in 0..PIECES {
+            file.write_at(&[7; BLOCK as usize], i * 2 * BLOCK).unwrap();
+        }
+        fs.sync().unwrap();
+        let free = fs.statfs().unwrap().free_blocks;
+        device.fail(FaultOp::Write, 1, FaultSpan::Forever, ENOSPC);
+        file.truncate(10 * BLOCK).expect("it has its size at once");
+        assert_eq!((file.stat().unwrap().size, fs.shut_down_reason()), (10 * BLOCK, None));
+        assert!(fs.statfs().unwrap().free_blocks < free + PIECES - 100, "it had no room to free all of it");
+        if reopens {
+            drop(file);
+            file = session.open("/file", WRITE).unwrap();
+        }
+        device.clear();
+        file.truncate(PIECES * 2 * BLOCK).unwrap();
+        assert!(fs.statfs().unwrap().free_blocks >= free + PIECES - 100, "all of it is free");
+        let mut bytes = vec![1; (PIECES * 2 * BLOCK) as usize];
+        assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+        let expected = |at: usize| if at < 10 * BLOCK as usize && at / BLOCK as usize % 2 == 0 { 7 } else { 0 };
+        assert!(bytes.iter().enumerate().all(|(at, &byte)| byte == expected(at)), "what was cut is seen again");
+        drop((file, session));
+        fs.close().unwrap();
+        check_silent(&Devices { main: crashed(&device), log: None }).unwrap();
+    }
+}
+
+/// A flush that fails for lack of room has lost what the host had taken: that is no full host any more, but a failed device.
+#[test]
+fn a_flush_without_room_is_the_end() {
+    let device = format(16 << 20, &MkfsOptions::default());
+    let fs = open(device.clone(), Order::Log);
+    fs.session(Cred::root()).mkdir("/a", 0o755).unwrap();
+    device.fail(FaultOp::Flush, 1, FaultSpan::Once, ENOSPC);
+    assert_eq!(fs.sync().unwrap_err().errno(), Errno::IO);
+    assert!(fs.shut_down_reason().is_some());
+}
+
+/// All that statfs says is available can be preallocated for one file (xfstests' generic/103), and written.
+#[test]
+fn what_statfs_says_is_available_can_be_had() {
+    for block_size in [512, 4096, 65536] {
+        for (is_new, writes) in [(true, false), (false, false), (true, true)] {
+            let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(40 << 20));
+            Fs::format_device(device.clone(), None, &MkfsOptions { block_size, ..MkfsOptions::default() }).unwrap();
+            let fs = open(device.clone(), Order::Log);
+            let session = fs.session(Cred::root());
+            if !is_new {
+                for i in 0..300 {
+                    session.open(&format!("/{i}"), WRITE).unwrap().write_at(&vec![1; 20_000], 0).unwrap();
+                }
+                fs.sync().unwrap();
+                for i in (0..300).step_by(3) {
+                    session.unlink(&format!("/{i}")).unwrap();
+                }
+            }
+            let file = session.open("/all", WRITE).unwrap();
+            let statfs = fs.statfs().unwrap();
+            let bytes = statfs.available_blocks * u64::from(statfs.block_size);
+            assert!(statfs.free_blocks - statfs.available_blocks < statfs.free_blocks / 100 + 200, "{statfs:?}");
+            if writes {
+                let mut done = 0;
+                while done < bytes {
+                    let part = vec![3; (bytes - done).min(1 << 20) as usize];
+                    let written = file.write_at(&part, done);
+                    done += written.unwrap_or_else(|error| panic!("{block_size} at {done} of {bytes}: {error}")) as u64;
+                }
+            } else {
+                file.allocate(AllocateMode::Extend, 0, bytes).unwrap_or_else(|error| panic!("{block_size}: {error}"));
+            }
+            fs.sync().unwrap();
+            drop((file, session));
+            fs.close().unwrap();
+            check_silent(&Devices { main: device, log: None }).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_preallocated_image_has_all_its_room() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    let options = MkfsOptions { preallocate: true, ..MkfsOptions::default() };
+    for size in [Some(24 << 20), None] {
+        Fs::format(&image, size, &options).unwrap();
+        let found = image.metadata().unwrap();
+        assert!(found.blocks() * 512 >= 24 << 20, "{} blocks of 512 bytes", found.blocks());
+        // Without it, a new file takes only what it holds.
+        if size.is_some() {
+            Fs::format(&image, size, &MkfsOptions::default()).unwrap();
+            assert!(image.metadata().unwrap().blocks() * 512 < 12 << 20);
+        }
+    }
+}
