@@ -1,6 +1,6 @@
 //! A folder with everything that may stand where something else was meant, what it looked like, and what it is again.
 
-use crate::common::{PROGRAM, put};
+use crate::common::{PROGRAM, host, put};
 use crate::kinds::PIPED;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::{Cred, FileType, Fs, MkfsOptions, MountOptions};
@@ -54,7 +54,17 @@ pub struct Bench {
     volumes: BTreeMap<PathBuf, BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Whoever has volumes in use.
     _holders: Vec<FileDevice>,
+    /// File systems of the host below the folder, gone before it.
+    mounts: Vec<PathBuf>,
     user: Option<u32>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for mount in &self.mounts {
+            let _ = host::command("umount", &["-l"], mount);
+        }
+    }
 }
 
 impl Bench {
@@ -104,16 +114,51 @@ impl Bench {
         let program = tempfile::tempdir().expect("a directory for the program");
         fs::set_permissions(program.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::copy(PROGRAM, program.path().join("myriad")).expect("copy the program");
-        let mut bench =
-            Self { folder, program, pristine: Tree::new(), volumes: BTreeMap::new(), _holders: vec![used, read], user };
+        let (pristine, volumes, mounts) = (Tree::new(), BTreeMap::new(), Vec::new());
+        let mut bench = Self { folder, program, pristine, volumes, _holders: vec![used, read], mounts, user };
+        bench.mount_hosts();
         if let Some(user) = user {
             bench.give_to(user);
         }
+        if bench.has_hosts() {
+            host::command("mount", &["-o", "remount,ro"], &bench.path("ro")).expect("it is a file system of its own");
+        }
         bench.pristine = bench.look();
-        for name in ["v.img", "w.img", "full.img"] {
-            bench.volumes.insert(name.into(), names(&bench.path(name)).expect("it is sound"));
+        for name in ["v.img", "w.img", "full.img", "no-room/s.img"] {
+            if bench.path(name).exists() {
+                bench.volumes.insert(name.into(), names(&bench.path(name)).expect("it is sound"));
+            }
         }
         bench
+    }
+
+    /// A read-only file system and a full one of the host, each with a volume, where the test may mount them.
+    fn mount_hosts(&mut self) {
+        for name in ["ro", "no-room"] {
+            let path = self.path(name);
+            fs::create_dir(&path).unwrap();
+            if let Err(error) = host::command("mount", &["-t", "tmpfs", "-o", "size=3m", "none"], &path) {
+                println!("not tried: a read-only and a full file system of the host: {error}");
+                fs::remove_dir(&path).unwrap();
+                return;
+            }
+            self.mounts.push(path);
+        }
+        for (name, content) in [("ro/g", "inside\n"), ("ro/h.txt", "host\n")] {
+            fs::write(self.path(name), content).unwrap();
+        }
+        for image in ["ro/s.img", "no-room/s.img"] {
+            let options = MkfsOptions { seed: Some(7), ..MkfsOptions::default() };
+            Fs::format(&self.path(image), Some(VOLUME), &options).expect("format");
+            furnish(&self.path(image), None);
+        }
+        let mut rest = File::create(self.path("no-room/rest")).unwrap();
+        while rest.write(&[7; 4096]).is_ok() {}
+    }
+
+    /// Whether there are file systems of the host that are read-only and full.
+    pub fn has_hosts(&self) -> bool {
+        self.mounts.len() == 2
     }
 
     /// All is the user's, but for what he may not read.
@@ -202,7 +247,7 @@ impl Bench {
                     if !path.symlink_metadata().is_ok_and(|found| found.is_file()) {
                         let _ = fs::remove_file(&path);
                     }
-                    fs::write(&path, &**bytes).unwrap();
+                    write_sparse(&path, bytes).unwrap();
                     fs::set_permissions(&path, fs::Permissions::from_mode(*mode)).unwrap();
                 }
                 Seen::Directory => fs::create_dir_all(&path).unwrap(),
@@ -260,6 +305,16 @@ impl Bench {
             Ran { code, out: out.join().unwrap(), err, piped: fifo.join().unwrap() }
         })
     }
+}
+
+/// Writes what is not zeros: a host may have no room for the rest.
+fn write_sparse(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let file = File::create(path)?;
+    file.set_len(bytes.len() as u64)?;
+    for (number, part) in bytes.chunks(4096).enumerate().filter(|(_, part)| part.iter().any(|&byte| byte != 0)) {
+        std::os::unix::fs::FileExt::write_all_at(&file, part, number as u64 * 4096)?;
+    }
+    Ok(())
 }
 
 fn all(pipe: OwnedFd) -> Vec<u8> {

@@ -34,7 +34,8 @@ pub fn long_name() -> String {
     "x".repeat(300)
 }
 
-pub fn all() -> Vec<Kind> {
+/// `hosts`: with a read-only file system of the host, and a full one.
+pub fn all(hosts: bool) -> Vec<Kind> {
     let plain = |operand: &str| Kind { operand: operand.into(), precious: None, content: None, lands: Lands::There };
     let volume = |operand: &str, precious: &'static str| Kind { precious: Some(precious), ..plain(operand) };
     let content = |operand: &str, content: &[u8]| Kind { content: Some(content.to_vec()), ..plain(operand) };
@@ -98,6 +99,21 @@ pub fn all() -> Vec<Kind> {
         plain(":/f"),
         Kind { lands: Lands::At("w.img:/f"), ..content("to-w:/f", b"file\n") },
     ];
+    if hosts {
+        kinds.extend([
+            volume("ro/s.img", "ro/s.img"),
+            volume("no-room/s.img", "no-room/s.img"),
+            content("ro/h.txt", b"host\n"),
+            plain("ro"),
+            plain("ro/new"),
+            plain("no-room"),
+            plain("no-room/new"),
+            content("ro/s.img:/f", b"file\n"),
+            content("no-room/s.img:/f", b"file\n"),
+            plain("ro/s.img:/new"),
+            plain("no-room/s.img:/new"),
+        ]);
+    }
     kinds.push(Kind { operand: OsString::from_vec(b"caf\xe9".to_vec()), ..plain("") });
     kinds
 }

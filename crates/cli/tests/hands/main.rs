@@ -50,7 +50,7 @@ fn judge(user: Option<u32>) {
     let is_long = std::env::var_os("MYRIAD_LONG").is_some();
     let only = std::env::var("MYRIAD_HANDS").ok();
     let bench = Bench::new(user);
-    let kinds = kinds::all();
+    let kinds = kinds::all(bench.has_hosts());
     let mut findings = Vec::new();
     let mut count = 0;
     for (number, row) in ROWS.iter().enumerate() {
