@@ -1,6 +1,7 @@
 //! `bench`: the lab's verb, in the table of all.
 
 use crate::context::Context;
+use crate::failure::At;
 use crate::interrupt::{self, Interrupted};
 use crate::verb::{Command, Example, Status};
 use anyhow::Result;
@@ -37,7 +38,15 @@ impl Command for Bench {
                 context.note("myriad: interrupted; nothing is left behind");
                 Ok(Status(128 + Interrupted::latest().0))
             }
-            result => result.map(|()| Status::OK),
+            Err(error) => {
+                let doing = error.to_string();
+                // The engine's own errors in the words of this command.
+                match error.downcast::<myriad_engine::Error>() {
+                    Ok(error) => Err(error).at(doing),
+                    Err(error) => Err(error),
+                }
+            }
+            Ok(()) => Ok(Status::OK),
         }
     }
 }

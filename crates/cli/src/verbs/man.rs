@@ -65,7 +65,14 @@ impl Man {
     fn write(&self, name: &str, page: &[u8]) -> Result<()> {
         let path: &Path = &self.directory.join(name);
         Guard::Always.check(path)?;
-        std::fs::write(path, page).at(image_name(path))
+        std::fs::write(path, page)
+            .inspect_err(|_| {
+                // A part of a page is none.
+                if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+                    let _ = std::fs::remove_file(path);
+                }
+            })
+            .at(image_name(path))
     }
 }
 

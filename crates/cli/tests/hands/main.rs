@@ -245,6 +245,7 @@ fn names_it(operand: &str, said: &str) -> bool {
 fn is_plain(said: &str) -> bool {
     [
         "File exists",
+        "database or disk is full",
         "is not a directory",
         "unable to open",
         "Too many levels",

@@ -101,5 +101,5 @@ pub const ROWS: &[Row] = &[
     row("bench dir # --entries 8 --runs 1 --lookups 8 --image-size 16M", &["#"]),
     row("bench dir sqlite:# --entries 8 --runs 1 --lookups 8", &["#"]),
     row("completions @", &[]),
-    row("man #", &["#/"]),
+    row("man #", &["#/", THE_REST]),
 ];
