@@ -127,7 +127,10 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             "restore the file from a copy, or write that block anew; myriad fsck --scrub lists all that is damaged",
         ),
         Error::Incompatible(incompatible) => (incompatible.to_string(), "use a newer myriad"),
-        Error::Foreign => ("not a Myriad volume".into(), "check the name, or make a volume with myriad mkfs"),
+        Error::Foreign => (
+            "not a Myriad volume".into(),
+            "check the name; if it was one, myriad fsck looks for a copy of its superblock; myriad mkfs makes a new one",
+        ),
         Error::Truncated { found, needed } => {
             (format!("the image is truncated: {found} of {needed} bytes are there"), TRUNCATED_NEXT)
         }

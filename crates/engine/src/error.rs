@@ -32,7 +32,9 @@ pub enum Error {
     Io { op: &'static str, offset: u64, source: io::Error },
     /// The host has no room for what is to be written: its file system, or a quota there, is full. The volume goes on, with
     /// everything that was done to it in memory; what failed can be tried again once there is room.
-    #[error("the host's file system has no room for the image: {0}; make room there, and what failed can be tried again")]
+    #[error(
+        "the host's file system has no room for the image: {0}; make room there, and what failed can be tried again"
+    )]
     HostFull(io::Error),
     /// The volume holds something no correct engine writes.
     #[error("{0}; run myriad fsck")]

@@ -101,7 +101,9 @@ impl Files {
     fn assert_in(&self, session: &Session, except: &BTreeSet<String>, when: &str) {
         let names: BTreeSet<String> = session
             .read_dir("/")
-            .and_then(|entries| entries.map(|entry| Ok(format!("/{}", String::from_utf8_lossy(&entry?.name)))).collect())
+            .and_then(|entries| {
+                entries.map(|entry| Ok(format!("/{}", String::from_utf8_lossy(&entry?.name)))).collect()
+            })
             .expect("list");
         let sure = |name: &&String| !except.contains(*name);
         let (found, wanted): (Vec<_>, Vec<_>) =

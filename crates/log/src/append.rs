@@ -336,7 +336,8 @@ impl Log {
         } else {
             device.write(offset, first)
         };
-        written.map_err(|source| if is_full(&source) { LogError::HostFull { offset, source } } else { failed(source) })?;
+        written
+            .map_err(|source| if is_full(&source) { LogError::HostFull { offset, source } } else { failed(source) })?;
         if pieces.len() > 1 && durable { device.flush().map_err(failed) } else { Ok(()) }
     }
 }
