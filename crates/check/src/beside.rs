@@ -15,7 +15,7 @@ use crate::run::{CheckError, Options, Writer, look};
 use crate::superblock;
 use myriad_device::BlockDevice;
 use myriad_format::Lsn;
-use myriad_format::superblock::{NO_MOUNT, seam};
+use myriad_format::superblock::{NO_MOUNT, state};
 use std::sync::Arc;
 
 /// Looks made before a volume counts as too busy.
@@ -57,8 +57,8 @@ fn state(
     let replay = replay(device, log_device, &superblock, damage.is_some(), true)?;
     let mount = (superblock.state.get(), superblock.mount_nonce.get());
     // Closed cleanly in the meantime: everything is home, and the log is not needed to know it.
-    let is_closed = superblock.state.get() != seam::STATE_IN_USE;
-    let is_logged = replay.checkpoints > 0 || superblock.last_order.get() == u32::from(seam::ORDER_LOG);
+    let is_closed = superblock.state.get() != state::IN_USE;
+    let is_logged = replay.checkpoints > 0 || superblock.is_logged();
     let is_mount = superblock.mount_nonce.get() != NO_MOUNT;
     let is_known = match damage {
         None => is_closed || is_mount && is_logged,

@@ -5,7 +5,7 @@ use crate::io::Reader;
 use crate::report::{Finding, LogLoss, Place};
 use crate::run::CheckError;
 use myriad_device::BlockDevice;
-use myriad_format::superblock::{Superblock, seam};
+use myriad_format::superblock::{Superblock, state};
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Lsn, header};
 use myriad_log::{Home, LogError, LogPlace, Overlay, Reach};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ pub(crate) fn replay(
         block_size: geometry.block_size(),
         volume: superblock.volume(),
     };
-    let is_needed = superblock.state.get() == seam::STATE_IN_USE || is_copy;
+    let is_needed = superblock.state.get() == state::IN_USE || is_copy;
     let reach = match (is_written, is_needed) {
         (true, _) => Reach::Written,
         (false, true) => Reach::Ring,
@@ -106,7 +106,7 @@ pub(crate) fn replay(
         Err(error @ (LogError::Corrupt(_) | LogError::Io { .. })) => {
             replay.findings.push(finding(error.to_string()));
             // An order without a log has brought everything home itself, and what lies in the ring is older.
-            if is_needed && !is_written && superblock.last_order.get() == u32::from(seam::ORDER_LOG) {
+            if is_needed && !is_written && superblock.is_logged() {
                 search(&mut replay, device, superblock, &place);
                 replay.findings.extend(replay.overlay.as_ref().and_then(outside_of));
             }

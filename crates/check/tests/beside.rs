@@ -6,7 +6,7 @@ use common::meddled;
 use myriad_check::{Options, check, check_beside};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, Order};
-use myriad_format::superblock::{Superblock, seam};
+use myriad_format::superblock::{Superblock, state};
 use std::sync::{Arc, Mutex};
 
 fn volume(order: Order) -> (Arc<MemoryDevice>, Fs) {
@@ -145,7 +145,7 @@ fn beside_a_repair_nothing_tells() {
         let is_cut = check(failing, None, &options).is_err();
         let mut bytes = vec![0; Superblock::SIZE];
         device.read(0, &mut bytes).unwrap();
-        if Superblock::read(&bytes).state.get() == seam::STATE_IN_USE {
+        if Superblock::read(&bytes).state.get() == state::IN_USE {
             assert_eq!(beside(&device, 1000, || {}), None, "write {nth}");
             in_use += 1;
         }

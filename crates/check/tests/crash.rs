@@ -6,7 +6,7 @@ use common::{Builder, Image, SHAPE, SMALL, Sample, Shape, VOLUME, sample, sample
 use myriad_check::{Options, Progress, Report, check, number};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, RecordHeader, unit};
-use myriad_format::superblock::seam::STATE_IN_USE;
+use myriad_format::superblock::state::IN_USE;
 use myriad_format::{FsBlock, log::ANCHOR_UNITS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,7 +34,7 @@ fn more(b: &mut Builder) {
 /// Writes one checkpoint by hand: the granules in which `new` differs from `old`, and pending frees.
 fn write_checkpoint(old: &Image, new: &Image, pending: &[(FsBlock, u32)]) {
     for image in [old, new] {
-        image.change_superblock(|sb| sb.state.set(STATE_IN_USE));
+        image.change_superblock(|sb| sb.state.set(IN_USE));
     }
     let mut body = Vec::new();
     let mut records = 0;

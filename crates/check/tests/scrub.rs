@@ -6,7 +6,7 @@ use common::Worn;
 use myriad_check::{FileRange, Finding, Options, Report, check, number};
 use myriad_device::{BlockDevice, Event, MemoryDevice, RecordingDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
-use myriad_format::superblock::{Superblock, seam};
+use myriad_format::superblock::{Superblock, state};
 use std::sync::Arc;
 
 const SIZE: u64 = 64 << 20;
@@ -235,18 +235,18 @@ fn contents_are_taken_while_the_volume_is_in_use() {
     let accept = Options { repair: true, scrub: true, accept_contents: true, ..Options::default() };
     let device = Arc::new(RecordingDevice::new(damaged().clone_image()));
     check(device.clone(), None, &accept).unwrap();
-    let (mut state, mut tables) = (seam::STATE_CLEAN, 0);
+    let (mut state, mut tables) = (state::CLEAN, 0);
     for event in device.take() {
         match event {
             Event::Write { offset: 0, bytes } => state = Superblock::read(&bytes).state.get(),
             Event::Write { bytes, .. } if bytes.starts_with(b"MYCS") => {
-                assert_eq!(state, seam::STATE_IN_USE);
+                assert_eq!(state, state::IN_USE);
                 tables += 1;
             }
             _ => {}
         }
     }
-    assert_eq!(state, seam::STATE_CLEAN);
+    assert_eq!(state, state::CLEAN);
     assert!(tables > 0);
 }
 

@@ -9,11 +9,10 @@ use crate::types::{MkfsOptions, MountOptions, Order};
 use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::checksum::{ChecksumHeader, TABLE_BLOCKS_MAX};
+use myriad_format::choices;
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
-use myriad_format::superblock::{
-    BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy, seam,
-};
+use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy};
 use myriad_format::{AG_COUNT_MAX, AgNo, BlockKind, FsBlock, Lsn, header};
 use myriad_log::{LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
 use std::sync::Arc;
@@ -58,6 +57,7 @@ pub(crate) fn plan(
     if options.label.len() > 63 {
         return Err(option_error("label", "longer than 63 bytes"));
     }
+    options.choices.check_built()?;
     let mut blocks = device.size() / block;
     if blocks < BLOCK_COUNT_MIN {
         let least = BLOCK_COUNT_MIN * block;
@@ -148,13 +148,8 @@ pub(crate) fn plan(
     sb.header.volume = uuid;
     sb.version = U32::new(VERSION_UNFINISHED);
     sb.block_bits = options.block_size.trailing_zeros() as u8;
-    sb.space = seam::SPACE_BTREE;
-    sb.inodes = seam::INODES_DYNAMIC;
-    sb.map = seam::MAP_EXTENTS;
-    sb.directory = seam::DIRECTORY_INDEXED;
-    sb.lookup = seam::LOOKUP_WALK;
-    sb.orders = 1 << seam::ORDER_NONE | if log_bytes > 0 { 1 << seam::ORDER_LOG } else { 0 };
-    sb.volume_kind = seam::VOLUME_SINGLE;
+    options.choices.write(&mut sb);
+    sb.orders = 1 << choices::Order::None as u8 | if log_bytes > 0 { 1 << choices::Order::Log as u8 } else { 0 };
     sb.ag_blocks = U32::new(ag_blocks as u32);
     sb.block_count = U64::new(blocks);
     sb.ag_count = U32::new(blocks.div_ceil(ag_blocks) as u32);
@@ -173,7 +168,7 @@ pub(crate) fn plan(
         sb.log_start = U64::new(log_start);
         sb.log_blocks = U64::new(log_blocks);
     }
-    sb.last_order = U32::new(u32::from(if options.order == Order::Log { seam::ORDER_LOG } else { seam::ORDER_NONE }));
+    sb.last_order = U32::new(options.order.code());
     sb.chunk_blocks = U32::new((CHUNK_BYTES / block).clamp(1, 64) as u32);
     sb.device_count = U32::new(1);
     sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
@@ -296,7 +291,7 @@ pub(crate) fn make(
     volume.checkpointer.lock().settle(&volume)?;
     let mut image = AlignedBuf::zeroed(block_size);
     device.read(0, &mut image).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
-    let order = U32::new(u32::from(if options.order == Order::Log { seam::ORDER_LOG } else { seam::ORDER_NONE }));
+    let order = U32::new(options.order.code());
     Superblock::read_mut(&mut image).last_order = order;
     Superblock::read_mut(&mut image).version = U32::new(FORMAT_VERSION);
     for ag in (1..geometry.ag_count).map(AgNo).filter(|&ag| has_copy(ag)) {

@@ -1,6 +1,7 @@
 //! Plain data in and out of the API.
 
 use crate::error::{Errno, Error, Result};
+use myriad_format::choices::{self, Choices};
 use myriad_format::dir::NAME_MAX;
 
 /// Who asks. Operations check permissions for these credentials as POSIX says; user 0 passes all checks but execute.
@@ -347,6 +348,27 @@ pub enum Order {
     Log,
 }
 
+impl Order {
+    /// In the superblock.
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Self::None => choices::Order::None as u32,
+            Self::Log => choices::Order::Log as u32,
+        }
+    }
+
+    /// The order of a name; the error says which this build has.
+    pub fn parse(name: &str) -> std::result::Result<Self, String> {
+        Ok(match choices::Order::parse(name)? {
+            choices::Order::Log => Self::Log,
+            choices::Order::None => Self::None,
+            choices::Order::Sync | choices::Order::SoftUpdates => {
+                unreachable!("what is not built is refused by its name")
+            }
+        })
+    }
+}
+
 /// Placement of directories (seam "placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirPref {
@@ -449,6 +471,8 @@ pub fn default_cache_size() -> u64 {
 /// Options of mkfs. `Default` is what `myriad mkfs` does without options, but that user 0 owns the root directory.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
+    /// What is chosen at the seams that are fixed when a volume is made.
+    pub choices: Choices,
     /// Bytes, a power of two from 512 to 65536.
     pub block_size: u32,
     /// Bytes of an allocation group, a power of two; `None`: by the volume's size, at most 1 GiB.
@@ -480,6 +504,7 @@ pub struct MkfsOptions {
 impl Default for MkfsOptions {
     fn default() -> Self {
         Self {
+            choices: Choices::default(),
             block_size: 4096,
             ag_size: None,
             region_size: 32 << 20,

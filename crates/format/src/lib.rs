@@ -13,6 +13,7 @@ mod on_disk;
 
 pub mod btree;
 pub mod checksum;
+pub mod choices;
 pub mod dir;
 pub mod extent;
 pub mod group;
@@ -26,7 +27,7 @@ pub use address::{
     AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, FileBlock, FsBlock, Geometry, Ino, Lsn,
     RegionNo, SLOT_BITS, SLOT_SIZE,
 };
-pub use corrupt::{Corrupt, Incompatible};
+pub use corrupt::{Corrupt, Incompatible, Unsafe};
 pub use hash::NameHasher;
 pub use header::{BlockHeader, BlockKind};
 pub use on_disk::{Field, Layout};

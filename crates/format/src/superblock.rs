@@ -1,5 +1,6 @@
 //! The superblock: the first 512 bytes of the volume, copied to the start of some groups.
 
+use crate::choices::{Choices, Order};
 use crate::on_disk::on_disk;
 use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, checksum};
 use crate::{BlockKind, header};
@@ -18,7 +19,7 @@ on_disk! {
         48 => version: U32,
         /// log2 of the block size, 9 to 16.
         52 => block_bits: u8,
-        /// Choices at the mkfs seams; codes in the constants of `seam`.
+        /// Choices at the mkfs seams; codes in `choices`.
         53 => space: u8,
         54 => inodes: u8,
         55 => map: u8,
@@ -96,33 +97,11 @@ on_disk! {
     }
 }
 
-/// Codes of the choices fixed at mkfs, and of the volume's state.
-pub mod seam {
-    pub const SPACE_BITMAP: u8 = 1;
-    pub const SPACE_BTREE: u8 = 2;
-    pub const INODES_STATIC: u8 = 1;
-    pub const INODES_DYNAMIC: u8 = 2;
-    pub const INODES_BUCKET: u8 = 3;
-    pub const MAP_BLOCKMAP: u8 = 1;
-    pub const MAP_EXTENTS: u8 = 2;
-    pub const DIRECTORY_LINEAR: u8 = 1;
-    pub const DIRECTORY_SLOTS: u8 = 2;
-    pub const DIRECTORY_BTREE: u8 = 3;
-    pub const DIRECTORY_INDEXED: u8 = 4;
-    pub const DIRECTORY_APPEND: u8 = 5;
-    pub const LOOKUP_WALK: u8 = 1;
-    pub const LOOKUP_DIRECT: u8 = 2;
-    pub const VOLUME_SINGLE: u8 = 1;
-    pub const VOLUME_CONCATENATED: u8 = 2;
-    pub const VOLUME_STRIPED: u8 = 3;
-    pub const VOLUME_MIRRORED: u8 = 4;
-    pub const ORDER_NONE: u8 = 0;
-    pub const ORDER_SYNC: u8 = 1;
-    pub const ORDER_SOFTDEP: u8 = 2;
-    pub const ORDER_LOG: u8 = 3;
-    pub const STATE_CLEAN: u32 = 0;
-    pub const STATE_IN_USE: u32 = 1;
-    pub const STATE_SEALED: u32 = 2;
+/// Codes of a volume's state.
+pub mod state {
+    pub const CLEAN: u32 = 0;
+    pub const IN_USE: u32 = 1;
+    pub const SEALED: u32 = 2;
 }
 
 /// Feature bits. Numbers are never reused.
@@ -161,6 +140,11 @@ impl Superblock {
         Ok(*raw)
     }
 
+    /// Whether what changed the volume last had a log.
+    pub fn is_logged(&self) -> bool {
+        self.last_order.get() == Order::Log as u32
+    }
+
     fn check(&self) -> Result<(), SuperblockError> {
         if self.version.get() != FORMAT_VERSION {
             return Err(Incompatible::Version { found: self.version.get(), known: FORMAT_VERSION }.into());
@@ -169,18 +153,7 @@ impl Superblock {
         if unknown != 0 {
             return Err(Incompatible::Features { bits: unknown }.into());
         }
-        for (name, value, known) in [
-            ("space", self.space, seam::SPACE_BTREE),
-            ("inodes", self.inodes, seam::INODES_DYNAMIC),
-            ("map", self.map, seam::MAP_EXTENTS),
-            ("directory", self.directory, seam::DIRECTORY_INDEXED),
-            ("lookup", self.lookup, seam::LOOKUP_WALK),
-            ("volume", self.volume_kind, seam::VOLUME_SINGLE),
-        ] {
-            if value != known {
-                return Err(Incompatible::Seam { seam: name, code: value }.into());
-            }
-        }
+        Choices::read(self)?;
         let bad = |field, value| Err(Corrupt::Superblock { field, value }.into());
         let bits = u32::from(self.block_bits);
         if !(address::BLOCK_BITS_MIN..=address::BLOCK_BITS_MAX).contains(&bits) {
@@ -217,7 +190,7 @@ impl Superblock {
         if !(1..=64).contains(&self.chunk_blocks.get()) {
             return bad("chunk_blocks", u64::from(self.chunk_blocks.get()));
         }
-        if self.state.get() > seam::STATE_SEALED {
+        if self.state.get() > state::SEALED {
             return bad("state", u64::from(self.state.get()));
         }
         if self.log_device == [0; 16] && self.log_blocks.get() != 0 {
@@ -232,12 +205,15 @@ impl Superblock {
             }
         }
         let order = self.last_order.get();
-        if [seam::ORDER_SYNC, seam::ORDER_SOFTDEP].map(u32::from).contains(&order) {
+        match u8::try_from(order).ok().and_then(Order::from_code) {
             // It was written by what knows more: what is promised of its state is not what another order would rely on.
-            return Err(Incompatible::Seam { seam: "order of writes", code: order as u8 }.into());
-        }
-        if order > u32::from(seam::ORDER_LOG) || (order == u32::from(seam::ORDER_LOG) && self.log_blocks.get() == 0) {
-            return bad("last_order", u64::from(order));
+            Some(order) if !order.choice().is_built => {
+                let choice = order.choice().name;
+                return Err(Incompatible::NotBuilt { seam: Order::SEAM.name, choice }.into());
+            }
+            None => return bad("last_order", u64::from(order)),
+            Some(Order::Log) if self.log_blocks.get() == 0 => return bad("last_order", u64::from(order)),
+            Some(_) => {}
         }
         if self.geometry().locate(crate::Ino(self.root_ino.get())).is_none() {
             return bad("root_ino", self.root_ino.get());
@@ -263,8 +239,8 @@ impl Superblock {
     /// log is emptied before anything is changed without it.
     pub fn needs_check(&self, has_log: bool) -> bool {
         let is_repair = self.mount_nonce.get() == NO_MOUNT;
-        let is_unordered = self.last_order.get() == u32::from(seam::ORDER_NONE) && !has_log;
-        self.state.get() == seam::STATE_IN_USE && (is_repair || is_unordered)
+        let is_unordered = self.last_order.get() == Order::None as u32 && !has_log;
+        self.state.get() == state::IN_USE && (is_repair || is_unordered)
     }
 
     pub fn volume(&self) -> [u8; 16] {

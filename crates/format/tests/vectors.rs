@@ -1,10 +1,11 @@
 //! What FORMAT.md says of bits inside fields, against values worked out from its text by other means. Engine and check decode
 //! by the same code, so a change of that code would show nowhere else.
 
+use myriad_format::choices::{Choices, Order};
 use myriad_format::dir::{encode_pointer, home_line};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{flag, fork};
-use myriad_format::superblock::{FORMAT_VERSION, has_copy, seam};
+use myriad_format::superblock::{FORMAT_VERSION, has_copy, state};
 use myriad_format::{AgNo, BlockKind, FileBlock, FsBlock, Geometry, Ino, NameHasher, dir, header, log, xattr};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -104,17 +105,9 @@ fn numbers() {
 #[test]
 fn codes() {
     assert_eq!(FORMAT_VERSION, 1);
-    let refused_by_others = [
-        seam::SPACE_BTREE,
-        seam::INODES_DYNAMIC,
-        seam::MAP_EXTENTS,
-        seam::DIRECTORY_INDEXED,
-        seam::LOOKUP_WALK,
-        seam::VOLUME_SINGLE,
-    ];
-    assert_eq!(refused_by_others, [2, 2, 2, 4, 1, 1]);
-    assert_eq!([seam::ORDER_NONE, seam::ORDER_LOG], [0, 3]);
-    assert_eq!([seam::STATE_CLEAN, seam::STATE_IN_USE, seam::STATE_SEALED], [0, 1, 2]);
+    assert_eq!(Choices::default().all().map(|(_, choice)| choice.code), [2, 2, 2, 4, 1, 1]);
+    assert_eq!([Order::None as u8, Order::Log as u8], [0, 3]);
+    assert_eq!([state::CLEAN, state::IN_USE, state::SEALED], [0, 1, 2]);
     let forks =
         [fork::NONE, fork::EXTENTS, fork::TREE, fork::INLINE, fork::SHORT_LINK, fork::DIRECTORY, fork::DIRECTORY_TREE];
     assert_eq!(forks, [0, 1, 2, 3, 4, 5, 6]);

@@ -4,6 +4,7 @@ use crate::compare::commands::{read_rows, tar_rows};
 use crate::compare::{self, Contestant};
 use crate::interrupt;
 use crate::mount_floor::MountFloor;
+use crate::numbers::{parse_count, parse_size, parse_some};
 use crate::provenance::Provenance;
 use crate::provider::{self, Provider, VolumeOptions};
 use crate::recovery::Recovery;
@@ -27,8 +28,8 @@ use std::path::PathBuf;
 /// Measure volumes, directories and databases side by side.
 ///
 /// A TARGET is an image (made fresh, worked on in this process), a directory (through system calls), `direct:DIRECTORY`
-/// (the same, reads and writes inside files with direct I/O), `checksums:IMAGE` (a volume with checksums of file data), or
-/// `sqlite:PATH` (a row a file).
+/// (the same, reads and writes inside files with direct I/O), or `sqlite:PATH` (a row a file). Words after an image say how its volume is
+/// made and opened, so that variants are measured in turn: `a.img b.img,order=none c.img,data-checksums,dirpref=old`.
 #[derive(Debug, Args)]
 pub struct Bench {
     #[command(subcommand)]
@@ -55,7 +56,7 @@ enum What {
 
 #[derive(Debug, Args, Serialize)]
 struct Direct<T: Args> {
-    /// IMAGE, DIRECTORY, direct:DIRECTORY, checksums:IMAGE or sqlite:PATH
+    /// IMAGE, IMAGE,OPTION=CHOICE,..., DIRECTORY, direct:DIRECTORY or sqlite:PATH
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<String>,
     #[command(flatten)]
@@ -515,52 +516,6 @@ fn headline(provenance: &Provenance, common: &Common) -> String {
     )
 }
 
-/// `4096`, `64K`, `1.5G`: powers of 1024.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let usage = "write a number and K, M, G or T, as in 64M";
-    let trimmed = text.trim_end_matches(['B', 'b']).trim_end_matches('i');
-    scaled(trimmed, &[('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)]).ok_or_else(|| usage.to_owned())
-}
-
-/// `1000`, `10k`, `1M`, `1e6`: powers of 1000.
-fn parse_count(text: &str) -> Result<u64, String> {
-    let usage = || "write a number, as in 1000, 100k, 10M or 1e6".to_owned();
-    if let Some((digits, exponent)) = text.split_once(['e', 'E']) {
-        let power = exponent.parse().ok().and_then(|exponent| 10_u64.checked_pow(exponent));
-        return digits
-            .parse()
-            .ok()
-            .zip(power)
-            .and_then(|(digits, power): (u64, u64)| digits.checked_mul(power))
-            .ok_or_else(usage);
-    }
-    scaled(text, &[('K', 1000), ('M', 1_000_000), ('G', 1_000_000_000)]).ok_or_else(usage)
-}
-
-/// As `parse_count`, at least 1.
-pub(crate) fn parse_some(text: &str) -> Result<u64, String> {
-    match parse_count(text)? {
-        0 => Err("this is at least 1".to_owned()),
-        count => Ok(count),
-    }
-}
-
-fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
-    let last = text.chars().next_back()?.to_ascii_uppercase();
-    let (digits, factor) = match units.iter().find(|unit| unit.0 == last) {
-        Some(&(_, factor)) => (&text[..text.len() - 1], factor),
-        None => (text, 1),
-    };
-    match digits.split_once('.') {
-        None => digits.parse::<u64>().ok()?.checked_mul(factor),
-        Some((whole, fraction)) => {
-            let power = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-            let part = fraction.parse::<u64>().ok()?.checked_mul(factor)? / power;
-            whole.parse::<u64>().ok()?.checked_mul(factor)?.checked_add(part)
-        }
-    }
-}
-
 fn parse_durability(text: &str) -> Result<Durability, String> {
     match text {
         "end" => Ok(Durability::End),
@@ -584,36 +539,6 @@ mod tests {
     #[test]
     fn the_parser_is_sound() {
         command().debug_assert();
-    }
-
-    #[test]
-    fn counts_and_sizes() {
-        let counts = [
-            ("1000", Some(1000)),
-            ("10k", Some(10_000)),
-            ("1M", Some(1_000_000)),
-            ("1e7", Some(10_000_000)),
-            ("1.5k", Some(1500)),
-            ("k", None),
-            ("-1", None),
-            ("1e99", None),
-            ("", None),
-        ];
-        for (text, count) in counts {
-            assert_eq!(parse_count(text).ok(), count, "{text}");
-        }
-        let sizes = [
-            ("4096", Some(4096)),
-            ("64k", Some(65536)),
-            ("1.5G", Some(3 << 29)),
-            ("2GiB", Some(2 << 30)),
-            ("16T", Some(16 << 40)),
-            ("x", None),
-            ("99999999T", None),
-        ];
-        for (text, size) in sizes {
-            assert_eq!(parse_size(text).ok(), size, "{text}");
-        }
     }
 
     #[test]

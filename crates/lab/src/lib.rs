@@ -11,6 +11,7 @@
 //! compare     kernel file systems on loop devices beside a volume, interleaved; leaves nothing behind
 //! mount_floor a mounted volume beside a FUSE server that does nothing
 //! recovery    opening and checking volumes whose log is full
+//! numbers     counts and sizes as people write them
 //! cli         the verb `myriad bench`
 //! ```
 //!
@@ -22,6 +23,7 @@ pub mod cli;
 pub mod compare;
 pub mod interrupt;
 pub mod mount_floor;
+mod numbers;
 pub mod provenance;
 pub mod provider;
 pub mod recovery;

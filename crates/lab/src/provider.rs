@@ -1,11 +1,13 @@
 //! Makes a target anew for each run, so that every run starts from the same state, and takes it away afterwards.
 
+use crate::numbers::parse_size;
 use crate::targets::in_process::InProcess;
 use crate::targets::sqlite::Sqlite;
 use crate::targets::sys_calls::SysCalls;
 use crate::targets::{Durability, Target};
-use anyhow::{Context, Result, bail, ensure};
-use myriad_engine::{MkfsOptions, MountOptions};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use myriad_engine::{Allocation, DirPref, MkfsOptions, MountOptions, Order};
+use myriad_format::choices::{Choices, Profile};
 use std::path::{Path, PathBuf};
 
 /// What a target counts as in a comparison.
@@ -198,7 +200,62 @@ fn remove_file(path: &Path) {
     }
 }
 
-/// Reads a target of `myriad bench`: `sqlite:PATH`, `direct:DIRECTORY`, `checksums:IMAGE`, a directory, or an image.
+impl VolumeOptions {
+    /// These options, changed by words as in `order=none,dirpref=old,data-checksums`. An error names the word.
+    pub fn changed_by(&self, words: &str) -> Result<Self> {
+        let mut options = self.clone();
+        for word in words.split(',') {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            options.set(name, value).map_err(|why| anyhow!("{word}: {why}"))?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let Self { mkfs, mount, .. } = self;
+        if mkfs.choices.set(name, value)? {
+            return Ok(());
+        }
+        match name {
+            "profile" => mkfs.choices = Profile::parse(value)?.choices,
+            "order" => {
+                mkfs.order = Order::parse(value)?;
+                mount.order = Some(mkfs.order);
+            }
+            "block-size" => mkfs.block_size = u32::try_from(parse_size(value)?).map_err(|_| "too large")?,
+            "ag-size" => mkfs.ag_size = Some(parse_size(value)?),
+            "log-size" => mkfs.log_size = Some(parse_size(value)?),
+            "cachesize" => mount.cache_size = parse_size(value)?,
+            "data-checksums" if value.is_empty() => mkfs.data_checksums = true,
+            "nonamecache" if value.is_empty() => mount.name_cache = false,
+            "dirpref" => {
+                mount.dirpref = match value {
+                    "new" => DirPref::New,
+                    "old" => DirPref::Old,
+                    _ => return Err("write dirpref=new or dirpref=old".into()),
+                }
+            }
+            "alloc" => {
+                mount.allocation = match value {
+                    "delayed" => Allocation::Delayed,
+                    "write" => Allocation::AtWrite,
+                    _ => return Err("write alloc=delayed or alloc=write".into()),
+                }
+            }
+            _ => {
+                let seams = Choices::default().all().map(|(seam, _)| seam).join(", ");
+                return Err(format!(
+                    "no such option of a target; there are {seams}, profile, order, block-size, ag-size, log-size, cachesize, \
+                     data-checksums, nonamecache, dirpref, alloc"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a target of `myriad bench`: `sqlite:PATH`, `direct:DIRECTORY`, a directory, or an image, which words may follow that say
+/// how its volume is made and opened: `IMAGE,order=none,data-checksums`.
 pub fn parse(
     text: &str,
     volume: &VolumeOptions,
@@ -215,12 +272,13 @@ pub fn parse(
         ensure!(Path::new(directory).is_dir(), "{directory} is not a directory");
         return Ok(Box::new(DirectoryProvider::new(label, Path::new(directory), true)));
     }
-    if let Some(image) = text.strip_prefix("checksums:") {
-        let mkfs = MkfsOptions { data_checksums: true, ..volume.mkfs.clone() };
-        let volume = VolumeOptions { mkfs, ..volume.clone() };
+    let path = Path::new(text);
+    if let Some((image, words)) = text.split_once(',')
+        && !path.exists()
+    {
+        let volume = volume.changed_by(words)?;
         return Ok(Box::new(ImageProvider::new(label, Path::new(image), volume, force, keep)?));
     }
-    let path = Path::new(text);
     if path.is_dir() {
         return Ok(Box::new(DirectoryProvider::new(label, path, false)));
     }
@@ -254,13 +312,21 @@ mod tests {
         assert_eq!(side("@/new.img", false), Ok(Side::Ours));
         assert_eq!(side("@", false), Ok(Side::Kernel));
         assert_eq!(side("direct:@", false), Ok(Side::Kernel));
-        assert_eq!(side("checksums:@/new.img", false), Ok(Side::Ours));
+        assert_eq!(side("@/new.img,data-checksums,order=none,directory=indexed", false), Ok(Side::Ours));
+        for (words, why) in [
+            ("directory=linear", "directory=linear: directory=linear (entries one after the other"),
+            ("colour=red", "colour=red: no such option of a target; there are space, inodes"),
+            ("order=none,dirpref=far", "dirpref=far: write dirpref=new or dirpref=old"),
+        ] {
+            let refused = side(&format!("@/new.img,{words}"), false).unwrap_err();
+            assert!(refused.starts_with(why), "{refused}");
+        }
         assert_eq!(side("sqlite:@/new.db", false), Ok(Side::Other));
         assert!(side("@/precious", false).unwrap_err().contains("--force"));
         assert!(side("sqlite:@/precious", false).unwrap_err().contains("--force"));
-        assert!(side("checksums:@/precious", false).unwrap_err().contains("--force"));
+        assert!(side("@/precious,data-checksums", false).unwrap_err().contains("--force"));
         assert_eq!(side("@/precious", true), Ok(Side::Ours));
-        for target in ["@/used", "checksums:@/used", "sqlite:@/used"] {
+        for target in ["@/used", "@/used,data-checksums", "sqlite:@/used"] {
             assert!(side(target, true).unwrap_err().contains("in use"), "{target}");
         }
         assert!(side("@/missing/", false).unwrap_err().contains("not a directory"));

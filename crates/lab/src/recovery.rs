@@ -26,16 +26,16 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args, Serialize)]
 pub struct Recovery {
     /// Files of each volume
-    #[arg(long, value_name = "N,...", default_value = "10k,100k,1M", value_delimiter = ',', value_parser = crate::cli::parse_some)]
+    #[arg(long, value_name = "N,...", default_value = "10k,100k,1M", value_delimiter = ',', value_parser = crate::numbers::parse_some)]
     entries: Vec<u64>,
     /// Openings of each volume after a crash
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
     /// Log of each volume
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = crate::cli::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = crate::numbers::parse_size)]
     log_size: u64,
     /// Memory for cached blocks
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = crate::cli::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = crate::numbers::parse_size)]
     cachesize: u64,
     /// Where images are made, one at a time: 10M files take 5 GB
     #[arg(long, value_name = "DIRECTORY", default_value_os_t = std::env::temp_dir())]

@@ -39,7 +39,7 @@ use crate::superblock;
 use build::{flush, write};
 use myriad_device::BlockDevice;
 use myriad_format::inode::RawInode;
-use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, seam};
+use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn vouch(
     }
     // What was looked at may sit in a volatile cache, if its writer died and not the machine.
     flush(device)?;
-    superblock.state.set(seam::STATE_CLEAN);
+    superblock.state.set(volume_state::CLEAN);
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
     write_superblock(&reader, superblock, AgNo(0))?;
     flush(device)?;
@@ -306,10 +306,10 @@ impl<'a> Repair<'a> {
         let mut ag_used = superblock.ag_high_water.get();
         // Under the log the mark is as durable as what it announces, and a header above it is an uncommitted one: but not
         // the mark of a copy, or of before a log that is lost.
-        if is_copy || is_old || is_log_damaged || superblock.last_order.get() != u32::from(seam::ORDER_LOG) {
+        if is_copy || is_old || is_log_damaged || !superblock.is_logged() {
             ag_used = probe_groups(&reader, ag_used);
         }
-        let was_clean = !is_copy && !is_old && superblock.state.get() == seam::STATE_CLEAN;
+        let was_clean = !is_copy && !is_old && superblock.state.get() == volume_state::CLEAN;
         let mut repair = Self {
             reader: Arc::new(reader),
             hasher: NameHasher::new(superblock.hash_key),
@@ -610,8 +610,8 @@ impl<'a> Repair<'a> {
     fn write_superblocks(&mut self) -> Result<(), CheckError> {
         let sb = &mut self.superblock;
         sb.ag_high_water.set(self.ag_used);
-        if sb.state.get() == seam::STATE_IN_USE {
-            sb.state.set(seam::STATE_CLEAN);
+        if sb.state.get() == volume_state::IN_USE {
+            sb.state.set(volume_state::CLEAN);
         }
         let (xattr, acl) = (self.has_xattr, self.has_acl);
         let known = if xattr { myriad_format::superblock::feature::COMPATIBLE_XATTR } else { 0 }
@@ -628,7 +628,7 @@ fn no_room() -> CheckError {
 
 /// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.
 fn in_use(mut sb: Superblock) -> Superblock {
-    sb.state.set(seam::STATE_IN_USE);
+    sb.state.set(volume_state::IN_USE);
     sb.mount_nonce.set(NO_MOUNT);
     sb
 }

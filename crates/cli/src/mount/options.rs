@@ -82,7 +82,7 @@ const GROUPS: &[Group] = &[
                 "order",
                 "ORDER",
                 "order of writes: log, or none, which wants fsck after a crash; without it the one the volume was last opened with",
-                |s, v| set(&mut s.engine.order, choice(v, &[("log", Some(Order::Log)), ("none", Some(Order::None))])),
+                |s, v| set(&mut s.engine.order, Order::parse(v).map(Some)),
             ),
             valued("logdev", "DEVICE", "device that holds the log, for a volume made with one", |s, v| {
                 put(&mut s.engine.log_device, Some(v.into()))
@@ -506,7 +506,8 @@ mod tests {
         refused("blksize=4096", "unknown option `blksize`");
         refused("cachesize", "option `cachesize` needs a value: cachesize=SIZE");
         refused("ro=1", "option `ro` takes no value");
-        refused("order=fast", "option `order`: `fast` is none of log, none");
+        refused("order=fast", "option `order`: `fast` is no choice of order; this build has: none, log");
+        refused("order=softdep", "is not in this build, which has: none, log");
         refused("commit=-1", "option `commit`: `-1` is not a number of seconds");
         refused("kind=block", "option `kind`: block is none of auto, fuse, fuseblk");
         refused("umask=8", "option `umask`: `8` is not a mode; write it in octal, as in 0755");

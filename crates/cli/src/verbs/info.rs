@@ -12,7 +12,8 @@ use crate::volume::{OpenArgs, device};
 use anyhow::Result;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::{Fs, MountOptions, Order, StatFs, VolumeInfo};
-use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::choices::Choices;
+use myriad_format::superblock::{Superblock, feature, state};
 use myriad_fuse::{Handle, Kind};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -107,8 +108,8 @@ impl Facts {
             return "mounted";
         }
         match self.superblock.state.get() {
-            seam::STATE_CLEAN => "clean",
-            seam::STATE_SEALED => "sealed",
+            state::CLEAN => "clean",
+            state::SEALED => "sealed",
             _ => "in_use",
         }
     }
@@ -150,40 +151,10 @@ impl Facts {
         names
     }
 
-    fn seams(&self) -> [(&'static str, &'static str); 5] {
-        let raw = &self.superblock;
-        let of = |code: u8, names: &[(u8, &'static str)]| {
-            names.iter().find(|(known, _)| *known == code).map_or("unknown", |(_, name)| name)
-        };
-        [
-            ("space", of(raw.space, &[(seam::SPACE_BITMAP, "bitmap"), (seam::SPACE_BTREE, "btree")])),
-            (
-                "inodes",
-                of(
-                    raw.inodes,
-                    &[
-                        (seam::INODES_STATIC, "static"),
-                        (seam::INODES_DYNAMIC, "dynamic"),
-                        (seam::INODES_BUCKET, "bucket"),
-                    ],
-                ),
-            ),
-            ("map", of(raw.map, &[(seam::MAP_BLOCKMAP, "blockmap"), (seam::MAP_EXTENTS, "extents")])),
-            (
-                "directory",
-                of(
-                    raw.directory,
-                    &[
-                        (seam::DIRECTORY_LINEAR, "linear"),
-                        (seam::DIRECTORY_SLOTS, "slots"),
-                        (seam::DIRECTORY_BTREE, "btree"),
-                        (seam::DIRECTORY_INDEXED, "indexed"),
-                        (seam::DIRECTORY_APPEND, "append"),
-                    ],
-                ),
-            ),
-            ("lookup", of(raw.lookup, &[(seam::LOOKUP_WALK, "walk"), (seam::LOOKUP_DIRECT, "direct")])),
-        ]
+    fn choices(&self) -> Vec<(&'static str, &'static str)> {
+        // What no build knows is no volume to it, and has no facts.
+        let known = Choices::read(&self.superblock).map(|choices| choices.all().to_vec()).unwrap_or_default();
+        known.into_iter().map(|(seam, choice)| (seam, choice.name)).collect()
     }
 
     fn order(&self) -> &'static str {
@@ -224,7 +195,7 @@ impl Facts {
             object.insert("kind".into(), kind.name().into());
             object.insert("why_no_sync".into(), kind.why_no_sync().into());
         }
-        object.extend(self.seams().map(|(name, choice)| (name.to_owned(), choice.into())));
+        object.extend(self.choices().into_iter().map(|(name, choice)| (name.to_owned(), choice.into())));
         put_statfs(&mut object, &self.usage);
         object.into()
     }
@@ -234,8 +205,8 @@ impl Facts {
         let (raw, volume, usage) = (&self.superblock, &self.volume, &self.usage);
         let state = match (&self.mounted, raw.state.get()) {
             (Some(mounted), _) => format!("mounted on {}", image_name(&mounted.on)),
-            (None, seam::STATE_CLEAN) => "clean".into(),
-            (None, seam::STATE_SEALED) => "sealed: read-only for ever".into(),
+            (None, state::CLEAN) => "clean".into(),
+            (None, state::SEALED) => "sealed: read-only for ever".into(),
             _ if raw.needs_check(volume.recovered) => {
                 "not closed cleanly, and no log counts: run myriad fsck -p before it is changed".to_owned()
             }
@@ -267,7 +238,10 @@ impl Facts {
             ("Last writer", writer),
             ("Format", format!("version {}", raw.version.get())),
             ("Features", if features.is_empty() { "none".into() } else { features.join(", ") }),
-            ("Choices", self.seams().map(|(name, choice)| format!("{name} {choice}")).join(", ")),
+            (
+                "Choices",
+                self.choices().iter().map(|(name, choice)| format!("{name} {choice}")).collect::<Vec<_>>().join(", "),
+            ),
             ("Size", size::exact(self.bytes(volume.block_count))),
             ("Blocks", format!("{} of {} bytes", volume.block_count, volume.block_size)),
             (

@@ -6,7 +6,7 @@ use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, InUse, OpenError};
 use myriad_engine::Error;
 use myriad_format::FsBlock;
-use myriad_format::superblock::{Superblock, SuperblockError, seam};
+use myriad_format::superblock::{Superblock, SuperblockError, state};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -105,14 +105,14 @@ pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: 
 
 /// Whether everything is home. A copy of the superblock does not know.
 pub fn was_closed_cleanly(superblock: &Superblock) -> bool {
-    superblock.state.get() != seam::STATE_IN_USE
+    superblock.state.get() != state::IN_USE
 }
 
 /// How a volume was left, in words; whether somebody has it open is another matter.
 pub fn volume_state(superblock: &Superblock) -> &'static str {
     match superblock.state.get() {
-        seam::STATE_CLEAN => "closed cleanly",
-        seam::STATE_SEALED => "sealed",
+        state::CLEAN => "closed cleanly",
+        state::SEALED => "sealed",
         _ => "not closed cleanly",
     }
 }

@@ -8,7 +8,7 @@ mod open;
 pub(crate) mod place;
 mod tree;
 
-pub use arguments::{ChangeArgs, OpenArgs, OrderName, place, place_or_root};
+pub use arguments::{ChangeArgs, OpenArgs, place, place_or_root};
 pub use guard::Guard;
 pub use live::Live;
 pub use open::{Access, Mounted, Opened, Volume, Volumes};

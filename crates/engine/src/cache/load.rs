@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
-    use myriad_format::superblock::seam;
+    use myriad_format::superblock::state;
     use std::sync::Arc;
 
     /// Who took a block for one of another kind was refused, as he should be, and what the log had for it was gone: the next
@@ -99,7 +99,7 @@ mod tests {
     fn a_look_that_fails_takes_nothing_from_the_log() {
         let device = Arc::new(MemoryDevice::new(16 << 20));
         let volume = testing::volume(device.clone());
-        volume.write_superblock(seam::STATE_IN_USE).unwrap();
+        volume.write_superblock(state::IN_USE).unwrap();
         // What is new goes home with its commit; what changes in it later is in the log.
         for name in ["a", "b"] {
             testing::new_file(&volume, name.as_bytes());

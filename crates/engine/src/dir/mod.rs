@@ -954,7 +954,7 @@ mod tests {
     use myriad_check::{Options as CheckOptions, check};
     use myriad_device::MemoryDevice;
     use myriad_format::inode::{S_IFDIR, S_IFREG};
-    use myriad_format::superblock::seam;
+    use myriad_format::superblock::state;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
@@ -1034,7 +1034,7 @@ mod tests {
         fn after(parts: u32) -> (Self, bool) {
             let device = Arc::new(MemoryDevice::new(64 << 20));
             let volume = testing::volume(device.clone());
-            volume.write_superblock(seam::STATE_IN_USE).unwrap();
+            volume.write_superblock(state::IN_USE).unwrap();
             let cred = Cred::root();
             let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
             let root = namei::root(&volume.look()).unwrap();

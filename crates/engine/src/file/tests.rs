@@ -8,7 +8,7 @@ use crate::types::{AllocateMode, Cred, LinkRules, MountOptions, OpenOptions};
 use crate::volume::{Volume, testing};
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
-use myriad_format::superblock::seam;
+use myriad_format::superblock::state;
 
 fn open(volume: &Volume, name: &str) -> Arc<OpenFile> {
     testing::new_file(volume, name.as_bytes())
@@ -70,7 +70,7 @@ fn cut_and_write_under_a_reader(extents: u64, steps: &[Step]) {
 fn cut_and_write(extents: u64, steps: &[Step], one_handle: bool) {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     let volume = testing::volume(device.clone());
-    volume.write_superblock(seam::STATE_IN_USE).unwrap();
+    volume.write_superblock(state::IN_USE).unwrap();
     let mut file = open(&volume, "file");
     for i in 0..extents {
         put(&volume, &file, &[1; 4096], 2 * i * 4096);
@@ -331,7 +331,7 @@ fn content(volume: &Volume, file: &Arc<OpenFile>) -> Vec<u8> {
 fn a_second_cut_leaves_the_old_content_whole() {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     let volume = testing::volume(device.clone());
-    volume.write_superblock(seam::STATE_IN_USE).unwrap();
+    volume.write_superblock(state::IN_USE).unwrap();
     let file = open(&volume, "file");
     put(&volume, &file, &[1; 40_000], 0);
     flush(&volume, &file).unwrap();
@@ -354,7 +354,7 @@ fn a_second_cut_leaves_the_old_content_whole() {
 fn a_file_named_between_two_parts_of_its_flush() {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     let volume = testing::volume(device.clone());
-    volume.write_superblock(seam::STATE_IN_USE).unwrap();
+    volume.write_superblock(state::IN_USE).unwrap();
     let cred = Cred::root();
     let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
     let root = crate::namei::root(&volume.look()).unwrap();
@@ -385,7 +385,7 @@ fn a_file_named_between_two_parts_of_its_flush() {
 fn a_flush_cut_short_leaves_nothing_past_the_end() {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     let volume = testing::volume(device.clone());
-    volume.write_superblock(seam::STATE_IN_USE).unwrap();
+    volume.write_superblock(state::IN_USE).unwrap();
     let file = open(&volume, "file");
     put(&volume, &file, &[1; 700], 0);
     flush(&volume, &file).unwrap();

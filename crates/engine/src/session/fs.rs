@@ -14,7 +14,7 @@ use crate::planted::{Bug, planted};
 use crate::types::*;
 use crate::volume::Volume;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
-use myriad_format::superblock::{Superblock, feature, seam};
+use myriad_format::superblock::{Superblock, feature, state};
 use myriad_format::{FsBlock, Ino};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -118,7 +118,7 @@ impl Fs {
         let superblock = read_superblock(&*device)?;
         let mut options = options;
         let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
-        if unknown != 0 || superblock.state.get() == seam::STATE_SEALED {
+        if unknown != 0 || superblock.state.get() == state::SEALED {
             options.read_only = true;
         }
         let end = superblock.block_count.get() << superblock.block_bits;

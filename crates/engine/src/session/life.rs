@@ -7,7 +7,7 @@ use crate::ops::reclaim_orphans;
 use crate::order::checkpoint::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
-use myriad_format::superblock::{Superblock, seam};
+use myriad_format::superblock::{Superblock, state};
 use myriad_format::{BlockKind, Corrupt, FsBlock};
 use myriad_log::LogPlace;
 use parking_lot::Mutex;
@@ -134,7 +134,7 @@ impl Volume {
         self.load_totals(&superblock);
         self.load_orphans(&superblock)?;
         if !self.options.read_only {
-            self.write_superblock(seam::STATE_IN_USE)?;
+            self.write_superblock(state::IN_USE)?;
             if let (Order::None, Some(log)) = (self.order, log) {
                 self.checkpointer.lock().retire_log(self, log)?;
             }
@@ -194,6 +194,6 @@ impl Volume {
         // One may have begun meanwhile.
         checkpointer.give_up_moment("the volume was closed");
         // Not settled, it stays marked as in use, and the next opening recovers what the log holds.
-        if settled { self.write_superblock(seam::STATE_CLEAN) } else { Ok(()) }
+        if settled { self.write_superblock(state::CLEAN) } else { Ok(()) }
     }
 }

@@ -5,8 +5,7 @@ use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::Result;
 use crate::order::Txn;
-use crate::types::Order;
-use myriad_format::superblock::{Superblock, seam};
+use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{U32, U64};
@@ -88,10 +87,6 @@ impl Volume {
         let high_water = self.high_water.load(Ordering::Relaxed);
         let features = self.features.load(Ordering::Relaxed);
         let generation = self.generations.load(Ordering::Relaxed);
-        let order = match self.order {
-            Order::None => seam::ORDER_NONE,
-            Order::Log => seam::ORDER_LOG,
-        };
         txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
             let mut new = *Superblock::read(edit.bytes());
             new.free_blocks = U64::new(free);
@@ -100,7 +95,7 @@ impl Volume {
             new.orphan_root = U64::new(orphan_root);
             new.ag_high_water = U32::new(high_water);
             new.features_compatible = U64::new(features);
-            new.last_order = U32::new(u32::from(order));
+            new.last_order = U32::new(self.order.code());
             if generation != self.first_generation.load(Ordering::Relaxed) {
                 new.next_generation = U32::new(generation);
             }

@@ -27,7 +27,7 @@ use inode_locks::STRIPES;
 use myriad_device::BlockDevice;
 use myriad_format::group::RESERVE_MAX;
 use myriad_format::inode::generation_at;
-use myriad_format::superblock::{Superblock, seam};
+use myriad_format::superblock::{Superblock, state};
 use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace, Reach};
 pub(crate) use orphans::{Orphans, Reason};
@@ -164,7 +164,7 @@ impl Volume {
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
-            None if superblock.last_order.get() == u32::from(seam::ORDER_LOG) => Order::Log,
+            None if superblock.is_logged() => Order::Log,
             None => Order::None,
         };
         if order == Order::Log && log.is_none() {
@@ -191,7 +191,7 @@ impl Volume {
         let mut recovered = false;
         if let Some(place) = log {
             // A volume closed cleanly has everything home; its log still shows the last checkpoint.
-            let is_needed = superblock.state.get() == seam::STATE_IN_USE;
+            let is_needed = superblock.state.get() == state::IN_USE;
             let reach = if is_needed { Reach::Ring } else { Reach::End };
             let found = if options.read_only {
                 // Opening the log for appending would erase a torn attempt.

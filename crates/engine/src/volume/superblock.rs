@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::order::Look;
 use crate::types::Order;
 use myriad_device::AlignedBuf;
-use myriad_format::superblock::{NO_MOUNT, Superblock, feature, seam};
+use myriad_format::superblock::{NO_MOUNT, Superblock, feature, state};
 use myriad_format::{BlockKind, FsBlock, header};
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -20,7 +20,7 @@ impl Volume {
             let mut bytes = frame.write();
             let raw = Superblock::read_mut(&mut bytes);
             raw.state = U32::new(state);
-            if state == seam::STATE_IN_USE {
+            if state == state::IN_USE {
                 raw.mount_machine = machine_id();
                 raw.mount_boot = boot_id();
                 raw.mount_pid = U32::new(std::process::id());
@@ -33,7 +33,7 @@ impl Volume {
                 // Before anything goes home out of order: who looks beside this mount, or after it died, must not take the
                 // volume for one under the log. The other way round it is for the first commit to say.
                 if self.order == Order::None {
-                    raw.last_order = U32::new(u32::from(seam::ORDER_NONE));
+                    raw.last_order = U32::new(Order::None.code());
                 }
             }
             image.copy_from_slice(&bytes);

@@ -9,11 +9,14 @@ use crate::show::{mode, owner, size};
 use crate::verb::{Command, Example, Status};
 use crate::verbs::info;
 use crate::volume::place::is_same_file;
-use crate::volume::{OpenArgs, OrderName, device};
+use crate::volume::{OpenArgs, device};
 use anyhow::Result;
 use existing::Existing;
 use myriad_device::{Access, FileDevice};
-use myriad_engine::{Fs, MkfsOptions};
+use myriad_engine::{Fs, MkfsOptions, Order};
+use myriad_format::choices::{
+    self, Choice, Choices, Directory, Inodes, Lookup, Map as MapKind, PROFILES, Profile, SEAMS, Space,
+};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
@@ -23,6 +26,24 @@ pub struct Mkfs {
     /// Size of the image file, which takes space only as it fills; without it the size that the file or device has
     #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
+    /// Choices at all seams under one name, as `mkfs --help` lists them
+    #[arg(long, value_name = "NAME", value_parser = profile, default_value = "myriad")]
+    profile: &'static Profile,
+    /// How free blocks are recorded, if not as the profile has it
+    #[arg(long, value_name = "CHOICE", value_parser = Space::parse)]
+    space: Option<Space>,
+    /// Where inodes lie, if not as the profile has it
+    #[arg(long, value_name = "CHOICE", value_parser = Inodes::parse)]
+    inodes: Option<Inodes>,
+    /// How a block of a file is found, if not as the profile has it
+    #[arg(long, value_name = "CHOICE", value_parser = MapKind::parse)]
+    map: Option<MapKind>,
+    /// How a directory lies on the device, if not as the profile has it
+    #[arg(long, value_name = "CHOICE", value_parser = Directory::parse)]
+    directory: Option<Directory>,
+    /// How a path becomes an inode, if not as the profile has it
+    #[arg(long, value_name = "CHOICE", value_parser = Lookup::parse)]
+    lookup: Option<Lookup>,
     /// Size of a block: a power of two from 512 to 64K
     #[arg(short, long, value_name = "SIZE", value_parser = block_size, default_value = "4K")]
     block_size: u32,
@@ -48,9 +69,9 @@ pub struct Mkfs {
     /// Name of the volume, at most 63 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true, value_parser = label)]
     label: String,
-    /// Order of writes that is used unless an opening says otherwise
-    #[arg(long, value_enum, default_value = "log")]
-    order: OrderName,
+    /// Order of writes that is used unless an opening says otherwise; without it the profile's
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    order: Option<choices::Order>,
     /// Owner of the root directory by name or number; without it the user who runs the command
     #[arg(long, value_name = "USER[:GROUP]", value_parser = owner::parse)]
     root_owner: Option<(u32, u32)>,
@@ -73,6 +94,7 @@ impl Command for Mkfs {
     const ABOUT: &'static str = "Make a volume in an image file or on a block device";
     const DETAILS: &'static str = "What is there is not overwritten without --force: a volume, another file system, a file that holds \
         anything but zeros. A volume that is in use is not overwritten at all. Called as mkfs.myriad it does the same.";
+    const MORE: fn() -> String = seams;
     const EXAMPLES: &'static [Example] = &[
         (
             "myriad mkfs vol.img --size 16T",
@@ -84,6 +106,7 @@ impl Command for Mkfs {
 
     fn run(self, context: &Context) -> Result<Status> {
         let name = image_name(&self.image);
+        let options = self.options()?;
         let existing = Existing::look(context, &self.image)?;
         // One that leads nowhere as yet is somebody's all the same.
         let is_link = self.image.is_symlink();
@@ -130,7 +153,7 @@ impl Command for Mkfs {
             for place in holders {
                 erased.push((place, erase_marks(place)?));
             }
-            Fs::format(&self.image, self.size, &self.options()).at(&name)
+            Fs::format(&self.image, self.size, &options).at(&name)
         };
         if let Err(error) = make() {
             for (place, sectors) in erased {
@@ -156,10 +179,24 @@ impl Command for Mkfs {
 }
 
 impl Mkfs {
-    fn options(&self) -> MkfsOptions {
+    fn options(&self) -> Result<MkfsOptions> {
+        let profile = self.profile;
+        let choices = Choices {
+            space: self.space.unwrap_or(profile.choices.space),
+            inodes: self.inodes.unwrap_or(profile.choices.inodes),
+            map: self.map.unwrap_or(profile.choices.map),
+            directory: self.directory.unwrap_or(profile.choices.directory),
+            lookup: self.lookup.unwrap_or(profile.choices.lookup),
+            volume: profile.choices.volume,
+        };
+        let order = self.order.unwrap_or(profile.order);
+        let refused = |what: String| Failure::usage(image_name(&self.image), what, "nothing was changed");
+        choices.check_order(order).map_err(|reason| refused(reason.to_string()))?;
+        let order = Order::parse(order.choice().name).map_err(refused)?;
         let caller = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let (root_uid, root_gid) = self.root_owner.unwrap_or_else(caller);
-        MkfsOptions {
+        Ok(MkfsOptions {
+            choices,
             block_size: self.block_size,
             ag_size: self.ag_size,
             region_size: self.region_size,
@@ -168,13 +205,13 @@ impl Mkfs {
             data_checksums: self.data_checksums,
             preallocate: self.preallocate,
             label: self.label.clone(),
-            order: self.order.into(),
+            order,
             seed: self.seed,
             root_uid,
             root_gid,
             root_mode: self.root_mode,
             ..MkfsOptions::default()
-        }
+        })
     }
 
     fn refuse_to_overwrite(&self, name: &str, existing: &Existing) -> Result<()> {
@@ -195,6 +232,32 @@ fn erase_marks(place: &Path) -> Result<existing::Sectors> {
         existing::erase_marks(&device).at(image_name(place))
     };
     erase().map_err(|error| control::or_mounted(place, error))
+}
+
+/// All that can be chosen, and the profiles, from the one table.
+fn seams() -> String {
+    let built = |is_built: bool| if is_built { "" } else { "; not in this build" };
+    let mut text = "Seams, and what can be chosen at each:\n".to_owned();
+    for seam in SEAMS {
+        text += &format!("\n{}: {}\n", seam.name, seam.about);
+        for Choice { name, is_built, about, source, .. } in seam.choices {
+            text += &format!("  {name}: {about} ({source}){}\n", built(*is_built));
+        }
+    }
+    text += "\nProfiles:\n";
+    for profile in PROFILES {
+        text += &format!("  {}: {}{}\n", profile.name, profile.about, built(Profile::parse(profile.name).is_ok()));
+    }
+    text
+}
+
+fn profile(text: &str) -> Result<&'static Profile, String> {
+    Profile::parse(text)
+}
+
+/// Any order that has a name: whether it is safe with the rest is asked before whether this build has it.
+fn order(text: &str) -> Result<choices::Order, String> {
+    choices::Order::named(text).ok_or_else(|| choices::Order::parse(text).expect_err("it has no such name"))
 }
 
 fn block_size(text: &str) -> Result<u32, String> {
