@@ -6,6 +6,10 @@
 //!
 //! Such a lock has no owner that the kernel would tell. So on a conflict the holder is looked for among all processes'
 //! descriptors: slow, a few milliseconds, and only ever done to explain a refusal.
+//!
+//! Locks have ranges. A volume in a window of a file (`offset=`, `sizelimit=`) locks the bytes of the window, so two volumes side
+//! by side in one image can be mounted at the same time. Two windows that overlap exclude each other, whichever way they were
+//! given. Without `sizelimit=` window and lock reach to the end of the file.
 
 #![allow(unsafe_code)]
 

@@ -2,6 +2,10 @@
 //!
 //! Without the feature `planted-bugs`, which only that command asks for, `planted` is constantly false and nothing of
 //! this is left in the program. With it, one bug at a time can be in force in the whole process.
+//!
+//! A patch for each bug would mean a build for each, and patches that no longer apply. A switch in every build would cost a
+//! branch in hot paths, and the bugs would be shipped. So one feature compiles all of them in, each as one line `planted(Bug::X)`
+//! in the code that it breaks.
 
 #[cfg(all(feature = "planted-bugs", not(debug_assertions)))]
 compile_error!("planted-bugs is for tests: it cannot be built into a release");

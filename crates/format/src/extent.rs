@@ -1,4 +1,9 @@
 //! Extents: runs of file blocks on runs of volume blocks.
+//!
+//! A record has 16 bytes, so that an inode holds two and a block of 4 KiB 252. 54 bits of file block address 2^63 bytes at any
+//! block size, so no offset that a program may use is refused for lack of bits; 48 would have made files of 128 PiB at 512 bytes
+//! a block. 47 bits of start are 64 PiB at 512 bytes a block and 512 PiB at 4 KiB. 22 bits of length are 16 GiB at 4 KiB; a
+//! longer run takes more records. Of the five flags one is used. The key of the extent tree is word 0 shifted right by 10.
 
 use crate::on_disk::on_disk;
 use crate::{Corrupt, FileBlock, FsBlock, Geometry, Ino};

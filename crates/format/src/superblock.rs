@@ -1,4 +1,13 @@
 //! The superblock: the first 512 bytes of the volume, copied to the start of some groups.
+//!
+//! How much memory an opening takes must not be the image's choice, so what a superblock may ask for is bounded: a volume has at
+//! most 2^20 groups, for which an opening keeps 48 MiB. (Without the bound, a sparse image of 16 TiB with groups of 64 blocks
+//! asked for 24 GiB.) The last group has at least 64 blocks, or its five fixed blocks would lie outside the volume. A log inside
+//! the volume begins past the fixed blocks, and the last order is one that there is a log for. mkfs keeps to all of this; from 1
+//! PiB on it takes larger groups. A superblock that comes out of the log is decoded in the same way, and must agree about the
+//! volume's size. One size is left that an image chooses: recovery takes as much memory as the log's valid part, at most 4 GiB,
+//! and that must be there in checkpoints whose checksums are right. Volumes of more than a million groups would need groups that
+//! are loaded by page.
 
 use crate::choices::{Choices, Order};
 use crate::on_disk::on_disk;

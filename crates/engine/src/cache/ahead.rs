@@ -8,6 +8,11 @@
 //! is not known, nor needed: a frame of a freed block dies, as any other, when the block is allocated again.
 //! It is current, though it was read without a latch: a block can only change in the cache, and nothing leaves the
 //! cache while the reader is inside the gate, so one that is not there at the end was not there in between.
+//!
+//! Why it matters: a cold walk of the kernel source waited 5300 times for one block, some 90 us each, which was two thirds of a
+//! `find`; read ahead, it waits 830 times. Asking the inode tree which blocks are in use would lock its group in places where any
+//! lock may be held already. A thread that reads ahead would compete for the processors with those it works for. If frames could
+//! leave the cache while an operation is inside the gate, what was read could be out of date, and none of this would be right.
 
 use super::{Cache, flag, kind_code};
 use crate::counters::Count;

@@ -4,6 +4,14 @@
 //! without it and thrown away if its version says that they were changed meanwhile (a sequence lock); memory that is
 //! zero is a valid value of everything kept in [`Zeroed`] slices; and where somebody may copy, whoever has the latch changes
 //! bytes through [`SharedBytes`] only, so that both sides are atomic words.
+//!
+//! The copy without the latch is for a stat by path alone (`inode::read_into`). Taking and leaving the latch are two locked
+//! instructions on a line that all who look at inodes of the block write; without them two threads that stat 20 files of one
+//! directory took 32 to 35 ns a stat instead of 44 to 96, and one thread 63 instead of 66. Other operations read an inode under
+//! the latch, because copying it word by word first made unlinking slower by 6 %. Only blocks of inodes are changed word by word;
+//! other blocks, which nobody copies, by plain stores. A processor on which copying words costs more than the latch would undo
+//! this. (Entering the gate by plain stores, with a barrier by membarrier(2) when it closes, gained nothing.) The tests of this
+//! module pass under Miri, which reports the race if the stores are plain.
 
 #![allow(unsafe_code)]
 

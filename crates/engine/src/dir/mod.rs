@@ -8,6 +8,11 @@
 //! A directory of many blocks gives them up in several transactions once its last entry has gone ([`give_up_part`]). Between
 //! two of them it is a directory like any other, which has no entries and may get some.
 //!
+//! A directory of one entry block, of which at most `UNINDEXED_MAX` bytes are used, has no index. A lookup compares tags of 4
+//! bytes in a block that is in the cache, and reads a name only where a tag is the same. An index would cost every creation and
+//! removal one more block and one more record of the log, and most directories have fewer than fifty entries. The insertion that
+//! outgrows the block builds the index from it.
+//!
 //! Entries are the truth and never move, so their position is a readdir cookie that stays valid; the index only finds
 //! them. A hit of the index is confirmed by the inode's identity (its parent and the full hash of its name), which the
 //! caller is about to read anyway; by the entry's name where that cannot decide: hard links, directories in which two

@@ -1,4 +1,12 @@
 //! Writes into pages, and the flush that gives them blocks.
+//!
+//! When a page becomes dirty it is promised what its flush needs in the worst case; what was not needed goes back at the flush.
+//! So a flush reserves nothing, and never runs out of blocks in the middle of its change. A page without a dirty neighbour may
+//! split a leaf of the file's map, and is promised a node for each level of it. Of pages side by side every twelfth is promised
+//! one more (every third with checksums). Fewer would not do: with a node for every sixteenth page, 2,500 scattered pages needed
+//! 850 nodes and had 160, and the volume was shut down. A write into reserved space takes its nodes even from the blocks held
+//! back, down to 16. The price: on a nearly full volume a scattered write asks for two to four blocks a page, and is refused if a
+//! flush of what is dirty does not make room. `tests/full.rs`, `scattered_*`, holds this to account.
 
 use super::read::InPlace;
 use super::{FileData, OpenFile, SIZE_MAX};

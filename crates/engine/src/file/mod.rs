@@ -17,6 +17,13 @@
 //!   3. On the device, bytes past the end of the file may be anything after a crash. Whoever makes the file grow over them
 //!      writes zeros first.
 //!
+//! A file that is cut to nothing and written again has its old or its new content after a crash, not none. If its map fits the
+//! inode, the inode keeps the old extents until the flush that brings the new content. Otherwise the thread that writes flushes
+//! before it returns, until the epoch closes in which the first new content came (`OpenFile::writes_through`); rewriting a large
+//! file piece by piece costs a transaction a piece until then. The checkpoint cannot flush in its place: it may not wait for a
+//! data lock, because whoever holds one may be waiting for the checkpoint. Nor can an orphan take over the old map, because the
+//! nodes of a map name their file.
+//!
 //! Locking: a file's data lock is taken outside the gate and held across device reads.
 
 mod delalloc;

@@ -8,6 +8,13 @@
 //!  4. flush; commit record, durable;
 //!  5. blocks that epoch N freed go to the free-space trees (a change of epoch N + 1), and the tail moves.
 //!
+//! The tail may not pass the oldest record of a block that is not home, and a block goes home only while the open epoch has not
+//! changed it. Superblock, group headers and busy directories change in every epoch, so they would hold the tail for ever. Once
+//! the oldest record of such a block is older than a quarter of the log, or frames that are away crowd the cache, step 2 copies
+//! the whole block, and the copy goes home after the commit. XFS logs such blocks again instead, so that their records are young.
+//! That was built first and replaced: it takes room in the log exactly when there is little. For the copies' sake a checkpoint is
+//! due with 64 MiB of such blocks (`OpenEpoch::hot_blocks`), or they would take as much memory as the cache.
+//!
 //! With neither data nor fresh blocks, 3 and 4 are one write and one flush.
 //!
 //! Order `none` writes every changed block home and flushes; nothing is promised about a crash in between.

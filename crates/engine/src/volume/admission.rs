@@ -1,4 +1,15 @@
 //! Who may begin: room in cache, log and volume is waited for, and space reserved, before an operation's first change.
+//!
+//! An operation that runs out of space in the middle shuts the volume down, so it has to know before it begins. Looking at the
+//! free blocks is not enough: threads that look at the same time see the same last blocks. So an operation first adds its
+//! reservation to what all have reserved and then looks whether everything fits, with sequential consistency: of two that do so
+//! together each sees the other's.
+//!
+//! A reservation lies in the word of the gate that its operation writes anyway (`cache/gate.rs`), so it costs no further write
+//! that processors share. Only when few blocks are left (`PLENTY`) are the words of all slots summed. An operation may be refused
+//! then because another one has reserved more than it will take; before that it makes a checkpoint and looks again. What an
+//! operation would like but can do without it reserves while it runs (`Txn::try_reserve`). If operations on names often asked for
+//! more than 128 blocks, all of them would write the one word for large reservations, and another way would be needed.
 
 use super::Volume;
 use crate::cache::LIGHT_SUM_MAX;
