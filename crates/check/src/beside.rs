@@ -8,6 +8,10 @@
 //! Under another order blocks change at any time and nothing tells. The superblock has named that order since the volume was
 //! opened, so an empty log under `log` is one whose first checkpoint is yet to come: all is home, and stays as it is until
 //! then. Nor does anything tell beside a repair, which says in the mount record that there is no mount.
+//!
+//! Why not otherwise: a writer that stops for the check stops for minutes at ten million files. A check inside the process that
+//! holds the volume would read through the engine's cache, and be no second opinion. A volume that commits during each of
+//! `LOOKS_MAX` looks is said to be too busy; `fsck --online` checks those that a daemon has mounted (`online`).
 
 use crate::replay::replay;
 use crate::report::Report;

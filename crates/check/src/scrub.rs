@@ -4,6 +4,17 @@
 //! The passes before have noted which blocks hold file data, a bit a block; whose they are is not remembered. Only when
 //! some cannot be believed are the inodes walked once more for their owners, and directories for their paths
 //! (`owners`). So a scrub takes little memory however many files there are, and a disk is read from its start to its end.
+//!
+//! A scrub of a moment (`online`) meets blocks that were freed since. Data with checksums is never overwritten in its place, so a
+//! block holds what it held at the moment until it is freed and something else takes it. From then on it does not fit the
+//! moment's checksum, though nothing is damaged. So the writer records the numbers of freed blocks before they may be used again,
+//! 16 bytes a run of blocks (`engine/src/order/moment.rs`). The scrub reads a block, then looks into the records, and passes over
+//! what was freed by then (`Scrub::freed_blocks`). So it reports only what was damaged at the moment, whatever the load, and
+//! nothing waits for it. Contents that were removed before it came to them it cannot judge.
+//!
+//! Rejected for that: before-images of freed data, which would fill their room within seconds of a busy volume; holding freed
+//! blocks back until the scrub has passed, which would fill the volume; reading again what does not fit, because a freed block
+//! stays wrong. Snapshots in the format would undo this.
 
 use crate::blocks::PAGE_BLOCKS;
 use crate::context::{Context, in_parallel};

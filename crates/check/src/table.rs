@@ -2,6 +2,14 @@
 //!
 //! Nine bytes a slot, for some groups at a time: those that fit first, then as many of the others as fit, read again. Directories
 //! are gone through once for each part: time grows instead of memory. A group is never parted.
+//!
+//! The slots of all inodes at once took 296 MiB for 10^7 files and 2 GiB for 10^8, on a machine that may be in trouble already.
+//! Sorting what names say in a file needs room on the host, which a rescue system may not have. Fewer bytes a slot would miss
+//! damage (digests of 16 bits one wrong identity in 65,536, link counts of 8 bits one in 256) and still grow. The price: from a
+//! few million files on, one more pass over all names for each 8 million slots (`Options::slots_max`). What the first round left
+//! out of a damaged directory is remembered, for otherwise the later rounds would find other names.
+//! `groups_by_themselves_show_what_all_do` (`tests/damage/`) compares. Repair still knows all inodes at once. Names that lie with
+//! their inodes would undo this.
 
 use myriad_format::inode::RawInode;
 use myriad_format::{AgNo, FsBlock, Geometry, Ino};

@@ -15,6 +15,11 @@
 //! ```
 //!
 //! For tests and for `scripts/reliability` only; nothing that is shipped depends on it.
+//!
+//! It is a crate of its own above the engine because `sim` must not know the engine, and because the report is a command with
+//! options that ends after a given time, which a test program cannot be. The engine's tests have it as a dev-dependency. Cargo
+//! allows that circle, since the engine linked here is built without its tests; but crates with such a circle cannot be published
+//! one by one.
 
 #![forbid(unsafe_code)]
 

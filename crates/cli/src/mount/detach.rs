@@ -1,9 +1,13 @@
 //! A daemon that outlives its command.
 //!
-//! The command runs itself a second time, as a process of its own session, and waits until that says on its standard
-//! output that the mount is live, or ends. What goes wrong before is written by the daemon to the standard error that
-//! both have, and its exit code is the command's. (A fork would be less to do, but leave a process with one thread of
-//! many and every lock in whatever state it was.)
+//! The command runs itself a second time, as a process of its own session, and waits until that says on its standard output that
+//! the mount is live, or ends. What goes wrong before is written by the daemon to the standard error that both have, and its exit
+//! code is the command's. A signal to the waiting command is handed on. `ps` shows what was asked for, because the daemon has the
+//! same command line.
+//!
+//! fork(2) would be less to do, but it is unsafe code, which this crate forbids. The child would have one thread of many, and
+//! every lock in whatever state it was; so nothing that runs before (signal handlers, the parser, the progress display) could
+//! ever start a thread. This daemon opens the volume itself: no lock, ring or thread crosses.
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};

@@ -3,6 +3,14 @@
 //! must be as they were. `scripts/suites hammer --minutes N` is the long form.
 //!
 //! The seed gives each thread the same work, not the same interleaving.
+//!
+//! Nobody knows in which order the threads' requests took effect. To record all calls and search for an order that explains them
+//! (linearizability checking) is exact for a few hundred operations, and hopeless for an hour of them. Locks around what is
+//! compared would keep anything from colliding. So what a thread owns, its names and records in directory, blocks and pages that
+//! all share, is compared with its model exactly. Of what threads fight for, only that is asked which holds in every order: the
+//! errnos that can be, sums of what succeeded, versions that never go back, one holder of a lock. A wrong answer that keeps all
+//! sums and belongs to nobody can pass. Renames over names that may or may not exist are left out, because their sums would have
+//! slack.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -12,6 +12,12 @@
 //! The price: such a thread waits while others want its processor. So it is *placed* only while requests come one after
 //! the other, and a watch looks every two milliseconds whether it gets on; if not, it is an ordinary thread again, and
 //! stays one for a while ([`Judge`]). Changing back takes CAP_SYS_NICE: without it, nothing of this is done.
+//!
+//! Where idle processors halt, a wake-up takes 40 to 60 us across processors and 2 us on one; the volume needs one. Unpacking the
+//! kernel source by tar took 14 s without this and 6 to 9 s with it, its removal 3.5 s and 1.2 to 1.5 s. Binding without the
+//! policy gains nothing: the caller, woken while the server still runs, is moved to another processor. Keeping processors from
+//! idling (`/dev/cpu_dma_latency`) is as fast, but for the whole machine, and costs its power. A scheduler that keeps both on one
+//! processor by itself, or a FUSE that says which processor to serve on, would undo this.
 
 use super::device::Device;
 use parking_lot::{Condvar, Mutex};

@@ -7,6 +7,11 @@
 //! next ones read ahead, and who reads what it lists, as `tar` and `grep -r` do, the content of files.
 //!
 //! A caller is a thread, by its number in requests. All of this is guesses: one lost, or given to another thread, costs time alone.
+//!
+//! Most servers always answer with attributes; then a walk by names alone reads every inode. Without any, each file costs a
+//! LOOKUP of those who want them. By this rule they pay with LOOKUPs for the first directories, and for at most one in
+//! [`LOOKED_UP`] of what they list without attributes. `tar` of a cold tree makes 21 thousand requests of the device instead of
+//! 86 thousand. A kernel that said why it lists would undo this.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -3,6 +3,13 @@
 //! Each device has a volatile cache of its own: at any moment all that it flushed is there, and of what came after its
 //! last flush anything may be, whatever the other device has done since. `myriad_device::CrashImages` does the same for
 //! one device; here two are cut at the same moment, and each state has a hash, so that none is looked at twice.
+//!
+//! States are counted by their contents. n writes without a flush have 2^n subsets, and runs that begin alike lead to the same
+//! states again and again, so a number of states says something only if each is another one. The hash of a state is the sum, over
+//! all sectors that differ from the base, of a mixture of device, sector and contents: it is kept up to date event by event, and
+//! a subset costs what it contains. A state that was seen before is judged again only if the judgement may differ (other
+//! operations so far, or another moment). For all this the engine must write the same in every run, so the nonce of a mount comes
+//! from the seed. Two states that differ in bytes that nobody reads count as two.
 
 use crate::setup::Devices;
 use myriad_device::{BlockDevice, Event, OverlayDevice, Timed};
