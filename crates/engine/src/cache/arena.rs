@@ -8,10 +8,11 @@
 //! The copy without the latch is for a stat by path alone (`inode::read_into`). Taking and leaving the latch are two locked
 //! instructions on a line that all who look at inodes of the block write; without them two threads that stat 20 files of one
 //! directory took 32 to 35 ns a stat instead of 44 to 96, and one thread 63 instead of 66. Other operations read an inode under
-//! the latch, because copying it word by word first made unlinking slower by 6 %. Only blocks of inodes are changed word by word;
-//! other blocks, which nobody copies, by plain stores. A processor on which copying words costs more than the latch would undo
-//! this. (Entering the gate by plain stores, with a barrier by membarrier(2) when it closes, gained nothing.) The tests of this
-//! module pass under Miri, which reports the race if the stores are plain.
+//! the latch, because copying it word by word first made unlinking slower by 6 %. Only blocks of inodes are changed word by word,
+//! so `BlockEdit` hands out no `&mut [u8]` of them; other blocks, which nobody copies, are changed by plain stores. Their readers
+//! would have to put up with bytes of two states. A processor on which copying words costs more than the latch would undo this.
+//! (Entering the gate by plain stores, with a barrier by membarrier(2) when it closes, gained nothing.) The tests of this module
+//! pass under Miri, which reports the race if the stores are plain.
 
 #![allow(unsafe_code)]
 

@@ -6,7 +6,8 @@
 //! one more (every third with checksums). Fewer would not do: with a node for every sixteenth page, 2,500 scattered pages needed
 //! 850 nodes and had 160, and the volume was shut down. A write into reserved space takes its nodes even from the blocks held
 //! back, down to 16. The price: on a nearly full volume a scattered write asks for two to four blocks a page, and is refused if a
-//! flush of what is dirty does not make room. `tests/full.rs`, `scattered_*`, holds this to account.
+//! flush of what is dirty does not make room. Flushing page by page, up to the first without room, would have fsync refuse what a
+//! write accepted. Maps that need no nodes would undo this. `tests/full.rs`, `scattered_*`, holds this to account.
 
 use super::read::InPlace;
 use super::{FileData, OpenFile, SIZE_MAX};

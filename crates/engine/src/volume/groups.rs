@@ -2,12 +2,14 @@
 //!
 //! What an epoch freed enters the free-space trees in parts (`release_blocks`). An extent costs 16 bytes of log in the epoch that
 //! frees it. In the trees it changes a leaf of each, and moves what follows there: up to 1.3 KiB twice at 4 KiB a block, where
-//! freed extents lie apart. 25,000 such extents would take more than half of the largest default log, which is all that a
-//! checkpoint may have, and the volume would be shut down. So a release ends after a sixteenth of the log, with at least one
-//! extent. The rest waits: every checkpoint names it, and it counts as log that the open epoch takes (`close_epoch`), so from an
-//! eighth of the log on operations are held up until enough is in the trees. A thread that waits for space makes these
-//! checkpoints itself (`find_space`). Order none has no log and keeps to an eighth of the cache. Bounding what an epoch may free
-//! would not help: the cost depends on where extents lie, which only the trees know. `tests/scattered.rs` fails without this.
+//! freed extents lie apart. A checkpoint may take half of the log; 25,000 such extents would take more than that of the largest
+//! default log, and shut the volume down. So a release ends after a sixteenth of the log, with at least one extent. The rest
+//! waits: every checkpoint names it, and it counts as log that the open epoch takes (`close_epoch`), so from an eighth of the log
+//! on operations are held up until enough is in the trees. A thread that waits for space makes these checkpoints itself
+//! (`find_space`). Order none has no log and keeps to an eighth of the cache. Bounding what an epoch may free would not help: the
+//! cost depends on where extents lie, which only the trees know. Logging changes of these trees as operations would be another
+//! format, for this one case. Trees that are rebuilt from what is in use, and not logged, would undo this. `tests/scattered.rs`
+//! fails without this.
 
 use super::Volume;
 use crate::counters::Count;
