@@ -3,7 +3,6 @@
 use crate::interrupt::Interrupted;
 use crate::show::name::Shown;
 use crate::volume::device::explain_open;
-use myriad_device::OpenError;
 use myriad_engine::{Errno, Error};
 use std::fmt::{self, Display};
 use std::io;
@@ -97,20 +96,14 @@ impl<T> At<T> for io::Result<T> {
 }
 
 fn explain(error: Error, place: String) -> anyhow::Error {
-    // An image that could not be opened: not a fault of the device, and the log's device has a name of its own.
-    let error = match error {
-        Error::Io { op, offset, source } => match source.downcast::<OpenError>() {
-            Ok(open) => return explain_open(open),
-            Err(source) => Error::Io { op, offset, source },
-        },
-        other => other,
-    };
-    let (what, next) = match &error {
+    let (what, next) = match error {
+        // The log's device has a name of its own.
+        Error::Open(open) => return explain_open(open),
         Error::Cancelled => return Interrupted::latest().into(),
-        Error::Refused(errno) => (errno_text(*errno), errno_next(*errno)),
-        Error::Io { source, .. } if is_refusal(source) => (host_error(source), host_next(source)),
+        Error::Refused(errno) => (errno_text(errno), errno_next(errno)),
+        Error::Io { source, .. } if is_refusal(&source) => (host_error(&source), host_next(&source)),
         Error::Io { op, offset, source } => (
-            format!("device {op} at byte {offset}: {}", host_error(source)),
+            format!("device {op} at byte {offset}: {}", host_error(&source)),
             "the device is failing or full: see the host's log, and copy the image while it can be read",
         ),
         Error::HostFull(source) => (
@@ -135,11 +128,12 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             (format!("the image is truncated: {found} of {needed} bytes are there"), TRUNCATED_NEXT)
         }
         Error::Option { option, reason } => {
-            return Failure { kind: Kind::Usage, place, what: option_text(option, reason), next: String::new() }.into();
+            return Failure { kind: Kind::Usage, place, what: option_text(option, &reason), next: String::new() }
+                .into();
         }
-        Error::InUse(holder) => (in_use_text(holder, &place), "wait until it is done with the volume, or unmount it"),
-        Error::Shutdown => (error.to_string(), "see the host's log for the device's error"),
-        Error::Closed => (error.to_string(), "open the volume again"),
+        Error::InUse(holder) => (in_use_text(&holder, &place), "wait until it is done with the volume, or unmount it"),
+        Error::Shutdown => (Error::Shutdown.to_string(), "see the host's log for the device's error"),
+        Error::Closed => (Error::Closed.to_string(), "open the volume again"),
     };
     Failure::new(place, what, next).into()
 }

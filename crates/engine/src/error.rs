@@ -1,5 +1,6 @@
 //! Errors: the caller's, the device's, the volume's. Our own mistakes are assertions, never an `Error`.
 
+use myriad_device::OpenError;
 use myriad_format::superblock::SuperblockError;
 use myriad_format::{Corrupt, FsBlock, Incompatible, Ino};
 use std::io;
@@ -63,6 +64,9 @@ pub enum Error {
     /// Somebody else has the volume open.
     #[error("{0}")]
     InUse(String),
+    /// The image cannot be opened or made: it is missing, say (ENOENT), or may not be read (EACCES).
+    #[error("{0}")]
+    Open(OpenError),
     /// An earlier metadata write or sync failed; all changes are refused until the next mount.
     #[error(
         "the volume was shut down after an earlier device error; reads go on, changes are refused until it is opened again"
@@ -86,7 +90,9 @@ impl Error {
             Self::Corrupt(_) | Self::Unchecked => Errno::UCLEAN,
             Self::Incompatible(_) | Self::Foreign | Self::Truncated { .. } => Errno::INVAL,
             Self::Option { .. } => Errno::INVAL,
-            Self::InUse(_) => Errno::BUSY,
+            Self::InUse(_) | Self::Open(OpenError::InUse(_)) => Errno::BUSY,
+            Self::Open(OpenError::Unsuitable { .. }) => Errno::INVAL,
+            Self::Open(OpenError::Io { source, .. }) => Errno::from_io_error(source).unwrap_or(Errno::IO),
             Self::Closed => Errno::BADF,
             Self::Cancelled => Errno::INTR,
         }
@@ -96,6 +102,30 @@ impl Error {
 impl From<Errno> for Error {
     fn from(errno: Errno) -> Self {
         Self::Refused(errno)
+    }
+}
+
+/// A refusal becomes what a system call would have answered, with `raw_os_error`. All others keep their message, and are the inner
+/// error of one whose kind is that of their errno.
+///
+/// ```
+/// use myriad_engine::{Fs, MountOptions};
+/// use std::io;
+///
+/// fn open() -> io::Result<Fs> {
+///     Ok(Fs::open("missing.img".as_ref(), MountOptions::default())?)
+/// }
+/// let error = open().err().expect("there is no such image");
+/// assert_eq!(error.kind(), io::ErrorKind::NotFound);
+/// assert!(error.to_string().starts_with("missing.img: "));
+/// ```
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match &error {
+            Error::Refused(errno) => (*errno).into(),
+            Error::Io { source, .. } => Self::new(source.kind(), error),
+            _ => Self::new(Self::from(error.errno()).kind(), error),
+        }
     }
 }
 

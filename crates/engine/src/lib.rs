@@ -5,38 +5,37 @@
 //!
 //! ```
 //! use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+//! use std::io::Write;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # fn main() -> std::io::Result<()> {
 //! let image = std::env::temp_dir().join(format!("myriad-example-{}.img", std::process::id()));
 //! Fs::format(&image, Some(64 << 20), &MkfsOptions::default())?;
 //! let fs = Fs::open(&image, MountOptions::default())?;
 //! let session = fs.session(Cred::root());
-//! session.mkdir("notes", 0o755)?;
-//! let options = OpenOptions { write: true, create: true, mode: 0o644, ..OpenOptions::default() };
-//! session.open("notes/first", options)?.write_at(b"hello", 0)?;
+//! session.create_dir_all("notes/2026")?;
+//! session.write("notes/2026/first", "Dear all,\n")?;
+//! let mut file = session.open("notes/2026/first", OpenOptions { append: true, ..OpenOptions::READ })?;
+//! writeln!(file, "a file is Read, Write and Seek.")?;
 //! fs.sync()?; // all of it is durable
-//! assert_eq!(session.stat("notes/first")?.size, 5);
-//! drop(session);
+//! assert_eq!(session.read_to_string("notes/2026/first")?, "Dear all,\na file is Read, Write and Seek.\n");
+//! drop((session, file));
 //! fs.close()?;
 //! # std::fs::remove_file(&image)?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Names are bytes; errors carry the errno a system call would return ([`Error::errno`]). Without a sync, a change reaches the
+//! Names are bytes, and a path may be anything that names a file ([`AsPath`]). Errors carry the errno a system call would return
+//! ([`Error::errno`]), and `?` makes them `std::io::Error`. Without a sync, a change reaches the
 //! device within [`MountOptions::commit_interval_ms`]; what a crash may leave is in `docs/design/crash-safety.md`.
 //!
 //! Many files at once: [`Session::stat_many`] overlaps the waits of its lookups, [`Session::walk`] visits a tree depth first,
 //! [`Session::remove_tree`] reports progress and can be cancelled.
 //!
 //! ```
-//! # use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions};
-//! # use std::sync::Arc;
+//! # use myriad_engine::{Cred, Fs};
 //! # fn main() -> myriad_engine::Result<()> {
-//! # let device = Arc::new(myriad_device::MemoryDevice::new(64 << 20));
-//! # Fs::format_device(device.clone(), None, &MkfsOptions::default())?;
-//! # let fs = Fs::open_device(device, None, MountOptions::default())?;
-//! let session = fs.session(Cred::root());
+//! let session = Fs::in_memory(64 << 20)?.session(Cred::root());
 //! for name in ["a", "b", "c"] {
 //!     session.create(name, 0o644)?;
 //! }

@@ -267,6 +267,8 @@ impl OpenOptions {
     };
     /// To read and write what is there.
     pub const READ_WRITE: Self = Self { write: true, ..Self::READ };
+    /// To write a file anew, which is made if it is missing (with permissions 666, but for what the umask takes away).
+    pub const CREATE: Self = Self { read: false, write: true, create: true, truncate: true, mode: 0o666, ..Self::READ };
 }
 
 /// What rename may do with its target (renameat2(2)).

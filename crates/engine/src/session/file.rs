@@ -8,14 +8,38 @@ use crate::planted::{Bug, planted};
 use crate::types::*;
 use crate::volume::{Reason, Volume};
 use myriad_format::inode::flag;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// An open file. Dropping it closes it; a file without names lives until then.
+///
+/// It is read and written at any place, or, with the traits of `std::io`, from one place on:
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use myriad_engine::{Cred, Fs, OpenOptions};
+/// use std::io::{BufRead, BufReader, Seek, Write};
+///
+/// let session = Fs::in_memory(64 << 20)?.session(Cred::root());
+/// let mut file = session.open("list", OpenOptions { read: true, ..OpenOptions::CREATE })?;
+/// writeln!(file, "apples")?;
+/// writeln!(file, "pears")?;
+/// file.rewind()?;
+/// let lines: Vec<String> = BufReader::new(&file).lines().collect::<Result<_, _>>()?;
+/// assert_eq!(lines, ["apples", "pears"]);
+/// let mut bytes = [0; 5];
+/// file.read_at(&mut bytes, 7)?;
+/// assert_eq!(&bytes, b"pears");
+/// # Ok(())
+/// # }
+/// ```
 pub struct File {
     pub(super) session: Session,
     pub(super) file: Arc<OpenFile>,
     pub(super) options: OpenOptions,
+    /// Where `Read` and `Write` go on, in bytes.
+    pub(super) position: Mutex<u64>,
 }
 
 impl File {
@@ -73,10 +97,10 @@ impl File {
     /// Writes `buf` at `offset` (with `append`: at the end); returns the bytes written, fewer than all only when the
     /// volume became full, the largest size was reached, or an error came half-way. ENOSPC, EFBIG, EBADF.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.write(buf, offset, self.options.append)
+        self.put(buf, offset, self.options.append)
     }
 
-    fn write(&self, buf: &[u8], offset: u64, append: bool) -> Result<usize> {
+    fn put(&self, buf: &[u8], offset: u64, append: bool) -> Result<usize> {
         self.check_data(true)?;
         let dont_cache = self.options.dont_cache;
         let count = file::write(self.volume(), &self.session.cred, &self.file, buf, offset, append, dont_cache)?;
@@ -89,7 +113,7 @@ impl File {
     /// As [`Self::write_at`], at `offset` even with `append`, for a caller who has looked where the end is; also of a file
     /// that may only be appended to.
     pub fn write_placed(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.write(buf, offset, false)
+        self.put(buf, offset, false)
     }
 
     /// Sets the size: what is cut off is gone, what is added reads as zero.

@@ -13,13 +13,16 @@ use crate::order::moment::HeldMoment;
 use crate::planted::{Bug, planted};
 use crate::types::*;
 use crate::volume::Volume;
-use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, OpenError};
+use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, MemoryDevice, OpenError};
 use myriad_format::superblock::{Superblock, feature, state};
 use myriad_format::{FsBlock, Ino};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Cache of a volume in memory, in bytes: what is not in it is a copy away.
+const IN_MEMORY_CACHE: u64 = 16 << 20;
 
 /// An open volume. Cheap to clone; closed cleanly by [`Fs::close`], for all clones, or when the last clone, session and
 /// file are gone.
@@ -31,7 +34,7 @@ pub struct Fs {
 fn open_error(error: OpenError) -> Error {
     match error {
         OpenError::InUse(in_use) => Error::InUse(in_use.to_string()),
-        other => Error::Io { op: "open", offset: 0, source: other.into() },
+        other => Error::Open(other),
     }
 }
 
@@ -88,6 +91,26 @@ impl Fs {
             device.preallocate().map_err(open_error)?;
         }
         mkfs::make(Arc::new(device), log, superblock, options)
+    }
+
+    /// A new volume of `size` bytes in memory, open: for tests, and for what need not outlive the program. It takes memory as it
+    /// fills, and gives it back as files go; the rest goes with its last clone, session and file. Error if it is too small for a volume.
+    ///
+    /// ```
+    /// # fn main() -> myriad_engine::Result<()> {
+    /// use myriad_engine::{Cred, Fs};
+    ///
+    /// let session = Fs::in_memory(64 << 20)?.session(Cred::root());
+    /// session.mkdir("notes", 0o755)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_memory(size: u64) -> Result<Self> {
+        let device = Arc::new(MemoryDevice::new(size));
+        // Nothing of it is there after a crash, so there is nothing that a log could make whole.
+        let options = MkfsOptions { log_size: Some(0), order: Order::None, ..MkfsOptions::default() };
+        Self::format_device(device.clone(), None, &options)?;
+        Self::open_device(device, None, MountOptions { cache_size: IN_MEMORY_CACHE, ..MountOptions::default() })
     }
 
     /// Makes a volume on a device already open.
@@ -183,7 +206,8 @@ impl Fs {
     pub fn release(&self, node: Node) {
         let file = self.volume().files.find(Ino(node.ino)).filter(|file| file.generation == node.generation);
         if let Some(file) = file {
-            drop(File { session: self.session(Cred::root()), file, options: OpenOptions::default() });
+            let (session, options) = (self.session(Cred::root()), OpenOptions::default());
+            drop(File { session, file, options, position: Mutex::new(0) });
         }
     }
 

@@ -2,6 +2,7 @@
 //! has first those by path, then those by node.
 
 mod attributes;
+mod contents;
 mod directories;
 mod file;
 mod fs;
@@ -10,6 +11,7 @@ mod life;
 mod names;
 mod open;
 mod paths;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod trees;

@@ -10,6 +10,7 @@ use crate::perm;
 use crate::types::*;
 use myriad_format::Ino;
 use myriad_format::inode::{RawInode, S_IFREG};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -119,6 +120,6 @@ impl Session {
     /// The handle of a file that was opened for it.
     fn opened(&self, file: Arc<OpenFile>, options: OpenOptions) -> File {
         self.volume().counters.bump(crate::counters::Count::opens);
-        File { session: self.again(), file, options }
+        File { session: self.again(), file, options, position: Mutex::new(0) }
     }
 }

@@ -8,18 +8,71 @@ use crate::order::Look;
 use crate::types::*;
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// Anything that can be a path.
+/// Anything that can be a path: text, bytes, and what the standard library has for names of files.
+///
+/// ```
+/// # fn main() -> myriad_engine::Result<()> {
+/// # let session = myriad_engine::Fs::in_memory(64 << 20)?.session(myriad_engine::Cred::root());
+/// use std::path::Path;
+///
+/// session.write("caf\u{e9}", "")?;
+/// assert!(session.exists(Path::new("caf\u{e9}"))? && session.exists(b"caf\xc3\xa9")?);
+/// # Ok(())
+/// # }
+/// ```
 pub trait AsPath {
     /// The path's bytes.
     fn as_path_bytes(&self) -> &[u8];
 }
 
-impl<T: AsRef<[u8]> + ?Sized> AsPath for T {
+/// One line a type: a general rule for all that has bytes would leave no room for those whose bytes are reached otherwise.
+macro_rules! paths {
+    ($($type:ty: $self:ident => $bytes:expr;)*) => {$(
+        impl AsPath for $type {
+            #[inline]
+            fn as_path_bytes(&$self) -> &[u8] {
+                $bytes
+            }
+        }
+    )*};
+}
+
+paths! {
+    [u8]: self => self;
+    Vec<u8>: self => self;
+    str: self => self.as_bytes();
+    String: self => self.as_bytes();
+    OsStr: self => self.as_bytes();
+    OsString: self => self.as_bytes();
+    Path: self => self.as_os_str().as_bytes();
+    PathBuf: self => self.as_os_str().as_bytes();
+}
+
+impl<const LENGTH: usize> AsPath for [u8; LENGTH] {
+    #[inline]
     fn as_path_bytes(&self) -> &[u8] {
-        self.as_ref()
+        self
+    }
+}
+
+impl<T: AsPath + ?Sized> AsPath for &T {
+    #[inline]
+    fn as_path_bytes(&self) -> &[u8] {
+        (**self).as_path_bytes()
+    }
+}
+
+impl<T: AsPath + ToOwned + ?Sized> AsPath for Cow<'_, T> {
+    #[inline]
+    fn as_path_bytes(&self) -> &[u8] {
+        (**self).as_path_bytes()
     }
 }
 
@@ -54,7 +107,7 @@ pub(super) fn split_plain(path: &[u8]) -> Option<(&[u8], &[u8])> {
 /// A resolved directory and a name in it.
 pub(super) struct Place<'p> {
     pub parent: Node,
-    pub name: std::borrow::Cow<'p, [u8]>,
+    pub name: Cow<'p, [u8]>,
     pub must_be_dir: bool,
     pub ends_in_dot: bool,
 }

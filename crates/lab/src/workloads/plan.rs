@@ -95,8 +95,9 @@ impl<'a> PathZ<'a> {
     }
 }
 
-impl AsRef<[u8]> for PathZ<'_> {
-    fn as_ref(&self) -> &[u8] {
+impl myriad_engine::AsPath for PathZ<'_> {
+    #[inline]
+    fn as_path_bytes(&self) -> &[u8] {
         self.bytes()
     }
 }
