@@ -5,7 +5,7 @@ use std::io;
 use parking_lot::Mutex;
 
 use crate::error::of_flush;
-use crate::{BlockDevice, DeviceCounters, ReadRequest, WriteRequest};
+use crate::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
 
 /// What disks write as one: a short or corrupted request is so by whole sectors.
 const SECTOR_SIZE: usize = 512;
@@ -274,6 +274,10 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.refuse(FaultOp::Discard).unwrap_or_else(|| self.inner.discard(offset, length))
+    }
+
+    fn discards(&self) -> Discards {
+        self.inner.discards()
     }
 
     fn counters(&self) -> DeviceCounters {

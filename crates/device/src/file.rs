@@ -34,7 +34,7 @@ use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range, of_flu
 use crate::lock::{LockKind, LockRange, find_mount, set_lock};
 use crate::pool::Pool;
 use crate::uring::Rings;
-use crate::{AlignedBuf, BlockDevice, Counters, DeviceCounters, ReadRequest, WriteRequest};
+use crate::{AlignedBuf, BlockDevice, Counters, DeviceCounters, Discards, ReadRequest, WriteRequest};
 
 /// Threads that serve batches without io_uring, beside the caller's own.
 const POOL_THREADS: usize = 4;
@@ -101,6 +101,10 @@ pub struct FileDevice {
     claim: Mutex<Option<File>>,
     access: Access,
     is_block_device: bool,
+    /// A regular file that had holes when it was opened.
+    is_sparse: bool,
+    /// The host has said that it takes no discards.
+    refuses_discards: AtomicBool,
     size: u64,
     rings: Option<Rings>,
     /// Started by the first batch that needs it.
@@ -234,6 +238,9 @@ impl FileDevice {
             claim: Mutex::new(None),
             access,
             is_block_device,
+            // Units of 512 bytes, whatever the host's blocks are.
+            is_sparse: !is_block_device && metadata.blocks().saturating_mul(512) < metadata.len(),
+            refuses_discards: AtomicBool::new(false),
             rings,
             pool: OnceLock::new(),
             owner_pid: std::process::id(),
@@ -469,7 +476,7 @@ impl BlockDevice for FileDevice {
         let alignment = self.target.alignment as u64;
         let start = offset.next_multiple_of(alignment);
         let end = (offset + length) & !(alignment - 1);
-        if start < end {
+        if start < end && !self.refuses_discards.load(Ordering::Relaxed) {
             let position = self.target.start + start;
             let result = if self.is_block_device {
                 crate::discard::discard_device(&self.target.file, position, end - start)
@@ -479,12 +486,23 @@ impl BlockDevice for FileDevice {
             };
             self.note_change();
             match result {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.refuses_discards.store(true, Ordering::Relaxed),
                 Err(error) => return Err(error.into()),
             }
         }
         self.counters.discard();
         Ok(())
+    }
+
+    /// A sparse image takes them always. Of one that had no holes when it was opened, somebody has allocated all on purpose: so
+    /// that its volume cannot run out of the host's space.
+    fn discards(&self) -> Discards {
+        match self.refuses_discards.load(Ordering::Relaxed) {
+            true => Discards::Never,
+            false if self.is_sparse => Discards::Always,
+            false => Discards::OnRequest,
+        }
     }
 
     fn counters(&self) -> DeviceCounters {

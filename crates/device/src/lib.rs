@@ -100,8 +100,21 @@ pub trait BlockDevice: Send + Sync {
     /// Tells the host that a range is no longer needed (hole punch or discard); reads of it return zeros or old
     /// bytes afterwards. A host that cannot do it answers `Ok` and does nothing. The range need not be aligned.
     fn discard(&self, offset: u64, length: u64) -> io::Result<()>;
+    /// What a discard is good for here. It may turn to [`Discards::Never`] when the host refuses the first one.
+    fn discards(&self) -> Discards;
     /// Requests served since the device was opened.
     fn counters(&self) -> DeviceCounters;
+}
+
+/// What a discard is good for on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discards {
+    /// For nothing: the host cannot do it.
+    Never,
+    /// For who asks for it: it takes the device long, or gives up space that somebody allocated on purpose.
+    OnRequest,
+    /// What is discarded is the host's again at once: worth it whenever something becomes free.
+    Always,
 }
 
 /// One vectored write: `parts` land one after the other from `offset`.
@@ -211,6 +224,9 @@ macro_rules! forward_to_pointee {
             }
             fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
                 (**self).discard(offset, length)
+            }
+            fn discards(&self) -> Discards {
+                (**self).discards()
             }
             fn counters(&self) -> DeviceCounters {
                 (**self).counters()

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::error::{check_end, check_request};
 use crate::sparse::{Base, CHUNK_SIZE, Sparse};
-use crate::{BlockDevice, Counters, DeviceCounters, ReadRequest, WriteRequest};
+use crate::{BlockDevice, Counters, DeviceCounters, Discards, ReadRequest, WriteRequest};
 
 /// A sparse device in memory: chunks are allocated when first written, so its size costs nothing.
 ///
@@ -108,6 +108,10 @@ impl BlockDevice for MemoryDevice {
         self.bytes.erase(self.base(), offset, length)?;
         self.counters.discard();
         Ok(())
+    }
+
+    fn discards(&self) -> Discards {
+        Discards::Always
     }
 
     fn counters(&self) -> DeviceCounters {

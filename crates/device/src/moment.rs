@@ -24,7 +24,7 @@
 //! Not here: which blocks a reader will ask for, and so need an image.
 
 use crate::block_set::BlockSet;
-use crate::{BlockDevice, DeviceCounters};
+use crate::{BlockDevice, DeviceCounters, Discards};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -353,6 +353,10 @@ impl BlockDevice for View {
 
     fn discard(&self, _: u64, _: u64) -> io::Result<()> {
         Self::refuse()
+    }
+
+    fn discards(&self) -> Discards {
+        Discards::Never
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{check_end, check_request};
 use crate::sparse::{Base, CHUNK_SIZE, Sparse};
-use crate::{BlockDevice, Counters, DeviceCounters};
+use crate::{BlockDevice, Counters, DeviceCounters, Discards};
 
 /// Changes in memory over a shared base; dropped, they are gone. A recovery can run on one, be recorded, be thrown
 /// away, and run again from the same state.
@@ -84,6 +84,11 @@ impl BlockDevice for OverlayDevice {
         }
         self.counters.discard();
         Ok(())
+    }
+
+    /// Zeros take as much memory as anything else.
+    fn discards(&self) -> Discards {
+        Discards::OnRequest
     }
 
     fn counters(&self) -> DeviceCounters {

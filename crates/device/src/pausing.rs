@@ -4,7 +4,7 @@ use std::io;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::{BlockDevice, DeviceCounters, FaultOp, ReadRequest, WriteRequest};
+use crate::{BlockDevice, DeviceCounters, Discards, FaultOp, ReadRequest, WriteRequest};
 
 /// Wraps a device and holds back one chosen request, and with it the thread that asked, until it is told to go on.
 ///
@@ -135,6 +135,10 @@ impl<D: BlockDevice> BlockDevice for PausingDevice<D> {
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.pass(FaultOp::Discard, 1);
         self.inner.discard(offset, length)
+    }
+
+    fn discards(&self) -> Discards {
+        self.inner.discards()
     }
 
     fn counters(&self) -> DeviceCounters {

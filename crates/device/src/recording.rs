@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::{BlockDevice, DeviceCounters, ReadRequest, WriteRequest};
+use crate::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
 
 /// One thing done to a device. Offsets and lengths are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +142,10 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.record(|inner| inner.discard(offset, length), [Event::Discard { offset, length }])
+    }
+
+    fn discards(&self) -> Discards {
+        self.inner.discards()
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -27,7 +27,7 @@ counters! {
     dir_scans, dir_index_probes, dir_index_false_hits, dir_leaf_splits, dir_doublings, dir_to_block, dir_to_index,
     dir_to_inline,
     /// Space.
-    blocks_allocated, blocks_freed, chunk_blocks_freed, inodes_allocated, inodes_freed,
+    blocks_allocated, blocks_freed, blocks_discarded, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Order.
     checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, checkpoint_groups, blocks_homed,
     log_stalls,

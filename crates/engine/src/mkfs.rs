@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ops;
 use crate::order::Txn;
 use crate::perm::NewInode;
-use crate::types::{MkfsOptions, MountOptions, Order};
+use crate::types::{Discard, MkfsOptions, MountOptions, Order};
 use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::checksum::{ChecksumHeader, TABLE_BLOCKS_MAX};
@@ -238,6 +238,7 @@ pub(crate) fn make(
         order: Some(Order::None),
         cache_size: 8 << 20,
         background: false,
+        discard: Discard::Never,
         clock: options.clock.clone(),
         seed: Some(options.seed.unwrap_or(1)),
         ..MountOptions::default()

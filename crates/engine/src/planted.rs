@@ -47,6 +47,7 @@ bugs! {
     OrphanLeaked "orphan-leaked" "An open file that loses its last name is not put into the list of orphans.";
     DoubleAllocation "double-allocation" "Allocated blocks stay in the free-space trees.";
     OverwriteInPlace "overwrite-in-place" "Data with checksums is overwritten where it is, which the last commit still refers to.";
+    DiscardBeforeCommit "discard-before-commit" "Freed blocks go back to the host before the epoch that freed them is durable.";
     RenameLost "rename-lost" "A rename to a new name is answered and not done.";
     SyncedNameForgotten "synced-name-forgotten" "A file opened with O_SYNC is not synced by the write of its first byte.";
 }

@@ -397,6 +397,17 @@ pub enum AccessTimes {
     Strict,
 }
 
+/// Whether space goes back to the host when it becomes free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// If the volume lies in a sparse image, or in memory. Not on a block device, and not in an image that had no holes when it
+    /// was opened: that was allocated in full on purpose.
+    Auto,
+    Always,
+    /// Only when somebody asks for it ([`Fs::trim`](crate::Fs::trim)).
+    Never,
+}
+
 /// Options of one opening of a volume.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -415,8 +426,11 @@ pub struct MountOptions {
     pub cache_size: u64,
     /// Longest time a change stays in memory only, in milliseconds; 0: until a sync or until memory or log ask for it.
     pub commit_interval_ms: u64,
-    /// Give freed blocks back to the host by hole punching.
-    pub discard: bool,
+    /// Whether space goes back to the host when it becomes free: some checkpoints later, without anybody waiting for it.
+    pub discard: Discard,
+    /// The least that goes back by itself, in bytes, rounded up to a power of two: a piece at a multiple of its size, once all of it is
+    /// free. Each costs the host about as much as a write.
+    pub discard_piece: u64,
     /// When reading moves access times.
     pub atime: AccessTimes,
     /// Whether those of directories move, too.
@@ -452,7 +466,8 @@ impl Default for MountOptions {
             name_cache: true,
             cache_size: default_cache_size(),
             commit_interval_ms: 5000,
-            discard: false,
+            discard: Discard::Auto,
+            discard_piece: 64 << 10,
             atime: AccessTimes::Never,
             dir_atime: true,
             log_device: None,

@@ -3,7 +3,7 @@
 //! A failure prints one line that replays it, and the fewest steps that still fail. `MYRIAD_SEED` replays,
 //! `MYRIAD_LONG=1` runs ten times as much.
 
-use myriad_engine::{Allocation, Cred, DirPref, OpenOptions, RenameMode, StatFs};
+use myriad_engine::{Allocation, Cred, DirPref, Discard, OpenOptions, RenameMode, StatFs};
 use myriad_reliability::machine::{Engine, Way};
 use myriad_reliability::setup::{Devices, Setup};
 use myriad_reliability::verdict::{catch, check_silent, quietly};
@@ -29,7 +29,8 @@ fn vary(setup: &mut Setup, seed: u64) {
     options.name_cache = rng.percent(70);
     options.background = rng.percent(30);
     options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);
-    options.discard = rng.percent(20);
+    options.discard = if rng.percent(20) { Discard::Always } else { Discard::Never };
+    options.discard_piece = 1;
     setup.data_checksums = rng.percent(40);
     setup.vary_log(&mut rng);
 }

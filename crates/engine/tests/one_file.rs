@@ -3,7 +3,7 @@
 //! A failure prints the operations before it and one line that replays the run. `MYRIAD_OPERATIONS` says how many, and
 //! `MYRIAD_LONG=1` makes it 10^7, for each block size.
 
-use myriad_engine::{AllocateMode, Allocation, Cred, Errno, Error, File, Fs, OpenOptions};
+use myriad_engine::{AllocateMode, Allocation, Cred, Discard, Errno, Error, File, Fs, OpenOptions};
 use myriad_reliability::setup::{Devices, Setup};
 use myriad_reliability::verdict::{catch, check_silent};
 use myriad_sim::pattern;
@@ -236,7 +236,8 @@ fn exercise(block_size: u32, seed: u64, count: usize) -> Outcome {
     setup.options.allocation = *rng.pick(&[Allocation::Delayed, Allocation::AtWrite]);
     setup.options.background = rng.percent(30);
     setup.options.cache_size = *rng.pick(&[4 << 20, 32 << 20]);
-    setup.options.discard = rng.percent(20);
+    setup.options.discard = if rng.percent(20) { Discard::Always } else { Discard::Never };
+    setup.options.discard_piece = 1;
     // Drawn apart, so that a seed's operations stay what they are.
     setup.vary_log(&mut Rng::new(!seed));
     let mut last = VecDeque::new();

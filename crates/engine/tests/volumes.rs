@@ -1,14 +1,12 @@
-//! Volumes as a whole: opened in every way, small caches, full logs, logs of their own, space given back.
+//! Volumes as a whole: opened in every way, small caches, full logs, logs of their own.
 
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{Access, BlockDevice, FileDevice, MemoryDevice};
 use myriad_engine::{
-    AllocateMode, Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
-    RenameMode,
+    Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
 };
 use myriad_format::superblock::Superblock;
 use myriad_format::{Ino, header};
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 fn device(size: u64) -> Arc<MemoryDevice> {
@@ -634,34 +632,5 @@ fn random_writes_within_memory_lie_in_one_piece() {
         for (block, content) in content.chunks(4096).enumerate() {
             assert!(content.iter().all(|&byte| byte == block as u8), "block {block}");
         }
-    }
-}
-
-/// With `discard` the image gets its holes back when files go, or parts of them; without, it stays as large as it was.
-#[test]
-fn an_image_becomes_sparse_again_with_discard_only() {
-    for discard in [true, false] {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("image");
-        Fs::format(&path, Some(64 << 20), &MkfsOptions::default()).unwrap();
-        let fs = Fs::open(&path, MountOptions { discard, ..quiet() }).unwrap();
-        let session = fs.session(Cred::root());
-        let used = || {
-            // What an epoch frees is given back once it is durable.
-            for _ in 0..2 {
-                fs.sync().unwrap();
-            }
-            path.metadata().unwrap().blocks() * 512
-        };
-        let file = session.open("punched", WRITE).unwrap();
-        file.write_at(&vec![7; 8 << 20], 0).unwrap();
-        session.open("removed", WRITE).unwrap().write_at(&vec![7; 8 << 20], 0).unwrap();
-        let full = used();
-        assert!(full > 16 << 20, "{full}");
-        file.allocate(AllocateMode::Punch, 1 << 20, 6 << 20).unwrap();
-        session.unlink("removed").unwrap();
-        let left = used();
-        let given_back = full.saturating_sub(left);
-        assert!(if discard { given_back > 13 << 20 } else { given_back < 1 << 20 }, "{full} to {left} bytes");
     }
 }

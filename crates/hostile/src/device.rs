@@ -1,6 +1,6 @@
 //! A device that counts and watches: what a volume asks of it is bounded, and what it may not do is noted.
 
-use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice};
+use myriad_device::{BlockDevice, DeviceCounters, Discards, MemoryDevice};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -99,6 +99,10 @@ impl BlockDevice for Watched {
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.changes(offset, length)?;
         self.image.discard(offset, length)
+    }
+
+    fn discards(&self) -> Discards {
+        self.image.discards()
     }
 
     fn counters(&self) -> DeviceCounters {

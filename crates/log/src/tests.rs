@@ -3,7 +3,7 @@
 use crate::checkpoint::Link;
 use crate::place::{LogError, LogPlace};
 use crate::{Checkpoint, Home, Log, Reach, Recovered, Sealed, erase, forget, format, recover, search};
-use myriad_device::{BlockDevice, DeviceCounters};
+use myriad_device::{BlockDevice, DeviceCounters, Discards};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, RecordHeader};
 use myriad_format::{Corrupt, FsBlock, Lsn};
 use std::collections::BTreeMap;
@@ -152,6 +152,9 @@ impl BlockDevice for Disk {
     }
     fn discard(&self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
+    }
+    fn discards(&self) -> Discards {
+        Discards::Never
     }
     fn counters(&self) -> DeviceCounters {
         self.0.lock().unwrap().counters

@@ -20,9 +20,9 @@
 use crate::replay;
 use crate::setup::Setup;
 use crate::verdict::{catch, check_silent, quietly};
-use myriad_device::{BlockDevice, DeviceCounters, OverlayDevice, WriteRequest};
+use myriad_device::{BlockDevice, DeviceCounters, Discards, OverlayDevice, WriteRequest};
 use myriad_engine::schedule::{self, Turns};
-use myriad_engine::{AllocateMode, Cred, Errno, Error, File, Fs, Node, OpenOptions, RenameMode, Session};
+use myriad_engine::{AllocateMode, Cred, Discard, Errno, Error, File, Fs, Node, OpenOptions, RenameMode, Session};
 use myriad_sim::pattern;
 use myriad_sim::rng::Rng;
 use myriad_sim::shrink;
@@ -63,6 +63,9 @@ impl Shape {
         setup.log_size = Some(*rng.pick(&[1 << 20, 4 << 20]));
         // The fewest frames that a cache has.
         setup.options.cache_size = 1 << 20;
+        if seed % 2 == 0 {
+            (setup.options.discard, setup.options.discard_piece) = (Discard::Always, 1);
+        }
         let threads = 2 + rng.index(3);
         let one_in = *rng.pick(&[4, 32, 128, 256, 512, 1024]);
         Self { setup, threads, turns: Turns { seed: rng.next_u64(), one_in }, brief: rng.percent(60) }
@@ -242,7 +245,11 @@ impl BlockDevice for Medium {
         Ok(())
     }
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        schedule::pause();
         self.inner.discard(offset, length)
+    }
+    fn discards(&self) -> Discards {
+        self.inner.discards()
     }
     fn counters(&self) -> DeviceCounters {
         self.inner.counters()

@@ -2,7 +2,7 @@
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
-use myriad_engine::{Clock, Fs, MkfsOptions, MountOptions, Order};
+use myriad_engine::{Clock, Discard, Fs, MkfsOptions, MountOptions, Order};
 use myriad_sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -50,6 +50,8 @@ impl Setup {
             commit_interval_ms: 0,
             seed: Some(1),
             background: false,
+            // Who looks at what it does says so.
+            discard: Discard::Never,
             clock: Clock::Manual(time.clone()),
             ..MountOptions::default()
         };

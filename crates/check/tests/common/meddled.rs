@@ -1,6 +1,6 @@
 //! A device at which somebody else does something while it is looked at.
 
-use myriad_device::{BlockDevice, DeviceCounters};
+use myriad_device::{BlockDevice, DeviceCounters, Discards};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -42,6 +42,9 @@ impl<F: FnMut() + Send> BlockDevice for Meddled<F> {
     }
     fn discard(&self, _: u64, _: u64) -> io::Result<()> {
         panic!("a look discards nothing")
+    }
+    fn discards(&self) -> Discards {
+        Discards::Never
     }
     fn counters(&self) -> DeviceCounters {
         self.device.counters()

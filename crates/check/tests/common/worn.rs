@@ -1,6 +1,6 @@
 //! A medium with places that cannot be read.
 
-use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice};
+use myriad_device::{BlockDevice, DeviceCounters, Discards, MemoryDevice};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -49,6 +49,10 @@ impl BlockDevice for Worn {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.inner.discard(offset, length)
+    }
+
+    fn discards(&self) -> Discards {
+        self.inner.discards()
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -4,7 +4,7 @@
 //! name: a misspelt option that is passed over is found when it is too late.
 
 use crate::show::{mode, owner, size};
-use myriad_engine::{AccessTimes, Allocation, DirPref, MountOptions, Order};
+use myriad_engine::{AccessTimes, Allocation, DirPref, Discard, MountOptions, Order};
 use myriad_fuse::{KindChoice, TransportChoice};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -111,8 +111,17 @@ const GROUPS: &[Group] = &[
                     choice(v, &[("delayed", Allocation::Delayed), ("write", Allocation::AtWrite)]),
                 )
             }),
-            word("discard", "give freed blocks back to the host", |s, _| put(&mut s.engine.discard, true)),
-            word("nodiscard", "keep freed blocks, the default", |s, _| put(&mut s.engine.discard, false)),
+            word("discard", "give freed space back to the host, the default for an image that has holes", |s, _| {
+                put(&mut s.engine.discard, Discard::Always)
+            }),
+            word(
+                "nodiscard",
+                "keep freed space, the default on a block device and in an image without holes; fstrim(8) and myriad trim give it back",
+                |s, _| put(&mut s.engine.discard, Discard::Never),
+            ),
+            valued("discard_piece", "SIZE", "the least that goes back by itself; without it 64K", |s, v| {
+                set(&mut s.engine.discard_piece, size::parse(v))
+            }),
             word("namecache", "remember names that were looked up, the default", |s, _| {
                 put(&mut s.engine.name_cache, true)
             }),
@@ -440,19 +449,19 @@ mod tests {
     #[test]
     fn every_seam_has_its_word() {
         let settings = read(
-            "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,nonamecache,relatime,\
+            "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,discard_piece=1M,nonamecache,relatime,\
              nodiratime,offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,umask=022,entry_timeout=1,attr_timeout=2.5,\
              kind=fuseblk,transport=classic,max_threads=3,nobeside,open,noxattr,acl,nostats,writeback,direct_io,fsname=x,logfile=/l,\
              nosuid,sync",
         )
         .unwrap();
         let engine = &settings.engine;
-        assert!(engine.read_only && engine.discard && !engine.dir_atime && !engine.name_cache);
+        assert!(engine.read_only && engine.discard == Discard::Always && !engine.dir_atime && !engine.name_cache);
         assert_eq!(
             (engine.order, engine.dirpref, engine.allocation, engine.atime),
             (Some(Order::None), DirPref::Old, Allocation::AtWrite, AccessTimes::Relative)
         );
-        assert_eq!((engine.commit_interval_ms, engine.cache_size), (500, 64 << 20));
+        assert_eq!((engine.commit_interval_ms, engine.cache_size, engine.discard_piece), (500, 64 << 20, 1 << 20));
         assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));
         assert_eq!((settings.offset, settings.size_limit), (1 << 20, Some(2 << 30)));
         let fuse = &settings.fuse;
@@ -475,7 +484,7 @@ mod tests {
     #[test]
     fn the_later_of_two_words_counts() {
         let settings = read("ro,rw,nosuid,suid,noatime,relatime,sync,async,discard,nodiscard").unwrap();
-        assert!(!settings.engine.read_only && !settings.fuse.read_only && !settings.engine.discard);
+        assert!(!settings.engine.read_only && !settings.fuse.read_only && settings.engine.discard == Discard::Never);
         assert_eq!(settings.engine.atime, AccessTimes::Relative);
         // The kernel's are handed on in their order, and it is the same there.
         assert_eq!(settings.fuse.kernel_options, ["nosuid", "suid", "sync", "async"]);

@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::order::moment::Held;
 use crate::order::{Freed, Txn};
 use crate::planted::{Bug, planted};
-use crate::types::Order;
+use crate::types::{Discard, Order};
 use crate::volume::{Volume, WRITE_MAX};
 use myriad_device::{AlignedBuf, WriteRequest};
 use myriad_format::log::PendingFree;
@@ -452,6 +452,12 @@ impl Checkpointer {
         volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.blocks.len() as u64);
         self.needed_lsn = freed.needed_lsn;
         join_neighbours(&mut freed.limbo);
+        if planted(Bug::DiscardBeforeCommit) && volume.options.discard == Discard::Always {
+            let bits = volume.geometry.block_bits;
+            let discard =
+                |&(start, length): &(FsBlock, u32)| volume.device.discard(start.0 << bits, u64::from(length) << bits);
+            let _ = freed.limbo.iter().try_for_each(discard);
+        }
         for &block in &freed.revokes {
             self.builder.revoke(block);
         }
@@ -585,6 +591,7 @@ impl Checkpointer {
     /// Puts blocks that a durable epoch freed into the free-space trees, as many as are good for one checkpoint.
     fn release(&mut self, volume: &Volume) -> Result<()> {
         self.released.sort_unstable();
+        volume.freed.grow_old();
         let done = volume.release_blocks(&self.released)?;
         self.released.drain(..done);
         Ok(())

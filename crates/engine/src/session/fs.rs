@@ -231,6 +231,24 @@ impl Fs {
         flushed.and(committed)
     }
 
+    /// Gives free space back to the host: of the volume's bytes in `range`, each free extent of at least `minimum` bytes. The holes of
+    /// an image are made, a block device is told what it need not keep. Returns how many bytes that were, whether or not the host had
+    /// space for all of them. Everything done so far is durable then, but for files' data that has no blocks yet.
+    ///
+    /// EINVAL if the range begins past the volume's end, EOPNOTSUPP if the host cannot do it, EROFS.
+    ///
+    /// ```
+    /// # fn main() -> myriad_engine::Result<()> {
+    /// let fs = myriad_engine::Fs::in_memory(64 << 20)?;
+    /// assert!(fs.trim(0..u64::MAX, 0)? > 32 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn trim(&self, range: std::ops::Range<u64>, minimum: u64) -> Result<u64> {
+        self.inner.check_process()?;
+        self.volume().trim(range, minimum)
+    }
+
     /// Holds the state of this moment for a reader (an online check) while changes go on. What changed blocks held goes to
     /// `file`, a regular one, up to the size it has: when that is full the moment is given up, and changes still go on.
     pub fn hold_moment(&self, file: std::fs::File) -> Result<HeldMoment> {

@@ -112,9 +112,10 @@ fn make_checkpoints(volume: &Volume) {
         if flush {
             let _ = file::flush_all(volume);
         }
-        if !flush || !volume.epoch.is_empty() {
+        if !flush || !volume.epoch.is_empty() || volume.has_to_give_back() {
             let _ = volume.commit_now();
         }
+        volume.give_back(false);
     }
 }
 
@@ -191,6 +192,7 @@ impl Volume {
     /// The end of the volume: nobody changes it any more, and no checkpoint comes after this.
     fn settle_and_mark(&self, checkpointer: &mut Checkpointer) -> Result<()> {
         let settled = checkpointer.close(self)?;
+        self.give_back(true);
         // One may have begun meanwhile.
         checkpointer.give_up_moment("the volume was closed");
         // Not settled, it stays marked as in use, and the next opening recovers what the log holds.

@@ -510,6 +510,13 @@ impl AgSpace {
         self.save(store)
     }
 
+    /// The first free extent that ends after `block`. The reserve is not looked at.
+    pub fn free_after<S: BlockRead>(&self, store: &mut S, block: AgBlock) -> Result<Option<(AgBlock, u32)>> {
+        let around = self.floor(store, block.0)?.filter(|extent| extent.0 + extent.1 > block.0);
+        let found = if around.is_some() { around } else { self.ceiling(store, block.0)? };
+        Ok(found.map(|(start, length)| (AgBlock(start), length)))
+    }
+
     /// Visits the free extents in order of their start. The reserve is not among them.
     #[cfg(test)]
     pub fn for_each_free<S: BlockRead>(&self, store: &mut S, mut f: impl FnMut(AgBlock, u32)) -> Result<()> {

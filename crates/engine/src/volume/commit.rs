@@ -23,7 +23,12 @@ impl Volume {
             // True also of a volume that was closed meanwhile.
             return self.check_not_shut_down();
         }
-        checkpointer.run(self)
+        checkpointer.run(self)?;
+        drop(checkpointer);
+        if !self.options.background {
+            self.give_back(false);
+        }
+        Ok(())
     }
 
     pub fn wake_background(&self, flush: bool) {

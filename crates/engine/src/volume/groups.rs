@@ -85,7 +85,7 @@ impl Volume {
         giving
     }
 
-    fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
+    pub(super) fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
         let mut group = self.groups[ag.0 as usize].lock();
         if group.is_none() {
             *group = Some(Box::new(AgSpace::load(store, ag)?));
@@ -264,13 +264,7 @@ impl Volume {
             txn.finish(result)?;
             batch = &batch[..count];
             done += count;
-            if self.options.discard {
-                for &(start, length) in batch {
-                    let bits = self.geometry.block_bits;
-                    // A host that cannot punch holes is no reason to fail.
-                    let _ = self.device.discard(start.0 << bits, u64::from(length) << bits);
-                }
-            }
+            self.freed.note(batch);
         }
         Ok(done)
     }

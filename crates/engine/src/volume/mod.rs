@@ -2,6 +2,7 @@
 
 mod admission;
 mod commit;
+mod discard;
 mod groups;
 mod inode_locks;
 mod orphans;
@@ -107,6 +108,8 @@ pub(crate) struct Volume {
     /// All compatible feature bits; the superblock follows at the next commit.
     pub features: AtomicU64,
     groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
+    /// Free space that is to go back to the host.
+    pub freed: discard::Freed,
     /// Groups that have something to give back at the next checkpoint, which would else have to look at all of them while the
     /// gate is closed: there may be very many.
     giving_groups: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
@@ -237,7 +240,9 @@ impl Volume {
             // Of a small cache most is hot soon: more of them, or there are checkpoints all the time.
             hot_blocks: times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits),
         };
+        let freed = discard::Freed::new(&options, &*device, &geometry);
         Ok(Self {
+            freed,
             geometry,
             hasher: NameHasher::new(superblock.hash_key),
             order,

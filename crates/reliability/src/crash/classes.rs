@@ -4,7 +4,7 @@ use super::base::Base;
 use super::explore::Depth;
 use super::plan::Bounds;
 use crate::setup::Setup;
-use myriad_engine::{Allocation, Order};
+use myriad_engine::{Allocation, Discard, Order};
 use myriad_sim::generate::{self, Generator, Profile};
 use myriad_sim::op::{Op, OpenHow, Step};
 use myriad_sim::rng::Rng;
@@ -243,7 +243,9 @@ fn random_setup(shape: Shape, seed: u64) -> Setup {
     setup.log_size = Some(log_size);
     setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
     setup.data_checksums = shape == Shape::Summed;
-    setup.options.discard = seed % 7 < 3;
+    setup.options.discard = if seed % 7 < 3 { Discard::Always } else { Discard::Never };
+    // Any block, or such as are several.
+    setup.options.discard_piece = if seed % 2 == 0 { 1 } else { 16 << 10 };
     setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
     setup
 }

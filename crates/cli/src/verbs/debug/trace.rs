@@ -1,6 +1,6 @@
 //! A device that notes what is read from it.
 
-use myriad_device::{BlockDevice, DeviceCounters, ReadRequest, WriteRequest};
+use myriad_device::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
 use myriad_format::BlockKind;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,6 +69,9 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     }
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.inner.discard(offset, length)
+    }
+    fn discards(&self) -> Discards {
+        self.inner.discards()
     }
     fn counters(&self) -> DeviceCounters {
         self.inner.counters()
