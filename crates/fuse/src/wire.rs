@@ -90,6 +90,7 @@ wire! {
     InterruptIn { unique: u64, }
     IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
     IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
+    FsTrimRange { start: u64, len: u64, minlen: u64, }
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
     LseekOut { offset: u64, }
@@ -225,6 +226,7 @@ pub mod ioctl {
     pub const FSGETXATTR: u32 = 0x801c_581f;
     pub const FSSETXATTR: u32 = 0x401c_5820;
     pub const SHUTDOWN: u32 = 0x8004_587d;
+    pub const FITRIM: u32 = 0xc018_5879;
 }
 
 /// What the shutdown ioctl is to make durable first (`FSOP_GOING_FLAGS_...`).

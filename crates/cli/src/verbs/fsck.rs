@@ -5,7 +5,7 @@ mod online;
 use crate::context::Context;
 use crate::failure::{At, Failure, Kind, SUPERBLOCK_NEXT, TRUNCATED_NEXT, image_name};
 use crate::interrupt::Interrupted;
-use crate::mount::control::Daemon;
+use crate::mount::control::{self, Daemon};
 use crate::output::Output;
 use crate::show::name::{Shown, count, needs_quotes};
 use crate::show::size;
@@ -139,7 +139,7 @@ impl Command for Fsck {
 
     fn run(mut self, context: &Context) -> Result<Status> {
         if self.online {
-            if let Some(daemon) = online::daemon_of(&self.image)? {
+            if let Some(daemon) = control::of_target(&self.image)? {
                 return self.check_mounted(context, &daemon);
             }
             self.no = true;

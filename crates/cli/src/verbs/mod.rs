@@ -22,6 +22,7 @@ pub mod mv;
 pub mod rm;
 pub mod stat;
 pub mod stats;
+pub mod trim;
 pub mod umount;
 
 /// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that
@@ -46,6 +47,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<df::Df>(),
     Verb::of::<stat::Stat>(),
     Verb::of::<stats::Stats>(),
+    Verb::of::<trim::Trim>(),
     Verb::of::<fsck::Fsck>(),
     Verb::of::<debug::Debug>(),
     Verb::of::<myriad_lab::cli::Bench>(),

@@ -3,7 +3,7 @@
 use super::Place;
 use crate::show::size;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
-use myriad_engine::{MountOptions, Order};
+use myriad_engine::{Discard, MountOptions, Order};
 use std::path::PathBuf;
 
 /// Options of verbs that read a volume.
@@ -26,6 +26,9 @@ pub struct ChangeArgs {
     /// Order of writes; without it the one the volume was last opened with
     #[arg(long, value_enum, value_name = "ORDER", help_heading = "Opening the volume")]
     pub order: Option<OrderName>,
+    /// Leave what becomes free in the image instead of giving it back to the host
+    #[arg(long, help_heading = "Opening the volume")]
+    pub no_discard: bool,
 }
 
 /// `myriad_engine::Order` by name.
@@ -58,7 +61,8 @@ impl OpenArgs {
 
 impl ChangeArgs {
     pub fn mount_options(&self) -> MountOptions {
-        MountOptions { order: self.order.map(Order::from), ..self.open.mount_options() }
+        let discard = if self.no_discard { Discard::Never } else { Discard::Auto };
+        MountOptions { order: self.order.map(Order::from), discard, ..self.open.mount_options() }
     }
 }
 

@@ -85,6 +85,7 @@ pub const ROWS: &[Row] = &[
     row("stat @", &[]),
     row("stats --once @", &[]),
     row("info @", &[]),
+    row("trim #", &["#"]),
     row("debug @ superblock", &[]),
     row("debug @ log", &[]),
     row("mkfs #", &["#"]),

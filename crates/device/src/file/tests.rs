@@ -285,6 +285,22 @@ fn discard_gives_blocks_back() {
     });
 }
 
+/// A sparse image wants its discards always; one that somebody allocated in full, only if it is asked.
+#[test]
+fn holes_say_that_discards_are_wanted() {
+    let folder = folder();
+    let path = folder.path().join("image");
+    let device = FileDevice::create(&path, 4 * MIB, &FileOptions::default()).unwrap();
+    assert_eq!(device.discards(), Discards::Always);
+    drop(device);
+    let image = File::options().write(true).open(&path).unwrap();
+    rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, 4 * MIB).unwrap();
+    let open = || FileDevice::open(&path, Access::ReadWrite).unwrap();
+    assert_eq!(open().discards(), Discards::OnRequest);
+    open().discard(MIB, MIB).unwrap();
+    assert_eq!(open().discards(), Discards::Always);
+}
+
 #[test]
 fn read_only_refuses_changes() {
     let folder = folder();
@@ -558,6 +574,7 @@ fn block_devices() {
         device.write_durable(MIB, &bytes).unwrap();
         device.write_durable(MIB, &bytes).unwrap();
         assert!(read(&device, MIB, 2 << 20) == bytes);
+        assert_eq!(device.discards(), Discards::OnRequest);
         device.discard(MIB, MIB).unwrap();
         assert_eq!(read(&device, MIB, 4096), [0; 4096]);
         assert!(device.write(512, &[0; 4096]).is_err());

@@ -3,7 +3,9 @@
 use super::caller::groups_of;
 use super::{Reply, VolumeService, errno, join_time, split_time};
 use crate::service::put;
-use crate::wire::{self, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx};
+use crate::wire::{
+    self, FsTrimRange, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx,
+};
 use crate::wire::{SETXATTR_ACL_KILL_SGID, STATX_BASIC_STATS, STATX_BTIME, StatxOut, StatxTime, fattr};
 use myriad_engine::{Errno, FileType, Node, SetAttr, SetTime, XattrMode};
 use zerocopy::{FromBytes, IntoBytes};
@@ -229,7 +231,7 @@ impl VolumeService {
     // ---- ioctl ----
 
     pub(super) fn ioctl(&self, header: &InHeader, args: &IoctlIn, data: &[u8], out: &mut [u8]) -> Reply {
-        use wire::ioctl::{FSGETXATTR, FSSETXATTR, GETFLAGS, GETFLAGS_32, SETFLAGS, SETFLAGS_32, SHUTDOWN};
+        use wire::ioctl::{FITRIM, FSGETXATTR, FSSETXATTR, GETFLAGS, GETFLAGS_32, SETFLAGS, SETFLAGS_32, SHUTDOWN};
         let node = self.node(header.nodeid)?;
         let read = |value: &[u8], out: &mut [u8]| {
             let head = put(out, &IoctlOut::default())?;
@@ -260,6 +262,15 @@ impl VolumeService {
                 }
                 self.set_flags(header, node, convert_flags(wanted.xflags, back(XFLAG_PAIRS))?)?;
                 put(out, &IoctlOut::default())
+            }
+            FITRIM => {
+                if header.uid != 0 {
+                    return Err(Errno::PERM);
+                }
+                let (range, _) = FsTrimRange::read_from_prefix(data).map_err(|_| Errno::INVAL)?;
+                let end = range.start.saturating_add(range.len);
+                let len = self.fs.trim(range.start..end, range.minlen).map_err(errno)?;
+                read(FsTrimRange { len, ..range }.as_bytes(), out)
             }
             SHUTDOWN => {
                 self.shut_down(header, args)?;

@@ -5,7 +5,7 @@ use super::place::{ImageName, sockets};
 use super::protocol::{REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
 use anyhow::Result;
-use myriad_fuse::mounts;
+use myriad_fuse::{mounts, real_path};
 use rustix::process::geteuid;
 use serde_json::Value;
 use std::fs::File;
@@ -50,8 +50,20 @@ impl Daemon {
         descriptor::send(&mut stream, Request::Hold.line().as_bytes(), file).map_err(failed)?;
         // A checkpoint that is being made comes first, however long it takes.
         let kept = stream.try_clone().map_err(failed)?;
+        Ok((self.await_answer(stream, keep_waiting)?, kept))
+    }
+
+    /// As [`Self::ask`], of what may take the daemon long.
+    pub fn ask_for_long(&self, request: Request, keep_waiting: impl Fn() -> Result<()>) -> Result<Value> {
+        let Some(mut stream) = connect_to_ours(&self.socket)? else { return Err(self.gone()) };
+        let sent = stream.write_all(request.line().as_bytes());
+        sent.map_err(|error| unanswered(&self.socket, &error))?;
+        self.await_answer(stream, keep_waiting)
+    }
+
+    fn await_answer(&self, stream: UnixStream, keep_waiting: impl Fn() -> Result<()>) -> Result<Value> {
         match await_reply(BufReader::new(stream), keep_waiting)? {
-            Some(Ok(value)) => Ok((value, kept)),
+            Some(Ok(value)) => Ok(value),
             Some(Err(what)) => Err(Failure::new(image_name(&self.status.image), what, "").into()),
             None => Err(self.gone()),
         }
@@ -187,6 +199,29 @@ pub fn mount_of(image: &Path) -> Result<Option<Daemon>> {
         }
     }
     Ok(None)
+}
+
+/// The daemon that has a volume mounted: named by the directory or by its image. `None`: an image that none has.
+pub fn of_target(target: &Path) -> Result<Option<Daemon>> {
+    let path = real_path(target).at(image_name(target))?;
+    if !path.is_dir() {
+        return mount_of(&path);
+    }
+    let next = "name the directory that a volume is mounted on, or its image";
+    let not_mounted = |what: String| Failure::new(image_name(target), what, next);
+    match mounts::mounted_at(&path).at("/proc/self/mountinfo")? {
+        None => Err(not_mounted("not mounted".into()).into()),
+        Some(mount) if !mount.is_ours() => {
+            Err(not_mounted(format!("not a Myriad volume but {} is mounted there", mount.fs_type)).into())
+        }
+        Some(mount) => match all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
+            Some(daemon) => Ok(Some(daemon)),
+            None => {
+                let what = "its daemon does not answer, or is not yours to ask";
+                Err(Failure::new(image_name(target), what, "ask as the user who mounted it, or as root").into())
+            }
+        },
+    }
 }
 
 /// An error about an image that is in use says more if a daemon of ours has it mounted.

@@ -11,6 +11,7 @@ use crate::show::name::{hex, put};
 use serde_json::{Map, Value, json};
 use std::ffi::OsStr;
 use std::io::{BufRead, Read};
+use std::mem::discriminant;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -37,11 +38,13 @@ pub enum Request {
     Watch,
     /// Look how the kernel has the mount since it was remounted.
     Remounted,
+    /// Give free space back to the host: extents of at least so many bytes.
+    Trim { minimum: u64 },
     /// Hold the state of the moment until the connection ends; before-images go to the file that comes with the request.
     Hold,
 }
 
-const NAMES: [(Request, &str); 8] = [
+const NAMES: [(Request, &str); 9] = [
     (Request::Status, "status"),
     (Request::Stats, "stats"),
     (Request::Info, "info"),
@@ -49,20 +52,32 @@ const NAMES: [(Request, &str); 8] = [
     (Request::Log, "log"),
     (Request::Watch, "watch"),
     (Request::Remounted, "remounted"),
+    (Request::Trim { minimum: 0 }, "trim"),
     (Request::Hold, "hold"),
 ];
 
 impl Request {
     pub fn line(self) -> String {
-        let (_, name) = NAMES.iter().find(|(request, _)| *request == self).expect("all are in the table");
-        line(json!({ "myriad": VERSION, "do": name }))
+        let is_this = |(known, _): &&(Self, &str)| discriminant(known) == discriminant(&self);
+        let (_, name) = NAMES.iter().find(is_this).expect("all are in the table");
+        let mut request = json!({ "myriad": VERSION, "do": name });
+        if let Self::Trim { minimum } = self {
+            request["minimum"] = minimum.into();
+        }
+        line(request)
     }
 
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let object = object(line)?;
         let name = object.get("do").and_then(Value::as_str).ok_or("a request names what to do in `do`")?;
         let known = NAMES.iter().find(|(_, known)| *known == name).map(|(request, _)| *request);
-        known.ok_or_else(|| format!("this daemon knows no request `{}`", name.escape_debug()))
+        match known.ok_or_else(|| format!("this daemon knows no request `{}`", name.escape_debug()))? {
+            Self::Trim { .. } => {
+                let minimum = object.get("minimum").and_then(Value::as_u64);
+                Ok(Self::Trim { minimum: minimum.ok_or("a trim has the least length in `minimum`")? })
+            }
+            request => Ok(request),
+        }
     }
 }
 
@@ -166,7 +181,8 @@ mod tests {
 
     #[test]
     fn requests_and_replies_come_back_as_they_were() {
-        for (request, _) in NAMES {
+        let further = Request::Trim { minimum: u64::MAX };
+        for request in NAMES.into_iter().map(|(request, _)| request).chain([further]) {
             assert_eq!(Request::parse(request.line().trim_end().as_bytes()), Ok(request));
         }
         for result in [Ok(json!({"a": 1})), Err("no\nnews".to_owned())] {
@@ -198,6 +214,7 @@ mod tests {
             (b"{\"myriad\":2,\"do\":\"status\"}", "version 2"),
             (b"{\"myriad\":1}", "names what to do"),
             (b"{\"myriad\":1,\"do\":7}", "names what to do"),
+            (b"{\"myriad\":1,\"do\":\"trim\"}", "in `minimum`"),
             (b"{\"myriad\":1,\"do\":\"for\\u0007mat\"}", "no request `for\\u{7}mat`"),
         ] {
             let error = Request::parse(line).unwrap_err();

@@ -6,6 +6,7 @@ use super::protocol::{REQUEST_MAX, Request, Status, read_line, reply};
 use crate::failure::{At, image_name};
 use crate::mount::stats;
 use crate::verbs::info::Facts;
+use crate::verbs::trim::trim_volume;
 use anyhow::Result;
 use myriad_device::FileDevice;
 use myriad_fuse::Handle;
@@ -161,6 +162,9 @@ impl Shared {
             }
             Ok(Request::Info) => self.mounted.info().map_err(|error| error.to_string()),
             Ok(Request::Sync) => self.mounted.handle.fs().sync().map(|()| json!({})).map_err(|error| error.to_string()),
+            Ok(Request::Trim { minimum }) => trim_volume(self.mounted.handle.fs(), minimum)
+                .map(|trimmed| json!({ "trimmed": trimmed }))
+                .map_err(|error| error.to_string()),
             Ok(Request::Remounted) => {
                 self.mounted.handle.remounted().map(|()| json!({})).map_err(|error| error.to_string())
             }

@@ -6,21 +6,20 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
-use crate::mount::control::{self, Daemon};
+use crate::mount::control::Daemon;
 use crate::show::size;
 use crate::show::time;
 use crate::volume::device::explain_open;
 use anyhow::Result;
 use myriad_check::{Online, Report, check, check_moment};
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, Moment};
-use myriad_fuse::{mounts, real_path};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,29 +32,6 @@ pub struct Checked {
     /// Whether the volume has checksums of file data.
     pub has_checksums: bool,
     pub moment: Option<Value>,
-}
-
-/// The daemon that has a volume mounted: named by the directory or by its image. `None`: an image that none has.
-pub fn daemon_of(target: &Path) -> Result<Option<Daemon>> {
-    let path = real_path(target).at(image_name(target))?;
-    if !path.is_dir() {
-        return control::mount_of(&path);
-    }
-    let next = "name the directory that a volume is mounted on, or its image";
-    let not_mounted = |what: String| Failure::new(image_name(target), what, next);
-    match mounts::mounted_at(&path).at("/proc/self/mountinfo")? {
-        None => Err(not_mounted("not mounted".into()).into()),
-        Some(mount) if !mount.is_ours() => {
-            Err(not_mounted(format!("not a Myriad volume but {} is mounted there", mount.fs_type)).into())
-        }
-        Some(mount) => match control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
-            Some(daemon) => Ok(Some(daemon)),
-            None => {
-                let what = "its daemon does not answer, or is not yours to ask";
-                Err(Failure::new(image_name(target), what, "ask as the user who mounted it, or as root").into())
-            }
-        },
-    }
 }
 
 /// Checks what a daemon has mounted. `room` is the most that before-images may take.
