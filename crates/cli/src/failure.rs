@@ -107,7 +107,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             "the device is failing or full: see the host's log, and copy the image while it can be read",
         ),
         Error::HostFull(source) => (
-            format!("the file system of the host that holds the image has no room: {}", host_error(source)),
+            format!("the file system of the host that holds the image has no room: {}", host_error(&source)),
             "make room there and try again; what was synced is safe",
         ),
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
