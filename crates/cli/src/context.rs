@@ -41,6 +41,11 @@ impl Context {
         self.say(&format!("myriad: {error:#}"));
     }
 
+    /// Remembers for the exit code that something failed which another program has told of.
+    pub fn note_failure(&self) {
+        self.failed.set(true);
+    }
+
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }

@@ -7,6 +7,7 @@
 //! volume/      IMAGE:/path, opening a volume or its device or its mount, refusing by name
 //! mount/       mounted volumes: options, the daemon, its control socket
 //! show/        names, sizes, times and owners as people and as programs read them
+//! pattern.rs   patterns of names
 //! context.rs   what a run shares: output, errors reported so far, signals, progress
 //! failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
 //! fuzzing.rs   what the fuzz targets may call
@@ -21,6 +22,7 @@ pub mod fuzzing;
 mod interrupt;
 mod mount;
 mod output;
+mod pattern;
 mod progress;
 mod show;
 mod transfer;
@@ -84,8 +86,9 @@ fn called_as(mut arguments: Vec<OsString>) -> (String, Vec<OsString>) {
             arguments.insert(1, verb.into());
         }
     }
-    if arguments.get(1).is_some_and(|verb| verb == verbs::find::NAME) {
-        arguments = verbs::find::as_long_options(arguments);
+    let verb = 1 + arguments.iter().skip(1).take_while(|word| *word == "-q" || *word == "--quiet").count();
+    if arguments.get(verb).is_some_and(|verb| verb == verbs::find::NAME) {
+        arguments = verbs::find::arrange(arguments, verb);
     }
     if arguments.get(1).is_some_and(|verb| verb == verbs::fsck::NAME) {
         arguments = verbs::fsck::as_standard_options(arguments);

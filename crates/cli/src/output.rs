@@ -2,11 +2,17 @@
 
 use crate::show::name::{Shown, needs_quotes};
 use serde_json::Value;
-use std::io::{self, BufWriter, IsTerminal, LineWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, LineWriter, Seek, Write};
+use tempfile::SpooledTempFile;
+
+/// What is kept back stays in memory up to here, and goes to a temporary file beyond.
+const HELD_MAX: usize = 16 << 20;
 
 pub struct Output {
     writer: Box<dyn Write>,
     is_terminal: bool,
+    /// What is kept back, if it is.
+    held: Option<SpooledTempFile>,
 }
 
 impl Output {
@@ -18,7 +24,7 @@ impl Output {
         } else {
             Box::new(BufWriter::with_capacity(64 << 10, stdout))
         };
-        Self { writer, is_terminal }
+        Self { writer, is_terminal, held: None }
     }
 
     pub fn is_terminal(&self) -> bool {
@@ -32,8 +38,26 @@ impl Output {
 
     /// One JSON value on a line of its own.
     pub fn json(&mut self, value: &Value) -> io::Result<()> {
-        serde_json::to_writer(&mut self.writer, value)?;
+        serde_json::to_writer(&mut *self, value)?;
         self.write_all(b"\n")
+    }
+
+    /// Keeps back what is written from here on, if a pipe would get it: its reader might be a verb that wants the volume
+    /// which is still open here.
+    pub fn hold(&mut self) {
+        let is_pipe = rustix::fs::fstat(rustix::stdio::stdout())
+            .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Fifo);
+        if is_pipe {
+            self.held = Some(tempfile::spooled_tempfile(HELD_MAX));
+        }
+    }
+
+    /// Lets go what was kept back.
+    pub fn release(&mut self) -> io::Result<()> {
+        let Some(mut held) = self.held.take() else { return Ok(()) };
+        held.rewind()?;
+        io::copy(&mut held, &mut self.writer)?;
+        Ok(())
     }
 
     /// Writes what is left. An error here is the last chance to hear of a full disk behind the redirection.
@@ -44,7 +68,10 @@ impl Output {
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
+        match &mut self.held {
+            Some(held) => held.write(bytes),
+            None => self.writer.write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -53,7 +53,7 @@ fn wrong_command_lines_are_refused() {
         ("find vol.img -type x", 2, &["write letters"]),
         ("find vol.img -size +k", 2, &["is not a size"]),
         ("find vol.img -mtime soon", 2, &["is not an age"]),
-        ("find vol.img -exec rm", 2, &["-e"]),
+        ("find vol.img -exec rm", 2, &["find: -exec: the end of its command is missing"]),
         ("rm -r vol.img:/x --order fast", 2, &["fast"]),
         ("completions tcsh", 2, &["tcsh"]),
         ("debug vol.img", 2, &["Usage"]),

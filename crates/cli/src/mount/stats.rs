@@ -71,6 +71,14 @@ pub struct Requests<'a> {
     pub latency: Vec<u64>,
 }
 
+impl Requests<'_> {
+    /// A time within which `share` of the requests were answered. What the powers of two say is more than the longest took, at
+    /// times: then it is that one.
+    pub fn within(&self, share: f64) -> Option<u64> {
+        percentile(&self.latency, share).map(|time| time.min(self.max_ns))
+    }
+}
+
 impl Figures {
     pub fn new(value: Value) -> Self {
         Self { value }
@@ -121,7 +129,7 @@ impl Figures {
 }
 
 /// The time within which `share` of the requests were answered, in nanoseconds: the upper end of a power of two.
-pub fn percentile(latency: &[u64], share: f64) -> Option<u64> {
+fn percentile(latency: &[u64], share: f64) -> Option<u64> {
     let total = latency.iter().fold(0, |sum, &count| u64::saturating_add(sum, count));
     let wanted = ((total as f64 * share).ceil() as u64).max(1);
     let mut seen = 0_u64;
@@ -143,6 +151,18 @@ mod tests {
         assert_eq!(percentile(&[0, 10, 0, 1], 0.5), Some(4));
         assert_eq!(percentile(&[0, 10, 0, 1], 0.99), Some(16));
         assert_eq!(percentile(&[1], 0.0), Some(2));
+    }
+
+    #[test]
+    fn no_share_takes_longer_than_the_longest() {
+        let figures = Figures::new(json!({"requests": [
+            {"name": "READ", "count": 3, "max_ns": 5, "latency": [0, 1, 2]},
+            {"name": "WRITE", "count": 1, "max_ns": 100, "latency": [0, 1]},
+            {"name": "LOOKUP", "count": 0, "max_ns": 0, "latency": []},
+        ]}));
+        let within = |name, share| figures.request(name).unwrap().within(share);
+        assert_eq!((within("READ", 0.3), within("READ", 0.5)), (Some(4), Some(5)));
+        assert_eq!((within("WRITE", 0.99), within("LOOKUP", 0.5)), (Some(4), None));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Names, sizes, times, owners and attributes: as people and as programs read them.
 
+pub mod color;
+pub mod directive;
 pub mod mode;
 pub mod name;
 pub mod owner;

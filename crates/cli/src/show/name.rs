@@ -35,6 +35,95 @@ impl Display for Shown<'_> {
     }
 }
 
+/// A name in double quotes, with the escapes of C: what `-Q` shows.
+pub fn quoted(name: &[u8]) -> String {
+    format!("\"{}\"", escaped(name, |c| c == '"'))
+}
+
+/// A name with the escapes of C for control characters, backslashes, bytes that are not UTF-8, and what `also` names.
+pub fn escaped(name: &[u8], also: impl Fn(char) -> bool) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match escape(c) {
+                Some(letter) => text.extend(['\\', letter]),
+                None if c == '\\' || also(c) => text.extend(['\\', c]),
+                None if is_unsafe(c) => {
+                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&octal(byte)));
+                }
+                None => text.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|&byte| text.push_str(&octal(byte)));
+    }
+    text
+}
+
+/// A name on one line, as tree(1) shows it: control characters and bytes that are not UTF-8 as `\ooo`.
+pub fn masked(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if is_unsafe(c) {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&octal(byte)));
+            } else {
+                text.push(c);
+            }
+        }
+        chunk.invalid().iter().for_each(|&byte| text.push_str(&octal(byte)));
+    }
+    text
+}
+
+/// A name in quotes of the shell, as `stat -c %N` shows it: `'a b'`, `"it's"`, `'a'$'\n''b'`.
+pub fn shell_quoted(name: &[u8]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "%+,-./:@]_{}#~ '".contains(c);
+    if let Ok(text) = std::str::from_utf8(name)
+        && text.contains('\'')
+        && text.chars().all(is_plain)
+    {
+        return format!("\"{text}\"");
+    }
+    let mut text = String::from("'");
+    let mut in_escapes = false;
+    let mut put = |text: &mut String, piece: &str, is_escape: bool| {
+        if is_escape != in_escapes {
+            text.push_str(if is_escape { "'$'" } else { "''" });
+            in_escapes = is_escape;
+        }
+        text.push_str(piece);
+    };
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match escape(c) {
+                Some(letter) => put(&mut text, &format!("\\{letter}"), true),
+                None if is_unsafe(c) => {
+                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| put(&mut text, &octal(byte), true));
+                }
+                None if c == '\'' => put(&mut text, "'\\''", false),
+                None => put(&mut text, c.encode_utf8(&mut [0; 4]), false),
+            }
+        }
+        chunk.invalid().iter().for_each(|&byte| put(&mut text, &octal(byte), true));
+    }
+    text + "'"
+}
+
+/// The letter after the backslash for a control character that has one.
+fn escape(c: char) -> Option<char> {
+    let letters = [('\x07', 'a'), ('\x08', 'b'), ('\x0c', 'f'), ('\n', 'n'), ('\r', 'r'), ('\t', 't'), ('\x0b', 'v')];
+    letters.into_iter().find_map(|(known, letter)| (known == c).then_some(letter))
+}
+
+fn octal(byte: u8) -> String {
+    format!("\\{byte:03o}")
+}
+
+/// Columns that a name takes, if each character takes one and control characters none.
+pub fn columns(name: &[u8]) -> usize {
+    String::from_utf8_lossy(name).chars().filter(|c| !c.is_control()).count()
+}
+
 /// Whether a terminal could be steered or misled by the name.
 pub fn needs_quotes(name: &[u8]) -> bool {
     std::str::from_utf8(name).map_or(true, |name| name.chars().any(is_unsafe))
@@ -127,5 +216,23 @@ mod tests {
         for (path, name) in [("/a/b", Some("b")), ("/a/b//", Some("b")), ("/", None), ("/a/..", None)] {
             assert_eq!(last(path.as_bytes()), name.map(str::as_bytes));
         }
+    }
+
+    #[test]
+    fn quotes_are_those_of_c_and_of_the_shell() {
+        let cases: &[(&[u8], &str, &str)] = &[
+            (b"plain", "\"plain\"", "'plain'"),
+            (b"a b", "\"a b\"", "'a b'"),
+            (b"it's", "\"it's\"", "\"it's\""),
+            (b"it's $5", "\"it's $5\"", "'it'\\''s $5'"),
+            (b"say \"x\"", "\"say \\\"x\\\"\"", "'say \"x\"'"),
+            (b"a\nb", "\"a\\nb\"", "'a'$'\\n''b'"),
+            (b"\xff", "\"\\377\"", "''$'\\377'"),
+            (b"back\\slash", "\"back\\\\slash\"", "'back\\slash'"),
+        ];
+        for (name, c, shell) in cases {
+            assert_eq!((quoted(name).as_str(), shell_quoted(name).as_str()), (*c, *shell));
+        }
+        assert_eq!(masked(b"a\nb\\c\xff"), "a\\012b\\c\\377");
     }
 }

@@ -25,6 +25,16 @@ impl Owners {
         })
     }
 
+    /// Whether the host has a name for a user.
+    pub fn knows_user(&mut self, uid: u32) -> bool {
+        !self.numeric && self.user(uid) != uid.to_string()
+    }
+
+    /// Whether the host has a name for a group.
+    pub fn knows_group(&mut self, gid: u32) -> bool {
+        !self.numeric && self.group(gid) != gid.to_string()
+    }
+
     /// Name of a group, or the number if the host knows none.
     pub fn group(&mut self, gid: u32) -> &str {
         let numeric = self.numeric;

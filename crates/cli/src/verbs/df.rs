@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::{At, image_name};
 use crate::mount::control::Request;
 use crate::show::name::put;
+use crate::show::size::{Unit, UnitArgs};
 use crate::show::{size, table};
 use crate::verb::{Command, Example, Status};
 use crate::volume::{Access, OpenArgs, Opened};
@@ -18,12 +19,29 @@ use std::path::{Path, PathBuf};
 // `-h` is human-readable here, as everywhere; help is `--help`.
 #[command(disable_help_flag = true)]
 pub struct Df {
-    /// Print sizes as people read them
-    #[arg(short = 'h', long)]
-    human_readable: bool,
+    #[command(flatten)]
+    units: UnitArgs,
+    /// Print sizes as people read them, by powers of 1000
+    #[arg(short = 'H', long, overrides_with_all = ["human_readable", "kib", "mib", "block_size"])]
+    si: bool,
     /// Count inodes instead of space
     #[arg(short, long)]
     inodes: bool,
+    /// Print the type too, which is myriad
+    #[arg(short = 'T', long)]
+    print_type: bool,
+    /// Headings as POSIX has them
+    #[arg(short = 'P', long)]
+    portability: bool,
+    /// Print the sum of all volumes too
+    #[arg(long)]
+    total: bool,
+    /// Accepted: all volumes that are named are shown
+    #[arg(short, long)]
+    all: bool,
+    /// Print these fields
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',', conflicts_with_all = ["inodes", "print_type", "portability"])]
+    output: Vec<Field>,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
@@ -37,40 +55,161 @@ pub struct Df {
     open: OpenArgs,
 }
 
+/// A column.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Source,
+    Fstype,
+    Itotal,
+    Iused,
+    Iavail,
+    Ipcent,
+    Size,
+    Used,
+    Avail,
+    Pcent,
+}
+
 impl Command for Df {
     const NAME: &'static str = "df";
     const ABOUT: &'static str = "Show how full volumes are";
     const DETAILS: &'static str = "Without -h, space is counted in KiB. Inodes are made as they are needed, so the free ones are \
         those that free space has room for.";
-    const EXAMPLES: &'static [Example] =
-        &[("myriad df -h vol.img", "shows space"), ("myriad df -i a.img b.img", "shows inodes of two volumes")];
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad df -h vol.img", "shows space"),
+        ("myriad df -i a.img b.img", "shows inodes of two volumes"),
+        ("myriad df --total -BG --output=source,used,avail *.img", "shows two figures of each volume, and their sums"),
+    ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let mut rows = Vec::new();
+        let mut found = Vec::new();
         for image in &self.images {
-            let result = self.measure(context, image, &mut rows);
+            let result = self.measure(context, image, &mut found);
             context.tolerate(result)?;
         }
-        if !self.json && !rows.is_empty() {
-            let heading = match (self.inodes, self.human_readable) {
-                (true, _) => ["Volume", "Inodes", "IUsed", "IFree", "IUse%"],
-                (_, true) => ["Volume", "Size", "Used", "Avail", "Use%"],
-                _ => ["Volume", "1K-blocks", "Used", "Available", "Use%"],
-            };
-            table::columns(&mut context.out(), &heading, 1, rows)?;
+        if self.json || found.is_empty() {
+            return Ok(context.status());
         }
+        if self.total {
+            found.push(Found::sum(&found));
+        }
+        let unit = self.units.unit(self.si);
+        let fields = self.fields();
+        let headings: Vec<String> = fields.iter().map(|field| self.heading(*field, unit.as_ref())).collect();
+        let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+        let rows = found.iter().map(|found| fields.iter().map(|field| found.show(*field, unit.as_ref())).collect());
+        let left = fields.iter().take_while(|field| matches!(field, Field::Source | Field::Fstype)).count();
+        table::columns(&mut context.out(), &headings, left, rows.collect())?;
         Ok(context.status())
     }
 }
 
-impl Df {
-    fn measure(&self, context: &Context, image: &Path, rows: &mut Vec<Vec<String>>) -> Result<()> {
-        let volume = Opened::open(image, Access::Read, &self.open.mount_options())?;
-        let name = image_name(image);
-        let statfs = match &volume {
-            Opened::Here(volume) => volume.fs().statfs().at(&name)?,
-            Opened::Mounted(mounted) => get_statfs(&mounted.daemon.ask(Request::Stats)?),
+/// Figures of a volume, in bytes and numbers of inodes.
+struct Found {
+    name: String,
+    fstype: &'static str,
+    size: u64,
+    used: u64,
+    free: u64,
+    inodes_used: u64,
+    inodes_free: u64,
+}
+
+impl Found {
+    fn of(name: String, statfs: &StatFs) -> Self {
+        let unit = u64::from(statfs.block_size);
+        Self {
+            name,
+            fstype: "myriad",
+            size: statfs.blocks * unit,
+            used: (statfs.blocks - statfs.free_blocks) * unit,
+            free: statfs.available_blocks * unit,
+            inodes_used: statfs.inodes_used,
+            inodes_free: statfs.inodes_free,
+        }
+    }
+
+    fn sum(all: &[Self]) -> Self {
+        let sum = |figure: fn(&Self) -> u64| all.iter().map(figure).fold(0, u64::saturating_add);
+        Self {
+            name: "total".into(),
+            fstype: "-",
+            size: sum(|found| found.size),
+            used: sum(|found| found.used),
+            free: sum(|found| found.free),
+            inodes_used: sum(|found| found.inodes_used),
+            inodes_free: sum(|found| found.inodes_free),
+        }
+    }
+
+    fn show(&self, field: Field, unit: Option<&Unit>) -> String {
+        let space = |bytes| unit.unwrap_or(&Unit::of(1024)).show(bytes);
+        let count = |number| match unit {
+            Some(unit @ (Unit::Human | Unit::Si)) => unit.show(number),
+            _ => number.to_string(),
         };
+        match field {
+            Field::Source => self.name.clone(),
+            Field::Fstype => self.fstype.into(),
+            Field::Itotal => count(self.inodes_used.saturating_add(self.inodes_free)),
+            Field::Iused => count(self.inodes_used),
+            Field::Iavail => count(self.inodes_free),
+            Field::Ipcent => percent(self.inodes_used, self.inodes_free),
+            Field::Size => space(self.size),
+            Field::Used => space(self.used),
+            Field::Avail => space(self.free),
+            Field::Pcent => percent(self.used, self.free),
+        }
+    }
+}
+
+/// Rounded up, as df(1) does.
+fn percent(used: u64, free: u64) -> String {
+    let (used, all) = (u128::from(used), u128::from(used) + u128::from(free));
+    format!("{}%", (used * 100).div_ceil(all.max(1)))
+}
+
+impl Df {
+    fn fields(&self) -> Vec<Field> {
+        if !self.output.is_empty() {
+            return self.output.clone();
+        }
+        let figures = if self.inodes {
+            [Field::Itotal, Field::Iused, Field::Iavail, Field::Ipcent]
+        } else {
+            [Field::Size, Field::Used, Field::Avail, Field::Pcent]
+        };
+        let kind = self.print_type.then_some(Field::Fstype);
+        std::iter::once(Field::Source).chain(kind).chain(figures).collect()
+    }
+
+    fn heading(&self, field: Field, unit: Option<&Unit>) -> String {
+        let text = match field {
+            Field::Source => "Volume",
+            Field::Fstype => "Type",
+            Field::Itotal => "Inodes",
+            Field::Iused => "IUsed",
+            Field::Iavail => "IFree",
+            Field::Ipcent => "IUse%",
+            Field::Used => "Used",
+            Field::Pcent if self.portability => "Capacity",
+            Field::Pcent => "Use%",
+            Field::Size => match unit {
+                Some(Unit::Human | Unit::Si) => "Size",
+                Some(Unit::Of { bytes, .. }) => return format!("{}-blocks", unit_name(*bytes, self.portability)),
+                None => return format!("{}-blocks", unit_name(1024, self.portability)),
+            },
+            Field::Avail => match unit {
+                Some(Unit::Human | Unit::Si) => "Avail",
+                _ => "Available",
+            },
+        };
+        text.into()
+    }
+
+    fn measure(&self, context: &Context, image: &Path, found: &mut Vec<Found>) -> Result<()> {
+        let volume = Opened::open(image, Access::Read, &self.open.mount_options())?;
+        let statfs = statfs_of(&volume)?;
         volume.close()?;
         if self.json {
             let mut object = Map::new();
@@ -78,20 +217,25 @@ impl Df {
             put_statfs(&mut object, &statfs);
             return Ok(context.out().json(&object.into())?);
         }
-        let unit = u64::from(statfs.block_size);
-        let (total, used, free) = if self.inodes {
-            (statfs.inodes_used + statfs.inodes_free, statfs.inodes_used, statfs.inodes_free)
-        } else {
-            (statfs.blocks * unit, (statfs.blocks - statfs.free_blocks) * unit, statfs.available_blocks * unit)
-        };
-        let show = |number: u64| match (self.human_readable, self.inodes) {
-            (true, _) => size::human(number),
-            (_, true) => number.to_string(),
-            _ => number.div_ceil(1024).to_string(),
-        };
-        let percent = (u128::from(used) * 100).div_ceil(u128::from((used + free).max(1)));
-        rows.push(vec![name, show(total), show(used), show(free), format!("{percent}%")]);
+        found.push(Found::of(image_name(image), &statfs));
         Ok(())
+    }
+}
+
+/// `1K`, `2M`, `1000`; POSIX wants the bytes.
+fn unit_name(bytes: u64, is_posix: bool) -> String {
+    if !is_posix && bytes >= 1024 && bytes.trailing_zeros() >= 10 {
+        size::human(bytes).replace(".0", "")
+    } else {
+        bytes.to_string()
+    }
+}
+
+/// Totals of a volume, from whoever has it open.
+pub fn statfs_of(volume: &Opened) -> Result<StatFs> {
+    match volume {
+        Opened::Here(volume) => volume.fs().statfs().at(volume.name()),
+        Opened::Mounted(mounted) => Ok(get_statfs(&mounted.daemon.ask(Request::Stats)?)),
     }
 }
 

@@ -19,10 +19,12 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod mv;
+pub mod readlink;
 pub mod rm;
 pub mod stat;
 pub mod stats;
 pub mod trim;
+pub mod tree;
 pub mod umount;
 
 /// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that
@@ -33,6 +35,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<umount::Umount>(),
     Verb::of::<info::Info>(),
     Verb::of::<ls::Ls>(),
+    Verb::of::<tree::Tree>(),
     Verb::of::<cat::Cat>(),
     Verb::of::<transfer::Cp>(),
     Verb::of::<mv::Mv>(),
@@ -46,6 +49,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<du::Du>(),
     Verb::of::<df::Df>(),
     Verb::of::<stat::Stat>(),
+    Verb::of::<readlink::Readlink>(),
     Verb::of::<stats::Stats>(),
     Verb::of::<trim::Trim>(),
     Verb::of::<fsck::Fsck>(),

@@ -1,25 +1,44 @@
-//! `stat`: all attributes of files.
+//! `stat`: all attributes of files, and of volumes as file systems.
 
 use crate::context::Context;
 use crate::failure::At;
 use crate::output::Output;
-use crate::show::name::{self, put};
+use crate::show::directive::{Directive, Format, Letter, Value};
+use crate::show::name::{self, put, shell_quoted};
 use crate::show::owner::Owners;
 use crate::show::{mode, stat, time};
 use crate::verb::{Command, Example, Status};
+use crate::verbs::df::statfs_of;
 use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
-use myriad_engine::FileType;
-use serde_json::{Map, Value};
+use myriad_engine::{FileType, StatFs, Time};
+use serde_json::{Map, Value as Json};
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// What `--terse` prints.
+const TERSE: &[u8] = b"%n %s %b %f %u %g %D %i %h %t %T %X %Y %Z %W %o";
 
 #[derive(clap::Args)]
 pub struct Stat {
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
+    /// Show the volume that the file is in, as a file system
+    #[arg(short = 'f', long)]
+    file_system: bool,
+    /// Print a line by a format (below)
+    #[arg(short = 'c', long, value_name = "FORMAT", overrides_with = "printf")]
+    format: Option<OsString>,
+    /// As --format, with escapes such as \n, and no line's end of its own
+    #[arg(long, value_name = "FORMAT", overrides_with = "format")]
+    printf: Option<OsString>,
+    /// Print the numbers in one line
+    #[arg(short, long, conflicts_with_all = ["format", "printf", "file_system"])]
+    terse: bool,
     /// Print one JSON object a line
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["format", "printf", "terse"])]
     json: bool,
     /// Files to look at
     #[arg(required = true, value_name = "IMAGE:/path", value_parser = volume::place_or_root())]
@@ -31,16 +50,30 @@ pub struct Stat {
 impl Command for Stat {
     const NAME: &'static str = "stat";
     const ABOUT: &'static str = "Show all attributes of files";
+    const DETAILS: &'static str = "Directives of formats, as stat(1) has them: %n IMAGE:/path, %N in quotes and with a link's target, \
+        %F type, %f %a %A mode in hexadecimal, octal and as ls has it, %u %U %g %G owner and group, %s size, %b blocks of %B bytes, \
+        %o block size of the volume, %h names, %i inode, %m image, %d %D device (0), %r %R %t %T of a device node: number, in \
+        hexadecimal, major, minor (%Hr %Lr in decimal), %w %x %y %z time made, read, changed, attributes changed, %W %X %Y %Z in \
+        seconds (%.3Y with three digits of the fraction).\n\n\
+        With -f: %n, %s %S block size, %b blocks, %f %a free ones, %c inodes, %d free ones, %l longest name, %T type.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad stat vol.img:/etc/motd", "shows the attributes of a file"),
+        ("myriad stat -c '%a %s %n' vol.img:/a vol.img:/b", "prints mode, size and name of two files"),
         ("myriad stat --json vol.img:/a | jq .mtime_ns", "prints one of them"),
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
+        let format = self.parse_format()?;
         let mut owners = Owners::default();
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
             for file in &self.files {
-                let result = volumes.get(&file.image).and_then(|volume| self.show(context, &volume, file, &mut owners));
+                let result = volumes.get(&file.image).and_then(|volume| {
+                    if self.file_system {
+                        self.show_volume(context, &volume, file, format.as_ref())
+                    } else {
+                        self.show(context, &volume, file, format.as_ref(), &mut owners)
+                    }
+                });
                 context.tolerate(result)?;
             }
             Ok(())
@@ -50,11 +83,45 @@ impl Command for Stat {
 }
 
 impl Stat {
-    fn show(&self, context: &Context, volume: &Opened, place: &Place, owners: &mut Owners) -> Result<()> {
+    fn parse_format(&self) -> Result<Option<Format>> {
+        let (text, with_escapes) = match (&self.format, &self.printf, self.terse) {
+            (Some(format), ..) => (format.as_bytes(), false),
+            (_, Some(format), _) => (format.as_bytes(), true),
+            (.., true) => (TERSE, false),
+            _ => return Ok(None),
+        };
+        let letters = if self.file_system { "abcdflnsST" } else { "aAbBdDfFgGhimnNorRstTuUwWxXyYzZ" };
+        let letter = |c: char| match c {
+            'H' | 'L' if !self.file_system => Letter::WithNext,
+            c if letters.contains(c) => Letter::Alone,
+            _ => Letter::Unknown,
+        };
+        let format = Format::parse(text, with_escapes, letter, |pair| matches!(pair, "Hd" | "Ld" | "Hr" | "Lr"));
+        match format {
+            Ok(format) => Ok(Some(format)),
+            Err(what) => Err(crate::failure::Failure::usage("stat", what, "").into()),
+        }
+    }
+
+    fn show(
+        &self,
+        context: &Context,
+        volume: &Opened,
+        place: &Place,
+        format: Option<&Format>,
+        owners: &mut Owners,
+    ) -> Result<()> {
         let tree = volume.tree();
         let stat = if self.dereference { tree.stat(&place.path).at(place)? } else { volume.lstat(place)? };
         let is_link = stat.file_type() == FileType::Symlink;
         let target = if is_link { Some(tree.readlink(&place.path).at(place)?) } else { None };
+        if let Some(format) = format {
+            let block_size = if format.has("o") { statfs_of(volume)?.block_size } else { 0 };
+            let line = format.fill(|directive| {
+                Ok::<_, anyhow::Error>(value(directive, place, &stat, target.as_deref(), block_size, owners))
+            })?;
+            return self.print(&mut context.out(), &line);
+        }
         let attributes = tree.list_xattr(&place.path, self.dereference).at(place)?;
         let mut out = context.out();
         if !self.json {
@@ -62,14 +129,128 @@ impl Stat {
         }
         let mut object = Map::new();
         put(&mut object, "path", &place.path);
+        put(&mut object, "image", place.image.as_os_str().as_bytes());
         stat::put(&mut object, &stat);
         if let Some(target) = target {
             put(&mut object, "target", &target);
         }
         let attributes =
-            attributes.iter().map(|name| String::from_utf8_lossy(name).into_owned().into()).collect::<Vec<Value>>();
+            attributes.iter().map(|name| String::from_utf8_lossy(name).into_owned().into()).collect::<Vec<Json>>();
         object.insert("xattrs".into(), attributes.into());
         Ok(out.json(&object.into())?)
+    }
+
+    /// What was made by a format. Only `--printf` says itself where lines end.
+    fn print(&self, out: &mut Output, line: &[u8]) -> Result<()> {
+        out.write_all(line)?;
+        if self.printf.is_none() {
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    fn show_volume(&self, context: &Context, volume: &Opened, place: &Place, format: Option<&Format>) -> Result<()> {
+        // The file has to be there, as for stat(1).
+        volume.lstat(place)?;
+        let statfs = statfs_of(volume)?;
+        let mut out = context.out();
+        if let Some(format) = format {
+            let line = format.fill(|directive| Ok::<_, anyhow::Error>(volume_value(directive, place, &statfs)))?;
+            return self.print(&mut out, &line);
+        }
+        if self.json {
+            let mut object = Map::new();
+            put(&mut object, "path", &place.path);
+            put(&mut object, "image", place.image.as_os_str().as_bytes());
+            super::df::put_statfs(&mut object, &statfs);
+            object.insert("name_max".into(), statfs.name_max.into());
+            return Ok(out.json(&object.into())?);
+        }
+        write!(out, "  File: ")?;
+        out.name(&place.bytes())?;
+        writeln!(out, "\n    Namelen: {:<7} Type: myriad", statfs.name_max)?;
+        writeln!(out, "Block size: {}", statfs.block_size)?;
+        let free = statfs.free_blocks;
+        writeln!(out, "Blocks: Total: {:<10} Free: {free:<10} Available: {free}", statfs.blocks)?;
+        let inodes = statfs.inodes_used + statfs.inodes_free;
+        Ok(writeln!(out, "Inodes: Total: {inodes:<10} Free: {}", statfs.inodes_free)?)
+    }
+}
+
+/// What a directive stands for.
+fn value(
+    directive: &Directive,
+    place: &Place,
+    stat: &myriad_engine::Stat,
+    target: Option<&[u8]>,
+    block_size: u32,
+    owners: &mut Owners,
+) -> Value {
+    let (major, minor) = stat::device(stat).unwrap_or((0, 0));
+    // A dot alone asks for all digits.
+    let digits = directive.precision.map_or(0, |digits| digits.unwrap_or(9));
+    let seconds = |at: Time| Value::Digits(time::seconds(at, digits));
+    match directive.letters.as_str() {
+        "a" => Value::Octal((stat.mode & 0o7777).into()),
+        "A" => Value::text(mode::string(stat.file_type(), stat.mode)),
+        "b" => Value::Number(stat.blocks),
+        "B" => Value::Number(stat::BLOCK_UNIT),
+        "d" | "Hd" | "Ld" => Value::Number(0),
+        "D" => Value::Hex(0),
+        "f" => Value::Hex(stat.mode.into()),
+        "F" => Value::text(type_name(stat)),
+        "g" => Value::Number(stat.gid.into()),
+        "G" => Value::text(owners.group(stat.gid)),
+        "h" => Value::Number(stat.nlink.into()),
+        "i" => Value::Number(stat.ino),
+        "m" => Value::Text(place.image.as_os_str().as_bytes().to_vec()),
+        "N" => {
+            let name = shell_quoted(&place.bytes());
+            Value::text(target.map_or(name.clone(), |target| format!("{name} -> {}", shell_quoted(target))))
+        }
+        "o" => Value::Number(block_size.into()),
+        "r" => Value::Number(if stat::device(stat).is_some() { stat.rdev } else { 0 }),
+        "R" => Value::Hex(if stat::device(stat).is_some() { stat.rdev } else { 0 }),
+        "Hr" => Value::Number(major.into()),
+        "Lr" => Value::Number(minor.into()),
+        "s" => Value::Number(stat.size),
+        "t" => Value::Hex(major.into()),
+        "T" => Value::Hex(minor.into()),
+        "u" => Value::Number(stat.uid.into()),
+        "U" => Value::text(owners.user(stat.uid)),
+        "w" => Value::text(time::full(stat.btime)),
+        "W" => seconds(stat.btime),
+        "x" => Value::text(time::full(stat.atime)),
+        "X" => seconds(stat.atime),
+        "y" => Value::text(time::full(stat.mtime)),
+        "Y" => seconds(stat.mtime),
+        "z" => Value::text(time::full(stat.ctime)),
+        "Z" => seconds(stat.ctime),
+        _ => Value::Text(place.bytes()),
+    }
+}
+
+/// What a directive stands for with `-f`.
+fn volume_value(directive: &Directive, place: &Place, statfs: &StatFs) -> Value {
+    match directive.letters.as_str() {
+        "a" | "f" => Value::Number(statfs.free_blocks),
+        "b" => Value::Number(statfs.blocks),
+        "c" => Value::Number(statfs.inodes_used + statfs.inodes_free),
+        "d" => Value::Number(statfs.inodes_free),
+        "l" => Value::Number(statfs.name_max.into()),
+        "s" | "S" => Value::Number(statfs.block_size.into()),
+        "T" => Value::text("myriad"),
+        _ => Value::Text(place.bytes()),
+    }
+}
+
+/// The words of stat(1), which tells empty files and special files apart.
+fn type_name(stat: &myriad_engine::Stat) -> &'static str {
+    match stat.file_type() {
+        FileType::File if stat.size == 0 => "regular empty file",
+        FileType::CharDevice => "character special file",
+        FileType::BlockDevice => "block special file",
+        other => mode::name(other),
     }
 }
 

@@ -226,6 +226,11 @@ impl Tree for Live {
         Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
     }
 
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        let (directory, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?)
+    }
+
     fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let (directory, name) = self.parent(path)?;
         let mut removed = 0;

@@ -147,6 +147,10 @@ impl Tree for Volume {
         self.session.unlink(path)
     }
 
+    fn rmdir(&self, path: &[u8]) -> myriad_engine::Result<()> {
+        self.session.rmdir(path)
+    }
+
     fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> myriad_engine::Result<u64> {
         self.session.remove_tree(path, progress)
     }

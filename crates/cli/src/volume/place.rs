@@ -58,6 +58,11 @@ impl Place {
         self.image == other.image || is_same_file(&self.image, &other.image)
     }
 
+    /// `IMAGE:/path`, byte for byte.
+    pub fn bytes(&self) -> Vec<u8> {
+        [self.image.as_os_str().as_bytes(), b":", &self.path].concat()
+    }
+
     /// The file `name` in this directory.
     pub fn below(&self, name: &[u8]) -> Self {
         Self { image: self.image.clone(), path: crate::show::name::join(&self.path, name) }

@@ -31,6 +31,8 @@ pub trait Tree {
     fn link(&self, source: &[u8], target: &[u8]) -> Result<()>;
     fn rename(&self, source: &[u8], target: &[u8], mode: RenameMode) -> Result<()>;
     fn unlink(&self, path: &[u8]) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, path: &[u8]) -> Result<()>;
     /// Removes a directory and all below it: how many files that were. `progress` is called with the number removed so
     /// far and may end it by returning false (`Error::Cancelled`).
     fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64>;

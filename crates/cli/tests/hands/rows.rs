@@ -83,6 +83,8 @@ pub const ROWS: &[Row] = &[
     row("du @", &[]),
     row("df @", &[]),
     row("stat @", &[]),
+    row("tree @", &[]),
+    row("readlink -f @", &[]),
     row("stats --once @", &[]),
     row("info @", &[]),
     row("trim #", &["#"]),

@@ -40,7 +40,7 @@ impl Stats {
             ] {
                 object.insert(key.into(), value.into());
             }
-            object.insert("metadata_per_file".into(), figures.metadata_per_file.into());
+            object.insert("metadata_per_file".into(), ((figures.metadata_per_file * 10.0).round() / 10.0).into());
             if self.counters {
                 let counters = counters.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
                 object.insert("counters".into(), Map::from_iter(counters).into());

@@ -4,7 +4,7 @@ use super::{Stats, prometheus};
 use crate::context::Context;
 use crate::failure::image_name;
 use crate::mount::control::{Daemon, Request};
-use crate::mount::stats::{Figures, kind_text, percentile};
+use crate::mount::stats::{Figures, kind_text};
 use crate::output::Output;
 use crate::show::{size, table};
 use crate::verb::Status;
@@ -52,7 +52,9 @@ impl Stats {
             }
             let next = Instant::now() + self.interval;
             while let Some(left) = next.checked_duration_since(Instant::now()) {
-                context.check()?;
+                if super::is_told_to_end(context)? {
+                    return Ok(Status::OK);
+                }
                 thread::sleep(left.min(Duration::from_millis(100)));
             }
             last = Some(std::mem::replace(&mut figures, ask()?));
@@ -104,8 +106,8 @@ fn show(out: &mut Output, figures: &Figures, last: Option<&Figures>, with_counte
                 request.count.to_string(),
                 request.errors.to_string(),
                 shown(request.total_ns.checked_div(request.count)),
-                shown(percentile(&request.latency, 0.5)),
-                shown(percentile(&request.latency, 0.99)),
+                shown(request.within(0.5)),
+                shown(request.within(0.99)),
                 time_text(request.max_ns),
             ]
         })

@@ -6,12 +6,14 @@ pub mod prometheus;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
+use crate::interrupt::Interrupted;
 use crate::mount::control::{self, Daemon, Request};
 use crate::verb::{Command, Example, Status};
 use crate::volume::OpenArgs;
 use anyhow::Result;
 use myriad_fuse::mounts::{self, Entry};
 use myriad_fuse::real_path;
+use signal_hook::consts::SIGINT;
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,7 +51,7 @@ impl Command for Stats {
     const NAME: &'static str = "stats";
     const ABOUT: &'static str = "Show what a mount does, or what a volume holds";
     const DETAILS: &'static str = "Of a mounted volume: requests by kind with their rates and latencies, cache, log, and what is not \
-        yet written; on a terminal anew every second, elsewhere once. Latencies are told by powers of two: p99 is a time \
+        yet written; on a terminal anew every second until Ctrl-C, elsewhere once. Latencies are told by powers of two: p99 is a time \
         within which 99 of 100 requests were answered.\n\n\
         Of a volume that is not mounted: a walk over all of it. Metadata is all space in use that is neither allocated to \
         files nor the log: inodes, directories, free-space trees, tables of checksums, fixed blocks. (Extent trees and \
@@ -111,6 +113,16 @@ fn follow_requests(context: &Context, daemon: &Daemon) -> Result<Status> {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => return Err(error).at(image_name(&daemon.status.mount_point)),
         }
-        context.check()?;
+        if is_told_to_end(context)? {
+            return Ok(Status::OK);
+        }
+    }
+}
+
+/// Whether the user has seen enough: Ctrl-C is how what goes on for ever is ended. Other signals are errors, as elsewhere.
+fn is_told_to_end(context: &Context) -> Result<bool> {
+    match Interrupted::received() {
+        Some(Interrupted(signal)) if i32::from(signal) == SIGINT => Ok(true),
+        _ => context.check().map(|()| false),
     }
 }

@@ -5,18 +5,23 @@
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use std::os::unix::ffi::OsStringExt;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     bytes: Vec<u8>,
     ignore_case: bool,
 }
 
-/// Parser of a pattern as an argument. Every pattern is valid: an open `[` means itself.
-pub fn parser(ignore_case: bool) -> ValueParser {
-    ValueParser::new(OsStringValueParser::new().map(move |text| Pattern { bytes: text.into_vec(), ignore_case }))
+/// Parser of a pattern as an argument.
+pub fn parser() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().map(|text| Pattern::new(text.into_vec(), false)))
 }
 
 impl Pattern {
+    /// Every pattern is valid: an open `[` means itself.
+    pub fn new(bytes: Vec<u8>, ignore_case: bool) -> Self {
+        Self { bytes, ignore_case }
+    }
+
     /// Whether all of `name` matches. A `*` that turns out too short is tried one longer, from the last `*` only: what
     /// an earlier one took needs no second try, so the time is at most the product of the lengths.
     pub fn matches(&self, name: &[u8]) -> bool {
