@@ -67,14 +67,20 @@ impl Pattern {
     }
 
     fn is_in(&self, members: &[u8], byte: u8) -> bool {
-        let mut at = 0;
-        while at < members.len() {
-            let (low, mut high) = (members[at], members[at]);
-            at += 1;
-            if at + 1 < members.len() && members[at] == b'-' {
-                high = members[at + 1];
-                at += 2;
+        let mut rest = members;
+        while let Some((&low, after)) = rest.split_first() {
+            if let Some((class, after)) = class(rest) {
+                if class(byte) {
+                    return true;
+                }
+                rest = after;
+                continue;
             }
+            let (high, after) = match after {
+                [b'-', high, after @ ..] => (*high, after),
+                _ => (low, after),
+            };
+            rest = after;
             let within = |byte: u8| (low..=high).contains(&byte);
             if within(byte)
                 || self.ignore_case && (within(byte.to_ascii_lowercase()) || within(byte.to_ascii_uppercase()))
@@ -86,11 +92,40 @@ impl Pattern {
     }
 }
 
+type Class = fn(u8) -> bool;
+
+/// A class such as `[:alpha:]` at the start, of letters in ASCII, and what follows it.
+fn class(text: &[u8]) -> Option<(Class, &[u8])> {
+    let classes: [(&[u8], Class); 12] = [
+        (b"[:alnum:]", |byte| byte.is_ascii_alphanumeric()),
+        (b"[:alpha:]", |byte| byte.is_ascii_alphabetic()),
+        (b"[:blank:]", |byte| matches!(byte, b' ' | b'\t')),
+        (b"[:cntrl:]", |byte| byte.is_ascii_control()),
+        (b"[:digit:]", |byte| byte.is_ascii_digit()),
+        (b"[:graph:]", |byte| byte.is_ascii_graphic()),
+        (b"[:lower:]", |byte| byte.is_ascii_lowercase()),
+        (b"[:print:]", |byte| byte.is_ascii_graphic() || byte == b' '),
+        (b"[:punct:]", |byte| byte.is_ascii_punctuation()),
+        (b"[:space:]", |byte| byte.is_ascii_whitespace() || byte == 11),
+        (b"[:upper:]", |byte| byte.is_ascii_uppercase()),
+        (b"[:xdigit:]", |byte| byte.is_ascii_hexdigit()),
+    ];
+    classes.into_iter().find_map(|(name, holds)| text.strip_prefix(name).map(|rest| (holds, rest)))
+}
+
 /// Splits `abc]rest` (after the bracket) into members, negation and rest. A `]` that comes first is a member.
 fn set(after: &[u8]) -> Option<(&[u8], bool, &[u8])> {
     let negated = matches!(after.first(), Some(b'!' | b'^'));
     let members = &after[usize::from(negated)..];
-    let end = 1 + members.iter().skip(1).position(|&byte| byte == b']')?;
+    let mut end = 0;
+    loop {
+        // A bracket that ends a class does not end the set.
+        let step = class(&members[end..]).map_or(1, |(_, rest)| members.len() - end - rest.len());
+        end += step;
+        if *members.get(end)? == b']' {
+            break;
+        }
+    }
     Some((&members[..end], negated, &members[end + 1..]))
 }
 
@@ -128,6 +163,12 @@ mod tests {
             ("[]x]", "]", true),
             ("[a-]", "-", true),
             ("[abc", "[abc", true),
+            ("[[:alpha:]_]*", "_x", true),
+            ("x[![:digit:]]", "x7", false),
+            ("[[:digit:]]", "7", true),
+            ("[[:nothing:]]", ":]", true),
+            ("[", "[", true),
+            ("[]", "[]", true),
             ("\\*", "*", true),
             ("\\*", "x", false),
             ("a\\", "a\\", true),

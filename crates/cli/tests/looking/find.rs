@@ -13,6 +13,8 @@ const ROWS: &[Row] = &[
     sorted("find @ -iname Z*"),
     sorted("find @ -name [a-c]*"),
     sorted("find @ -name .*"),
+    sorted("find @ -name *[[:digit:]]"),
+    sorted("find @ -name [![:lower:]]*"),
     sorted("find @ -name new*"),
     sorted("find @ -not -name *e*"),
     sorted("find @ ! -name *e* -type f"),
@@ -223,7 +225,11 @@ fn several_images_are_named_and_wrong_uses_are_told() {
     for (line, code, said) in [
         ("find vol.img (", 2, "myriad: find: (: nothing follows it"),
         ("find vol.img -exec rm", 2, "myriad: find: -exec: the end of its command is missing; write ; after it"),
-        ("find vol.img -newer none", 1, "myriad: none: No such file or directory"),
+        (
+            "find vol.img -newer none",
+            1,
+            "myriad: none: No such file or directory; give a file of the host, or IMAGE:/path",
+        ),
         ("find vol.img -newer vol.img:/none", 1, "myriad: vol.img:/none: No such file or directory"),
         ("find vol.img -name x y", 2, "myriad: find: y: no part of an expression; write places before it"),
         ("find vol.img --json -print0", 2, "myriad: find: --json: "),

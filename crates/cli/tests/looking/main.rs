@@ -258,6 +258,44 @@ fn set_times(top: &Path) {
     }
 }
 
+/// docs/json.md tells of every field that a verb prints, in the verb's section or among the attributes of files.
+#[test]
+fn every_field_is_documented() {
+    let bench = Bench::new();
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
+    let document = fs::read_to_string(document).expect("docs/json.md");
+    let section = |name: &str| {
+        let start = document.find(&format!("\n## {name}\n")).unwrap_or_else(|| panic!("no section about {name}"));
+        document[start + 3..].split("\n## ").next().expect("a section").to_owned()
+    };
+    let (attributes, totals) = (section("Attributes of a file"), section("df"));
+    for line in [
+        "ls -la --json vol.img:/t",
+        "tree --json vol.img:/t",
+        "find --json vol.img:/t",
+        "stat --json vol.img:/t vol.img:/t/link",
+        "stat -f --json vol.img",
+        "du -c --time --json vol.img:/t",
+        "df --json vol.img",
+        "readlink --json vol.img:/t/link",
+        "readlink -f --json vol.img:/t/link",
+        "stats --json --counters vol.img",
+    ] {
+        let verb = line.split(' ').next().expect("a verb");
+        let own = section(verb);
+        for object in bench.place.line(line).ok().lines() {
+            let object: serde_json::Map<_, _> = serde_json::from_str(object).expect("an object");
+            for field in object.keys() {
+                let word = format!("`{field}`");
+                let is_told = own.contains(&word)
+                    || own.contains("the attributes") && attributes.contains(&word)
+                    || own.contains("fields of `df`") && totals.contains(&word);
+                assert!(is_told, "{line}: {field}");
+            }
+        }
+    }
+}
+
 /// A name that is not UTF-8.
 fn odd_name() -> OsString {
     OsString::from_vec(b"caf\xe9".to_vec())

@@ -86,7 +86,7 @@ pub fn value(directive: &Directive, found: &Found, volume: &Opened, owners: &mut
         'i' => Value::Number(stat.ino),
         'k' => Value::Number(stat.blocks.div_ceil(2)),
         'l' if stat.file_type() == FileType::Symlink => {
-            Value::Text(volume.tree().readlink(&found.place.path).at(&found.place)?)
+            Value::Text(volume.tree().readlink(&found.path).at(found.place())?)
         }
         'l' => Value::Text(Vec::new()),
         'm' => Value::Octal((stat.mode & 0o7777).into()),
@@ -105,7 +105,7 @@ pub fn value(directive: &Directive, found: &Found, volume: &Opened, owners: &mut
             Err(Error::Refused(Errno::LOOP)) => 'L',
             Err(_) => '?',
         }),
-        _ => Value::Text(found.place.bytes()),
+        _ => Value::Text(found.bytes()),
     })
 }
 
@@ -122,11 +122,11 @@ fn density(size: u64, allocated: u64) -> String {
 
 /// `IMAGE:/directory` of a file.
 fn directory_of(found: &Found) -> Vec<u8> {
-    let path = &found.place.path;
+    let path = &found.path;
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     let slash = path[..end].iter().rposition(|&byte| byte == b'/').unwrap_or(0);
     let path = if slash == 0 { b"/".to_vec() } else { path[..slash].to_vec() };
-    Place { path, ..found.place.clone() }.bytes()
+    Place { path, ..found.start.clone() }.bytes()
 }
 
 /// A line of `-ls`.
@@ -148,10 +148,10 @@ pub fn ls(out: &mut Output, found: &Found, volume: &Opened, owners: &mut Owners,
         user,
         owners.group(stat.gid),
         time::Style::default().show(stat.mtime, now),
-        escaped(&found.place.bytes(), is_plain),
+        escaped(&found.bytes(), is_plain),
     )?;
     if stat.file_type() == FileType::Symlink {
-        let target = volume.tree().readlink(&found.place.path).at(&found.place)?;
+        let target = volume.tree().readlink(&found.path).at(found.place())?;
         write!(out, " -> {}", escaped(&target, is_plain))?;
     }
     Ok(writeln!(out)?)
@@ -160,11 +160,11 @@ pub fn ls(out: &mut Output, found: &Found, volume: &Opened, owners: &mut Owners,
 /// An object with all attributes.
 pub fn json(out: &mut Output, found: &Found, volume: &Opened) -> Result<()> {
     let mut object = Map::new();
-    put(&mut object, "path", &found.place.path);
-    put(&mut object, "image", found.place.image.as_os_str().as_bytes());
+    put(&mut object, "path", &found.path);
+    put(&mut object, "image", found.start.image.as_os_str().as_bytes());
     stat::put(&mut object, found.stat);
     if found.stat.file_type() == FileType::Symlink {
-        let target = volume.tree().readlink(&found.place.path).at(&found.place)?;
+        let target = volume.tree().readlink(&found.path).at(found.place())?;
         put(&mut object, "target", &target);
     }
     Ok(out.json(&object.into())?)

@@ -5,13 +5,14 @@ use super::exec::{self, Batch, Exec};
 use super::expression::{Action, Expression, Moment, Plan, Test};
 use super::print;
 use crate::context::Context;
-use crate::failure::At;
+use crate::failure::{At, Failure, host_error, image_name};
 use crate::show::name::{join, last};
 use crate::show::owner::Owners;
 use crate::volume::{Access, Opened, Place};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, FileType, MountOptions, Stat, Time};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -54,7 +55,8 @@ impl Searched {
 pub struct Found<'a> {
     /// Where the search began.
     pub start: &'a Place,
-    pub place: Place,
+    /// In the volume.
+    pub path: Vec<u8>,
     /// Relative to the start.
     pub below: &'a [u8],
     pub depth: usize,
@@ -64,7 +66,16 @@ pub struct Found<'a> {
 
 impl Found<'_> {
     pub fn name(&self) -> &[u8] {
-        last(&self.place.path).unwrap_or(b"/")
+        last(&self.path).unwrap_or(b"/")
+    }
+
+    pub fn place(&self) -> Place {
+        Place { image: self.start.image.clone(), path: self.path.clone() }
+    }
+
+    /// `IMAGE:/path`, byte for byte.
+    pub fn bytes(&self) -> Vec<u8> {
+        [self.start.image.as_os_str().as_bytes(), b":", &self.path].concat()
     }
 
     /// Type of what a symbolic link leads to; `None`: nowhere.
@@ -72,7 +83,7 @@ impl Found<'_> {
         if self.stat.file_type() != FileType::Symlink {
             return Ok(Some(self.stat.file_type()));
         }
-        Ok(followed(volume, &self.place.path)?.map(|stat| stat.file_type()))
+        Ok(followed(volume, &self.path)?.map(|stat| stat.file_type()))
     }
 }
 
@@ -132,9 +143,12 @@ impl<'a> Search<'a> {
                 Test::Newer(_, moment) => match moment {
                     Moment::At(_) => {}
                     Moment::Host(path) => {
-                        let shown = crate::failure::image_name(path);
+                        let shown = image_name(path);
                         let of = if follows { std::fs::metadata(&path) } else { std::fs::symlink_metadata(&path) };
-                        let modified = of.at(&shown)?;
+                        let modified = of.map_err(|error| {
+                            let next = "give a file of the host, or IMAGE:/path for one in a volume";
+                            Failure::new(&shown, host_error(&error), next)
+                        })?;
                         let time = modified.mtime().saturating_mul(1_000_000_000).saturating_add(modified.mtime_nsec());
                         *moment = Moment::At(time);
                     }
@@ -267,7 +281,7 @@ impl<'a> Search<'a> {
                 };
                 if self.links == Links::Follow && stat.is_dir() && above.has(stat.ino) {
                     let what = "a link to a directory above it, which would be searched for ever";
-                    let error = crate::failure::Failure::new(&child, what, "it is left out");
+                    let error = Failure::new(&child, what, "it is left out");
                     self.context.tolerate(Err(error.into()))?;
                     continue;
                 }
@@ -296,7 +310,7 @@ impl<'a> Search<'a> {
         if depth < self.plan.depth_min {
             return Ok(());
         }
-        let found = Found { start, place: start.below(below), below, depth, stat };
+        let found = Found { start, path: join(&start.path, below), below, depth, stat };
         match self.evaluate(expression, &found) {
             Ok(_) => Ok(()),
             Err(error) => self.context.tolerate(Err(error)),
@@ -343,27 +357,27 @@ impl<'a> Search<'a> {
         Ok(match test {
             Test::Always(holds) => *holds,
             Test::Name(pattern) => pattern.matches(found.name()),
-            Test::Path(pattern) => pattern.matches(&found.place.path),
+            Test::Path(pattern) => pattern.matches(&found.path),
             Test::Target(pattern) => {
                 file_type == FileType::Symlink && {
-                    let volume = self.searched.get(&found.place.image)?;
-                    pattern.matches(&volume.tree().readlink(&found.place.path).at(&found.place)?)
+                    let volume = self.searched.get(&found.start.image)?;
+                    pattern.matches(&volume.tree().readlink(&found.path).at(found.place())?)
                 }
             }
             Test::Type(types) => types.holds(file_type),
             Test::TargetType(types) => {
-                let volume = self.searched.get(&found.place.image)?;
+                let volume = self.searched.get(&found.start.image)?;
                 types.holds(if self.links == Links::Follow {
-                    volume.lstat(&found.place)?.file_type()
+                    volume.lstat(&found.place())?.file_type()
                 } else {
-                    found.target_type(&volume).at(&found.place)?.unwrap_or(FileType::Symlink)
+                    found.target_type(&volume).at(found.place())?.unwrap_or(FileType::Symlink)
                 })
             }
             Test::Size(size) => size.holds(stat.size),
             // The size of a directory is that of its entries; not so on a mount, whose daemon shows more.
             Test::Empty if file_type == FileType::Directory => {
-                let volume = self.searched.get(&found.place.image)?;
-                is_empty(&volume, &found.place)?
+                let volume = self.searched.get(&found.start.image)?;
+                is_empty(&volume, &found.place())?
             }
             Test::Empty => file_type == FileType::File && stat.size == 0,
             Test::Age(stamp, age) => age.holds(stamp.of(stat), self.now),
@@ -377,34 +391,34 @@ impl<'a> Search<'a> {
             Test::NoGroup => !self.owners.knows_group(stat.gid),
             Test::Links(bound) => bound.holds(&stat.nlink.into()),
             Test::Inode(bound) => bound.holds(&stat.ino),
-            Test::SameFile { place, ino } => *ino == Some(stat.ino) && place.is_in_image_of(&found.place),
+            Test::SameFile { place, ino } => *ino == Some(stat.ino) && place.is_in_image_of(found.start),
         })
     }
 
     fn act(&mut self, action: &Action, found: &Found) -> Result<bool> {
         match action {
             Action::Print if self.json => {
-                let volume = self.searched.get(&found.place.image)?;
+                let volume = self.searched.get(&found.start.image)?;
                 print::json(&mut self.context.out(), found, &volume)?;
             }
             Action::Print => {
                 let mut out = self.context.out();
-                out.name(&found.place.bytes())?;
+                out.name(&found.bytes())?;
                 writeln!(out)?;
             }
             Action::Print0 => {
                 let mut out = self.context.out();
-                out.write_all(&found.place.bytes())?;
+                out.write_all(&found.bytes())?;
                 out.write_all(b"\0")?;
             }
             Action::Printf(format) => {
-                let volume = self.searched.get(&found.place.image)?;
+                let volume = self.searched.get(&found.start.image)?;
                 let owners = &mut self.owners;
                 let line = format.fill(|directive| print::value(directive, found, &volume, owners))?;
                 self.context.out().write_all(&line)?;
             }
             Action::Ls => {
-                let volume = self.searched.get(&found.place.image)?;
+                let volume = self.searched.get(&found.start.image)?;
                 print::ls(&mut self.context.out(), found, &volume, &mut self.owners, self.now)?;
             }
             Action::Delete => return self.delete(found),
@@ -417,23 +431,23 @@ impl<'a> Search<'a> {
 
     fn delete(&mut self, found: &Found) -> Result<bool> {
         // It cannot go, and find(1) passes over `.` too.
-        if found.place.is_root() {
+        if found.place().is_root() {
             return Ok(true);
         }
-        let volume = self.searched.get(&found.place.image)?;
+        let volume = self.searched.get(&found.start.image)?;
         let tree = volume.tree();
         // What goes is the name that was found, so never what a link leads to.
-        let is_dir = found.stat.is_dir() && volume.lstat(&found.place)?.is_dir();
-        let path = &found.place.path;
+        let is_dir = found.stat.is_dir() && volume.lstat(&found.place())?.is_dir();
+        let path = &found.path;
         let gone = if is_dir { tree.rmdir(path) } else { tree.unlink(path) };
-        let gone = gone.at(&found.place);
+        let gone = gone.at(found.place());
         let is_gone = gone.is_ok();
         self.context.tolerate(gone)?;
         Ok(is_gone)
     }
 
     fn execute(&mut self, exec: &Exec, found: &Found) -> Result<bool> {
-        let place = found.place.bytes();
+        let place = found.bytes();
         if let Some(number) = exec.many {
             if self.batches[number].add(&place) {
                 self.run_batch(exec, number)?;

@@ -50,6 +50,9 @@ pub struct Ls {
     /// One name a line; so it is in any case when the output is not a terminal
     #[arg(short = '1', overrides_with_all = ["columns", "across", "commas"])]
     one: bool,
+    /// One of these by name
+    #[arg(long, value_name = "WORD", conflicts_with_all = ["long", "columns", "across", "commas", "one"])]
+    format: Option<Form>,
     /// Columns of the output, 0 for any number; without it those of the terminal
     #[arg(short, long, value_name = "COLUMNS")]
     width: Option<usize>,
@@ -159,8 +162,14 @@ pub struct Ls {
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     color: Option<When>,
     /// Names in double quotes, with the escapes of C
-    #[arg(short = 'Q', long)]
+    #[arg(short = 'Q', long, overrides_with_all = ["escape", "literal"])]
     quote_name: bool,
+    /// Names with the escapes of C
+    #[arg(short = 'b', long, overrides_with_all = ["quote_name", "literal"])]
+    escape: bool,
+    /// Names as they are, as without -Q and -b
+    #[arg(short = 'N', long, overrides_with_all = ["quote_name", "escape"])]
+    literal: bool,
     /// Print one JSON object a line, with all attributes
     #[arg(long)]
     json: bool,
@@ -247,11 +256,15 @@ struct Item {
 }
 
 /// How names are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
+    #[value(alias = "verbose")]
     Long,
+    #[value(name = "single-column")]
     One,
+    #[value(name = "vertical")]
     Columns,
+    #[value(alias = "horizontal")]
     Across,
     Commas,
 }
@@ -259,6 +272,9 @@ enum Form {
 impl Ls {
     fn form(&self, is_terminal: bool) -> Form {
         let is_long = self.long || self.no_owner || self.no_group_long || self.numeric || self.full_time;
+        if let Some(form) = self.format {
+            return form;
+        }
         let given = [
             (self.columns, Form::Columns),
             (self.across, Form::Across),

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::At;
 use crate::output::Output;
 use crate::show::color::{Colors, Marks};
-use crate::show::name::{Shown, columns, put, quoted};
+use crate::show::name::{Shown, columns, escaped, put, quoted};
 use crate::show::owner::Owners;
 use crate::show::size::Unit;
 use crate::show::time::{self, Style};
@@ -82,7 +82,16 @@ impl<'a> Printer<'a> {
 
     /// A name as it is asked for, before the terminal is thought of.
     pub fn quoted(&self, name: &[u8]) -> Vec<u8> {
-        if self.ls.quote_name { quoted(name).into_bytes() } else { name.to_vec() }
+        match (self.ls.quote_name, self.ls.escape) {
+            (true, _) => quoted(name).into_bytes(),
+            (_, true) => escaped(name, |c| c == ' ').into_bytes(),
+            _ => name.to_vec(),
+        }
+    }
+
+    /// A name as text that shows no control characters, for output that is made of text.
+    fn text(&self, name: &[u8]) -> String {
+        Shown(&self.quoted(name)).to_string()
     }
 
     /// Shows files; `with_total` before them, where that is usual, the space that they take.
@@ -135,9 +144,9 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A name with what stands around it, for output that is made of text: it shows no control characters.
+    /// A name with what stands around it.
     fn cell(&mut self, volume: &Opened, item: &Item) -> Result<String> {
-        let name = if self.ls.quote_name { quoted(&item.name) } else { Shown(&item.name).to_string() };
+        let name = self.text(&item.name);
         let target = self.target_if_wanted(volume, item)?;
         let (before, after) = self.color(item, target.as_ref());
         Ok(format!("{before}{name}{after}{}", self.marks.of(&item.stat)))
@@ -185,8 +194,8 @@ impl<'a> Printer<'a> {
         let mut column = 0;
         for (index, (item, row)) in items.iter().zip(rows).enumerate() {
             let before = frills.text(row);
-            let name = if out.is_terminal() && !self.ls.quote_name {
-                Shown(&item.name).to_string().chars().count()
+            let name = if out.is_terminal() {
+                self.text(&item.name).chars().count()
             } else {
                 columns(&self.quoted(&item.name))
             };
