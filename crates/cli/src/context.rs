@@ -1,17 +1,21 @@
 //! What the parts of one run share.
 
+use crate::failure::{self, Kind};
 use crate::interrupt::{self, Interrupted};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::verb::Status;
 use indicatif::{MultiProgress, ProgressDrawTarget};
+use serde_json::json;
 use std::cell::{Cell, RefCell, RefMut};
 use std::io::{IsTerminal, Write};
 
 pub struct Context {
     quiet: bool,
+    /// Errors and notes are lines of JSON.
+    json: bool,
     shows_progress: bool,
-    failed: Cell<bool>,
+    errors: Cell<u64>,
     out: RefCell<Output>,
     bars: MultiProgress,
 }
@@ -23,11 +27,17 @@ impl Context {
         let target = if shows_progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         Self {
             quiet,
+            json: false,
             shows_progress,
-            failed: Cell::new(false),
+            errors: Cell::new(0),
             out: RefCell::new(Output::stdout()),
             bars: MultiProgress::with_draw_target(target),
         }
+    }
+
+    /// Whether the run was asked for JSON, so that errors are to be JSON as well.
+    pub fn with_json(self, json: bool) -> Self {
+        Self { json, ..self }
     }
 
     /// Standard output. Not to be held across a call that may use it too.
@@ -37,8 +47,22 @@ impl Context {
 
     /// Tells of an error and remembers it for the exit code; the run goes on.
     pub fn report(&self, error: &anyhow::Error) {
-        self.failed.set(true);
-        self.say(&format!("myriad: {error:#}"));
+        self.count_error();
+        if self.json {
+            self.say(&failure::json(error).to_string());
+        } else {
+            self.say(&format!("myriad: {error:#}"));
+        }
+    }
+
+    /// Remembers, for the exit code, an error that the user did not want to be told of.
+    pub fn count_error(&self) {
+        self.errors.set(self.errors.get() + 1);
+    }
+
+    /// Errors so far that did not end the run.
+    pub fn errors(&self) -> u64 {
+        self.errors.get()
     }
 
     /// Remembers for the exit code that something failed which another program has told of.
@@ -57,7 +81,12 @@ impl Context {
 
     /// Tells something that the user did not ask for, unless `--quiet`.
     pub fn note(&self, text: &str) {
-        if !self.quiet {
+        if self.quiet {
+            return;
+        }
+        if self.json {
+            self.say(&json!({ "note": text.strip_prefix("myriad: ").unwrap_or(text) }).to_string());
+        } else {
             self.say(text);
         }
     }
@@ -69,10 +98,17 @@ impl Context {
         });
     }
 
+    /// A question on standard error, in words; the answer comes on the same line.
+    pub fn prompt(&self, question: &str) {
+        self.bars.suspend(|| {
+            let _ = write!(std::io::stderr(), "{question}");
+        });
+    }
+
     /// Goes on with the next operand after an error, except one that ends the run.
     pub fn tolerate(&self, result: anyhow::Result<()>) -> anyhow::Result<()> {
         match result {
-            Err(error) if crate::failure::kind(&error) == crate::failure::Kind::Error => {
+            Err(error) if failure::kind(&error) == Kind::Error => {
                 self.report(&error);
                 Ok(())
             }
@@ -92,6 +128,6 @@ impl Context {
 
     /// How a run that came to its end exits: 1 if something was reported on the way.
     pub fn status(&self) -> Status {
-        Status(u8::from(self.failed.get()))
+        Status(u8::from(self.errors.get() > 0))
     }
 }

@@ -4,6 +4,7 @@ use crate::interrupt::Interrupted;
 use crate::show::name::Shown;
 use crate::volume::device::explain_open;
 use myriad_engine::{Errno, Error};
+use serde_json::{Value, json};
 use std::fmt::{self, Display};
 use std::io;
 use std::path::Path;
@@ -18,6 +19,18 @@ pub enum Kind {
     Interrupted(u8),
     /// The reader of standard output went away.
     Pipe,
+}
+
+impl Kind {
+    /// What JSON calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Usage => "usage",
+            Self::Interrupted(_) => "interrupted",
+            Self::Pipe => "pipe",
+        }
+    }
 }
 
 /// An error with all that the message needs. Where there is no useful next step, `next` is empty.
@@ -61,6 +74,22 @@ impl Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// An error as programs read it: `{"error": {"place", "what", "next", "kind"}}`, each a string and there even if empty.
+pub fn json(error: &anyhow::Error) -> Value {
+    let said: Vec<String> = error.chain().map(ToString::to_string).collect();
+    let failure = error.chain().enumerate().find_map(|(at, cause)| Some((at, cause.downcast_ref::<Failure>()?)));
+    let (place, what, next) = match failure {
+        // What stands before it says where, as its own place does.
+        Some((at, failure)) => {
+            let places = said[..at].iter().map(String::as_str).chain([failure.place.as_str()]);
+            let places: Vec<&str> = places.filter(|place| !place.is_empty()).collect();
+            (places.join(": "), failure.what.clone(), failure.next.clone())
+        }
+        None => (String::new(), said.join(": "), String::new()),
+    };
+    json!({ "error": { "place": place, "what": what, "next": next, "kind": kind(error).name() } })
+}
 
 /// The exit kind of any error on its way out of `main`.
 pub fn kind(error: &anyhow::Error) -> Kind {
@@ -198,7 +227,9 @@ fn errno_next(errno: Errno) -> &'static str {
         Errno::ROFS => "the volume is sealed or was opened read-only",
         Errno::NAMETOOLONG => "a name has at most 255 bytes",
         Errno::LOOP => "more than 40 symbolic links, or links that lead in a circle",
-        Errno::PERM => "the file is immutable or append-only, or of a kind for which this is not allowed",
+        Errno::PERM => {
+            "the file is another user's, immutable or append-only, or of a kind for which this is not allowed"
+        }
         _ => "",
     }
 }
@@ -239,6 +270,21 @@ mod tests {
             (kind(&error), error.to_string().as_str()),
             (Kind::Usage, "a.img: option --block-size: 3 is no power of two")
         );
+    }
+
+    #[test]
+    fn programs_read_the_parts_of_a_message() {
+        let missing: myriad_engine::Result<()> = Err(Error::Refused(Errno::NOENT));
+        let error = missing.at("a.img:/x").unwrap_err();
+        let what = "No such file or directory";
+        let expected = |place: &str| json!({ "error": { "place": place, "what": what, "next": "myriad ls shows what is there", "kind": "error" } });
+        assert_eq!(json(&error), expected("a.img:/x"));
+        assert_eq!(json(&error.context("tree.tar")), expected("tree.tar: a.img:/x"));
+        let plain = anyhow::Error::from(io::Error::other("odd")).context("writing");
+        let expected = json!({ "error": { "place": "", "what": "writing: odd", "next": "", "kind": "error" } });
+        assert_eq!(json(&plain), expected);
+        let usage = Failure::usage("", "two are needed", "see --help").into();
+        assert_eq!(json(&usage)["error"]["kind"], "usage");
     }
 
     #[test]

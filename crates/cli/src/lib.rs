@@ -10,15 +10,21 @@
 //! pattern.rs   patterns of names
 //! context.rs   what a run shares: output, errors reported so far, signals, progress
 //! failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
+//! hints.rs     what was meant by a verb that there is not
+//! ask.rs       questions before a change
+//! change.rs    what verbs that change files say of each, in words or as JSON
 //! fuzzing.rs   what the fuzz targets may call
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod ask;
+mod change;
 mod context;
 mod failure;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hints;
 mod interrupt;
 mod mount;
 mod output;
@@ -30,6 +36,7 @@ mod verb;
 mod verbs;
 mod volume;
 
+use clap::ArgMatches;
 use context::Context;
 use failure::Kind;
 use std::ffi::OsString;
@@ -45,15 +52,20 @@ pub fn run() -> ExitCode {
         Err(error) => {
             // Help and version are answers, not errors.
             let is_answer = !error.use_stderr();
-            // Nobody is left to tell if this fails.
-            let _ = error.print();
+            let is_json =
+                arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
+            match hints::failure(&error, is_json) {
+                Some(failure) => Context::new(false).with_json(is_json).report(&failure.into()),
+                // Nobody is left to tell if this fails.
+                None => drop(error.print()),
+            }
             let exit = fallback.map_or(verb::exit_code as fn(Kind) -> u8, |verb| verb.exit_code);
             return if is_answer { ExitCode::SUCCESS } else { exit(Kind::Usage).into() };
         }
     };
     let (verb, matches) = matches.subcommand().expect("the parser requires a verb");
     let verb = Verb::named(verb).expect("the parser knows the verbs of the table only");
-    let context = Context::new(matches.get_flag("quiet"));
+    let context = Context::new(matches.get_flag("quiet")).with_json(wants_json(matches));
     let result = (verb.run)(matches, &context).and_then(|status| {
         context.out().finish()?;
         Ok(status)
@@ -72,6 +84,12 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Whether a verb, or a part of one (`bench dir`), was asked for JSON.
+fn wants_json(matches: &ArgMatches) -> bool {
+    let is_asked = matches.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
+    is_asked || matches.subcommand().is_some_and(|(_, part)| wants_json(part))
+}
+
 /// The name to show in usage lines, and the arguments with the verb in its place: mount(8)'s family calls
 /// `mkfs.myriad`, `fsck.myriad`, `mount.fuse.myriad` and `umount.fuse.myriad`.
 fn called_as(mut arguments: Vec<OsString>) -> (String, Vec<OsString>) {
@@ -87,6 +105,13 @@ fn called_as(mut arguments: Vec<OsString>) -> (String, Vec<OsString>) {
         }
     }
     let verb = 1 + arguments.iter().skip(1).take_while(|word| *word == "-q" || *word == "--quiet").count();
+    if arguments.get(verb).is_some_and(|verb| verb == "help") {
+        arguments.remove(verb);
+        arguments.push("--help".into());
+    }
+    if arguments.get(verb).is_some_and(|verb| verb == verbs::chmod::NAME) {
+        arguments = verbs::chmod::with_mode_option(arguments);
+    }
     if arguments.get(verb).is_some_and(|verb| verb == verbs::find::NAME) {
         arguments = verbs::find::arrange(arguments, verb);
     }

@@ -121,7 +121,8 @@ pub fn parser() -> clap::Command {
         .long_about(
             "A file system for very many files, in one image file.\n\n\
              IMAGE is an image file or a block device. IMAGE:/path names a file inside a volume, as scp does; the \
-             argument is split at the last `:/` that follows the name of an existing file.",
+             argument is split at the last `:/` that follows the name of an existing file.\n\n\
+             myriad help VERB explains a verb.",
         )
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)

@@ -12,14 +12,31 @@ fn wrong_command_lines_are_refused() {
     place.write("data", b"precious");
     let cases: &[(&str, i32, &[&str])] = &[
         ("", 2, &["Usage"]),
-        ("frobnicate", 2, &["unrecognized subcommand"]),
+        ("xyzzy", 2, &["there is no verb `xyzzy`; myriad help lists them all"]),
         ("ls", 2, &["IMAGE"]),
         ("ls --no-such-option x", 2, &["--no-such-option"]),
         ("cat vol.img", 2, &["`vol.img` names no path in a volume; write IMAGE:/path"]),
         ("cat vol.img:x", 2, &["write IMAGE:/path"]),
         ("rm :/x", 2, &["`:/x` names no image"]),
         ("rm", 2, &["IMAGE:/path"]),
-        ("mv vol.img:/a", 2, &["2 values required"]),
+        ("mv vol.img:/a", 2, &["myriad: vol.img:/a: where is it to go?; name the new name"]),
+        ("imort dir vol.img:/", 2, &["there is no verb `imort`; did you mean `import`?"]),
+        ("unmount mnt", 2, &["there is no verb `unmount`; did you mean `umount`?"]),
+        ("help imort", 2, &["did you mean `import`?"]),
+        ("ln vol.img:/a", 2, &["where is the link to be?"]),
+        ("ln -r vol.img:/a vol.img:/b", 2, &["--symbolic"]),
+        ("chmod 755", 2, &["`755`: of which file?; name files"]),
+        ("chmod vol.img:/f", 2, &["of which file?"]),
+        ("chmod rwx vol.img:/f", 2, &["`rwx` is not a mode; write it in octal, as in 0755, or as in u=rwx,go=rX"]),
+        ("chmod 755 f", 2, &["`f` names no path in a volume; write IMAGE:/path"]),
+        ("chown no-such-user-here vol.img:/f", 2, &["knows no user"]),
+        ("chgrp no-such-group-here vol.img:/f", 2, &["knows no group"]),
+        ("truncate vol.img:/f", 2, &["--size"]),
+        ("truncate -s lots vol.img:/f", 2, &["is not a size"]),
+        ("truncate -s 1 -r vol.img:/g vol.img:/f", 2, &["with --reference a size must be relative"]),
+        ("rm -v --json vol.img:/f", 2, &["cannot be used with"]),
+        ("tee", 2, &["IMAGE:/path"]),
+        ("mv -t b.img:/ a.img:/x", 2, &["not on the same volume as b.img:/"]),
         ("mv a.img:/x b.img:/y", 2, &["myriad: a.img:/x: not on the same volume as b.img:/y; copy it with myriad cp"]),
         ("ln a.img:/x b.img:/y", 2, &["use ln -s"]),
         ("ln x b.img:/y", 2, &["with -s the target may be any text"]),
@@ -67,6 +84,27 @@ fn wrong_command_lines_are_refused() {
     }
     assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 1, "nothing was made");
     assert_eq!(common::bytes(&place.path("data")), b"precious");
+}
+
+#[test]
+fn help_is_had_in_both_ways() {
+    let place = Place::new();
+    for (asked, same) in [("help", "--help"), ("help chmod", "chmod --help"), ("help bench dir", "bench dir --help")] {
+        let said = place.line(asked).ok();
+        assert!(!said.text().is_empty());
+        assert_eq!(said.text(), place.line(same).ok().text(), "{asked}");
+    }
+}
+
+/// A date that no time of a volume holds was wrapped by nobody, and told by nobody.
+#[test]
+fn dates_beyond_the_times_of_a_volume_are_told() {
+    let place = Place::with_volume(16 << 20);
+    for date in ["-d 2500-01-01", "-d @99999999999", "-t 250001010000", "-d 1500-01-01"] {
+        let said = place.line(&format!("touch {date} vol.img:/f"));
+        said.expect(2, &["is past what the times of a volume hold, 1677-09-21 to 2262-04-11"]);
+    }
+    assert_eq!(place.line("ls vol.img").ok().text(), "", "nothing was made");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Names, sizes, times, owners and attributes: as people and as programs read them.
 
 pub mod color;
+pub mod date;
 pub mod directive;
 pub mod mode;
+pub mod mode_change;
 pub mod name;
 pub mod owner;
 pub mod size;

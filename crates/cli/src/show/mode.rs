@@ -1,6 +1,6 @@
 //! File types and permission bits.
 
-use myriad_engine::FileType;
+use myriad_engine::{FileType, Stat};
 
 /// The letter that `ls -l` and `find -type` use, except that `ls` writes `-` for a regular file.
 pub fn letter(file_type: FileType) -> char {
@@ -15,7 +15,7 @@ pub fn letter(file_type: FileType) -> char {
     }
 }
 
-/// The type in words; with underscores, it is what JSON says.
+/// The type in words.
 pub fn name(file_type: FileType) -> &'static str {
     match file_type {
         FileType::Fifo => "fifo",
@@ -44,6 +44,21 @@ pub fn string(file_type: FileType, mode: u16) -> String {
         });
     }
     text
+}
+
+/// The type in the words of GNU's questions.
+pub fn described(stat: &Stat) -> &'static str {
+    match stat.file_type() {
+        FileType::File if stat.size == 0 => "regular empty file",
+        FileType::CharDevice => "character special file",
+        FileType::BlockDevice => "block special file",
+        other => name(other),
+    }
+}
+
+/// The type as JSON says it.
+pub fn json_name(file_type: FileType) -> String {
+    name(file_type).replace(' ', "_")
 }
 
 /// Permission bits in octal, `0755`.

@@ -124,6 +124,15 @@ pub fn columns(name: &[u8]) -> usize {
     String::from_utf8_lossy(name).chars().filter(|c| !c.is_control()).count()
 }
 
+/// A name in quotes, as GNU's tools put it into messages.
+pub struct Quoted<'a>(pub &'a [u8]);
+
+impl Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shell_quoted(self.0))
+    }
+}
+
 /// Whether a terminal could be steered or misled by the name.
 pub fn needs_quotes(name: &[u8]) -> bool {
     std::str::from_utf8(name).map_or(true, |name| name.chars().any(is_unsafe))
@@ -196,6 +205,19 @@ mod tests {
         ];
         for (name, shown) in cases {
             assert_eq!(Shown(name).to_string(), *shown);
+        }
+    }
+
+    #[test]
+    fn quotes_are_those_of_gnu() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"plain name", "'plain name'"),
+            (b"it's", "\"it's\""),
+            (b"it's $5", "'it'\\''s $5'"),
+            (b"a\nb", "$'a\\nb'"),
+        ];
+        for (name, quoted) in cases {
+            assert_eq!(Quoted(name).to_string(), *quoted);
         }
     }
 

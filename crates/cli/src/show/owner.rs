@@ -56,16 +56,44 @@ pub fn parse(text: &str) -> Result<(u32, u32), String> {
     Ok((uid, gid))
 }
 
+/// Owners to be, each as a number and as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnerSpec {
+    pub user: Option<(u32, String)>,
+    pub group: Option<(u32, String)>,
+}
+
+/// `USER`, `USER:GROUP`, `:GROUP`, or `USER:` for the user's own group, as chown(1) takes them; `+7` is never a name.
+pub fn parse_spec(text: &str) -> Result<OwnerSpec, String> {
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let uid = if user.is_empty() { None } else { Some((parse_user(user)?, user.to_owned())) };
+    let gid = match (group, &uid) {
+        (None, _) | (Some(""), None) => None,
+        (Some(""), Some((uid, _))) => {
+            let known = User::from_uid(Uid::from_raw(*uid)).ok().flatten();
+            let user = known.ok_or_else(|| format!("this host knows no group of user `{user}`; give the group"))?;
+            Some((user.gid.as_raw(), Owners::default().group(user.gid.as_raw()).to_owned()))
+        }
+        (Some(group), _) => Some((parse_group(group)?, group.to_owned())),
+    };
+    Ok(OwnerSpec { user: uid, group: gid })
+}
+
 /// A user by name or number.
 pub fn parse_user(text: &str) -> Result<u32, String> {
     let known = User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
-    known.or_else(|| text.parse().ok()).ok_or_else(|| format!("this host knows no user `{text}`; give the number"))
+    known.or_else(|| number(text)).ok_or_else(|| format!("this host knows no user `{text}`; give the number"))
 }
 
 /// A group by name or number.
 pub fn parse_group(text: &str) -> Result<u32, String> {
     let known = Group::from_name(text).ok().flatten().map(|group| group.gid.as_raw());
-    known.or_else(|| text.parse().ok()).ok_or_else(|| format!("this host knows no group `{text}`; give the number"))
+    known.or_else(|| number(text)).ok_or_else(|| format!("this host knows no group `{text}`; give the number"))
+}
+
+/// The largest number means nobody to the kernel.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|&number| number != u32::MAX)
 }
 
 #[cfg(test)]
@@ -77,6 +105,16 @@ mod tests {
         assert_eq!(parse("0:0"), Ok((0, 0)));
         assert_eq!(parse("root"), Ok((0, 0)));
         assert_eq!(parse("4000000:17"), Ok((4_000_000, 17)));
+        let spec = |text: &str| {
+            let spec = parse_spec(text).unwrap_or_else(|error| panic!("{error}"));
+            (spec.user.map(|user| user.0), spec.group.map(|group| group.0))
+        };
+        assert_eq!(
+            [spec("0"), spec(":7"), spec("+5:6"), spec("root:")],
+            [(Some(0), None), (None, Some(7)), (Some(5), Some(6)), (Some(0), Some(0))]
+        );
+        assert_eq!([spec(""), spec(":")], [(None, None); 2]);
+        assert!(parse_spec("-1").is_err() && parse_spec("4294967295").is_err() && parse_spec("4000000:").is_err());
         assert!(parse("no-such-user-here").is_err() && parse("0:no-such-group-here").is_err());
     }
 }

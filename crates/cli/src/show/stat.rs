@@ -13,7 +13,7 @@ pub fn put(object: &mut Map<String, Value>, stat: &Stat) {
     let file_type = stat.file_type();
     object.insert("ino".into(), stat.ino.into());
     object.insert("generation".into(), stat.generation.into());
-    object.insert("type".into(), mode::name(file_type).replace(' ', "_").into());
+    object.insert("type".into(), mode::json_name(file_type).into());
     object.insert("mode".into(), format!("{:04o}", stat.mode & 0o7777).into());
     object.insert("nlink".into(), stat.nlink.into());
     object.insert("uid".into(), stat.uid.into());

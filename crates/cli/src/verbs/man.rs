@@ -28,7 +28,8 @@ const SOURCE: &str = concat!("myriad ", env!("CARGO_PKG_VERSION"));
 
 const JSON: &str = "With --json, verbs print one object, or one object a line where there may be many. Names are strings. One that is \
     not UTF-8 appears with replacement characters, and beside it a field with _hex after its name holds its exact bytes in \
-    hexadecimal. Sizes are bytes, times nanoseconds since 1970.";
+    hexadecimal. Sizes are bytes, times nanoseconds since 1970. Verbs that change files print an object with a field change \
+    for each file, and one without that sums up. Errors are objects on standard error: error holds place, what, next and kind.";
 
 #[derive(clap::Args)]
 pub struct Man {

@@ -5,6 +5,9 @@ use crate::verb::Verb;
 
 mod bench;
 pub mod cat;
+mod chgrp;
+pub mod chmod;
+mod chown;
 pub mod completions;
 pub mod debug;
 pub mod df;
@@ -23,6 +26,10 @@ pub mod readlink;
 pub mod rm;
 pub mod stat;
 pub mod stats;
+mod sync;
+mod tee;
+mod touch;
+mod truncate;
 pub mod trim;
 pub mod tree;
 pub mod umount;
@@ -42,6 +49,13 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<rm::Rm>(),
     Verb::of::<mkdir::Mkdir>(),
     Verb::of::<ln::Ln>(),
+    Verb::of::<touch::Touch>(),
+    Verb::of::<chmod::Chmod>(),
+    Verb::of::<chown::Chown>(),
+    Verb::of::<chgrp::Chgrp>(),
+    Verb::of::<truncate::Truncate>(),
+    Verb::of::<tee::Tee>(),
+    Verb::of::<sync::Sync>(),
     Verb::of::<transfer::Import>(),
     Verb::of::<transfer::Export>(),
     Verb::of::<transfer::Verify>(),

@@ -1,9 +1,11 @@
 //! Options that every verb has which opens a volume, and places as arguments.
 
 use super::Place;
+use crate::failure::Failure;
 use crate::show::size;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use myriad_engine::{Discard, MountOptions, Order};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Options of verbs that read a volume.
@@ -69,6 +71,13 @@ impl ChangeArgs {
 /// Parser of an argument `IMAGE:/path`.
 pub fn place() -> ValueParser {
     ValueParser::new(OsStringValueParser::new().try_map(|argument| Place::parse(&argument)))
+}
+
+/// Operands `IMAGE:/path` that follow one of another kind, and so were not parsed with the command line.
+pub fn places(operands: &[OsString]) -> anyhow::Result<Vec<Place>> {
+    let place =
+        |operand: &OsString| Ok(Place::parse(operand).map_err(|error| Failure::usage("", error.to_string(), ""))?);
+    operands.iter().map(place).collect()
 }
 
 /// Parser of an argument `IMAGE[:/path]`.

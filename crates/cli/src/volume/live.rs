@@ -6,9 +6,10 @@
 //!
 //! The kernel checks the caller's permissions here, and knows neither generations nor inode flags: both are zero.
 
-use super::tree::{ReadAt, Step, Tree};
-use myriad_engine::{Errno, Error, FileType, RenameMode, Result, Stat, WalkEntry, WalkError};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
+use super::tree::{Folder, OpenWrite, ReadAt, Step, Tree, WriteAt};
+use myriad_engine::{Errno, Error, FileType, RenameMode, Result, SetAttr, SetTime, Stat, WalkEntry, WalkError};
+use rustix::fs::{AtFlags, CWD, Dir, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -77,9 +78,11 @@ impl Live {
 
 /// Opens a path below a directory, not crossing into another mount.
 fn open_below(directory: impl AsFd, path: &[u8], flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
+    // The kernel takes a mode only where a file may be made.
+    let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
     let resolve = resolve | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
     loop {
-        match rustix::fs::openat2(&directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        match rustix::fs::openat2(&directory, path, flags | OFlags::CLOEXEC, mode, resolve) {
             // A rename somewhere made it unsure whether `..` stayed inside.
             Err(Errno::AGAIN) => {}
             Err(errno) => return Err(errno.into()),
@@ -103,7 +106,7 @@ fn proc_path(file: &OwnedFd) -> PathBuf {
     Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
-fn stat_of(file: &OwnedFd) -> Result<Stat> {
+fn stat_of(file: impl AsFd) -> Result<Stat> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let raw: Statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, mask)?;
     FileType::from_mode(raw.stx_mode).ok_or(Error::Refused(Errno::INVAL))?;
@@ -124,6 +127,35 @@ fn stat_of(file: &OwnedFd) -> Result<Stat> {
         btime: time(raw.stx_btime),
         flags: 0,
     })
+}
+
+/// Changes mode, owner and times of a file that may be only named.
+fn set_attr_of(file: &OwnedFd, attr: SetAttr) -> Result<()> {
+    let SetAttr { mode, uid, gid, size, atime, mtime, flags } = attr;
+    assert!(size.is_none() && flags.is_none(), "these need a file that is open");
+    if uid.is_some() || gid.is_some() {
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        rustix::fs::chownat(file, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    // After the owner, with whom set-id bits go.
+    if let Some(mode) = mode {
+        rustix::fs::chmod(proc_path(file), Mode::from_raw_mode(mode.into()))?;
+    }
+    if atime.is_some() || mtime.is_some() {
+        let times = Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
+        rustix::fs::utimensat(CWD, proc_path(file), &times, AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(time)) => {
+            Timespec { tv_sec: time.div_euclid(1_000_000_000), tv_nsec: time.rem_euclid(1_000_000_000) }
+        }
+    }
 }
 
 /// Names in an open directory, without "." and "..".
@@ -190,13 +222,9 @@ impl Tree for Live {
         }
     }
 
-    fn mkdir(&self, path: &[u8], mode: Option<u16>) -> Result<()> {
+    fn mkdir(&self, path: &[u8], mode: u16) -> Result<()> {
         let (directory, name) = self.parent(path)?;
-        rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(0o777))?;
-        if let Some(mode) = mode {
-            rustix::fs::fchmod(open_name(&directory, name, READ_DIRECTORY)?, Mode::from_raw_mode(mode.into()))?;
-        }
-        Ok(())
+        Ok(rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(mode.into()))?)
     }
 
     fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
@@ -237,6 +265,79 @@ impl Tree for Live {
         remove_content(open_name(&directory, name, READ_DIRECTORY)?, &mut removed, progress)?;
         rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?;
         Ok(removed + 1)
+    }
+
+    fn set_attr(&self, path: &[u8], follow: bool, attr: SetAttr) -> Result<()> {
+        set_attr_of(&self.find(path, follow)?, attr)
+    }
+
+    fn open_write(&self, path: &[u8], how: OpenWrite) -> Result<Box<dyn WriteAt>> {
+        match self.stat(path) {
+            Ok(stat) if stat.is_dir() => return Err(Errno::ISDIR.into()),
+            // What stands behind a FIFO, socket or device is not the volume's.
+            Ok(stat) if stat.file_type() != FileType::File => return Err(Errno::NXIO.into()),
+            Err(Error::Refused(Errno::NOENT)) if how.create => {}
+            other => drop(other?),
+        }
+        // Not to wait, should another file have the name by now.
+        let mut flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        flags.set(OFlags::CREATE, how.create);
+        flags.set(OFlags::APPEND, how.append);
+        flags.set(OFlags::TRUNC, how.truncate);
+        Ok(Box::new(File::from(self.open_in_root(path, flags)?)))
+    }
+
+    fn folder(&self, path: &[u8]) -> Result<Box<dyn Folder<'_> + '_>> {
+        Ok(Box::new(LiveFolder { directory: self.open_in_root(path, OFlags::PATH | OFlags::DIRECTORY)? }))
+    }
+}
+
+struct LiveFolder {
+    directory: OwnedFd,
+}
+
+impl<'t> Folder<'t> for LiveFolder {
+    fn names(&self) -> Result<Vec<Vec<u8>>> {
+        list(open_name(&self.directory, b".", READ_DIRECTORY)?)?.collect()
+    }
+
+    fn lstat(&self, name: &[u8]) -> Result<Stat> {
+        stat_of(&open_name(&self.directory, name, OFlags::PATH)?)
+    }
+
+    fn folder(&self, name: &[u8]) -> Result<Box<dyn Folder<'t> + 't>> {
+        Ok(Box::new(Self { directory: open_name(&self.directory, name, OFlags::PATH | OFlags::DIRECTORY)? }))
+    }
+
+    fn set_attr(&self, name: &[u8], attr: SetAttr) -> Result<()> {
+        set_attr_of(&open_name(&self.directory, name, OFlags::PATH)?, attr)
+    }
+
+    fn unlink(&self, name: &[u8]) -> Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?)
+    }
+
+    fn rmdir(&self, name: &[u8]) -> Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR)?)
+    }
+}
+
+impl WriteAt for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        loop {
+            match FileExt::write_at(self, bytes, offset) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO).into()),
+            }
+        }
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        Ok(rustix::fs::ftruncate(self, size)?)
+    }
+
+    fn stat(&self) -> Result<Stat> {
+        stat_of(self.as_fd())
     }
 }
 

@@ -5,12 +5,12 @@
 //! check, and what they make belongs to the user who ran them.
 
 use super::place::is_same_file;
-use super::{Guard, Live, Place, ReadAt, Step, Tree};
+use super::{Folder, Guard, Live, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use anyhow::Result;
 use myriad_engine::{
-    Cred, Error, File, FileType, Fs, MountOptions, Node, OpenOptions, RenameMode, Session, SetAttr, Stat,
+    Cred, Errno, Error, File, FileType, Fs, MountOptions, Node, OpenOptions, RenameMode, Session, SetAttr, Stat,
 };
 use rustix::fs::Mode;
 use std::path::{Path, PathBuf};
@@ -122,11 +122,8 @@ impl Tree for Volume {
         Ok(Box::new(self.session.open(path, OpenOptions { dont_cache: true, ..OpenOptions::READ })?))
     }
 
-    fn mkdir(&self, path: &[u8], mode: Option<u16>) -> myriad_engine::Result<()> {
-        let node = self.session.mkdir(path, 0o777)?;
-        if mode.is_some() {
-            self.session.set_attr_node(node, SetAttr { mode, ..SetAttr::default() })?;
-        }
+    fn mkdir(&self, path: &[u8], mode: u16) -> myriad_engine::Result<()> {
+        let node = self.session.mkdir(path, mode)?;
         self.adopt(node)
     }
 
@@ -153,6 +150,81 @@ impl Tree for Volume {
 
     fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> myriad_engine::Result<u64> {
         self.session.remove_tree(path, progress)
+    }
+
+    fn set_attr(&self, path: &[u8], follow: bool, attr: SetAttr) -> myriad_engine::Result<()> {
+        let stat = if follow { self.session.stat(path)? } else { self.session.lstat(path)? };
+        self.session.set_attr_node(stat.node(), attr).map(drop)
+    }
+
+    fn open_write(&self, path: &[u8], how: OpenWrite) -> myriad_engine::Result<Box<dyn WriteAt>> {
+        let OpenWrite { create, append, truncate } = how;
+        let options = OpenOptions { write: true, append, truncate, mode: 0o666, ..OpenOptions::default() };
+        match self.session.open(path, options) {
+            // Nobody else has the volume: it is not made by another in between.
+            Err(Error::Refused(Errno::NOENT)) if create => {
+                let file = self.session.open(path, OpenOptions { create, ..options })?;
+                self.adopt(file.node())?;
+                Ok(Box::new(file))
+            }
+            Ok(file) if file.stat()?.is_dir() => Err(Errno::ISDIR.into()),
+            other => Ok(Box::new(other?)),
+        }
+    }
+
+    fn folder(&self, path: &[u8]) -> myriad_engine::Result<Box<dyn Folder<'_> + '_>> {
+        VolumeFolder::open(&self.session, self.session.stat(path)?)
+    }
+}
+
+struct VolumeFolder<'v> {
+    session: &'v Session,
+    node: Node,
+}
+
+impl<'v> VolumeFolder<'v> {
+    fn open(session: &'v Session, stat: Stat) -> myriad_engine::Result<Box<dyn Folder<'v> + 'v>> {
+        if stat.is_dir() { Ok(Box::new(Self { session, node: stat.node() })) } else { Err(Errno::NOTDIR.into()) }
+    }
+}
+
+impl<'v> Folder<'v> for VolumeFolder<'v> {
+    fn names(&self) -> myriad_engine::Result<Vec<Vec<u8>>> {
+        self.session.read_dir_node(self.node)?.map(|entry| Ok(entry?.name)).collect()
+    }
+
+    fn lstat(&self, name: &[u8]) -> myriad_engine::Result<Stat> {
+        if name == b"." { self.session.stat_node(self.node) } else { self.session.lookup(self.node, name) }
+    }
+
+    fn folder(&self, name: &[u8]) -> myriad_engine::Result<Box<dyn Folder<'v> + 'v>> {
+        Self::open(self.session, self.lstat(name)?)
+    }
+
+    fn set_attr(&self, name: &[u8], attr: SetAttr) -> myriad_engine::Result<()> {
+        self.session.set_attr_node(self.lstat(name)?.node(), attr).map(drop)
+    }
+
+    fn unlink(&self, name: &[u8]) -> myriad_engine::Result<()> {
+        self.session.unlink_at(self.node, name)
+    }
+
+    fn rmdir(&self, name: &[u8]) -> myriad_engine::Result<()> {
+        self.session.rmdir_at(self.node, name)
+    }
+}
+
+impl WriteAt for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> myriad_engine::Result<usize> {
+        self.write_at(bytes, offset)
+    }
+
+    fn set_size(&self, size: u64) -> myriad_engine::Result<()> {
+        self.truncate(size)
+    }
+
+    fn stat(&self) -> myriad_engine::Result<Stat> {
+        self.stat()
     }
 }
 
@@ -234,6 +306,13 @@ impl Opened {
         }
     }
 
+    /// Whether two places of this volume are one name in one directory.
+    pub fn is_same_name(&self, one: &Place, other: &Place) -> bool {
+        let ((above, name), (other_above, other_name)) = (one.split(), other.split());
+        let ino = |place: &Place| self.tree().stat(&place.path).ok().map(|stat| stat.ino);
+        name == other_name && ino(&above).is_some_and(|found| ino(&other_above) == Some(found))
+    }
+
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Here(one), Self::Here(other)) => Rc::ptr_eq(one, other),
@@ -261,14 +340,19 @@ impl Opened {
 
 /// A user's view that passes all checks; new files get the caller's group and umask (the user: see `Volume::adopt`).
 fn credentials() -> Cred {
+    Cred { gid: rustix::process::getegid().as_raw(), umask: umask(), ..Cred::root() }
+}
+
+/// The bits that whoever runs us holds back from new files.
+pub fn umask() -> u16 {
     // Reading the umask means setting it; there is no other thread yet that could make a file in between.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
-    Cred { gid: rustix::process::getegid().as_raw(), umask: umask.bits() as u16, ..Cred::root() }
+    umask.bits() as u16
 }
 
 /// What cannot be an image is refused here, in words that fit the command line.
-fn check_is_image(image: &Path) -> Result<()> {
+pub fn check_is_image(image: &Path) -> Result<()> {
     let metadata = std::fs::metadata(image).at(image_name(image))?;
     if metadata.is_dir() {
         let next = "give an image file or a block device";

@@ -1,7 +1,7 @@
 //! `IMAGE:/path`: a path inside a volume, as scp writes places.
 
 use crate::failure::{At, image_name};
-use crate::show::name::Shown;
+use crate::show::name::{self, Quoted, Shown};
 use myriad_engine::WalkError;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
@@ -26,7 +26,7 @@ impl Place {
     /// Splits `IMAGE:/path` at the last `:/` that follows the name of an existing file, so that both the image's path
     /// and the one inside may contain `:/`. If no such file exists, at the last `:/`.
     pub fn parse(argument: &OsStr) -> Result<Self, PlaceError> {
-        Self::split(argument, |image| image.exists())
+        Self::split_argument(argument, |image| image.exists())
     }
 
     /// As `parse`, but an image alone means its root.
@@ -39,7 +39,7 @@ impl Place {
         }
     }
 
-    fn split(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Self, PlaceError> {
+    fn split_argument(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Self, PlaceError> {
         let bytes = argument.as_bytes();
         let at = |index: usize| Self { image: image(&bytes[..index]), path: bytes[index + 1..].to_vec() };
         let colons = || (0..bytes.len()).rev().filter(|&index| bytes[index..].starts_with(b":/"));
@@ -65,7 +65,21 @@ impl Place {
 
     /// The file `name` in this directory.
     pub fn below(&self, name: &[u8]) -> Self {
-        Self { image: self.image.clone(), path: crate::show::name::join(&self.path, name) }
+        Self { image: self.image.clone(), path: name::join(&self.path, name) }
+    }
+
+    /// The place as GNU's tools would write it in what they print.
+    pub fn quoted(&self) -> String {
+        Quoted(&[self.image.as_os_str().as_bytes(), b":", &self.path].concat()).to_string()
+    }
+
+    /// The directory that the path's last name is in, and that name. The root, and what ends in `.` or `..`, is the
+    /// directory `.` in itself.
+    pub fn split(&self) -> (Self, &[u8]) {
+        let Some(name) = name::last(&self.path) else { return (self.clone(), b".") };
+        let end = self.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        let directory = &self.path[..end - name.len()];
+        (Self { image: self.image.clone(), path: directory.to_vec() }, name)
     }
 
     /// Whether the path has no component but `.` and `..`.
@@ -130,7 +144,8 @@ mod tests {
         ];
         for (argument, files, expected) in cases {
             let place =
-                Place::split(OsStr::new(argument), |image| files.iter().any(|file| Path::new(file) == image)).ok();
+                Place::split_argument(OsStr::new(argument), |image| files.iter().any(|file| Path::new(file) == image))
+                    .ok();
             let expected = expected.map(|(image, path)| Place { image: image.into(), path: path.into() });
             assert_eq!(place, expected, "{argument} with {files:?}");
         }
@@ -139,9 +154,20 @@ mod tests {
     #[test]
     fn bytes_of_a_path_are_kept() {
         let argument = OsStr::from_bytes(b"a.img:/caf\xe9\n");
-        let place = Place::split(argument, |_| false).unwrap();
+        let place = Place::split_argument(argument, |_| false).unwrap();
         assert_eq!(place.path, b"/caf\xe9\n");
         assert_eq!(place.to_string(), "a.img:$'/caf\\351\\n'");
+    }
+
+    #[test]
+    fn a_place_is_a_name_in_a_directory() {
+        for (path, directory, name) in
+            [("/a", "/", "a"), ("/a/b", "/a/", "b"), ("/a//b//", "/a//", "b"), ("/", "/", "."), ("/a/..", "/a/..", ".")]
+        {
+            let place = Place { image: "v".into(), path: path.into() };
+            let (found, last) = place.split();
+            assert_eq!((&*found.path, last), (directory.as_bytes(), name.as_bytes()), "{path}");
+        }
     }
 
     #[test]

@@ -1,0 +1,95 @@
+//! `sync`: what volumes hold made durable.
+
+use crate::change::{Changes, JsonArgs, TellArgs};
+use crate::context::Context;
+use crate::failure::{At, Failure, image_name};
+use crate::mount::control::{self, Daemon, Request};
+use crate::verb::{Command, Example, Status};
+use crate::volume::{Live, Place, check_is_image, guard};
+use anyhow::Result;
+use myriad_fuse::mounts::{self, Entry};
+use myriad_fuse::real_path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct Sync {
+    #[command(flatten)]
+    json: JsonArgs,
+    /// Volumes, or directories that volumes are mounted on; without any, all that this user has mounted
+    #[arg(value_name = "IMAGE|DIRECTORY")]
+    targets: Vec<PathBuf>,
+}
+
+impl Command for Sync {
+    const NAME: &'static str = "sync";
+    const ABOUT: &'static str = "Make durable what was written to volumes";
+    const DETAILS: &'static str = "Of a mounted volume: the kernel sends its daemon all that programs have written there, and the daemon commits \
+        it; when this returns, no crash costs any of it. That is more than sync(1) does where a volume is mounted as type \
+        `fuse`, of which sync(2) and syncfs(2) tell the daemon nothing.\n\n\
+        Of an image that is not mounted: the host writes to its disk what it keeps in memory of the image file (fsync(2)). The \
+        verbs and the library have done so before they close a volume; a copy made by another program may need it. What a \
+        program that has the volume open keeps in its own memory only that program can make durable.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad sync /mnt", "makes a mounted volume durable"),
+        ("cp backup.img vol.img && myriad sync vol.img", "makes a copy of an image durable"),
+        ("myriad sync", "makes all mounted volumes of this user durable"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let changes = Changes::new(context, Self::NAME, TellArgs { json: self.json, verbose: false });
+        let work = || {
+            if self.targets.is_empty() {
+                for daemon in control::all()? {
+                    context.check()?;
+                    context.tolerate(sync_mounted(&changes, &daemon))?;
+                }
+            }
+            for target in &self.targets {
+                context.check()?;
+                context.tolerate(sync(&changes, target))?;
+            }
+            Ok(())
+        };
+        let result = work();
+        changes.finish(result)
+    }
+}
+
+fn sync(changes: &Changes<'_>, target: &Path) -> Result<()> {
+    let place = image_name(target);
+    let path = real_path(target).at(&place)?;
+    let daemon = match mounts::mounted_at(&path).at("/proc/self/mountinfo")?.filter(Entry::is_ours) {
+        None => control::mount_of(&path)?,
+        Some(mount) => match control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
+            Some(daemon) => Some(daemon),
+            None => {
+                return Err(Failure::new(place, "its daemon has gone, or is another user's", "mount it again").into());
+            }
+        },
+    };
+    if let Some(daemon) = daemon {
+        return sync_mounted(changes, &daemon);
+    }
+    check_is_image(&path)?;
+    if !guard::is_volume(&path) {
+        let next = "name a volume, or a directory that one is mounted on";
+        return Err(Failure::new(place, "not a Myriad volume", next).into());
+    }
+    File::open(&path).and_then(|file| file.sync_all()).at(place)?;
+    tell(changes, target)
+}
+
+fn sync_mounted(changes: &Changes<'_>, daemon: &Daemon) -> Result<()> {
+    let status = &daemon.status;
+    // First what the kernel keeps back; it may not hand the call on to the daemon.
+    let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
+    files.sync().at(image_name(&status.mount_point))?;
+    daemon.ask(Request::Sync)?;
+    tell(changes, &status.image)
+}
+
+fn tell(changes: &Changes<'_>, image: &Path) -> Result<()> {
+    let root = Place { image: image.to_owned(), path: b"/".to_vec() };
+    changes.tell(&root, "synced", String::new, |_| {})
+}

@@ -1,0 +1,111 @@
+//! Backups of what a verb is about to replace, named as GNU's tools name them.
+
+use super::{Opened, Place};
+use crate::failure::At;
+use anyhow::Result;
+use myriad_engine::RenameMode;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct BackupArgs {
+    /// Keep a file that is replaced under another name; without CONTROL as `existing`
+    #[arg(long, value_enum, value_name = "CONTROL", num_args = 0..=1, require_equals = true, default_missing_value = "existing")]
+    backup: Option<Control>,
+    /// As --backup
+    #[arg(short = 'b')]
+    backup_plain: bool,
+    /// End of a simple backup's name, instead of `~`; as --backup too
+    #[arg(short = 'S', long, value_name = "SUFFIX")]
+    suffix: Option<OsString>,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Control {
+    /// No backup
+    #[value(alias = "off")]
+    None,
+    /// `name.~1~`, `name.~2~` and so on
+    #[value(alias = "t")]
+    Numbered,
+    /// Numbered if there is a numbered one, else simple
+    #[value(alias = "nil")]
+    Existing,
+    /// `name~`
+    #[value(alias = "never")]
+    Simple,
+}
+
+impl BackupArgs {
+    fn control(&self) -> Control {
+        let is_asked = self.backup_plain || self.suffix.is_some();
+        self.backup.unwrap_or(if is_asked { Control::Existing } else { Control::None })
+    }
+
+    /// Whether a file that is in the way is to be kept.
+    pub fn is_asked(&self) -> bool {
+        self.control() != Control::None
+    }
+
+    /// Gives the file at `place` the name of its backup: which that is, if one is to be kept.
+    pub fn keep(&self, volume: &Opened, place: &Place) -> Result<Option<Place>> {
+        let (directory, name) = place.split();
+        let last = match self.control() {
+            Control::None => return Ok(None),
+            Control::Simple => 0,
+            Control::Numbered | Control::Existing => last_number(volume, &directory, name)?,
+        };
+        let backup = match (self.control(), last) {
+            (Control::Simple, _) | (Control::Existing, 0) => {
+                [name, self.suffix.as_ref().map_or(b"~", |suffix| suffix.as_bytes())].concat()
+            }
+            _ => [name, format!(".~{}~", last + 1).as_bytes()].concat(),
+        };
+        let backup = directory.below(&backup);
+        volume.tree().rename(&place.path, &backup.path, RenameMode::Replace).at(&backup)?;
+        Ok(Some(backup))
+    }
+
+    /// Gives it its name back, after what was to replace it could not.
+    pub fn undo(volume: &Opened, backup: &Place, place: &Place) -> Result<()> {
+        volume.tree().rename(&backup.path, &place.path, RenameMode::NoReplace).at(backup)
+    }
+}
+
+/// The number of the last numbered backup; 0 if there is none.
+fn last_number(volume: &Opened, directory: &Place, name: &[u8]) -> Result<u64> {
+    let mut last = 0;
+    for found in volume.tree().names(&directory.path).at(directory)? {
+        last = last.max(number(&found.at(directory)?, name).unwrap_or(0));
+    }
+    Ok(last)
+}
+
+fn number(found: &[u8], name: &[u8]) -> Option<u64> {
+    let digits = found.strip_prefix(name)?.strip_prefix(b".~")?.strip_suffix(b"~")?;
+    std::str::from_utf8(digits)
+        .ok()
+        .filter(|digits| !digits.starts_with('+'))?
+        .parse()
+        .ok()
+        .filter(|&number| number < u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbered_backups_are_known_by_their_names() {
+        for (found, expected) in [
+            ("f.~7~", Some(7)),
+            ("f.~18446744073709551615~", None),
+            ("f~", None),
+            ("f.~x~", None),
+            ("f.~+1~", None),
+            ("g.~7~", None),
+        ] {
+            assert_eq!(number(found.as_bytes(), b"f"), expected, "{found}");
+        }
+    }
+}
