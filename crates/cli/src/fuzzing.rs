@@ -1,6 +1,7 @@
 //! Doors for the fuzz targets in `fuzz/`: parsers of what comes from elsewhere. Nothing else may use them.
 
-use crate::show::size;
+use crate::show::mode_change::ModeChange;
+use crate::show::{date, size};
 use crate::transfer::batch::{Body, Feed, Next, Record};
 use crate::transfer::{compress, path, tar};
 use crate::verb;
@@ -54,6 +55,14 @@ pub fn parse_argument(bytes: &[u8]) {
         && let Ok(value) = size::parse(text)
     {
         assert!(!size::human(value).is_empty());
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        if let Ok(change) = ModeChange::parse(text) {
+            assert!([0, 0o644, 0o7777].iter().all(|&mode| change.apply(mode, true, 0o22) <= 0o7777));
+        }
+        for base in [i64::MIN, 0, i64::MAX] {
+            let _ = (date::parse(text, base), date::parse_stamp(text, base));
+        }
     }
     let _ = Place::parse(OsStr::from_bytes(bytes));
     let _ = Place::parse_or_root(OsStr::from_bytes(bytes));

@@ -79,6 +79,55 @@ mod tests {
         }
     }
 
+    /// Of words that dates are made of, in any order: whatever is no date is told, and nothing panics.
+    #[test]
+    fn odd_dates_do_no_harm() {
+        const WORDS: [&str; 30] = [
+            "now",
+            "yesterday",
+            "next",
+            "last",
+            "ago",
+            "year",
+            "months",
+            "day",
+            "fortnight",
+            "sec",
+            "monday",
+            "Feb",
+            "29",
+            "2026",
+            "99999",
+            "-1",
+            "+99999999999999999999",
+            "9223372036854775807",
+            "@",
+            "@-9999999999",
+            "24:00",
+            "23:59:60",
+            "PM",
+            "UTC",
+            "+1400",
+            "+99:99",
+            "EST",
+            "2026-02-30",
+            "TZ=\"Nowhere/Far\"",
+            "1.5",
+        ];
+        let mut state = 20_261_123_u64;
+        let mut below = |limit: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % limit
+        };
+        let mut dates = 0;
+        for round in 0..20_000 {
+            let words: Vec<&str> = (0..1 + below(4)).map(|_| WORDS[below(WORDS.len())]).collect();
+            let text = words.join([" ", ""][round % 2]);
+            dates += [i64::MIN, 0, i64::MAX].iter().filter(|&&base| parse(&text, base).is_ok()).count();
+        }
+        assert!(dates > 100, "{dates}");
+    }
+
     #[test]
     fn what_no_time_of_a_volume_holds_is_told() {
         for text in ["2500-01-01", "@9999999999", "1500-01-01", "99999-01-01"] {

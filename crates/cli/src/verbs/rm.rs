@@ -184,7 +184,7 @@ impl Visit for Removing<'_> {
         let Some(asker) = self.asker else { return Ok(true) };
         let folder = directory.folder.folder(directory.name).at(directory.place)?;
         // Of an empty one it is enough to ask whether it is to go.
-        if folder.names().at(directory.place)?.is_empty() {
+        if folder.names().at(directory.place)?.next().is_none() {
             return Ok(true);
         }
         let place = directory.place.quoted();

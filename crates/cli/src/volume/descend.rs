@@ -1,6 +1,6 @@
 //! Every file of a tree visited by name in a directory that is held open, for verbs that change what they meet.
 
-use super::{Folder, Place, Tree};
+use super::{Folder, Names, Place, Tree};
 use crate::context::Context;
 use crate::failure::At;
 use anyhow::Result;
@@ -30,7 +30,7 @@ struct Level<'t> {
     name: Vec<u8>,
     place: Place,
     stat: Stat,
-    names: std::vec::IntoIter<Vec<u8>>,
+    names: Names<'t>,
     is_all: bool,
 }
 
@@ -58,6 +58,10 @@ pub fn descend(context: &Context, tree: &dyn Tree, place: &Place, follow: bool, 
             if let Some(above) = levels.last_mut() {
                 above.is_all &= is_all;
             }
+            continue;
+        };
+        let Some(name) = tolerate_value(context, name.at(&level.place))? else {
+            level.is_all = false;
             continue;
         };
         let place = level.place.below(&name);
@@ -100,7 +104,7 @@ fn open<'t>(
     }
     let listed = folder.folder(name).and_then(|folder| {
         let names = folder.names()?;
-        Ok((folder, names.into_iter()))
+        Ok((folder, names))
     });
     let listed = tolerate_value(context, listed.at(&place))?;
     Ok(listed.map(|(folder, names)| Level { folder, name: name.to_vec(), place, stat, names, is_all: true }))

@@ -6,7 +6,7 @@
 //!
 //! The kernel checks the caller's permissions here, and knows neither generations nor inode flags: both are zero.
 
-use super::tree::{Folder, OpenWrite, ReadAt, Step, Tree, WriteAt};
+use super::tree::{Folder, Names, OpenWrite, ReadAt, Step, Tree, WriteAt};
 use myriad_engine::{Errno, Error, FileType, RenameMode, Result, SetAttr, SetTime, Stat, WalkEntry, WalkError};
 use rustix::fs::{AtFlags, CWD, Dir, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
@@ -297,8 +297,10 @@ struct LiveFolder {
 }
 
 impl<'t> Folder<'t> for LiveFolder {
-    fn names(&self) -> Result<Vec<Vec<u8>>> {
-        list(open_name(&self.directory, b".", READ_DIRECTORY)?)?.collect()
+    fn names(&self) -> Result<Names<'t>> {
+        // All at once: what the kernel lists of a directory that changes meanwhile nobody says.
+        let names = list(open_name(&self.directory, b".", READ_DIRECTORY)?)?.collect::<Result<Vec<_>>>()?;
+        Ok(Box::new(names.into_iter().map(Ok)))
     }
 
     fn lstat(&self, name: &[u8]) -> Result<Stat> {

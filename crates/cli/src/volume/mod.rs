@@ -19,4 +19,4 @@ pub use guard::Guard;
 pub use live::Live;
 pub use open::{Access, Mounted, Opened, Volume, Volumes, check_is_image, umask};
 pub use place::Place;
-pub use tree::{Folder, OpenWrite, ReadAt, Step, Tree, WriteAt};
+pub use tree::{Folder, Names, OpenWrite, ReadAt, Step, Tree, WriteAt};

@@ -5,7 +5,7 @@
 //! check, and what they make belongs to the user who ran them.
 
 use super::place::is_same_file;
-use super::{Folder, Guard, Live, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
+use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use anyhow::Result;
@@ -189,8 +189,8 @@ impl<'v> VolumeFolder<'v> {
 }
 
 impl<'v> Folder<'v> for VolumeFolder<'v> {
-    fn names(&self) -> myriad_engine::Result<Vec<Vec<u8>>> {
-        self.session.read_dir_node(self.node)?.map(|entry| Ok(entry?.name)).collect()
+    fn names(&self) -> myriad_engine::Result<Names<'v>> {
+        Ok(Box::new(self.session.read_dir_node(self.node)?.map(|entry| Ok(entry?.name))))
     }
 
     fn lstat(&self, name: &[u8]) -> myriad_engine::Result<Stat> {

@@ -44,10 +44,14 @@ pub trait Tree {
     fn folder(&self, path: &[u8]) -> Result<Box<dyn Folder<'_> + '_>>;
 }
 
+/// Names in a directory, or why the rest cannot be read.
+pub type Names<'t> = Box<dyn Iterator<Item = Result<Vec<u8>>> + 't>;
+
 /// A directory that is held open. Its names are taken as they are: no link is followed, so whoever moves directories about
 /// meanwhile cannot lead the work out of it.
 pub trait Folder<'t> {
-    fn names(&self) -> Result<Vec<Vec<u8>>>;
+    /// In its own order, without "." and ".."; names may be removed between two of them.
+    fn names(&self) -> Result<Names<'t>>;
     fn lstat(&self, name: &[u8]) -> Result<Stat>;
     /// A directory in this one; `.` is this one.
     fn folder(&self, name: &[u8]) -> Result<Box<dyn Folder<'t> + 't>>;

@@ -223,3 +223,97 @@ fn tee_ends_with_its_reader() {
     assert_eq!((said.code, &*said.err), (141, ""));
     place.assert_sound();
 }
+
+/// Its user waits no longer: at the first signal, and not only after the next answer.
+#[test]
+fn questions_end_with_a_signal() {
+    let place = furnished();
+    for line in ["rm -i vol.img:/f", "tee vol.img:/new"] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = place.command(PROGRAM, &words);
+        let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        if line.starts_with("rm") {
+            let mut asked = [0; 8];
+            std::io::Read::read_exact(child.stderr.as_mut().unwrap(), &mut asked).unwrap();
+        } else {
+            // It has begun when it hands on what it has read.
+            let mut input = &input;
+            input.write_all(b"begun").unwrap();
+            let mut copied = [0; 5];
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut copied).unwrap();
+        }
+        crate::common::mount::kill(i32::try_from(child.id()).unwrap(), "INT");
+        let said = answer(child);
+        assert_eq!(said.code, 130, "{line}: {said:?}");
+        drop(input);
+    }
+    assert_eq!(place.line("cat vol.img:/f vol.img:/new").ok().out, b"file\nbegun");
+    place.assert_sound();
+}
+
+/// More names than are listed at once, each of which goes before the next is looked at.
+#[test]
+fn large_directories_are_worked_through() {
+    const COUNT: usize = 5000;
+    let fill = |session: &myriad_engine::Session| {
+        session.mkdir("/many", 0o755).unwrap();
+        (0..COUNT).for_each(|number| put(session, format!("/many/file {number}"), b""));
+    };
+    let work = |place: &Place| {
+        let changed = |line: &str| place.line(line).ok().lines().len();
+        assert_eq!(changed("chmod -Rc 700 vol.img:/many"), COUNT + 1);
+        assert_eq!(changed("chgrp -Rc 7 vol.img:/many"), COUNT + 1);
+        assert_eq!(changed("rm -rv vol.img:/many"), COUNT + 1);
+        assert_eq!(place.line("ls vol.img").ok().text(), "");
+    };
+    let place = Place::with_volume(4 * VOLUME);
+    place.change(fill);
+    work(&place);
+    place.assert_sound();
+    let Some(mounted) = MountPlace::with_volume(4 * VOLUME) else { return };
+    mounted.change(fill);
+    mounted.mount("");
+    work(&mounted);
+    mounted.umount();
+    mounted.assert_sound();
+}
+
+/// Files that he makes, that is; of the image he may change everything.
+#[test]
+fn a_plain_users_files_are_his() {
+    const USER: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let place = furnished();
+    // The checkout may lie where other users may not go.
+    std::fs::copy(PROGRAM, place.path("myriad")).unwrap();
+    let own = |path: &std::path::Path| std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    own(&place.path(""));
+    own(&place.path("vol.img"));
+    let run = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = place.command(place.path("myriad"), &words);
+        std::os::unix::process::CommandExt::uid(&mut command, USER).env("TZ", "UTC");
+        answer(command.spawn().unwrap())
+    };
+    for line in [
+        "touch vol.img:/touched",
+        "tee vol.img:/teed",
+        "truncate -s 1 vol.img:/cut",
+        "mkdir vol.img:/made",
+        "ln -s x vol.img:/link",
+    ] {
+        run(line).ok();
+        let path = line.rsplit(' ').next().unwrap();
+        assert_eq!(place.line(&format!("stat --json {path}")).ok().json()["uid"], USER, "{line}");
+    }
+    // Who may write the image may do anything in it, with what is another's, too.
+    run("chmod 600 vol.img:/f").ok();
+    run("chown 7:8 vol.img:/f").ok();
+    let stat = place.line("stat --json vol.img:/f").ok().json();
+    assert_eq!((&stat["mode"], &stat["uid"], &stat["gid"]), (&"0600".into(), &7.into(), &8.into()));
+    place.assert_sound();
+}
