@@ -1,5 +1,6 @@
 //! What can go wrong with a mount. Each message names the mount point or the thing, and the next step.
 
+use crate::mount_point::MOUNT_TABLE;
 use std::io;
 use std::path::PathBuf;
 
@@ -8,13 +9,13 @@ use std::path::PathBuf;
 pub enum MountError {
     #[error("{}: {source}; the mount point must be a directory that can be searched", .path.display())]
     MountPoint { path: PathBuf, source: io::Error },
-    #[error("/dev/fuse: {0}; load the kernel's module `fuse` or give the container the device")]
+    #[error("/dev/fuse: {}; {}", .0, for_device(.0))]
     Device(io::Error),
     #[error("mounting on {}: {source}", .path.display())]
     Mount { path: PathBuf, source: io::Error },
     #[error("changing the mount on {}: {source}", .path.display())]
     Remount { path: PathBuf, source: io::Error },
-    #[error("fusermount3: {0}; install fuse3, or mount as root")]
+    #[error("fusermount3: {}; {}", .0, for_helper(.0))]
     Helper(String),
     #[error("the kernel's FUSE protocol is {major}.{minor}; 7.31 or later is needed (Linux 5.4)")]
     Protocol { major: u32, minor: u32 },
@@ -24,6 +25,27 @@ pub enum MountError {
     Ring(String),
     #[error("option {option}: {reason}")]
     Option { option: String, reason: String },
+}
+
+/// What helps where /dev/fuse cannot be opened.
+fn for_device(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "this user needs permission to read and write it: as root, chmod 666 /dev/fuse"
+        }
+        _ => "load the kernel's module `fuse` or give the container the device",
+    }
+}
+
+/// What helps where the helper is missing, or refuses.
+fn for_helper(said: &str) -> &'static str {
+    if said.contains(MOUNT_TABLE) {
+        "as root: ln -s /proc/self/mounts /etc/mtab"
+    } else if said.contains("/dev/fuse: Permission denied") {
+        "as root: chmod 666 /dev/fuse"
+    } else {
+        "install fuse3, or mount as root"
+    }
 }
 
 /// Why serving ended other than by an unmount and a clean close.

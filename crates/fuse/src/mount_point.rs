@@ -22,6 +22,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) const HELPER: &str = "fusermount3";
+/// Where the helper looks up what it is to unmount. A system has none until it was started once.
+pub(crate) const MOUNT_TABLE: &str = "/etc/mtab";
 
 /// The flag of a word that the kernel knows for a mount, and whether the word sets it.
 pub(crate) fn flag_of(word: &str) -> Option<(MountFlags, bool)> {
@@ -221,6 +223,9 @@ fn mount_as_chosen(path: &Path, options: &Options, kernel: &KernelOptions) -> Re
     let because = match options.kind {
         KindChoice::Fuse => "kind=fuse was asked for".to_owned(),
         KindChoice::Auto if !is_root => "only root can mount as fuseblk".to_owned(),
+        KindChoice::Auto if is_in_user_namespace() => {
+            "in a user namespace nothing can be mounted as fuseblk".to_owned()
+        }
         choice => {
             let device = Device::open().map_err(MountError::Device)?;
             match block::mount(&options.source, path, kernel.flags, &kernel.parameters(&device)) {
@@ -238,6 +243,15 @@ fn mount_as_chosen(path: &Path, options: &Options, kernel: &KernelOptions) -> Re
     };
     let device = device.map_or_else(|| mount_by_helper(path, options, kernel), Ok)?;
     Ok((device, Kind::Fuse { because }))
+}
+
+/// Root of a user namespace (unshare(1), containers without root) has the number 0 in it alone. The kernel lets it mount what is
+/// declared to be harmless; `fuse` is, block devices are not.
+fn is_in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let numbers: Vec<&str> = map.split_whitespace().collect();
+    // As in the first namespace: all numbers, as themselves.
+    !matches!(numbers[..], [] | ["0", "0", "4294967295"])
 }
 
 fn mount_direct(path: &Path, options: &Options, kernel: &KernelOptions) -> Result<Device, MountError> {
@@ -258,6 +272,10 @@ fn mount_direct(path: &Path, options: &Options, kernel: &KernelOptions) -> Resul
 /// fusermount3 mounts, being set-uid root, and sends the descriptor through a socket that it is given.
 fn mount_by_helper(path: &Path, options: &Options, kernel: &KernelOptions) -> Result<Device, MountError> {
     let failed = |text: String| MountError::Helper(text);
+    // It mounts without that table, and would then refuse to unmount.
+    if !Path::new(MOUNT_TABLE).exists() {
+        return Err(failed(format!("{MOUNT_TABLE} is missing")));
+    }
     let io_failed = |error: io::Error| MountError::Helper(error.to_string());
     // Commas and backslashes are the helper's own.
     let source: String = options

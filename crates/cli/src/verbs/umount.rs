@@ -128,12 +128,15 @@ impl Umount {
         }
         let mut mounts = Vec::new();
         for daemon in control::of_image(&path)? {
-            if let Some(mount) = mounts::with_device(&daemon.status.device).at("/proc/self/mountinfo")? {
+            if let Some(mount) = daemon.mount()? {
                 mounts.push((mount, daemon));
             }
         }
         match mounts.len() {
-            0 => Err(Failure::new(image_name(target), "not mounted", "myriad mount shows what is").into()),
+            0 => {
+                let error = Failure::new(image_name(target), "not mounted", "myriad mount shows what is");
+                Err(control::or_elsewhere(&path, error.into()))
+            }
             1 => Ok(mounts.pop().map(|(mount, daemon)| (mount, Some(daemon))).expect("there is one")),
             _ => {
                 let at: Vec<String> = mounts.iter().map(|(mount, _)| image_name(&mount.mount_point)).collect();

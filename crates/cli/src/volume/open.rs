@@ -261,7 +261,7 @@ impl Opened {
             // Mounted in between, or by nobody that we could ask.
             Err(refusal) => match Self::mounted(image, access)? {
                 Some(mounted) => Ok(mounted),
-                None => Err(refusal).at(image_name(image)),
+                None => Err(refusal).at(image_name(image)).map_err(|error| control::or_elsewhere(image, error)),
             },
         }
     }

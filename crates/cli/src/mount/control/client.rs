@@ -2,7 +2,7 @@
 
 use super::descriptor;
 use super::place::{ImageName, sockets};
-use super::protocol::{REPLY_MAX, Request, Status, parse_reply, read_line};
+use super::protocol::{IS_MOUNTED, REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
 use anyhow::Result;
 use myriad_fuse::{mounts, real_path};
@@ -77,6 +77,24 @@ impl Daemon {
     /// Whether the kernel still has its mount; after an unmount a daemon takes its time to close the volume.
     pub fn is_mounted(&self) -> Result<bool> {
         Ok(self.mount()?.is_some())
+    }
+
+    /// Whether it serves a mount that cannot be seen from here, in a mount namespace of its own.
+    fn is_elsewhere(&self) -> Result<bool> {
+        if self.is_mounted()? {
+            return Ok(false);
+        }
+        // Asked now: since it was found, it may have been unmounted here.
+        let answer = exchange(&self.socket, Request::Status)?;
+        Ok(answer.is_some_and(|(status, _)| status[IS_MOUNTED] == true))
+    }
+
+    /// What to tell whoever cannot see its mount from here.
+    fn elsewhere(&self, image: &Path) -> anyhow::Error {
+        let Status { pid, mount_point, .. } = &self.status;
+        let place = image_name(mount_point);
+        let what = format!("mounted on {place}, in another mount namespace, by process {pid}");
+        Failure::new(image_name(image), what, format!("unmount it there, or by kill {pid}")).into()
     }
 
     /// Its mount, while the kernel has it.
@@ -228,17 +246,25 @@ pub fn of_target(target: &Path) -> Result<Option<Daemon>> {
 pub fn or_mounted(image: &Path, error: anyhow::Error) -> anyhow::Error {
     let Ok(daemons) = of_image(image) else { return error };
     let Some(Daemon { status, .. }) = daemons.into_iter().find(|daemon| daemon.is_mounted().unwrap_or(false)) else {
-        return error;
+        return or_elsewhere(image, error);
     };
     let mount_point = image_name(&status.mount_point);
     let what = format!("mounted on {mount_point} by process {}", status.pid);
     Failure::new(image_name(image), what, format!("unmount it with myriad umount {mount_point}")).into()
 }
 
+/// The same if a daemon has it mounted where it cannot be seen from here.
+pub fn or_elsewhere(image: &Path, error: anyhow::Error) -> anyhow::Error {
+    let Ok(daemons) = of_image(image) else { return error };
+    let elsewhere = daemons.into_iter().find(|daemon| daemon.is_elsewhere().unwrap_or(false));
+    elsewhere.map_or(error, |daemon| daemon.elsewhere(image))
+}
+
 /// Waits until daemons that have an image open but no longer mounted have closed it.
 pub fn await_closing(image: &Path) -> Result<()> {
     for daemon in of_image(image)? {
-        if daemon.is_mounted()? {
+        // Who is mounted elsewhere may be so for ever.
+        if daemon.is_mounted()? || daemon.is_elsewhere()? {
             continue;
         }
         // One that has gone since it was found has closed it.

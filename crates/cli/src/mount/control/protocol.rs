@@ -22,6 +22,9 @@ pub const REQUEST_MAX: u64 = 4 << 10;
 /// Longest line that a command reads.
 pub const REPLY_MAX: u64 = 1 << 20;
 
+/// In the answer to `Status`, beside what is in [`Status`]: whether the kernel still has the mount, as the daemon sees it.
+pub const IS_MOUNTED: &str = "is_mounted";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Who is there: `Status`.

@@ -2,14 +2,14 @@
 
 use super::descriptor::Receiver;
 use super::place::{ImageName, make_directory};
-use super::protocol::{REQUEST_MAX, Request, Status, read_line, reply};
+use super::protocol::{IS_MOUNTED, REQUEST_MAX, Request, Status, read_line, reply};
 use crate::failure::{At, image_name};
 use crate::mount::stats;
 use crate::verbs::info::Facts;
 use crate::verbs::trim::trim_volume;
 use anyhow::Result;
 use myriad_device::FileDevice;
-use myriad_fuse::Handle;
+use myriad_fuse::{Handle, mounts};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs::{File, Permissions};
@@ -39,6 +39,14 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// Whoever asks may not see the mount: it may be in another mount namespace than his.
+    fn status(&self) -> Result<Value, String> {
+        let mut status = self.status.json();
+        status[IS_MOUNTED] =
+            mounts::with_device(&self.status.device).map_err(|error| error.to_string())?.is_some().into();
+        Ok(status)
+    }
+
     fn info(&self) -> Result<Value> {
         let facts = Facts::of_mounted(&self.status.image, &self.device, &self.handle)?;
         Ok(json!({ "json": facts.json(), "lines": facts.lines() }))
@@ -155,7 +163,7 @@ impl Shared {
         };
         let file = reader.into_inner().file;
         let answer = match request {
-            Ok(Request::Status) => Ok(self.mounted.status.json()),
+            Ok(Request::Status) => self.mounted.status(),
             Ok(Request::Stats) => {
                 let Mounted { status, handle, .. } = &self.mounted;
                 Ok(stats::collect(status, &handle.stats(), handle.fs()))
