@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::mount::{MountPlace, TYPES, is_alive, kill, wait_until};
+use common::mount::for_all::let_all_mount;
+use common::mount::{MountPlace, Signal, TYPES, is_alive, kill, try_kill, wait_until};
 use common::{PROGRAM, answer};
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
@@ -131,7 +132,7 @@ fn nothing_is_left_of_a_daemon_that_was_killed() {
     let daemon = place.daemon();
     let user = place.command("sleep", &["1000"]).current_dir(place.mounted("")).stdout(Stdio::null()).spawn();
     let mut user = user.unwrap();
-    kill(daemon, "KILL");
+    kill(daemon, Signal::KILL);
     wait_until("the daemon is gone", || !is_alive(daemon));
     // Beside the dead mount, in which somebody still works, the volume is mounted anew; each has a device of its own.
     place.mount("");
@@ -140,7 +141,7 @@ fn nothing_is_left_of_a_daemon_that_was_killed() {
     user.kill().unwrap();
     user.wait().unwrap();
     wait_until("the dead mount goes with its user", || handles_of(&image) == usize::from(block));
-    kill(place.daemon(), "KILL");
+    kill(place.daemon(), Signal::KILL);
     wait_until("it answers with errors", || fs::metadata(place.mounted("file")).is_err());
     place.umount();
     wait_until("the device goes with the mount", || handles_of(&image) == 0);
@@ -162,10 +163,10 @@ fn a_daemon_that_is_unmounting_can_be_killed() {
         for i in 0..3000 {
             fs::create_dir(place.mounted(&format!("{round}-{i}"))).unwrap();
         }
-        kill(daemon, "TERM");
+        kill(daemon, Signal::TERM);
         wait_until("it is unmounted", || place.mount_line("mnt").is_none());
         // It may have ended before.
-        let _ = place.command("kill", &["-KILL", &daemon.to_string()]).stderr(Stdio::null()).status().unwrap();
+        let _ = try_kill(daemon, Signal::KILL);
         wait_until("the daemon ends", || !is_alive(daemon));
         wait_until("the device goes with it", || handles_of(&place.path("vol.img")) == 0);
     }
@@ -214,4 +215,59 @@ fn volumes_side_by_side_are_told_apart() {
     place.line("umount mnt").ok();
     assert!(place.path("mnt2/second").exists());
     place.line("umount mnt2").ok();
+}
+
+/// In a user namespace whoever made it is root: unshare -Urm, containers without root. What was mounted there is not seen from
+/// outside, and mounting the volume once more waited for its daemon to close it.
+#[test]
+fn root_of_a_user_namespace_mounts() {
+    const NOBODY: u32 = 65534;
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can be another user");
+    }
+    if let Err(reason) = let_all_mount(&place.path("")) {
+        return println!("skipped: {reason}");
+    }
+    let program = place.program_for_all();
+    fs::create_dir(place.path("home")).unwrap();
+    std::os::unix::fs::chown(place.path("home"), Some(NOBODY), Some(NOBODY)).unwrap();
+    let as_user = |words: &[&str]| {
+        let mut command = place.command(words[0], &words[1..]);
+        command.env("m", &program).env("MYRIAD_RUNTIME_DIR", place.path("home/run"));
+        std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+        std::os::unix::process::CommandExt::gid(&mut command, NOBODY);
+        answer(command.current_dir(place.path("home")).spawn().unwrap())
+    };
+    let inside = |script: &str| as_user(&["unshare", "--user", "--map-root-user", "--mount", "sh", "-euc", script]);
+    let outside = |script: &str| as_user(&["sh", "-euc", script]);
+    let may = inside("true");
+    if may.code != 0 {
+        return println!("skipped: {}", may.err.trim());
+    }
+    // The number of who makes a volume outside is no number inside.
+    outside("$m mkfs --quiet --size 64M own.img && mkdir own").ok();
+    let shown = inside(
+        "$m mount own.img own; ! touch own/file 2>&-; umount own
+         $m mount -o uid=0,gid=0 own.img own; echo text >own/file; chmod 600 own/file; cp -a own/file own/copy; $m ls own.img:/
+         $m info own.img | grep fuse:; umount own; while ! $m fsck -n own.img 2>&-; do sleep 0.1; done
+         $m mount -o kind=fuseblk own.img own 2>&1 || $m mount -o uid=0,gid=0 own.img own",
+    );
+    let shown = shown.ok();
+    let shown = shown.text();
+    assert!(shown.contains("copy\nfile\n") && shown.contains("in a user namespace nothing can be mounted"), "{shown}");
+    assert!(shown.contains("as fuseblk: ") && shown.contains("leave out kind=fuseblk"), "{shown}");
+    // It is mounted, but not here.
+    let said =
+        format!("own.img: mounted on {}, in another mount namespace, by process ", place.path("home/own").display());
+    for line in ["mount own.img own", "ls own.img:/", "umount own.img", "mkfs --force own.img"] {
+        let answer = outside(&format!("$m {line}")).expect(1, &[&said]);
+        let daemon = answer.err.rsplit(' ').next().unwrap().trim();
+        assert_eq!(fs::read_to_string(format!("/proc/{daemon}/comm")).unwrap(), "program\n", "{answer:?}");
+    }
+    let said = outside("$m umount own.img").err;
+    kill(said.rsplit(' ').next().unwrap().trim().parse().unwrap(), Signal::TERM);
+    // Which is waited for, as it is closing.
+    wait_until("it is closed", || outside("$m fsck -n own.img").code == 0);
+    assert_eq!(outside("$m cat own.img:/file").ok().out, b"text\n");
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::mount::{MountPlace, TYPES, is_alive, kill, wait_until};
+use common::mount::{MountPlace, Signal, TYPES, is_alive, kill, wait_until};
 use common::{PROGRAM, Place, answer};
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -85,7 +85,7 @@ fn a_killed_daemon_leaves_a_directory_that_can_be_mounted_on_at_once() {
     file.sync_all().unwrap();
     drop(file);
     let daemon = place.daemon();
-    kill(daemon, "KILL");
+    kill(daemon, Signal::KILL);
     wait_until("the daemon is gone", || !is_alive(daemon));
     place.mount("");
     assert_eq!(fs::read(place.mounted("synced")).unwrap(), b"safe");
@@ -106,7 +106,7 @@ fn mounting_waits_for_a_daemon_that_is_closing() {
     let daemon = place.daemon();
     let mut file = fs::File::create(place.mounted("file")).unwrap();
     // The mount goes at once; the daemon stays for the file.
-    kill(daemon, "TERM");
+    kill(daemon, Signal::TERM);
     wait_until("it is unmounted", || place.mount_line("mnt").is_none());
     let waiting = place.command(PROGRAM, &["mount", "vol.img", "mnt"]).spawn().unwrap();
     file.write_all(b"the last word").unwrap();
@@ -206,7 +206,7 @@ fn signals_unmount_and_close() {
     place.mount("");
     fs::write(place.mounted("file"), b"kept").unwrap();
     let daemon = place.daemon();
-    kill(daemon, "TERM");
+    kill(daemon, Signal::TERM);
     wait_until("the daemon ends", || !is_alive(daemon));
     assert!(place.mount_line("mnt").is_none());
     assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
@@ -219,19 +219,19 @@ fn signals_unmount_and_close() {
     };
     let daemon = with_signal("--default-signal=HUP");
     fs::write(place.mounted("file"), b"kept").unwrap();
-    kill(daemon, "HUP");
+    kill(daemon, Signal::HUP);
     wait_until("the daemon ends", || !is_alive(daemon));
     assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
     let daemon = with_signal("--ignore-signal=HUP");
-    kill(daemon, "HUP");
+    kill(daemon, Signal::HUP);
     assert_eq!(fs::read(place.mounted("file")).unwrap(), b"kept");
-    kill(daemon, "INT");
+    kill(daemon, Signal::INT);
     wait_until("the daemon ends", || !is_alive(daemon));
     // With a file open the mount goes at once, and the daemon with the file.
     place.mount("");
     let daemon = place.daemon();
     let mut file = fs::File::options().append(true).open(place.mounted("file")).unwrap();
-    kill(daemon, "TERM");
+    kill(daemon, Signal::TERM);
     wait_until("it is unmounted", || place.mount_line("mnt").is_none());
     file.write_all(b" to the end").unwrap();
     drop(file);
@@ -244,23 +244,26 @@ fn signals_unmount_and_close() {
 /// not synced was lost.
 #[test]
 fn each_signal_tries_to_unmount() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can mount something over it");
+    }
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     let log = || fs::read_to_string(place.path("log")).unwrap();
     place.mount("-o logfile=log,commit=0");
     let daemon = place.daemon();
     assert!(place.command("mount", &["-t", "tmpfs", "over", "mnt"]).status().unwrap().success());
     for signals in 1..=3 {
-        kill(daemon, "TERM");
+        kill(daemon, Signal::TERM);
         wait_until("the signal is seen", || log().matches("cannot be unmounted").count() == signals);
     }
     assert!(is_alive(daemon));
     assert!(place.command("umount", &["mnt"]).status().unwrap().success());
     fs::write(place.mounted("file"), b"not synced").unwrap();
     let file = fs::File::options().append(true).open(place.mounted("file")).unwrap();
-    kill(daemon, "TERM");
+    kill(daemon, Signal::TERM);
     wait_until("it is unmounted", || place.mount_line("mnt").is_none());
     (&file).write_all(b", and more").unwrap();
-    kill(daemon, "TERM");
+    kill(daemon, Signal::TERM);
     wait_until("the signal is seen", || log().contains("its daemon ends with the last user"));
     (&file).write_all(b" and more").unwrap();
     drop(file);
@@ -285,12 +288,12 @@ fn an_unmount_waits_for_a_daemon_that_it_does_not_find() {
     let daemon = place.daemon();
     fs::write(place.mounted("file"), b"kept").unwrap();
     fs::metadata(place.mounted("")).unwrap();
-    kill(daemon, "STOP");
+    kill(daemon, Signal::STOP);
     let mut umount = elsewhere("umount mnt");
     wait_until("it is unmounted", || place.mount_line("mnt").is_none());
     std::thread::sleep(std::time::Duration::from_millis(300));
     let has_returned = umount.try_wait().unwrap().is_some();
-    kill(daemon, "CONT");
+    kill(daemon, Signal::CONT);
     assert!(!has_returned, "the image is open");
     answer(umount).ok();
     assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
@@ -298,7 +301,7 @@ fn an_unmount_waits_for_a_daemon_that_it_does_not_find() {
     // Beside a dead mount of the same image, and of one whose image cannot be told.
     place.mount("");
     let dead = place.daemon();
-    kill(dead, "KILL");
+    kill(dead, Signal::KILL);
     wait_until("the daemon is gone", || !is_alive(dead));
     fs::create_dir(place.path("mnt2")).unwrap();
     place.line("mount vol.img mnt2 -o fsname=name").ok();
@@ -392,13 +395,16 @@ fn the_directory_of_figures_has_what_stats_gives() {
 /// The kernel is given a path to unmount, where something else may be by then.
 #[test]
 fn what_is_mounted_over_a_volume_stays() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can mount something over it");
+    }
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     place.mount("-o logfile=log");
     let daemon = place.daemon();
     assert!(place.command("mount", &["-t", "tmpfs", "over", "mnt"]).status().unwrap().success());
     fs::write(place.mounted("above"), b"").unwrap();
     place.line("umount vol.img").expect(1, &["over (tmpfs) is mounted over it"]);
-    kill(daemon, "TERM");
+    kill(daemon, Signal::TERM);
     wait_until("the signal is seen", || fs::read_to_string(place.path("log")).unwrap().contains("cannot be unmounted"));
     assert!(place.mounted("above").exists() && is_alive(daemon));
     assert!(place.command("umount", &["mnt"]).status().unwrap().success());
@@ -413,7 +419,7 @@ fn the_foreground_tells_what_happens() {
     let daemon = place.command(PROGRAM, &["mount", "-f", "-v", "vol.img", "mnt", "-o", "debug"]).spawn().unwrap();
     wait_until("it is mounted", || place.mount_line("mnt").is_some());
     fs::create_dir(place.mounted("dir")).unwrap();
-    kill(i32::try_from(daemon.id()).unwrap(), "INT");
+    kill(i32::try_from(daemon.id()).unwrap(), Signal::INT);
     let answer = answer(daemon).expect(0, &["info: ", "vol.img: mounted on", "unmounted and closed", "MKDIR"]);
     assert_eq!(answer.out, b"");
     place.line("ls vol.img:/dir").ok();
@@ -497,6 +503,10 @@ fn mount_and_umount_call_it_by_other_names() {
     assert_ne!(rustix::process::geteuid().is_root(), is_restricted, "as every file system that root mounts: {line:?}");
     call("umount.myriad", &["mnt"]).ok();
     place.assert_sound();
+    if !rustix::process::geteuid().is_root() {
+        // fusermount3 does not know these words.
+        return;
+    }
     // By our own command a volume is a stranger's.
     place.mount("-o strictatime,diratime");
     let line = place.mount_line("mnt").expect("it is mounted");
@@ -510,21 +520,18 @@ fn mount_and_umount_call_it_by_other_names() {
 fn a_plain_user_mounts_and_unmounts() {
     const NOBODY: u32 = 65534;
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
-    if std::process::Command::new("fusermount3").arg("-V").output().is_err() {
-        return println!("skipped: fusermount3 is missing");
+    if let Some(reason) = common::mount::for_all::why_no_helper() {
+        return println!("skipped: {reason}");
     }
     if let Err(reason) = common::mount::for_all::let_all_mount(&place.path("")) {
         return println!("skipped: {reason}");
     }
-    // Where that user can reach it.
-    fs::copy(PROGRAM, place.path("program")).unwrap();
-    fs::set_permissions(place.path("program"), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = place.program_for_all();
     fs::create_dir(place.path("home")).unwrap();
-    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(place.path("home"), Some(NOBODY), Some(NOBODY)).unwrap();
     let as_user = |script: &str| {
         let mut command = place.command("sh", &["-euc", script]);
-        command.env("m", place.path("program")).env("MYRIAD_RUNTIME_DIR", place.path("home/run"));
+        command.env("m", &program).env("MYRIAD_RUNTIME_DIR", place.path("home/run"));
         std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
         std::os::unix::process::CommandExt::gid(&mut command, NOBODY);
         answer(command.current_dir(place.path("home")).spawn().unwrap())

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::mount::{MountPlace, is_alive, kill, wait_until};
+use common::mount::{MountPlace, Signal, is_alive, kill, wait_until};
 use common::{PROGRAM, Place, answer, put};
 use myriad_format::{BlockHeader, BlockKind};
 use std::fs::{self, File};
@@ -256,10 +256,10 @@ fn begun(place: &Place) -> Option<(Child, BufReader<std::process::ChildStderr>)>
     let mut line = String::new();
     told.read_line(&mut line).unwrap();
     assert!(line.contains("checking its state of"), "{line}");
-    kill(child.id() as i32, "STOP");
+    kill(child.id() as i32, Signal::STOP);
     let second = place.line("fsck --online mnt");
     if second.code == 0 {
-        kill(child.id() as i32, "CONT");
+        kill(child.id() as i32, Signal::CONT);
         child.wait().unwrap();
         return None;
     }
@@ -287,15 +287,15 @@ fn a_killed_check_holds_nothing_and_a_killed_daemon_says_nothing() {
     let Some(place) = large() else { return };
     let (mut child, _) = (0..50).find_map(|_| begun(&place)).expect("a check in the middle");
     fs::write(place.mounted("beside"), b"a check that stands still").unwrap();
-    kill(child.id() as i32, "KILL");
+    kill(child.id() as i32, Signal::KILL);
     child.wait().unwrap();
     wait_until("the next check may begin", || place.line("fsck --online mnt").code == 0);
 
     let (mut child, mut told) = (0..50).find_map(|_| begun(&place)).expect("a check in the middle");
     let daemon = place.daemon();
-    kill(daemon, "KILL");
+    kill(daemon, Signal::KILL);
     wait_until("the daemon is gone", || !is_alive(daemon));
-    kill(child.id() as i32, "CONT");
+    kill(child.id() as i32, Signal::CONT);
     let mut rest = String::new();
     told.read_to_string(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(8), "{rest}");

@@ -86,12 +86,12 @@ fn small_files_fill_a_volume_to_the_brim() {
 #[test]
 fn read_only_image() {
     let place = with_letter();
-    std::fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = place.program_for_all();
     std::fs::set_permissions(place.path("vol.img"), PermissionsExt::from_mode(0o444)).unwrap();
     let before = bytes(&place.path("vol.img"));
     let run = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let mut command = place.command(PROGRAM, &words);
+        let mut command = place.command(&program, &words);
         if rustix::process::geteuid().is_root() {
             // Permission bits do not bind root.
             command.uid(65534).gid(65534);

@@ -304,9 +304,8 @@ fn a_killed_server_leaves_a_volume_that_mounts_again() {
 fn a_user_without_rights_mounts_by_the_helper() {
     skip_without_mounts!();
     const NOBODY: u32 = 65534;
-    if Command::new("fusermount3").arg("-V").output().is_err() {
-        println!("skipped: fusermount3 is missing");
-        return;
+    if let Some(reason) = common::for_all::why_no_helper() {
+        return println!("skipped: {reason}");
     }
     let folder = tempfile::tempdir().unwrap();
     if let Err(reason) = common::for_all::let_all_mount(folder.path()) {

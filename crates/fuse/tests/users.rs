@@ -114,7 +114,8 @@ fn said(script: &str, directory: &Path) -> String {
 /// The same, with further arguments.
 fn said_with(script: &str, directory: &Path, arguments: &[&str]) -> String {
     let mut python = Command::new("python3");
-    python.arg("-c").arg([PRELUDE, script].concat()).arg(directory).args(arguments);
+    // Without a buffer, of which each process that it forks would print a copy.
+    python.args(["-u", "-c"]).arg([PRELUDE, script].concat()).arg(directory).args(arguments);
     let output = python.output().expect("python3");
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

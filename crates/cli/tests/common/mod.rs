@@ -9,6 +9,7 @@ pub mod mount;
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -64,15 +65,27 @@ impl Place {
         Self { directory: tempfile::tempdir().expect("a directory for the test") }
     }
 
-    /// With a volume `vol.img` of `size` bytes.
+    /// With a volume `vol.img` of `size` bytes, the user's own as by `myriad mkfs`.
     pub fn with_volume(size: u64) -> Self {
         let place = Self::new();
-        Fs::format(&place.path("vol.img"), Some(size), &MkfsOptions::default()).expect("format");
+        let (root_uid, root_gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let options = MkfsOptions { root_uid, root_gid, ..MkfsOptions::default() };
+        Fs::format(&place.path("vol.img"), Some(size), &options).expect("format");
         place
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// A copy of the program here, which every user may run: the checkout may lie where others may not go.
+    pub fn program_for_all(&self) -> PathBuf {
+        let (directory, program) = (self.path(""), self.path("program"));
+        std::fs::copy(PROGRAM, &program).expect("copy the program");
+        for path in [&directory, &program] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("modes");
+        }
+        program
     }
 
     pub fn write(&self, name: &str, bytes: &[u8]) {

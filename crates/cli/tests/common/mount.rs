@@ -4,6 +4,8 @@
 pub mod for_all;
 
 use super::Place;
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -92,9 +94,15 @@ impl Drop for MountPlace {
     }
 }
 
-pub fn kill(pid: i32, signal: &str) {
-    let status = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().expect("kill");
-    assert!(status.success());
+/// By the system call: a bare system has no program `kill`.
+#[track_caller]
+pub fn kill(pid: i32, signal: Signal) {
+    try_kill(pid, signal).unwrap_or_else(|error| panic!("process {pid}: {error}"));
+}
+
+/// For a process that may have ended before.
+pub fn try_kill(pid: i32, signal: Signal) -> rustix::io::Result<()> {
+    kill_process(Pid::from_raw(pid).expect("a process"), signal)
 }
 
 /// Waits for what happens by itself; a test that waits too long has failed.

@@ -16,7 +16,7 @@ mod ledger;
 mod programs;
 mod sqlite;
 
-use common::mount::{MountPlace, is_alive, kill, wait_until};
+use common::mount::{MountPlace, Signal, is_alive, kill, wait_until};
 use ledger::Ledger;
 use programs::{Job, PROGRAMS, Program, Random};
 use std::fs;
@@ -58,7 +58,7 @@ fn what_was_synced_survives_every_kill() {
                     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
                 }
             };
-            series.end_once(&mut random, is_long || count > 5, &mut total, || kill(daemon, "KILL"), recover);
+            series.end_once(&mut random, is_long || count > 5, &mut total, || kill(daemon, Signal::KILL), recover);
         }
         place.umount();
         place.assert_sound();

@@ -5,7 +5,7 @@
 //! answer to the removal and the opening of the directory, the program is told of a commit that nobody has synced. Then the
 //! next opening finds the journal, and takes the transaction back.
 
-use crate::common::mount::{MountPlace, is_alive, kill, wait_until};
+use crate::common::mount::{MountPlace, Signal, is_alive, kill, wait_until};
 use crate::programs::which;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -56,7 +56,7 @@ fn a_commit_is_synced_if_the_directory_can_be_opened() {
         let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
         assert_eq!(said.next().expect("a line").unwrap(), "committed");
         let daemon = place.daemon();
-        kill(daemon, "KILL");
+        kill(daemon, Signal::KILL);
         wait_until("the daemon is gone", || !is_alive(daemon));
         program.kill().unwrap();
         program.wait().unwrap();

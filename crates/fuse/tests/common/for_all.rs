@@ -6,6 +6,16 @@ use rustix::thread::UnshareFlags;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+/// Why users cannot mount by fusermount3.
+pub fn why_no_helper() -> Option<&'static str> {
+    if std::process::Command::new("fusermount3").arg("-V").output().is_err() {
+        return Some("fusermount3 is missing");
+    }
+    // A bare system has none until its first start.
+    let has_table = Path::new("/etc/mtab").exists();
+    (!has_table).then_some("/etc/mtab is missing, which fusermount3 reads; as root: ln -s /proc/self/mounts /etc/mtab")
+}
+
 /// Leaves for a mount namespace in which /dev/fuse may be opened by all, whatever its mode on this host; `folder` is for
 /// its making. All of it, and what is mounted there, goes with the thread and its processes.
 pub fn let_all_mount(folder: &Path) -> Result<(), String> {
