@@ -72,3 +72,23 @@ fn a_full_disk_behind_the_output_is_told() {
     assert_eq!(answer.code, 1, "{answer:?}");
     assert!(answer.err.contains("No space left on device"), "{answer:?}");
 }
+
+/// `packaging/magic` says of a volume, by file(1), what `myriad info` says.
+#[test]
+fn file_knows_a_volume() {
+    const MAGIC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/magic");
+    let place = Place::new();
+    for size in ["512", "4k", "64k"] {
+        place.line(&format!("mkfs --force --quiet --size 16M --block-size {size} --label made-{size} vol.img")).ok();
+        let info = place.line("info --json vol.img").ok().json();
+        let output = match place.command("file", &["--brief", "--magic-file", MAGIC, "vol.img"]).output() {
+            Ok(output) => output,
+            Err(error) => return println!("skipped: file: {error}"),
+        };
+        let (uuid, bytes, blocks) = (info["uuid"].as_str().unwrap(), &info["block_size"], &info["block_count"]);
+        let expected = format!(
+            "Myriad volume version 1, UUID {uuid}, blocks of {bytes}, {blocks} blocks, label \"made-{size}\"\n"
+        );
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+}
