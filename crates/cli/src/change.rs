@@ -1,7 +1,7 @@
 //! What a verb that changes files says of each: nothing, words as GNU's tools print with -v, or lines of JSON.
 //!
 //! The JSON has one shape for all these verbs: an object with `change` is about one file, and the last one, without it,
-//! sums up. `docs/json-change.md` lists the fields.
+//! sums up. `docs/json.md` lists the fields.
 
 use crate::context::Context;
 use crate::failure::{Kind, kind};

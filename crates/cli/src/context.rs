@@ -55,7 +55,7 @@ impl Context {
         }
     }
 
-    /// Remembers, for the exit code, an error that the user did not want to be told of.
+    /// Remembers, for the exit code, an error that the user did not want to be told of, or that another program has told of.
     pub fn count_error(&self) {
         self.errors.set(self.errors.get() + 1);
     }
@@ -63,11 +63,6 @@ impl Context {
     /// Errors so far that did not end the run.
     pub fn errors(&self) -> u64 {
         self.errors.get()
-    }
-
-    /// Remembers for the exit code that something failed which another program has told of.
-    pub fn note_failure(&self) {
-        self.failed.set(true);
     }
 
     pub fn is_quiet(&self) -> bool {

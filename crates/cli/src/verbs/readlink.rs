@@ -77,7 +77,7 @@ impl Command for Readlink {
             for file in &self.files {
                 context.check()?;
                 match volumes.get(&file.image).and_then(|volume| self.show(context, &volume, file, needs)) {
-                    Err(_) if self.silent || context.is_quiet() => context.note_failure(),
+                    Err(_) if self.silent || context.is_quiet() => context.count_error(),
                     result => context.tolerate(result)?,
                 }
             }

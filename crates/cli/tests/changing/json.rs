@@ -196,7 +196,7 @@ fn a_mounted_volume_is_synced_by_either_name() {
         let said = place.line(&format!("sync --json {target}")).ok();
         assert!(objects(said.text())[0]["image"].as_str().unwrap().ends_with("vol.img"), "{said:?}");
         let daemon = place.daemon();
-        crate::common::mount::kill(daemon, "KILL");
+        crate::common::mount::kill(daemon, rustix::process::Signal::KILL);
         crate::common::mount::wait_until("the daemon is gone", || !crate::common::mount::is_alive(daemon));
         place.line("umount mnt").ok();
         place.mount("-o commit=0");
@@ -243,7 +243,7 @@ fn questions_end_with_a_signal() {
             let mut copied = [0; 5];
             std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut copied).unwrap();
         }
-        crate::common::mount::kill(i32::try_from(child.id()).unwrap(), "INT");
+        crate::common::mount::kill(i32::try_from(child.id()).unwrap(), rustix::process::Signal::INT);
         let said = answer(child);
         assert_eq!(said.code, 130, "{line}: {said:?}");
         drop(input);

@@ -469,7 +469,7 @@ impl<'a> Search<'a> {
         }
         self.searched.close()?;
         if !exec::run(self.context, &exec.words_for_all(places), true)? {
-            self.context.note_failure();
+            self.context.count_error();
         }
         Ok(())
     }
