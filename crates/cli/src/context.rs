@@ -16,6 +16,8 @@ pub struct Context {
     json: bool,
     shows_progress: bool,
     errors: Cell<u64>,
+    /// Errors that do not end the run are counted only.
+    passes_over_errors: Cell<bool>,
     out: RefCell<Output>,
     bars: MultiProgress,
 }
@@ -30,6 +32,7 @@ impl Context {
             json: false,
             shows_progress,
             errors: Cell::new(0),
+            passes_over_errors: Cell::new(false),
             out: RefCell::new(Output::stdout()),
             bars: MultiProgress::with_draw_target(target),
         }
@@ -53,6 +56,11 @@ impl Context {
         } else {
             self.say(&format!("myriad: {error:#}"));
         }
+    }
+
+    /// From here on errors that do not end the run show in the exit code alone.
+    pub fn pass_over_errors(&self) {
+        self.passes_over_errors.set(true);
     }
 
     /// Remembers, for the exit code, an error that the user did not want to be told of, or that another program has told of.
@@ -104,7 +112,11 @@ impl Context {
     pub fn tolerate(&self, result: anyhow::Result<()>) -> anyhow::Result<()> {
         match result {
             Err(error) if failure::kind(&error) == Kind::Error => {
-                self.report(&error);
+                if self.passes_over_errors.get() {
+                    self.count_error();
+                } else {
+                    self.report(&error);
+                }
                 Ok(())
             }
             other => other,

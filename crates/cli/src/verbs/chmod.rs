@@ -2,7 +2,7 @@
 
 use crate::change::{Changes, TellArgs};
 use crate::context::Context;
-use crate::failure::{At, Failure, Kind, kind};
+use crate::failure::{At, Failure};
 use crate::show::mode;
 use crate::show::mode_change::ModeChange;
 use crate::verb::{Command, Example, Status};
@@ -54,6 +54,9 @@ impl Command for Chmod {
     fn run(self, context: &Context) -> Result<Status> {
         let (mode, files) = self.operands()?;
         let tell = TellArgs { verbose: self.tell.verbose || self.changes, ..self.tell };
+        if self.silent {
+            context.pass_over_errors();
+        }
         let changes = Changes::new(context, Self::NAME, tell);
         let umask = volume::umask();
         let result = Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
@@ -68,7 +71,7 @@ impl Command for Chmod {
             for file in &files {
                 context.check()?;
                 let result = volumes.get(&file.image).and_then(|volume| work.operand(volume.tree(), file));
-                self.tolerate(context, result)?;
+                context.tolerate(result)?;
             }
             Ok(())
         });
@@ -91,17 +94,6 @@ impl Chmod {
             return Err(Failure::usage("", what, "name files, each IMAGE:/path, after the mode").into());
         }
         Ok((mode, volume::places(files)?))
-    }
-
-    /// As [`Context::tolerate`], and silent with -f.
-    fn tolerate(&self, context: &Context, result: Result<()>) -> Result<()> {
-        match result {
-            Err(error) if self.silent && kind(&error) == Kind::Error => {
-                context.count_error();
-                Ok(())
-            }
-            other => context.tolerate(other),
-        }
     }
 }
 
@@ -150,7 +142,7 @@ impl Changing<'_> {
 
     fn visited(&self, file: &Visited<'_, '_>) -> Result<bool> {
         let result = self.set(file.place, file.stat, &mut |attr| file.folder.set_attr(file.name, attr));
-        self.verb.tolerate(self.context, result)?;
+        self.context.tolerate(result)?;
         Ok(true)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::change::{Changes, TellArgs};
 use crate::context::Context;
-use crate::failure::{At, Failure, Kind, kind};
+use crate::failure::{At, Failure};
 use crate::show::owner::{self, OwnerSpec, Owners};
 use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, ChangeArgs, Place, Tree, Visit, Visited, Volumes, descend};
@@ -100,6 +100,9 @@ impl ChownArgs {
 
     pub fn run(self, context: &Context, name: &'static str, task: &Task, files: &[Place]) -> Result<Status> {
         let tell = TellArgs { verbose: self.tell.verbose || self.changes, ..self.tell };
+        if self.silent {
+            context.pass_over_errors();
+        }
         let changes = Changes::new(context, name, tell);
         let result = Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
             let owners = RefCell::new(Owners::default());
@@ -117,22 +120,11 @@ impl ChownArgs {
             for file in files {
                 context.check()?;
                 let result = volumes.get(&file.image).and_then(|volume| work.operand(volume.tree(), file));
-                self.tolerate(context, result)?;
+                context.tolerate(result)?;
             }
             Ok(())
         });
         changes.finish(result)
-    }
-
-    /// As [`Context::tolerate`], and silent with -f.
-    fn tolerate(&self, context: &Context, result: Result<()>) -> Result<()> {
-        match result {
-            Err(error) if self.silent && kind(&error) == Kind::Error => {
-                context.count_error();
-                Ok(())
-            }
-            other => context.tolerate(other),
-        }
     }
 }
 
@@ -217,7 +209,7 @@ impl Changing<'_> {
 
     fn visited(&self, file: &Visited<'_, '_>) -> Result<bool> {
         let result = self.set(file.place, file.stat, &mut |attr| file.folder.set_attr(file.name, attr));
-        self.how.tolerate(self.context, result)?;
+        self.context.tolerate(result)?;
         Ok(true)
     }
 }

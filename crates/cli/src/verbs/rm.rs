@@ -136,12 +136,16 @@ impl Rm {
             descend(work.context, tree, place, false, work)?;
         } else if self.recursive {
             let before = work.removed;
-            work.removed += tree
-                .remove_tree(&place.path, &mut |count| {
-                    progress.set(before + count);
-                    work.context.check().is_ok()
-                })
-                .at(place)?;
+            let removed = tree.remove_tree(&place.path, &mut |count| {
+                progress.set(before + count);
+                work.context.check().is_ok()
+            });
+            match removed {
+                Ok(count) => work.removed += count,
+                Err(error @ Error::Cancelled) => return Err(error).at(place),
+                // It ends at what cannot go; this names that, and removes the rest.
+                Err(_) => descend(work.context, tree, place, false, work)?,
+            }
         } else if self.dir {
             if work.agrees("remove", place, &stat)? {
                 tree.folder(&above.path).and_then(|folder| folder.rmdir(name)).at(place)?;

@@ -3,6 +3,7 @@
 //! same questions, and the trees are the same afterwards; once with the volume open here, and once mounted.
 //! `MYRIAD_CHANGING=TEXT` runs the rows that hold this text alone, and shows all that was said.
 
+mod apart;
 #[path = "../common/mod.rs"]
 mod common;
 mod json;
