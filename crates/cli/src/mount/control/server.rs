@@ -85,7 +85,7 @@ impl Listener {
             is_logging: AtomicBool::new(mounted.is_logging),
             mounted,
             connections: AtomicUsize::new(0),
-            watchers: Mutex::new(Some(Vec::new())),
+            watchers: Mutex::new(Watchers::Waiting(Vec::new())),
         });
         let server = Server { shared: Arc::clone(&shared), path: self.path };
         let accept = move || {
@@ -113,11 +113,13 @@ impl Server {
     pub fn announce(self, result: std::result::Result<(), String>) {
         // It may be gone with the host's directory for such files.
         let _ = std::fs::remove_file(&self.path);
-        let watchers = self.shared.watchers.lock().expect("nobody panics holding it").take();
         let line = reply(result.map(|()| json!({})));
-        for mut watcher in watchers.into_iter().flatten() {
-            // Who left does not want to know.
-            let _ = watcher.write_all(line.as_bytes());
+        let mut watchers = self.shared.watchers.lock().expect("nobody panics holding it");
+        if let Watchers::Waiting(waiting) = std::mem::replace(&mut *watchers, Watchers::Told(line.clone())) {
+            for mut watcher in waiting {
+                // Who left does not want to know.
+                let _ = watcher.write_all(line.as_bytes());
+            }
         }
     }
 }
@@ -125,9 +127,15 @@ impl Server {
 struct Shared {
     mounted: Mounted,
     connections: AtomicUsize,
-    /// `None` once the volume is closed.
-    watchers: Mutex<Option<Vec<UnixStream>>>,
+    watchers: Mutex<Watchers>,
     is_logging: AtomicBool,
+}
+
+/// Those who asked to be told when the volume is closed.
+enum Watchers {
+    Waiting(Vec<UnixStream>),
+    /// The reply, once it is closed. Between that and the end of the process others may still ask.
+    Told(String),
 }
 
 impl Shared {
@@ -186,15 +194,15 @@ impl Shared {
 
     fn watch(&self, mut stream: UnixStream) -> io::Result<()> {
         let mut watchers = self.watchers.lock().expect("nobody panics holding it");
-        let Some(watchers) = &mut *watchers else {
-            return stream.write_all(reply(Err("the volume is closed".into())).as_bytes());
-        };
-        if watchers.len() >= WATCHERS_MAX {
+        if matches!(&*watchers, Watchers::Waiting(waiting) if waiting.len() >= WATCHERS_MAX) {
             return stream.write_all(reply(Err("too many commands wait for the volume".into())).as_bytes());
         }
         // Under the lock, so that the second reply cannot overtake it.
         stream.write_all(reply(Ok(json!({}))).as_bytes())?;
-        watchers.push(stream);
+        match &mut *watchers {
+            Watchers::Waiting(waiting) => waiting.push(stream),
+            Watchers::Told(line) => stream.write_all(line.as_bytes())?,
+        }
         Ok(())
     }
 
