@@ -591,7 +591,7 @@ impl Checkpointer {
     /// Puts blocks that a durable epoch freed into the free-space trees, as many as are good for one checkpoint.
     fn release(&mut self, volume: &Volume) -> Result<()> {
         self.released.sort_unstable();
-        volume.freed.grow_old();
+        volume.to_host.grow_old();
         let done = volume.release_blocks(&self.released)?;
         self.released.drain(..done);
         Ok(())

@@ -36,7 +36,7 @@ const WAITING_MAX: usize = 1 << 18;
 const STEP_BYTES: u64 = 64 << 20;
 
 /// What waits for being given back.
-pub(crate) struct Freed {
+pub(crate) struct ToHost {
     /// Blocks of a piece; `None` if nothing goes back by itself.
     piece: Option<u32>,
     /// Of the volume.
@@ -51,7 +51,7 @@ struct Waiting {
     old: Vec<Range<u64>>,
 }
 
-impl Freed {
+impl ToHost {
     pub fn new(options: &MountOptions, device: &dyn BlockDevice, geometry: &Geometry) -> Self {
         let wanted = match options.discard {
             Discard::Auto => device.discards() == Discards::Always,
@@ -104,6 +104,10 @@ impl Freed {
         waiting.old.pop().or_else(|| if all { waiting.young.pop() } else { None })
     }
 
+    fn forget(&self) {
+        *self.waiting.lock() = Waiting::default();
+    }
+
     fn put_back(&self, rest: Range<u64>) {
         self.waiting.lock().old.push(rest);
     }
@@ -115,19 +119,25 @@ type Part = Range<u32>;
 impl Volume {
     /// Whether something freed waits for a checkpoint to go back to the host.
     pub fn has_to_give_back(&self) -> bool {
-        self.freed.piece.is_some() && (!self.freed.is_empty() || self.checkpointer.lock().released_blocks() > 0)
+        self.to_host.piece.is_some()
+            && self.device.discards() != Discards::Never
+            && (!self.to_host.is_empty() || self.checkpointer.lock().released_blocks() > 0)
     }
 
     /// Gives back what has waited long enough, until the background thread has something better to do; `all`: everything. What a
     /// damaged group has is left alone: whoever needs the group is told.
     pub fn give_back(&self, all: bool) {
-        let Some(piece) = self.freed.piece else { return };
-        while let Some(range) = self.freed.next(all) {
-            if self.check_not_shut_down().is_err() || self.device.discards() == Discards::Never {
+        let Some(piece) = self.to_host.piece else { return };
+        while let Some(range) = self.to_host.next(all) {
+            if self.device.discards() == Discards::Never {
+                // Found out just now, by the first one.
+                return self.to_host.forget();
+            }
+            if self.check_not_shut_down().is_err() {
                 return;
             }
             if let Ok(Some(rest)) = self.give_back_first(range, piece) {
-                self.freed.put_back(rest);
+                self.to_host.put_back(rest);
             }
             if !all && self.is_background_wanted() {
                 return;

@@ -264,7 +264,7 @@ impl Volume {
             txn.finish(result)?;
             batch = &batch[..count];
             done += count;
-            self.freed.note(batch);
+            self.to_host.note(batch);
         }
         Ok(done)
     }

@@ -109,7 +109,7 @@ pub(crate) struct Volume {
     pub features: AtomicU64,
     groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
     /// Free space that is to go back to the host.
-    pub freed: discard::Freed,
+    pub to_host: discard::ToHost,
     /// Groups that have something to give back at the next checkpoint, which would else have to look at all of them while the
     /// gate is closed: there may be very many.
     giving_groups: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
@@ -240,9 +240,9 @@ impl Volume {
             // Of a small cache most is hot soon: more of them, or there are checkpoints all the time.
             hot_blocks: times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits),
         };
-        let freed = discard::Freed::new(&options, &*device, &geometry);
+        let to_host = discard::ToHost::new(&options, &*device, &geometry);
         Ok(Self {
-            freed,
+            to_host,
             geometry,
             hasher: NameHasher::new(superblock.hash_key),
             order,
