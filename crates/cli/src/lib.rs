@@ -8,10 +8,10 @@
 //! mount/       mounted volumes: options, the daemon, its control socket
 //! show/        names, sizes, times and owners as people and as programs read them
 //! pattern.rs   patterns of names
+//! ask.rs       questions to the user
 //! context.rs   what a run shares: output, errors reported so far, signals, progress
 //! failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
 //! hints.rs     what was meant by a verb that there is not
-//! ask.rs       questions before a change
 //! change.rs    what verbs that change files say of each, in words or as JSON
 //! fuzzing.rs   what the fuzz targets may call
 //! ```

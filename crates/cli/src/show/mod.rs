@@ -7,6 +7,7 @@ pub mod mode;
 pub mod mode_change;
 pub mod name;
 pub mod owner;
+pub mod quoted;
 pub mod size;
 pub mod stat;
 pub mod table;

@@ -75,40 +75,6 @@ pub fn masked(name: &[u8]) -> String {
     text
 }
 
-/// A name in quotes of the shell, as `stat -c %N` shows it: `'a b'`, `"it's"`, `'a'$'\n''b'`.
-pub fn shell_quoted(name: &[u8]) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "%+,-./:@]_{}#~ '".contains(c);
-    if let Ok(text) = std::str::from_utf8(name)
-        && text.contains('\'')
-        && text.chars().all(is_plain)
-    {
-        return format!("\"{text}\"");
-    }
-    let mut text = String::from("'");
-    let mut in_escapes = false;
-    let mut put = |text: &mut String, piece: &str, is_escape: bool| {
-        if is_escape != in_escapes {
-            text.push_str(if is_escape { "'$'" } else { "''" });
-            in_escapes = is_escape;
-        }
-        text.push_str(piece);
-    };
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match escape(c) {
-                Some(letter) => put(&mut text, &format!("\\{letter}"), true),
-                None if is_unsafe(c) => {
-                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| put(&mut text, &octal(byte), true));
-                }
-                None if c == '\'' => put(&mut text, "'\\''", false),
-                None => put(&mut text, c.encode_utf8(&mut [0; 4]), false),
-            }
-        }
-        chunk.invalid().iter().for_each(|&byte| put(&mut text, &octal(byte), true));
-    }
-    text + "'"
-}
-
 /// The letter after the backslash for a control character that has one.
 fn escape(c: char) -> Option<char> {
     let letters = [('\x07', 'a'), ('\x08', 'b'), ('\x0c', 'f'), ('\n', 'n'), ('\r', 'r'), ('\t', 't'), ('\x0b', 'v')];
@@ -122,15 +88,6 @@ fn octal(byte: u8) -> String {
 /// Columns that a name takes, if each character takes one and control characters none.
 pub fn columns(name: &[u8]) -> usize {
     String::from_utf8_lossy(name).chars().filter(|c| !c.is_control()).count()
-}
-
-/// A name in quotes, as GNU's tools put it into messages.
-pub struct Quoted<'a>(pub &'a [u8]);
-
-impl Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shell_quoted(self.0))
-    }
 }
 
 /// Whether a terminal could be steered or misled by the name.
@@ -209,19 +166,6 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_those_of_gnu() {
-        let cases: &[(&[u8], &str)] = &[
-            (b"plain name", "'plain name'"),
-            (b"it's", "\"it's\""),
-            (b"it's $5", "'it'\\''s $5'"),
-            (b"a\nb", "$'a\\nb'"),
-        ];
-        for (name, quoted) in cases {
-            assert_eq!(Quoted(name).to_string(), *quoted);
-        }
-    }
-
-    #[test]
     fn json_keeps_every_byte() {
         let mut object = Map::new();
         put(&mut object, "path", b"caf\xe9");
@@ -241,19 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_those_of_c_and_of_the_shell() {
-        let cases: &[(&[u8], &str, &str)] = &[
-            (b"plain", "\"plain\"", "'plain'"),
-            (b"a b", "\"a b\"", "'a b'"),
-            (b"it's", "\"it's\"", "\"it's\""),
-            (b"it's $5", "\"it's $5\"", "'it'\\''s $5'"),
-            (b"say \"x\"", "\"say \\\"x\\\"\"", "'say \"x\"'"),
-            (b"a\nb", "\"a\\nb\"", "'a'$'\\n''b'"),
-            (b"\xff", "\"\\377\"", "''$'\\377'"),
-            (b"back\\slash", "\"back\\\\slash\"", "'back\\slash'"),
+    fn quotes_are_those_of_c() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"plain", "\"plain\""),
+            (b"say \"x\"", "\"say \\\"x\\\"\""),
+            (b"a\nb", "\"a\\nb\""),
+            (b"\xff", "\"\\377\""),
+            (b"back\\slash", "\"back\\\\slash\""),
         ];
-        for (name, c, shell) in cases {
-            assert_eq!((quoted(name).as_str(), shell_quoted(name).as_str()), (*c, *shell));
+        for (name, c) in cases {
+            assert_eq!(quoted(name), *c);
         }
         assert_eq!(masked(b"a\nb\\c\xff"), "a\\012b\\c\\377");
     }

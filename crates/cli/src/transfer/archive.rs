@@ -50,6 +50,50 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// Takes what an archive would hold, and writes none.
+#[derive(Default)]
+pub struct Listing {
+    pub left_out: u64,
+}
+
+impl Sink for Listing {
+    fn entry(&mut self, _: &Batch, entry: &Entry) -> Result<Outcome, Fault> {
+        if tar::takes(entry) {
+            return Ok(Outcome::Done);
+        }
+        self.left_out += 1;
+        Ok(Outcome::Skipped)
+    }
+
+    fn data(&mut self, _: u64, _: &[u8]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn spoil(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: bool) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn belated(&mut self) -> Vec<anyhow::Error> {
+        Vec::new()
+    }
+
+    fn lost(&self) -> Option<String> {
+        None
+    }
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+}
+
 /// Writes an archive.
 pub struct ArchiveSink<W: Write> {
     writer: Option<tar::Writer<Encoder<W>>>,
@@ -84,7 +128,7 @@ impl<W: Write> ArchiveSink<W> {
 
 impl<W: Write> Sink for ArchiveSink<W> {
     fn entry(&mut self, batch: &Batch, entry: &Entry) -> Result<Outcome, Fault> {
-        if !tar::Writer::<Encoder<W>>::takes(entry) {
+        if !tar::takes(entry) {
             self.left_out += 1;
             return Ok(Outcome::Skipped);
         }

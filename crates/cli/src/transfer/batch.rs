@@ -14,6 +14,7 @@
 //!      of another file lies between them.
 //!   3. The queue holds at most `SLOTS` slots of `SLOT_DEPTH` batches, whatever the source is.
 
+use super::exclude::Excludes;
 use myriad_engine::{FileType, Time};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -107,6 +108,8 @@ pub enum Body {
     Whole(Span),
     /// The data of a regular file comes in further records; everywhere else it has holes.
     Parts(Vec<Segment>),
+    /// A regular file whose content nobody wanted.
+    Unread,
 }
 
 #[derive(Debug)]
@@ -126,6 +129,9 @@ pub enum Record {
     /// The source cannot go on.
     Broken(anyhow::Error),
 }
+
+/// Whether the content of a regular file is wanted, by its path and attributes. Asked before it is read.
+pub type Wanted = Arc<dyn Fn(&[u8], &Meta) -> bool + Send + Sync>;
 
 /// Something the source could not deliver.
 #[derive(Debug)]
@@ -253,6 +259,8 @@ pub struct Feed {
     pub count: Arc<Gauge>,
     /// What errors of the source begin with, where they do not name it themselves.
     pub name: Option<String>,
+    /// What the sink is not to be given, of a source that does not leave it out itself (archives).
+    pub excludes: Excludes,
     /// Whether a directory's entries may come after it was left (archives).
     pub is_unordered: bool,
     /// Whether the threads end by themselves when the sink goes. One that waits for a pipe does not.
@@ -280,6 +288,7 @@ impl Feed {
             position: None,
             count: Arc::default(),
             name: None,
+            excludes: Excludes::default(),
             is_unordered: false,
             joins: true,
         };

@@ -42,7 +42,7 @@ impl Destination {
                 Ok(found) => found,
                 Err(error) if error.kind() == ErrorKind::NotFound && path == named => return Self::missing(named),
                 Err(error) if error.kind() == ErrorKind::NotFound => return Err(dangling(&place, &path)),
-                Err(error) => return Err(unreachable_name(named, error)),
+                Err(error) => return Err(guard::unreachable_name(named, error)),
             };
             let file_type = found.file_type();
             if file_type.is_symlink() && is_of_a_process(&path).at(&place)? {
@@ -93,19 +93,6 @@ fn through(place: &str, error: &anyhow::Error) -> anyhow::Error {
 fn dangling(place: &str, path: &Path) -> anyhow::Error {
     let what = format!("a symbolic link that leads to {}, which does not exist", image_name(path));
     Failure::new(place, what, "remove the link, or name the file that it is to lead to").into()
-}
-
-/// An error about a path that leads nowhere.
-fn unreachable_name(path: &Path, error: io::Error) -> anyhow::Error {
-    let above = path.ancestors().skip(1).find(|above| above.is_file());
-    match above.filter(|above| error.kind() == ErrorKind::NotADirectory && guard::is_volume(above)) {
-        Some(volume) => {
-            let rest = path.strip_prefix(volume).unwrap_or(Path::new(""));
-            let next = format!("write {}:/{}", image_name(volume), image_name(rest));
-            Failure::new(image_name(path), format!("{} is a Myriad volume", image_name(volume)), next).into()
-        }
-        None => Err::<(), _>(error).at(image_name(path)).expect_err("an error stays one"),
-    }
 }
 
 /// Whether a link is one of those that lead to the open files of a process.

@@ -1,19 +1,26 @@
 //! `export`: a tree of a volume, into a directory of the host or an archive.
 
-use super::archive::ArchiveSink;
-use super::batch::Feed;
+use super::archive::{ArchiveSink, Listing};
+use super::batch::{Feed, Wanted};
 use super::compress::Compression;
 use super::destination::Destination;
-use super::host_target::{HostTarget, open_directory};
+use super::dry::Dry;
+use super::existing::{self, Existing, Rules};
+use super::host_target::{self, HostTarget, open_directory};
 use super::run::{self, Options, Tally};
 use super::target::Keep;
-use super::writer::{Existing, Writer};
-use super::{ExistingArgs, ReportArgs, host, host_tree, owner_or_source, parse_owner, session, summarize, volume_tree};
+use super::writer::Writer;
+use super::{
+    ExistingArgs, PATTERNS, ReportArgs, SelectArgs, host, host_tree, owner_or_source, parse_owner, session, summarize,
+    tell_made, volume_tree,
+};
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
+use crate::show::name::join;
 use crate::verb::{Command, Example, Status};
 use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
+use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -23,6 +30,30 @@ use std::rc::Rc;
 
 /// Large enough that a pipe or a file is written in few calls.
 const BUFFER_SIZE: usize = 256 << 10;
+
+/// Ends of names of archives that are not written.
+const FOREIGN: &[&str] = &[
+    ".zip",
+    ".7z",
+    ".rar",
+    ".cpio",
+    ".iso",
+    ".tar.bz2",
+    ".tbz",
+    ".tbz2",
+    ".tar.lz",
+    ".tar.lz4",
+    ".tar.lzma",
+    ".tar.br",
+    ".tar.z",
+    ".gz",
+    ".bz2",
+    ".xz",
+    ".zst",
+    ".squashfs",
+    ".deb",
+    ".jar",
+];
 
 #[derive(clap::Args)]
 pub struct Export {
@@ -42,6 +73,8 @@ pub struct Export {
     #[arg(long, value_name = "USER[:GROUP]", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
     #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
     existing: ExistingArgs,
     #[command(flatten)]
     report: ReportArgs,
@@ -55,9 +88,12 @@ impl Command for Export {
     const DETAILS: &'static str = "Keeps what import keeps; archives are written in the PAX format, which GNU tar, libarchive and \
         Python read. An archive takes its place under its name only when it is whole, and that of another one only if nothing failed. Without root, files on the host \
         belong to you and are never set-user-ID.";
+    const MORE: fn() -> String = || PATTERNS.into();
     const EXAMPLES: &'static [Example] = &[
         ("myriad export vol.img:/share /srv/share", "exports to a directory"),
         ("myriad export vol.img backup.tar.zst", "exports a whole volume to an archive"),
+        ("myriad export --update vol.img:/share /srv/share", "brings a directory up to date"),
+        ("myriad export --exclude '*.log' --exclude /tmp/ vol.img all.tar.xz", "leaves files out"),
         ("myriad export vol.img:/www - | ssh host tar -x -C /srv", "exports to another host"),
     ];
 
@@ -68,7 +104,7 @@ impl Command for Export {
         let (tally, result) = result?;
         // Standard output may be the archive.
         let json = self.report.json && !self.is_stdout();
-        summarize(context, Self::NAME, "exported", &tally, json)?;
+        summarize(context, Self::NAME, &self.select.done("exported"), &tally, json)?;
         result.and(closed)?;
         Ok(context.status())
     }
@@ -79,8 +115,23 @@ impl Export {
         self.target == Path::new("-")
     }
 
-    fn options(&self) -> Options {
-        Options { skip_unreadable: self.report.skip_unreadable, doing: "exporting" }
+    fn options<'a>(&self, tell: run::Tell<'a>) -> Options<'a> {
+        let tell = self.select.tells(self.report).then_some(tell);
+        Options { skip_unreadable: self.report.skip_unreadable, doing: "exporting", tell }
+    }
+
+    /// What looks like an archive of a kind that is not written would become a directory of that name.
+    fn check_name(&self) -> Result<()> {
+        let name = self.target.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        match FOREIGN.iter().find(|suffix| name.ends_with(**suffix)) {
+            Some(suffix) if !self.target.is_dir() => {
+                let what = format!("archives ending in {suffix} are not written here");
+                let next = "name one .tar, .tar.gz (.tgz), .tar.zst (.tzst) or .tar.xz (.txz), make a directory of that name \
+                    first, or give --tar";
+                Err(Failure::usage(image_name(&self.target), what, next).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn transfer(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
@@ -90,6 +141,11 @@ impl Export {
         }
         let by_name = Compression::of_archive(&self.target).filter(|_| !self.target.is_dir());
         if self.is_stdout() || self.tar || self.compress.is_some() || by_name.is_some() {
+            if self.existing.existing() == Existing::Differing {
+                let next = "give --replace, or the name of a directory";
+                let what = "an archive is written anew or not at all, and --update is for directories";
+                return Err(Failure::usage(image_name(&self.target), what, next).into());
+            }
             let compression = self.compress.or(by_name).unwrap_or(Compression::None);
             return if self.is_stdout() {
                 self.to_stdout(context, volume, compression)
@@ -97,10 +153,14 @@ impl Export {
                 self.to_archive(context, volume, compression)
             };
         }
+        self.check_name()?;
         self.to_directory(context, volume)
     }
 
     fn to_stdout(&self, context: &Context, volume: &Opened, compression: Compression) -> Result<(Tally, Result<()>)> {
+        if self.select.dry_run {
+            return self.list(context, volume);
+        }
         let stdout = std::io::stdout();
         if stdout.is_terminal() {
             return Err(Failure::usage("-", "an archive is nothing for a terminal", "redirect standard output").into());
@@ -121,8 +181,12 @@ impl Export {
                     return Err(Failure::new(place, "is there already", next).into());
                 }
                 Existing::Skip => return Ok((Tally { skipped: 1, is_complete: true, ..Tally::default() }, Ok(()))),
-                Existing::Replace => {}
+                _ => {}
             }
+        }
+        if self.select.dry_run {
+            self.existing.guard().check(&self.target)?;
+            return self.list(context, volume);
         }
         let target = match Destination::find(context, &self.target, self.existing.guard())? {
             // A device or a pipe has no other name to be written under.
@@ -170,19 +234,34 @@ impl Export {
     ) -> Result<(Tally, Result<()>, Option<W>)> {
         let owner = Some(owner_or_source(self.owner));
         let mut sink = ArchiveSink::new(output, compression, owner, place.clone()).at(place)?;
-        let feed = self.feed(context, volume)?;
-        let (mut tally, result) = run::run(context, feed, &mut sink, self.options());
+        let feed = self.feed(context, volume, None)?;
+        let is_stdout = self.is_stdout();
+        let tell: run::Tell<'_> = &|path, entry, outcome| tell_made(context, path, entry, outcome, is_stdout);
+        let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
         tally.left_out = sink.left_out;
         tally.skipped -= sink.left_out;
         Ok((tally, result, sink.into_output()))
     }
 
-    fn feed(&self, context: &Context, volume: &Opened) -> Result<Feed> {
+    /// What an archive would hold, without one.
+    fn list(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
+        let mut sink = Listing::default();
+        let feed = self.feed(context, volume, None)?;
+        let tell: run::Tell<'_> = &|path, entry, outcome| tell_made(context, path, entry, outcome, false);
+        let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
+        tally.left_out = sink.left_out;
+        tally.skipped -= sink.left_out;
+        Ok((tally, result))
+    }
+
+    fn feed(&self, context: &Context, volume: &Opened, wanted: Option<Wanted>) -> Result<Feed> {
         let count = context.shows_progress();
+        let (excludes, wanted) = (self.select.excludes(), self.select.wanted().or(wanted));
         match volume {
             Opened::Here(volume) => {
+                let options = volume_tree::Options { links: true, count, excludes, wanted, ..Default::default() };
                 let node = volume.session().resolve(&self.source.path).at(&self.source)?;
-                Ok(volume_tree::read(|| session(volume), node, self.source.clone(), count))
+                Ok(volume_tree::read(|| session(volume), node, self.source.clone(), options))
             }
             Opened::Mounted(mounted) => {
                 let path = mounted.files.host_path(&self.source.path, true).at(&self.source)?;
@@ -190,7 +269,17 @@ impl Export {
                 let stdout = rustix::fs::fstat(rustix::stdio::stdout()).ok().filter(|_| self.is_stdout());
                 let left_out = stdout.map(|stat| (host::link_key(&stat), "the archive that it would be exported to"));
                 // What is mounted inside is not the volume's.
-                host_tree::read(&path, host_tree::Options { one_file_system: true, follow: true, count, left_out })
+                let options = host_tree::Options {
+                    one_file_system: true,
+                    follow: true,
+                    links: true,
+                    count,
+                    left_out,
+                    excludes,
+                    wanted,
+                    ..Default::default()
+                };
+                host_tree::read(&path, options)
             }
         }
     }
@@ -210,7 +299,21 @@ impl Export {
 
     fn to_directory(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
         self.check_apart(volume, &self.target)?;
-        let is_root = rustix::process::geteuid().is_root();
+        let owner = (rustix::process::geteuid().is_root() || self.owner.is_some()).then(|| owner_or_source(self.owner));
+        let keep = Keep::all(owner);
+        let path = self.target.as_os_str().as_bytes().to_vec();
+        let stat = move |below: &[u8]| rustix::fs::statat(CWD, join(&path, below), AtFlags::SYMLINK_NOFOLLOW);
+        let look = move |below: &[u8]| host_target::found(&stat(below).ok()?).ok();
+        let wanted = existing::wanted(self.existing.existing(), keep, Box::new(look));
+        let tell: run::Tell<'_> = &|path, entry, outcome| tell_made(context, path, entry, outcome, false);
+        let rules = Rules { is_dry: self.select.dry_run, ..self.existing.existing().into() };
+        let target = || HostTarget::new(self.target.as_os_str().as_bytes().to_vec(), self.existing.guard());
+        if self.select.dry_run {
+            let top = if self.target.exists() { Some(open_directory(&self.target)?) } else { None };
+            let target = Dry { target: target(), clears_way: false };
+            let mut writer = Writer::new(target, top, None, keep, rules, false);
+            return Ok(run::run(context, self.feed(context, volume, wanted)?, &mut writer, self.options(tell)));
+        }
         match std::fs::create_dir(&self.target) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -220,11 +323,9 @@ impl Export {
             other => other.at(image_name(&self.target))?,
         }
         let top = open_directory(&self.target)?;
-        let target = HostTarget::new(self.target.as_os_str().as_bytes().to_vec(), self.existing.guard());
-        let owner = (is_root || self.owner.is_some()).then(|| owner_or_source(self.owner));
-        let mut writer = Writer::new(target, Rc::clone(&top), None, Keep::all(owner), self.existing.existing(), false);
-        let feed = self.feed(context, volume)?;
-        let (mut tally, result) = run::run(context, feed, &mut writer, self.options());
+        let mut writer = Writer::new(target(), Rc::clone(&top), None, keep, rules, false);
+        let feed = self.feed(context, volume, wanted)?;
+        let (mut tally, result) = run::run(context, feed, &mut writer, self.options(tell));
         // Once for all, and not file by file; opened before the first write, the directory hears of all that failed.
         let result =
             result.and_then(|()| rustix::fs::syncfs(&top).map_err(std::io::Error::from).at(image_name(&self.target)));

@@ -141,11 +141,14 @@ fn write_all(file: &OwnedFd, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn found(stat: &rustix::fs::Stat) -> Result<Found> {
+pub fn found(stat: &rustix::fs::Stat) -> Result<Found> {
     let meta = host::meta(stat).ok_or(Error::Refused(Errno::INVAL))?;
     let key = host::link_key(stat);
     Ok(Found {
         file_type: meta.file_type(),
+        mode: meta.mode,
+        uid: meta.uid,
+        gid: meta.gid,
         device: key.device,
         ino: key.ino,
         size: meta.size,
@@ -164,6 +167,10 @@ impl Target for HostTarget {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    fn leads_to(&self, dir: &Self::Dir, name: &[u8], target: &[u8]) -> bool {
+        rustix::fs::readlinkat(dir, name, Vec::new()).is_ok_and(|found| found.as_bytes() == target)
     }
 
     fn open_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir> {

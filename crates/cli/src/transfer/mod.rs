@@ -17,7 +17,11 @@ mod archive;
 pub(crate) mod batch;
 pub(crate) mod compress;
 mod cp;
+mod delete;
 mod destination;
+mod dry;
+mod exclude;
+mod existing;
 mod export;
 mod host;
 mod host_target;
@@ -43,32 +47,40 @@ use crate::failure::{At, Failure};
 use crate::show::{name, owner};
 use crate::volume::{Guard, Live, Place, Tree, Volume};
 use anyhow::Result;
-use myriad_engine::{Cred, Errno, Error, Node, Session};
-use run::Tally;
+use batch::{Entry, Wanted};
+use exclude::Excludes;
+use existing::Existing;
+use myriad_engine::{Cred, Errno, Error, FileType, Node, Session};
+use run::{Outcome, Tally};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use target::Owner;
-use writer::Existing;
 
 /// What to do about files that are there.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 struct ExistingArgs {
     /// Leave files that are there as they are
-    #[arg(long, conflicts_with = "replace")]
+    #[arg(long, conflicts_with = "replacing")]
     skip_existing: bool,
     /// Replace files that are there, each in one step once its replacement is whole
-    #[arg(long)]
+    #[arg(long, group = "replacing")]
     replace: bool,
-    /// With --replace, replace a file though it is a volume; never one that is in use
-    #[arg(long, requires = "replace")]
+    /// Replace files that are there and differ in type, size, time, mode or owner; contents and attributes are not compared
+    #[arg(short, long, group = "replacing")]
+    update: bool,
+    /// With --replace or --update, replace a file though it is a volume; never one that is in use
+    #[arg(long, requires = "replacing")]
     force: bool,
 }
 
 impl ExistingArgs {
     fn existing(self) -> Existing {
-        match (self.skip_existing, self.replace) {
-            (true, _) => Existing::Skip,
-            (_, true) => Existing::Replace,
+        match self {
+            Self { skip_existing: true, .. } => Existing::Skip,
+            Self { replace: true, .. } => Existing::Replace,
+            Self { update: true, .. } => Existing::Differing,
             _ => Existing::Refuse,
         }
     }
@@ -76,6 +88,63 @@ impl ExistingArgs {
     fn guard(self) -> Guard {
         Guard::unless(self.force)
     }
+}
+
+/// Which files import and export take, and what they tell of each.
+#[derive(clap::Args, Clone, Debug, Default)]
+struct SelectArgs {
+    /// Leave out files that match, and what is below them; may be given several times (see above)
+    #[arg(long, value_name = "PATTERN", value_parser = exclude::parser())]
+    exclude: Vec<exclude::Pattern>,
+    /// Change nothing; print what would be made, or removed
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print each file that is made, or removed
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+}
+
+/// A paragraph about `--exclude`.
+const PATTERNS: &str = "A pattern of --exclude is compared with the name of a file; one with a slash in it with as many names from     the end of its path, and one that begins with a slash with the whole path from the source's top. A slash at its end:     directories only. `*` and `?` match any bytes, or one, but no slash; `**` any, slashes too; `[a-z]` one of a set, `[!a-z]` one     that is not; `\\` takes the meaning from the next byte.";
+
+impl SelectArgs {
+    fn excludes(&self) -> Excludes {
+        Excludes::new(&self.exclude)
+    }
+
+    /// What a source reads when nothing is made of it: no content.
+    fn wanted(&self) -> Option<Wanted> {
+        self.dry_run.then(|| -> Wanted { Arc::new(|_, _| false) })
+    }
+
+    fn tells(&self, report: ReportArgs) -> bool {
+        self.verbose || self.dry_run && !report.json
+    }
+
+    /// The verb's word for what was done.
+    fn done(&self, did: &str) -> String {
+        if self.dry_run { format!("would have {did}") } else { did.to_owned() }
+    }
+}
+
+/// Prints a file that was made, on standard output unless that is the archive.
+fn tell_made(context: &Context, path: &[u8], entry: &Entry, outcome: Outcome, is_archive: bool) -> Result<()> {
+    if outcome == Outcome::Merged || path.is_empty() {
+        return Ok(());
+    }
+    tell_path(context, b"", path, entry.meta.file_type() == FileType::Directory, is_archive)
+}
+
+fn tell_path(context: &Context, what: &[u8], path: &[u8], is_directory: bool, is_archive: bool) -> Result<()> {
+    let slash: &[u8] = if is_directory { b"/" } else { b"" };
+    let line = [what, path, slash].concat();
+    if is_archive {
+        context.note(&name::Shown(&line).to_string());
+        return Ok(());
+    }
+    let mut out = context.out();
+    out.name(&line)?;
+    Ok(out.write_all(b"\n")?)
 }
 
 /// What import and export say at the end, and what they mind.

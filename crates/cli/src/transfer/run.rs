@@ -2,6 +2,7 @@
 //! wrong, and stops for signals.
 
 use super::batch::{Batch, Body, Entry, Feed, LinkKey, Next, Problem, Record};
+use super::exclude::Excludes;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::show::name::Shown;
@@ -37,10 +38,20 @@ pub trait Sink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
+    /// Done, and what was there was removed, not written anew.
+    Replaced,
+    /// A directory that was there, and gets attributes.
+    Merged,
     /// What was there stays, and looks like this entry: an earlier run has made it.
     Same,
     /// What was there stays.
     Skipped,
+}
+
+impl Outcome {
+    fn is_done(self) -> bool {
+        matches!(self, Self::Done | Self::Replaced | Self::Merged)
+    }
 }
 
 /// What went wrong in a sink.
@@ -48,6 +59,8 @@ pub enum Outcome {
 pub enum Fault {
     /// This entry only.
     Entry(anyhow::Error),
+    /// The user did not want this entry to replace what is there.
+    Declined,
     /// The next one would fail too.
     Fatal(anyhow::Error),
 }
@@ -66,6 +79,8 @@ pub struct Tally {
     pub skipped: u64,
     /// Sockets, on their way into an archive.
     pub left_out: u64,
+    /// Were in the target, and not in the source.
+    pub deleted: u64,
     pub unreadable: u64,
     pub errors: u64,
     pub is_complete: bool,
@@ -73,6 +88,24 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Of several transfers, one after the other.
+    pub fn add(&mut self, other: &Self) {
+        let Self { files, directories, symlinks, hard_links, others, bytes, skipped, left_out, .. } = other;
+        self.files += files;
+        self.directories += directories;
+        self.symlinks += symlinks;
+        self.hard_links += hard_links;
+        self.others += others;
+        self.bytes += bytes;
+        self.skipped += skipped;
+        self.left_out += left_out;
+        self.deleted += other.deleted;
+        self.unreadable += other.unreadable;
+        self.errors += other.errors;
+        self.is_complete &= other.is_complete;
+        self.elapsed += other.elapsed;
+    }
+
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.hard_links + self.others
     }
@@ -100,6 +133,7 @@ impl Tally {
             ("bytes", self.bytes),
             ("skipped", self.skipped),
             ("left_out", self.left_out),
+            ("deleted", self.deleted),
             ("unreadable", self.unreadable),
             ("errors", self.errors),
         ] {
@@ -132,6 +166,7 @@ impl Tally {
         let rest = [
             (self.skipped, "were there already"),
             (self.left_out, "sockets left out"),
+            (self.deleted, "deleted"),
             (self.unreadable, "could not be read"),
             (self.errors, "failed"),
         ];
@@ -140,13 +175,18 @@ impl Tally {
     }
 }
 
-/// How a transfer treats what goes wrong.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+/// Tells of an entry that was taken: its path, and what became of it.
+pub type Tell<'a> = &'a dyn Fn(&[u8], &Entry, Outcome) -> Result<()>;
+
+/// How a transfer treats what goes wrong, and what it tells.
+#[derive(Clone, Copy, Default)]
+pub struct Options<'a> {
     /// What the user may not read is counted, and is no error.
     pub skip_unreadable: bool,
     /// Word for messages: `importing`.
     pub doing: &'static str,
+    /// For a user who wants to see each file that is made.
+    pub tell: Option<Tell<'a>>,
 }
 
 /// Inodes that were seen, for those that may have more names, each with the first one; `None`: that is another file's in
@@ -155,7 +195,7 @@ type Links = HashMap<LinkKey, Option<Box<[u8]>>>;
 
 struct Run<'a> {
     context: &'a Context,
-    options: Options,
+    options: Options<'a>,
     tally: Tally,
     links: Links,
     /// A first name whose data is not all there yet.
@@ -164,13 +204,15 @@ struct Run<'a> {
     is_taken: bool,
     /// What errors of the source begin with.
     name: Option<String>,
+    /// What the source gives and the sink does not get.
+    excludes: Excludes,
     /// The last path taken, for what is said of an interruption.
     last: Vec<u8>,
 }
 
 /// Moves everything from the source to the sink. The sink is finished in any case, and all problems are told; an error
 /// is one that ended the work, after the tally was taken.
-pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Options) -> (Tally, Result<()>) {
+pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Options<'_>) -> (Tally, Result<()>) {
     let start = Instant::now();
     let mut run = Run {
         context,
@@ -180,6 +222,7 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
         coming: None,
         is_taken: false,
         name: feed.name.clone(),
+        excludes: feed.excludes.clone(),
         last: Vec::new(),
     };
     let result = run.pump(&mut feed, sink);
@@ -188,6 +231,7 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
     feed.finish();
     let finished = sink.finish(result.is_err()).map_err(|fault| match fault {
         Fault::Entry(error) | Fault::Fatal(error) => error,
+        Fault::Declined => unreachable!("only about entries is the user asked"),
     });
     let result = result.and(finished);
     run.belated(sink);
@@ -248,6 +292,9 @@ impl Run<'_> {
         match record {
             Record::Entry(mut entry) => {
                 self.is_taken = false;
+                if self.excludes.covers(batch.get(entry.path), entry.meta.file_type() == FileType::Directory) {
+                    return Ok(());
+                }
                 if let Some(key) = entry.link
                     && !self.link(batch, &mut entry, key)
                 {
@@ -255,25 +302,33 @@ impl Run<'_> {
                 }
                 let outcome = sink.entry(batch, &entry);
                 self.belated(sink);
-                let outcome = self.tolerate(outcome)?;
-                self.is_taken = outcome == Some(Outcome::Done) && !matches!(entry.body, Body::HardLink(_));
-                match outcome {
-                    Some(Outcome::Done) => {
-                        self.tally.count(&entry);
-                        if let Body::Whole(data) = entry.body {
-                            self.tally.bytes += data.len() as u64;
-                        }
+                let outcome = match outcome {
+                    Err(Fault::Declined) => Some(Outcome::Skipped),
+                    outcome => self.tolerate(outcome)?,
+                };
+                let is_done = outcome.is_some_and(Outcome::is_done);
+                self.is_taken = is_done && !matches!(entry.body, Body::HardLink(_));
+                let Some(outcome) = outcome else { return Ok(()) };
+                if is_done {
+                    self.tally.count(&entry);
+                    match entry.body {
+                        Body::Whole(data) => self.tally.bytes += data.len() as u64,
+                        Body::Unread => self.tally.bytes += entry.meta.size,
+                        _ => {}
                     }
-                    Some(Outcome::Same | Outcome::Skipped) => self.tally.skipped += 1,
-                    None => return Ok(()),
+                    if let Some(tell) = self.options.tell {
+                        tell(batch.get(entry.path), &entry, outcome)?;
+                    }
+                } else if entry.meta.file_type() != FileType::Directory {
+                    self.tally.skipped += 1;
                 }
                 if let Some(key) = entry.link
                     && !matches!(entry.body, Body::HardLink(_))
                 {
                     let name = Box::from(batch.get(entry.path));
                     match outcome {
-                        Some(Outcome::Done) if sink.is_ready() => self.coming = Some((key, name)),
-                        Some(Outcome::Skipped) => drop(self.links.insert(key, None)),
+                        _ if is_done && sink.is_ready() => self.coming = Some((key, name)),
+                        Outcome::Skipped => drop(self.links.insert(key, None)),
                         _ => drop(self.links.insert(key, Some(name))),
                     }
                 }
@@ -373,6 +428,7 @@ impl Run<'_> {
                 self.error(&error);
                 Ok(None)
             }
+            Err(Fault::Declined) => Ok(None),
             Err(Fault::Fatal(error)) => Err(error),
         }
     }

@@ -2,6 +2,8 @@
 
 use super::batch::Meta;
 use myriad_engine::{Error, FileType, Time};
+use myriad_format::xattr::{self, AttrIter};
+use std::borrow::Cow;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -20,6 +22,29 @@ pub struct Attrs {
 pub enum Owner {
     AsSource,
     Set(u32, u32),
+    /// Of files that are new; one that is written anew keeps its own.
+    New(u32, u32),
+}
+
+/// What becomes of permission bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modes {
+    /// With set-user-ID and its kin, and untouched by the umask.
+    Keep,
+    /// The source's, less these bits: the umask.
+    Mask(u16),
+    /// Those that any new file has, less these bits.
+    Plain(u16),
+}
+
+impl Modes {
+    /// Bits that no directory gets which is made on the way.
+    pub fn mask(self) -> u16 {
+        match self {
+            Self::Keep => 0,
+            Self::Mask(mask) | Self::Plain(mask) => mask,
+        }
+    }
 }
 
 /// Which attributes a transfer keeps.
@@ -27,33 +52,68 @@ pub enum Owner {
 pub struct Keep {
     /// `None`: whoever makes the file.
     pub owner: Option<Owner>,
-    /// With set-user-ID and its kin, and untouched by the umask.
-    pub mode: bool,
+    pub modes: Modes,
     pub times: bool,
+    /// ACLs go with the modes.
     pub xattrs: bool,
-    /// Bits taken from modes that are not kept.
-    pub umask: u16,
 }
 
 impl Keep {
     pub fn all(owner: Option<Owner>) -> Self {
-        Self { owner, mode: true, times: true, xattrs: true, umask: 0 }
+        Self { owner, modes: Modes::Keep, times: true, xattrs: true }
+    }
+
+    pub fn keeps_modes(&self) -> bool {
+        self.modes == Modes::Keep
     }
 
     pub fn attrs(&self, meta: &Meta) -> Attrs {
         let owner = self.owner.map(|owner| match owner {
             Owner::AsSource => (meta.uid, meta.gid),
-            Owner::Set(uid, gid) => (uid, gid),
+            Owner::Set(uid, gid) | Owner::New(uid, gid) => (uid, gid),
         });
         // Set-user-ID without the owner it was set for would hand out another one's rights.
         let is_own = matches!(self.owner, Some(Owner::AsSource));
-        let mode = match (self.mode, is_own) {
-            (true, true) => meta.mode & 0o7777,
-            (true, false) => meta.mode & 0o1777,
-            (false, _) => meta.mode & 0o777 & !self.umask,
+        let plain = if meta.file_type() == FileType::Directory { 0o777 } else { 0o666 };
+        let mode = match (self.modes, is_own) {
+            (Modes::Keep, true) => meta.mode & 0o7777,
+            (Modes::Keep, false) => meta.mode & 0o1777,
+            (Modes::Mask(mask), _) => meta.mode & 0o777 & !mask,
+            (Modes::Plain(mask), _) => plain & !mask,
         };
         let times = self.times.then(|| (meta.atime.unwrap_or(meta.mtime), meta.mtime));
         Attrs { mode: Some(mode), owner, times }
+    }
+
+    /// What a directory gets that was there: only what is kept.
+    pub fn attrs_of_old(&self, meta: &Meta) -> Attrs {
+        let attrs = self.attrs(meta);
+        Attrs {
+            mode: attrs.mode.filter(|_| self.keeps_modes()),
+            owner: attrs.owner.filter(|_| !matches!(self.owner, Some(Owner::New(..)))),
+            times: attrs.times,
+        }
+    }
+
+    /// Whether anything of a directory that was there is changed.
+    pub fn changes_old(&self) -> bool {
+        self.keeps_modes() || self.times || self.xattrs || matches!(self.owner, Some(Owner::AsSource))
+    }
+
+    /// Those of a packed list of attributes that are kept.
+    pub fn xattrs<'a>(&self, list: &'a [u8]) -> Cow<'a, [u8]> {
+        if list.is_empty() || self.xattrs && self.keeps_modes() {
+            return list.into();
+        }
+        let mut kept = Vec::new();
+        for attribute in AttrIter::new(list) {
+            let (name, value) = attribute.expect("sources pack sound lists");
+            let is_acl = name.starts_with(b"system.posix_acl_");
+            if if is_acl { self.keeps_modes() } else { self.xattrs } {
+                xattr::push(&mut kept, name, value);
+            }
+        }
+        kept.into()
     }
 }
 
@@ -61,6 +121,10 @@ impl Keep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub file_type: FileType,
+    /// Type and permission bits.
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
     pub device: u64,
     pub ino: u64,
     pub size: u64,
@@ -75,6 +139,8 @@ pub trait Target {
     type File;
 
     fn find(&self, dir: &Self::Dir, name: &[u8]) -> Result<Option<Found>>;
+    /// Whether a name is a symbolic link with this target.
+    fn leads_to(&self, dir: &Self::Dir, name: &[u8], target: &[u8]) -> bool;
     /// ENOTDIR if it is something else.
     fn open_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir>;
     fn stat_dir(&self, dir: &Self::Dir) -> Result<Found>;

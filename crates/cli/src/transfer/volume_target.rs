@@ -81,6 +81,11 @@ impl Target for VolumeTarget {
         }
     }
 
+    fn leads_to(&self, dir: &Node, name: &[u8], target: &[u8]) -> bool {
+        let stat = self.session.lookup(*dir, name);
+        stat.and_then(|stat| self.session.readlink_node(stat.node())).is_ok_and(|found| found == target)
+    }
+
     fn open_dir(&self, dir: &Node, name: &[u8]) -> Result<Node> {
         let stat = self.session.lookup(*dir, name)?;
         if stat.is_dir() { Ok(stat.node()) } else { Err(Errno::NOTDIR.into()) }
@@ -199,9 +204,12 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> Result<()> {
     Ok(())
 }
 
-fn found(stat: &myriad_engine::Stat) -> Found {
+pub fn found(stat: &myriad_engine::Stat) -> Found {
     Found {
         file_type: stat.file_type(),
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
         device: 0,
         ino: stat.ino,
         size: stat.size,

@@ -3,9 +3,10 @@
 
 use super::batch::{
     BATCH_SIZE, Body, Entry, Feed, Gauge, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Slots,
-    WHOLE_MAX,
+    WHOLE_MAX, Wanted,
 };
-use crate::failure::At;
+use super::exclude::Excludes;
+use crate::failure::{At, Failure};
 use crate::show::name::join;
 use crate::volume::Place;
 use myriad_engine::{Errno, Error, File, FileType, Node, OpenOptions, Session, Stat, WalkEntry};
@@ -54,21 +55,38 @@ pub fn xattrs(session: &Session, node: Node, list: &mut Vec<u8>) -> Result<(), E
     Ok(())
 }
 
+/// How a tree is read.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Take what the symbolic links below the beginning refer to.
+    pub follow_all: bool,
+    /// Files that are names of one inode come as such.
+    pub links: bool,
+    /// Count the entries ahead of the work, so that progress can tell the time left.
+    pub count: bool,
+    pub excludes: Excludes,
+    /// Whose content is read; `None`: all.
+    pub wanted: Option<Wanted>,
+}
+
 /// Starts to read the file `node`, with all below it; `place` is one of its paths. `session` opens a session for each
-/// thread. `count`: the entries are counted ahead of the work, so that progress can tell the time left.
-pub fn read(session: impl Fn() -> Session, node: Node, place: Place, count: bool) -> Feed {
+/// thread.
+pub fn read(session: impl Fn() -> Session, node: Node, place: Place, options: Options) -> Feed {
     let (slots, mut feed) = Feed::new();
     let (jobs, received) = sync_channel(READERS);
     let received = Arc::new(Mutex::new(received));
     for _ in 0..READERS {
-        let (received, reader) = (Arc::clone(&received), Reader { session: session(), place: place.clone() });
+        let received = Arc::clone(&received);
+        let (links, wanted) = (options.links, options.wanted.clone());
+        let reader = Reader { session: session(), place: place.clone(), links, wanted };
         feed.spawn(move || reader.run(&received));
     }
-    if count {
+    if options.count {
         let (session, gauge) = (session(), Arc::clone(&feed.count));
         feed.spawn(move || count_below(&session, node, &gauge));
     }
-    let mut walker = Walker { session: session(), place, slots, jobs, job: None };
+    let (follow_all, excludes) = (options.follow_all, options.excludes);
+    let mut walker = Walker { session: session(), place, follow_all, excludes, slots, jobs, job: None };
     feed.spawn(move || {
         // The sink has gone: nobody is left to tell.
         let _ = walker.walk(node).and_then(|()| walker.send());
@@ -118,6 +136,8 @@ struct Job {
 struct Walker {
     session: Session,
     place: Place,
+    follow_all: bool,
+    excludes: Excludes,
     slots: Slots,
     jobs: SyncSender<Job>,
     job: Option<Job>,
@@ -130,16 +150,93 @@ impl Walker {
             Ok(_) => {}
             Err(error) => return self.push(Item::Broken(error)),
         }
+        if self.follow_all {
+            return self.walk_following(node);
+        }
         // A link that led to the directory is followed again.
         let walk = match self.session.walk(&join(&self.place.path, b".")).at(&self.place) {
             Ok(walk) => walk,
             Err(error) => return self.push(Item::Broken(error)),
         };
         for step in walk {
+            let (path, is_directory) = match &step {
+                Ok(entry) => (&entry.path, entry.stat.is_dir()),
+                Err(error) => (&error.path, true),
+            };
+            if self.excludes.covers(path, is_directory) {
+                continue;
+            }
             // After an error the walk goes on, or ends, as the damage allows.
             self.push(self.place.step(step).map_or_else(Item::Problem, Item::File))?;
         }
         Ok(())
+    }
+
+    /// The same, with what symbolic links lead to in their place.
+    fn walk_following(&mut self, top: Node) -> Result<(), Gone> {
+        // Directories that are still to be walked, with all that they are in.
+        let mut stack = vec![(top, Vec::new(), Vec::new())];
+        while let Some((node, path, mut above)) = stack.pop() {
+            match self.session.stat_node(node) {
+                Ok(stat) => self.push(Item::File(WalkEntry { path: path.clone(), stat }))?,
+                Err(error) => {
+                    let place = self.place.below(&path);
+                    self.push(Item::Problem(Err::<(), _>(error).at(place).expect_err("an error stays one")))?;
+                    continue;
+                }
+            }
+            above.push(node);
+            let mut below = Vec::new();
+            let mut cookie = 0;
+            loop {
+                let entries = match self.session.read_dir_at(node, cookie, COUNTED).at(self.place.below(&path)) {
+                    Ok(entries) => entries,
+                    Err(error) => {
+                        self.push(Item::Problem(error))?;
+                        break;
+                    }
+                };
+                let Some(last) = entries.last() else { break };
+                cookie = last.cookie;
+                for entry in &entries {
+                    below.extend(self.step_following(node, join(&path, &entry.name), &entry.name, &above)?);
+                }
+            }
+            stack.extend(below.into_iter().rev().map(|(node, path)| (node, path, above.clone())));
+        }
+        Ok(())
+    }
+
+    /// Hands out a file, or what a link leads to, unless that is a directory to be walked, which is answered.
+    fn step_following(
+        &mut self,
+        directory: Node,
+        path: Vec<u8>,
+        name: &[u8],
+        above: &[Node],
+    ) -> Result<Option<(Node, Vec<u8>)>, Gone> {
+        let place = self.place.below(&path);
+        let found = self.session.lookup(directory, name).and_then(|stat| match stat.file_type() {
+            FileType::Symlink if !self.excludes.has(&path, false) => self.session.stat(&place.path),
+            _ => Ok(stat),
+        });
+        if self.excludes.has(&path, found.as_ref().is_ok_and(Stat::is_dir)) {
+            return Ok(None);
+        }
+        match found {
+            Ok(stat) if stat.is_dir() && above.contains(&stat.node()) => {
+                let what = "is a symbolic link to a directory that it is in; left out";
+                self.push(Item::Problem(Failure::new(place, what, "").into()))?;
+            }
+            Ok(stat) if stat.is_dir() => return Ok(Some((stat.node(), path))),
+            Ok(stat) => self.push(Item::File(WalkEntry { path, stat }))?,
+            Err(Error::Refused(Errno::NOENT)) => {
+                let what = "is a symbolic link that leads to nothing";
+                self.push(Item::Problem(Failure::new(place, what, "copy it with -P").into()))?;
+            }
+            Err(error) => self.push(Item::Problem(Err::<(), _>(error).at(place).expect_err("an error stays one")))?,
+        }
+        Ok(None)
     }
 
     fn push(&mut self, item: Item) -> Result<(), Gone> {
@@ -166,6 +263,8 @@ impl Walker {
 struct Reader {
     session: Session,
     place: Place,
+    links: bool,
+    wanted: Option<Wanted>,
 }
 
 impl Reader {
@@ -190,7 +289,7 @@ impl Reader {
 
     fn file(&self, path: &[u8], stat: &Stat, outlet: &mut Outlet) -> Result<(), Gone> {
         let span = outlet.batch.add(path);
-        match self.open(stat, outlet) {
+        match self.open(path, stat, outlet) {
             Ok((mut entry, None)) => {
                 entry.path = span;
                 outlet.push(Record::Entry(entry))
@@ -214,18 +313,26 @@ impl Reader {
     }
 
     #[expect(clippy::type_complexity, reason = "an entry, and what is still to be read of it")]
-    fn open(&self, stat: &Stat, outlet: &mut Outlet) -> Result<(Entry, Option<(File, Vec<Segment>)>), Error> {
+    fn open(
+        &self,
+        path: &[u8],
+        stat: &Stat,
+        outlet: &mut Outlet,
+    ) -> Result<(Entry, Option<(File, Vec<Segment>)>), Error> {
         let node = stat.node();
         let start = outlet.batch.bytes.len();
         xattrs(&self.session, node, &mut outlet.batch.bytes)?;
         let xattrs = outlet.batch.since(start);
         let is_directory = stat.is_dir();
-        let link = (stat.nlink > 1 && !is_directory).then_some(LinkKey { device: 0, ino: stat.ino });
+        let link = (self.links && stat.nlink > 1 && !is_directory).then_some(LinkKey { device: 0, ino: stat.ino });
         let mut entry = Entry { path: Default::default(), meta: meta(stat), xattrs, link, body: Body::None };
         match stat.file_type() {
             FileType::Symlink => {
                 let target = self.session.readlink_node(node)?;
                 entry.body = Body::Symlink(outlet.batch.add(&target));
+            }
+            FileType::File if self.wanted.as_ref().is_some_and(|wanted| !wanted(path, &entry.meta)) => {
+                entry.body = Body::Unread;
             }
             FileType::File if stat.size == 0 => entry.body = Body::Whole(outlet.batch.since(outlet.batch.bytes.len())),
             FileType::File => {
@@ -298,7 +405,8 @@ mod tests {
         }
         let root = session.resolve("/").unwrap();
         let place = Place { image: "vol.img".into(), path: b"/".into() };
-        let mut feed = read(|| fs.session(Cred::root()), root, place, true);
+        let options = Options { count: true, ..Options::default() };
+        let mut feed = read(|| fs.session(Cred::root()), root, place, options);
         let mut read = 0;
         loop {
             match feed.next() {

@@ -9,22 +9,15 @@
 //!      at the end, also after an interruption.
 
 use super::batch::{Batch, Body, Entry, Meta};
+use super::existing::{Existing, Rules};
 use super::path;
 use super::run::{Fault, Outcome, Sink};
-use super::target::{Attrs, Found, Keep, Target};
+use super::target::{Attrs, Found, Keep, Owner, Target};
 use crate::failure::{At, Failure, errno_text};
 use crate::show::name::Shown;
 use crate::show::size;
 use myriad_engine::{Errno, Error, FileType};
 use std::collections::HashSet;
-
-/// What happens to a file that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
-    Refuse,
-    Skip,
-    Replace,
-}
 
 /// First part of names that replacements have while they are made.
 const TEMPORARY: &str = ".myriad-new-";
@@ -54,10 +47,10 @@ struct Open<F> {
     temporary: Option<Vec<u8>>,
 }
 
-pub struct Writer<T: Target> {
+pub struct Writer<'a, T: Target> {
     target: T,
     keep: Keep,
-    existing: Existing,
+    rules: Rules<'a>,
     /// Name of the beginning of the transfer in the first directory; `None`: it is that directory.
     base: Option<Vec<u8>>,
     /// Path of the last frame.
@@ -71,19 +64,19 @@ pub struct Writer<T: Target> {
     belated: Vec<anyhow::Error>,
 }
 
-impl<T: Target> Writer<T> {
+impl<'a, T: Target> Writer<'a, T> {
     pub fn new(
         target: T,
         top: T::Dir,
         base: Option<Vec<u8>>,
         keep: Keep,
-        existing: Existing,
+        rules: impl Into<Rules<'a>>,
         is_unordered: bool,
     ) -> Self {
         Self {
             target,
             keep,
-            existing,
+            rules: rules.into(),
             base,
             current: Vec::new(),
             frames: vec![Frame { dir: top, end: 0, leave: Leave::Nothing }],
@@ -127,7 +120,7 @@ impl<T: Target> Writer<T> {
                 // Archives may leave directories out.
                 Err(Error::Refused(Errno::NOENT)) => {
                     let made = self.target.make_dir(self.top(), name);
-                    let attrs = Attrs { mode: Some(0o755 & !self.keep.umask), ..Attrs::default() };
+                    let attrs = Attrs { mode: Some(0o755 & !self.keep.modes.mask()), ..Attrs::default() };
                     (made.map_err(|error| self.fault(directory, error))?, Leave::Finish { attrs, xattrs: Vec::new() })
                 }
                 Err(error) => return Err(self.fault(directory, error)),
@@ -174,6 +167,9 @@ impl<T: Target> Writer<T> {
 
     fn settle(&mut self, frame: &Frame<T::Dir>) -> Result<(), Error> {
         let Leave::Finish { attrs, xattrs } = &frame.leave else { return Ok(()) };
+        if self.rules.is_dry {
+            return Ok(());
+        }
         self.target.finish_dir(&frame.dir, attrs, xattrs)?;
         if let Some(finished) = &mut self.finished {
             finished.insert(self.target.stat_dir(&frame.dir)?.ino);
@@ -201,67 +197,108 @@ impl<T: Target> Writer<T> {
     }
 
     fn directory(&mut self, path: &[u8], meta: &Meta, xattrs: &[u8]) -> Result<Outcome, Fault> {
-        let attrs = self.keep.attrs(meta);
+        let keeps = |writer: &Self| writer.rules.existing == Existing::Skip || !writer.keep.changes_old();
         if path.is_empty() {
             self.enter(b"")?;
-            if self.existing == Existing::Skip {
+            if keeps(self) {
                 return Ok(Outcome::Skipped);
             }
-            self.frames[0].leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
-            return Ok(Outcome::Done);
+            self.frames[0].leave = Leave::Finish { attrs: self.keep.attrs_of_old(meta), xattrs: xattrs.to_vec() };
+            return Ok(Outcome::Merged);
         }
         let (parent, name) = path::split(path);
+        let mut is_new = true;
         if is_below(&self.current, path) {
             // Archives may name a directory after what is in it.
             self.enter(path)?;
         } else {
             self.enter(parent)?;
-            let (dir, is_new) = match self.target.make_dir(self.top(), name) {
-                Ok(dir) => (dir, true),
+            let dir = match self.target.make_dir(self.top(), name) {
+                Ok(dir) => dir,
                 Err(Error::Refused(Errno::EXIST)) => {
-                    let opened = self.target.open_dir(self.top(), name);
-                    (opened.map_err(|error| self.fault(path, error))?, false)
+                    is_new = false;
+                    self.target.open_dir(self.top(), name).map_err(|error| self.fault(path, error))?
                 }
                 Err(error) => return Err(self.fault(path, error)),
             };
             self.push(dir, name, Leave::Nothing);
-            if !is_new && (self.existing == Existing::Skip || !self.keep.mode) {
+            if !is_new && keeps(self) {
                 return Ok(Outcome::Skipped);
             }
         }
+        let attrs = if is_new { self.keep.attrs(meta) } else { self.keep.attrs_of_old(meta) };
         let frame = self.frames.last_mut().expect("the first frame stays");
         frame.leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
-        Ok(Outcome::Done)
+        Ok(if is_new { Outcome::Done } else { Outcome::Merged })
     }
 
-    /// Makes something that is not a directory, by `make`, which gets the name to make it under; an existing file is
-    /// treated as the user wants.
+    /// Makes something that is not a directory, by `make`, which gets the name to make it under, and the attributes; an
+    /// existing file is treated as the user wants.
     fn place(
         &mut self,
         path: &[u8],
-        file_type: FileType,
-        make: impl Fn(&T, &T::Dir, &[u8]) -> Result<Option<T::File>, Error>,
+        meta: &Meta,
+        kind: Kind<'_>,
+        make: impl Fn(&T, &T::Dir, &[u8], &Attrs) -> Result<Option<T::File>, Error>,
     ) -> Result<Placed<T::File>, Fault> {
         let (parent, name) = path::split(path);
         self.enter(parent)?;
-        match make(&self.target, self.top(), name) {
-            Ok(file) => return Ok(Placed::Made { file, temporary: None }),
+        let mut attrs = self.keep.attrs(meta);
+        match make(&self.target, self.top(), name, &attrs) {
+            Ok(file) => {
+                return Ok(Placed::Made { file, attrs, temporary: None, is_replacement: false, is_rewritten: false });
+            }
             Err(Error::Refused(Errno::EXIST)) => {}
             Err(error) => return Err(self.fault(path, error)),
         }
-        let place = || self.target.place(path);
-        match self.existing {
-            Existing::Skip => return Ok(Placed::Skipped),
-            Existing::Refuse => {
-                let next = "give --replace or --skip-existing, or choose another target";
-                return Err(Fault::Entry(Failure::new(place(), "is there already", next).into()));
-            }
-            Existing::Replace => {}
+        if self.rules.existing == Existing::Skip {
+            return Ok(Placed::Skipped);
         }
         let found = self.target.find(self.top(), name).map_err(|error| self.fault(path, error))?;
+        let may_stay = match kind {
+            _ if self.rules.existing != Existing::Differing => true,
+            Kind::Plain => true,
+            Kind::Symlink(target) => self.target.leads_to(self.top(), name, target),
+            // A name of another file than the one it should be is never what would come.
+            Kind::HardLink => false,
+        };
+        if may_stay && found.is_some_and(|found| self.rules.existing.spares(&found, meta, &attrs)) {
+            return Ok(Placed::Spared);
+        }
+        self.check_room_for(path, meta.file_type(), found)?;
+        self.inherit(&mut attrs, meta, found);
+        loop {
+            self.temporaries += 1;
+            let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();
+            self.target.set_replacing(true);
+            let made = make(&self.target, self.top(), &temporary, &attrs);
+            self.target.set_replacing(false);
+            let (is_replacement, is_rewritten) = (true, kind != Kind::HardLink && is_file(meta, found));
+            match made {
+                Ok(None) => {
+                    self.replace(path, &temporary, name)?;
+                    return Ok(Placed::Made { file: None, attrs, temporary: None, is_replacement, is_rewritten });
+                }
+                Ok(file) => {
+                    return Ok(Placed::Made { file, attrs, temporary: Some(temporary), is_replacement, is_rewritten });
+                }
+                Err(Error::Refused(Errno::EXIST)) => {}
+                Err(error) => return Err(self.fault(path, error)),
+            }
+        }
+    }
+
+    /// Refuses if the file at a name may not make room, or the user does not want it to.
+    fn check_room_for(&self, path: &[u8], file_type: FileType, found: Option<Found>) -> Result<(), Fault> {
+        let name = path::split(path).1;
+        let place = self.target.place(path);
+        if self.rules.existing == Existing::Refuse {
+            let next = "give --replace or --skip-existing, or choose another target";
+            return Err(Fault::Entry(Failure::new(place, "is there already", next).into()));
+        }
         if found.is_some_and(|found| found.file_type == FileType::Directory) {
             let next = "remove it first: a directory is never replaced by what is none";
-            return Err(Fault::Entry(Failure::new(place(), "is a directory", next).into()));
+            return Err(Fault::Entry(Failure::new(place, "is a directory", next).into()));
         }
         let special = |found: Found| match found.file_type {
             FileType::CharDevice | FileType::BlockDevice => Some("is a device node"),
@@ -269,27 +306,32 @@ impl<T: Target> Writer<T> {
             FileType::Socket => Some("is a socket"),
             FileType::File | FileType::Directory | FileType::Symlink => None,
         };
-        if let Some(what) = found.filter(|found| found.file_type != file_type).and_then(special) {
+        let is_other = |found: &Found| found.file_type != file_type && !self.rules.removes;
+        if let Some(what) = found.filter(is_other).and_then(special) {
             // What others read and write there would never reach them again.
             let next = "remove it first: it is replaced by its like only";
-            return Err(Fault::Entry(Failure::new(place(), what, next).into()));
+            return Err(Fault::Entry(Failure::new(place, what, next).into()));
         }
-        self.target.check_replaced(self.top(), name, &place()).map_err(Fault::Entry)?;
-        loop {
-            self.temporaries += 1;
-            let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();
-            self.target.set_replacing(true);
-            let made = make(&self.target, self.top(), &temporary);
-            self.target.set_replacing(false);
-            match made {
-                Ok(None) => {
-                    self.replace(path, &temporary, name)?;
-                    return Ok(Placed::Made { file: None, temporary: None });
-                }
-                Ok(file) => return Ok(Placed::Made { file, temporary: Some(temporary) }),
-                Err(Error::Refused(Errno::EXIST)) => {}
-                Err(error) => return Err(self.fault(path, error)),
-            }
+        self.target.check_replaced(self.top(), name, &place).map_err(Fault::Entry)?;
+        match &self.rules.ask {
+            Some(ask) if !ask(&place).map_err(Fault::Fatal)? => Err(Fault::Declined),
+            _ => Ok(()),
+        }
+    }
+
+    /// A file that is written anew keeps its mode and owner, as far as those of the source are not to be kept.
+    fn inherit(&self, attrs: &mut Attrs, meta: &Meta, found: Option<Found>) {
+        let Some(found) = found.filter(|_| is_file(meta, found) && !self.rules.removes) else { return };
+        if !self.keep.keeps_modes() {
+            attrs.mode = Some(found.mode & 0o777);
+        }
+        let owner = Some((found.uid, found.gid));
+        match self.keep.owner {
+            Some(Owner::AsSource | Owner::Set(..)) => {}
+            Some(Owner::New(..)) => attrs.owner = owner,
+            // Only root can have another one's file stay his.
+            None if rustix::process::geteuid().is_root() => attrs.owner = owner,
+            None => {}
         }
     }
 
@@ -317,7 +359,7 @@ impl<T: Target> Writer<T> {
         })
     }
 
-    fn hard_link(&mut self, path: &[u8], source: &[u8], file_type: FileType) -> Result<Outcome, Fault> {
+    fn hard_link(&mut self, path: &[u8], source: &[u8], meta: &Meta) -> Result<Outcome, Fault> {
         let (parent, name) = path::split(path);
         self.enter(parent)?;
         let (directory, source_name) = path::split(source);
@@ -326,7 +368,7 @@ impl<T: Target> Writer<T> {
             false => Some(self.resolve(directory).map_err(|error| self.fault(source, error))?),
         };
         let from = (elsewhere.as_ref().unwrap_or(self.top()), source_name);
-        if self.existing != Existing::Refuse {
+        if self.rules.existing != Existing::Refuse {
             // Two names of one file already, as after an earlier run: renaming one to the other would do nothing.
             let id = |found: Option<Found>| found.map(|found| (found.device, found.ino));
             let there = self.target.find(self.top(), name).map_err(|error| self.fault(path, error))?;
@@ -337,7 +379,7 @@ impl<T: Target> Writer<T> {
         }
         match self.target.link(from, (self.top(), name)) {
             Ok(()) => Ok(Outcome::Done),
-            Err(Error::Refused(Errno::EXIST)) => self.link_over(path, elsewhere, source_name, file_type),
+            Err(Error::Refused(Errno::EXIST)) => self.link_over(path, elsewhere, source_name, meta),
             Err(error) => Err(self.fault(path, error)),
         }
     }
@@ -348,12 +390,38 @@ impl<T: Target> Writer<T> {
         path: &[u8],
         elsewhere: Option<T::Dir>,
         source: &[u8],
-        file_type: FileType,
+        meta: &Meta,
     ) -> Result<Outcome, Fault> {
-        let placed = self.place(path, file_type, |target, dir, name| {
+        let placed = self.place(path, meta, Kind::HardLink, |target, dir, name, _| {
             target.link((elsewhere.as_ref().unwrap_or(dir), source), (dir, name)).map(|()| None)
         })?;
-        Ok(placed.outcome())
+        Ok(self.outcome(&placed))
+    }
+
+    fn outcome(&self, placed: &Placed<T::File>) -> Outcome {
+        match placed {
+            Placed::Made { is_replacement: true, is_rewritten, .. } if self.rules.removes || !is_rewritten => {
+                Outcome::Replaced
+            }
+            Placed::Made { .. } => Outcome::Done,
+            Placed::Spared => Outcome::Same,
+            Placed::Skipped => Outcome::Skipped,
+        }
+    }
+
+    /// A file whose content was not read, because what is there seemed to be spared.
+    fn unread(&mut self, path: &[u8], meta: &Meta) -> Result<Outcome, Fault> {
+        let (parent, name) = path::split(path);
+        self.enter(parent)?;
+        let attrs = self.keep.attrs(meta);
+        match self.target.find(self.top(), name).map_err(|error| self.fault(path, error))? {
+            Some(_) if self.rules.existing == Existing::Skip => Ok(self.skipped(path, meta)),
+            Some(found) if self.rules.existing.spares(&found, meta, &attrs) => Ok(Outcome::Same),
+            _ => {
+                let what = "changed after it was compared with its source";
+                Err(Fault::Entry(Failure::new(self.target.place(path), what, "run it again").into()))
+            }
+        }
     }
 
     /// Opens a directory by its path, beside the frames.
@@ -369,17 +437,33 @@ impl<T: Target> Writer<T> {
 const FATAL: &[Errno] = &[Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::NOMEM];
 
 enum Placed<F> {
-    Made { file: Option<F>, temporary: Option<Vec<u8>> },
+    Made {
+        file: Option<F>,
+        attrs: Attrs,
+        /// The name that it has until its data is all there.
+        temporary: Option<Vec<u8>>,
+        is_replacement: bool,
+        /// It has content of its own, as what it replaces: one file was written anew.
+        is_rewritten: bool,
+    },
+    /// What was there stays, and will do in its place.
+    Spared,
     Skipped,
 }
 
-impl<F> Placed<F> {
-    fn outcome(&self) -> Outcome {
-        match self {
-            Self::Made { .. } => Outcome::Done,
-            Self::Skipped => Outcome::Skipped,
-        }
-    }
+/// What is to be made, as far as it matters for what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind<'a> {
+    Plain,
+    /// With this target.
+    Symlink(&'a [u8]),
+    /// A further name of a file.
+    HardLink,
+}
+
+/// Whether both are regular files.
+fn is_file(meta: &Meta, found: Option<Found>) -> bool {
+    meta.file_type() == FileType::File && found.is_some_and(|found| found.file_type == FileType::File)
 }
 
 /// Whether `path` is `directory` or below it.
@@ -387,43 +471,50 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
     directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-impl<T: Target> Sink for Writer<T> {
+impl<T: Target> Sink for Writer<'_, T> {
     fn entry(&mut self, batch: &Batch, entry: &Entry) -> Result<Outcome, Fault> {
         let path = self.full(batch.get(entry.path));
-        let attrs = self.keep.attrs(&entry.meta);
-        let file_type = entry.meta.file_type();
-        let xattrs = if self.keep.xattrs { batch.get(entry.xattrs) } else { b"" };
+        let meta = &entry.meta;
+        let file_type = meta.file_type();
+        let xattrs = self.keep.xattrs(batch.get(entry.xattrs));
+        let xattrs = &xattrs[..];
         if path.is_empty() && file_type != FileType::Directory {
             let what = "a directory, whose place no file can take";
             return Err(Fault::Entry(Failure::new(self.target.place(b""), what, "name a file in it").into()));
         }
         let placed = match &entry.body {
-            Body::None if file_type == FileType::Directory => return self.directory(&path, &entry.meta, xattrs),
-            Body::None => self.place(&path, file_type, |target, dir, name| {
-                target.make_node(dir, name, &entry.meta, &attrs, xattrs).map(|()| None)
+            Body::None if file_type == FileType::Directory => return self.directory(&path, meta, xattrs),
+            Body::None => self.place(&path, meta, Kind::Plain, |target, dir, name, attrs| {
+                target.make_node(dir, name, meta, attrs, xattrs).map(|()| None)
             })?,
-            Body::Symlink(link) => self.place(&path, file_type, |target, dir, name| {
-                target.make_symlink(dir, name, batch.get(*link), &attrs, xattrs).map(|()| None)
-            })?,
+            Body::Symlink(link) => {
+                self.place(&path, meta, Kind::Symlink(batch.get(*link)), |target, dir, name, attrs| {
+                    target.make_symlink(dir, name, batch.get(*link), attrs, xattrs).map(|()| None)
+                })?
+            }
             Body::HardLink(source) => {
                 let source = self.full(batch.get(*source));
-                return self.hard_link(&path, &source, file_type);
+                return self.hard_link(&path, &source, meta);
             }
-            Body::Whole(data) => self.place(&path, file_type, |target, dir, name| {
-                target.make_whole(dir, name, batch.get(*data), &attrs, xattrs).map(|()| None)
+            Body::Whole(data) => self.place(&path, meta, Kind::Plain, |target, dir, name, attrs| {
+                target.make_whole(dir, name, batch.get(*data), attrs, xattrs).map(|()| None)
             })?,
             Body::Parts(_) => {
-                self.place(&path, file_type, |target, dir, name| target.make_file(dir, name).map(Some))?
+                self.place(&path, meta, Kind::Plain, |target, dir, name, _| target.make_file(dir, name).map(Some))?
             }
+            Body::Unread if self.rules.is_dry => self.place(&path, meta, Kind::Plain, |target, dir, name, attrs| {
+                target.make_whole(dir, name, b"", attrs, b"").map(|()| None)
+            })?,
+            Body::Unread => return self.unread(&path, meta),
         };
-        let outcome = match placed.outcome() {
+        let outcome = match self.outcome(&placed) {
             // Further names may follow it, which must not become names of another file.
-            Outcome::Skipped if entry.link.is_some() => self.skipped(&path, &entry.meta),
+            Outcome::Skipped if entry.link.is_some() => self.skipped(&path, meta),
             outcome => outcome,
         };
-        if let Placed::Made { file: Some(file), temporary } = placed {
+        if let Placed::Made { file: Some(file), attrs, temporary, .. } = placed {
             let name = path::split(&path).1.to_vec();
-            self.open = Some(Open { file, size: entry.meta.size, attrs, xattrs: xattrs.to_vec(), name, temporary });
+            self.open = Some(Open { file, size: meta.size, attrs, xattrs: xattrs.to_vec(), name, temporary });
         }
         Ok(outcome)
     }

@@ -4,7 +4,8 @@ use crate::context::Context;
 use crate::failure::At;
 use crate::output::Output;
 use crate::show::directive::{Directive, Format, Letter, Value};
-use crate::show::name::{self, put, shell_quoted};
+use crate::show::name::{self, put};
+use crate::show::quoted::Quoted;
 use crate::show::owner::Owners;
 use crate::show::{mode, stat, time};
 use crate::verb::{Command, Example, Status};
@@ -205,8 +206,8 @@ fn value(
         "i" => Value::Number(stat.ino),
         "m" => Value::Text(place.image.as_os_str().as_bytes().to_vec()),
         "N" => {
-            let name = shell_quoted(&place.bytes());
-            Value::text(target.map_or(name.clone(), |target| format!("{name} -> {}", shell_quoted(target))))
+            let name = Quoted(&place.bytes()).to_string();
+            Value::text(target.map_or(name.clone(), |target| format!("{name} -> {}", Quoted(target))))
         }
         "o" => Value::Number(block_size.into()),
         "r" => Value::Number(if stat::device(stat).is_some() { stat.rdev } else { 0 }),

@@ -6,6 +6,7 @@
 //! In use means what it means to an opening: an open file has it locked, or the kernel has the block device. A program
 //! that has merely opened the file is not noticed.
 
+use super::Place;
 use super::device::volume_state;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::control;
@@ -220,6 +221,37 @@ pub fn volume_without_slash(argument: &[u8]) -> Option<PathBuf> {
     let colons = argument.iter().enumerate().filter(|(_, byte)| **byte == b':');
     let mut images = colons.map(|(at, _)| PathBuf::from(std::ffi::OsStr::from_bytes(&argument[..at])));
     images.find(|image| is_volume(image))
+}
+
+/// The place in a volume that is meant by an argument which leaves out the colon, or the slash after it.
+pub fn meant(argument: &[u8]) -> Option<String> {
+    let path = Path::new(std::ffi::OsStr::from_bytes(argument));
+    let image = volume_without_slash(argument).or_else(|| {
+        path.ancestors().find(|above| above.is_file()).filter(|above| is_volume(above)).map(Path::to_owned)
+    })?;
+    let rest = &argument[image.as_os_str().len()..];
+    let rest = rest.strip_prefix(b":").unwrap_or(rest);
+    let rest = rest.iter().position(|&byte| byte != b'/').map_or(&b""[..], |start| &rest[start..]);
+    Some(format!("{}:/{}", image_name(&image), if rest.is_empty() { String::new() } else { Shown(rest).to_string() }))
+}
+
+/// An error of the host about a path that nothing has; it says so if a place in a volume is meant.
+pub fn unreachable_name(path: &Path, error: io::Error) -> anyhow::Error {
+    let is_candidate = matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound);
+    if let Ok(place) = Place::parse(path.as_os_str())
+        && is_candidate
+        && place.image.exists()
+    {
+        let what = "a path in a volume, where the volume itself is to be named";
+        return Failure::new(image_name(path), what, format!("write {}", image_name(&place.image))).into();
+    }
+    match meant(path.as_os_str().as_bytes()).filter(|_| is_candidate) {
+        Some(meant) => {
+            let what = format!("{}, but a Myriad volume has the first part of that name", host_error(&error));
+            Failure::new(image_name(path), what, format!("write {meant}")).into()
+        }
+        None => Err::<(), _>(error).at(image_name(path)).expect_err("an error stays one"),
+    }
 }
 
 #[cfg(test)]

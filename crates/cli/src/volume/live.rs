@@ -49,6 +49,15 @@ impl Live {
         }
     }
 
+    /// The path on the host of a file that is there, without symbolic links.
+    pub fn existing_path(&self, path: &[u8]) -> Result<PathBuf> {
+        path_of(&self.find(path, true)?)
+    }
+
+    pub fn try_clone(&self) -> Result<Self> {
+        Ok(Self { root: rustix::io::fcntl_dupfd_cloexec(&self.root, 0)? })
+    }
+
     /// Sends what the kernel has gathered to the daemon.
     pub fn sync(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(self.open_in_root(b"/", READ_DIRECTORY)?)?)

@@ -1,7 +1,8 @@
 //! `IMAGE:/path`: a path inside a volume, as scp writes places.
 
 use crate::failure::{At, image_name};
-use crate::show::name::{self, Quoted, Shown};
+use crate::show::name::{self, Shown};
+use crate::show::quoted::Quoted;
 use myriad_engine::WalkError;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};

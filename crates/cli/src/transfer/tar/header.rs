@@ -97,6 +97,23 @@ pub fn seal(block: &mut Block) {
     block[CHECKSUM.end - 1] = b' ';
 }
 
+/// What a stream is that begins so, where that is an archive of another kind.
+pub fn other_kind(block: &Block) -> Option<&'static str> {
+    const KINDS: &[(&[u8], &str)] = &[
+        (b"PK\x03\x04", "a zip archive"),
+        (b"PK\x05\x06", "an empty zip archive"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+        (b"Rar!\x1a\x07", "a rar archive"),
+        (b"070701", "a cpio archive"),
+        (b"070707", "a cpio archive"),
+        (b"!<arch>\n", "an ar archive or a Debian package"),
+        (b"hsqs", "a squashfs image"),
+        (b"LZIP", "compressed by lzip"),
+        (b"\x04\x22\x4d\x18", "compressed by lz4"),
+    ];
+    KINDS.iter().find(|(magic, _)| block.starts_with(magic)).map(|(_, kind)| *kind)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

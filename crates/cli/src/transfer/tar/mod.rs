@@ -20,7 +20,7 @@ mod tests;
 mod write;
 
 pub use read::read;
-pub use write::Writer;
+pub use write::{Writer, takes};
 
 /// Unit of an archive.
 const BLOCK: usize = 512;

@@ -134,10 +134,10 @@ impl<R: Read> Reader<'_, R> {
                 return self.end(offset);
             }
             if !header::is_sound(&block) {
-                let what = match offset {
-                    0 => "is not a tar archive (plain, gzip, zstd or xz)".to_owned(),
-                    _ => format!("no header at byte {offset}, where one must be"),
-                };
+                if offset == 0 {
+                    return Err(not_one(&block));
+                }
+                let what = format!("no header at byte {offset}, where one must be");
                 return Err(broken("archive", &what, "compare it with its origin"));
             }
             self.member.offset.get_or_insert(offset);
@@ -202,6 +202,7 @@ impl<R: Read> Reader<'_, R> {
         while filled < BLOCK {
             match self.input.read(&mut block[filled..]) {
                 Ok(0) if filled == 0 => return Ok(None),
+                Ok(0) if self.offset == 0 => return Err(not_one(&block)),
                 Ok(0) => return Err(self.cut()),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -494,6 +495,19 @@ impl From<Stop> for Trouble {
 impl<T: Into<Refusal>> From<T> for Trouble {
     fn from(refusal: T) -> Self {
         Self::Refusal(refusal.into())
+    }
+}
+
+/// Of a stream that begins with this.
+fn not_one(block: &Block) -> Stop {
+    match header::other_kind(block) {
+        Some(kind) => {
+            broken("archive", &format!("is {kind}, not a tar archive"), "unpack it, and import the directory")
+        }
+        None => {
+            let next = "give an archive or a directory; a single file is copied with myriad cp";
+            broken("archive", "is not a tar archive (plain, gzip, zstd or xz)", next)
+        }
     }
 }
 

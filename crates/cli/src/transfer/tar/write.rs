@@ -22,14 +22,14 @@ pub struct Writer<W> {
     map: Vec<u8>,
 }
 
+/// Whether an archive can hold it.
+pub fn takes(entry: &Entry) -> bool {
+    entry.meta.file_type() != FileType::Socket
+}
+
 impl<W: Write> Writer<W> {
     pub fn new(output: W) -> Self {
         Self { output, missing: 0, padding: 0, records: Vec::new(), name: Vec::new(), map: Vec::new() }
-    }
-
-    /// Whether an archive can hold it.
-    pub fn takes(entry: &Entry) -> bool {
-        entry.meta.file_type() != FileType::Socket
     }
 
     /// `owner`: instead of the entry's own.

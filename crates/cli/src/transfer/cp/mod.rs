@@ -1,0 +1,369 @@
+//! `cp`: between the host and volumes, in every direction, and to and from standard input and output.
+//!
+//! ```text
+//! options   what the options mean together
+//! side      operands, and those whose volume is open
+//! apart     what must not be copied: a file onto itself
+//! goal      where one source goes
+//! ```
+
+mod apart;
+mod goal;
+mod options;
+mod side;
+
+use super::batch::{Entry, Feed};
+use super::existing::{self, Existing, Rules};
+use super::host_target::{HostTarget, open_directory};
+use super::run::{self, Options, Outcome, Tally};
+use super::stream::StreamSink;
+use super::target::{Keep, Owner};
+use super::volume_target::VolumeTarget;
+use super::writer::Writer;
+use super::{host, host_tree, session, summarize, volume_tree};
+use crate::ask::Asker;
+use crate::context::Context;
+use crate::failure::{At, Failure};
+use crate::show::name::join;
+use crate::show::quoted::Quoted;
+use crate::verb::{Command, Example, Status};
+use crate::volume::place::is_same_file;
+use crate::volume::{Access, ChangeArgs, Volumes, guard};
+use anyhow::Result;
+use goal::{Goal, Wish};
+use myriad_engine::{Errno, Error, FileType};
+use options::{Follow, FollowArgs, KeepArgs, ReplaceArgs};
+use side::{Operand, Side, operand};
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+#[derive(clap::Args)]
+pub struct Cp {
+    /// Copy directories with all below them, and links, pipes and devices as such
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    // Before what it looks at, too, and what is taken from the parser's answers when it is read.
+    #[command(flatten)]
+    follow: FollowArgs,
+    #[command(flatten)]
+    keep: KeepArgs,
+    #[command(flatten)]
+    replace: ReplaceArgs,
+    /// Take the target as the new name, also if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Copy all operands into this directory
+    #[arg(short, long, value_name = "DIRECTORY", value_parser = operand(), conflicts_with = "no_target_directory")]
+    target_directory: Option<Operand>,
+    /// Leave out what is mounted inside a source
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// Print each file that is made, and what from
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print the summary as JSON
+    #[arg(long, conflicts_with = "verbose")]
+    json: bool,
+    /// Files to copy, then the new name or a directory that gets them; each a path of the host, IMAGE:/path, or `-` for standard
+    /// input or output
+    #[arg(required = true, value_name = "FILE", value_parser = operand())]
+    operands: Vec<Operand>,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+impl Command for Cp {
+    const NAME: &'static str = "cp";
+    const ABOUT: &'static str = "Copy files between the host and volumes, or inside a volume";
+    const DETAILS: &'static str = "Options mean what they mean to cp(1). A file that is there is replaced in one step, once the \
+        copy is whole, and keeps its mode and owner unless those of the source are kept; -n and -u leave it. A pipe or device of \
+        the host is read and written as cp(1) does: its content is copied, and it stays what it is; -r and -a copy it as such. \
+        A volume is not replaced by a file without --force, and not at all while it is in use: the root of the volume is IMAGE:/. \
+        Holes stay holes. Files that are names of one inode stay so below one operand, with -a, -d or --preserve=links. Without -p \
+        or -a, copies belong to you and have the time of the copy. Symbolic links are followed, unless with -r, -a, -d or -P: \
+        then they are copied as such, with -H but for those that are operands; -L follows all, inside a volume never out of it.";
+    const EXAMPLES: &'static [Example] = &[
+        ("myriad cp notes.txt vol.img:/docs/", "copies a file into a volume"),
+        ("myriad cp -a vol.img:/docs /srv/docs", "copies a tree out of a volume, with everything"),
+        ("myriad cp -r a.img:/x b.img:/y", "copies a tree from volume to volume"),
+        ("myriad cp -uv -t vol.img:/docs *.txt", "copies those that are newer than their copies, and prints which"),
+        ("pg_dump mail | myriad cp - vol.img:/dumps/mail", "copies standard input to a file of a volume"),
+    ];
+
+    fn run(self, context: &Context) -> Result<Status> {
+        let (target, sources) = match (&self.target_directory, self.operands.split_last()) {
+            (Some(target), _) => (target, &self.operands[..]),
+            (None, Some((target, sources))) if !sources.is_empty() => (target, sources),
+            (None, _) => {
+                let next = "name a target, or give it with -t";
+                return Err(Failure::usage(&self.operands[0], "is to be copied nowhere", next).into());
+            }
+        };
+        let answers = self.answers(sources)?;
+        // A volume that is read and written is opened once, to write.
+        let written = Volumes::new(Access::Change, self.change.mount_options());
+        let read = Volumes::new(Access::Read, self.change.open.mount_options());
+        let is_target = |image: &Path| match target {
+            Operand::Volume(place) => is_same_file(&place.image, image),
+            _ => false,
+        };
+        let mut total = Tally { is_complete: true, ..Tally::default() };
+        written.finish(|written| {
+            read.finish(|read| {
+                let target = Side::of(written, target, true)?;
+                let into = target.is_dir() && !self.no_target_directory;
+                self.check_target(&target, into, sources.len())?;
+                let mut made = HashMap::new();
+                for source in sources {
+                    context.check()?;
+                    let name = source.name().filter(|_| into && self.replace.existing() != Existing::Skip);
+                    let copied = match name.and_then(|name| made.get(name)) {
+                        Some(first) => {
+                            let target = target.operand().below(name.expect("it is what was found"));
+                            Err(Failure::just_made(source, target, first).into())
+                        }
+                        None => {
+                            let volumes = match source {
+                                Operand::Volume(place) if is_target(&place.image) => &mut *written,
+                                _ => &mut *read,
+                            };
+                            let side = Side::of(volumes, source, self.follow() != Follow::Never);
+                            side.and_then(|from| self.copy(context, answers.as_ref(), &from, &target, into))
+                        }
+                    };
+                    let copied = copied.map(|tally| {
+                        made.extend(name.filter(|_| tally.entries() > 0).map(|name| (name, source)));
+                        total.add(&tally);
+                    });
+                    total.errors += u64::from(copied.is_err());
+                    total.is_complete &= copied.is_ok();
+                    context.tolerate(copied)?;
+                }
+                Ok(())
+            })
+        })?;
+        if self.json {
+            summarize(context, Self::NAME, "copied", &total, true)?;
+        }
+        Ok(context.status())
+    }
+}
+
+impl Cp {
+    fn is_recursive(&self) -> bool {
+        self.recursive || self.keep.is_archive()
+    }
+
+    fn follow(&self) -> Follow {
+        self.follow.follow(self.is_recursive())
+    }
+
+    /// Who answers questions, if some are to be asked.
+    fn answers(&self, sources: &[Operand]) -> Result<Option<Rc<Asker>>> {
+        if !self.replace.interactive {
+            return Ok(None);
+        }
+        if sources.iter().any(|source| matches!(source, Operand::Standard)) {
+            let what = "standard input cannot be copied and answer what -i asks";
+            return Err(Failure::usage("-", what, "leave out -i").into());
+        }
+        Ok(Some(Rc::new(Asker::default())))
+    }
+
+    fn check_target(&self, target: &Side, into: bool, sources: usize) -> Result<()> {
+        if into || sources == 1 && self.target_directory.is_none() {
+            return Ok(());
+        }
+        let next = match target {
+            Side::Host(path) if guard::is_volume(path) => {
+                format!("it is a Myriad volume: write {}:/ for its root", target.operand())
+            }
+            _ if sources == 1 => "give -t a directory that is there".into(),
+            _ => "several files can be copied to a directory only".into(),
+        };
+        Err(Failure::usage(target.operand(), "not a directory", next).into())
+    }
+
+    fn copy(
+        &self,
+        context: &Context,
+        answers: Option<&Rc<Asker>>,
+        source: &Side,
+        target: &Side,
+        into: bool,
+    ) -> Result<Tally> {
+        let operand = source.operand();
+        let is_link = self.follow() == Follow::Never && source.is_link();
+        let file_type = source.file_type().filter(|_| !is_link);
+        if file_type == Some(FileType::Directory) && !self.is_recursive() {
+            return Err(Failure::new(operand, "is a directory", "copy it with -r or -a").into());
+        }
+        let name = match into {
+            true => Some(operand.name().map(<[u8]>::to_vec).ok_or_else(|| {
+                let next = match source {
+                    Side::Standard => "give the name of the new file as the target",
+                    _ => "give -T to copy its content into the target",
+                };
+                Failure::new(&operand, "has no name of its own", next)
+            })?),
+            false => None,
+        };
+        // The rest is copied as what it is.
+        let is_content = match file_type {
+            Some(FileType::File) => true,
+            Some(FileType::Directory) => false,
+            Some(_) => !self.is_recursive(),
+            None => !is_link,
+        };
+        if is_content && file_type.is_some_and(|found| found != FileType::File) && source.image().is_some() {
+            let next = "copy it as such with -r or -a";
+            return Err(
+                Failure::new(operand, "is a pipe, socket or device, without content in the volume", next).into()
+            );
+        }
+        apart::check_apart(source, target, name.as_deref(), self.follow() == Follow::Never)?;
+        let existing = self.replace.existing();
+        let wish = Wish {
+            is_content,
+            replaces_names: self.replace.remove_destination,
+            spares: existing == Existing::Skip,
+            guard: self.replace.guard(),
+        };
+        let goal = Goal::find(context, target, name.as_deref(), wish)?;
+        let told = match &name {
+            Some(name) => target.operand().bytes_below(name),
+            None => target.operand().bytes(),
+        };
+        let tell =
+            |path: &[u8], entry: &Entry, outcome: Outcome| Self::tell(context, (&operand, &told), path, entry, outcome);
+        let tell: Option<run::Tell<'_>> = if self.verbose { Some(&tell) } else { None };
+        let options = Options { doing: "copying", tell, ..Options::default() };
+        self.transfer(context, answers, (source, target), goal, options)
+    }
+
+    /// Prints a file as cp(1) does: all that are made, and no directory that was there.
+    fn tell(
+        context: &Context,
+        (source, target): (&Operand, &[u8]),
+        path: &[u8],
+        entry: &Entry,
+        outcome: Outcome,
+    ) -> Result<()> {
+        if outcome == Outcome::Merged {
+            return Ok(());
+        }
+        debug_assert!(outcome != Outcome::Replaced || entry.meta.file_type() != FileType::Directory);
+        let (from, to) = (source.bytes_below(path), join(target, path));
+        let mut out = context.out();
+        if outcome == Outcome::Replaced {
+            writeln!(out, "removed {}", Quoted(&to))?;
+        }
+        Ok(writeln!(out, "{} -> {}", Quoted(&from), Quoted(&to))?)
+    }
+
+    fn transfer(
+        &self,
+        context: &Context,
+        answers: Option<&Rc<Asker>>,
+        (source, target): (&Side, &Side),
+        goal: Goal,
+        options: Options<'_>,
+    ) -> Result<Tally> {
+        let existing = self.replace.existing();
+        let (mask, owns) = (umask(), self.keep.owner());
+        let keep = match &goal {
+            Goal::Volume { .. } => {
+                let caller = Owner::New(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                self.keep.keep(Some(if owns { Owner::AsSource } else { caller }), mask)
+            }
+            // Only root may give files away.
+            _ => self.keep.keep((owns && rustix::process::geteuid().is_root()).then_some(Owner::AsSource), mask),
+        };
+        let feed = self.feed(source, target, &goal, keep)?;
+        let (tally, result) = match goal {
+            Goal::Volume { session, dir, base, place } => {
+                let target = VolumeTarget::new(session, place, self.replace.guard());
+                let rules = self.rules(existing, context, answers);
+                let mut writer = Writer::new(target, dir, base, keep, rules, false);
+                run::run(context, feed, &mut writer, options)
+            }
+            Goal::Host { dir, base } => {
+                let top = open_directory(&dir)?;
+                let target = HostTarget::new(dir.as_os_str().as_bytes().to_vec(), self.replace.guard());
+                let rules = self.rules(existing, context, answers);
+                let mut writer = Writer::new(target, top, Some(base), keep, rules, false);
+                let result = run::run(context, feed, &mut writer, options);
+                rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask.into()));
+                result
+            }
+            Goal::Stream { output, place } => run::run(context, feed, &mut StreamSink::new(output, place), options),
+        };
+        result.map(|()| tally)
+    }
+
+    fn rules<'a>(&self, existing: Existing, context: &'a Context, answers: Option<&Rc<Asker>>) -> Rules<'a> {
+        let ask = answers.map(Rc::clone).map(|answers| -> existing::Ask<'a> {
+            Box::new(move |place| answers.ask(context, &format!("myriad cp: overwrite {}", Quoted(place.as_bytes()))))
+        });
+        Rules { existing, ask, removes: self.replace.remove_destination, is_dry: false }
+    }
+
+    fn feed(&self, source: &Side, target: &Side, goal: &Goal, keep: Keep) -> Result<Feed> {
+        let follow = self.follow();
+        let links = self.keep.links();
+        let wanted = goal.look().and_then(|look| existing::wanted(self.replace.existing(), keep, look));
+        match source {
+            Side::Standard => host_tree::read_input(std::io::stdin()).at("-"),
+            Side::Host(path) | Side::Mounted(_, _, path) => {
+                // It would be read while it is written.
+                let image = target.image().and_then(|image| rustix::fs::stat(image).ok());
+                let left_out = image.map(|stat| (host::link_key(&stat), "the image of the volume that it would go to"));
+                let options = host_tree::Options {
+                    one_file_system: self.one_file_system,
+                    follow: follow != Follow::Never,
+                    follow_all: (follow == Follow::Always).then(|| follow_links(source, path)).transpose()?,
+                    streams: !self.is_recursive(),
+                    links,
+                    left_out,
+                    wanted,
+                    ..Default::default()
+                };
+                host_tree::read(path, options)
+            }
+            Side::Volume(volume, place) => {
+                let stat = match follow {
+                    Follow::Never => volume.session().lstat(&place.path).at(place)?,
+                    Follow::Operands | Follow::Always => volume.session().stat(&place.path).at(place)?,
+                };
+                let options =
+                    volume_tree::Options { follow_all: follow == Follow::Always, links, wanted, ..Default::default() };
+                Ok(volume_tree::read(|| session(volume), stat.node(), place.clone(), options))
+            }
+        }
+    }
+}
+
+/// Where the symbolic links below a source lead: on a mounted volume, to files of the volume only.
+fn follow_links(source: &Side, path: &Path) -> Result<host_tree::Links> {
+    if let Side::Mounted(mounted, place, _) = source {
+        let (files, place) = (mounted.files.try_clone().at(place)?, place.clone());
+        return Ok(Arc::new(move |path| match files.existing_path(&join(&place.path, path)) {
+            Err(Error::Refused(errno)) => Err(errno),
+            found => found.map_err(|_| Errno::IO),
+        }));
+    }
+    let top = path.to_owned();
+    let real = move |path: &[u8]| top.join(std::ffi::OsStr::from_bytes(path)).canonicalize();
+    Ok(Arc::new(move |path| real(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))))
+}
+
+/// The caller's umask. Reading it means setting it, while no other thread makes files.
+fn umask() -> u16 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    umask.bits() as u16
+}

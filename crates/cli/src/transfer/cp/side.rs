@@ -1,0 +1,158 @@
+//! Operands of `cp`: files of the host or of a volume, and those whose volume is open.
+
+use crate::failure::{At, Failure, errno_text, image_name};
+use crate::show::name::{self, join};
+use crate::volume::{Mounted, Opened, Place, Volume, Volumes};
+use anyhow::Result;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+use myriad_engine::{Errno, FileType};
+use std::ffi::OsStr;
+use std::fmt::{self, Display};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// A file of the host or of a volume, or `-`.
+#[derive(Clone, Debug)]
+pub enum Operand {
+    /// Standard input, or output.
+    Standard,
+    Host(PathBuf),
+    Volume(Place),
+}
+
+impl Operand {
+    /// What names a path in a volume is one, unless the host has a file of just that name.
+    fn parse(argument: &OsStr) -> Self {
+        if argument == "-" {
+            return Self::Standard;
+        }
+        match Place::parse(argument) {
+            Ok(place) if place.image.is_file() || !Path::new(argument).exists() => Self::Volume(place),
+            _ => Self::Host(argument.into()),
+        }
+    }
+
+    /// As it was given.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Standard => b"-".to_vec(),
+            Self::Host(path) => path.as_os_str().as_bytes().to_vec(),
+            Self::Volume(place) => [place.image.as_os_str().as_bytes(), b":", &place.path].concat(),
+        }
+    }
+
+    /// As it was given, with a path below it.
+    pub fn bytes_below(&self, path: &[u8]) -> Vec<u8> {
+        join(&self.bytes(), path)
+    }
+
+    /// The last name of it, under which it is copied into a directory.
+    pub fn name(&self) -> Option<&[u8]> {
+        match self {
+            Self::Standard => None,
+            Self::Host(path) => path.file_name().map(OsStr::as_bytes),
+            Self::Volume(place) => name::last(&place.path),
+        }
+    }
+
+    /// The file `name` in this directory.
+    pub fn below(&self, name: &[u8]) -> Self {
+        match self {
+            Self::Standard => Self::Standard,
+            Self::Host(path) => Self::Host(path.join(OsStr::from_bytes(name))),
+            Self::Volume(place) => Self::Volume(place.below(name)),
+        }
+    }
+}
+
+impl Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Standard => f.write_str("-"),
+            Self::Host(path) => f.write_str(&image_name(path)),
+            Self::Volume(place) => place.fmt(f),
+        }
+    }
+}
+
+pub fn operand() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().map(|argument| Operand::parse(&argument)))
+}
+
+/// An operand whose volume is open.
+pub enum Side {
+    Standard,
+    Host(PathBuf),
+    Volume(Rc<Volume>, Place),
+    /// A file of a volume that is mounted, and its path on the host.
+    Mounted(Rc<Mounted>, Place, PathBuf),
+}
+
+impl Side {
+    pub fn of(volumes: &mut Volumes, operand: &Operand, follow: bool) -> Result<Self> {
+        let place = match operand {
+            Operand::Standard => return Ok(Self::Standard),
+            Operand::Host(path) if path.as_os_str().is_empty() => {
+                return Err(Failure::new(operand, errno_text(Errno::NOENT), "name a file, or a directory").into());
+            }
+            Operand::Host(path) => return Ok(Self::Host(path.clone())),
+            Operand::Volume(place) => place.clone(),
+        };
+        Ok(match volumes.get(&place.image)? {
+            Opened::Here(volume) => Self::Volume(volume, place),
+            Opened::Mounted(mounted) => {
+                let path = mounted.files.host_path(&place.path, follow).at(&place)?;
+                Self::Mounted(mounted, place, path)
+            }
+        })
+    }
+
+    pub fn operand(&self) -> Operand {
+        match self {
+            Self::Standard => Operand::Standard,
+            Self::Host(path) => Operand::Host(path.clone()),
+            Self::Volume(_, place) | Self::Mounted(_, place, _) => Operand::Volume(place.clone()),
+        }
+    }
+
+    /// The image of its volume.
+    pub fn image(&self) -> Option<&Path> {
+        match self {
+            Self::Volume(_, place) | Self::Mounted(_, place, _) => Some(&place.image),
+            Self::Standard | Self::Host(_) => None,
+        }
+    }
+
+    pub fn host_path(&self) -> Option<&Path> {
+        match self {
+            Self::Host(path) | Self::Mounted(_, _, path) => Some(path),
+            Self::Standard | Self::Volume(..) => None,
+        }
+    }
+
+    /// What it is, a link followed; `None` if nothing is there, or nobody can tell.
+    pub fn file_type(&self) -> Option<FileType> {
+        match self {
+            Self::Standard => None,
+            Self::Host(path) | Self::Mounted(_, _, path) => FileType::from_mode(path.metadata().ok()?.mode() as u16),
+            Self::Volume(volume, place) => Some(volume.session().stat(&place.path).ok()?.file_type()),
+        }
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == Some(FileType::Directory)
+    }
+
+    /// Whether the operand itself is a symbolic link.
+    pub fn is_link(&self) -> bool {
+        match self {
+            Self::Standard => false,
+            Self::Host(path) | Self::Mounted(_, _, path) => path.is_symlink(),
+            Self::Volume(volume, place) => {
+                volume.session().lstat(&place.path).is_ok_and(|stat| stat.file_type() == FileType::Symlink)
+            }
+        }
+    }
+}
