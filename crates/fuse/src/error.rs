@@ -15,7 +15,10 @@ pub enum MountError {
     Mount { path: PathBuf, source: io::Error },
     #[error("changing the mount on {}: {source}", .path.display())]
     Remount { path: PathBuf, source: io::Error },
-    #[error("fusermount3: {}; {}", .0, for_helper(.0))]
+    #[error("fusermount3: {0}; install fuse3, or mount as root")]
+    NoHelper(io::Error),
+    /// It says itself what is in its way.
+    #[error("fusermount3: {}{}", .0, for_helper(.0))]
     Helper(String),
     #[error("the kernel's FUSE protocol is {major}.{minor}; 7.31 or later is needed (Linux 5.4)")]
     Protocol { major: u32, minor: u32 },
@@ -37,14 +40,14 @@ fn for_device(error: &io::Error) -> &'static str {
     }
 }
 
-/// What helps where the helper is missing, or refuses.
+/// What helps beside what the helper says itself.
 fn for_helper(said: &str) -> &'static str {
     if said.contains(MOUNT_TABLE) {
-        "as root: ln -s /proc/self/mounts /etc/mtab"
+        "; as root: ln -s /proc/self/mounts /etc/mtab"
     } else if said.contains("/dev/fuse: Permission denied") {
-        "as root: chmod 666 /dev/fuse"
+        "; as root: chmod 666 /dev/fuse"
     } else {
-        "install fuse3, or mount as root"
+        ""
     }
 }
 

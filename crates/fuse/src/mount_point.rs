@@ -307,7 +307,7 @@ fn mount_by_helper(path: &Path, options: &Options, kernel: &KernelOptions) -> Re
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(io_failed)?;
+        .map_err(MountError::NoHelper)?;
     let received = receive_descriptor(&ours);
     let mut message = String::new();
     if let Some(mut stderr) = helper.stderr.take() {

@@ -8,13 +8,15 @@ use crate::mount::options::{self, Settings};
 use crate::mount::{control, detach, remount};
 use crate::show::table;
 use crate::verb::{Command, Example, Status};
+use crate::volume::place::is_same_file;
 use anyhow::Result;
+use myriad_fuse::mounts;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub const NAME: &str = "mount";
 
@@ -132,6 +134,7 @@ impl Command for Mount {
         if !mount_point.is_dir() {
             return Err(Failure::new(image_name(directory), "not a directory", "name one to mount on").into());
         }
+        check_free(&image, &mount_point)?;
         if self.fake {
             return Ok(Status::OK);
         }
@@ -204,6 +207,21 @@ impl Mount {
         }
         Ok(Status::OK)
     }
+}
+
+/// Refuses to hide one of our mounts below another.
+fn check_free(image: &Path, mount_point: &Path) -> Result<()> {
+    let mount = mounts::mounted_at(mount_point).at("/proc/self/mountinfo")?;
+    let Some(mount) = mount.filter(mounts::Entry::is_ours) else { return Ok(()) };
+    let place = image_name(mount_point);
+    let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);
+    let who = daemon.map_or(String::new(), |daemon| format!(" by process {}", daemon.status.pid));
+    let unmount = format!("unmount it with myriad umount {place}");
+    if is_same_file(image, &mount.source) {
+        return Err(Failure::new(image_name(image), format!("mounted on {place}{who}"), unmount).into());
+    }
+    let what = format!("{} is mounted there{who}", image_name(&mount.source));
+    Err(Failure::new(&place, what, format!("name another directory, or {unmount}")).into())
 }
 
 /// mount(8) calls its helpers with short options that mean something else here: -f is "fake", and letters may be

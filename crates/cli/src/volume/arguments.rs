@@ -1,6 +1,6 @@
 //! Options that every verb has which opens a volume, and places as arguments.
 
-use super::Place;
+use super::{Place, wait};
 use crate::failure::Failure;
 use crate::show::size;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
@@ -18,6 +18,10 @@ pub struct OpenArgs {
     /// Device that holds the log, for a volume made with one
     #[arg(long, value_name = "DEVICE")]
     pub log_device: Option<PathBuf>,
+    /// Wait while somebody else has the volume in use, for so many seconds or as long as it takes
+    // What the whole run goes by: see `wait`.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "inf", value_parser = wait::parse)]
+    pub wait: Option<wait::Patience>,
 }
 
 /// Options of verbs that change a volume.

@@ -1,5 +1,7 @@
 //! The bytes of an unmounted volume, for verbs that look below the engine: `info`, `debug`, `fsck`.
 
+use super::guard::unreachable_name;
+use super::wait::patiently;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::control;
 use anyhow::Result;
@@ -13,13 +15,19 @@ use std::sync::Arc;
 /// Opens an image for reading beside other readers, or for changing it alone.
 pub fn open(image: &Path, access: Access) -> Result<Arc<FileDevice>> {
     // The host's own errors first: they have a next step of their own.
-    std::fs::metadata(image).at(image_name(image))?;
+    std::fs::metadata(image).map_err(|error| unreachable_name(image, error))?;
     let device = FileDevice::open(image, access).map_err(explain_open)?;
-    match access {
-        Access::ReadOnly => device.lock_shared(),
-        Access::ReadWrite => device.lock_exclusive(),
-    }
-    .map_err(explain_open)?;
+    let locked = patiently(|| {
+        let locked = match access {
+            Access::ReadOnly => device.lock_shared(),
+            Access::ReadWrite => device.lock_exclusive(),
+        };
+        match locked {
+            Err(OpenError::InUse(in_use)) => Ok(Err(in_use)),
+            locked => locked.map_err(explain_open).map(Ok),
+        }
+    })?;
+    locked.map_err(|in_use| explain_open(OpenError::InUse(in_use)))?;
     Ok(Arc::new(device))
 }
 

@@ -10,6 +10,7 @@ mod live;
 mod open;
 pub(crate) mod place;
 mod tree;
+pub mod wait;
 
 pub use arguments::{ChangeArgs, OpenArgs, place, place_or_root, places};
 pub use backup::BackupArgs;

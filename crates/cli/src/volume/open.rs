@@ -4,7 +4,9 @@
 //! Whoever may write an image may do anything to what is in it, as with any archive; so the verbs pass every permission
 //! check, and what they make belongs to the user who ran them.
 
+use super::guard::unreachable_name;
 use super::place::is_same_file;
+use super::wait::patiently;
 use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
@@ -32,7 +34,8 @@ pub struct Volume {
 impl Volume {
     /// For verbs that work on volumes of their own process only: one that is mounted is refused.
     pub fn open(image: &Path, access: Access, options: &MountOptions) -> Result<Self> {
-        Self::try_open(image, access, options)?.at(image_name(image)).map_err(|error| control::or_mounted(image, error))
+        let opened = patiently(|| Self::try_open(image, access, options))?;
+        opened.at(image_name(image)).map_err(|error| control::or_mounted(image, error))
     }
 
     /// The inner error is that somebody else has the volume.
@@ -249,20 +252,25 @@ pub struct Mounted {
 }
 
 impl Opened {
-    /// Opens the volume in `image`; one that a daemon has, by its mount.
+    /// Opens the volume in `image`; one that a daemon has, by its mount. A directory means what is mounted there.
     pub fn open(image: &Path, access: Access, options: &MountOptions) -> Result<Self> {
-        check_is_image(image)?;
+        if !image.is_dir() {
+            check_is_image(image)?;
+        }
+        let opened = patiently(|| Self::try_open(image, access, options))?;
+        opened.at(image_name(image)).map_err(|error| control::or_elsewhere(image, error))
+    }
+
+    /// The inner error is that somebody else has the volume.
+    fn try_open(image: &Path, access: Access, options: &MountOptions) -> Result<myriad_engine::Result<Self>> {
         // Asked first: that costs less than to be refused.
         if let Some(mounted) = Self::mounted(image, access)? {
-            return Ok(mounted);
+            return Ok(Ok(mounted));
         }
         match Volume::try_open(image, access, options)? {
-            Ok(volume) => Ok(Self::Here(Rc::new(volume))),
+            Ok(volume) => Ok(Ok(Self::Here(Rc::new(volume)))),
             // Mounted in between, or by nobody that we could ask.
-            Err(refusal) => match Self::mounted(image, access)? {
-                Some(mounted) => Ok(mounted),
-                None => Err(refusal).at(image_name(image)).map_err(|error| control::or_elsewhere(image, error)),
-            },
+            Err(refusal) => Ok(Self::mounted(image, access)?.ok_or(refusal)),
         }
     }
 
@@ -270,7 +278,7 @@ impl Opened {
         let Some(daemon) = control::mount_of(image)? else { return Ok(None) };
         let status = &daemon.status;
         // Many may read what nobody changes.
-        if status.read_only && access == Access::Read {
+        if status.read_only && access == Access::Read && !image.is_dir() {
             return Ok(None);
         }
         let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
@@ -353,8 +361,13 @@ pub fn umask() -> u16 {
 
 /// What cannot be an image is refused here, in words that fit the command line.
 pub fn check_is_image(image: &Path) -> Result<()> {
-    let metadata = std::fs::metadata(image).at(image_name(image))?;
+    let metadata = std::fs::metadata(image).map_err(|error| unreachable_name(image, error))?;
     if metadata.is_dir() {
+        if let Some((mount_point, path)) = control::below_mount(image) {
+            let (mount_point, path) = (image_name(&mount_point), image_name(&path));
+            let what = format!("a directory in the volume that is mounted on {mount_point}");
+            return Err(Failure::new(image_name(image), what, format!("write {mount_point}:/{path}")).into());
+        }
         let next = "give an image file or a block device";
         return Err(Failure::new(image_name(image), "a directory of the host, not an image", next).into());
     }

@@ -1,5 +1,6 @@
 //! `IMAGE:/path`: a path inside a volume, as scp writes places.
 
+use super::guard;
 use crate::failure::{At, image_name};
 use crate::show::name::{self, Shown};
 use crate::show::quoted::Quoted;
@@ -27,7 +28,13 @@ impl Place {
     /// Splits `IMAGE:/path` at the last `:/` that follows the name of an existing file, so that both the image's path
     /// and the one inside may contain `:/`. If no such file exists, at the last `:/`.
     pub fn parse(argument: &OsStr) -> Result<Self, PlaceError> {
-        Self::split_argument(argument, |image| image.exists())
+        Self::split_argument(argument, |image| image.exists()).map_err(|error| match error {
+            PlaceError::NoPath { image, shown, .. } => {
+                let meant = guard::meant(argument.as_bytes());
+                PlaceError::NoPath { image, shown, next: meant.unwrap_or_else(|| "IMAGE:/path".into()) }
+            }
+            other => other,
+        })
     }
 
     /// As `parse`, but an image alone means its root.
@@ -45,7 +52,11 @@ impl Place {
         let at = |index: usize| Self { image: image(&bytes[..index]), path: bytes[index + 1..].to_vec() };
         let colons = || (0..bytes.len()).rev().filter(|&index| bytes[index..].starts_with(b":/"));
         let Some(last) = colons().next() else {
-            return Err(PlaceError::NoPath { image: image(bytes), shown: Shown(bytes).to_string() });
+            return Err(PlaceError::NoPath {
+                image: image(bytes),
+                shown: Shown(bytes).to_string(),
+                next: String::new(),
+            });
         };
         let place = colons().map(at).find(|place| exists(&place.image)).unwrap_or_else(|| at(last));
         if place.image.as_os_str().is_empty() {
@@ -112,8 +123,8 @@ impl Display for Place {
 /// Why an argument names no place in a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
-    #[error("`{shown}` names no path in a volume; write IMAGE:/path")]
-    NoPath { image: PathBuf, shown: String },
+    #[error("`{shown}` names no path in a volume; write {next}")]
+    NoPath { image: PathBuf, shown: String, next: String },
     #[error("`{shown}` names no image; write IMAGE:/path")]
     NoImage { shown: String },
 }

@@ -106,6 +106,7 @@ pub const ROWS: &[Row] = &[
     row("verify @ dir", &[]),
     row("verify v.img:/d @", &[]),
     row("ls @", &[]),
+    row("ls --wait=0 @", &[]),
     row("ls -R @:/", &[]),
     row("cat @", &[]),
     row("cat @:/f", &[]),

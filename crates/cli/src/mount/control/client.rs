@@ -4,6 +4,7 @@ use super::descriptor;
 use super::place::{ImageName, sockets};
 use super::protocol::{IS_MOUNTED, REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
+use crate::volume::guard::unreachable_name;
 use anyhow::Result;
 use myriad_fuse::{mounts, real_path};
 use rustix::process::geteuid;
@@ -206,11 +207,14 @@ pub fn all() -> Result<Vec<Daemon>> {
 
 /// The daemons that have volumes in an image open.
 pub fn of_image(image: &Path) -> Result<Vec<Daemon>> {
-    ask_all(Some(&ImageName::of(image).at(image_name(image))?))
+    ask_all(Some(&ImageName::of(image).map_err(|error| unreachable_name(image, error))?))
 }
 
-/// The daemon that has the volume at the beginning of an image mounted.
+/// The daemon that has the volume at the beginning of an image mounted; of a directory, the one that is mounted there.
 pub fn mount_of(image: &Path) -> Result<Option<Daemon>> {
+    if image.is_dir() {
+        return mounted_on(image);
+    }
     for daemon in of_image(image)? {
         if daemon.status.offset == 0 && daemon.is_mounted()? {
             return Ok(Some(daemon));
@@ -240,6 +244,28 @@ pub fn of_target(target: &Path) -> Result<Option<Daemon>> {
             }
         },
     }
+}
+
+fn mounted_on(directory: &Path) -> Result<Option<Daemon>> {
+    let path = real_path(directory).at(image_name(directory))?;
+    let mount = mounts::mounted_at(&path).at("/proc/self/mountinfo")?;
+    let Some(mount) = mount.filter(mounts::Entry::is_ours) else { return Ok(None) };
+    match all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
+        Some(daemon) => Ok(Some(daemon)),
+        None => {
+            let what = format!("{} is mounted there by a process that is not found", image_name(&mount.source));
+            Err(Failure::new(image_name(directory), what, "ask as the user who mounted it").into())
+        }
+    }
+}
+
+/// The mount of ours that a directory of the host lies in, and its path there.
+pub fn below_mount(directory: &Path) -> Option<(PathBuf, PathBuf)> {
+    let path = real_path(directory).ok()?;
+    let mounts = mounts::mounts().ok()?;
+    let mount = path.ancestors().find_map(|above| mounts.iter().rfind(|mount| mount.mount_point == above))?;
+    let below = path.strip_prefix(&mount.mount_point).ok()?.to_owned();
+    mount.is_ours().then(|| (mount.mount_point.clone(), below))
 }
 
 /// An error about an image that is in use says more if a daemon of ours has it mounted.

@@ -21,6 +21,8 @@ mod place;
 mod protocol;
 mod server;
 
-pub use client::{Daemon, all, await_closing, await_reply, mount_of, of_image, of_target, or_elsewhere, or_mounted};
+pub use client::{
+    Daemon, all, await_closing, await_reply, below_mount, mount_of, of_image, of_target, or_elsewhere, or_mounted,
+};
 pub use protocol::{Request, Status};
 pub use server::{Listener, Mounted};

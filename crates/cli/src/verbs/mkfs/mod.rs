@@ -17,6 +17,7 @@ use myriad_engine::{Fs, MkfsOptions, Order};
 use myriad_format::choices::{
     self, Choice, Choices, Directory, Inodes, Lookup, Map as MapKind, PROFILES, Profile, SEAMS, Space,
 };
+use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
@@ -165,7 +166,7 @@ impl Command for Mkfs {
                 // Made by us, and of no use to anybody. If it cannot be removed, the first error still says it all.
                 let _ = std::fs::remove_file(&self.image);
             }
-            return Err(error);
+            return Err(self.too_large(&name, error));
         }
         let open = OpenArgs { log_device: self.log_device.clone(), ..OpenArgs::default() };
         let facts = info::Facts::read(&self.image, &open)?;
@@ -179,6 +180,19 @@ impl Command for Mkfs {
 }
 
 impl Mkfs {
+    /// An error of a file that is larger than the host's file system can hold says how large one may be.
+    fn too_large(&self, name: &str, error: anyhow::Error) -> anyhow::Error {
+        let told = error.to_string();
+        let is_candidate = ["File too large", "larger than a file can be"].iter().any(|text| told.contains(text));
+        match largest_file(&self.image).filter(|_| is_candidate) {
+            Some(largest) if self.size.is_some_and(|size| size > largest) => {
+                let what = format!("a file on that file system has {} at most", size::exact(largest));
+                Failure::new(name, what, "give a smaller --size, or a place on another file system").into()
+            }
+            _ => error,
+        }
+    }
+
     fn options(&self) -> Result<MkfsOptions> {
         let profile = self.profile;
         let choices = Choices {
@@ -272,4 +286,21 @@ fn label(text: &str) -> Result<String, String> {
     } else {
         Ok(text.into())
     }
+}
+
+/// How large a file can be where `image` is to be: found by making one without a name, which takes no space.
+fn largest_file(image: &Path) -> Option<u64> {
+    let directory = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(directory, flags, Mode::from_raw_mode(0o600)).ok()?;
+    let (mut possible, mut impossible) = (0, i64::MAX as u64);
+    while impossible - possible > 1 {
+        let size = possible + (impossible - possible) / 2;
+        match rustix::fs::ftruncate(&file, size) {
+            Ok(()) => possible = size,
+            Err(rustix::io::Errno::FBIG | rustix::io::Errno::INVAL) => impossible = size,
+            Err(_) => return None,
+        }
+    }
+    Some(possible)
 }
