@@ -225,7 +225,7 @@ impl Walker {
         }
         match found {
             Ok(stat) if stat.is_dir() && above.contains(&stat.node()) => {
-                let what = "is a symbolic link to a directory that it is in; left out";
+                let what = "leads back to a directory that it is in; left out";
                 self.push(Item::Problem(Failure::new(place, what, "").into()))?;
             }
             Ok(stat) if stat.is_dir() => return Ok(Some((stat.node(), path))),

@@ -10,12 +10,15 @@ mod look;
 mod rows;
 mod trees;
 
+use common::mount::MountPlace;
 use common::{Answer, Place};
 use look::{Seen, look};
 use rows::{ROWS, Row, SETUP};
 use std::io::Write;
 use std::process::Stdio;
-use std::sync::OnceLock;
+
+/// One in so many rows is tried on a mounted volume, too, without `MYRIAD_LONG`.
+const MOUNTED_SHARE: usize = 7;
 
 /// Where source and target of a row are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,18 +55,12 @@ struct Ran {
 }
 
 /// A folder with `s` and `t`, both also in a volume.
-fn furnish() -> Place {
-    static PATTERN: OnceLock<Place> = OnceLock::new();
-    let pattern = PATTERN.get_or_init(|| {
-        let place = Place::new();
-        shell(&place, SETUP);
-        place.line("mkfs -q --size 16M v.img").ok();
-        place.line("import -q s v.img:/s").ok();
-        place.line("import -q t v.img:/t").ok();
-        place
-    });
+fn pattern() -> Place {
     let place = Place::new();
-    shell(&place, &format!("cp -a --sparse=always {}/. .", pattern.path("").display()));
+    shell(&place, SETUP);
+    place.line("mkfs -q --size 16M v.img").ok();
+    place.line("import -q s v.img:/s").ok();
+    place.line("import -q t v.img:/t").ok();
     place
 }
 
@@ -72,8 +69,13 @@ fn shell(place: &Place, script: &str) {
     assert_eq!(answer.code, 0, "{script}: {answer:?}");
 }
 
-fn run(row: &Row, direction: Direction) -> Ran {
-    let place = furnish();
+fn run(pattern: &Place, row: &Row, direction: Direction, is_mounted: bool) -> Ran {
+    // Should it be mounted still when this fails, it is not for long.
+    let place = MountPlace { place: Place::new() };
+    shell(&place, &format!("cp -a --sparse=always {}/. .; mkdir mnt", pattern.path("").display()));
+    if is_mounted {
+        place.line("mount v.img mnt").ok();
+    }
     let words: Vec<String> = row.line.split(' ').map(|word| direction.operand(word)).collect();
     let mut command = match direction {
         Direction::Host => place.command("cp", &words),
@@ -83,6 +85,9 @@ fn run(row: &Row, direction: Direction) -> Ran {
     // Who does not ask need not read.
     let _ = child.stdin.take().expect("a pipe").write_all(row.answers.as_bytes());
     let answer = common::answer(child);
+    if is_mounted {
+        place.umount();
+    }
     if direction == Direction::Inside {
         place.line("fsck -n v.img").expect(0, &[]);
     }
@@ -98,12 +103,29 @@ fn run(row: &Row, direction: Direction) -> Ran {
 
 #[test]
 fn cp_does_what_cp_does() {
+    judge(false, 1);
+}
+
+#[test]
+fn cp_does_what_cp_does_on_a_mounted_volume() {
+    if MountPlace::with_volume(16 << 20).is_some() {
+        judge(true, if std::env::var_os("MYRIAD_LONG").is_some() { 1 } else { MOUNTED_SHARE });
+    }
+}
+
+/// Tries one in `share` of the rows.
+fn judge(is_mounted: bool, share: usize) {
     let only = std::env::var("MYRIAD_COPYING").ok();
+    let pattern = pattern();
     let mut findings = Vec::new();
-    for row in ROWS.iter().filter(|row| only.as_ref().is_none_or(|only| row.line.contains(only.as_str()))) {
-        let expected = run(row, Direction::Host);
+    let is_chosen = |(number, row): &(usize, &Row)| match &only {
+        Some(only) => row.line.contains(only.as_str()),
+        None => number % share == 0,
+    };
+    for (_, row) in ROWS.iter().enumerate().filter(is_chosen) {
+        let expected = run(&pattern, row, Direction::Host, false);
         for direction in [Direction::In, Direction::Out, Direction::Inside] {
-            let found = run(row, direction);
+            let found = run(&pattern, row, direction, is_mounted);
             assert!(!found.answer.err.contains("panicked"), "{}: {:?}", row.line, found.answer);
             let mut differences = Vec::new();
             if found.is_ok != expected.is_ok {
@@ -120,4 +142,27 @@ fn cp_does_what_cp_does() {
         }
     }
     assert!(findings.is_empty(), "\n{}", findings.join("\n\n"));
+}
+
+/// What the host has at the end of a link of the volume is not meant, also where the kernel shows the volume to everybody.
+#[test]
+fn links_of_a_volume_lead_nowhere_else() {
+    let Some(place) = MountPlace::with_volume(16 << 20) else { return };
+    shell(&place, "mkdir s; ln -s /etc/passwd s/passwd; ln -s /in s/in; ln -s ../../../../etc s/etc; ln -s .. s/up");
+    place.line("import -q s vol.img:/s").ok();
+    place.change(|session| common::put(session, "/in", b"here"));
+    for is_mounted in [false, true] {
+        if is_mounted {
+            place.mount("");
+        }
+        let answer = place.line("cp -rLv vol.img:/s out");
+        let loops = "s/up/s: leads back to a directory that it is in; left out";
+        let answer =
+            answer.expect(1, &["s/passwd: is a symbolic link that leads to nothing", "s/etc: is a symbolic", loops]);
+        assert!(answer.lines().contains(&"'vol.img:/s/in' -> 'out/in'"), "{answer:?}");
+        assert_eq!(std::fs::read(place.path("out/in")).unwrap(), b"here");
+        assert!(!place.path("out/passwd").exists() && !place.path("out/etc").exists());
+        shell(&place, "rm -r out");
+    }
+    place.umount();
 }

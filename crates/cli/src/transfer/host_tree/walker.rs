@@ -59,7 +59,7 @@ impl Walker {
                 Ok(((device, _), _)) if self.device.is_some_and(|only| only != device) => {}
                 Ok((id, _)) if self.follow_all.is_some() && stack.iter().any(|(.., above)| *above == id) => {
                     let place = Shown(&join(&self.place, &path)).to_string();
-                    let what = "is a symbolic link to a directory that it is in; left out";
+                    let what = "leads back to a directory that it is in; left out";
                     self.push(Item::Problem(Problem::new(Failure::new(place, what, "").into())), b"")?;
                 }
                 Ok((id, fd)) => {
