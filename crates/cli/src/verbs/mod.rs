@@ -29,9 +29,9 @@ pub mod stats;
 mod sync;
 mod tee;
 mod touch;
-mod truncate;
-pub mod trim;
 pub mod tree;
+pub mod trim;
+mod truncate;
 pub mod umount;
 
 /// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that
