@@ -25,6 +25,8 @@
 //! # }
 //! ```
 //!
+//! `examples/walk.rs` is a program that lists a volume: `cargo run -p myriad-engine --example walk -- vol.img`.
+//!
 //! Names are bytes, and a path may be anything that names a file ([`AsPath`]). Errors carry the errno a system call would return
 //! ([`Error::errno`]), and `?` makes them `std::io::Error`. Without a sync, a change reaches the
 //! device within [`MountOptions::commit_interval_ms`]; what a crash may leave is in `docs/design/crash-safety.md`.
