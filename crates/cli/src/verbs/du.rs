@@ -218,7 +218,7 @@ impl<'a> Walk<'a> {
             if excluded.as_ref().is_some_and(|excluded| is_below(&entry.path, excluded)) {
                 continue;
             }
-            if du.excludes(&join(&place.path, &entry.path)) {
+            if !du.exclude.is_empty() && du.excludes(&join(&place.path, &entry.path)) {
                 excluded = entry.stat.is_dir().then_some(entry.path);
                 if excluded.as_ref().is_some_and(Vec::is_empty) {
                     break;
@@ -326,8 +326,7 @@ impl Du {
     /// Whether a path or any end of it matches, as du(1) matches.
     fn excludes(&self, path: &[u8]) -> bool {
         let matches = |path: &[u8]| self.exclude.iter().any(|pattern| pattern.matches(path));
-        !self.exclude.is_empty()
-            && (matches(path) || (0..path.len()).any(|index| path[index] == b'/' && matches(&path[index + 1..])))
+        matches(path) || (0..path.len()).any(|index| path[index] == b'/' && matches(&path[index + 1..]))
     }
 
     fn bytes_of(&self, stat: &Stat) -> u64 {

@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::builder::Resettable;
 use clap_mangen::Man as Page;
 use clap_mangen::roff::{Roff, bold, roman};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Pages under the names that mount(8)'s family calls, and the page that they are.
@@ -43,7 +44,7 @@ impl Command for Man {
     const EXAMPLES: &'static [Example] = &[("myriad man /usr/local/share/man/man1", "installs them")];
 
     fn run(self, context: &Context) -> Result<Status> {
-        std::fs::create_dir_all(&self.directory).at(image_name(&self.directory))?;
+        make_directory(&self.directory).at(image_name(&self.directory))?;
         self.write("myriad.1", &main_page()?)?;
         let mut count = 1 + ALIASES.len();
         for verb in VERBS {
@@ -75,6 +76,21 @@ impl Man {
             })
             .at(image_name(path))
     }
+}
+
+/// Makes a directory and those above it that are missing: all of them or none.
+fn make_directory(path: &Path) -> io::Result<()> {
+    let missing = path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists());
+    let made = missing.last().map(Path::to_owned);
+    let result = std::fs::create_dir_all(path);
+    if let (Err(_), Some(first)) = (&result, made) {
+        // From the innermost outwards; what somebody else has put something into stays.
+        for above in path.ancestors().skip_while(|above| !above.exists()).take_while(|above| above.starts_with(&first))
+        {
+            let _ = std::fs::remove_dir(above);
+        }
+    }
+    result
 }
 
 fn main_page() -> Result<Vec<u8>> {

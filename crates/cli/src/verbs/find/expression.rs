@@ -18,6 +18,8 @@ use std::path::PathBuf;
 /// Parentheses and negations within each other: far more than people write, and few enough for the stack.
 const DEPTH_MAX: usize = 100;
 
+const HELP: &str = "myriad find --help lists them";
+
 #[derive(Debug, PartialEq)]
 pub enum Expression {
     Test(Test),
@@ -60,9 +62,9 @@ pub enum Test {
 #[derive(Debug, PartialEq)]
 pub enum Moment {
     At(Time),
-    /// Its last change.
-    Place(Place),
-    Host(PathBuf),
+    /// A time of a file in a volume, or of the host.
+    Place(Place, Stamp),
+    Host(PathBuf, Stamp),
 }
 
 #[derive(Debug, PartialEq)]
@@ -208,9 +210,10 @@ impl<'w> Parser<'w> {
     }
 
     fn word(&mut self, text: &OsStr) -> Result<Expression> {
+        let name = text.to_str().and_then(words::name_of).unwrap_or_default();
         let Some(word) = text.to_str().and_then(words::named) else {
             return Err(if text.as_bytes().starts_with(b"-") {
-                wrong(text, "no test or action of find", "myriad find --help lists them")
+                wrong(text, "no test or action of find", HELP)
             } else {
                 wrong(text, "no part of an expression", "write places before it, and patterns in quotes")
             });
@@ -237,7 +240,7 @@ impl<'w> Parser<'w> {
         if is_option {
             return Ok(Expression::Test(Test::Always(true)));
         }
-        Ok(Expression::Test(self.test(word.name, value)?))
+        Ok(Expression::Test(self.test(name, value)?))
     }
 
     fn command(&mut self, text: &OsStr, word: &Word) -> Result<Expression> {
@@ -330,6 +333,16 @@ impl<'w> Parser<'w> {
         let exactly = |number: u32| Bound::parse(&number.to_string()).expect("a number is a bound");
         let age =
             |stamp, unit: fn(&str) -> std::result::Result<Age, String>| unit(text).map(|age| Test::Age(stamp, age));
+        if let Some((stamp, reference)) = words::newer_letters(name) {
+            let stamp = Stamp::by_letter(stamp).expect("one of the four letters");
+            return Ok(Test::Newer(
+                stamp,
+                match Stamp::by_letter(reference) {
+                    Some(reference) => moment_of(value, reference),
+                    None => Moment::At(time::parse(text, self.now).map_err(say)?),
+                },
+            ));
+        }
         Ok(match name {
             "name" => Test::Name(pattern(false)),
             "iname" => Test::Name(pattern(true)),
@@ -347,18 +360,9 @@ impl<'w> Parser<'w> {
             "amin" => age(Stamp::Access, Age::minutes).map_err(say)?,
             "ctime" => age(Stamp::Change, Age::days).map_err(say)?,
             "cmin" => age(Stamp::Change, Age::minutes).map_err(say)?,
-            "newer" => Test::Newer(Stamp::Modify, moment_of(value)),
-            "anewer" => Test::Newer(Stamp::Access, moment_of(value)),
-            "cnewer" => Test::Newer(Stamp::Change, moment_of(value)),
-            "newermt" | "newerat" | "newerct" | "newerBt" => {
-                let stamp = match name.as_bytes()[5] {
-                    b'm' => Stamp::Modify,
-                    b'a' => Stamp::Access,
-                    b'c' => Stamp::Change,
-                    _ => Stamp::Birth,
-                };
-                Test::Newer(stamp, Moment::At(time::parse(text, self.now).map_err(say)?))
-            }
+            "newer" => Test::Newer(Stamp::Modify, moment_of(value, Stamp::Modify)),
+            "anewer" => Test::Newer(Stamp::Access, moment_of(value, Stamp::Modify)),
+            "cnewer" => Test::Newer(Stamp::Change, moment_of(value, Stamp::Modify)),
             "perm" => Test::Permissions(Permissions::parse(text).map_err(say)?),
             "executable" => Test::Executable,
             "user" => Test::Uid(exactly(owner::parse_user(text).map_err(say)?)),
@@ -375,14 +379,14 @@ impl<'w> Parser<'w> {
             }
             "true" => Test::Always(true),
             "false" => Test::Always(false),
-            _ => unreachable!("the table has no other words"),
+            _ => return Err(wrong(OsStr::new(&format!("-{name}")), "no test or action of find", HELP)),
         })
     }
 }
 
 /// `IMAGE:/path`, or a file of the host.
-fn moment_of(value: &OsStr) -> Moment {
-    Place::parse(value).map_or_else(|_| Moment::Host(value.into()), Moment::Place)
+fn moment_of(value: &OsStr, stamp: Stamp) -> Moment {
+    Place::parse(value).map_or_else(|_| Moment::Host(value.into(), stamp), |place| Moment::Place(place, stamp))
 }
 
 fn one_or(mut parts: Vec<Expression>, many: fn(Vec<Expression>) -> Expression) -> Expression {
@@ -476,6 +480,8 @@ mod tests {
             ("-maxdepth -1", "find: -1: no number of directories for -maxdepth"),
             ("-delete -prune", "find: -delete: takes what is in a directory first"),
             ("-printf %q", "find: %q: `%q` is no directive"),
+            ("-newerXY x", "find: -newerXY: no test or action"),
+            ("-newermx x", "find: -newermx: no test or action"),
             ("-newermt soon", "find: -newermt: `soon` is not a time"),
             ("-perm u+q", "find: -perm: `u+q` is not a mode"),
             ("-samefile x", "find: -samefile: `x` names no path"),

@@ -13,7 +13,6 @@ use anyhow::Result;
 use myriad_engine::{Errno, Error, FileType, MountOptions, Stat, Time};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -142,19 +141,17 @@ impl<'a> Search<'a> {
             match test {
                 Test::Newer(_, moment) => match moment {
                     Moment::At(_) => {}
-                    Moment::Host(path) => {
-                        let shown = image_name(path);
+                    Moment::Host(path, stamp) => {
                         let of = if follows { std::fs::metadata(&path) } else { std::fs::symlink_metadata(&path) };
-                        let modified = of.map_err(|error| {
+                        let time = of.and_then(|metadata| stamp.of_host(&metadata)).map_err(|error| {
                             let next = "give a file of the host, or IMAGE:/path for one in a volume";
-                            Failure::new(&shown, host_error(&error), next)
+                            Failure::new(image_name(path), host_error(&error), next)
                         })?;
-                        let time = modified.mtime().saturating_mul(1_000_000_000).saturating_add(modified.mtime_nsec());
                         *moment = Moment::At(time);
                     }
-                    Moment::Place(place) => {
+                    Moment::Place(place, stamp) => {
                         let volume = self.searched.get(&place.image)?;
-                        *moment = Moment::At(look(&volume, place, follows)?.mtime);
+                        *moment = Moment::At(stamp.of(&look(&volume, place, follows)?));
                     }
                 },
                 Test::SameFile { place, ino } => {

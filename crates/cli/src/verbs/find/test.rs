@@ -3,6 +3,10 @@
 use crate::show::mode;
 use myriad_engine::{FileType, Stat, Time};
 use std::cmp::Ordering;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::time::UNIX_EPOCH;
 
 /// `N`, `+N` or `-N`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +69,31 @@ pub enum Stamp {
 }
 
 impl Stamp {
+    /// By the letter that `-newerXY` has for it.
+    pub fn by_letter(letter: u8) -> Option<Self> {
+        match letter {
+            b'a' => Some(Self::Access),
+            b'B' => Some(Self::Birth),
+            b'c' => Some(Self::Change),
+            b'm' => Some(Self::Modify),
+            _ => None,
+        }
+    }
+
+    /// Of a file of the host.
+    pub fn of_host(self, metadata: &Metadata) -> io::Result<Time> {
+        let (seconds, nanoseconds) = match self {
+            Self::Access => (metadata.atime(), metadata.atime_nsec()),
+            Self::Change => (metadata.ctime(), metadata.ctime_nsec()),
+            Self::Modify => (metadata.mtime(), metadata.mtime_nsec()),
+            Self::Birth => {
+                let made = metadata.created()?.duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
+                return Ok(i64::try_from(made.as_nanos()).unwrap_or(i64::MAX));
+            }
+        };
+        Ok(seconds.saturating_mul(SECOND_NS).saturating_add(nanoseconds))
+    }
+
     pub fn of(self, stat: &Stat) -> Time {
         match self {
             Self::Access => stat.atime,

@@ -62,10 +62,12 @@ const GROUPS: &[Group] = &[
             word("newer", Some("FILE"), "Changed later than FILE was: IMAGE:/path, or a file of the host"),
             word("anewer", Some("FILE"), "Read later than FILE was changed"),
             word("cnewer", Some("FILE"), "Attributes changed later than FILE was changed"),
-            word("newermt", Some("TIME"), "Changed later than TIME: 2026-11-23 14:30, @SECONDS, 3 days ago"),
-            word("newerat", Some("TIME"), "Read later than TIME"),
-            word("newerct", Some("TIME"), "Attributes changed later than TIME"),
-            word("newerBt", Some("TIME"), "Made later than TIME"),
+            word(NEWER_XY, Some("FILE"), "X is later than FILE's Y: a read, B made, c attributes changed, m changed"),
+            word(
+                "newermt",
+                Some("TIME"),
+                "Changed later than TIME: 2026-11-23 14:30, @SECONDS, 3 days ago; so -newerat ...",
+            ),
             word(
                 "perm",
                 Some("MODE"),
@@ -124,10 +126,27 @@ pub fn help() -> String {
     text + OPERATORS
 }
 
+/// Stands for sixteen words; `newermt` is one of four more.
+const NEWER_XY: &str = "newerXY";
+
+/// A word without its dash, or two.
+pub fn name_of(text: &str) -> Option<&str> {
+    text.strip_prefix("--").or_else(|| text.strip_prefix('-'))
+}
+
 /// A word of the table, with one dash or two.
 pub fn named(text: &str) -> Option<&'static Word> {
-    let name = text.strip_prefix("--").or_else(|| text.strip_prefix('-'))?;
+    let name = name_of(text)?;
+    let name = if newer_letters(name).is_some() { NEWER_XY } else { name };
     GROUPS.iter().flat_map(|group| group.words).find(|word| word.name == name)
+}
+
+/// What `newerXY` compares, as two of the letters a, B, c, m; the second one may be t, a time that is written out.
+pub fn newer_letters(name: &str) -> Option<(u8, u8)> {
+    match name.strip_prefix("newer")?.as_bytes() {
+        [x @ (b'a' | b'B' | b'c' | b'm'), y @ (b'a' | b'B' | b'c' | b'm' | b't')] => Some((*x, *y)),
+        _ => None,
+    }
 }
 
 /// Whether what follows is a command, up to `;` or `+`.
@@ -168,14 +187,14 @@ pub fn arrange(arguments: Vec<OsString>, verb: usize) -> Vec<OsString> {
             (true, _) => {
                 let word = named(name);
                 match (word, text.split_once('=')) {
-                    (Some(word), Some((_, value))) if text.starts_with("--") => {
-                        expression.push(format!("-{}", word.name).into());
+                    (Some(_), Some((_, value))) if text.starts_with("--") => {
+                        expression.push(format!("-{}", name_of(name).unwrap_or_default()).into());
                         expression.push(value.into());
                     }
                     (Some(word), _) => {
                         let ends = takes_command(word);
                         let has_value = word.value.is_some() && !ends;
-                        expression.push(format!("-{}", word.name).into());
+                        expression.push(format!("-{}", name_of(text).unwrap_or_default()).into());
                         expression.extend(if has_value { arguments.next() } else { None });
                         if ends {
                             take_command(&mut arguments, &mut expression);

@@ -42,8 +42,6 @@ struct Target {
 
 /// A file as text.
 struct Row {
-    ino: String,
-    blocks: String,
     mode: String,
     links: String,
     user: String,
@@ -105,25 +103,23 @@ impl<'a> Printer<'a> {
             let total = items.iter().map(|item| stat::allocated(&item.stat)).fold(0, u64::saturating_add);
             writeln!(out, "total {}", self.units.1.show(total))?;
         }
-        let rows: Vec<Row> = items.iter().map(|item| self.row(item)).collect();
+        let frills = Frills::of(self.ls, &self.units.1, items, self.form != Form::Commas);
         match self.form {
-            Form::Long => self.print_long(&mut out, volume, items, &rows),
+            Form::Long => self.print_long(&mut out, volume, items, &frills),
             Form::One => {
-                let frills = Frills::of(self.ls, &rows, true);
-                for (item, row) in items.iter().zip(&rows) {
-                    out.write_all(frills.text(row).as_bytes())?;
+                for item in items {
+                    out.write_all(frills.text(&item.stat).as_bytes())?;
                     self.name(&mut out, volume, item)?;
                     writeln!(out)?;
                 }
                 Ok(())
             }
-            Form::Commas => self.print_commas(&mut out, volume, items, &rows),
+            Form::Commas => self.print_commas(&mut out, volume, items, &frills),
             Form::Columns | Form::Across => {
-                let frills = Frills::of(self.ls, &rows, true);
                 let mut cells = Vec::with_capacity(items.len());
-                for (item, row) in items.iter().zip(&rows) {
+                for item in items {
                     let name = self.cell(volume, item)?;
-                    cells.push(format!("{}{name}", frills.text(row)));
+                    cells.push(format!("{}{name}", frills.text(&item.stat)));
                 }
                 let is_across = self.form == Form::Across;
                 let direction = if is_across { Direction::LeftToRight } else { Direction::TopToBottom };
@@ -177,8 +173,6 @@ impl<'a> Printer<'a> {
             None => self.units.0.show(stat.size),
         };
         Row {
-            ino: stat.ino.to_string(),
-            blocks: self.units.1.show(stat::allocated(stat)),
             mode: mode::string(stat.file_type(), stat.mode),
             links: stat.nlink.to_string(),
             user: self.owners.user(stat.uid).to_owned(),
@@ -188,12 +182,11 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn print_commas(&mut self, out: &mut Output, volume: &Opened, items: &[Item], rows: &[Row]) -> Result<()> {
-        let frills = Frills::of(self.ls, rows, false);
+    fn print_commas(&mut self, out: &mut Output, volume: &Opened, items: &[Item], frills: &Frills) -> Result<()> {
         let width = self.width();
         let mut column = 0;
-        for (index, (item, row)) in items.iter().zip(rows).enumerate() {
-            let before = frills.text(row);
+        for (index, item) in items.iter().enumerate() {
+            let before = frills.text(&item.stat);
             let name = if out.is_terminal() {
                 self.text(&item.name).chars().count()
             } else {
@@ -215,14 +208,14 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn print_long(&mut self, out: &mut Output, volume: &Opened, items: &[Item], rows: &[Row]) -> Result<()> {
-        let frills = Frills::of(self.ls, rows, true);
+    fn print_long(&mut self, out: &mut Output, volume: &Opened, items: &[Item], frills: &Frills) -> Result<()> {
+        let rows: Vec<Row> = items.iter().map(|item| self.row(item)).collect();
         let width = |text: fn(&Row) -> &str| rows.iter().map(|row| text(row).chars().count()).max().unwrap_or(0);
         let (links, user) = (width(|row| &row.links), width(|row| &row.user));
         let (group, size) = (width(|row| &row.group), width(|row| &row.size));
         let times = width(|row| &row.time);
-        for (item, row) in items.iter().zip(rows) {
-            write!(out, "{}{} {:>links$} ", frills.text(row), row.mode, row.links)?;
+        for (item, row) in items.iter().zip(&rows) {
+            write!(out, "{}{} {:>links$} ", frills.text(&item.stat), row.mode, row.links)?;
             if !self.ls.no_owner {
                 write!(out, "{} ", aligned(&row.user, user))?;
             }
@@ -275,26 +268,24 @@ fn aligned(owner: &str, width: usize) -> String {
 /// What stands before names: inode numbers and space, in columns of one width.
 struct Frills {
     ino: Option<usize>,
-    blocks: Option<usize>,
+    blocks: Option<(usize, Unit)>,
 }
 
 impl Frills {
-    fn of(ls: &Ls, rows: &[Row], is_aligned: bool) -> Self {
-        let width = |is_shown: bool, text: fn(&Row) -> &str| {
-            let widest = if is_aligned { rows.iter().map(|row| text(row).len()).max().unwrap_or(0) } else { 0 };
-            is_shown.then_some(widest)
+    fn of(ls: &Ls, unit: &Unit, items: &[Item], is_aligned: bool) -> Self {
+        let widest = |text: &dyn Fn(&Stat) -> String| {
+            if is_aligned { items.iter().map(|item| text(&item.stat).len()).max().unwrap_or(0) } else { 0 }
         };
-        Self { ino: width(ls.inode, |row| &row.ino), blocks: width(ls.size, |row| &row.blocks) }
+        Self {
+            ino: ls.inode.then(|| widest(&|stat| stat.ino.to_string())),
+            blocks: ls.size.then(|| (widest(&|stat| unit.show(stat::allocated(stat))), unit.clone())),
+        }
     }
 
-    fn text(&self, row: &Row) -> String {
-        let mut text = String::new();
-        for (width, value) in [(self.ino, &row.ino), (self.blocks, &row.blocks)] {
-            if let Some(width) = width {
-                text += &format!("{value:>width$} ");
-            }
-        }
-        text
+    fn text(&self, stat: &Stat) -> String {
+        let ino = self.ino.map(|width| format!("{:>width$} ", stat.ino));
+        let blocks = self.blocks.as_ref().map(|(width, unit)| format!("{:>width$} ", unit.show(stat::allocated(stat))));
+        ino.unwrap_or_default() + &blocks.unwrap_or_default()
     }
 }
 
