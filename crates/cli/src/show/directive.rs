@@ -1,6 +1,8 @@
 //! Formats such as `%-8s %T@\n`: what `stat --printf` and `find -printf` have in common. Which letters there are, and what
 //! they stand for, is the verb's.
 
+use super::name::Shown;
+
 /// Columns that a directive may ask for: no line is wider, and it bounds the memory.
 const WIDTH_MAX: usize = 4096;
 
@@ -108,13 +110,23 @@ impl Format {
         self.0.iter().any(|piece| matches!(piece, Piece::Directive(directive) if directive.letters == letters))
     }
 
-    /// The bytes, with `value` asked for each directive.
-    pub fn fill<E>(&self, mut value: impl FnMut(&Directive) -> Result<Value, E>) -> Result<Vec<u8>, E> {
+    /// The bytes, with `value` asked for each directive. For a terminal, text that could steer it is put in quotes.
+    pub fn fill<E>(
+        &self,
+        for_terminal: bool,
+        mut value: impl FnMut(&Directive) -> Result<Value, E>,
+    ) -> Result<Vec<u8>, E> {
         let mut bytes = Vec::new();
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => bytes.extend(text),
-                Piece::Directive(directive) => bytes.extend(directive.pad(value(directive)?)),
+                Piece::Directive(directive) => {
+                    let value = match value(directive)? {
+                        Value::Text(text) if for_terminal => Value::text(Shown(&text).to_string()),
+                        other => other,
+                    };
+                    bytes.extend(directive.pad(value));
+                }
                 Piece::Stop => break,
             }
         }
@@ -270,12 +282,17 @@ mod tests {
     }
 
     fn fill(text: &str) -> String {
-        let bytes = read(text).unwrap().fill(|directive| {
+        fill_for(text, false)
+    }
+
+    fn fill_for(text: &str, for_terminal: bool) -> String {
+        let bytes = read(text).unwrap().fill(for_terminal, |directive| {
             Ok::<_, ()>(match directive.letters.as_str() {
                 "n" => Value::text("name"),
                 "s" => Value::Number(42),
                 "a" => Value::Octal(0o755),
                 "T@" => Value::Digits("-1.5".into()),
+                "Hd" => Value::text("a\x1b[2J"),
                 letters => Value::text(format!("<{letters}>")),
             })
         });
@@ -289,7 +306,8 @@ mod tests {
             ("%6n|%-6n|%.2n", "  name|name  |na"),
             ("%5s|%05s|%-5s|%+s|% s", "   42|00042|42   |+42| 42"),
             ("%#a %a %6a", "0755 755    755"),
-            ("%H%Hd%Hx", "<H><Hd><H>x"),
+            ("%H%Hx", "<H><H>x"),
+            ("%Hd", "a\x1b[2J"),
             ("%T@ %08T@", "-1.5 -00001.5"),
             ("100%% \\x \\x4a \\101\\0", "100% \\x J A\0"),
             ("stop\\c here", "stop"),
@@ -297,6 +315,11 @@ mod tests {
         ] {
             assert_eq!(fill(format), text, "{format}");
         }
+    }
+
+    #[test]
+    fn names_do_not_steer_a_terminal() {
+        assert_eq!(fill_for("%n %Hd %s\\n", true), "name $'a\\033[2J' 42\n");
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl Stat {
         let target = if is_link { Some(tree.readlink(&place.path).at(place)?) } else { None };
         if let Some(format) = format {
             let block_size = if format.has("o") { statfs_of(volume)?.block_size } else { 0 };
-            let line = format.fill(|directive| {
+            let is_terminal = context.out().is_terminal();
+            let line = format.fill(is_terminal, |directive| {
                 Ok::<_, anyhow::Error>(value(directive, place, &stat, target.as_deref(), block_size, owners))
             })?;
             return self.print(&mut context.out(), &line);
@@ -156,7 +157,9 @@ impl Stat {
         let statfs = statfs_of(volume)?;
         let mut out = context.out();
         if let Some(format) = format {
-            let line = format.fill(|directive| Ok::<_, anyhow::Error>(volume_value(directive, place, &statfs)))?;
+            let is_terminal = out.is_terminal();
+            let line = format
+                .fill(is_terminal, |directive| Ok::<_, anyhow::Error>(volume_value(directive, place, &statfs)))?;
             return self.print(&mut out, &line);
         }
         if self.json {

@@ -411,7 +411,8 @@ impl<'a> Search<'a> {
             Action::Printf(format) => {
                 let volume = self.searched.get(&found.start.image)?;
                 let owners = &mut self.owners;
-                let line = format.fill(|directive| print::value(directive, found, &volume, owners))?;
+                let is_terminal = self.context.out().is_terminal();
+                let line = format.fill(is_terminal, |directive| print::value(directive, found, &volume, owners))?;
                 self.context.out().write_all(&line)?;
             }
             Action::Ls => {
