@@ -129,6 +129,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         // The log's device has a name of its own.
         Error::Open(open) => return explain_open(open),
         Error::Cancelled => return Interrupted::latest().into(),
+        Error::Refused(Errno::NOENT) if place.contains(['*', '?', '[']) => (errno_text(Errno::NOENT), PATTERN_NEXT),
         Error::Refused(errno) => (errno_text(errno), errno_next(errno)),
         Error::Io { source, .. } if is_refusal(&source) => (host_error(&source), host_next(&source)),
         Error::Io { op, offset, source } => (
@@ -166,6 +167,9 @@ fn explain(error: Error, place: String) -> anyhow::Error {
     };
     Failure::new(place, what, next).into()
 }
+
+/// What to do about a name with wildcards, which the shell has not replaced by names.
+const PATTERN_NEXT: &str = "the shell sees no names in a volume: myriad find -name lists those that match";
 
 /// What to do about an image that ends before its volume does.
 pub const TRUNCATED_NEXT: &str = "get a whole copy";
@@ -270,6 +274,15 @@ mod tests {
             (kind(&error), error.to_string().as_str()),
             (Kind::Usage, "a.img: option --block-size: 3 is no power of two")
         );
+    }
+
+    #[test]
+    fn wildcards_are_explained() {
+        let missing: myriad_engine::Result<()> = Err(Error::Refused(Errno::NOENT));
+        let said = missing.at("a.img:/d/*.txt").unwrap_err().to_string();
+        assert!(said.ends_with(
+            "No such file or directory; the shell sees no names in a volume: myriad find -name lists those that match"
+        ));
     }
 
     #[test]

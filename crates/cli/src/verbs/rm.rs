@@ -80,19 +80,19 @@ impl Command for Rm {
                 return changes.finish(Ok(()));
             }
         }
-        let progress = context.progress("removing");
+        let asks = self.when() == When::Always;
+        // A line that is drawn again and again would hide the questions.
+        let progress = (!asks && changes.is_silent()).then(|| context.progress("removing"));
         let result = Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
-            let asks = self.when() == When::Always;
-            let mut work = Removing { context, changes: &changes, asker: asks.then_some(&asker), removed: 0 };
+            let asker = asks.then_some(&asker);
+            let mut work = Removing { context, changes: &changes, asker, progress, removed: 0 };
             for file in &self.files {
                 context.check()?;
-                let result =
-                    volumes.get(&file.image).and_then(|volume| self.remove(&mut work, &volume, file, &progress));
+                let result = volumes.get(&file.image).and_then(|volume| self.remove(&mut work, &volume, file));
                 context.tolerate(result)?;
             }
             Ok(())
         });
-        drop(progress);
         changes.finish(result)
     }
 }
@@ -106,7 +106,7 @@ impl Rm {
         }
     }
 
-    fn remove(&self, work: &mut Removing<'_>, volume: &Opened, place: &Place, progress: &Progress) -> Result<()> {
+    fn remove(&self, work: &mut Removing<'_>, volume: &Opened, place: &Place) -> Result<()> {
         if place.is_root() {
             return Err(Failure::new(place, "the root of the volume cannot be removed", "name what is below it").into());
         }
@@ -137,11 +137,14 @@ impl Rm {
         } else if self.recursive {
             let before = work.removed;
             let removed = tree.remove_tree(&place.path, &mut |count| {
-                progress.set(before + count);
+                work.show(before + count);
                 work.context.check().is_ok()
             });
             match removed {
-                Ok(count) => work.removed += count,
+                Ok(count) => {
+                    work.removed += count;
+                    work.show(work.removed);
+                }
                 Err(error @ Error::Cancelled) => return Err(error).at(place),
                 // It ends at what cannot go; this names that, and removes the rest.
                 Err(_) => descend(work.context, tree, place, false, work)?,
@@ -154,7 +157,6 @@ impl Rm {
         } else {
             return Err(Failure::new(place, "a directory", "myriad rm -r removes it and all below it").into());
         }
-        progress.set(work.removed);
         Ok(())
     }
 }
@@ -164,6 +166,8 @@ struct Removing<'a> {
     changes: &'a Changes<'a>,
     /// If each file is asked about.
     asker: Option<&'a Asker>,
+    /// If nothing else is said.
+    progress: Option<Progress>,
     removed: u64,
 }
 
@@ -173,8 +177,15 @@ impl Removing<'_> {
         asker.ask(self.context, &format!("rm: {what} {} {}", mode::described(stat), place.quoted()))
     }
 
+    fn show(&self, removed: u64) {
+        if let Some(progress) = &self.progress {
+            progress.set(removed);
+        }
+    }
+
     fn tell(&mut self, place: &Place, stat: &Stat) -> Result<()> {
         self.removed += 1;
+        self.show(self.removed);
         let directory = if stat.is_dir() { "directory " } else { "" };
         let words = || format!("removed {directory}{}", place.quoted());
         self.changes.tell(place, "removed", words, |fields| {
