@@ -1,4 +1,4 @@
-//! Command lines: sizes, IMAGE:/path, patterns, options. Parsed, not run.
+//! Command lines: sizes, dates, modes, IMAGE:/path, patterns, options. Parsed, not run.
 
 #![no_main]
 

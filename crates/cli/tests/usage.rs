@@ -35,7 +35,6 @@ fn wrong_command_lines_are_refused() {
         ("truncate -s lots vol.img:/f", 2, &["is not a size"]),
         ("truncate -s 1 -r vol.img:/g vol.img:/f", 2, &["with --reference a size must be relative"]),
         ("rm -v --json vol.img:/f", 2, &["cannot be used with"]),
-        ("tee", 2, &["IMAGE:/path"]),
         ("mv -t b.img:/ a.img:/x", 2, &["not on the same volume as b.img:/"]),
         ("mv a.img:/x b.img:/y", 2, &["myriad: a.img:/x: not on the same volume as b.img:/y; copy it with myriad cp"]),
         ("ln a.img:/x b.img:/y", 2, &["use ln -s"]),

@@ -22,11 +22,14 @@ pub struct Mv {
     /// Leave a target that exists as it is
     #[arg(short, long, overrides_with_all = ["never_ask", "interactive"], conflicts_with_all = ["backup", "backup_plain", "suffix"])]
     no_clobber: bool,
-    /// Replace only what is older
-    #[arg(short, long)]
-    update: bool,
+    /// What to replace: `older` files only, if no WHICH is given
+    #[arg(long, value_enum, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "older")]
+    update: Option<Update>,
+    /// As --update
+    #[arg(short = 'u', conflicts_with = "update")]
+    update_plain: bool,
     /// Exchange source and target, in one step
-    #[arg(long, conflicts_with_all = ["no_clobber", "interactive", "update", "backup", "backup_plain", "suffix"])]
+    #[arg(long, conflicts_with_all = ["no_clobber", "interactive", "update", "update_plain", "backup", "backup_plain", "suffix"])]
     exchange: bool,
     /// Move all files into this directory
     #[arg(short, long, value_name = "IMAGE:/path", value_parser = volume::place(), conflicts_with_all = ["no_target_directory", "exchange"])]
@@ -46,6 +49,18 @@ pub struct Mv {
     places: Vec<Place>,
     #[command(flatten)]
     change: ChangeArgs,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Update {
+    /// Everything, as without the option
+    All,
+    /// Nothing, as -n
+    None,
+    /// Nothing, and a target that is there is an error
+    NoneFail,
+    /// Files that are older than what is moved there
+    Older,
 }
 
 impl Command for Mv {
@@ -139,7 +154,7 @@ impl Mv {
             volume.check_replaced(&target, Guard::unless(self.force))?;
             backup = self.backups.keep(volume, &target)?;
         }
-        let mode = match (self.no_clobber, self.exchange) {
+        let mode = match (self.keeps_all(), self.exchange) {
             (true, _) => RenameMode::NoReplace,
             (_, true) => RenameMode::Exchange,
             _ => RenameMode::Replace,
@@ -154,12 +169,19 @@ impl Mv {
                 Err(Failure::new(names, "a directory cannot be moved into itself", "choose another target").into())
             }
             // Somebody was faster.
-            Err(Error::Refused(Errno::EXIST)) if self.no_clobber => return Ok(()),
+            Err(Error::Refused(Errno::EXIST)) if self.keeps_all() && self.update != Some(Update::NoneFail) => {
+                return Ok(());
+            }
             result => result.at(names),
         }?;
         work.tell(source, &target, if self.exchange { "exchanged" } else { "renamed" }, backup.as_ref())?;
         work.made.insert(target.path, source);
         Ok(())
+    }
+
+    /// Whether nothing is to be replaced.
+    fn keeps_all(&self) -> bool {
+        self.no_clobber || matches!(self.update, Some(Update::None | Update::NoneFail))
     }
 
     /// Whether a target that is there may go.
@@ -169,8 +191,13 @@ impl Mv {
             let what = format!("is the same file as {}", target.0);
             return Err(Failure::new(source.0, what, "choose another name, or remove one of the two").into());
         }
-        if self.no_clobber || self.update && target.1.mtime >= source.1.mtime {
-            return Ok(false);
+        let update = if self.update_plain { Update::Older } else { self.update.unwrap_or(Update::All) };
+        match update {
+            Update::NoneFail => return Err(Error::from(Errno::EXIST)).at(target.0),
+            Update::None => return Ok(false),
+            Update::Older if target.1.mtime >= source.1.mtime => return Ok(false),
+            _ if self.no_clobber => return Ok(false),
+            _ => {}
         }
         let fits = source.1.is_dir() == target.1.is_dir();
         if !self.interactive || self.force || !fits {

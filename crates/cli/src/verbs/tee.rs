@@ -24,7 +24,7 @@ pub struct Tee {
     #[command(flatten)]
     json: JsonArgs,
     /// Files to write
-    #[arg(required = true, value_name = "IMAGE:/path", value_parser = volume::place())]
+    #[arg(value_name = "IMAGE:/path", value_parser = volume::place())]
     files: Vec<Place>,
     #[command(flatten)]
     change: ChangeArgs,
@@ -56,14 +56,14 @@ impl Command for Tee {
                     Err(error) => context.tolerate(Err(error))?,
                 }
             }
-            self.copy(context, &mut files)?;
+            let copied = self.copy(context, &mut files);
             for file in files.iter().filter(|file| file.is_well) {
                 changes.tell(file.place, "written", String::new, |fields| {
                     fields.insert("bytes".into(), file.offset.into());
                     fields.insert("appended".into(), self.append.into());
                 })?;
             }
-            Ok(())
+            copied
         });
         changes.finish(result)
     }

@@ -231,3 +231,50 @@ fn one_file_that_stays_keeps_no_other() {
     assert_eq!(place.line("chown -Rf 7 vol.img:/d").expect(1, &[]).err, "");
     place.assert_sound();
 }
+
+/// GNU's mv has these since version 9.3 and 9.5.
+#[test]
+fn mv_replaces_what_update_says() {
+    let place = Place::with_volume(VOLUME);
+    place.change(|session| {
+        for (name, second) in [("/old", 1), ("/new", 2)] {
+            put(session, name, name.as_bytes());
+            let mtime = Some(myriad_engine::SetTime::At(second * 1_000_000_000));
+            session.set_attr(name, SetAttr { mtime, ..SetAttr::default() }).unwrap();
+        }
+    });
+    let names = || place.line("ls vol.img").ok().text().replace('\n', " ");
+    place.line("mv --update=none-fail vol.img:/new vol.img:/old").expect(1, &["vol.img:/old: File exists"]);
+    place.line("mv --update=none vol.img:/new vol.img:/old").ok();
+    place.line("mv --update vol.img:/old vol.img:/new").ok();
+    assert_eq!(names(), "new old ");
+    place.line("mv --update=none-fail vol.img:/new vol.img:/free").ok();
+    place.line("mv --update=all vol.img:/old vol.img:/free").ok();
+    assert_eq!(names(), "free ");
+    assert_eq!(place.line("cat vol.img:/free").ok().out, b"/old");
+}
+
+/// Without files, and as far as the input went when a signal came.
+#[test]
+fn tee_says_what_it_wrote() {
+    let place = furnished();
+    assert_eq!(with_input(&place, "tee", "copied").ok().out, b"copied");
+    let mut command = place.command(PROGRAM, &["tee", "--json", "vol.img:/f", "mnt:/x"]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"begun").unwrap();
+    // The other file is told of once the volume is open, and before anything is read.
+    let mut told = [0; 8];
+    std::io::Read::read_exact(child.stderr.as_mut().unwrap(), &mut told).unwrap();
+    // Long enough that what waits in the pipe is read; should it not be, fewer bytes are told.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    kill(i32::try_from(child.id()).unwrap(), "INT");
+    wait_until("it ends", || child.try_wait().unwrap().is_some());
+    drop(input);
+    let said = answer(child);
+    let lines = objects(said.text());
+    let content = place.line("cat vol.img:/f").ok().out;
+    assert_eq!((said.code, &lines[0]["bytes"]), (130, &content.len().into()), "{said:?}");
+    assert_eq!((&lines[1]["changed"], &lines[1]["complete"]), (&1.into(), &false.into()), "{said:?}");
+    assert!(b"begun".starts_with(&content));
+}
