@@ -423,18 +423,19 @@ fn is_permitted() -> bool {
     std::thread::spawn(there_and_back).join().unwrap_or(false)
 }
 
-/// Of a thread, or of the calling one (0).
+/// Of a thread, or of the calling one (0). By number, and so is the next one: musl has functions of these names that do nothing.
 #[allow(unsafe_code, reason = "a system call that no crate of ours wraps")]
 fn policy(thread: i32) -> i32 {
     // SAFETY: takes a number and touches no memory.
-    unsafe { libc::sched_getscheduler(thread) }
+    unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) as i32 }
 }
 
 #[allow(unsafe_code, reason = "a system call that no crate of ours wraps")]
 fn set_policy(thread: i32, policy: i32) -> bool {
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads `parameter`, which outlives the call.
-    unsafe { libc::sched_setscheduler(thread, policy, &raw const parameter) == 0 }
+    // All that the kernel's `struct sched_param` has.
+    let priority: libc::c_int = 0;
+    // SAFETY: reads `priority`, which outlives the call.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const priority) == 0 }
 }
 
 /// Gives the calling thread the usual I/O priority by name: else it follows the policy, down to "when nobody else".
