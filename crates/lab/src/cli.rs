@@ -20,7 +20,7 @@ use crate::workloads::tree::Tree;
 use crate::workloads::{self, Workload};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use myriad_engine::{MkfsOptions, MountOptions, Order};
+use myriad_engine::{Discard, MkfsOptions, MountOptions, Order};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -253,6 +253,8 @@ impl Common {
                 order: Some(order),
                 cache_size: self.cache_size(),
                 seed: Some(self.seed),
+                // The kernel's file systems beside it discard nothing either, unless they are told to.
+                discard: Discard::Never,
                 ..MountOptions::default()
             },
         }

@@ -6,7 +6,7 @@ use crate::targets::sqlite::Sqlite;
 use crate::targets::sys_calls::SysCalls;
 use crate::targets::{Durability, Target};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use myriad_engine::{Allocation, DirPref, MkfsOptions, MountOptions, Order};
+use myriad_engine::{Allocation, DirPref, Discard, MkfsOptions, MountOptions, Order};
 use myriad_format::choices::{Choices, Profile};
 use std::path::{Path, PathBuf};
 
@@ -227,6 +227,7 @@ impl VolumeOptions {
             "log-size" => mkfs.log_size = Some(parse_size(value)?),
             "cachesize" => mount.cache_size = parse_size(value)?,
             "data-checksums" if value.is_empty() => mkfs.data_checksums = true,
+            "discard" if value.is_empty() => mount.discard = Discard::Always,
             "nonamecache" if value.is_empty() => mount.name_cache = false,
             "dirpref" => {
                 mount.dirpref = match value {
@@ -246,7 +247,7 @@ impl VolumeOptions {
                 let seams = Choices::default().all().map(|(seam, _)| seam).join(", ");
                 return Err(format!(
                     "no such option of a target; there are {seams}, profile, order, block-size, ag-size, log-size, cachesize, \
-                     data-checksums, nonamecache, dirpref, alloc"
+                     data-checksums, discard, nonamecache, dirpref, alloc"
                 ));
             }
         }

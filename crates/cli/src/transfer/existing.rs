@@ -1,6 +1,7 @@
 //! What happens to a file that is there when another one comes to its name.
 
 use super::batch::{Meta, Wanted};
+use super::holes::Holes;
 use super::target::{Attrs, Found, Keep};
 use anyhow::Result;
 use myriad_engine::FileType;
@@ -60,7 +61,7 @@ fn is_alike(found: &Found, meta: &Meta, attrs: &Attrs) -> bool {
 /// Asks whether the file of this name is to be replaced. An error ends the work.
 pub type Ask<'a> = Box<dyn Fn(&str) -> Result<bool> + 'a>;
 
-/// How a writer treats what is there.
+/// How a writer treats what is there, and how it writes.
 pub struct Rules<'a> {
     pub existing: Existing,
     /// Whether the user is asked before each replacement.
@@ -69,10 +70,11 @@ pub struct Rules<'a> {
     pub removes: bool,
     /// Nothing is made: the target only looks.
     pub is_dry: bool,
+    pub holes: Holes,
 }
 
 impl From<Existing> for Rules<'_> {
     fn from(existing: Existing) -> Self {
-        Self { existing, ask: None, removes: false, is_dry: false }
+        Self { existing, ask: None, removes: false, is_dry: false, holes: Holes::Auto }
     }
 }

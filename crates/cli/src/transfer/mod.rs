@@ -23,6 +23,7 @@ mod dry;
 mod exclude;
 mod existing;
 mod export;
+mod holes;
 mod host;
 mod host_target;
 mod host_tree;

@@ -10,6 +10,7 @@
 
 use super::batch::{Batch, Body, Entry, Meta};
 use super::existing::{Existing, Rules};
+use super::holes::{Holes, has_zeros, write_sparsely, write_zeros};
 use super::path;
 use super::run::{Fault, Outcome, Sink};
 use super::target::{Attrs, Found, Keep, Owner, Target};
@@ -45,6 +46,8 @@ struct Open<F> {
     name: Vec<u8>,
     /// Where it is made, if it is to replace another.
     temporary: Option<Vec<u8>>,
+    /// Where the next data begins if there is no hole before it.
+    written: u64,
 }
 
 pub struct Writer<'a, T: Target> {
@@ -409,6 +412,23 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
+    /// A file whose zeros become holes.
+    fn sparse(&mut self, path: &[u8], meta: &Meta, data: &[u8], xattrs: &[u8]) -> Result<Outcome, Fault> {
+        let make = |target: &T, dir: &T::Dir, name: &[u8], _: &Attrs| target.make_file(dir, name).map(Some);
+        let placed = self.place(path, meta, Kind::Plain, make)?;
+        let outcome = self.outcome(&placed);
+        if let Placed::Made { file: Some(file), attrs, temporary, .. } = placed {
+            let (name, xattrs) = (path::split(path).1.to_vec(), xattrs.to_vec());
+            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, written: 0 });
+            let written = self.data(0, data);
+            if written.is_err() {
+                self.spoil()?;
+            }
+            written.and_then(|()| self.end())?;
+        }
+        Ok(outcome)
+    }
+
     /// A file whose content was not read, because what is there seemed to be spared.
     fn unread(&mut self, path: &[u8], meta: &Meta) -> Result<Outcome, Fault> {
         let (parent, name) = path::split(path);
@@ -496,6 +516,9 @@ impl<T: Target> Sink for Writer<'_, T> {
                 let source = self.full(batch.get(*source));
                 return self.hard_link(&path, &source, meta);
             }
+            Body::Whole(data) if self.rules.holes == Holes::Always && has_zeros(batch.get(*data)) => {
+                return self.sparse(&path, meta, batch.get(*data), xattrs);
+            }
             Body::Whole(data) => self.place(&path, meta, Kind::Plain, |target, dir, name, attrs| {
                 target.make_whole(dir, name, batch.get(*data), attrs, xattrs).map(|()| None)
             })?,
@@ -514,29 +537,42 @@ impl<T: Target> Sink for Writer<'_, T> {
         };
         if let Placed::Made { file: Some(file), attrs, temporary, .. } = placed {
             let name = path::split(&path).1.to_vec();
-            self.open = Some(Open { file, size: meta.size, attrs, xattrs: xattrs.to_vec(), name, temporary });
+            let xattrs = xattrs.to_vec();
+            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, written: 0 });
         }
         Ok(outcome)
     }
 
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
         let open = self.open.as_ref().expect("data comes after its entry was taken");
-        self.target.write(&open.file, offset, bytes).map_err(|error| {
+        let written = match self.rules.holes {
+            Holes::Auto => self.target.write(&open.file, offset, bytes),
+            Holes::Always => write_sparsely(&self.target, &open.file, offset, bytes),
+            Holes::Never => write_zeros(&self.target, &open.file, open.written..offset)
+                .and_then(|()| self.target.write(&open.file, offset, bytes)),
+        };
+        written.map_err(|error| {
             let path = crate::show::name::join(&self.current, &open.name);
             self.fault(&path, error)
         })?;
         // A pipe does not say beforehand how much will come.
         let end = offset + bytes.len() as u64;
         let open = self.open.as_mut().expect("it was there a moment ago");
+        open.written = end;
         open.size = open.size.max(end);
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), Fault> {
-        let Open { file, size, attrs, xattrs, name, temporary } = self.open.take().expect("data comes after its entry");
+        let open = self.open.take().expect("data comes after its entry");
+        let Open { file, size, attrs, xattrs, name, temporary, written } = open;
         let path = crate::show::name::join(&self.current, &name);
         self.target.set_replacing(temporary.is_some());
-        let finished = self.target.finish_file(file, size, &attrs, &xattrs);
+        let filled = match self.rules.holes {
+            Holes::Never => write_zeros(&self.target, &file, written..size),
+            Holes::Auto | Holes::Always => Ok(()),
+        };
+        let finished = filled.and_then(|()| self.target.finish_file(file, size, &attrs, &xattrs));
         self.target.set_replacing(false);
         if let Err(error) = finished {
             let _ = self.target.unlink(self.top(), temporary.as_deref().unwrap_or(&name));

@@ -166,3 +166,38 @@ fn links_of_a_volume_lead_nowhere_else() {
     }
     place.umount();
 }
+
+/// Blocks of 512 bytes, as cp(1) makes of the same.
+#[test]
+fn holes_are_found_kept_or_filled() {
+    let place = Place::new();
+    shell(
+        &place,
+        "mkdir s; truncate -s 1M s/holes; printf x | dd of=s/holes bs=1 seek=500000 conv=notrunc status=none
+         head -c 200000 /dev/zero > s/small; head -c 3000000 /dev/zero > s/large; printf x >> s/small; printf x >> s/large
+         truncate -s 300000 s/empty; printf begin > s/end; truncate -s 100000 s/end",
+    );
+    place.line("mkfs -q --size 64M vol.img").ok();
+    for when in ["auto", "always", "never"] {
+        shell(&place, &format!("rm -rf host back; cp -r --sparse={when} s host"));
+        place.line(&format!("cp -r --sparse={when} s vol.img:/{when}")).ok();
+        place.line(&format!("cp -r --sparse={when} vol.img:/{when} back")).ok();
+        shell(&place, "diff -r s back");
+        for name in ["holes", "small", "large", "empty", "end"] {
+            let blocks = |path: String| std::os::unix::fs::MetadataExt::blocks(&place.path(&path).metadata().unwrap());
+            let (ours, theirs) = (blocks(format!("back/{name}")), blocks(format!("host/{name}")));
+            // File systems keep the beginning of a small file elsewhere.
+            assert!(ours.abs_diff(theirs) <= 16, "{when}: {name} has {ours} blocks, cp's has {theirs}");
+            let stat = place.line(&format!("stat --json vol.img:/{when}/{name}")).ok().json();
+            let inside = stat["allocated"].as_u64().expect("a number") / 512;
+            assert!(
+                inside.abs_diff(theirs) <= 16,
+                "{when}: {name} has {inside} blocks in the volume, cp's has {theirs}"
+            );
+        }
+    }
+    place.line("fsck -n vol.img").expect(0, &[]);
+    for option in ["--reflink", "--reflink=always"] {
+        place.line(&format!("cp {option} s/small vol.img:/x")).expect(2, &["--reflink=auto"]);
+    }
+}

@@ -166,4 +166,10 @@ pub const ROWS: &[Row] = &[
     row("-av s/fifo t"),
     row("-rv s/fifo t/fresh"),
     row("-rxv s/d t"),
+    row("--reflink=auto -v s/a t"),
+    row("--reflink=never -rv s/d t"),
+    row("--sparse=always -rv s/d t"),
+    row("--sparse=never -av s/d t"),
+    row("--sparse=auto -v s/a t"),
+    row("--sparse=sometimes -v s/a t"),
 ];

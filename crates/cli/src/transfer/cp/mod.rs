@@ -14,6 +14,7 @@ mod side;
 
 use super::batch::{Entry, Feed};
 use super::existing::{self, Existing, Rules};
+use super::holes::Holes;
 use super::host_target::{HostTarget, open_directory};
 use super::run::{self, Options, Outcome, Tally};
 use super::stream::StreamSink;
@@ -62,6 +63,12 @@ pub struct Cp {
     /// Leave out what is mounted inside a source
     #[arg(short = 'x', long)]
     one_file_system: bool,
+    /// Which zeros are not stored
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", hide_default_value = true)]
+    sparse: Holes,
+    /// Whether copies share their blocks with the source: they never do, so `always` is refused; `auto` and `never` copy
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always", value_parser = ["auto", "always", "never"])]
+    reflink: Option<String>,
     /// Print each file that is made, and what from
     #[arg(short, long)]
     verbose: bool,
@@ -103,6 +110,10 @@ impl Command for Cp {
                 return Err(Failure::usage(&self.operands[0], "is to be copied nowhere", next).into());
             }
         };
+        if self.reflink.as_deref() == Some("always") {
+            let what = "a volume has no files that share blocks";
+            return Err(Failure::usage("--reflink", what, "give --reflink=auto, or leave it out").into());
+        }
         let answers = self.answers(sources)?;
         // A volume that is read and written is opened once, to write.
         let written = Volumes::new(Access::Change, self.change.mount_options());
@@ -309,7 +320,7 @@ impl Cp {
         let ask = answers.map(Rc::clone).map(|answers| -> existing::Ask<'a> {
             Box::new(move |place| answers.ask(context, &format!("myriad cp: overwrite {}", Quoted(place.as_bytes()))))
         });
-        Rules { existing, ask, removes: self.replace.remove_destination, is_dry: false }
+        Rules { existing, ask, removes: self.replace.remove_destination, is_dry: false, holes: self.sparse }
     }
 
     fn feed(&self, source: &Side, target: &Side, goal: &Goal, keep: Keep) -> Result<Feed> {
