@@ -94,7 +94,7 @@ impl ExistingArgs {
 /// Which files import and export take, and what they tell of each.
 #[derive(clap::Args, Clone, Debug, Default)]
 struct SelectArgs {
-    /// Leave out files that match, and what is below them; may be given several times (see above)
+    /// Leave out files that match, and what is below them; may be given several times; see the description
     #[arg(long, value_name = "PATTERN", value_parser = exclude::parser())]
     exclude: Vec<exclude::Pattern>,
     /// Change nothing; print what would be made, or removed
@@ -106,7 +106,10 @@ struct SelectArgs {
 }
 
 /// A paragraph about `--exclude`.
-const PATTERNS: &str = "A pattern of --exclude is compared with the name of a file; one with a slash in it with as many names from     the end of its path, and one that begins with a slash with the whole path from the source's top. A slash at its end:     directories only. `*` and `?` match any bytes, or one, but no slash; `**` any, slashes too; `[a-z]` one of a set, `[!a-z]` one     that is not; `\\` takes the meaning from the next byte.";
+const PATTERNS: &str = "A pattern of --exclude is compared with the name of a file; one with a slash in it with as many names from \
+    the end of its path, and one that begins with a slash with the whole path from the source's top. A slash at its end: \
+    directories only. `*` and `?` match any bytes, or one, but no slash; `**` any, slashes too; `[a-z]` one of a set, `[!a-z]` \
+    one that is not; `\\` takes the meaning from the next byte.";
 
 impl SelectArgs {
     fn excludes(&self) -> Excludes {

@@ -58,7 +58,7 @@ struct Ran {
 fn pattern() -> Place {
     let place = Place::new();
     shell(&place, SETUP);
-    place.line("mkfs -q --size 16M v.img").ok();
+    place.line("mkfs -q --size 4M v.img").ok();
     place.line("import -q s v.img:/s").ok();
     place.line("import -q t v.img:/t").ok();
     place
