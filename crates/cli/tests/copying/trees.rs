@@ -222,3 +222,49 @@ fn archives_of_other_kinds_are_refused_by_name() {
     place.line("import s7 vol.img:/n").expect(1, &["is a 7z archive", "unpack it"]);
     place.line("import b vol.img:/n").expect(1, &["bzip2"]);
 }
+
+/// Every field of the summary is there, whatever was done.
+#[test]
+fn summaries_have_all_their_fields() {
+    let place = Place::new();
+    furnish(&place);
+    let keys = [
+        "verb",
+        "files",
+        "directories",
+        "symlinks",
+        "hard_links",
+        "others",
+        "bytes",
+        "skipped",
+        "left_out",
+        "deleted",
+        "unreadable",
+        "errors",
+        "complete",
+        "seconds",
+    ];
+    let check = |line: &str, code: i32, numbers: [u64; 4], is_complete: bool| {
+        let answer = place.line(line).expect(code, &[]);
+        let summary = answer.json();
+        let mut found: Vec<&str> = summary.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected = keys.to_vec();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{line}");
+        assert_eq!(summary["verb"], line.split(' ').next().unwrap());
+        let fields = ["files", "bytes", "skipped", "errors"].map(|key| summary[key].as_u64().unwrap());
+        assert_eq!((fields, summary["complete"].as_bool()), (numbers, Some(is_complete)), "{line}: {answer:?}");
+    };
+    check("cp --json s/same s/none s/size s/d vol.img:/", 1, [2, 12, 0, 2], true);
+    check("cp --json -n s/same s/new/n vol.img:/", 0, [1, 2, 1, 0], true);
+    check("cp --json -r s/cache s/new vol.img:/", 0, [2, 4, 0, 0], true);
+    check("import -q --json s/new vol.img:/in", 0, [1, 2, 0, 0], true);
+    check("import -q --json --skip-existing s/new vol.img:/in", 0, [0, 0, 1, 0], true);
+    check("export -q --json vol.img:/in out", 0, [1, 2, 0, 0], true);
+    check("export -q --json vol.img:/in out.tar", 0, [1, 2, 0, 0], true);
+    // Nothing has begun.
+    for line in ["cp --json s/same none.img:/x", "import --json none vol.img:/x", "export --json vol.img:/none out"] {
+        assert_eq!(place.line(line).expect(1, &[]).text(), "", "{line}");
+    }
+}

@@ -123,11 +123,13 @@ impl Command for Cp {
             _ => false,
         };
         let mut total = Tally { is_complete: true, ..Tally::default() };
-        written.finish(|written| {
+        let mut has_begun = false;
+        let done = written.finish(|written| {
             read.finish(|read| {
                 let target = Side::of(written, target, true)?;
                 let into = target.is_dir() && !self.no_target_directory;
                 self.check_target(&target, into, sources.len())?;
+                has_begun = true;
                 let mut made = HashMap::new();
                 for source in sources {
                     context.check()?;
@@ -146,20 +148,22 @@ impl Command for Cp {
                             side.and_then(|from| self.copy(context, answers.as_ref(), &from, &target, into))
                         }
                     };
-                    let copied = copied.map(|tally| {
+                    let copied = copied.and_then(|(tally, result)| {
                         made.extend(name.filter(|_| tally.entries() > 0).map(|name| (name, source)));
                         total.add(&tally);
+                        result
                     });
                     total.errors += u64::from(copied.is_err());
-                    total.is_complete &= copied.is_ok();
                     context.tolerate(copied)?;
                 }
                 Ok(())
             })
-        })?;
-        if self.json {
+        });
+        if self.json && has_begun {
+            total.is_complete = done.is_ok();
             summarize(context, Self::NAME, "copied", &total, true)?;
         }
+        done?;
         Ok(context.status())
     }
 }
@@ -206,7 +210,7 @@ impl Cp {
         source: &Side,
         target: &Side,
         into: bool,
-    ) -> Result<Tally> {
+    ) -> Result<(Tally, Result<()>)> {
         let operand = source.operand();
         let is_link = self.follow() == Follow::Never && source.is_link();
         let file_type = source.file_type().filter(|_| !is_link);
@@ -283,7 +287,7 @@ impl Cp {
         (source, target): (&Side, &Side),
         goal: Goal,
         options: Options<'_>,
-    ) -> Result<Tally> {
+    ) -> Result<(Tally, Result<()>)> {
         let existing = self.replace.existing();
         let (mask, owns) = (umask(), self.keep.owner());
         let keep = match &goal {
@@ -295,7 +299,7 @@ impl Cp {
             _ => self.keep.keep((owns && rustix::process::geteuid().is_root()).then_some(Owner::AsSource), mask),
         };
         let feed = self.feed(source, target, &goal, keep)?;
-        let (tally, result) = match goal {
+        Ok(match goal {
             Goal::Volume { session, dir, base, place } => {
                 let target = VolumeTarget::new(session, place, self.replace.guard());
                 let rules = self.rules(existing, context, answers);
@@ -312,8 +316,7 @@ impl Cp {
                 result
             }
             Goal::Stream { output, place } => run::run(context, feed, &mut StreamSink::new(output, place), options),
-        };
-        result.map(|()| tally)
+        })
     }
 
     fn rules<'a>(&self, existing: Existing, context: &'a Context, answers: Option<&Rc<Asker>>) -> Rules<'a> {
