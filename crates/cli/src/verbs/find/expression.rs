@@ -2,6 +2,7 @@
 
 use super::exec::Exec;
 use super::print;
+use super::regular::{Dialect, Regular};
 use super::test::{Age, Bound, FileTypes, Permissions, SizeTest, Stamp, number};
 use super::words::{self, Word};
 use crate::failure::Failure;
@@ -36,6 +37,7 @@ pub enum Test {
     Always(bool),
     Name(Pattern),
     Path(Pattern),
+    Regular(Regular),
     Target(Pattern),
     Type(FileTypes),
     TargetType(FileTypes),
@@ -99,8 +101,17 @@ pub struct Plan {
 
 /// Reads the words after the places.
 pub fn parse(words: &[OsString], now: Time) -> Result<(Expression, Plan)> {
-    let mut parser =
-        Parser { words, at: 0, depth: 0, now, plan: Plan::default(), acts: false, says_depth: false, prunes: false };
+    let mut parser = Parser {
+        words,
+        at: 0,
+        depth: 0,
+        now,
+        plan: Plan::default(),
+        acts: false,
+        says_depth: false,
+        prunes: false,
+        dialect: Dialect::default(),
+    };
     let mut expression = if words.is_empty() { Expression::Test(Test::Always(true)) } else { parser.list()? };
     if let Some(word) = parser.peek() {
         return Err(match word.as_bytes() {
@@ -132,6 +143,8 @@ struct Parser<'w> {
     acts: bool,
     says_depth: bool,
     prunes: bool,
+    /// Of the regular expressions to come.
+    dialect: Dialect,
 }
 
 impl<'w> Parser<'w> {
@@ -320,6 +333,10 @@ impl<'w> Parser<'w> {
                 self.says_depth = true;
             }
             "follow" => self.plan.follows = true,
+            "regextype" => {
+                let parsed = Dialect::parse(value.to_str().unwrap_or(""));
+                self.dialect = parsed.map_err(|what| wrong(OsStr::new("-regextype"), what, ""))?;
+            }
             "xdev" | "mount" | "noleaf" => {}
             _ => return Ok(false),
         }
@@ -348,6 +365,8 @@ impl<'w> Parser<'w> {
             "iname" => Test::Name(pattern(true)),
             "path" | "wholename" => Test::Path(pattern(false)),
             "ipath" | "iwholename" => Test::Path(pattern(true)),
+            "regex" => Test::Regular(Regular::parse(text, self.dialect, false).map_err(say)?),
+            "iregex" => Test::Regular(Regular::parse(text, self.dialect, true).map_err(say)?),
             "lname" => Test::Target(pattern(false)),
             "ilname" => Test::Target(pattern(true)),
             "type" => Test::Type(FileTypes::parse(text).map_err(say)?),

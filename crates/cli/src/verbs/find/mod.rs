@@ -4,6 +4,7 @@
 //! words.rs       the words of expressions, for the help and for the order of the command line
 //! expression.rs  from words to a tree
 //! test.rs        what tests compare
+//! regular.rs     regular expressions
 //! search.rs      the walk, and the tree on every file
 //! print.rs       what is printed
 //! exec.rs        commands
@@ -12,6 +13,7 @@
 mod exec;
 mod expression;
 mod print;
+mod regular;
 mod search;
 mod test;
 mod words;

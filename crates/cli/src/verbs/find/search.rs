@@ -355,6 +355,7 @@ impl<'a> Search<'a> {
             Test::Always(holds) => *holds,
             Test::Name(pattern) => pattern.matches(found.name()),
             Test::Path(pattern) => pattern.matches(&found.path),
+            Test::Regular(regular) => regular.matches(&found.path),
             Test::Target(pattern) => {
                 file_type == FileType::Symlink && {
                     let volume = self.searched.get(&found.start.image)?;
