@@ -5,7 +5,7 @@ use super::batch::{Batch, Body, Entry, Feed, LinkKey, Next, Problem, Record};
 use super::exclude::Excludes;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::show::name::Shown;
+use crate::show::name::{Shown, count};
 use crate::show::size;
 use anyhow::Result;
 use myriad_engine::FileType;
@@ -147,31 +147,33 @@ impl Tally {
     /// In words: `imported 1234 entries (1000 files, ...), 12M in 0.5 s`.
     pub fn text(&self, done: &str) -> String {
         let parts = [
-            (self.files, "files"),
-            (self.directories, "directories"),
-            (self.symlinks, "symbolic links"),
-            (self.hard_links, "hard links"),
-            (self.others, "special files"),
+            (self.files, "file"),
+            (self.directories, "directory"),
+            (self.symlinks, "symbolic link"),
+            (self.hard_links, "hard link"),
+            (self.others, "special file"),
         ];
-        let list = |parts: &[(u64, &str)]| {
-            let shown = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
-            shown.collect::<Vec<_>>().join(", ")
-        };
+        let parts: Vec<String> =
+            parts.into_iter().filter(|(number, _)| *number > 0).map(|(number, what)| count(number, what)).collect();
         let seconds = self.elapsed.as_secs_f64();
-        let mut text = format!("{done} {} entries", self.entries());
+        let mut text = format!("{done} {}", count(self.entries(), "entry"));
         if self.entries() > 0 {
-            text += &format!(" ({})", list(&parts));
+            text += &format!(" ({})", parts.join(", "));
         }
         text += &format!(", {} in {seconds:.2} s", size::human(self.bytes));
         let rest = [
-            (self.skipped, "were there already"),
-            (self.left_out, "sockets left out"),
+            (self.skipped, "there already"),
+            (self.left_out, "left out: sockets"),
             (self.deleted, "deleted"),
-            (self.unreadable, "could not be read"),
+            (self.unreadable, "unreadable"),
             (self.errors, "failed"),
         ];
-        let rest = list(&rest);
-        if rest.is_empty() { text } else { format!("{text}; {rest}") }
+        let rest: Vec<String> = rest
+            .into_iter()
+            .filter(|(number, _)| *number > 0)
+            .map(|(number, what)| format!("{number} {what}"))
+            .collect();
+        if rest.is_empty() { text } else { format!("{text}; {}", rest.join(", ")) }
     }
 }
 

@@ -268,7 +268,7 @@ fn tee_says_what_it_wrote() {
     std::io::Read::read_exact(child.stderr.as_mut().unwrap(), &mut told).unwrap();
     // Long enough that what waits in the pipe is read; should it not be, fewer bytes are told.
     std::thread::sleep(std::time::Duration::from_millis(300));
-    kill(i32::try_from(child.id()).unwrap(), "INT");
+    kill(i32::try_from(child.id()).unwrap(), rustix::process::Signal::INT);
     wait_until("it ends", || child.try_wait().unwrap().is_some());
     drop(input);
     let said = answer(child);
