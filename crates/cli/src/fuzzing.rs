@@ -5,6 +5,7 @@ use crate::show::{date, size};
 use crate::transfer::batch::{Body, Feed, Next, Record};
 use crate::transfer::{compress, path, tar};
 use crate::verb;
+use crate::verbs::find;
 use crate::volume::place::Place;
 use std::ffi::{OsStr, OsString};
 use std::io::Cursor;
@@ -76,7 +77,14 @@ pub fn parse_command(arguments: &[&[u8]]) -> bool {
     let arguments: Vec<OsString> =
         [b"myriad".as_slice()].iter().chain(arguments).map(|bytes| OsStr::from_bytes(bytes).to_owned()).collect();
     let (name, arguments) = crate::called_as(arguments);
-    verb::parser().bin_name(name).try_get_matches_from(&arguments).is_ok()
+    let Ok(matches) = verb::parser().bin_name(name).try_get_matches_from(&arguments) else { return false };
+    match matches.subcommand() {
+        Some((find::NAME, words)) => {
+            let words = words.get_many::<OsString>("expression").unwrap_or_default().cloned().collect::<Vec<_>>();
+            find::is_expression(&words)
+        }
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +145,7 @@ mod tests {
     fn the_doors_lead_somewhere() {
         assert!(parse_command(&[b"ls", b"vol.img:/"]));
         assert!(!parse_command(&[b"no such verb"]));
+        assert!(parse_command(&[b"find", b"vol.img", b"-name", b"x"]) && !parse_command(&[b"find", b"vol.img", b"("]));
         parse_argument(b"64M");
         assert_eq!(read_tar(vec![0; 1024]), 0);
         assert_eq!(decompress(b"not compressed".to_vec()), 14);

@@ -104,3 +104,8 @@ impl Command for Find {
         Ok(context.status())
     }
 }
+
+/// Whether these words are an expression.
+pub fn is_expression(words: &[OsString]) -> bool {
+    expression::parse(words, 0).is_ok()
+}
