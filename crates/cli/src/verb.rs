@@ -120,7 +120,8 @@ pub fn parser() -> clap::Command {
         .about("A file system for very many files, in one image file")
         .long_about(
             "A file system for very many files, in one image file.\n\n\
-             IMAGE is an image file or a block device. IMAGE:/path names a file inside a volume, as scp does; the \
+             IMAGE is an image file or a block device; of a mounted volume also the directory that it is mounted on, itself \
+             and not one below it: /mnt:/doc, not /mnt/doc. IMAGE:/path names a file inside a volume, as scp does; the \
              argument is split at the last `:/` that follows the name of an existing file.\n\n\
              myriad help VERB explains a verb.",
         )
