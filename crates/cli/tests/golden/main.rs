@@ -1,0 +1,183 @@
+//! Volumes as an earlier build has made them, kept as files: each must open, be sound, hold what it held, and take changes, for as long
+//! as there are volumes of its version. `MYRIAD_GOLDEN=make` makes those that are missing, with the build of that day; one that is there
+//! is never made anew.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::Place;
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{AllocateMode, Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, Session, SetAttr};
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o640, ..OpenOptions::READ_WRITE };
+
+struct Golden {
+    name: &'static str,
+    options: MkfsOptions,
+    /// Its log is to be replayed.
+    is_open: bool,
+}
+
+fn all() -> Vec<Golden> {
+    let clock = || Clock::Manual(Arc::new(AtomicI64::new(1_700_000_000_000_000_000)));
+    let options = |block_size| MkfsOptions { block_size, seed: Some(1), clock: clock(), ..MkfsOptions::default() };
+    let small = |block_size| MkfsOptions { log_size: Some(256 << 10), ..options(block_size) };
+    let checked = |block_size| MkfsOptions { data_checksums: true, label: "golden".into(), ..small(block_size) };
+    let none = MkfsOptions { order: Order::None, log_size: Some(0), ..options(1024) };
+    let golden = |name, options, is_open| Golden { name, options, is_open };
+    vec![
+        golden("v1-default", options(4096), false),
+        golden("v1-blocks-512-checksums", checked(512), false),
+        golden("v1-blocks-64k", MkfsOptions { log_size: Some(4 << 20), ..options(65536) }, false),
+        golden("v1-order-none", none, false),
+        golden("v1-log-to-replay", small(4096), true),
+        golden("v1-checksums-log-to-replay", checked(4096), true),
+    ]
+}
+
+/// Something of everything that a volume can hold.
+fn furnish(session: &Session) -> myriad_engine::Result<()> {
+    session.mkdir("/many", 0o755)?;
+    for i in 0..600 {
+        session.open(&format!("/many/message {i}"), WRITE)?.write_at(format!("{i}\n").repeat(i % 9).as_bytes(), 0)?;
+    }
+    for i in (0..600).step_by(3) {
+        session.unlink(&format!("/many/message {i}"))?;
+    }
+    session.mkdir("/a", 0o2775)?;
+    session.mkdir("/a/b", 0o700)?;
+    let large: Vec<u8> = (0..300_000_u32).map(|i| (i / 7) as u8).collect();
+    session.open("/a/large", WRITE)?.write_at(&large, 0)?;
+    let sparse = session.open("/a/sparse", WRITE)?;
+    for i in 0..40 {
+        sparse.write_at(b"island", i * 200_000)?;
+    }
+    sparse.truncate(9_000_000)?;
+    session.open("/a/reserved", WRITE)?.allocate(AllocateMode::Extend, 0, 200_000)?;
+    session.link("/a/large", "/a/b/second name")?;
+    session.symlink(b"../large", "/a/b/link")?;
+    session.symlink(&[b'x'; 900], "/a/b/long link")?;
+    session.mknod("/a/pipe", 0o010_600, 0)?;
+    session.mknod("/a/device", 0o020_666, 0x0103)?;
+    session.set_xattr("/a/large", b"user.small", b"value", Default::default())?;
+    session.set_xattr("/a/b", b"user.large", &[b'v'; 3000], Default::default())?;
+    session.set_attr("/a/large", SetAttr { uid: Some(1000), gid: Some(100), ..SetAttr::default() })?;
+    session.open(&format!("/a/{}", "n".repeat(255)), WRITE)?.write_at(b"longest name", 0)?;
+    session.open(&b"/a/caf\xe9"[..], WRITE)?.write_at(b"not UTF-8", 0)?;
+    Ok(())
+}
+
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a: the hash must be the same for ever.
+fn fnv(hash: &mut u64, bytes: &[u8]) {
+    for &byte in bytes {
+        *hash = (*hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+}
+
+/// All that a volume holds, as text: what differs shows in a line.
+fn inventory(session: &Session) -> String {
+    let mut text = String::new();
+    for step in session.walk("/").expect("walk") {
+        let entry = step.unwrap_or_else(|failed| panic!("{:?}: {}", failed.path, failed.error));
+        let (stat, node) = (entry.stat, entry.stat.node());
+        let mut content = FNV_BASIS;
+        match stat.mode & 0o170_000 {
+            0o100_000 => {
+                let mut bytes = vec![0; stat.size as usize];
+                let file = session.open_node(node, OpenOptions::READ).expect("open");
+                assert_eq!(file.read_at(&mut bytes, 0).expect("read"), bytes.len());
+                fnv(&mut content, &bytes);
+            }
+            0o120_000 => fnv(&mut content, &session.readlink_node(node).expect("readlink")),
+            _ => {}
+        }
+        for name in session.list_xattr_node(node).expect("attributes") {
+            fnv(&mut content, &name);
+            fnv(&mut content, &session.get_xattr_node(node, &name).expect("attribute"));
+        }
+        writeln!(
+            text,
+            "{:o} {} {}:{} {} {} {:016x} {}",
+            stat.mode,
+            stat.nlink,
+            stat.uid,
+            stat.gid,
+            stat.size,
+            stat.mtime,
+            content,
+            String::from_utf8_lossy(&entry.path)
+        )
+        .expect("text");
+    }
+    text
+}
+
+fn make(golden: &Golden, image: &Path, text: &Path) {
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    Fs::format_device(device.clone(), None, &golden.options).expect("format");
+    let options = || MountOptions {
+        background: false,
+        seed: Some(1),
+        clock: golden.options.clock.clone(),
+        ..MountOptions::default()
+    };
+    let fs = Fs::open_device(device.clone(), None, options()).expect("open");
+    let session = fs.session(Cred { umask: 0, ..Cred::root() });
+    furnish(&session).expect("there is room");
+    fs.sync().expect("sync");
+    let found = inventory(&session);
+    if text.exists() {
+        assert_eq!(std::fs::read_to_string(text).expect("read"), found, "all of one version hold the same");
+    }
+    std::fs::write(text, found).expect("write");
+    let left_open = device.clone_image();
+    drop(session);
+    fs.close().expect("close");
+    let device: &dyn BlockDevice = if golden.is_open { &left_open } else { &*device };
+    let mut bytes = vec![0; device.size() as usize];
+    device.read(0, &mut bytes).expect("read");
+    std::fs::write(image, zstd::encode_all(&bytes[..], 19).expect("compress")).expect("write");
+}
+
+#[test]
+fn volumes_of_earlier_builds_are_as_they_were() {
+    for golden in all() {
+        let version = golden.name.split('-').next().expect("a version comes first");
+        let folder = Path::new(FOLDER);
+        let (image, text) = (folder.join(format!("{}.img.zst", golden.name)), folder.join(format!("{version}.txt")));
+        if std::env::var("MYRIAD_GOLDEN").is_ok_and(|wish| wish == "make") && !image.exists() {
+            make(&golden, &image, &text);
+        }
+        let packed = std::fs::read(&image).unwrap_or_else(|error| panic!("{}: {error}", image.display()));
+        let place = Place::new();
+        place.write("vol.img", &zstd::decode_all(&packed[..]).expect("it is whole"));
+        place.line("fsck -n vol.img").expect(0, &["sound"]);
+        let expected = std::fs::read_to_string(&text).expect("its inventory");
+        let found = place.change(inventory);
+        assert!(found == expected, "{}: {}", golden.name, first_difference(&expected, &found));
+        place.assert_sound();
+        // It goes on as a volume of today.
+        let after = place.change(|session| {
+            session.remove_tree("/many", &mut |_| true).expect("remove");
+            session.open("/a/sparse", WRITE).and_then(|file| file.write_at(&[1; 50_000], 100_000)).expect("write");
+            session.mkdir("/new", 0o755).expect("make");
+            inventory(session)
+        });
+        place.assert_sound();
+        assert_eq!(place.change(inventory), after, "{}", golden.name);
+    }
+}
+
+fn first_difference(expected: &str, found: &str) -> String {
+    let pairs = expected.lines().map(Some).chain(std::iter::repeat(None));
+    let found = found.lines().map(Some).chain(std::iter::repeat(None));
+    let differs = pairs.zip(found).take(1 << 20).find(|(expected, found)| expected != found);
+    format!("{differs:?}")
+}
