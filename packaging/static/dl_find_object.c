@@ -2,7 +2,13 @@
  * program there is one such table, and musl tells of it by dl_iterate_phdr. Without it a panic could not unwind. */
 #define _GNU_SOURCE
 #include <link.h>
+#include <pthread.h>
 #include <stddef.h>
+
+/* The unwinder calls these by weak names, for which a linker takes nothing out of a static library. */
+__attribute__((used)) static void *const called[] = {
+    pthread_once, pthread_key_create, pthread_getspecific, pthread_setspecific, pthread_mutex_lock, pthread_mutex_unlock,
+};
 
 /* As in glibc's <dlfcn.h>. */
 struct dl_find_object {
