@@ -221,7 +221,9 @@ fn space() {
     let taken = place.line("du -s --json vol.img").ok().json();
     assert!(taken["bytes"].as_u64().unwrap() >= 100_000);
     let df = place.line("df --json vol.img").ok().json();
-    assert_eq!(df["used"].as_u64().unwrap() + df["available"].as_u64().unwrap(), df["size"].as_u64().unwrap());
+    // The rest is held back, for removals and for the engine itself.
+    let (sum, size) = (df["used"].as_u64().unwrap() + df["available"].as_u64().unwrap(), df["size"].as_u64().unwrap());
+    assert!(sum < size && sum > size / 20 * 19, "{df}");
     assert_eq!(df["directories"], 4);
     assert!(place.line("df -h vol.img").ok().lines()[0].starts_with("Volume"));
     assert!(place.line("df -i vol.img").ok().text().contains("IUse%"));

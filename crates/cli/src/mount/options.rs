@@ -516,7 +516,11 @@ mod tests {
         refused("cachesize", "option `cachesize` needs a value: cachesize=SIZE");
         refused("ro=1", "option `ro` takes no value");
         refused("order=fast", "option `order`: `fast` is no choice of order; this build has: none, log");
-        refused("order=softdep", "is not in this build, which has: none, log");
+        refused(
+            "order=softdep",
+            "option `order`: order=softdep (soft updates: no block before what it depends on) is not in this build, which has: \
+             none, log",
+        );
         refused("commit=-1", "option `commit`: `-1` is not a number of seconds");
         refused("kind=block", "option `kind`: block is none of auto, fuse, fuseblk");
         refused("umask=8", "option `umask`: `8` is not a mode; write it in octal, as in 0755");

@@ -224,7 +224,7 @@ fn one_file_that_stays_keeps_no_other() {
     assert!(said.err.contains("vol.img:/d/sub/a: ") && said.err.lines().count() == 2, "{said:?}");
     let mut left = place.line("find vol.img:/d").ok().lines().iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
     left.sort_unstable();
-    assert_eq!(left, ["/d", "/d/b", "/d/sub", "/d/sub/a"]);
+    assert_eq!(left, ["vol.img:/d", "vol.img:/d/b", "vol.img:/d/sub", "vol.img:/d/sub/a"]);
     // With -f chmod says nothing of such files, wherever it meets them.
     assert_eq!(place.line("chmod -R 700 vol.img:/d").expect(1, &[]).err.lines().count(), 2);
     assert_eq!(place.line("chmod -Rf 700 vol.img:/d").expect(1, &[]).err, "");
