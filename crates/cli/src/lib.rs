@@ -10,6 +10,9 @@
 //! pattern.rs   patterns of names
 //! ask.rs       questions to the user
 //! context.rs   what a run shares: output, errors reported so far, signals, progress
+//! output.rs    standard output: bytes for a pipe, nothing that could steer a terminal for a terminal
+//! progress.rs  progress of long work, on a terminal
+//! interrupt.rs signals that ask long work to stop
 //! failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
 //! hints.rs     what was meant by a verb that there is not
 //! change.rs    what verbs that change files say of each, in words or as JSON

@@ -11,6 +11,8 @@
 //! compare     kernel file systems on loop devices beside a volume, interleaved; leaves nothing behind
 //! mount_floor a mounted volume beside a FUSE server that does nothing
 //! recovery    opening and checking volumes whose log is full
+//! provenance  where a result comes from: commit, kernel, machine
+//! interrupt   signals that ask long work to stop and to clean up
 //! numbers     counts and sizes as people write them
 //! cli         the verb `myriad bench`
 //! ```

@@ -9,7 +9,10 @@
 //!
 //! A source has threads of its own; the sink runs on the main thread, so both cores work. `batch` is what travels between
 //! them, `run` the loop that moves it. `verify` compares two trees and uses none of this. `destination` says what a name
-//! on the host means that a single file is to go to.
+//! on the host means that a single file is to go to, and `cp` is a folder of its own.
+//!
+//! What is left out and what is replaced: `exclude` has the patterns, `existing` says what happens to a file that is there, `delete`
+//! removes what `import --delete` does not find in the source, `dry` is a target for a dry run.
 //!
 //! Not here: what a volume is. These verbs know the engine by its API only.
 

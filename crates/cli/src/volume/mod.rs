@@ -1,4 +1,16 @@
 //! Volumes from the command line: places in them, opening them, and the bytes of their devices.
+//!
+//! ```text
+//! place      IMAGE:/path
+//! arguments  places and the options of every verb that opens a volume
+//! open       opens volumes, each once; wait: until somebody else has closed one
+//! tree       what verbs ask of files: of the engine (open), or of the kernel below a mount point (live)
+//! canonical  where a path leads
+//! descend    a tree visited by directories that are held open
+//! guard      files of the host that are not written over unasked
+//! backup     backups of what is replaced
+//! device     the bytes of a volume, for verbs that look below the engine
+//! ```
 
 mod arguments;
 mod backup;
