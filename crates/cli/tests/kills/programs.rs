@@ -3,7 +3,7 @@
 
 use crate::ledger::{Ledger, Promise, git, hash};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -76,12 +76,23 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> String
     move |error| format!("{what}: {error}")
 }
 
+/// Of what a program says, so much is read. git(1) complains of a directory on a dead mount for as long as anybody listens.
+const COMPLAINTS_MAX: u64 = 64 << 10;
+
 fn run(command: &mut Command) -> Outcome {
-    let said = command.stdin(Stdio::null()).output().map_err(failed(format!("{command:?}")))?;
-    if said.status.success() {
-        return Ok(());
+    let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = started.map_err(failed(format!("{command:?}")))?;
+    let mut said = Vec::new();
+    // At the end nobody listens any more: a program that goes on gets SIGPIPE.
+    child
+        .stderr
+        .take()
+        .map_or(Ok(0), |errors| errors.take(COMPLAINTS_MAX).read_to_end(&mut said))
+        .map_err(failed("reading"))?;
+    match child.wait().map_err(failed(format!("{command:?}")))?.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&said))),
     }
-    Err(format!("{command:?}: {}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr)))
 }
 
 /// A directory synced is all names durable; that of the mount's root, everything.
