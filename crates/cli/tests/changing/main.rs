@@ -47,7 +47,7 @@ fn judge(place: &Place, mount: Option<&MountPlace>) {
     let Some(version) = version() else { return println!("skipped: rm here is not GNU's") };
     let has_words = version == WORDS_OF;
     if !has_words {
-        println!("skipped in part: what is said; GNU's tools here are {version}, ours speak as {WORDS_OF}");
+        println!("skipped: what is said; GNU's tools here are {version}, ours speak as {WORDS_OF}");
     }
     let only = std::env::var("MYRIAD_CHANGING").ok();
     let is_root = rustix::process::geteuid().is_root();
