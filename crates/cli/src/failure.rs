@@ -150,10 +150,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             "restore the file from a copy, or write that block anew; myriad fsck --scrub lists all that is damaged",
         ),
         Error::Incompatible(incompatible) => (incompatible.to_string(), "use a newer myriad"),
-        Error::Foreign => (
-            "not a Myriad volume".into(),
-            "check the name; if it was one, myriad fsck looks for a copy of its superblock; myriad mkfs makes a new one",
-        ),
+        Error::Foreign => ("not a Myriad volume".into(), FOREIGN_NEXT),
         Error::Truncated { found, needed } => {
             (format!("the image is truncated: {found} of {needed} bytes are there"), TRUNCATED_NEXT)
         }
@@ -170,6 +167,10 @@ fn explain(error: Error, place: String) -> anyhow::Error {
 
 /// What to do about a name with wildcards, which the shell has not replaced by names.
 const PATTERN_NEXT: &str = "the shell sees no names in a volume: myriad find -name lists those that match";
+
+/// What to do about an image that holds no volume, or no longer says that it does.
+pub const FOREIGN_NEXT: &str =
+    "check the name; if it was one, myriad fsck looks for a copy of its superblock; myriad mkfs makes a new one";
 
 /// What to do about an image that ends before its volume does.
 pub const TRUNCATED_NEXT: &str = "get a whole copy";

@@ -140,7 +140,7 @@ fn foreign_image() {
         for line in ["ls", "info", "stats", "df", "find", "du"] {
             place
                 .line(&format!("{line} {name}"))
-                .expect(1, &[name, "not a Myriad volume; check the name, or make a volume"]);
+                .expect(1, &[name, "not a Myriad volume; check the name; if it was one, myriad fsck looks for a copy"]);
         }
         place.line(&format!("rm -rf {name}:/x")).expect(1, &["not a Myriad volume"]);
         place.line(&format!("fsck -y {name}")).expect(8, &[name]);

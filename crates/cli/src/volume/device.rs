@@ -2,7 +2,7 @@
 
 use super::guard::unreachable_name;
 use super::wait::patiently;
-use crate::failure::{At, Failure, host_error, image_name};
+use crate::failure::{At, FOREIGN_NEXT, Failure, host_error, image_name};
 use crate::mount::control;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, InUse, OpenError};
@@ -82,7 +82,7 @@ pub fn read_at(device: &dyn BlockDevice, offset: u64, length: usize) -> std::io:
 
 /// The superblock of the volume on a device, checked.
 pub fn superblock(device: &dyn BlockDevice, place: &str) -> Result<Superblock> {
-    let foreign = |what: &str| Failure::new(place, what, "check the name, or make a volume with myriad mkfs");
+    let foreign = |what: &str| Failure::new(place, what, FOREIGN_NEXT);
     if device.size() < Superblock::SIZE as u64 {
         return Err(foreign("too short to be a Myriad volume").into());
     }

@@ -28,13 +28,7 @@ impl Place {
     /// Splits `IMAGE:/path` at the last `:/` that follows the name of an existing file, so that both the image's path
     /// and the one inside may contain `:/`. If no such file exists, at the last `:/`.
     pub fn parse(argument: &OsStr) -> Result<Self, PlaceError> {
-        Self::split_argument(argument, |image| image.exists()).map_err(|error| match error {
-            PlaceError::NoPath { image, shown, .. } => {
-                let meant = guard::meant(argument.as_bytes());
-                PlaceError::NoPath { image, shown, next: meant.unwrap_or_else(|| "IMAGE:/path".into()) }
-            }
-            other => other,
-        })
+        Self::split_argument(argument, |image| image.exists())
     }
 
     /// As `parse`, but an image alone means its root.
@@ -52,11 +46,7 @@ impl Place {
         let at = |index: usize| Self { image: image(&bytes[..index]), path: bytes[index + 1..].to_vec() };
         let colons = || (0..bytes.len()).rev().filter(|&index| bytes[index..].starts_with(b":/"));
         let Some(last) = colons().next() else {
-            return Err(PlaceError::NoPath {
-                image: image(bytes),
-                shown: Shown(bytes).to_string(),
-                next: String::new(),
-            });
+            return Err(PlaceError::NoPath { image: image(bytes) });
         };
         let place = colons().map(at).find(|place| exists(&place.image)).unwrap_or_else(|| at(last));
         if place.image.as_os_str().is_empty() {
@@ -123,10 +113,19 @@ impl Display for Place {
 /// Why an argument names no place in a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
-    #[error("`{shown}` names no path in a volume; write {next}")]
-    NoPath { image: PathBuf, shown: String, next: String },
+    /// What was meant is looked for only if the user is told: the argument may be a file of the host, and meant as one.
+    #[error("`{}` names no path in a volume; write {}", shown(image), meant(image))]
+    NoPath { image: PathBuf },
     #[error("`{shown}` names no image; write IMAGE:/path")]
     NoImage { shown: String },
+}
+
+fn shown(image: &Path) -> String {
+    Shown(image.as_os_str().as_bytes()).to_string()
+}
+
+fn meant(image: &Path) -> String {
+    guard::meant(image.as_os_str().as_bytes()).unwrap_or_else(|| "IMAGE:/path".into())
 }
 
 #[cfg(test)]

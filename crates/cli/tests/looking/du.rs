@@ -66,7 +66,7 @@ fn space_is_added_up_and_wrong_uses_are_told() {
     assert_eq!((&lines[1]["total"], &lines[1]["files"]), (&true.into(), &7.into()));
     assert!(lines[0]["newest_ns"].is_i64());
     // Of the same files in two volumes, each is counted, whatever its inode number.
-    place.line("cp -r vol.img:/t b.img:/t -q").ok();
+    place.line("cp -a vol.img:/t b.img:/t -q").ok();
     let total = place.line("du --inodes -sc vol.img:/t b.img:/t").ok();
     let counts: Vec<u64> = total.lines().iter().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect();
     assert_eq!((counts[0], counts[2]), (counts[1], counts[0] + counts[1]), "{total:?}");

@@ -250,7 +250,7 @@ fn several_images_are_named_and_wrong_uses_are_told() {
         ),
         ("find vol.img -newer vol.img:/none", 1, "myriad: vol.img:/none: No such file or directory"),
         ("find vol.img -name x y", 2, "myriad: find: y: no part of an expression; write places before it"),
-        ("find vol.img --json -print0", 2, "myriad: find: --json: "),
+        ("find vol.img --json -print0", 2, "\"find: --json\""),
         ("find -name x", 2, "IMAGE"),
         // find(1) exits with 0 there.
         (
