@@ -560,3 +560,24 @@ fn a_scrub_without_checksums_says_that_nothing_was_compared() {
         .line("fsck -n --scrub vol.img")
         .expect(0, &["1 block of file data read, the volume has no checksums of them, contents could not be compared"]);
 }
+
+/// An import whose last part finds no room on the host was summed up as if all of it had been done.
+#[test]
+fn what_the_host_has_no_room_for_is_not_said_to_be_imported() {
+    let place = Place::new();
+    let host = place.path("host");
+    std::fs::create_dir(&host).unwrap();
+    if let Err(error) = common::host::command("mount", &["-t", "tmpfs", "-o", "size=6m", "none"], &host) {
+        println!("skipped: a small file system of the host cannot be mounted: {error}");
+        return;
+    }
+    std::fs::create_dir(place.path("source")).unwrap();
+    for number in 0..100 {
+        place.write(&format!("source/{number}"), &[7; 100_000]);
+    }
+    place.line("mkfs --quiet --size 64M host/vol.img").ok();
+    let said = place.line("import source host/vol.img:/all");
+    common::host::command("umount", &["-l"], &host).unwrap();
+    let said = said.expect(1, &["has no room", "make room there and try again"]);
+    assert!(!said.err.contains("imported") || said.err.contains("not complete"), "{said:?}");
+}

@@ -241,7 +241,8 @@ fn summarize(context: &Context, verb: &str, done: &str, tally: &Tally, json: boo
     if json {
         context.out().json(&tally.json(verb))?;
     } else {
-        context.note(&format!("myriad: {}", tally.text(done)));
+        let rest = if tally.is_complete { "" } else { "; not complete" };
+        context.note(&format!("myriad: {}{rest}", tally.text(done)));
     }
     Ok(())
 }
