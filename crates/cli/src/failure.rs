@@ -129,7 +129,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         // The log's device has a name of its own.
         Error::Open(open) => return explain_open(open),
         Error::Cancelled => return Interrupted::latest().into(),
-        Error::Refused(Errno::NOENT) if place.contains(['*', '?', '[']) => (errno_text(Errno::NOENT), PATTERN_NEXT),
+        Error::Refused(Errno::NOENT) if has_wildcards(place.as_bytes()) => (errno_text(Errno::NOENT), PATTERN_NEXT),
         Error::Refused(errno) => (errno_text(errno), errno_next(errno)),
         Error::Io { source, .. } if is_refusal(&source) => (host_error(&source), host_next(&source)),
         Error::Io { op, offset, source } => (
@@ -158,7 +158,9 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             return Failure { kind: Kind::Usage, place, what: option_text(option, &reason), next: String::new() }
                 .into();
         }
-        Error::InUse(holder) => (in_use_text(&holder, &place), "wait until it is done with the volume, or unmount it"),
+        Error::InUse(holder) => {
+            (in_use_text(&holder, &place), "wait until it is done with the volume (as --wait does), or unmount it")
+        }
         Error::Shutdown => (Error::Shutdown.to_string(), "see the host's log for the device's error"),
         Error::Closed => (Error::Closed.to_string(), "open the volume again"),
     };
@@ -166,6 +168,11 @@ fn explain(error: Error, place: String) -> anyhow::Error {
 }
 
 /// What to do about a name with wildcards, which the shell has not replaced by names.
+/// Whether a name looks like a pattern that a shell was to replace.
+pub fn has_wildcards(name: &[u8]) -> bool {
+    name.iter().any(|byte| b"*?[".contains(byte))
+}
+
 const PATTERN_NEXT: &str = "the shell sees no names in a volume: myriad find -name lists those that match";
 
 /// What to do about an image that holds no volume, or no longer says that it does.
@@ -209,7 +216,7 @@ pub fn host_error(error: &io::Error) -> String {
 
 fn host_next(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "check the name; myriad mkfs makes a volume",
+        io::ErrorKind::NotFound => "check the name",
         io::ErrorKind::PermissionDenied => "this needs permission to read the image, and to write it for changes",
         io::ErrorKind::ReadOnlyFilesystem => "the image lies on a read-only file system: copy it to change it",
         io::ErrorKind::StorageFull => "the host's file system is full: make room there",

@@ -281,3 +281,13 @@ fn a_volume_without_colons_in_its_name_is_not_the_only_one() {
     assert_eq!(place.line("ls c:/x/v.img:/a:").ok().lines(), ["b"]);
     assert_eq!(place.line("ls -d c:/x/v.img:/a:/b").ok().lines(), ["/a:/b"]);
 }
+
+/// `rm -rf vol.img:/build/*` removed nothing, said nothing and ended well: the shell replaces no names in a volume.
+#[test]
+fn a_pattern_that_no_shell_has_replaced_is_told_of() {
+    let place = furnished();
+    for line in ["rm -rf vol.img:/docs/*", "rm vol.img:/docs/[a-z]?", "cat vol.img:/docs/*.txt"] {
+        place.line(line).expect(1, &["the shell sees no names in a volume: myriad find -name"]);
+    }
+    place.line("rm -f vol.img:/none").ok();
+}

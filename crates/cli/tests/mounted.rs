@@ -419,3 +419,17 @@ fn a_file_that_a_program_has_mapped_is_copied_whole() {
         place.umount();
     }
 }
+
+/// mkfs sent people to --force on a live volume, and the word for a mount point was one for a directory below it.
+#[test]
+fn what_is_not_for_a_mounted_volume_says_that_it_is_mounted() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    std::fs::create_dir(place.path("source")).unwrap();
+    place.line("mkfs vol.img").expect(1, &["mounted on"]);
+    place.line("mkfs --force vol.img").expect(1, &["mounted on"]);
+    let said = place.line("debug mnt superblock");
+    assert!(said.code != 0 && said.err.contains("mnt"), "{said:?}");
+    place.line("verify mnt source").expect(1, &["a volume is mounted there; name its image"]);
+    place.umount();
+}

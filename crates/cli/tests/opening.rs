@@ -57,7 +57,7 @@ fn patience_ends() {
     assert!(!refused.err.contains("waiting"), "{refused:?}");
     place
         .line("ls --wait=0.3 vol.img")
-        .expect(1, &["waiting until it is done", "wait until it is done with the volume, or"]);
+        .expect(1, &["waiting until it is done", "wait until it is done with the volume (as --wait does), or"]);
     let quiet = place.line("-q ls --wait=0.3 vol.img").expect(1, &[]);
     assert_eq!(quiet.err.lines().count(), 1, "{quiet:?}");
     place.line("ls --wait=soon vol.img").expect(2, &["not a number of seconds"]);

@@ -3,7 +3,7 @@
 use crate::ask::Asker;
 use crate::change::{Changes, TellArgs};
 use crate::context::Context;
-use crate::failure::{At, Failure};
+use crate::failure::{At, Failure, has_wildcards};
 use crate::progress::Progress;
 use crate::show::mode;
 use crate::verb::{Command, Example, Status};
@@ -117,7 +117,10 @@ impl Rm {
         }
         let tree = volume.tree();
         let stat = match tree.lstat(&place.path) {
-            Err(Error::Refused(Errno::NOENT | Errno::NOTDIR)) if self.force => return Ok(()),
+            // Of a pattern that no shell has replaced, -f tells: whoever wrote it meant files that are there.
+            Err(Error::Refused(Errno::NOENT | Errno::NOTDIR)) if self.force && !has_wildcards(&place.path) => {
+                return Ok(());
+            }
             result => result.at(place)?,
         };
         if stat.is_dir()

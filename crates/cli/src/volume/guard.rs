@@ -250,6 +250,9 @@ pub fn unreachable_name(path: &Path, error: io::Error) -> anyhow::Error {
             let what = format!("{}, but a Myriad volume has the first part of that name", host_error(&error));
             Failure::new(image_name(path), what, format!("write {meant}")).into()
         }
+        None if error.kind() == io::ErrorKind::NotFound => {
+            Failure::new(image_name(path), host_error(&error), "check the name; myriad mkfs makes a volume").into()
+        }
         None => Err::<(), _>(error).at(image_name(path)).expect_err("an error stays one"),
     }
 }

@@ -364,6 +364,10 @@ pub fn check_is_image(image: &Path) -> Result<()> {
     let metadata = std::fs::metadata(image).map_err(|error| unreachable_name(image, error))?;
     if metadata.is_dir() {
         if let Some((mount_point, path)) = control::below_mount(image) {
+            if path.as_os_str().is_empty() {
+                let next = "name its image, once it is unmounted; fsck --online and -n look at it as it is";
+                return Err(Failure::new(image_name(image), "a volume is mounted there", next).into());
+            }
             let (mount_point, path) = (image_name(&mount_point), image_name(&path));
             let what = format!("a directory in the volume that is mounted on {mount_point}");
             return Err(Failure::new(image_name(image), what, format!("write {mount_point}:/{path}")).into());

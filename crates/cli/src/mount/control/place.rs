@@ -23,12 +23,27 @@ pub fn own_directory() -> PathBuf {
         return directory.into();
     }
     let user = geteuid();
-    if user.is_root() {
+    if user.is_root() && is_roots("/run") {
         return SYSTEM.into();
     }
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()) {
         Some(directory) => Path::new(&directory).join("myriad"),
-        None => format!("/tmp/myriad-{}", user.as_raw()).into(),
+        None => format!("/tmp/myriad-{}", outer_id(user.as_raw())).into(),
+    }
+}
+
+/// Not in a user namespace of somebody's own: there he is root, and the system's directories are nobody's.
+fn is_roots(directory: &str) -> bool {
+    std::fs::metadata(directory).is_ok_and(|found| found.uid() == 0)
+}
+
+/// What a user is called outside of his user namespace, if he is its root.
+fn outer_id(user: u32) -> u32 {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let mut fields = map.split_whitespace().map(|field| field.parse::<u32>().ok());
+    match (fields.next().flatten(), fields.next().flatten()) {
+        (Some(0), Some(outer)) if user == 0 => outer,
+        _ => user,
     }
 }
 

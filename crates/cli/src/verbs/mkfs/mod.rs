@@ -15,7 +15,7 @@ use existing::Existing;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::{Fs, MkfsOptions, Order};
 use myriad_format::choices::{
-    self, Choice, Choices, Directory, Inodes, Lookup, Map as MapKind, PROFILES, Profile, SEAMS, Space,
+    self, Choices, Directory, Inodes, Lookup, Map as MapKind, PROFILES, Profile, SEAMS, Space,
 };
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
@@ -130,7 +130,7 @@ impl Command for Mkfs {
                 )
                 .into());
             }
-            _ => self.refuse_to_overwrite(&name, &existing)?,
+            _ => self.refuse_to_overwrite(&name, &existing).map_err(|error| control::or_mounted(&self.image, error))?,
         }
         if let Some(log) = self.log_device.as_deref().filter(|log| is_same_file(log, &self.image)) {
             let next = "give another device, or leave out --log-device: the log is then in the volume";
@@ -248,21 +248,17 @@ fn erase_marks(place: &Path) -> Result<existing::Sectors> {
     erase().map_err(|error| control::or_mounted(place, error))
 }
 
-/// All that can be chosen, and the profiles, from the one table.
+/// What this build has at each seam, from the one table.
 fn seams() -> String {
-    let built = |is_built: bool| if is_built { "" } else { "; not in this build" };
-    let mut text = "Seams, and what can be chosen at each:\n".to_owned();
+    let mut text = "What can be chosen of how a volume lies on the device, in this build:\n".to_owned();
     for seam in SEAMS {
-        text += &format!("\n{}: {}\n", seam.name, seam.about);
-        for Choice { name, is_built, about, source, .. } in seam.choices {
-            text += &format!("  {name}: {about} ({source}){}\n", built(*is_built));
-        }
+        let built = seam.choices.iter().filter(|choice| choice.is_built);
+        let list: Vec<String> = built.map(|choice| format!("{} ({})", choice.name, choice.about)).collect();
+        text += &format!("  {}: {}\n", seam.name, list.join("; "));
     }
-    text += "\nProfiles:\n";
-    for profile in PROFILES {
-        text += &format!("  {}: {}{}\n", profile.name, profile.about, built(Profile::parse(profile.name).is_ok()));
-    }
-    text
+    let profiles = PROFILES.iter().filter(|profile| Profile::parse(profile.name).is_ok());
+    let list: Vec<String> = profiles.map(|profile| format!("{} ({})", profile.name, profile.about)).collect();
+    text + &format!("  profile: {}\nOther choices of the papers are refused by their names.", list.join("; "))
 }
 
 fn profile(text: &str) -> Result<&'static Profile, String> {
