@@ -103,12 +103,11 @@ impl Reader {
     ) -> Result<(), Damage> {
         if overlaid {
             // The checksum is for the block before the log's granules; everything else must hold already.
-            let lsn = BlockHeader::read(buf).lsn.get();
-            header::seal(buf, lsn);
+            header::reseal(buf, &self.volume, block);
         }
         header::verify(buf, kind, &self.volume, block)?;
         header::verify_owner(buf, block, owner)?;
-        self.lsn_max.fetch_max(BlockHeader::read(buf).lsn.get(), Relaxed);
+        self.lsn_max.fetch_max(header::lsn_of(buf).unwrap_or(0), Relaxed);
         Ok(())
     }
 
@@ -119,8 +118,7 @@ impl Reader {
 
     /// Seals and writes a metadata block.
     pub fn write(&self, block: FsBlock, buf: &mut [u8]) -> io::Result<()> {
-        let lsn = BlockHeader::read(buf).lsn.get();
-        header::seal(buf, lsn);
+        header::reseal(buf, &self.volume, block);
         self.write_raw(block, buf)
     }
 

@@ -145,13 +145,18 @@ fn home_of(reader: &Reader, block: FsBlock, buf: &mut [u8]) -> Home {
     if reader.read_raw(block, buf).is_err() {
         return Home::Other;
     }
+    let Some(kind) = BlockKind::of(buf) else { return Home::Other };
+    if kind.is_of_units() {
+        // They do not say as of when they are.
+        return Home::Other;
+    }
     let header = BlockHeader::read(buf);
-    let (magic, lsn) = (header.magic.get(), Lsn(header.lsn.get()));
-    let is_it = header.volume == reader.volume && header.address.get() == block.0;
-    match BlockKind::from_magic(magic).filter(|_| is_it) {
-        Some(kind) if header::verify(buf, kind, &reader.volume, block).is_ok() => Home::Sound(lsn),
-        Some(_) => Home::Torn,
-        None => Home::Other,
+    if header.volume != reader.volume || header.address.get() != block.0 {
+        return Home::Other;
+    }
+    match header::verify(buf, kind, &reader.volume, block) {
+        Ok(()) => Home::Sound(Lsn(header.lsn.get())),
+        Err(_) => Home::Torn,
     }
 }
 

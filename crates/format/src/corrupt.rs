@@ -10,6 +10,8 @@ pub enum Corrupt {
     BlockKind { block: FsBlock, expected: &'static str, found: u32 },
     #[error("{block:?}: checksum {stored:#010x} stored, {computed:#010x} computed")]
     BlockCrc { block: FsBlock, stored: u32, computed: u32 },
+    #[error("{block:?}, unit {unit}: checksum {stored:#010x} stored, {computed:#010x} computed")]
+    UnitCrc { block: FsBlock, unit: u32, stored: u32, computed: u32 },
     #[error("{block:?}: belongs to another volume")]
     BlockVolume { block: FsBlock },
     #[error("{block:?}: says it is block {stored}")]
@@ -47,7 +49,7 @@ impl Corrupt {
     pub fn number(&self) -> u32 {
         match self {
             Self::BlockKind { .. } => 1,
-            Self::BlockCrc { .. } => 2,
+            Self::BlockCrc { .. } | Self::UnitCrc { .. } => 2,
             Self::BlockVolume { .. } => 3,
             Self::BlockAddress { .. } => 4,
             Self::BlockOwner { .. } => 5,

@@ -1,11 +1,12 @@
-//! The header at the start of every metadata block: what it is, whose, where, as of when, and whether it is intact.
+//! The header at the start of every metadata block but those of units (`unit`): what it is, whose, where, as of when, and whether it is
+//! intact.
 
 use crate::on_disk::on_disk;
-use crate::{Corrupt, FsBlock};
+use crate::{Corrupt, FsBlock, unit};
 use zerocopy::little_endian::{U32, U64};
 
 on_disk! {
-    /// Start of every metadata block.
+    /// Start of every metadata block that is not made of units.
     pub struct BlockHeader: 48 {
         /// Kind of block, see `BlockKind`.
         0 => magic: U32,
@@ -39,10 +40,15 @@ pub enum BlockKind {
     Attributes = u32::from_le_bytes(*b"MYAT"),
     Orphans = u32::from_le_bytes(*b"MYOR"),
     Checksums = u32::from_le_bytes(*b"MYCS"),
+    BlockBitmap = u32::from_le_bytes(*b"MYUB"),
+    InodeBitmap = u32::from_le_bytes(*b"MYUF"),
+    InodeTable = u32::from_le_bytes(*b"MYUI"),
+    Pointers = u32::from_le_bytes(*b"MYUP"),
+    LinearEntries = u32::from_le_bytes(*b"MYUD"),
 }
 
 impl BlockKind {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 17] = [
         Self::Superblock,
         Self::Group,
         Self::FreeByStart,
@@ -55,6 +61,11 @@ impl BlockKind {
         Self::Attributes,
         Self::Orphans,
         Self::Checksums,
+        Self::BlockBitmap,
+        Self::InodeBitmap,
+        Self::InodeTable,
+        Self::Pointers,
+        Self::LinearEntries,
     ];
 
     pub fn magic(self) -> u32 {
@@ -79,13 +90,37 @@ impl BlockKind {
             Self::Attributes => "extended attributes",
             Self::Orphans => "orphan list",
             Self::Checksums => "checksums of file data",
+            Self::BlockBitmap => "bitmap of blocks",
+            Self::InodeBitmap => "bitmap of inodes",
+            Self::InodeTable => "inode table",
+            Self::Pointers => "block pointers",
+            Self::LinearEntries => "entries of a linear directory",
         }
+    }
+
+    /// Whether a block of this kind is made of units (`unit`), and has no [`BlockHeader`].
+    pub fn is_of_units(self) -> bool {
+        self.magic() & UNITS_MASK == UNITS_MAGIC
+    }
+
+    /// The kind of a metadata block, by its first bytes.
+    pub fn of(block: &[u8]) -> Option<Self> {
+        Self::from_magic(BlockHeader::read(block).magic.get())
     }
 
     /// Bytes of a block of this kind that its checksum covers.
     pub fn checked_len(self, block_size: usize) -> usize {
         if self == Self::Superblock { crate::superblock::Superblock::SIZE } else { block_size }
     }
+}
+
+/// The magic numbers of all kinds of units, and of no other kind, begin with these three letters.
+const UNITS_MAGIC: u32 = u32::from_le_bytes(*b"MYU\0");
+const UNITS_MASK: u32 = 0x00ff_ffff;
+
+/// Whether a metadata block is made of units.
+fn is_of_units(block: &[u8]) -> bool {
+    BlockHeader::read(block).magic.get() & UNITS_MASK == UNITS_MAGIC
 }
 
 /// CRC32C of `bytes`, a whole metadata block, with its checksum field taken as zero.
@@ -97,6 +132,9 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 
 /// Starts a metadata block: header filled in, the rest zero. The checksum comes with [`seal`], at the write.
 pub fn init(block: &mut [u8], kind: BlockKind, volume: [u8; 16], owner: u64, address: FsBlock) {
+    if kind.is_of_units() {
+        return unit::init(block, kind, owner);
+    }
     block.fill(0);
     let header = BlockHeader::read_mut(block);
     header.magic = U32::new(kind.magic());
@@ -105,9 +143,21 @@ pub fn init(block: &mut [u8], kind: BlockKind, volume: [u8; 16], owner: u64, add
     header.address = U64::new(address.0);
 }
 
-/// Sets LSN and checksum: the last step before a metadata block is written.
+/// Sets the checksum of a metadata block of any kind, and its LSN if it has one: the last step before it is written.
+pub fn seal_at(block: &mut [u8], volume: &[u8; 16], address: FsBlock, lsn: u64) {
+    if is_of_units(block) { unit::seal(block, volume, address) } else { seal(block, lsn) }
+}
+
+/// As [`seal_at`], but the LSN stays as it is: after a change that has no place in the log.
+pub fn reseal(block: &mut [u8], volume: &[u8; 16], address: FsBlock) {
+    let lsn = BlockHeader::read(block).lsn.get();
+    seal_at(block, volume, address, lsn);
+}
+
+/// Sets LSN and checksum of a block that has a header.
 pub fn seal(block: &mut [u8], lsn: u64) {
-    let kind = BlockKind::from_magic(BlockHeader::read(block).magic.get());
+    debug_assert!(!is_of_units(block), "units are sealed one by one");
+    let kind = BlockKind::of(block);
     let len = kind.map_or(block.len(), |kind| kind.checked_len(block.len()));
     BlockHeader::read_mut(block).lsn = U64::new(lsn);
     let crc = checksum(&block[..len]);
@@ -116,6 +166,9 @@ pub fn seal(block: &mut [u8], lsn: u64) {
 
 /// Verifies a block just read: kind, checksum, volume and address. The owner is the caller's to compare.
 pub fn verify(block: &[u8], kind: BlockKind, volume: &[u8; 16], address: FsBlock) -> Result<(), Corrupt> {
+    if kind.is_of_units() {
+        return unit::verify(block, kind, volume, address);
+    }
     let header = BlockHeader::read(block);
     if header.magic.get() != kind.magic() {
         return Err(Corrupt::BlockKind { block: address, expected: kind.name(), found: header.magic.get() });
@@ -133,8 +186,16 @@ pub fn verify(block: &[u8], kind: BlockKind, volume: &[u8; 16], address: FsBlock
     Ok(())
 }
 
+/// The LSN of a metadata block, if its kind has one.
+pub fn lsn_of(block: &[u8]) -> Option<u64> {
+    (!is_of_units(block)).then(|| BlockHeader::read(block).lsn.get())
+}
+
 /// Compares the owner of a verified block.
 pub fn verify_owner(block: &[u8], address: FsBlock, owner: u64) -> Result<(), Corrupt> {
+    if is_of_units(block) {
+        return unit::verify_owner(block, address, owner);
+    }
     let stored = BlockHeader::read(block).owner.get();
     if stored != owner {
         return Err(Corrupt::BlockOwner { block: address, stored, expected: owner });

@@ -21,6 +21,7 @@ pub mod header;
 pub mod inode;
 pub mod log;
 pub mod superblock;
+pub mod unit;
 pub mod xattr;
 
 pub use address::{
@@ -35,6 +36,7 @@ pub use on_disk::{Field, Layout};
 /// Every structure's layout, for the printer and for the test that holds `docs/FORMAT.md` to the code.
 pub const LAYOUTS: &[Layout] = &[
     header::BlockHeader::LAYOUT,
+    unit::UnitHeader::LAYOUT,
     superblock::Superblock::LAYOUT,
     superblock::OrphanHeader::LAYOUT,
     group::GroupHeader::LAYOUT,

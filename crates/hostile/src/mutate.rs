@@ -165,8 +165,7 @@ impl Work<'_> {
     /// Writes a block back, nearly always with its checksum made right.
     fn write(&mut self, block: FsBlock, bytes: &mut [u8]) {
         if self.rng.percent(94) {
-            let lsn = BlockHeader::read(bytes).lsn.get();
-            header::seal(bytes, lsn);
+            header::reseal(bytes, &self.base.volume, block);
         } else {
             self.story.push("checksum not made right".to_owned());
         }

@@ -661,8 +661,8 @@ fn bring_home(
         overlay.apply(block, &mut buf);
         // Of a log that had to be searched a part may be found again, if power is lost while it is made empty: it must not be
         // laid over what is newer.
-        let lsn = if replay.is_readable { header::BlockHeader::read(&buf).lsn } else { replay.head.0.into() };
-        header::seal(&mut buf, lsn.get());
+        let lsn = if replay.is_readable { header::BlockHeader::read(&buf).lsn.get() } else { replay.head.0 };
+        header::seal_at(&mut buf, &reader.volume, block, lsn);
         let offset = block.0 << geometry.block_bits;
         reader.write_raw(block, &buf).map_err(|source| CheckError::Io { op: "write", offset, source })?;
         count += 1;

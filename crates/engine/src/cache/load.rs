@@ -28,7 +28,7 @@ impl Cache {
             if let Some(applied) = overlay.apply(block, bytes) {
                 // The home copy may be torn and its checksum with it; replay has set right what was torn. Seal what
                 // now stands, so that the same verification holds.
-                header::seal(bytes, applied.lsn.0);
+                header::seal_at(bytes, &self.volume, block, applied.lsn.0);
                 // Before the overlay lets go: what was not what somebody took it for still is what the log says.
                 header::verify(bytes, kind, &self.volume, block)?;
                 // A reader never brings it home: there the overlay stays, and the frame may be evicted and filled again.

@@ -236,7 +236,7 @@ fn write_frames(
             let at = written.len() * block_size;
             let image = &mut staging[at..at + block_size];
             image.copy_from_slice(&bytes);
-            header::seal(image, lsn);
+            header::seal_at(image, &cache.volume, FsBlock(block), lsn);
             written.push((block, index));
         }
         before(&written);
@@ -255,8 +255,9 @@ fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Result<()> {
         return Ok(());
     }
     images.blocks.sort_unstable();
-    for image in 0..images.blocks.len() {
-        header::seal(images.get_mut(image), lsn);
+    for at in 0..images.blocks.len() {
+        let (block, .., image) = images.blocks[at];
+        header::seal_at(images.get_mut(image), &volume.cache.volume, FsBlock(block), lsn);
     }
     let parts: Vec<&[u8]> = images.blocks.iter().map(|&(.., image)| images.get(image)).collect();
     let block_of = |i: usize| images.blocks[i].0;

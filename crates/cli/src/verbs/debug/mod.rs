@@ -186,8 +186,7 @@ impl RawVolume {
         let mut bytes = block.bytes.clone();
         if block.is_overlaid {
             // The checksum is that of the block before the log's changes, which have checksums of their own.
-            let lsn = BlockHeader::read(&bytes).lsn.get();
-            header::seal(&mut bytes, lsn);
+            header::reseal(&mut bytes, &self.superblock.volume(), block.number);
         }
         match header::verify(&bytes, kind, &self.superblock.volume(), block.number) {
             Ok(()) => format!("{}, intact", kind.name()),
