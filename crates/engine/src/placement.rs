@@ -181,6 +181,8 @@ mod tests {
             block_count: 1 << 17,
             chunk_blocks: 8,
             has_checksums: false,
+            has_bitmap: false,
+            table_every: 0,
         };
         Placement::new(&geometry, policy, 7)
     }

@@ -102,6 +102,10 @@ pub struct Geometry {
     pub chunk_blocks: u32,
     /// Whether each group begins with a table of checksums of its blocks.
     pub has_checksums: bool,
+    /// Whether each group records its free blocks in a bitmap (`bitmap`).
+    pub has_bitmap: bool,
+    /// Blocks of a group for which its inode table has one block (`table`); 0: there is no table.
+    pub table_every: u32,
 }
 
 impl Geometry {
@@ -177,7 +181,8 @@ impl Geometry {
         let bits = self.block_bits - SLOT_BITS;
         let block = FsBlock(ino.0 >> bits);
         let slot = (ino.0 & ((1 << bits) - 1)) as u32;
-        (slot != 0 && block.0 != 0 && block.0 < self.block_count).then_some((block, slot))
+        let is_inode = if self.has_table() { matches!(slot % 4, 1 | 2) } else { slot != 0 };
+        (is_inode && block.0 != 0 && block.0 < self.block_count).then_some((block, slot))
     }
 
     /// Whether `length` blocks from `start` lie inside one group of the volume, past its fixed blocks and its table of
@@ -204,6 +209,8 @@ mod tests {
             block_count: 4096 * 2 + 100,
             chunk_blocks: 8,
             has_checksums: false,
+            has_bitmap: false,
+            table_every: 0,
         }
     }
 

@@ -51,11 +51,6 @@ impl Geometry {
         if self.has_checksums { self.blocks_in(ag).div_ceil(self.checksums_per_block()) } else { 0 }
     }
 
-    /// The group's first block that is neither fixed nor the table's.
-    pub fn first_data_block(&self, ag: AgNo) -> u32 {
-        FIXED_BLOCKS + self.checksum_blocks(ag)
-    }
-
     /// Where the checksum of a block lies: block of the table, and number in it.
     pub fn checksum_of(&self, block: FsBlock) -> (FsBlock, u32) {
         let per_block = self.checksums_per_block();
@@ -93,6 +88,8 @@ mod tests {
                 block_count,
                 chunk_blocks: 8,
                 has_checksums: true,
+                has_bitmap: false,
+                table_every: 0,
             };
             let mut last = None;
             for block in (0..block_count).map(FsBlock) {

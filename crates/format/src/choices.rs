@@ -197,7 +197,9 @@ impl Choices {
             lookup: known(&Lookup::SEAM, raw.lookup, Lookup::from_code(raw.lookup))?,
             volume: known(&VolumeKind::SEAM, raw.volume_kind, VolumeKind::from_code(raw.volume_kind))?,
         };
-        choices.check_built().map(|()| choices)
+        choices.check_built()?;
+        choices.check_together()?;
+        Ok(choices)
     }
 
     /// Puts them into a superblock.
@@ -242,6 +244,19 @@ impl Choices {
             Some((seam, choice)) => Err(Incompatible::NotBuilt { seam, choice: choice.name }),
             None => Ok(()),
         }
+    }
+
+    /// Whether each choice finds at the other seams what it needs.
+    pub fn check_together(&self) -> Result<(), Incompatible> {
+        if self.map == Map::Blocks && self.inodes != Inodes::Static {
+            let (map, inodes) = (self.map.choice().name, self.inodes.choice().name);
+            return Err(Incompatible::Apart {
+                one: (Map::SEAM.name, map),
+                other: (Inodes::SEAM.name, inodes),
+                why: "only the inodes of inodes=static have room for its pointers",
+            });
+        }
+        Ok(())
     }
 
     /// Whether a crash can be survived with this order of writes; the reason, if it never can.
@@ -399,6 +414,17 @@ mod tests {
         let mut choices = Choices::default();
         assert_eq!(choices.set("directory", "indexed"), Ok(true));
         assert_eq!(choices.set("colour", "red"), Ok(false));
+    }
+
+    #[test]
+    fn choices_that_do_not_go_together_are_refused_with_the_reason() {
+        assert_eq!(MYRIAD.choices.check_together(), Ok(()));
+        let choices = Choices { map: Map::Blocks, ..MYRIAD.choices };
+        assert_eq!(
+            choices.check_together().unwrap_err().to_string(),
+            "map=blockmap does not go with inodes=dynamic: only the inodes of inodes=static have room for its pointers"
+        );
+        assert_eq!(Choices { inodes: Inodes::Static, ..choices }.check_together(), Ok(()));
     }
 
     #[test]

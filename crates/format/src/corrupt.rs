@@ -80,6 +80,9 @@ pub enum Incompatible {
     Seam { seam: &'static str, code: u8 },
     #[error("the volume's choice {seam}={choice} is not in this build")]
     NotBuilt { seam: &'static str, choice: &'static str },
+    /// Seam and choice, of both.
+    #[error("{}={} does not go with {}={}: {why}", one.0, one.1, other.0, other.1)]
+    Apart { one: (&'static str, &'static str), other: (&'static str, &'static str), why: &'static str },
 }
 
 /// An order of writes that cannot survive a crash with a choice at another seam.

@@ -88,6 +88,8 @@ mod tests {
             block_count: 1 << 40,
             chunk_blocks: 8,
             has_checksums: false,
+            has_bitmap: false,
+            table_every: 0,
         };
         let extent = Extent {
             file_block: FileBlock((1 << 53) + 5),

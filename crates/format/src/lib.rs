@@ -11,6 +11,7 @@ mod corrupt;
 mod hash;
 mod on_disk;
 
+pub mod bitmap;
 pub mod btree;
 pub mod checksum;
 pub mod choices;
@@ -21,6 +22,7 @@ pub mod header;
 pub mod inode;
 pub mod log;
 pub mod superblock;
+pub mod table;
 pub mod unit;
 pub mod xattr;
 

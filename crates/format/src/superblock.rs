@@ -9,9 +9,10 @@
 //! and that must be there in checkpoints whose checksums are right. Volumes of more than a million groups would need groups that
 //! are loaded by page.
 
-use crate::choices::{Choices, Order};
+use crate::choices::{Choices, Inodes, Order, Space};
+use crate::group::RESERVE_MAX;
 use crate::on_disk::on_disk;
-use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, checksum};
+use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, checksum, table};
 use crate::{BlockKind, header};
 use zerocopy::little_endian::{I64, U32, U64};
 
@@ -89,7 +90,9 @@ on_disk! {
         360 => device_table: U64,
         /// Generation from which the next opening goes on, unless the time is ahead of it.
         368 => next_generation: U32,
-        372 => reserved: [u8; 140],
+        /// Of a volume with inode tables: blocks of a group for which its table has one block. Else 0.
+        372 => table_every: U32,
+        376 => reserved: [u8; 136],
     }
 }
 
@@ -192,9 +195,20 @@ impl Superblock {
         if self.ag_high_water.get() > self.ag_count.get() || self.ag_high_water.get() == 0 {
             return bad("ag_high_water", u64::from(self.ag_high_water.get()));
         }
+        if self.geometry().table_every != 0 || self.inodes == Inodes::Static as u8 {
+            let every = self.table_every.get();
+            if !(table::EVERY_MIN..=table::EVERY_MAX).contains(&every) {
+                return bad("table_every", u64::from(every));
+            }
+        }
         let tables = self.geometry().checksum_blocks(AgNo(0));
         if tables > checksum::TABLE_BLOCKS_MAX {
             return bad("ag_blocks", u64::from(ag));
+        }
+        // What lies at fixed places leaves room in every group, also in a last one that is short.
+        let last = AgNo(self.ag_count.get() - 1);
+        if self.geometry().first_data_block(last) + RESERVE_MAX as u32 > self.geometry().blocks_in(last) {
+            return bad("block_count", blocks);
         }
         if !(1..=64).contains(&self.chunk_blocks.get()) {
             return bad("chunk_blocks", u64::from(self.chunk_blocks.get()));
@@ -240,6 +254,8 @@ impl Superblock {
             block_count: self.block_count.get(),
             chunk_blocks: self.chunk_blocks.get(),
             has_checksums: self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0,
+            has_bitmap: self.space == Space::Bitmap as u8,
+            table_every: if self.inodes == Inodes::Static as u8 { self.table_every.get() } else { 0 },
         }
     }
 

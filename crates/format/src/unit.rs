@@ -59,13 +59,7 @@ pub(crate) fn seal(bytes: &mut [u8], volume: &[u8; 16], block: FsBlock) {
 }
 
 /// Verifies a unit: kind and checksum, and with that volume and address. The owner is the caller's to compare.
-pub fn verify_one(
-    unit: &[u8],
-    kind: BlockKind,
-    volume: &[u8; 16],
-    block: FsBlock,
-    number: u32,
-) -> Result<(), Corrupt> {
+pub fn verify_one(unit: &[u8], kind: BlockKind, volume: &[u8; 16], block: FsBlock, number: u32) -> Result<(), Corrupt> {
     let header = UnitHeader::read(unit);
     if header.magic.get() != kind.magic() {
         return Err(Corrupt::BlockKind { block, expected: kind.name(), found: header.magic.get() });

@@ -18,6 +18,8 @@ fn geometry(block_bits: u32, has_checksums: bool) -> Geometry {
         block_count: 1 << 38,
         chunk_blocks: 8,
         has_checksums,
+        has_bitmap: false,
+        table_every: 0,
     }
 }
 

@@ -85,6 +85,8 @@ impl Builder {
             block_count: shape.block_count,
             chunk_blocks: CHUNK_BLOCKS,
             has_checksums: false,
+            has_bitmap: false,
+            table_every: 0,
         };
         let mut builder = Self {
             geometry,

@@ -168,5 +168,15 @@ impl Rng {
 /// A volume of blocks of `1 << block_bits` bytes, with groups of `1 << ag_bits` and regions of `1 << region_bits`.
 pub(crate) fn geometry(block_bits: u32, ag_bits: u32, region_bits: u32, block_count: u64) -> Geometry {
     let ag_count = block_count.div_ceil(1 << ag_bits) as u32;
-    Geometry { block_bits, ag_bits, region_bits, ag_count, block_count, chunk_blocks: 8, has_checksums: false }
+    Geometry {
+        block_bits,
+        ag_bits,
+        region_bits,
+        ag_count,
+        block_count,
+        chunk_blocks: 8,
+        has_checksums: false,
+        has_bitmap: false,
+        table_every: 0,
+    }
 }

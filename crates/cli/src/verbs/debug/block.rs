@@ -238,6 +238,8 @@ mod tests {
                 block_count: 1 << 14,
                 chunk_blocks: 8,
                 has_checksums: false,
+                has_bitmap: false,
+                table_every: 0,
             };
             for kind in BlockKind::ALL {
                 for round in 0..8 {

@@ -1,0 +1,156 @@
+//! The inode table of a group (`inodes=static`): inodes of 248 bytes, two a unit, at places that mkfs fixed.
+//!
+//! The group's header counts how many blocks of the table have been initialised (`inode_blocks`), from the first one on; what lies past them was never written.
+//! An inode of the table is a [`crate::inode::RawInode`] and 15 pointers, which `map=blockmap` uses. It has no body: a file's attributes and a long link's target lie in blocks.
+//!
+//! The inode number is the block and a slot, as of other inodes; the slot is 4 times the unit plus 1 or 2.
+
+use crate::group::FIXED_BLOCKS;
+use crate::inode::RawInode;
+use crate::unit::{UNIT_SIZE, UnitHeader};
+use crate::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, SLOT_SIZE};
+
+/// Inodes of a unit.
+pub const UNIT_INODES: u32 = 2;
+/// Bytes of an inode of the table.
+pub const INODE_SIZE: usize = 248;
+/// Where the pointers of an inode begin, counted from the inode.
+pub const POINTERS_OFFSET: usize = RawInode::SIZE;
+/// Pointers of an inode: direct ones, then one to a block of pointers, to one of such blocks, and to one of those.
+pub const POINTERS: usize = (INODE_SIZE - POINTERS_OFFSET) / 8;
+/// Direct pointers among them.
+pub const DIRECT: usize = POINTERS - 3;
+
+/// Least and most blocks of a group for which its table has one block.
+pub const EVERY_MIN: u32 = 4;
+pub const EVERY_MAX: u32 = 1 << 16;
+
+const _: () = assert!(UnitHeader::SIZE + UNIT_INODES as usize * INODE_SIZE == UNIT_SIZE && POINTERS == 15);
+
+impl Geometry {
+    pub fn has_table(&self) -> bool {
+        self.table_every != 0
+    }
+
+    /// Blocks of a group's inode table; 0 on a volume without.
+    pub fn table_blocks(&self, ag: AgNo) -> u32 {
+        if self.has_table() { self.blocks_in(ag).div_ceil(self.table_every) } else { 0 }
+    }
+
+    /// Inodes of a block of the table.
+    pub fn table_inodes_per_block(&self) -> u32 {
+        self.units_per_block() * UNIT_INODES
+    }
+
+    /// Inodes of a group's table.
+    pub fn table_inodes(&self, ag: AgNo) -> u32 {
+        self.table_blocks(ag) * self.table_inodes_per_block()
+    }
+
+    /// Group-relative first block of a group's inode table.
+    pub fn table_start(&self, ag: AgNo) -> u32 {
+        self.inode_bitmap_start(ag) + self.inode_bitmap_blocks(ag)
+    }
+
+    /// The group's first block that lies at no fixed place: past its fixed blocks, table of checksums, bitmaps and inode table.
+    pub fn first_data_block(&self, ag: AgNo) -> u32 {
+        if self.has_bitmap || self.has_table() {
+            self.table_start(ag) + self.table_blocks(ag)
+        } else {
+            FIXED_BLOCKS + self.checksum_blocks(ag)
+        }
+    }
+
+    /// Group-relative block and slot of inode `index` of a group's table.
+    pub fn table_place(&self, ag: AgNo, index: u32) -> (AgBlock, u32) {
+        let each = self.table_inodes_per_block();
+        let (block, in_block) = (index / each, index % each);
+        (AgBlock(self.table_start(ag) + block), in_block / UNIT_INODES * 4 + 1 + in_block % UNIT_INODES)
+    }
+
+    /// Which inode of its group's table has this place; `None` if none has.
+    pub fn table_index(&self, block: FsBlock, slot: u32) -> Option<u32> {
+        let (ag, at) = (self.ag_of(block), self.ag_block_of(block).0);
+        let block = at.checked_sub(self.table_start(ag)).filter(|&block| block < self.table_blocks(ag))?;
+        let (unit, half) = (slot / 4, (slot % 4).checked_sub(1).filter(|&half| half < UNIT_INODES)?);
+        (unit < self.units_per_block()).then(|| block * self.table_inodes_per_block() + unit * UNIT_INODES + half)
+    }
+
+    /// What a block of inodes is.
+    pub fn inode_kind(&self) -> BlockKind {
+        if self.has_table() { BlockKind::InodeTable } else { BlockKind::Inode }
+    }
+
+    /// Byte of its block at which the inode in a slot begins.
+    pub fn inode_offset(&self, slot: u32) -> usize {
+        if self.has_table() {
+            debug_assert!((1..=2).contains(&(slot % 4)));
+            (slot / 4) as usize * UNIT_SIZE + UnitHeader::SIZE + ((slot % 4) as usize - 1) * INODE_SIZE
+        } else {
+            slot as usize * SLOT_SIZE
+        }
+    }
+
+    /// The slots of a block in which inodes begin, or may.
+    pub fn inode_slots(&self) -> impl Iterator<Item = u32> + use<> {
+        let has_table = self.has_table();
+        (1..self.slots_per_block()).filter(move |slot| !has_table || matches!(slot % 4, 1 | 2))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use crate::Geometry;
+
+    /// Of a volume with bitmaps and tables.
+    pub fn geometry(block_bits: u32) -> Geometry {
+        Geometry {
+            block_bits,
+            ag_bits: 12,
+            region_bits: 10,
+            ag_count: 3,
+            block_count: 4096 * 2 + 100,
+            chunk_blocks: 8,
+            has_checksums: false,
+            has_bitmap: true,
+            table_every: 32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Ino;
+
+    #[test]
+    fn every_inode_has_a_place_and_a_number_of_its_own() {
+        for block_bits in [9, 12, 16] {
+            let geometry = testing::geometry(block_bits);
+            for ag in (0..geometry.ag_count).map(AgNo) {
+                let inodes = geometry.table_inodes(ag);
+                assert!(inodes >= geometry.blocks_in(ag) / 32 * 2);
+                let mut last = None;
+                for index in 0..inodes {
+                    let (at, slot) = geometry.table_place(ag, index);
+                    let block = geometry.fs_block(ag, at);
+                    assert!(at.0 < geometry.first_data_block(ag));
+                    let ino = geometry.ino(block, slot);
+                    assert!(last < Some(ino), "{index}");
+                    last = Some(ino);
+                    assert_eq!(geometry.locate(ino), Some((block, slot)));
+                    assert_eq!(geometry.table_index(block, slot), Some(index));
+                    let offset = geometry.inode_offset(slot);
+                    assert!(offset % UNIT_SIZE >= UnitHeader::SIZE && offset % UNIT_SIZE + INODE_SIZE <= UNIT_SIZE);
+                }
+                let start = geometry.fs_block(ag, AgBlock(geometry.table_start(ag)));
+                for (block, slot) in [(start, 3), (start, 0), (FsBlock(start.0 - 1), 1)] {
+                    assert_eq!(geometry.table_index(block, slot), None);
+                    assert!(
+                        block != start || geometry.locate(Ino(start.0 << (block_bits - 7) | u64::from(slot))).is_none()
+                    );
+                }
+            }
+        }
+    }
+}
