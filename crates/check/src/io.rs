@@ -1,7 +1,7 @@
 //! Reads and writes of whole blocks, whatever the device's alignment, with the log laid over what is read.
 
 use myriad_device::BlockDevice;
-use myriad_format::{BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
 use myriad_log::Overlay;
 use std::io;
 use std::sync::Arc;

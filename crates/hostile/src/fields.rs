@@ -8,6 +8,8 @@ use myriad_format::dir::{
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, fork};
 use myriad_format::superblock::{OrphanHeader, Superblock};
+use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::xattr::{AttrBlockHeader, AttrHeader};
 use myriad_format::{BlockHeader, BlockKind, Layout, SLOT_SIZE};
 
@@ -86,6 +88,10 @@ pub fn fields_of(block: &[u8]) -> Vec<Field> {
     if block.len() < 512 {
         return fields;
     }
+    if kind.is_of_units() {
+        push_units(&mut fields, block, kind);
+        return fields;
+    }
     push_layout(&mut fields, 0, &BlockHeader::LAYOUT);
     match kind {
         BlockKind::Superblock => push_layout(&mut fields, 0, &Superblock::LAYOUT),
@@ -127,6 +133,11 @@ pub fn fields_of(block: &[u8]) -> Vec<Field> {
                 fields.push(Field { at, bit: 0, bits: 32, name: "checksum" });
             }
         }
+        BlockKind::BlockBitmap
+        | BlockKind::InodeBitmap
+        | BlockKind::InodeTable
+        | BlockKind::Pointers
+        | BlockKind::LinearEntries => unreachable!("they are made of units"),
         BlockKind::Orphans => {
             push_layout(&mut fields, 0, &OrphanHeader::LAYOUT);
             let count = (OrphanHeader::read(block).count.get() as usize).min((block.len() - OrphanHeader::SIZE) / 8);
@@ -192,6 +203,53 @@ fn push_node(fields: &mut Vec<Field>, block: &[u8], kind: TreeKind) {
     }
 }
 
+fn push_units(fields: &mut Vec<Field>, block: &[u8], kind: BlockKind) {
+    let words = |fields: &mut Vec<Field>, from: usize, until: usize, name| {
+        fields.extend((from..until).step_by(8).map(|at| Field { at, bit: 0, bits: 64, name }));
+    };
+    for unit in (0..block.len()).step_by(UNIT_SIZE) {
+        push_layout(fields, unit, &UnitHeader::LAYOUT);
+        let (start, end) = (unit + UnitHeader::SIZE, unit + UNIT_SIZE);
+        match kind {
+            BlockKind::InodeTable => {
+                for at in (start..end).step_by(INODE_SIZE) {
+                    if RawInode::read(&block[at..]).mode.get() != 0 {
+                        push_inode(fields, block, at);
+                        words(fields, at + POINTERS_OFFSET, at + INODE_SIZE, "pointer");
+                    }
+                }
+            }
+            BlockKind::Pointers => words(fields, start, end, "pointer"),
+            BlockKind::LinearEntries => push_entries(fields, block, start, end),
+            _ => words(fields, start, end, "bits"),
+        }
+    }
+}
+
+/// The fields of an inode but for its body.
+fn push_inode(fields: &mut Vec<Field>, block: &[u8], at: usize) {
+    let raw = RawInode::read(&block[at..]);
+    for field in RawInode::LAYOUT.fields.iter().filter(|field| field.name != "fork") {
+        fields.push(Field { at: at + field.offset, bit: 0, bits: field.size as u32 * 8, name: field.name });
+    }
+    let in_fork = at + 96;
+    match raw.fork_code() {
+        fork::EXTENTS => (0..raw.inline_extent_count()).for_each(|index| push_extent(fields, in_fork + index * 16)),
+        fork::TREE => push_fork_root(fields, in_fork),
+        fork::DIRECTORY => {
+            fields.push(Field { at: in_fork, bit: 0, bits: 64, name: "fork root" });
+            push_extent(fields, in_fork + 8);
+        }
+        fork::DIRECTORY_TREE => {
+            fields.push(Field { at: in_fork, bit: 0, bits: 64, name: "fork root" });
+            push_fork_root(fields, in_fork + 8);
+        }
+        _ => fields.push(Field { at: in_fork, bit: 0, bits: 64, name: "fork" }),
+    }
+    fields.push(Field { at: in_fork + 24, bit: 0, bits: 48, name: "attribute root" });
+    fields.push(Field { at: in_fork + 30, bit: 0, bits: 16, name: "attribute blocks" });
+}
+
 fn push_inodes(fields: &mut Vec<Field>, block: &[u8]) {
     push_layout(fields, 0, &InodeBlockHeader::LAYOUT);
     let mask = InodeBlockHeader::read(block).free_mask;
@@ -204,25 +262,7 @@ fn push_inodes(fields: &mut Vec<Field>, block: &[u8]) {
         if is_free(slot - 1) || raw.check(myriad_format::Ino(1)).is_err() {
             continue;
         }
-        for field in RawInode::LAYOUT.fields.iter().filter(|field| field.name != "fork") {
-            fields.push(Field { at: at + field.offset, bit: 0, bits: field.size as u32 * 8, name: field.name });
-        }
-        let in_fork = at + 96;
-        match raw.fork_code() {
-            fork::EXTENTS => (0..raw.inline_extent_count()).for_each(|index| push_extent(fields, in_fork + index * 16)),
-            fork::TREE => push_fork_root(fields, in_fork),
-            fork::DIRECTORY => {
-                fields.push(Field { at: in_fork, bit: 0, bits: 64, name: "fork root" });
-                push_extent(fields, in_fork + 8);
-            }
-            fork::DIRECTORY_TREE => {
-                fields.push(Field { at: in_fork, bit: 0, bits: 64, name: "fork root" });
-                push_fork_root(fields, in_fork + 8);
-            }
-            _ => fields.push(Field { at: in_fork, bit: 0, bits: 64, name: "fork" }),
-        }
-        fields.push(Field { at: in_fork + 24, bit: 0, bits: 48, name: "attribute root" });
-        fields.push(Field { at: in_fork + 30, bit: 0, bits: 16, name: "attribute blocks" });
+        push_inode(fields, block, at);
         let body = usize::from(raw.body_first.get()) * SLOT_SIZE;
         let end = body + usize::from(raw.body_slots) * SLOT_SIZE;
         if raw.body_slots == 0 || body == 0 || end > block.len() {

@@ -80,6 +80,11 @@ fn kind_code(kind: BlockKind) -> u32 {
         BlockKind::Attributes => 10,
         BlockKind::Orphans => 11,
         BlockKind::Checksums => 12,
+        BlockKind::BlockBitmap => 13,
+        BlockKind::InodeBitmap => 14,
+        BlockKind::InodeTable => 15,
+        BlockKind::Pointers => 16,
+        BlockKind::LinearEntries => 17,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Block;
 use super::part::Part;
 use crate::show::name::Shown;
+use myriad_format::bitmap::UNIT_BITS;
 use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_START, NodeHeader, TreeKind};
 use myriad_format::checksum::ChecksumHeader;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, node_bits, pointer};
@@ -10,6 +11,8 @@ use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};
 use myriad_format::superblock::{OrphanHeader, Superblock};
+use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::xattr::{AttrBlockHeader, AttrIter};
 use myriad_format::{BlockKind, Geometry, Ino, SLOT_SIZE};
 
@@ -29,6 +32,14 @@ pub fn parts(geometry: &Geometry, block: &Block) -> Vec<Part> {
         BlockKind::Attributes => attributes(bytes),
         BlockKind::Orphans => orphans(bytes),
         BlockKind::Checksums => checksums(bytes),
+        BlockKind::BlockBitmap | BlockKind::InodeBitmap => units(bytes, kind, bits),
+        BlockKind::InodeTable => units(bytes, kind, |bytes, at| table_unit(geometry, block, bytes, at)),
+        BlockKind::Pointers => {
+            units(bytes, kind, |bytes, at| pointers(&bytes[at..][..UNIT_SIZE], UnitHeader::SIZE, at))
+        }
+        BlockKind::LinearEntries => {
+            units(bytes, kind, |bytes, at| entries(bytes, at + UnitHeader::SIZE, at + UNIT_SIZE))
+        }
     }
 }
 
@@ -214,6 +225,67 @@ fn checksums(bytes: &[u8]) -> Vec<Part> {
         Part::note("checksum", at).with("ag_block", block).with("crc", format!("{sum:#010x}"))
     }));
     parts
+}
+
+/// The units of a block, each with what `f` says of the one that begins at a byte.
+fn units(bytes: &[u8], kind: BlockKind, f: impl Fn(&[u8], usize) -> Vec<Part>) -> Vec<Part> {
+    let unit = |at| {
+        let header = Part::read(&UnitHeader::LAYOUT, bytes, at, format!("{}: unit {}", kind.name(), at / UNIT_SIZE));
+        header.into_iter().chain(f(bytes, at))
+    };
+    (0..bytes.len()).step_by(UNIT_SIZE).flat_map(unit).collect()
+}
+
+/// The runs of free ones in a unit of a bitmap, by their numbers in the unit.
+fn bits(bytes: &[u8], at: usize) -> Vec<Part> {
+    let start = at + UnitHeader::SIZE;
+    let is_free = |bit: u32| bytes[start + bit as usize / 8] >> (bit % 8) & 1 == 1;
+    let mut parts = Vec::new();
+    let mut bit = 0;
+    while bit < UNIT_BITS {
+        let length = (bit..UNIT_BITS).take_while(|&bit| is_free(bit)).count() as u32;
+        if length > 0 {
+            parts.push(Part::note("free", start + bit as usize / 8).with("bit", bit).with("length", length));
+        }
+        bit += length + 1;
+    }
+    parts
+}
+
+/// The inodes of a unit of an inode table.
+fn table_unit(geometry: &Geometry, block: &Block, bytes: &[u8], unit: usize) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for half in 0..UNIT_INODES {
+        let at = unit + UnitHeader::SIZE + half as usize * INODE_SIZE;
+        let raw = RawInode::read(&bytes[at..]);
+        if raw.mode.get() == 0 {
+            continue;
+        }
+        let ino = geometry.ino(block.number, (unit / UNIT_SIZE) as u32 * 4 + 1 + half);
+        match raw.check(ino) {
+            Ok(()) => {
+                parts.push(super::inode::part(raw, bytes, at, ino));
+                parts.extend(pointers(&bytes[at..][..INODE_SIZE], POINTERS_OFFSET, at));
+            }
+            Err(problem) => parts.push(Part::note("no sound inode", at).with("problem", problem.to_string())),
+        }
+    }
+    parts
+}
+
+/// The block pointers from `from` on to the end of `bytes`, which begin at byte `at` of the block.
+fn pointers(bytes: &[u8], from: usize, at: usize) -> Vec<Part> {
+    let words = bytes[from..].chunks_exact(8).enumerate();
+    let words = words.map(|(index, word)| (index, u64::from_le_bytes(word.try_into().expect("chunks of 8"))));
+    words
+        .filter(|(_, word)| *word != 0)
+        .map(|(index, word)| {
+            let (block, flags) = (word & ((1 << 48) - 1), word >> 48);
+            Part::note(format!("pointer {index}"), at + from + index * 8)
+                .with("block", block)
+                .with("flags", format!("{flags:#x}"))
+        })
+        .collect()
 }
 
 #[cfg(test)]

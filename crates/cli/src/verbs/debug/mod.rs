@@ -16,7 +16,7 @@ use anyhow::Result;
 use myriad_check::find_superblock_copy;
 use myriad_device::{Access, FileDevice};
 use myriad_format::superblock::Superblock;
-use myriad_format::{BlockHeader, FsBlock, Geometry, header};
+use myriad_format::{FsBlock, Geometry, header};
 use part::Part;
 use serde_json::json;
 use std::ffi::OsString;
