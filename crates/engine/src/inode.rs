@@ -9,23 +9,25 @@ use crate::order::{Look, Txn};
 use crate::types::{Node, Stat};
 use crate::volume::Volume;
 use myriad_format::inode::{
-    BODY_SLOTS_MAX, BodyHeader, InodeBlockHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
+    BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
 };
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
+/// Where an inode lies: block, and byte in it.
+#[inline]
 fn locate(volume: &Volume, ino: Ino) -> Result<(FsBlock, usize)> {
     let (block, slot) = volume.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
-    Ok((block, slot as usize * SLOT_SIZE))
+    Ok((block, volume.geometry.inode_offset(slot)))
 }
 
 /// A used inode, checked. One that is not there is damage: something that should know better named it.
 #[inline]
 pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
     let (block, at) = locate(look.volume, ino)?;
-    let raw = look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..]))?;
+    let raw = look.read_at(block, look.volume.geometry.inode_kind(), at, |bytes| *RawInode::read(&bytes[at..]))?;
     check_used(ino, &raw)?;
     Ok(raw)
 }
@@ -40,7 +42,7 @@ fn check_used(ino: Ino, raw: &RawInode) -> std::result::Result<(), Corrupt> {
 #[inline(always)]
 pub(crate) fn read_into(look: &Look<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     let (block, at) = locate(look.volume, ino)?;
-    look.copy_at(block, BlockKind::Inode, at, raw)?;
+    look.copy_at(block, look.volume.geometry.inode_kind(), at, raw)?;
     Ok(check_used(ino, raw)?)
 }
 
@@ -70,25 +72,8 @@ pub(crate) fn read_node(look: &Look<'_>, node: Node) -> Result<RawInode> {
 pub(crate) fn node_at(look: &Look<'_>, ino: Ino) -> Result<Node> {
     let (block, slot) = look.volume.geometry.locate(ino).ok_or(Errno::STALE)?;
     // Not before it has been looked at: of a block that was given back, the device may still have the inodes.
-    let _group = look.volume.group_of_inodes(look, block)?.ok_or(Errno::STALE)?;
-    if !look.read(block, BlockKind::Inode, |bytes| is_head(bytes, slot as usize))? {
-        return Err(Errno::STALE.into());
-    }
+    let _group = look.volume.group_of_inode(look, block, slot)?.ok_or(Errno::STALE)?;
     Ok(node(ino, &read_kept(look, ino, None)?))
-}
-
-/// Whether a slot holds an inode by what the others say: it is in use, and no inode has it for its body. Its own bytes
-/// prove nothing. Users say what is in a body, and it may look like an inode that owns any blocks; one that claims a true
-/// inode as its own body makes that one nothing that its number alone could be asked for, which is less harm.
-fn is_head(bytes: &[u8], slot: usize) -> bool {
-    let free = &InodeBlockHeader::read(bytes).free_mask;
-    let is_used = |slot: usize| free[slot / 8] >> (slot % 8) & 1 == 0;
-    let claims_it = |(other, raw): (usize, &[u8])| {
-        let raw = RawInode::read(raw);
-        let body = usize::from(raw.body_first.get())..usize::from(raw.body_first.get()) + usize::from(raw.body_slots);
-        body.contains(&slot) && is_used(other) && raw.check(Ino(other as u64)).is_ok()
-    };
-    is_used(slot) && !bytes.chunks_exact(SLOT_SIZE).enumerate().skip(1).any(claims_it)
 }
 
 /// The inode of a number that a caller has kept; ESTALE if there is none, or not one of this generation.
@@ -96,8 +81,8 @@ fn is_head(bytes: &[u8], slot: usize) -> bool {
 fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawInode> {
     let stale = || Error::Refused(Errno::STALE);
     let (block, slot) = look.volume.geometry.locate(ino).ok_or_else(stale)?;
-    let at = slot as usize * SLOT_SIZE;
-    let raw = match look.read_at(block, BlockKind::Inode, at, |bytes| *RawInode::read(&bytes[at..])) {
+    let at = look.volume.geometry.inode_offset(slot);
+    let raw = match look.read_at(block, look.volume.geometry.inode_kind(), at, |bytes| *RawInode::read(&bytes[at..])) {
         Ok(raw) => raw,
         // The block holds something else by now.
         Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
@@ -114,7 +99,7 @@ fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawIn
 /// Writes an inode back; only what differs is marked.
 pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
     let (block, at) = locate(txn.volume(), ino)?;
-    txn.change(block, BlockKind::Inode, |edit| put_changed(edit, at, raw))
+    txn.change(block, txn.volume().geometry.inode_kind(), |edit| put_changed(edit, at, raw))
 }
 
 fn put_changed(edit: &mut BlockEdit<'_>, at: usize, raw: &RawInode) {
@@ -143,24 +128,27 @@ pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
         generation = txn.volume().generations.fetch_add(1, Ordering::Relaxed);
     }
     raw.generation = U32::new(generation);
-    txn.change(block, BlockKind::Inode, |edit| edit.put(at, raw.as_bytes()))
+    txn.change(block, txn.volume().geometry.inode_kind(), |edit| edit.put(at, raw.as_bytes()))
 }
 
 /// Empties a slot: mode and generation. A body that ends in the slot gives it a mode again, but no generation, and none is
 /// 0, so that old handles to the inode stay stale.
 pub(crate) fn clear(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     let (block, at) = locate(txn.volume(), ino)?;
-    txn.change(block, BlockKind::Inode, |edit| edit.put(at, &[0; 24]))
+    txn.change(block, txn.volume().geometry.inode_kind(), |edit| edit.put(at, &[0; 24]))
 }
 
-/// Slots of the largest body: what the format allows and a block has beside its header and the inode.
+/// Slots of the largest body: what the format allows and a block has beside its header and the inode. Inodes of a table have none.
 fn body_slots_max(volume: &Volume) -> usize {
+    if volume.geometry.has_table() {
+        return 0;
+    }
     BODY_SLOTS_MAX.min(volume.geometry.slots_per_block() as usize - 2)
 }
 
 /// Bytes of data that the largest body holds.
 pub(crate) fn body_capacity_max(volume: &Volume) -> usize {
-    body_slots_max(volume) * SLOT_SIZE - BodyHeader::SIZE
+    (body_slots_max(volume) * SLOT_SIZE).saturating_sub(BodyHeader::SIZE)
 }
 
 /// Where the body of an inode lies in its block, and how long its parts are.
@@ -175,6 +163,9 @@ struct Body {
 fn body(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<Body>> {
     if raw.body_slots == 0 {
         return Ok(None);
+    }
+    if look.volume.geometry.has_table() {
+        return Err(Corrupt::Inode { ino, field: "body_slots", value: u64::from(raw.body_slots) }.into());
     }
     let (block, _) = locate(look.volume, ino)?;
     let first = usize::from(raw.body_first.get());

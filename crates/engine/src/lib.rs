@@ -60,6 +60,7 @@ mod error;
 mod extent;
 mod file;
 mod inode;
+mod inodes;
 mod locks;
 mod mkfs;
 mod namei;

@@ -163,7 +163,7 @@ impl<'a> Ops<'a> {
             }
         }
         for (block, slot) in blocks.iter().flatten() {
-            cache.prefetch_frame(*block, *slot as usize * myriad_format::SLOT_SIZE);
+            cache.prefetch_frame(*block, self.volume.geometry.inode_offset(*slot));
         }
         let mut found = [const { None }; N];
         for (i, (dir, name)) in present(names) {

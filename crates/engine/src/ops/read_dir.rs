@@ -138,7 +138,7 @@ impl Ops<'_> {
         for batch in entries.chunks(32) {
             for entry in batch {
                 if let Some((block, slot)) = self.volume.geometry.locate(Ino(entry.ino)) {
-                    self.volume.cache.prefetch_frame(block, slot as usize * myriad_format::SLOT_SIZE);
+                    self.volume.cache.prefetch_frame(block, self.volume.geometry.inode_offset(slot));
                 }
             }
             for entry in batch {

@@ -361,7 +361,7 @@ impl BlockStore for Txn<'_> {
         let changing = Changing { header: self.volume().cache.arena.header(frame.index), changed: &mut self.changed };
         let result = match kind {
             // Whoever stats copies them without the latch.
-            BlockKind::Inode => f(&mut BlockEdit::shared(bytes.share(), &mut mask)),
+            BlockKind::Inode | BlockKind::InodeTable => f(&mut BlockEdit::shared(bytes.share(), &mut mask)),
             _ => f(&mut BlockEdit::new(&mut bytes, &mut mask)),
         };
         std::mem::forget(changing);

@@ -1,7 +1,73 @@
+use super::trees::TRIM_SLACK;
 use super::*;
 use crate::btree::testing::{Rng, TestStore, geometry};
 use crate::error::Error;
+use crate::inodes::Inodes as Places;
+use crate::inodes::chunks::Chunks;
+use myriad_format::Geometry;
+use myriad_format::inode::ChunkRecord;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+/// What tests look at inside a group.
+impl AgSpace {
+    fn geometry(&self) -> &Geometry {
+        &self.blocks.pool.geometry
+    }
+
+    fn trees(&self) -> Option<&Trees> {
+        match &self.blocks.record {
+            Record::Trees(trees) => Some(trees),
+            Record::Bitmap(_) => None,
+        }
+    }
+
+    fn chunks(&self) -> &Chunks {
+        match &self.inodes {
+            Places::Chunks(chunks) => chunks,
+            Places::Table(_) => panic!("the group has a table"),
+        }
+    }
+
+    /// Blocks held back.
+    fn reserve(&self) -> &[u32] {
+        self.trees().map_or(&[], |trees| &trees.reserve.blocks[..trees.reserve.count])
+    }
+
+    fn reserve_need(&self) -> usize {
+        self.trees().map_or(0, Trees::reserve_need)
+    }
+
+    /// Free extents in order of their start, without those held back.
+    fn free_list(&mut self, store: &mut TestStore) -> Vec<(u32, u32)> {
+        let mut list = Vec::new();
+        let mut at = 0;
+        while let Some((start, length)) = self.free_after(store, AgBlock(at)).unwrap() {
+            list.push((start.0, length));
+            at = start.0 + length;
+        }
+        list
+    }
+
+    fn inode_blocks(&self) -> u32 {
+        self.chunks().blocks
+    }
+
+    fn chunk_list(&self, store: &mut TestStore) -> Vec<ChunkRecord> {
+        let mut list = Vec::new();
+        self.chunks().for_each_chunk(&self.blocks.pool, store, |chunk| list.push(*chunk)).unwrap();
+        list
+    }
+}
+
+/// How a test's group records its blocks and inodes.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Trees,
+    Bitmap,
+    /// A bitmap, and an inode table.
+    Table,
+}
 
 /// A group, what the test has allocated in it, and the limbo that the engine would keep.
 struct Fixture {
@@ -18,7 +84,14 @@ const AG: AgNo = AgNo(1);
 
 impl Fixture {
     fn new(block_bits: u32, ag_bits: u32, region_bits: u32, blocks: u32, used: &[(u32, u32)]) -> Self {
-        let mut store = TestStore::new(geometry(block_bits, ag_bits, region_bits, (1 << ag_bits) + u64::from(blocks)));
+        Self::of(Kind::Trees, block_bits, ag_bits, region_bits, blocks, used)
+    }
+
+    fn of(kind: Kind, block_bits: u32, ag_bits: u32, region_bits: u32, blocks: u32, used: &[(u32, u32)]) -> Self {
+        let mut geometry = geometry(block_bits, ag_bits, region_bits, (1 << ag_bits) + u64::from(blocks));
+        geometry.has_bitmap = kind != Kind::Trees;
+        geometry.table_every = if kind == Kind::Table { 16 } else { 0 };
+        let mut store = TestStore::new(geometry);
         let space = AgSpace::init_group(&mut store, AG, used).unwrap();
         store.commit();
         let initially_free = space.free_blocks();
@@ -29,29 +102,31 @@ impl Fixture {
     }
 
     fn free_list(&mut self) -> Vec<(u32, u32)> {
-        let mut list = Vec::new();
-        self.space.for_each_free(&mut self.store, |start, length| list.push((start.0, length))).unwrap();
-        list
+        self.space.free_list(&mut self.store)
     }
 
     /// Every block of the group has exactly one use, and all counts and both trees say the same.
     fn audit(&mut self) {
         let list = self.free_list();
         assert!(list.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0), "free extents touch");
-        let mut by_length = Vec::new();
-        let tree = self.space.by_length;
-        tree.for_each_from(&mut self.store, 0, |record| {
-            by_length.push((word(record) as u32, (word(record) >> 32) as u32));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-        by_length.sort_unstable();
-        assert_eq!(list, by_length, "the trees differ");
+        if let Some(trees) = self.space.trees() {
+            let mut by_length = Vec::new();
+            let word = |record: &[u8]| u64::from_le_bytes(record.try_into().unwrap());
+            let tree = trees.by_length;
+            tree.for_each_from(&mut self.store, 0, |record| {
+                by_length.push((word(record) as u32, (word(record) >> 32) as u32));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            by_length.sort_unstable();
+            assert_eq!(list, by_length, "the trees differ");
+        }
 
-        let count = self.space.block_count;
+        let pool = &self.space.blocks.pool;
+        let count = pool.block_count;
         let mut uses = vec![0u8; count as usize];
         let mut mark = |start: u32, length: u32| (start..start + length).for_each(|block| uses[block as usize] += 1);
-        let reserve = self.space.pool.reserve[..self.space.pool.reserve_count].to_vec();
+        let reserve = self.space.reserve().to_vec();
         for &(start, length) in list.iter().chain(&self.limbo) {
             mark(start, length);
         }
@@ -61,35 +136,51 @@ impl Fixture {
         for (&start, &length) in &self.used {
             mark(start, length);
         }
-        for block in &self.space.pool.released {
-            mark(self.space.geometry.ag_block_of(*block).0, 1);
+        for block in &pool.released {
+            mark(pool.geometry.ag_block_of(*block).0, 1);
         }
+        let fixed = pool.first_block;
         for (&block, bytes) in &self.store.blocks {
-            if BlockHeader::read(bytes).magic.get() != BlockKind::Inode.magic() {
-                mark(self.space.geometry.ag_block_of(block).0, 1);
+            let at = pool.geometry.ag_block_of(block).0;
+            if BlockHeader::read(bytes).magic.get() != BlockKind::Inode.magic()
+                && (at >= fixed || fixed == FIXED_BLOCKS)
+            {
+                mark(at, 1);
             }
         }
-        mark(0, 1);
+        mark(0, if fixed == FIXED_BLOCKS { 1 } else { fixed });
         let wrong: Vec<_> = uses.iter().enumerate().filter(|&(_, &uses)| uses != 1).collect();
         assert!(wrong.is_empty(), "blocks not used once: {wrong:?}");
 
-        let bits = self.space.geometry.region_bits;
-        let mut regions = vec![0; self.space.region_count()];
+        let bits = pool.geometry.region_bits;
+        let mut regions = vec![0; pool.regions.len()];
         let blocks = list.iter().flat_map(|&(start, length)| start..start + length).chain(reserve);
         blocks.for_each(|block| regions[(block >> bits) as usize] += 1);
-        let stored: Vec<u32> = self.space.pool.regions.iter().map(|region| region.free_blocks).collect();
+        let stored: Vec<u32> = pool.regions.iter().map(|region| region.free_blocks).collect();
         assert_eq!(stored, regions);
         assert_eq!(self.space.free_blocks(), regions.iter().sum::<u32>());
-        assert_eq!(self.space.longest(&mut self.store).unwrap(), list.iter().map(|free| free.1).max().unwrap_or(0));
+        let longest = list.iter().map(|free| free.1).max().unwrap_or(0);
+        let pool = &self.space.blocks.pool;
+        let found = match &mut self.space.blocks.record {
+            Record::Trees(trees) => trees.longest(pool, &mut self.store),
+            Record::Bitmap(bitmap) => bitmap.longest(pool, &mut self.store, u32::MAX),
+        };
+        assert_eq!(found.unwrap(), longest);
 
-        let loaded = AgSpace::load(&mut self.store, AG).unwrap();
-        let trees = |space: &AgSpace| (space.by_start, space.by_length, space.inode_tree);
-        assert_eq!(trees(&loaded), trees(&self.space));
-        assert_eq!(loaded.pool.regions, self.space.pool.regions);
-        assert_eq!(loaded.pool.reserve_count, self.space.pool.reserve_count);
-        let counts =
-            |space: &AgSpace| (space.inode_blocks, space.inodes_used, space.directories, space.pool.free_blocks);
+        // What is in memory is what was written.
+        let mut loaded = AgSpace::load(&mut self.store, AG).unwrap();
+        let roots = |space: &AgSpace| space.trees().map(|trees| (trees.by_start, trees.by_length));
+        assert_eq!(roots(&loaded), roots(&self.space));
+        assert_eq!(loaded.blocks.pool.regions, self.space.blocks.pool.regions);
+        assert_eq!(loaded.reserve(), self.space.reserve());
+        let counts = |space: &AgSpace| {
+            let mut head = GroupHeader::zeroed();
+            space.blocks.save(&mut head);
+            space.inodes.save(&space.blocks.pool, &mut head);
+            (head, space.inodes_used, space.directories)
+        };
         assert_eq!(counts(&loaded), counts(&self.space));
+        assert_eq!(loaded.free_list(&mut self.store), list);
     }
 
     fn allocate(&mut self, goal: u32, min: u32, max: u32) -> Option<(u32, u32)> {
@@ -99,7 +190,7 @@ impl Fixture {
             None => {
                 let list = self.free_list();
                 assert!(list.iter().all(|free| free.1 < min), "refused {min} with {list:?}");
-                let refilled = self.space.pool.reserve_count >= self.space.reserve_need() || list.is_empty();
+                let refilled = self.space.reserve().len() >= self.space.reserve_need() || list.is_empty();
                 assert!(refilled && self.store.changes - changes < 20);
                 return None;
             }
@@ -111,7 +202,7 @@ impl Fixture {
 
     fn own(&mut self, start: u32, length: u32) {
         for block in start..start + length {
-            let block = self.space.geometry.fs_block(AG, AgBlock(block));
+            let block = self.space.geometry().fs_block(AG, AgBlock(block));
             assert!(!self.store.is_committed(block), "{block:?} of the committed state was handed out");
         }
         self.used.insert(start, length);
@@ -119,7 +210,7 @@ impl Fixture {
 
     /// A random part of a random extent goes to limbo.
     fn discard(&mut self, rng: &mut Rng) {
-        let pick = rng.below(u64::from(self.space.block_count)) as u32;
+        let pick = rng.below(u64::from(self.space.blocks.pool.block_count)) as u32;
         let Some((&start, &length)) = self.used.range(pick..).next().or(self.used.iter().next()) else { return };
         self.used.remove(&start);
         let from = rng.below(u64::from(length)) as u32 * u32::from(rng.one_in(2));
@@ -136,7 +227,7 @@ impl Fixture {
     /// Makes a checkpoint durable: only now do the blocks in limbo become free.
     fn commit(&mut self) {
         for block in self.space.take_released(&mut self.store).unwrap() {
-            self.limbo.push((self.space.geometry.ag_block_of(block).0, 1));
+            self.limbo.push((self.space.geometry().ag_block_of(block).0, 1));
         }
         self.store.commit();
         for (start, length) in std::mem::take(&mut self.limbo) {
@@ -156,14 +247,14 @@ impl Fixture {
         assert!(self.limbo.is_empty());
         self.audit();
         // The reserve keeps a few blocks out of the trees.
-        let reserve = self.space.pool.reserve_count;
+        let reserve = self.space.reserve().len();
         assert!(reserve <= self.space.reserve_need() + TRIM_SLACK && self.free_list().len() <= reserve + 1);
     }
 }
 
-fn check(block_bits: u32, blocks: u32, largest: u64, seed: u64, steps: u64) {
+fn check(kind: Kind, block_bits: u32, blocks: u32, largest: u64, seed: u64, steps: u64) {
     let mut rng = Rng::new(seed);
-    let mut fixture = Fixture::new(block_bits, 14, 10, blocks, &[]);
+    let mut fixture = Fixture::of(kind, block_bits, 14, 10, blocks, &[]);
     let (mut refused, mut levels) = (0, 0);
     for step in 0..steps {
         let filling = step * 4 / steps % 2 == 0;
@@ -179,25 +270,29 @@ fn check(block_bits: u32, blocks: u32, largest: u64, seed: u64, steps: u64) {
         if rng.one_in(40) {
             fixture.commit();
         }
-        levels = levels.max(fixture.space.by_start.level).max(fixture.space.by_length.level);
+        if let Some(trees) = fixture.space.trees() {
+            levels = levels.max(trees.by_start.level).max(trees.by_length.level);
+        }
         if step % (steps / 60) == 0 {
             fixture.audit();
         }
     }
     let tiny = blocks < 500;
     assert!(refused > 10, "{refused} refused");
-    assert!(levels > 0 || tiny || block_bits > 9, "no tree grew");
+    assert!(levels > 0 || tiny || block_bits > 9 || kind != Kind::Trees, "no tree grew");
     fixture.empty();
     assert_eq!(fixture.space.free_blocks(), fixture.initially_free);
 }
 
 #[test]
 fn every_block_has_one_use_and_all_come_back() {
-    for seed in 0..4 {
-        check(9, 16_000, 12, seed, 24_000);
-        check(9, 700, 5, seed + 10, 6_000);
-        check(9, 40, 3, seed + 20, 3_000);
-        check(12, 16_384, 60, seed + 30, 12_000);
+    for (kind, first) in [(Kind::Trees, 0), (Kind::Bitmap, 100), (Kind::Table, 200)] {
+        for seed in first..first + 4 {
+            check(kind, 9, 16_000, 12, seed, 24_000);
+            check(kind, 9, 700, 5, seed + 10, 6_000);
+            check(kind, 9, 40, 3, seed + 20, 3_000);
+            check(kind, 12, 16_384, 60, seed + 30, 12_000);
+        }
     }
 }
 
@@ -214,7 +309,7 @@ fn freeing_in_a_full_group_needs_no_space() {
             fixture.space.free(&mut fixture.store, AgBlock(*block), 1).unwrap();
         }
         fixture.audit();
-        assert!(parity == 1 || fixture.space.by_start.level >= 2, "8000 extents in leaves of 56");
+        assert!(parity == 1 || fixture.space.trees().unwrap().by_start.level >= 2, "8000 extents in leaves of 56");
     }
     fixture.empty();
     assert_eq!(fixture.space.free_blocks(), fixture.initially_free);
@@ -225,7 +320,7 @@ fn allocation_prefers_the_goal_then_its_surroundings_then_the_best_fit() {
     // Free: 100..110, 200..250, 300..304, 9000..9040, and a long rest from 12000.
     let used = [(5, 95), (110, 90), (250, 50), (304, 8696), (9040, 2960)];
     let mut fixture = Fixture::new(12, 14, 10, 16_384, &used);
-    let reserve = fixture.space.pool.reserve_count as u32;
+    let reserve = fixture.space.reserve().len() as u32;
     assert_eq!(fixture.free_list()[3], (9000, 40), "the reserve took the shortest extent: {:?}", fixture.free_list());
     assert!(reserve >= 6);
     assert_eq!(fixture.allocate(220, 5, 10), Some((220, 10)), "at the goal");
@@ -243,7 +338,7 @@ fn allocation_prefers_the_goal_then_its_surroundings_then_the_best_fit() {
 #[test]
 fn freeing_what_is_free_is_damage() {
     let mut fixture = Fixture::new(12, 14, 10, 10_000, &[(100, 50)]);
-    let reserve = fixture.space.pool.reserve[0];
+    let reserve = fixture.space.reserve()[0];
     let before = fixture.store.blocks.clone();
     for (start, length) in
         [(99, 2), (149, 2), (4, 10), (90, 5), (9999, 2), (u32::MAX, 2), (100, 0), (reserve, 1), (80, 100)]
@@ -274,7 +369,7 @@ fn directories_are_counted_by_region() {
 type Inodes = BTreeMap<(u32, u32), Option<(u32, u32)>>;
 
 fn audit_inodes(fixture: &mut Fixture, inodes: &Inodes) {
-    let slots = fixture.space.geometry.slots_per_block();
+    let slots = fixture.space.geometry().slots_per_block();
     let mut taken = BTreeMap::<u32, BTreeSet<u32>>::new();
     for (&(block, slot), body) in inodes {
         let all = [(slot, 1)].into_iter().chain(*body);
@@ -282,8 +377,7 @@ fn audit_inodes(fixture: &mut Fixture, inodes: &Inodes) {
             assert!(taken.entry(block).or_default().insert(slot), "slot {slot} of block {block} is used twice");
         }
     }
-    let mut chunks = Vec::new();
-    fixture.space.for_each_chunk(&mut fixture.store, |chunk| chunks.push(*chunk)).unwrap();
+    let chunks = fixture.space.chunk_list(&mut fixture.store);
     let (mut covered, mut blocks) = (0, 0);
     for chunk in &chunks {
         let start = chunk.start.get() as u32;
@@ -298,7 +392,9 @@ fn audit_inodes(fixture: &mut Fixture, inodes: &Inodes) {
                 "free bit of {}",
                 start + index
             );
-            let (_, free) = fixture.space.slots_of(&mut fixture.store, AgBlock(start + index)).unwrap();
+            let pool = &fixture.space.blocks.pool;
+            let at = AgBlock(start + index);
+            let (_, free) = fixture.space.chunks().slots_of(pool, &mut fixture.store, at).unwrap();
             assert_eq!(free, slots - 1 - used);
         }
     }
@@ -319,7 +415,7 @@ fn check_inodes(block_bits: u32, blocks: u32, seed: u64, steps: u64) {
             match fixture.space.allocate_inode(&mut fixture.store, near, !rng.one_in(10)).unwrap() {
                 Some((block, slot)) => {
                     let count = 1 + rng.below(3) as u32;
-                    let body = match rng.one_in(3) && count + 2 < fixture.space.geometry.slots_per_block() {
+                    let body = match rng.one_in(3) && count + 2 < fixture.space.geometry().slots_per_block() {
                         true => fixture.space.allocate_body(&mut fixture.store, block, count).unwrap(),
                         false => None,
                     };
@@ -343,11 +439,11 @@ fn check_inodes(block_bits: u32, blocks: u32, seed: u64, steps: u64) {
             let mut freed = Vec::new();
             fixture.space.release_empty_chunks(&mut fixture.store, 5, &mut freed).unwrap();
             for (block, count) in freed {
-                fixture.limbo.push((fixture.space.geometry.ag_block_of(block).0, count));
+                fixture.limbo.push((fixture.space.geometry().ag_block_of(block).0, count));
             }
             fixture.commit();
         }
-        levels = levels.max(fixture.space.inode_tree.level);
+        levels = levels.max(fixture.space.chunks().tree.level);
         if step % (steps / 40) == 0 {
             audit_inodes(&mut fixture, &inodes);
             fixture.audit();
@@ -360,7 +456,9 @@ fn check_inodes(block_bits: u32, blocks: u32, seed: u64, steps: u64) {
     }
     let mut freed = Vec::new();
     fixture.space.release_empty_chunks(&mut fixture.store, usize::MAX, &mut freed).unwrap();
-    fixture.limbo.extend(freed.into_iter().map(|(block, count)| (fixture.space.geometry.ag_block_of(block).0, count)));
+    fixture
+        .limbo
+        .extend(freed.into_iter().map(|(block, count)| (fixture.space.geometry().ag_block_of(block).0, count)));
     audit_inodes(&mut fixture, &inodes);
     fixture.empty();
     assert_eq!((fixture.space.free_blocks(), fixture.space.inode_blocks()), (fixture.initially_free, 0));
@@ -423,13 +521,107 @@ fn slots_freed_twice_are_damage() {
     assert!(fixture.space.has_empty_chunks());
 }
 
+/// An inode of a table has one owner, comes back once, and its block is initialised before it is used.
+#[test]
+fn inodes_of_a_table_have_one_owner_and_all_come_back() {
+    for (seed, block_bits, blocks) in [(0, 9, 300), (1, 9, 6_000), (2, 12, 1_000), (3, 12, 16_384)] {
+        let mut rng = Rng::new(seed);
+        let mut fixture = Fixture::of(Kind::Table, block_bits, 14, 14, blocks, &[]);
+        let all = fixture.space.geometry().table_inodes(AG);
+        let mut used = BTreeSet::new();
+        let mut refused = 0;
+        for step in 0..4 * all {
+            let growing = step / all % 2 == 0;
+            let near = AgBlock(rng.below(u64::from(blocks)) as u32);
+            if growing || rng.one_in(4) {
+                match fixture.space.allocate_inode(&mut fixture.store, near, true).unwrap() {
+                    Some((block, slot)) => {
+                        assert!(used.insert((block, slot)), "{block:?} {slot} was taken twice");
+                        let at = fixture.space.geometry().fs_block(AG, block);
+                        assert!(fixture.store.blocks.contains_key(&at), "{at:?} was not initialised");
+                        assert!(fixture.space.holds_inode(&mut fixture.store, block, slot).unwrap());
+                    }
+                    None => {
+                        assert_eq!(used.len() as u32, all);
+                        refused += 1;
+                    }
+                }
+            } else if let Some(&(block, slot)) = used.range((near, 0)..).next().or(used.first()) {
+                used.remove(&(block, slot));
+                fixture.space.free_inode(&mut fixture.store, block, slot, None).unwrap();
+                assert!(!fixture.space.holds_inode(&mut fixture.store, block, slot).unwrap());
+                let twice = fixture.space.free_inode(&mut fixture.store, block, slot, None);
+                assert!(used.is_empty() || matches!(twice, Err(Error::Corrupt(Corrupt::Inode { .. }))), "{twice:?}");
+            }
+            assert_eq!(fixture.space.inodes_used() as usize, used.len());
+            if rng.one_in(u64::from(all) / 10 + 1) {
+                fixture.audit();
+                fixture.commit();
+                // Nothing is remembered but what was written.
+                fixture.space = AgSpace::load(&mut fixture.store, AG).unwrap();
+            }
+        }
+        assert!(refused > 0);
+    }
+}
+
+#[test]
+fn an_inode_of_a_table_is_taken_near_its_directory_and_lowest_first() {
+    let mut fixture = Fixture::of(Kind::Table, 12, 14, 14, 16_384, &[]);
+    let first = fixture.space.geometry().table_start(AG);
+    let mut take = |near| fixture.space.allocate_inode(&mut fixture.store, AgBlock(near), true).unwrap().unwrap();
+    assert_eq!(take(9000), (AgBlock(first), 1));
+    assert_eq!(take(9000), (AgBlock(first), 2));
+    assert_eq!(take(first), (AgBlock(first), 5));
+    // Another block of the table: those before it are initialised with it.
+    assert_eq!(take(first + 3), (AgBlock(first + 3), 1));
+    assert_eq!(take(first), (AgBlock(first), 6));
+    // As FFS: from the rotor on.
+    assert_eq!(take(9000), (AgBlock(first), 9));
+    for place in [(first + 4, 1), (first, 3), (first, 0), (first - 1, 1), (9000, 1)] {
+        assert!(!fixture.space.holds_inode(&mut fixture.store, AgBlock(place.0), place.1).unwrap(), "{place:?}");
+    }
+}
+
+/// A bitmap gives what is at the goal, else the first run that is long enough, else the longest.
+#[test]
+fn a_bitmap_is_searched_from_the_goal_on() {
+    // Free: 100..110, 200..250, 300..304, 9000..9040, and a long rest from 12000, past several units.
+    let used = [(6, 94), (110, 90), (250, 50), (304, 8696), (9040, 2960)];
+    let mut fixture = Fixture::of(Kind::Bitmap, 12, 14, 10, 16_384, &used);
+    assert_eq!(fixture.free_list(), [(100, 10), (200, 50), (300, 4), (9000, 40), (12_000, 4384)]);
+    assert_eq!(fixture.allocate(220, 5, 10), Some((220, 10)), "at the goal");
+    assert_eq!(fixture.allocate(215, 5, 10), Some((215, 5)), "at the goal, as it has the least");
+    assert_eq!(fixture.allocate(150, 5, 10), Some((200, 10)), "right after the goal");
+    assert_eq!(fixture.allocate(8000, 20, 20), Some((9000, 20)), "the next that has the most");
+    assert_eq!(fixture.allocate(10_500, 20, 20), Some((12_000, 20)));
+    assert_eq!(fixture.allocate(300, 1000, 6000), Some((12_020, 4364)), "the longest, as none has the most");
+    assert_eq!(fixture.allocate(16_000, 8, 8), Some((100, 8)), "from the beginning on");
+    assert_eq!(fixture.allocate(300, 100, 6000), None);
+    fixture.audit();
+    let before = fixture.store.blocks.clone();
+    for (start, length) in [(108, 4), (4, 10), (230, 20), (16_383, 2), (u32::MAX, 2), (100, 0), (9010, 20)] {
+        match fixture.space.free(&mut fixture.store, AgBlock(start), length) {
+            Err(Error::Corrupt(Corrupt::DoubleFree { .. })) => {}
+            other => panic!("{start} {length}: {other:?}"),
+        }
+    }
+    assert!(before == fixture.store.blocks, "a refusal left a trace");
+}
+
 /// Words of the group's blocks set to random values: operations fail or not, but end, and nothing panics.
 #[test]
 fn hostile_groups_neither_loop_nor_panic() {
+    for kind in [Kind::Trees, Kind::Bitmap, Kind::Table] {
+        use_hostile_groups(kind);
+    }
+}
+
+fn use_hostile_groups(kind: Kind) {
     let mut opened = 0;
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
-        let mut fixture = Fixture::new(9, 14, 10, 5_000, &[]);
+        let mut fixture = Fixture::of(kind, 9, 14, 10, 5_000, &[]);
         for _ in 0..200 {
             fixture.allocate(rng.below(5000) as u32, 1, 8);
             fixture.space.allocate_inode(&mut fixture.store, AgBlock(rng.below(5000) as u32), true).unwrap();
@@ -451,7 +643,7 @@ fn hostile_groups_neither_loop_nor_panic() {
             let at = AgBlock(rng.below(5000) as u32);
             let _ = space.allocate(store, at, 1, 8);
             let _ = space.free(store, at, 1 + rng.below(4) as u32);
-            let _ = space.longest(store);
+            let _ = space.blocks.longest(store, 100);
             if let Ok(Some((block, slot))) = space.allocate_inode(store, at, true)
                 && rng.one_in(2)
             {

@@ -190,8 +190,8 @@ impl Volume {
             }
         }
         let look = Look::enter(self);
-        let group = self.group(&mut &look, ag)?;
-        let space = group.as_ref().expect("just loaded");
+        let mut group = self.group(&mut &look, ag)?;
+        let space = group.as_mut().expect("just loaded");
         let Some((start, length)) = space.free_after(&mut &look, AgBlock(from))? else { return Ok(None) };
         f(start.0..start.0 + length).map(Some)
     }

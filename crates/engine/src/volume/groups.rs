@@ -93,11 +93,12 @@ impl Volume {
         Ok(group)
     }
 
-    /// The group of a block that holds inodes, locked so that it goes on to; `None` for any other block.
-    pub fn group_of_inodes(
+    /// The group of the inode that begins in a slot of a block, locked so that it stays there; `None` if none does.
+    pub fn group_of_inode(
         &self,
         look: &Look<'_>,
         block: FsBlock,
+        slot: u32,
     ) -> Result<Option<MutexGuard<'_, Option<Box<AgSpace>>>>> {
         let ag = self.geometry.ag_of(block);
         if ag.0 >= self.high_water() {
@@ -105,7 +106,7 @@ impl Volume {
         }
         let mut group = self.group(&mut &*look, ag)?;
         let space = group.as_mut().expect("just loaded");
-        Ok(space.holds_inodes(&mut &*look, self.geometry.ag_block_of(block))?.then_some(group))
+        Ok(space.holds_inode(&mut &*look, self.geometry.ag_block_of(block), slot)?.then_some(group))
     }
 
     /// Makes the groups up to `ag`, which have never been used.
@@ -147,9 +148,11 @@ impl Volume {
 
     /// The block of a group at which to look for space near `goal`. The group is not too small.
     fn near(&self, ag: AgNo, goal: FsBlock) -> AgBlock {
-        let first = self.geometry.first_data_block(ag);
-        let at = if ag == self.geometry.ag_of(goal) { self.geometry.ag_block_of(goal).0 } else { first };
-        AgBlock(at.clamp(first, self.geometry.blocks_in(ag) - 1))
+        if ag == self.geometry.ag_of(goal) {
+            AgBlock(self.geometry.ag_block_of(goal).0.min(self.geometry.blocks_in(ag) - 1))
+        } else {
+            AgBlock(self.geometry.first_data_block(ag))
+        }
     }
 
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet

@@ -403,6 +403,18 @@ impl Volume {
         log_open_error(error)
     }
 
+    /// Inodes that can be made while so many blocks are free.
+    fn inodes_free(&self, free_blocks: u64) -> u64 {
+        let geometry = &self.geometry;
+        if !geometry.has_table() {
+            return free_blocks * u64::from(geometry.slots_per_block() - 1);
+        }
+        let last = AgNo(geometry.ag_count - 1);
+        let full = u64::from(last.0) * u64::from(geometry.table_inodes(AgNo(0)));
+        let used = self.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64;
+        (full + u64::from(geometry.table_inodes(last))).saturating_sub(used)
+    }
+
     pub fn statfs(&self) -> StatFs {
         let free =
             self.totals.free_blocks.load(Ordering::Relaxed) - self.totals.reserved_blocks.load(Ordering::Relaxed);
@@ -413,7 +425,7 @@ impl Volume {
             free_blocks: free,
             available_blocks: self.available_blocks(),
             inodes_used: self.totals.inodes_used.load(Ordering::Relaxed) as u64,
-            inodes_free: free * u64::from(self.geometry.slots_per_block() - 1),
+            inodes_free: self.inodes_free(free),
             directories: self.totals.directories.load(Ordering::Relaxed) as u64,
             name_max: myriad_format::dir::NAME_MAX as u32,
         }

@@ -1,0 +1,561 @@
+//! Inodes in chunks (`inodes=dynamic`; Sweeney et al. 1996, 5.4): chunks of inode blocks in the group's inode tree, slots in the blocks' masks.
+//!
+//! A chunk's record changes only when one of its blocks becomes full or stops to be, is first used or becomes empty. The
+//! slots in between are taken and given in the block alone, found through a hint per region: the common allocation
+//! touches no tree.
+//!
+//! Slots are taken lowest first, blocks of a chunk in order: inodes made one after the other lie in one order on disk.
+
+use crate::btree::{Tree, key_of};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
+use crate::error::{Error, Result, refuse};
+use crate::space::{Blocks, Pool};
+use myriad_format::btree::{INODE_CHUNKS, LEVEL_MAX};
+use myriad_format::group::{FIRST_INODE_TREE_BLOCK, GroupHeader, HEADER_BLOCK};
+use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};
+use myriad_format::{AgBlock, BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE, header};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::mem::offset_of;
+use std::ops::ControlFlow;
+
+/// Chunks looked at on each side of the goal before a new one is made.
+const NEAR_STEPS: usize = 10;
+
+/// Bit i: slot i of an inode block.
+pub(crate) type Slots = [u64; 8];
+
+/// What is remembered in memory to find slots and empty chunks without a search. All of it may be lost.
+struct Hints {
+    /// For each region an inode block that had a free slot when last seen; 0 for none.
+    blocks: Vec<u32>,
+    /// First blocks of chunks that may have no used slot.
+    empty: BTreeSet<u32>,
+    /// A search of the whole tree found no free slot, and none has been freed since.
+    exhausted: bool,
+}
+
+/// Nodes of the inode tree are common blocks of the group. Freed ones wait for the checkpoint outside, so that no new
+/// node is ever in a block that the committed state uses.
+struct Nodes<'a> {
+    blocks: &'a mut Blocks,
+    goal: AgBlock,
+}
+
+impl<S: BlockStore> NodeSource<S> for Nodes<'_> {
+    const LOGGED: bool = false;
+
+    fn allocate(&mut self, store: &mut S) -> Result<FsBlock> {
+        match self.blocks.allocate(store, self.goal, 1, 1)? {
+            Some((block, _)) => Ok(self.blocks.pool.geometry.fs_block(self.blocks.pool.ag, block)),
+            None => refuse(Errno::NOSPC),
+        }
+    }
+
+    fn free(&mut self, store: &mut S, block: FsBlock) -> Result<()> {
+        self.blocks.free_node(store, block)
+    }
+}
+
+/// The chunks of a group.
+pub(crate) struct Chunks {
+    pub tree: Tree,
+    /// Blocks in chunks.
+    pub blocks: u32,
+    hints: Hints,
+}
+
+impl Chunks {
+    /// Makes the tree of a group without chunks.
+    pub fn create<S: BlockStore>(pool: &Pool, store: &mut S) -> Result<Self> {
+        let root = pool.geometry.fs_block(pool.ag, AgBlock(FIRST_INODE_TREE_BLOCK));
+        Ok(Self::of(pool, Tree::create_at(INODE_CHUNKS, u64::from(pool.ag.0), store, root)?, 0))
+    }
+
+    /// Those that a group's header names.
+    pub fn load(pool: &Pool, head: &GroupHeader) -> std::result::Result<Self, Corrupt> {
+        let check = |field, value: u32, sound: bool| {
+            if sound { Ok(value) } else { Err(Corrupt::Group { ag: pool.ag, field, value: u64::from(value) }) }
+        };
+        let (root, level) = (head.inode_root.get(), u16::from(head.inode_level));
+        check("inode_root", root, root > HEADER_BLOCK && root < pool.block_count)?;
+        check("level", u32::from(level), level <= LEVEL_MAX)?;
+        let blocks = head.inode_blocks.get();
+        check("inode_blocks", blocks, blocks <= pool.block_count)?;
+        let root = pool.geometry.fs_block(pool.ag, AgBlock(root));
+        Ok(Self::of(pool, Tree { kind: INODE_CHUNKS, root, level, owner: u64::from(pool.ag.0) }, blocks))
+    }
+
+    fn of(pool: &Pool, tree: Tree, blocks: u32) -> Self {
+        let regions = pool.block_count.div_ceil(pool.geometry.region_blocks()) as usize;
+        Self { tree, blocks, hints: Hints { blocks: vec![0; regions], empty: BTreeSet::new(), exhausted: false } }
+    }
+
+    /// Writes them into an image of the group's header.
+    pub fn save(&self, pool: &Pool, head: &mut GroupHeader) {
+        head.inode_root.set(pool.geometry.ag_block_of(self.tree.root).0);
+        head.inode_level = self.tree.level as u8;
+        head.inode_blocks.set(self.blocks);
+    }
+
+    /// Takes a free inode slot: in the region of `near` if there is one close to `near`; else, if `grow`, in a new chunk
+    /// near it; else anywhere in the group.
+    pub fn allocate<S: BlockStore>(
+        &mut self,
+        blocks: &mut Blocks,
+        store: &mut S,
+        near: AgBlock,
+        grow: bool,
+    ) -> Result<Option<(AgBlock, u32)>> {
+        let region = blocks.pool.region_index(near);
+        let hint = AgBlock(self.hints.blocks[region]);
+        if hint.0 != 0 {
+            if let Some(slot) = self.take_slots(&blocks.pool, store, hint, 1)? {
+                return Ok(Some((hint, slot)));
+            }
+            self.hints.blocks[region] = 0;
+        }
+        // The chunk filled last goes on, wherever it lies: among many full ones the search near `near` would miss it.
+        let mut chunk = if hint.0 != 0 { self.chunk_of(&blocks.pool, store, hint)?.filter(has_room) } else { None };
+        if chunk.is_none() {
+            chunk = self.chunk_near(&blocks.pool, store, near)?;
+        }
+        if chunk.is_none() && grow {
+            chunk = self.add_chunk(blocks, store, near)?;
+        }
+        if chunk.is_none() && !self.hints.exhausted {
+            chunk = self.find_chunk(&blocks.pool, store, 0, false, usize::MAX, has_room)?;
+            self.hints.exhausted = chunk.is_none();
+        }
+        let Some(chunk) = chunk else { return Ok(None) };
+        let (block, slot) = self.allocate_in(&blocks.pool, store, chunk)?;
+        self.hints.blocks[region] = block.0;
+        Ok(Some((block, slot)))
+    }
+
+    /// Takes `count` consecutive free slots of an inode block for a body; the first of them.
+    pub fn allocate_body<S: BlockStore>(
+        &mut self,
+        blocks: &Blocks,
+        store: &mut S,
+        block: AgBlock,
+        count: u32,
+    ) -> Result<Option<u32>> {
+        assert!(count > 0 && count < blocks.pool.geometry.slots_per_block());
+        self.take_slots(&blocks.pool, store, block, count)
+    }
+
+    /// Gives back an inode's slot and the `body` (first slot, number of slots) it had.
+    pub fn free<S: BlockStore>(
+        &mut self,
+        blocks: &mut Blocks,
+        store: &mut S,
+        block: AgBlock,
+        slot: u32,
+        body: Option<(u32, u32)>,
+    ) -> Result<()> {
+        let mut slots = run(slot, 1);
+        if let Some((first, count)) = body {
+            Self::check_run(&blocks.pool, block, first, count)?;
+            for (word, more) in slots.iter_mut().zip(run(first, count)) {
+                *word |= more;
+            }
+        }
+        Self::check_run(&blocks.pool, block, slot, 1)?;
+        self.give_slots(&blocks.pool, store, block, slots)
+    }
+
+    /// Gives back the slots of a body.
+    pub fn free_body<S: BlockStore>(
+        &mut self,
+        blocks: &Blocks,
+        store: &mut S,
+        block: AgBlock,
+        first: u32,
+        count: u32,
+    ) -> Result<()> {
+        Self::check_run(&blocks.pool, block, first, count)?;
+        self.give_slots(&blocks.pool, store, block, run(first, count))
+    }
+
+    /// Whether chunks may have become empty.
+    pub fn has_empty_chunks(&self) -> bool {
+        !self.hints.empty.is_empty()
+    }
+
+    /// Removes up to `max` chunks that have no used slot; their blocks are added to `freed` and are the caller's to
+    /// free once that is durable.
+    pub fn release_empty<S: BlockStore>(
+        &mut self,
+        blocks: &mut Blocks,
+        store: &mut S,
+        max: usize,
+        freed: &mut Vec<(FsBlock, u32)>,
+    ) -> Result<()> {
+        let mut left = max;
+        while left > 0
+            && let Some(start) = self.hints.empty.pop_first()
+        {
+            let Some(record) = self.tree.get(store, u64::from(start))? else { continue };
+            let chunk = self.decode_chunk(&blocks.pool, &record)?;
+            if chunk.used_mask.get() != 0 {
+                continue;
+            }
+            let count = u32::from(chunk.count);
+            let Some(inode_blocks) = self.blocks.checked_sub(count) else {
+                return Err(blocks.pool.corrupt("inode_blocks", self.blocks));
+            };
+            let goal = blocks.pool.geometry.ag_block_of(self.tree.root);
+            self.tree.remove(store, &mut Nodes { blocks, goal }, u64::from(start))?;
+            self.blocks = inode_blocks;
+            for hint in &mut self.hints.blocks {
+                if (start..start + count).contains(hint) {
+                    *hint = 0;
+                }
+            }
+            for block in start..start + u32::from(chunk.initialised) {
+                store.forget_inodes(blocks.pool.geometry.fs_block(blocks.pool.ag, AgBlock(block)));
+            }
+            freed.push((blocks.pool.geometry.fs_block(blocks.pool.ag, AgBlock(start)), count));
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    /// Visits every chunk of the group.
+    #[cfg(test)]
+    pub fn for_each_chunk<S: BlockRead>(
+        &self,
+        pool: &Pool,
+        store: &mut S,
+        mut f: impl FnMut(&ChunkRecord),
+    ) -> Result<()> {
+        self.find_chunk(pool, store, 0, false, usize::MAX, |chunk| {
+            f(chunk);
+            false
+        })?;
+        Ok(())
+    }
+
+    /// As `AgSpace::holds_inode`.
+    pub fn holds<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock, slot: u32) -> Result<bool> {
+        if self.chunk_of(pool, store, block)?.is_none() {
+            return Ok(false);
+        }
+        let at = pool.geometry.fs_block(pool.ag, block);
+        store.read(at, BlockKind::Inode, |bytes| is_head(bytes, slot as usize))
+    }
+
+    /// The nearest chunk of the region of `near` with room, among a few on either side.
+    fn chunk_near<S: BlockRead>(&self, pool: &Pool, store: &mut S, near: AgBlock) -> Result<Option<ChunkRecord>> {
+        let region = pool.region_index(near);
+        let here = |chunk: &ChunkRecord| {
+            (chunk.start.get() >> pool.geometry.region_bits) as usize == region && has_room(chunk)
+        };
+        let left = self.find_chunk(pool, store, near.0, true, NEAR_STEPS, here)?;
+        let right = self.find_chunk(pool, store, near.0 + 1, false, NEAR_STEPS, here)?;
+        Ok([left, right].into_iter().flatten().min_by_key(|chunk| chunk.start.get().abs_diff(u64::from(near.0))))
+    }
+
+    /// The first chunk that `fits` among at most `steps` from `from` on, or backwards.
+    fn find_chunk<S: BlockRead>(
+        &self,
+        pool: &Pool,
+        store: &mut S,
+        from: u32,
+        back: bool,
+        mut steps: usize,
+        mut fits: impl FnMut(&ChunkRecord) -> bool,
+    ) -> Result<Option<ChunkRecord>> {
+        let mut found = Ok(None);
+        let look = |record: &[u8]| {
+            match self.decode_chunk(pool, record) {
+                Ok(chunk) if fits(&chunk) => found = Ok(Some(chunk)),
+                Ok(_) => {}
+                Err(error) => found = Err(error),
+            }
+            steps -= 1;
+            if steps == 0 || !matches!(found, Ok(None)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        if back {
+            self.tree.for_each_back_from(store, u64::from(from), look)?;
+        } else {
+            self.tree.for_each_from(store, u64::from(from), look)?;
+        }
+        Ok(found?)
+    }
+
+    /// Makes a chunk near `near`; `None` for lack of space.
+    fn add_chunk<S: BlockStore>(
+        &mut self,
+        blocks: &mut Blocks,
+        store: &mut S,
+        near: AgBlock,
+    ) -> Result<Option<ChunkRecord>> {
+        let want = blocks.pool.geometry.chunk_blocks;
+        let want = want.min(blocks.longest(store, want)?);
+        if want == 0 {
+            return Ok(None);
+        }
+        let Some((start, count)) = blocks.allocate(store, near, want, want)? else { return Ok(None) };
+        let mut chunk = ChunkRecord::zeroed();
+        chunk.start.set(u64::from(start.0));
+        chunk.count = count as u8;
+        let goal = blocks.pool.geometry.ag_block_of(self.tree.root);
+        match self.tree.insert(store, &mut Nodes { blocks, goal }, &bytes_of(&chunk)) {
+            Ok(()) => {}
+            Err(Error::Refused(Errno::NOSPC)) => {
+                // Nothing was written to the blocks, so they are free again at once.
+                blocks.free(store, start, count)?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        self.blocks += count;
+        self.hints.exhausted = false;
+        Ok(Some(chunk))
+    }
+
+    /// Takes a slot in a chunk that has room.
+    fn allocate_in<S: BlockStore>(
+        &mut self,
+        pool: &Pool,
+        store: &mut S,
+        mut chunk: ChunkRecord,
+    ) -> Result<(AgBlock, u32)> {
+        let first = chunk.start.get() as u32;
+        if chunk.free_mask.get() != 0 {
+            let block = AgBlock(first + chunk.free_mask.get().trailing_zeros());
+            return match self.take_slots(pool, store, block, 1)? {
+                Some(slot) => Ok((block, slot)),
+                None => Err(bad_block(pool, block, "free_mask", 0).into()),
+            };
+        }
+        let index = chunk.initialised;
+        let block = AgBlock(first + u32::from(index));
+        let slots = pool.geometry.slots_per_block();
+        // A block of 512 bytes has three slots to give, so one used never fills it.
+        chunk.initialised += 1;
+        chunk.free_mask.set(1 << index);
+        chunk.used_mask.set(chunk.used_mask.get() | 1 << index);
+        let found = self.tree.replace(store, &bytes_of(&chunk))?;
+        self.expect_chunk(found, block)?;
+        store.init(pool.geometry.fs_block(pool.ag, block), BlockKind::Inode, u64::from(pool.ag.0), |edit| {
+            let head = InodeBlockHeader::read_mut(edit.range_mut(0, InodeBlockHeader::SIZE));
+            head.slot_count.set(slots as u16);
+            head.free_count.set(slots as u16 - 2);
+            for (at, word) in run(2, slots - 2).into_iter().enumerate() {
+                head.free_mask[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+            }
+        })?;
+        Ok((block, 1))
+    }
+
+    /// Takes the first run of `count` free slots of a block; `None` if it has no such run.
+    fn take_slots<S: BlockStore>(
+        &mut self,
+        pool: &Pool,
+        store: &mut S,
+        block: AgBlock,
+        count: u32,
+    ) -> Result<Option<u32>> {
+        let (free, free_count) = self.slots_of(pool, store, block)?;
+        let Some(first) = first_run(&free, count) else { return Ok(None) };
+        let rest = free_count - count;
+        if rest == 0 || free_count == pool.geometry.slots_per_block() - 1 {
+            self.mark_block(pool, store, block, rest > 0, true)?;
+        }
+        let taken = run(first, count);
+        self.write_slots(pool, store, block, std::array::from_fn(|at| free[at] & !taken[at]), rest)?;
+        Ok(Some(first))
+    }
+
+    fn give_slots<S: BlockStore>(&mut self, pool: &Pool, store: &mut S, block: AgBlock, slots: Slots) -> Result<()> {
+        let (free, free_count) = self.slots_of(pool, store, block)?;
+        if let Some(at) = (0..8).find(|&at| free[at] & slots[at] != 0) {
+            let slot = at as u32 * 64 + (free[at] & slots[at]).trailing_zeros();
+            return Err(bad_block(pool, block, "slot freed twice", u64::from(slot)).into());
+        }
+        let rest = free_count + slots.iter().map(|word| word.count_ones()).sum::<u32>();
+        let used = rest < pool.geometry.slots_per_block() - 1;
+        if free_count == 0 || !used {
+            self.mark_block(pool, store, block, true, used)?;
+        }
+        self.write_slots(pool, store, block, std::array::from_fn(|at| free[at] | slots[at]), rest)?;
+        self.hints.exhausted = false;
+        let region = pool.region_index(block);
+        if self.hints.blocks[region] == 0 {
+            self.hints.blocks[region] = block.0;
+        }
+        Ok(())
+    }
+
+    /// Free slots of an inode block.
+    pub fn slots_of<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock) -> Result<(Slots, u32)> {
+        let at = pool.geometry.fs_block(pool.ag, block);
+        let slots = pool.geometry.slots_per_block();
+        let valid = run(1, slots - 1);
+        Ok(store.read(at, BlockKind::Inode, |bytes| {
+            header::verify_owner(bytes, at, u64::from(pool.ag.0))?;
+            let head = InodeBlockHeader::read(bytes);
+            let free: Slots = std::array::from_fn(|at| word(&head.free_mask, at));
+            let free_count = u32::from(head.free_count.get());
+            if u32::from(head.slot_count.get()) != slots {
+                return Err(bad_block(pool, block, "slot_count", u64::from(head.slot_count.get())));
+            }
+            let stray = free.iter().zip(&valid).any(|(free, valid)| free & !valid != 0);
+            if stray || free_count != free.iter().map(|word| word.count_ones()).sum::<u32>() {
+                return Err(bad_block(pool, block, "free_count", u64::from(free_count)));
+            }
+            Ok((free, free_count))
+        })??)
+    }
+
+    fn write_slots<S: BlockStore>(
+        &self,
+        pool: &Pool,
+        store: &mut S,
+        block: AgBlock,
+        free: Slots,
+        free_count: u32,
+    ) -> Result<()> {
+        let at = pool.geometry.fs_block(pool.ag, block);
+        store.change(at, BlockKind::Inode, |edit: &mut BlockEdit<'_>| {
+            edit.put(offset_of!(InodeBlockHeader, free_count), &(free_count as u16).to_le_bytes());
+            let mask = offset_of!(InodeBlockHeader, free_mask);
+            for (index, new) in free.into_iter().enumerate() {
+                if word(&edit.bytes()[mask..], index) != new {
+                    edit.put(mask + index * 8, &new.to_le_bytes());
+                }
+            }
+        })
+    }
+
+    /// The chunk that an initialised inode block belongs to.
+    fn chunk_of<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock) -> Result<Option<ChunkRecord>> {
+        let record = self.tree.floor(store, u64::from(block.0))?;
+        let chunk = record.map(|record| self.decode_chunk(pool, &record)).transpose()?;
+        Ok(chunk.filter(|chunk| chunk.start.get() + u64::from(chunk.initialised) > u64::from(block.0)))
+    }
+
+    /// Writes a block's two bits in its chunk's record.
+    fn mark_block<S: BlockStore>(
+        &mut self,
+        pool: &Pool,
+        store: &mut S,
+        block: AgBlock,
+        free: bool,
+        used: bool,
+    ) -> Result<()> {
+        let chunk = self.chunk_of(pool, store, block)?;
+        let Some(mut chunk) = chunk else { return self.expect_chunk(false, block) };
+        let bit = 1 << (u64::from(block.0) - chunk.start.get());
+        let set = |mask: u64, on: bool| if on { mask | bit } else { mask & !bit };
+        chunk.free_mask.set(set(chunk.free_mask.get(), free));
+        chunk.used_mask.set(set(chunk.used_mask.get(), used));
+        let found = self.tree.replace(store, &bytes_of(&chunk))?;
+        self.expect_chunk(found, block)?;
+        if chunk.used_mask.get() == 0 {
+            self.hints.empty.insert(chunk.start.get() as u32);
+        }
+        Ok(())
+    }
+
+    fn decode_chunk(&self, pool: &Pool, record: &[u8]) -> std::result::Result<ChunkRecord, Corrupt> {
+        let chunk = *ChunkRecord::read(record);
+        let start = chunk.start.get();
+        let initialised = u32::from(chunk.initialised);
+        let bits = if initialised < 64 { (1u64 << initialised) - 1 } else { u64::MAX };
+        let sound = start >= u64::from(pool.first_block)
+            && start < u64::from(pool.block_count)
+            && (1..=64).contains(&chunk.count)
+            && start + u64::from(chunk.count) <= u64::from(pool.block_count)
+            && chunk.initialised <= chunk.count
+            && (chunk.free_mask.get() | chunk.used_mask.get()) & !bits == 0;
+        if !sound {
+            let value = key_of(INODE_CHUNKS, record);
+            return Err(Corrupt::TreeNode { block: self.tree.root, field: "chunk", value });
+        }
+        Ok(chunk)
+    }
+
+    fn expect_chunk(&self, found: bool, block: AgBlock) -> Result<()> {
+        if found {
+            return Ok(());
+        }
+        Err(Corrupt::TreeNode { block: self.tree.root, field: "missing chunk", value: u64::from(block.0) }.into())
+    }
+
+    /// Slots named by an inode on disk: they must be slots of a block, past its header.
+    fn check_run(pool: &Pool, block: AgBlock, first: u32, count: u32) -> Result<()> {
+        let slots = pool.geometry.slots_per_block();
+        if first == 0 || count == 0 || first.checked_add(count).is_none_or(|end| end > slots) {
+            return Err(bad_block(pool, block, "slot", u64::from(first)).into());
+        }
+        Ok(())
+    }
+}
+
+fn has_room(chunk: &ChunkRecord) -> bool {
+    chunk.free_mask.get() != 0 || chunk.initialised < chunk.count
+}
+
+fn word(bytes: &[u8], index: usize) -> u64 {
+    u64::from_le_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("eight bytes"))
+}
+
+/// `count` slots from `first`, as far as a block can have them.
+fn run(first: u32, count: u32) -> Slots {
+    let mut slots = Slots::default();
+    for slot in first..first.saturating_add(count).min(512) {
+        slots[slot as usize / 64] |= 1 << (slot % 64);
+    }
+    slots
+}
+
+/// First of `count` consecutive slots that are all in `free`.
+fn first_run(free: &Slots, count: u32) -> Option<u32> {
+    let mut length = 0;
+    for (at, &word) in free.iter().enumerate() {
+        if count == 1 || word == 0 {
+            if word != 0 {
+                return Some(at as u32 * 64 + word.trailing_zeros());
+            }
+            length = 0;
+            continue;
+        }
+        for bit in 0..64 {
+            length = if word >> bit & 1 == 1 { length + 1 } else { 0 };
+            if length == count {
+                return Some(at as u32 * 64 + bit + 1 - count);
+            }
+        }
+    }
+    None
+}
+
+fn bytes_of(chunk: &ChunkRecord) -> [u8; ChunkRecord::SIZE] {
+    let mut bytes = [0; ChunkRecord::SIZE];
+    *ChunkRecord::read_mut(&mut bytes) = *chunk;
+    bytes
+}
+
+#[cold]
+fn bad_block(pool: &Pool, block: AgBlock, field: &'static str, value: u64) -> Corrupt {
+    let block = pool.geometry.fs_block(pool.ag, block);
+    Corrupt::Inode { ino: Ino(block.0 * u64::from(pool.geometry.slots_per_block())), field, value }
+}
+
+/// Whether a slot holds an inode by what the others say: it is in use, and no inode has it for its body. Its own bytes
+/// prove nothing. Users say what is in a body, and it may look like an inode that owns any blocks; one that claims a true
+/// inode as its own body makes that one nothing that its number alone could be asked for, which is less harm.
+fn is_head(bytes: &[u8], slot: usize) -> bool {
+    let free = &InodeBlockHeader::read(bytes).free_mask;
+    let is_used = |slot: usize| free[slot / 8] >> (slot % 8) & 1 == 0;
+    let claims_it = |(other, raw): (usize, &[u8])| {
+        let raw = RawInode::read(raw);
+        let body = usize::from(raw.body_first.get())..usize::from(raw.body_first.get()) + usize::from(raw.body_slots);
+        body.contains(&slot) && is_used(other) && raw.check(Ino(other as u64)).is_ok()
+    };
+    is_used(slot) && !bytes.chunks_exact(SLOT_SIZE).enumerate().skip(1).any(claims_it)
+}
