@@ -8,13 +8,17 @@ use crate::perm::NewInode;
 use crate::types::{Discard, MkfsOptions, MountOptions, Order};
 use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
+use myriad_format::bitmap::{self, UNIT_BITS};
 use myriad_format::checksum::{ChecksumHeader, TABLE_BLOCKS_MAX};
-use myriad_format::choices;
+use myriad_format::choices::{self, Inodes, Space};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
 use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy};
+use myriad_format::table::{EVERY_MAX, EVERY_MIN, UNIT_INODES};
+use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{AG_COUNT_MAX, AgNo, BlockKind, FsBlock, Lsn, header};
 use myriad_log::{LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -26,8 +30,17 @@ const LOG_MAX: u64 = 128 << 20;
 const LOG_UNITS_MIN: u64 = 32;
 /// Largest default group.
 const AG_MAX: u64 = 1 << 30;
+/// Largest default group of a volume with inode tables, which plays the cylinder group: 8 to 44 MB in the volumes of 2001, and here as much
+/// as leaves room for a log of some size in the first one.
+const TABLE_AG_MAX: u64 = 128 << 20;
 /// Bytes of a new inode chunk: eight blocks of 4 KiB.
 const CHUNK_BYTES: u64 = 32 << 10;
+
+/// What `bytes_per_inode` may be: a unit of two inodes for that many bytes is a block of the table for so many blocks.
+const BYTES_PER_INODE: RangeInclusive<u64> = {
+    let unit = UNIT_SIZE as u64 / UNIT_INODES as u64;
+    EVERY_MIN as u64 * unit..=EVERY_MAX as u64 * unit
+};
 
 fn option_error(option: &'static str, reason: impl Into<String>) -> Error {
     Error::Option { option, reason: reason.into() }
@@ -38,6 +51,12 @@ fn table_max(block: u64) -> u64 {
     let checksums = (block - ChecksumHeader::SIZE as u64) / 4;
     let blocks = u64::from(TABLE_BLOCKS_MAX) * checksums;
     block << blocks.ilog2()
+}
+
+/// Largest group, in bytes, whose bitmaps are not too large. That of its blocks is the larger one.
+fn bitmap_max(block: u64) -> u64 {
+    let bits = block / UNIT_SIZE as u64 * u64::from(UNIT_BITS);
+    block << (u64::from(bitmap::BLOCKS_MAX / 2) * bits).ilog2()
 }
 
 /// The superblock that the options ask for; an error for what is impossible. It changes nothing.
@@ -58,6 +77,12 @@ pub(crate) fn plan(
         return Err(option_error("label", "longer than 63 bytes"));
     }
     options.choices.check_built()?;
+    options.choices.check_together()?;
+    let has_table = options.choices.inodes == Inodes::Static;
+    if !options.bytes_per_inode.is_power_of_two() || !BYTES_PER_INODE.contains(&options.bytes_per_inode) {
+        let why = format!("{} is not a power of two from 1 KiB to 16 MiB", options.bytes_per_inode);
+        return Err(option_error("bytes-per-inode", why));
+    }
     let mut blocks = device.size() / block;
     if blocks < BLOCK_COUNT_MIN {
         let least = BLOCK_COUNT_MIN * block;
@@ -72,8 +97,16 @@ pub(crate) fn plan(
         }
         Some(size) => size,
         // Eight groups or more, of 16 MiB to 1 GiB: enough for parallel work, few enough to keep their headers cached.
-        None => (device.size() / 8).next_power_of_two().clamp(16 << 20, AG_MAX).min((block << 31).next_power_of_two()),
+        None => {
+            let most = if has_table { TABLE_AG_MAX } else { AG_MAX };
+            let most = most.min(bitmap_max(block)).min(block << 31);
+            (device.size() / 8).next_power_of_two().clamp((16 << 20).min(most), most)
+        }
     };
+    if ag_size > bitmap_max(block) && (has_table || options.choices.space == Space::Bitmap) {
+        let why = format!("groups of {ag_size} bytes want too large bitmaps; the most is {}", bitmap_max(block));
+        return Err(option_error("ag-size", why));
+    }
     let table_max = table_max(block);
     let ag_size = if options.data_checksums && options.ag_size.is_none() { ag_size.min(table_max) } else { ag_size };
     let least = (device.size() / u64::from(AG_COUNT_MAX)).next_power_of_two();
@@ -99,7 +132,8 @@ pub(crate) fn plan(
     }
     // Summaries share the header block; in blocks of 512 bytes there is room for 32 of them too.
     let regions_max = 32;
-    let region_size = options.region_size.min(ag_size).max(ag_size / regions_max);
+    // The inodes of a table lie together: the group is the region.
+    let region_size = if has_table { ag_size } else { options.region_size.min(ag_size).max(ag_size / regions_max) };
 
     let first_ag = blocks.min(ag_blocks);
     let unit = myriad_format::log::unit(options.block_size as usize) as u64;
@@ -155,6 +189,11 @@ pub(crate) fn plan(
     sb.ag_count = U32::new(blocks.div_ceil(ag_blocks) as u32);
     sb.region_blocks = U32::new((region_size / block) as u32);
     sb.ag_high_water = U32::new(1);
+    if has_table {
+        // A block of the table has two inodes a unit.
+        let inodes = block / UNIT_SIZE as u64 * u64::from(UNIT_INODES);
+        sb.table_every = U32::new((options.bytes_per_inode * inodes / block) as u32);
+    }
     sb.features_read_only = U64::new(if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 });
     let log_start = u64::from(sb.geometry().first_data_block(AgNo(0)));
     if external_log.is_none() && log_start + log_blocks + 40 > first_ag {

@@ -496,6 +496,9 @@ pub struct MkfsOptions {
     pub ag_size: Option<u64>,
     /// Bytes of a placement region, a power of two.
     pub region_size: u64,
+    /// With `inodes=static`: bytes of the volume for which there is one inode, a power of two from 1 KiB to 16 MiB. What there is then is
+    /// all there will be.
+    pub bytes_per_inode: u64,
     /// Bytes of the log; 0: no log (then only `Order::None`); `None`: by the volume's size.
     pub log_size: Option<u64>,
     /// Keep the log on this device instead.
@@ -525,6 +528,7 @@ impl Default for MkfsOptions {
             block_size: 4096,
             ag_size: None,
             region_size: 32 << 20,
+            bytes_per_inode: 8192,
             log_size: None,
             log_device: None,
             data_checksums: false,

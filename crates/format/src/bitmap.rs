@@ -12,6 +12,9 @@ use crate::{AgNo, Geometry};
 /// Bits of a unit.
 pub const UNIT_BITS: u32 = UNIT_ROOM as u32 * 8;
 
+/// Most blocks that the bitmaps of a group have: they are made in one transaction.
+pub const BLOCKS_MAX: u32 = 256;
+
 /// Where a bit lies: block of the bitmap, byte in the block, bit in the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitPlace {

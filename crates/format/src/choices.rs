@@ -106,14 +106,14 @@ macro_rules! seam {
 seam! {
     /// How free blocks are recorded.
     Space, "space", "how free blocks are recorded" {
-        Bitmap = 1, "bitmap", false, "a bit a block in each group", "FFS; simplefs";
+        Bitmap = 1, "bitmap", true, "a bit a block in each group", "FFS; simplefs";
         Trees = 2, "btree", true, "two B+ trees in each group, by start and by length", "XFS 1996, 5.2";
     }
 }
 seam! {
     /// Where inodes lie.
     Inodes, "inodes", "where inodes lie" {
-        Static = 1, "static", false, "a table of fixed size in each group", "FFS";
+        Static = 1, "static", true, "a table of fixed size in each group", "FFS";
         Dynamic = 2, "dynamic", true, "chunks made when they are needed, found by a B+ tree", "XFS 1996, 5.4";
         Bucket = 3, "bucket", false, "buckets by the hash of the path", "DLFS, 2.1";
     }

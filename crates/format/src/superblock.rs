@@ -12,7 +12,7 @@
 use crate::choices::{Choices, Inodes, Order, Space};
 use crate::group::RESERVE_MAX;
 use crate::on_disk::on_disk;
-use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, checksum, table};
+use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, bitmap, checksum, table};
 use crate::{BlockKind, header};
 use zerocopy::little_endian::{I64, U32, U64};
 
@@ -206,9 +206,15 @@ impl Superblock {
             return bad("ag_blocks", u64::from(ag));
         }
         // What lies at fixed places leaves room in every group, also in a last one that is short.
-        let last = AgNo(self.ag_count.get() - 1);
-        if self.geometry().first_data_block(last) + RESERVE_MAX as u32 > self.geometry().blocks_in(last) {
-            return bad("block_count", blocks);
+        let geometry = self.geometry();
+        for ag in [AgNo(0), AgNo(self.ag_count.get() - 1)] {
+            if geometry.first_data_block(ag) + RESERVE_MAX as u32 > geometry.blocks_in(ag) {
+                return bad("block_count", blocks);
+            }
+        }
+        // A group is made in one transaction.
+        if geometry.block_bitmap_blocks(AgNo(0)) + geometry.inode_bitmap_blocks(AgNo(0)) > bitmap::BLOCKS_MAX {
+            return bad("ag_blocks", u64::from(ag));
         }
         if !(1..=64).contains(&self.chunk_blocks.get()) {
             return bad("chunk_blocks", u64::from(self.chunk_blocks.get()));

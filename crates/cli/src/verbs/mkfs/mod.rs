@@ -54,6 +54,9 @@ pub struct Mkfs {
     /// Size of a placement region: a power of two
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "32M")]
     region_size: u64,
+    /// With inodes=static: one inode for that much of the volume; a power of two from 1K to 16M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "8K")]
+    bytes_per_inode: u64,
     /// Size of the log; 0: no log, which allows the order `none` only; without it by the size of the volume
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     log_size: Option<u64>,
@@ -214,6 +217,7 @@ impl Mkfs {
             block_size: self.block_size,
             ag_size: self.ag_size,
             region_size: self.region_size,
+            bytes_per_inode: self.bytes_per_inode,
             log_size: self.log_size,
             log_device: self.log_device.clone(),
             data_checksums: self.data_checksums,
