@@ -2,7 +2,7 @@
 //!
 //! Counters are kept a copy a thread slot, so that counting is a plain add on a line nobody else writes.
 
-use crate::cache::thread_slot;
+use crate::thread_slot::thread_slot;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {

@@ -79,6 +79,7 @@ mod session;
 mod space;
 #[doc(hidden)]
 pub mod starve;
+mod thread_slot;
 mod types;
 mod volume;
 mod xattr;

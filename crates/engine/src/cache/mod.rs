@@ -28,7 +28,7 @@ mod warm;
 use ahead::Streams;
 pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, SharedBytes, Zeroed, prefetch};
 use frames::State;
-pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX, thread_slot};
+pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX};
 use warm::Warmer;
 
 use crate::counters::{Count, Counters};

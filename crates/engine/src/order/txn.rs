@@ -1,0 +1,364 @@
+//! Transactions: how an operation looks at metadata and changes it.
+
+use crate::cache::{Closed, Entered, FrameHeader, flag};
+use crate::counters::Count;
+use crate::edit::{BlockEdit, BlockRead, BlockStore};
+use crate::error::{Error, Result};
+use crate::thread_slot::thread_slot;
+use crate::volume::{PANICKED, Share, Volume};
+use myriad_format::{BlockKind, FsBlock, Geometry, header};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use zerocopy::{FromBytes, IntoBytes};
+
+thread_local! {
+    static SPARE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Where a transaction or a reader stands: inside the gate, or behind it, closed, with everybody else outside.
+enum Standing<'a> {
+    Inside(Entered<'a>),
+    Closed { _closed: &'a Closed<'a> },
+}
+
+/// Inside the gate, to look only.
+pub(crate) struct Look<'a> {
+    pub volume: &'a Volume,
+    standing: Standing<'a>,
+    /// Flushes of files that had ended before.
+    pub flushes: u64,
+}
+
+impl<'a> Look<'a> {
+    #[inline]
+    fn new(volume: &'a Volume, standing: Standing<'a>) -> Self {
+        Self { volume, standing, flushes: volume.files.flushes() }
+    }
+
+    pub fn enter(volume: &'a Volume) -> Self {
+        Self::new(volume, Standing::Inside(volume.cache.gate.enter(0)))
+    }
+
+    #[inline]
+    pub fn read<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        self.read_at(block, kind, 0, f)
+    }
+
+    /// As [`Self::read`], when `f` begins at `offset`.
+    #[inline]
+    pub fn read_at<R>(&self, block: FsBlock, kind: BlockKind, offset: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let frame = self.volume.cache.get_at(block, kind, offset)?;
+        Ok(f(&frame.read()))
+    }
+
+    /// Copies what lies at `offset` of a block, of inodes.
+    #[inline]
+    pub fn copy_at<T: FromBytes + IntoBytes>(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        offset: usize,
+        value: &mut T,
+    ) -> Result<()> {
+        self.volume.cache.get_at(block, kind, offset)?.copy(offset, value);
+        Ok(())
+    }
+}
+
+/// One operation's changes. Metadata bytes change only through its methods.
+///
+/// There is no undo: an operation refuses before its first change. An error after it shuts the volume down, so that no
+/// checkpoint ever makes half an operation durable.
+pub(crate) struct Txn<'a> {
+    pub look: Look<'a>,
+    dirty: Vec<u32>,
+    log_bytes: u64,
+    fresh_blocks: u64,
+    again_blocks: u64,
+    hot_blocks: u64,
+    away_blocks: u64,
+    changed: bool,
+    finished: bool,
+    /// The thread was unwinding already when the transaction began.
+    unwinding: bool,
+}
+
+/// Kept while somebody changes a block's bytes; dropped in place only by a panic. Nobody knows then what of them has changed: the
+/// block must not go home.
+struct Changing<'t> {
+    header: &'t FrameHeader,
+    changed: &'t mut bool,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.header.mask.store(u64::MAX, Ordering::Relaxed);
+        if self.header.flags.load(Ordering::Relaxed) & flag::LOADED == 0 {
+            // A new one, for whose bytes others would wait.
+            self.header.flags.fetch_or(flag::DEAD, Ordering::Release);
+        }
+        *self.changed = true;
+    }
+}
+
+impl<'a> Txn<'a> {
+    pub fn enter(volume: &'a Volume) -> Self {
+        Self::new(Look::enter(volume))
+    }
+
+    /// Enters, and counts on `blocks` free blocks until the end. Whether they are there, [`Volume::begin`] finds out.
+    pub fn reserving(volume: &'a Volume, blocks: u64) -> Self {
+        let entered = volume.cache.gate.enter(blocks as u32);
+        Self::new(Look::new(volume, Standing::Inside(entered)))
+    }
+
+    /// A transaction of the checkpointer itself, behind the closed gate.
+    pub fn behind(volume: &'a Volume, closed: &'a Closed<'a>) -> Self {
+        Self::new(Look::new(volume, Standing::Closed { _closed: closed }))
+    }
+
+    fn new(look: Look<'a>) -> Self {
+        Self {
+            look,
+            dirty: SPARE.take(),
+            log_bytes: 0,
+            fresh_blocks: 0,
+            again_blocks: 0,
+            hot_blocks: 0,
+            away_blocks: 0,
+            changed: false,
+            finished: false,
+            unwinding: std::thread::panicking(),
+        }
+    }
+
+    pub fn volume(&self) -> &'a Volume {
+        self.look.volume
+    }
+
+    /// Ends the transaction with the operation's result: an error after a change is the end of all changes.
+    pub fn finish<T>(mut self, result: Result<T>) -> Result<T> {
+        self.finished = true;
+        if let Err(error) = &result
+            && self.changed
+        {
+            self.volume().shut_down(error);
+        }
+        result
+    }
+
+    /// Reserves further blocks until the end; false, with nothing reserved, if they are not there.
+    pub fn try_reserve(&mut self, blocks: u64, share: Share) -> bool {
+        let volume = self.volume();
+        match &mut self.look.standing {
+            Standing::Inside(entered) => {
+                entered.add_weight(blocks as u32);
+                let fits = volume.has_spare(share);
+                if !fits {
+                    entered.sub_weight(blocks as u32);
+                }
+                fits
+            }
+            Standing::Closed { .. } => unreachable!("what the checkpointer allocates behind the gate is accounted for"),
+        }
+    }
+
+    /// Notes that the granules in `mask` of a frame changed.
+    fn note(&mut self, index: u32, mask: u64) {
+        if mask == 0 {
+            return;
+        }
+        self.changed = true;
+        let header = self.volume().cache.arena.header(index);
+        let flags = header.flags.load(Ordering::Relaxed);
+        if flags & flag::FRESH == 0 {
+            let old = header.mask.load(Ordering::Relaxed);
+            let new = old | mask;
+            if new != old {
+                header.mask.store(new, Ordering::Relaxed);
+                let granules = u64::from((new ^ old).count_ones());
+                self.log_bytes += granules * self.volume().granule;
+                if old == 0 {
+                    self.log_bytes += 16;
+                    if header.unhomed.load(Ordering::Relaxed) == 0 {
+                        self.away_blocks += 1;
+                    } else {
+                        let before = self.volume().epoch.home_before.load(Ordering::Relaxed);
+                        self.again_blocks += 1;
+                        self.hot_blocks += u64::from(header.first_lsn.load(Ordering::Relaxed) < before);
+                    }
+                }
+            }
+        }
+        if flags & flag::LISTED == 0 {
+            header.flags.fetch_or(flag::LISTED, Ordering::Relaxed);
+            self.dirty.push(index);
+        }
+    }
+
+    /// Bytes that the changes so far add to the log.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// Frees blocks: they go to limbo until this epoch is durable.
+    pub fn block_free(&mut self, start: FsBlock, length: u32) {
+        self.changed = true;
+        let volume = self.volume();
+        volume.epoch.freed.lock().limbo.push((start, length));
+        self.log_bytes += 16;
+        volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
+        volume.counters.add(Count::blocks_freed, u64::from(length));
+    }
+
+    /// File data that must be on the device before this epoch's commit.
+    pub fn order_data(&mut self, writes: impl IntoIterator<Item = (u64, u32)>) {
+        let epoch = &self.volume().epoch;
+        let mut ordered = epoch.ordered.lock();
+        ordered.extend(writes);
+        epoch.ordered_count.store(ordered.len() as u64, Ordering::Relaxed);
+    }
+
+    fn init_block<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        logged: bool,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R> {
+        let volume = self.volume();
+        if logged {
+            // It may have been forgotten in this very epoch. Its whole content is logged, so nothing older can shine
+            // through, and a revoke would drop the new record with the old ones.
+            volume.epoch.freed.lock().revokes.retain(|&revoked| revoked != block);
+        }
+        let frame = volume.cache.create(block, kind)?;
+        let mut bytes = frame.write();
+        header::init(&mut bytes, kind, volume.cache.volume, owner, block);
+        let mut mask = u64::MAX;
+        let header = volume.cache.arena.header(frame.index);
+        let changing = Changing { header, changed: &mut self.changed };
+        if !logged {
+            self.fresh_blocks += 1;
+            header.flags.fetch_or(flag::FRESH, Ordering::Relaxed);
+        }
+        let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
+        std::mem::forget(changing);
+        header.flags.fetch_or(flag::LOADED, Ordering::Release);
+        self.note(frame.index, mask);
+        Ok(result)
+    }
+}
+
+impl BlockRead for Txn<'_> {
+    fn geometry(&self) -> Geometry {
+        self.volume().geometry
+    }
+
+    #[inline]
+    fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        self.look.read(block, kind, f)
+    }
+}
+
+impl BlockStore for Txn<'_> {
+    #[inline]
+    fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
+        let frame = self.volume().cache.get(block, kind)?;
+        let mut bytes = frame.write();
+        let mut mask = 0;
+        let changing = Changing { header: self.volume().cache.arena.header(frame.index), changed: &mut self.changed };
+        let result = match kind {
+            // Whoever stats copies them without the latch.
+            BlockKind::Inode | BlockKind::InodeTable => f(&mut BlockEdit::shared(bytes.share(), &mut mask)),
+            _ => f(&mut BlockEdit::new(&mut bytes, &mut mask)),
+        };
+        std::mem::forget(changing);
+        // Noted under the latch: whoever writes the block home afterwards sees the mask.
+        self.note(frame.index, mask);
+        Ok(result)
+    }
+
+    fn init<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R> {
+        self.init_block(block, kind, owner, false, f)
+    }
+
+    fn reinit<R>(
+        &mut self,
+        block: FsBlock,
+        kind: BlockKind,
+        owner: u64,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> Result<R> {
+        self.init_block(block, kind, owner, true, f)
+    }
+
+    fn forget(&mut self, block: FsBlock) {
+        self.changed = true;
+        self.log_bytes += 8;
+        let volume = self.volume();
+        // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
+        // changes either in its frame or in `needed_lsn`.
+        let mut freed = volume.epoch.freed.lock();
+        let needed = volume.cache.kill(block);
+        freed.revokes.push(block);
+        if let Some(lsn) = needed {
+            freed.needed_lsn = freed.needed_lsn.min(lsn);
+        }
+    }
+
+    fn forget_inodes(&mut self, block: FsBlock) {
+        // First: whoever reads it from the device before has a frame, which is killed.
+        self.volume().cache.bar(block);
+        self.forget(block);
+    }
+}
+
+impl BlockRead for &Look<'_> {
+    fn geometry(&self) -> Geometry {
+        self.volume.geometry
+    }
+
+    #[inline]
+    fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Look::read(self, block, kind, f)
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        let volume = self.volume();
+        if !self.finished {
+            if std::thread::panicking() && !self.unwinding {
+                // Also without a change of a block: what mirrors blocks, such as a group's space, may be changed by halves.
+                volume.shut_down(&PANICKED);
+            } else if self.changed {
+                // An early return in the middle of a change.
+                volume.shut_down(&Error::Shutdown);
+            }
+        }
+        if !self.dirty.is_empty() {
+            volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
+        }
+        let epoch = &volume.epoch;
+        for (sum, more) in [
+            (&epoch.log_bytes, self.log_bytes),
+            (&epoch.fresh_blocks, self.fresh_blocks),
+            (&epoch.again_blocks, self.again_blocks),
+            (&epoch.hot_blocks, self.hot_blocks),
+            (&epoch.away_blocks, self.away_blocks),
+        ] {
+            if more > 0 {
+                sum.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+        SPARE.set(std::mem::take(&mut self.dirty));
+    }
+}
