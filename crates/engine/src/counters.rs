@@ -2,7 +2,7 @@
 //!
 //! Counters are kept a copy a thread slot, so that counting is a plain add on a line nobody else writes.
 
-use crate::thread_slot::thread_slot;
+use crate::thread_slot::{SLOTS, thread_slot};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -37,7 +37,6 @@ counters! {
 }
 
 const COUNT: usize = NAMES.len();
-const SLOTS: usize = 64;
 
 #[repr(align(128))]
 struct Row([AtomicU64; COUNT]);

@@ -1,0 +1,143 @@
+//! What operations on names cost: the blocks that each looks at, and what it asks of the device.
+//!
+//! ```text
+//! cargo run --release -p myriad-engine --example costs -- ENTRIES [SEAM=CHOICE,...] [--only OPERATION]
+//! ```
+//!
+//! Makes a volume in memory with these choices and in it one directory of so many empty files, and prints a line for each of: `create`, all of them, with a
+//! sync at the end; `lookup`, of 1000 random names, warm; `cold`, the same, each with nothing cached; `stat`, of 1000 that are there; `list`, all, with
+//! nothing cached; `unlink`, all, in random order, with a sync at the end. Counts are for one operation, for `list` for one entry.
+//!
+//! Nothing is timed and nothing is left to chance: two runs give the same counts. Run with `--only OPERATION` under a tool that counts instructions, at two sizes,
+//! it says what one operation takes: the files are made first in any case.
+
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, Node, Session};
+use std::error::Error;
+use std::sync::Arc;
+
+/// Operations of those that are not done with every name.
+const SAMPLE: u64 = 1000;
+/// What is reported of each.
+const COLUMNS: [&str; 5] =
+    ["blocks_touched", "device_reads", "device_read_bytes", "device_writes", "device_written_bytes"];
+
+/// Numbers from a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+fn name(number: u64) -> Vec<u8> {
+    format!("file{number:08}").into_bytes()
+}
+
+/// A volume and its directory.
+struct Bench {
+    fs: Fs,
+    session: Session,
+    dir: Node,
+    entries: u64,
+    only: Option<String>,
+}
+
+impl Bench {
+    fn counts(&self) -> [u64; COLUMNS.len()] {
+        let all = self.fs.counters();
+        COLUMNS.map(|column| all.iter().find(|(name, _)| *name == column).map_or(0, |&(_, count)| count))
+    }
+
+    /// Runs what does an operation `times` times, and prints what one cost.
+    fn measure(
+        &self,
+        operation: &str,
+        times: u64,
+        run: impl FnOnce() -> myriad_engine::Result<()>,
+    ) -> myriad_engine::Result<()> {
+        // Without the files there is nothing to do the others with.
+        if operation != "create" && self.only.as_deref().is_some_and(|only| only != operation) {
+            return Ok(());
+        }
+        let before = self.counts();
+        run()?;
+        let after = self.counts();
+        print!("{operation:8} {:>9}", self.entries);
+        for (after, before) in after.into_iter().zip(before) {
+            print!(" {:>12.3}", (after - before) as f64 / times as f64);
+        }
+        println!();
+        Ok(())
+    }
+
+    fn run(&self) -> myriad_engine::Result<()> {
+        let (session, dir, entries) = (&self.session, self.dir, self.entries);
+        let sample = SAMPLE.min(entries);
+        self.measure("create", entries, || {
+            (0..entries).try_for_each(|i| session.mknod_at(dir, &name(i), 0o100_644, 0).map(drop))?;
+            self.fs.sync()
+        })?;
+        let mut random = Random(1);
+        let mut names = || (0..sample).map(|_| name(random.below(entries))).collect::<Vec<_>>();
+        let (warm, cold, known) = (names(), names(), names());
+        self.measure("lookup", sample, || warm.iter().try_for_each(|name| session.lookup(dir, name).map(drop)))?;
+        self.measure("cold", sample, || {
+            cold.iter().try_for_each(|name| {
+                self.fs.drop_caches()?;
+                session.lookup(dir, name).map(drop)
+            })
+        })?;
+        let nodes: Vec<Node> =
+            known.iter().map(|name| session.lookup(dir, name).map(|stat| stat.node())).collect::<Result<_, _>>()?;
+        self.measure("stat", sample, || nodes.iter().try_for_each(|&node| session.stat_node(node).map(drop)))?;
+        self.measure("list", entries, || {
+            self.fs.drop_caches()?;
+            let listed = session.read_dir_node(dir)?.try_fold(0, |sum, entry| entry.map(|_| sum + 1))?;
+            assert_eq!(listed, entries, "every name is listed once");
+            Ok(())
+        })?;
+        let mut order: Vec<u64> = (0..entries).collect();
+        (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));
+        self.measure("unlink", entries, || {
+            order.iter().try_for_each(|&i| session.unlink_at(dir, &name(i)))?;
+            self.fs.sync()
+        })
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let usage = "usage: costs ENTRIES [SEAM=CHOICE,...] [--only OPERATION]";
+    let mut arguments = std::env::args().skip(1);
+    let entries: u64 =
+        arguments.next().and_then(|text| text.parse().ok()).filter(|&entries| entries > 0).ok_or(usage)?;
+    let mut mkfs = MkfsOptions { seed: Some(1), ..MkfsOptions::default() };
+    let mut only = None;
+    while let Some(argument) = arguments.next() {
+        if argument == "--only" {
+            only = Some(arguments.next().ok_or(usage)?);
+            continue;
+        }
+        for part in argument.split(',') {
+            let (seam, choice) = part.split_once('=').ok_or(usage)?;
+            if !mkfs.choices.set(seam, choice)? {
+                return Err(format!("`{seam}` is no seam").into());
+            }
+        }
+    }
+    // What is never written takes no memory.
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new((entries * 4096).next_power_of_two().max(256 << 20)));
+    Fs::format_device(device.clone(), None, &mkfs)?;
+    let mount = MountOptions { background: false, seed: Some(1), cache_size: 1 << 30, ..MountOptions::default() };
+    let fs = Fs::open_device(device, None, mount)?;
+    let session = fs.session(Cred::root());
+    let dir = session.mkdir("d", 0o755)?;
+    print!("{:8} {:>9}", "", "entries");
+    COLUMNS.iter().for_each(|column| print!(" {:>12}", column.trim_start_matches("device_").replace("bytes", "B")));
+    println!();
+    Ok(Bench { fs, session, dir, entries, only }.run()?)
+}
