@@ -1,55 +1,52 @@
-//! Directories of kind `indexed`.
+//! Directories: names, and the numbers of the inodes that they name.
 //!
-//! ```text
-//! empty --> in the inode's body --> one entry block --> entry blocks and an index
-//!   ^______________|____________________|__________________|   (when the last entry goes)
-//! ```
+//! This is the door of a seam. A volume has one kind of directory (`Volume::choices`), each kind is a folder here, and each has the functions
+//! below under the same names:
 //!
-//! A directory of many blocks gives them up in several transactions once its last entry has gone ([`give_up_part`]). Between
-//! two of them it is a directory like any other, which has no entries and may get some.
+//! | folder | a directory of it is |
+//! |---|---|
+//! | `indexed` | entries that never move, and an index from the hash of a name to its entry and inode |
+//! | `linear` | entries one after the other in units of 512 bytes, searched from the front |
 //!
-//! A directory of one entry block, of which at most `UNINDEXED_MAX` bytes are used, has no index. A lookup compares tags of 4
-//! bytes in a block that is in the cache, and reads a name only where a tag is the same. An index would cost every creation and
-//! removal one more block and one more record of the log, and most directories have fewer than fifty entries. The insertion that
-//! outgrows the block builds the index from it.
+//! What a caller may rely on, whichever kind it is:
 //!
-//! Entries are the truth and never move, so their position is a readdir cookie that stays valid; the index only finds
-//! them. A hit of the index is confirmed by the inode's identity (its parent and the full hash of its name), which the
-//! caller is about to read anyway; by the entry's name where that cannot decide: hard links, directories in which two
-//! names share 64 hash bits, and every operation that touches the entry in any case.
+//! 1. An operation looks at a directory once. [`search`] says what a name names, and remembers where it saw room; [`prepare`] refuses, before the
+//!    operation's first change, what cannot be done; [`insert`] then looks for nothing again.
+//! 2. A [`Spot`] is where an entry lies, and nobody else's to read. It dies when an entry is inserted into its directory or removed from it; who
+//!    needs it still asks for it with [`again`]. (Entries of some kinds never move. That is not for callers to know.)
+//! 3. Whether a directory is empty says [`is_empty`]. Its size does not: some kinds keep the space of entries that are gone.
+//! 4. A cookie of [`list`] carries no state. An entry that is there throughout a listing is listed exactly once, whatever else comes and goes,
+//!    and any entry can be the one to go on from. Cookies are below 2^62.
+//! 5. The identity of an inode is its directory and the hash of its name. The position that goes with it is a hint, and 0 where entries move.
 //!
-//! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write
-//! it back.
+//! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
-mod entries;
-mod index;
+mod indexed;
 
-use crate::counters::Count;
 use crate::edit::{BlockStore, NodeSource};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, Result};
 use crate::extent::{self, Mapping};
-use crate::inode;
 use crate::order::{Look, Txn};
-use crate::planted::{Bug, planted};
-use crate::volume::{Reason, Share};
-use entries::{Entries, NewEntry, Place, Run};
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size};
-use myriad_format::extent::Extent;
+use crate::types::FileType;
+use crate::volume::Volume;
+use myriad_format::choices::Directory;
 use myriad_format::inode::{RawInode, flag, fork};
-use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
-use zerocopy::little_endian::{U32, U64};
+use myriad_format::{FileBlock, FsBlock, Ino};
+use zerocopy::little_endian::U32;
 
-/// Blocks with room that an insertion tries before it adds one. Their room may be holes too small for its name, and the
-/// list as long as the directory; inside the gate nothing can be evicted for what it would read.
-const ROOM_TRIES: u32 = 8;
+/// Calls a function of the folder that has the volume's kind of directory.
+macro_rules! of_kind {
+    ($volume:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $volume.choices.directory {
+            Directory::Indexed => indexed::$function($($argument),*),
+            other => not_built(other),
+        }
+    };
+}
 
-/// Blocks that a listing looks at in one stay inside the gate, where nothing can be evicted for what it reads: a directory
-/// that had many names has as many blocks, which may all be empty.
-const LISTED_BLOCKS: u64 = 64;
-
-/// Blocks that an empty directory gives up in the transaction that empties or removes it. Of one with more, as many at most are
-/// changed in each of several. Tests are to come there with small directories.
-const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
+fn not_built(kind: Directory) -> ! {
+    unreachable!("a volume with directory={} is refused when it is opened", kind.choice().name)
+}
 
 /// Where an operation takes the blocks of one inode from, and how many it has taken (negative: given back).
 pub(crate) struct BlockSource {
@@ -110,10 +107,16 @@ impl Name<'_> {
     }
 }
 
+/// Where an entry lies, until an entry is inserted into its directory or removed from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot(u64);
+
 /// A name found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub ino: Ino,
+    pub spot: Spot,
+    /// For the identity of an inode that gets this name.
     pub position: u32,
 }
 
@@ -123,47 +126,166 @@ pub(crate) struct Found {
     pub raw: Option<RawInode>,
 }
 
-/// What a lookup for a change found out.
+/// What a search for a change found out.
 pub(crate) struct Search {
     pub hit: Option<Hit>,
     /// What another name of this directory with the same 64-bit hash names.
-    pub twin: Option<Ino>,
+    twin: Option<Ino>,
+    seen: Seen,
 }
 
-/// The index root of a directory in blocks, or none.
-fn index_root(raw: &RawInode) -> Option<FsBlock> {
-    let root = u64::from_le_bytes(raw.fork[..8].try_into().expect("8 bytes"));
-    (root != 0).then_some(FsBlock(root))
+/// What a search that did not find its name saw on the way of room for it.
+enum Seen {
+    Indexed(indexed::Seen),
 }
 
-fn set_index_root(raw: &mut RawInode, root: FsBlock) {
-    raw.fork[..8].copy_from_slice(&root.0.to_le_bytes());
+/// Where a new name goes. It dies with the directory's next change.
+pub(crate) struct Room {
+    twin: Option<Ino>,
+    place: Place,
 }
 
-fn is_in_blocks(raw: &RawInode) -> bool {
-    matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE)
+enum Place {
+    Indexed(indexed::Room),
 }
 
-/// Bytes of entries that a body may hold: what the largest body has room for, and no more than an entry block, which
-/// takes them over one day.
-fn body_max(look: &Look<'_>) -> usize {
-    inode::body_capacity_max(look.volume).min(look.volume.cache.block_size() - ENTRIES_OFFSET)
+/// What a new entry says.
+#[derive(Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    pub name: Name<'a>,
+    pub ino: Ino,
+    pub file_type: u8,
 }
 
-/// Bytes of entries that a block without an index may hold.
-fn unindexed_max(block_size: usize) -> usize {
-    block_size.min(UNINDEXED_MAX)
+/// One entry of a listing.
+pub(crate) struct Listed<'a> {
+    pub name: &'a [u8],
+    pub ino: Ino,
+    pub file_type: FileType,
+    /// Where to go on after this entry.
+    pub cookie: u64,
 }
 
-/// The volume block of an entry block.
-fn entry_block(look: &Look<'_>, dir: Ino, raw: &RawInode, block: FileBlock) -> Result<FsBlock> {
-    match extent::lookup(&mut &*look, raw, dir, block)? {
-        Mapping::Mapped(extent) => Ok(extent.start.offset_by(block.0 - extent.file_block.0)),
-        Mapping::Hole { .. } => Err(Corrupt::DirEntry { ino: dir, block, offset: 0, field: "block", value: 0 }.into()),
+/// Where to look for what a name may name, without a lock: for batches, which load many of these before they look.
+#[derive(Clone, Copy)]
+pub(crate) struct Probe {
+    pub block: FsBlock,
+    /// In the block.
+    pub offset: usize,
+}
+
+/// Looks a name up, to read.
+pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
+    of_kind!(look.volume, lookup(look, dir, raw, name))
+}
+
+/// Looks a name up, to change: exact, by the entry itself.
+pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    of_kind!(look.volume, search(look, dir, raw, name))
+}
+
+/// Where a name that a search did not find goes; refuses it if there is no room. To be asked before an operation's first change.
+pub(crate) fn prepare(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, search: Search) -> Result<Room> {
+    assert!(search.hit.is_none(), "a name is inserted once");
+    let Search { twin, seen, .. } = search;
+    Ok(Room { twin, place: of_kind!(look.volume, prepare(look, dir, raw, name, seen))? })
+}
+
+/// Adds an entry where [`prepare`] found room, of which nothing has changed since; returns its position, for the identity of what it
+/// names. Changes `raw`. Refuses nothing.
+pub(crate) fn insert(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: NewEntry<'_>, room: Room) -> Result<u32> {
+    if let Some(twin) = room.twin {
+        // From here on names of this directory are not remembered by their hashes, and this one was.
+        raw.flags = U32::new(raw.flags.get() | flag::HASH_TWINS);
+        txn.volume().names.forget(dir, entry.name.hash, twin);
     }
+    of_kind!(txn.volume(), insert(txn, dir, raw, &entry, room.place))
 }
 
-/// Adds to `blocks` where the first entry blocks lie, up to `max` that lie in one run.
+/// The entry of a hit once more, after entries were inserted into the directory or removed from it. It is there still.
+pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, hit: Hit) -> Result<Hit> {
+    of_kind!(look.volume, again(look, dir, raw, name, hit))
+}
+
+/// Removes an entry. Changes `raw`. If the directory is empty then and has many blocks, it may be put on the list of orphans, and the
+/// caller has them given up after the transaction ([`has_idle_blocks`]).
+pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
+    of_kind!(txn.volume(), remove(txn, dir, raw, name, hit))
+}
+
+/// Makes an entry name another inode. It stays where it is.
+pub(crate) fn replace(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    name: Name<'_>,
+    hit: Hit,
+    ino: Ino,
+    file_type: u8,
+) -> Result<()> {
+    of_kind!(txn.volume(), replace(txn, dir, raw, name, hit, ino, file_type))
+}
+
+/// Whether a directory has no entries.
+pub(crate) fn is_empty(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<bool> {
+    of_kind!(look.volume, is_empty(look, dir, raw))
+}
+
+/// Whether the blocks of a directory are too many to be given up in one transaction.
+pub(crate) fn is_large(volume: &Volume, raw: &RawInode) -> bool {
+    of_kind!(volume, is_large(raw))
+}
+
+/// Whether a directory has blocks that it is to give up, for its last entry has gone.
+pub(crate) fn has_idle_blocks(volume: &Volume, raw: &RawInode) -> bool {
+    of_kind!(volume, has_idle_blocks(raw))
+}
+
+/// Has a directory whose last entry has gone, and which has a name, give up as many blocks as are good for one transaction; or, if it
+/// got entries meanwhile, put what it kept in order, from `listed` on, which begins with 0. True when nothing is left to do. Changes `raw`.
+pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, listed: &mut u32) -> Result<bool> {
+    of_kind!(txn.volume(), give_up_emptied(txn, dir, raw, listed))
+}
+
+/// Has a directory that goes itself, and has no entries, give up as many blocks as are good for one transaction. True when [`clear`] may
+/// do the rest. Changes `raw`. What it refuses, it refuses before its first change.
+pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
+    of_kind!(txn.volume(), give_up_part(txn, dir, raw))
+}
+
+/// Frees all blocks of a directory without entries; it is as new.
+pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
+    of_kind!(txn.volume(), clear(txn, dir, raw))?;
+    raw.set_fork(fork::NONE, 0);
+    raw.flags = U32::new(raw.flags.get() & !flag::HASH_TWINS);
+    let keep = raw.fork_room();
+    raw.fork[..keep].fill(0);
+    Ok(())
+}
+
+/// Calls `f` with the entries from `cookie` on, in the order of their cookies, until it returns false or some blocks are through: then
+/// the cookie to go on from, in another look.
+pub(crate) fn list(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    cookie: u64,
+    f: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<Option<u64>> {
+    of_kind!(look.volume, list(look, dir, raw, cookie, f))
+}
+
+/// Where [`guess`] will look for a name, if there is a place where a guess costs less than a lookup.
+pub(crate) fn probe(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Probe>> {
+    of_kind!(look.volume, probe(look, dir, raw, name))
+}
+
+/// What a name may name, which the inode's identity confirms.
+pub(crate) fn guess(look: &Look<'_>, dir: Ino, probe: Probe, name: Name<'_>) -> Result<Option<Ino>> {
+    of_kind!(look.volume, guess(look, dir, probe, name))
+}
+
+/// Adds to `blocks` where a listing will begin: up to `max` blocks that lie in one run.
 pub(crate) fn first_blocks(look: &Look<'_>, dir: Ino, raw: &RawInode, max: u64, blocks: &mut Vec<FsBlock>) {
     if is_in_blocks(raw)
         && let Ok(Mapping::Mapped(extent)) = extent::lookup(&mut &*look, raw, dir, FileBlock(0))
@@ -172,963 +294,39 @@ pub(crate) fn first_blocks(look: &Look<'_>, dir: Ino, raw: &RawInode, max: u64, 
     }
 }
 
-/// File block and offset of a position.
-fn split_position(look: &Look<'_>, position: u32) -> (FileBlock, usize) {
-    let bytes = u64::from(position) * 8;
-    let bits = look.volume.geometry.block_bits;
-    (FileBlock(bytes >> bits), (bytes & ((1 << bits) - 1)) as usize)
+fn is_in_blocks(raw: &RawInode) -> bool {
+    matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE)
 }
 
-fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
-    (((block.0 << look.volume.geometry.block_bits) + offset as u64) / 8) as u32
-}
-
-/// Looks a name up, to read. With an index, a record whose inode's identity matches is taken at its word.
-pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
-    let unread = |hit: Option<Hit>| hit.map(|hit| Found { ino: hit.ino, raw: None });
-    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else {
-        return Ok(unread(scan(look, dir, raw, name)?.hit));
-    };
-    if raw.has_flag(flag::HASH_TWINS) {
-        return Ok(unread(search(look, dir, raw, name)?.hit));
-    }
-    let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 4];
-    let count = index::find(look, dir, root, name.tag(), &mut records)?;
-    for record in &records[..count.min(records.len())] {
-        let child = inode::read(look, record.ino)?;
-        if child.parent.get() == dir.0 && child.name_hash.get() == name.hash {
-            return Ok(Some(Found { ino: record.ino, raw: Some(child) }));
-        }
-    }
-    if count == 0 {
-        return Ok(None);
-    }
-    // A hard link under another name than its identity, or a false hit of the tag: the entry decides.
-    look.volume.counters.bump(Count::dir_index_false_hits);
-    Ok(unread(search(look, dir, raw, name)?.hit))
-}
-
-/// Looks a name up, to change: exact, by the entry itself, and tells of twins.
-pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
-    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else {
-        return scan(look, dir, raw, name);
-    };
-    let mut twin = None;
-    let mut records = vec![index::Record { tag: 0, position: 0, ino: Ino::NONE }; 16];
-    let mut count = index::find(look, dir, root, name.tag(), &mut records)?;
-    if count > records.len() {
-        records.resize(count, records[0]);
-        count = index::find(look, dir, root, name.tag(), &mut records)?.min(records.len());
-    }
-    for record in &records[..count] {
-        let (same, hash) = entry_is(look, dir, raw, record.position, name)?;
-        if same {
-            return Ok(Search { hit: Some(Hit { ino: record.ino, position: record.position }), twin });
-        }
-        if hash == name.hash {
-            twin = Some(record.ino);
-        }
-    }
-    Ok(Search { hit: None, twin })
-}
-
-/// Whether the entry at a position has this name; and the hash of the name it has.
-fn entry_is(look: &Look<'_>, dir: Ino, raw: &RawInode, position: u32, name: Name<'_>) -> Result<(bool, u64)> {
-    let (block, offset) = split_position(look, position);
-    let at = entry_block(look, dir, raw, block)?;
-    look.read(at, BlockKind::DirEntries, |bytes| {
-        header::verify_owner(bytes, at, dir.0)?;
-        let entry = entries::at(bytes, offset, Place { dir, block })?;
-        Ok((entry.name == name.bytes, look.volume.hasher.hash(entry.name)))
-    })?
-}
-
-/// A search without an index.
-fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
-    look.volume.counters.bump(Count::dir_scans);
-    let place = Place { dir, block: FileBlock(0) };
-    let mut twin = None;
-    let mut other = |entry: &entries::Entry<'_>| {
-        if look.volume.hasher.hash(entry.name) == name.hash {
-            twin = Some(Ino(entry.header.ino.get()));
-        }
-    };
-    let hit = |entry: Option<entries::Entry<'_>>| {
-        entry.map(|entry| Hit { ino: Ino(entry.header.ino.get()), position: (entry.offset / 8) as u32 })
-    };
-    let hit = match raw.fork_code() {
-        fork::INLINE => inode::read_body(look, dir, raw, |data, _| {
-            entries::find(Entries::new(data, place), name.tag(), name.bytes, &mut other).map(hit)
-        })??,
-        fork::DIRECTORY | fork::DIRECTORY_TREE => {
-            let block = entry_block(look, dir, raw, FileBlock(0))?;
-            look.read(block, BlockKind::DirEntries, |bytes| {
-                header::verify_owner(bytes, block, dir.0)?;
-                entries::find(Entries::of_block(bytes, place)?, name.tag(), name.bytes, &mut other).map(hit)
-            })??
-        }
-        _ => None,
-    };
-    Ok(Search { hit, twin })
-}
-
-/// Where the index holds `name`, if there is one: leaf and offset in it.
-pub(crate) fn place(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<(FsBlock, usize)>> {
-    match is_in_blocks(raw).then(|| index_root(raw)).flatten() {
-        Some(root) if !raw.has_flag(flag::HASH_TWINS) => index::place(look, dir, root, name.tag()).map(Some),
-        _ => Ok(None),
-    }
-}
-
-/// The first inode that a leaf has for `name`: a guess, which the inode's identity confirms.
-pub(crate) fn guess(look: &Look<'_>, dir: Ino, leaf: FsBlock, name: Name<'_>) -> Result<Option<Ino>> {
-    let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 1];
-    let count = index::find_in(look, dir, leaf, name.tag(), &mut records)?;
-    Ok((count > 0).then_some(records[0].ino))
-}
-
-/// Refuses a name for which a directory of the largest size has no room. To be asked before an operation's first change.
-pub(crate) fn check_room(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<()> {
-    // Its entry blocks are among its blocks.
-    if raw.block_total() < entry_blocks_max(look) {
-        return Ok(());
-    }
-    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else { return Ok(()) };
-    let (mut next, made) = look.read(root, BlockKind::DirIndex, |bytes| {
-        let header = IndexHeader::read(bytes);
-        (header.room_head.get(), header.entry_blocks.get())
-    })?;
-    if u64::from(made) < entry_blocks_max(look) {
-        return Ok(());
-    }
-    // No block can be added: one that an insertion tries must do.
-    for _ in 0..ROOM_TRIES {
-        if next == LIST_END || next == 0 {
-            break;
-        }
-        let block = FileBlock(u64::from(next - 1));
-        let at = entry_block(look, dir, raw, block)?;
-        let fits = look.read(at, BlockKind::DirEntries, |bytes| {
-            next = EntryBlockHeader::read(bytes).next_room.get();
-            let (run, live) = run_of(bytes, at, usize::MAX, Place { dir, block })?;
-            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, Place { dir, block })
-        })??;
-        if fits.is_some() {
-            return Ok(());
-        }
-    }
-    Err(Errno::NOSPC.into())
-}
-
-/// Entry blocks of the largest directory: the last position must fit 32 bits.
-fn entry_blocks_max(look: &Look<'_>) -> u64 {
-    (u64::from(u32::MAX) * 8) >> look.volume.geometry.block_bits
-}
-
-/// Adds an entry whose name is not there; returns its position. Changes `raw`. What it refuses, it refuses before its first
-/// change.
-pub(crate) fn insert(
-    txn: &mut Txn<'_>,
-    dir: Ino,
-    raw: &mut RawInode,
-    name: Name<'_>,
-    twin: Option<Ino>,
-    ino: Ino,
-    file_type: u8,
-) -> Result<u32> {
-    check_room(&txn.look, dir, raw, name)?;
-    if let Some(twin) = twin {
-        // From here on names of this directory are not remembered by their hashes, and this one was.
-        raw.flags = U32::new(raw.flags.get() | flag::HASH_TWINS);
-        txn.volume().names.forget(dir, name.hash, twin);
-    }
-    let entry = NewEntry { name: name.bytes, tag: name.tag(), ino, file_type };
-    if !is_in_blocks(raw) {
-        if let Some(position) = insert_in_body(txn, dir, raw, &entry)? {
-            return Ok(position);
-        }
-        body_to_block(txn, dir, raw)?;
-    }
-    let mut source = BlockSource::new(txn.volume().block_of(dir));
-    let position = insert_in_blocks(txn, &mut source, dir, raw, &entry)?;
-    source.settle(raw);
-    Ok(position)
-}
-
-fn add_size(raw: &mut RawInode, bytes: usize) {
-    raw.size = U64::new(raw.size.get() + bytes as u64);
-}
-
-fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEntry<'_>) -> Result<Option<u32>> {
-    let place = Place { dir, block: FileBlock(0) };
-    let size = entry.size();
-    let live = raw.size.get() as usize;
-    if live + size > body_max(&txn.look) {
-        return Ok(None);
-    }
-    let (used, holes) = if raw.fork_code() == fork::INLINE {
-        inode::read_body(&txn.look, dir, raw, |data, _| (data.len(), live < data.len()))?
-    } else {
-        (0, false)
-    };
-    if holes {
-        // Free entries first: growing a body may mean moving it.
-        let found = inode::change_body(txn, dir, raw, |edit, base, used| {
-            let run = Run { base, used, capacity: used };
-            let fit = entries::fit(edit.bytes(), &run, size, live, place)?;
-            Ok::<_, Error>(fit.map(|fit| (fit.at, entries::insert(edit, &run, &fit, entry).0)))
-        })??;
-        if let Some((at, taken)) = found {
-            add_size(raw, taken);
-            return Ok(Some(((ENTRIES_OFFSET + at) / 8) as u32));
-        }
-    }
-    if used + size > body_max(&txn.look) || !inode::resize_body(txn, dir, raw, used + size)? {
-        return Ok(None);
-    }
-    raw.set_fork(fork::INLINE, 0);
-    inode::change_body(txn, dir, raw, |edit, base, _| {
-        let run = Run { base, used, capacity: used + size };
-        entries::insert(edit, &run, &entries::Fit { at: used, hole: 0 }, entry);
-    })?;
-    add_size(raw, size);
-    Ok(Some(((ENTRIES_OFFSET + used) / 8) as u32))
-}
-
-/// Moves the entries of a body into entry block 0. Their positions stay what they are.
-fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
-    txn.volume().counters.bump(Count::dir_to_block);
-    let data = if raw.fork_code() == fork::INLINE {
-        inode::read_body(&txn.look, dir, raw, |data, _| data.to_vec())?
-    } else {
-        Vec::new()
-    };
-    let mut source = BlockSource::new(txn.volume().block_of(dir));
-    let block = source.allocate(txn)?;
-    source.settle(raw);
-    let live = raw.size.get() as u32;
-    txn.init(block, BlockKind::DirEntries, dir.0, |edit| {
-        edit.put(ENTRIES_OFFSET, &data);
-        let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
-        header.tail = U32::new((ENTRIES_OFFSET + data.len()) as u32);
-        header.live = U32::new(live);
-    })?;
-    if raw.fork_code() == fork::INLINE {
-        inode::resize_body(txn, dir, raw, 0)?;
-    }
-    raw.set_fork(fork::DIRECTORY, 0);
-    let keep = raw.fork_room();
-    raw.fork[..keep].fill(0);
-    let extent = Extent { file_block: FileBlock(0), start: block, length: 1, unwritten: false };
-    raw.fork[8..24].copy_from_slice(zerocopy::IntoBytes::as_bytes(&extent.encode()));
-    Ok(())
-}
-
-fn insert_in_blocks(
+/// Unmaps and frees the blocks of a directory from a file block on.
+fn free_blocks(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     dir: Ino,
     raw: &mut RawInode,
-    entry: &NewEntry<'_>,
-) -> Result<u32> {
-    let root = match index_root(raw) {
-        Some(root) => root,
-        None => {
-            let limit = unindexed_max(txn.volume().cache.block_size());
-            if let Some(position) = insert_in_block(txn, dir, raw, FileBlock(0), limit, entry)? {
-                return Ok(position);
-            }
-            build_index(txn, source, dir, raw)?
-        }
-    };
-    let mut root = root;
-    let mut tried = 0;
-    let position = loop {
-        let head = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?;
-        if head == LIST_END || head == 0 || tried == ROOM_TRIES {
-            add_entry_block(txn, source, dir, raw, root)?;
-            tried = 0;
-            continue;
-        }
-        tried += 1;
-        let block = FileBlock(u64::from(head - 1));
-        if let Some(position) = insert_in_block(txn, dir, raw, block, usize::MAX, entry)? {
-            break position;
-        }
-        // No room for this name: off the list until removals make room.
-        let at = entry_block(&txn.look, dir, raw, block)?;
-        let next = txn.change(at, BlockKind::DirEntries, |edit| {
-            let next = EntryBlockHeader::read(edit.bytes()).next_room.get();
-            edit.put(56, &0_u32.to_le_bytes());
-            next
-        })?;
-        let next = if next == 0 { LIST_END } else { next };
-        txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &next.to_le_bytes()))?;
-    };
-    let record = index::Record { tag: entry.tag, position, ino: entry.ino };
-    if !planted(Bug::IndexForgotten) {
-        index::insert(txn, source, dir, &mut root, record)?;
-    }
-    set_index_root(raw, root);
-    Ok(position)
-}
-
-/// Tries to put an entry into one block, of which entries may fill `limit` bytes.
-fn insert_in_block(
-    txn: &mut Txn<'_>,
-    dir: Ino,
-    raw: &mut RawInode,
-    block: FileBlock,
-    limit: usize,
-    entry: &NewEntry<'_>,
-) -> Result<Option<u32>> {
-    let at = entry_block(&txn.look, dir, raw, block)?;
-    let size = entry.size();
-    let done = txn.change(at, BlockKind::DirEntries, |edit| {
-        let (run, live) = run_of(edit.bytes(), at, limit, Place { dir, block })?;
-        let Some(fit) = entries::fit(edit.bytes(), &run, size, live, Place { dir, block })? else {
-            return Ok::<_, Error>(None);
-        };
-        let (taken, used) = entries::insert(edit, &run, &fit, entry);
-        let fields = edit.range_mut(48, 8);
-        fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
-        fields[4..].copy_from_slice(&((live + taken) as u32).to_le_bytes());
-        Ok(Some((fit.at, taken)))
-    })??;
-    Ok(done.map(|(offset, taken)| {
-        add_size(raw, taken);
-        position_of(&txn.look, block, ENTRIES_OFFSET + offset)
-    }))
-}
-
-/// The run of entries of a block, of which they may fill `limit` bytes, and how many bytes of it live entries have.
-fn run_of(bytes: &[u8], at: FsBlock, limit: usize, place: Place) -> Result<(Run, usize)> {
-    let Place { dir, block } = place;
-    header::verify_owner(bytes, at, dir.0)?;
-    let header = EntryBlockHeader::read(bytes);
-    let (tail, live) = (header.tail.get() as usize, header.live.get() as usize);
-    if tail < ENTRIES_OFFSET || tail > bytes.len() {
-        return Err(Corrupt::DirEntry { ino: dir, block, offset: 48, field: "tail", value: tail as u64 }.into());
-    }
-    let capacity = bytes.len().min(limit) - ENTRIES_OFFSET;
-    Ok((Run { base: ENTRIES_OFFSET, used: tail - ENTRIES_OFFSET, capacity }, live))
-}
-
-/// Makes the index of a directory that outgrows its one entry block.
-fn build_index(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, raw: &mut RawInode) -> Result<FsBlock> {
-    txn.volume().counters.bump(Count::dir_to_index);
-    let place = Place { dir, block: FileBlock(0) };
-    let at = entry_block(&txn.look, dir, raw, FileBlock(0))?;
-    let records = txn.look.read(at, BlockKind::DirEntries, |bytes| {
-        let mut records = Vec::new();
-        for entry in Entries::of_block(bytes, place)? {
-            let entry = entry?;
-            if entry.header.ino.get() != 0 {
-                records.push(index::Record {
-                    tag: entry.header.tag.get(),
-                    position: (entry.offset / 8) as u32,
-                    ino: Ino(entry.header.ino.get()),
-                });
-            }
-        }
-        Ok::<_, Error>(records)
-    })??;
-    let root = index::create(txn, source, dir, &records)?;
-    set_index_root(raw, root);
-    // Without an index its entries may fill 4 KiB only; larger blocks have room left.
-    list_room(txn, dir, raw, root, FileBlock(0))?;
-    Ok(root)
-}
-
-/// Puts a block at the head of the list of blocks with room, unless it is on it.
-fn list_room(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, root: FsBlock, block: FileBlock) -> Result<()> {
-    let at = entry_block(&txn.look, dir, raw, block)?;
-    let head = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?;
-    let listed = txn.change(at, BlockKind::DirEntries, |edit| {
-        if EntryBlockHeader::read(edit.bytes()).next_room.get() != 0 {
-            return true;
-        }
-        edit.put(56, &head.to_le_bytes());
-        false
-    })?;
-    if !listed {
-        let code = block.0 as u32 + 1;
-        txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &code.to_le_bytes()))?;
-    }
-    Ok(())
-}
-
-/// Adds an empty entry block at the head of the list. Blocks are taken in runs that grow with the directory, so that a
-/// directory of millions has few extents.
-fn add_entry_block(
-    txn: &mut Txn<'_>,
-    source: &mut BlockSource,
-    dir: Ino,
-    raw: &mut RawInode,
-    root: FsBlock,
+    from: FileBlock,
 ) -> Result<()> {
-    let (head, made) = txn.look.read(root, BlockKind::DirIndex, |bytes| {
-        let header = IndexHeader::read(bytes);
-        (header.room_head.get(), header.entry_blocks.get())
-    })?;
-    let block = FileBlock(u64::from(made));
-    let volume = txn.volume();
-    if made == 0 {
-        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: 0 }.into());
+    let end = FileBlock(myriad_format::extent::FILE_BLOCK_MAX + 1);
+    let mut extents = Vec::new();
+    let mut next = Some(from);
+    while let Some(start) = next {
+        next = extent::remove(txn, source, raw, dir, start..end, 4096, &mut extents)?;
     }
-    // `check_room` has refused; but the inode's count of blocks may be damaged.
-    if block.0 >= entry_blocks_max(&txn.look) {
-        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: block.0 }.into());
-    }
-    let at = match extent::lookup(&mut &txn.look, raw, dir, block)? {
-        Mapping::Mapped(extent) => extent.start.offset_by(block.0 - extent.file_block.0),
-        Mapping::Hole { .. } => {
-            let previous = entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?;
-            let run = (made / 8).clamp(1, 64);
-            // The operation has reserved one; without room for the run, one will do.
-            let want = if txn.try_reserve(u64::from(run - 1), Share::Common) { run } else { 1 };
-            let (start, length) = volume.allocate_extent(txn, previous.offset_by(1), 1, want)?;
-            let extent = Extent { file_block: block, start, length, unwritten: false };
-            extent::insert(txn, source, raw, dir, extent)?;
-            start
+    for (start, length) in extents {
+        for i in 0..u64::from(length) {
+            txn.forget(start.offset_by(i));
         }
-    };
-    txn.init(at, BlockKind::DirEntries, dir.0, |edit| {
-        let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
-        header.tail = U32::new(ENTRIES_OFFSET as u32);
-        header.next_room = U32::new(head);
-    })?;
-    txn.change(root, BlockKind::DirIndex, |edit| {
-        edit.put(52, &(made + 1).to_le_bytes());
-        edit.put(56, &(made + 1).to_le_bytes());
-    })
-}
-
-/// Whether the blocks of a directory are too many to be given up in one transaction.
-pub(crate) fn is_large(raw: &RawInode) -> bool {
-    is_in_blocks(raw) && raw.block_total() > GIVEN_UP_MAX
-}
-
-/// Whether a directory without entries has blocks that it is to give up.
-pub(crate) fn has_idle_blocks(raw: &RawInode) -> bool {
-    is_in_blocks(raw) && raw.size.get() == 0
-}
-
-/// Removes the entry at a position. Changes `raw`; the last entry takes all blocks with it. If they are many, it puts the
-/// directory on the list of orphans, and the caller has them given up after the transaction ([`has_idle_blocks`]).
-pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
-    let (block, offset) = split_position(&txn.look, hit.position);
-    if !is_in_blocks(raw) {
-        let (length, used) = inode::change_body(txn, dir, raw, |edit, base, used| {
-            entries::remove(edit, &Run { base, used, capacity: used }, offset - ENTRIES_OFFSET)
-        })?;
-        raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
-        let used = if raw.size.get() == 0 { 0 } else { used };
-        inode::resize_body(txn, dir, raw, used)?;
-        if used == 0 {
-            raw.set_fork(fork::NONE, 0);
-        }
-        return Ok(());
-    }
-    let root = index_root(raw);
-    let entry_len = txn.look.read(entry_block(&txn.look, dir, raw, block)?, BlockKind::DirEntries, |bytes| {
-        entries::at(bytes, offset, Place { dir, block }).map(|entry| u64::from(entry.header.length.get()))
-    })??;
-    if raw.size.get() <= entry_len && !is_large(raw) {
-        raw.size = U64::new(0);
-        return clear(txn, dir, raw);
-    }
-    let at = entry_block(&txn.look, dir, raw, block)?;
-    let block_size = txn.volume().cache.block_size();
-    let (length, lists) = txn.change(at, BlockKind::DirEntries, |edit| {
-        let header = *EntryBlockHeader::read(edit.bytes());
-        // `at` above found the entry before the tail and in the block.
-        let used = (header.tail.get() as usize).min(block_size) - ENTRIES_OFFSET;
-        let run = Run { base: ENTRIES_OFFSET, used, capacity: used };
-        let (length, used) = entries::remove(edit, &run, offset - ENTRIES_OFFSET);
-        let live = (header.live.get() as usize).saturating_sub(length);
-        // An empty block starts afresh: free entries that were never joined vanish.
-        let used = if live == 0 { 0 } else { used };
-        let fields = edit.range_mut(48, 8);
-        fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
-        fields[4..].copy_from_slice(&(live as u32).to_le_bytes());
-        let free = (block_size - ENTRIES_OFFSET).saturating_sub(live);
-        (length, header.next_room.get() == 0 && free >= block_size / 4)
-    })?;
-    raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
-    if let Some(root) = root {
-        if !index::update(txn, dir, root, name.tag(), hit.position, None)? {
-            return Err(
-                Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(hit.position) }.into()
-            );
-        }
-        if lists {
-            list_room(txn, dir, raw, root, block)?;
-        }
-    }
-    if has_idle_blocks(raw) {
-        txn.volume().orphans.note(dir, Reason::Emptied);
+        txn.block_free(start, length);
     }
     Ok(())
 }
 
-/// Makes an entry name another inode.
-pub(crate) fn replace(
-    txn: &mut Txn<'_>,
-    dir: Ino,
-    raw: &RawInode,
-    name: Name<'_>,
-    position: u32,
-    ino: Ino,
-    file_type: u8,
-) -> Result<()> {
-    let (block, offset) = split_position(&txn.look, position);
-    if !is_in_blocks(raw) {
-        return inode::change_body(txn, dir, raw, |edit, base, _| {
-            entries::replace(edit, base + offset - ENTRIES_OFFSET, ino, file_type);
-        });
-    }
-    let at = entry_block(&txn.look, dir, raw, block)?;
-    txn.change(at, BlockKind::DirEntries, |edit| entries::replace(edit, offset, ino, file_type))?;
-    if let Some(root) = index_root(raw)
-        && !index::update(txn, dir, root, name.tag(), position, Some(ino))?
-    {
-        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
-    }
-    Ok(())
+/// Whether a name may be shown: one like `../x` would lead whoever copies a tree out of it.
+fn is_shown(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|&byte| byte == b'/' || byte == 0)
 }
 
-/// One of the small changes by which an empty directory becomes smaller. It is a sound directory before and after each.
-enum Shrinking {
-    /// The index loses a leaf.
-    Leaf(index::Merge),
-    /// The last entry blocks go, down to so many.
-    Blocks { left: u32, gone: Vec<FsBlock> },
-    /// The first block on the list of those with room is taken off it.
-    Unlist { block: FsBlock, next: u32 },
-}
-
-/// The next change that makes an empty directory smaller, or none: the rest is [`clear`]'s. Only looks.
-///
-/// First the index goes, down to one leaf. Entry blocks go from the end, each once it is off the list of those with room; that
-/// is a list in one direction, so it is taken apart from its head.
-fn next_shrinking(look: &Look<'_>, dir: Ino, raw: &RawInode, root: FsBlock) -> Result<Option<Shrinking>> {
-    if let Some(merge) = index::last_leaf(look, dir, root)? {
-        return Ok(Some(Shrinking::Leaf(merge)));
-    }
-    let (head, made) = look.read(root, BlockKind::DirIndex, |bytes| {
-        let header = IndexHeader::read(bytes);
-        (header.room_head.get(), header.entry_blocks.get())
-    })?;
-    if made <= 1 {
-        return Ok(None);
-    }
-    let is_unlisted = head == LIST_END || head == 0;
-    let next_room = |block: u32| -> Result<(FsBlock, u32)> {
-        let block = FileBlock(u64::from(block));
-        let at = entry_block(look, dir, raw, block)?;
-        look.read(at, BlockKind::DirEntries, |bytes| {
-            header::verify_owner(bytes, at, dir.0)?;
-            let header = EntryBlockHeader::read(bytes);
-            let live = header.live.get();
-            if live != 0 {
-                // The directory's size says that there is none.
-                return Err(Corrupt::DirEntry { ino: dir, block, offset: 52, field: "live", value: live.into() }.into());
-            }
-            Ok((at, header.next_room.get()))
-        })?
-    };
-    if is_unlisted || next_room(made - 1)?.1 == 0 {
-        let left = if is_unlisted { made.saturating_sub(GIVEN_UP_MAX as u32).max(1) } else { made - 1 };
-        let gone = (left..made).map(|block| entry_block(look, dir, raw, FileBlock(u64::from(block))));
-        return Ok(Some(Shrinking::Blocks { left, gone: gone.collect::<Result<_>>()? }));
-    }
-    let (block, next) = next_room(head - 1)?;
-    if next == 0 {
-        return Err(Corrupt::DirIndex { ino: dir, block: root, field: "room_head", value: u64::from(head) }.into());
-    }
-    Ok(Some(Shrinking::Unlist { block, next }))
-}
-
-fn shrink(
-    txn: &mut Txn<'_>,
-    source: &mut BlockSource,
-    dir: Ino,
-    raw: &mut RawInode,
-    root: FsBlock,
-    step: Shrinking,
-) -> Result<()> {
-    match step {
-        Shrinking::Leaf(merge) => index::merge(txn, source, merge),
-        Shrinking::Blocks { left, gone } => {
-            txn.change(root, BlockKind::DirIndex, |edit| edit.put(56, &left.to_le_bytes()))?;
-            for block in gone {
-                txn.forget(block);
-            }
-            // With those mapped behind, which have never been used.
-            let mut extents = Vec::new();
-            let behind = FileBlock(u64::from(left))..FileBlock(myriad_format::extent::FILE_BLOCK_MAX + 1);
-            let more = extent::remove(txn, source, raw, dir, behind, 1 << 20, &mut extents)?;
-            debug_assert!(more.is_none(), "blocks are mapped in runs");
-            for (start, length) in extents {
-                txn.block_free(start, length);
-            }
-            Ok(())
-        }
-        Shrinking::Unlist { block, next } => {
-            txn.change(block, BlockKind::DirEntries, |edit| edit.put(56, &0_u32.to_le_bytes()))?;
-            txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &next.to_le_bytes()))
-        }
-    }
-}
-
-/// Gives up as many blocks of a directory without entries as are good for one transaction. True when it is as new; or, if it
-/// is not to be `cleared` because it goes itself, when the rest fits a transaction. Changes `raw`. What it refuses, it refuses
-/// before its first change.
-pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, cleared: bool) -> Result<bool> {
-    let most = txn.volume().release_max;
-    let mut source = BlockSource::new(txn.volume().block_of(dir));
-    let mut is_done = false;
-    for steps in 0..GIVEN_UP_MAX {
-        let root = if is_large(raw) { index_root(raw) } else { None };
-        let next = match root {
-            Some(root) => next_shrinking(&txn.look, dir, raw, root).map(|next| next.map(|step| (root, step))),
-            None => Ok(None),
-        };
-        match next {
-            Ok(Some((root, step))) => shrink(txn, &mut source, dir, raw, root, step)?,
-            Ok(None) => {
-                is_done = true;
-                break;
-            }
-            // It is the first thing that the next transaction finds.
-            Err(_) if steps > 0 => break,
-            Err(error) => return Err(error),
-        }
-        // What is taken counts among the inode's blocks at once: it says when there are few.
-        std::mem::replace(&mut source, BlockSource::new(txn.volume().block_of(dir))).settle(raw);
-        if txn.log_bytes() > most {
-            break;
-        }
-    }
-    if is_done && cleared {
-        clear(txn, dir, raw)?;
-    }
-    Ok(is_done)
-}
-
-/// Puts entry blocks with room back on the list, from a block on; where to go on, if there are more. For a directory that got
-/// entries before it had given up all its blocks.
-pub(crate) fn list_rooms(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, from: u32) -> Result<Option<u32>> {
-    let Some(root) = is_in_blocks(raw).then(|| index_root(raw)).flatten() else { return Ok(None) };
-    let made = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?;
-    let block_size = txn.volume().cache.block_size();
-    let until = made.min(from.saturating_add(GIVEN_UP_MAX as u32));
-    for number in from..until {
-        let block = FileBlock(u64::from(number));
-        let found = entry_block(&txn.look, dir, raw, block).and_then(|at| {
-            txn.look.read(at, BlockKind::DirEntries, |bytes| {
-                header::verify_owner(bytes, at, dir.0)?;
-                let header = EntryBlockHeader::read(bytes);
-                let free = (block_size - ENTRIES_OFFSET).saturating_sub(header.live.get() as usize);
-                Ok(header.next_room.get() == 0 && free >= block_size / 4)
-            })?
-        });
-        match found {
-            Ok(true) => list_room(txn, dir, raw, root, block)?,
-            Ok(false) => {}
-            Err(_) if number > from => return Ok(Some(number)),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((until < made).then_some(until))
-}
-
-/// Frees all blocks of a directory without entries; it is as new.
-pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
-    debug_assert_eq!(raw.size.get(), 0);
-    if raw.fork_code() == fork::INLINE {
-        inode::resize_body(txn, dir, raw, 0)?;
-    }
-    if is_in_blocks(raw) {
-        txn.volume().counters.bump(Count::dir_to_inline);
-        let mut source = BlockSource::new(txn.volume().block_of(dir));
-        if let Some(root) = index_root(raw) {
-            let mut blocks = Vec::new();
-            index::for_each_block(&txn.look, dir, root, &mut |block| blocks.push(block))?;
-            for block in blocks {
-                source.free(txn, block);
-            }
-        }
-        let mut extents = Vec::new();
-        let all = FileBlock(0)..FileBlock(myriad_format::extent::FILE_BLOCK_MAX + 1);
-        let mut from = Some(all.start);
-        while let Some(start) = from {
-            from = extent::remove(txn, &mut source, raw, dir, start..all.end, 4096, &mut extents)?;
-        }
-        for (start, length) in extents {
-            for i in 0..u64::from(length) {
-                txn.forget(start.offset_by(i));
-            }
-            txn.block_free(start, length);
-        }
-        source.settle(raw);
-        set_index_root(raw, FsBlock::NONE);
-    }
-    raw.set_fork(fork::NONE, 0);
-    raw.flags = U32::new(raw.flags.get() & !flag::HASH_TWINS);
-    let keep = raw.fork_room();
-    raw.fork[..keep].fill(0);
-    Ok(())
-}
-
-/// One entry of a listing.
-pub(crate) struct Listed<'a> {
-    pub name: &'a [u8],
-    pub ino: Ino,
-    pub file_type: u8,
-    /// Where to go on after this entry.
-    pub cookie: u64,
-}
-
-/// Calls `f` with the entries from `cookie` on, in the order of their positions, until it returns false or some blocks are
-/// through: then the cookie to go on from, in another look.
-pub(crate) fn list(
-    look: &Look<'_>,
-    dir: Ino,
-    raw: &RawInode,
-    cookie: u64,
-    f: &mut dyn FnMut(Listed<'_>) -> bool,
-) -> Result<Option<u64>> {
-    let place = Place { dir, block: FileBlock(0) };
-    let mut visit = |run: Entries<'_>, block: FileBlock| -> Result<bool> {
-        for entry in run {
-            let entry = entry?;
-            let position = u64::from(position_of(look, block, entry.offset));
-            if entry.header.ino.get() == 0 || position < cookie {
-                continue;
-            }
-            entries::check_shown(&entry, Place { dir, block })?;
-            let more = f(Listed {
-                name: entry.name,
-                ino: Ino(entry.header.ino.get()),
-                file_type: entry.header.file_type,
-                cookie: position + (entry_size(entry.name.len()) / 8) as u64,
-            });
-            if !more {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    };
-    if !is_in_blocks(raw) {
-        if raw.fork_code() == fork::INLINE {
-            inode::read_body(look, dir, raw, |data, _| visit(Entries::new(data, place), FileBlock(0)))??;
-        }
-        return Ok(None);
-    }
-    let blocks = match index_root(raw) {
-        Some(root) => look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?,
-        None => 1,
-    };
-    let first = cookie.saturating_mul(8) >> look.volume.geometry.block_bits;
-    for number in first..u64::from(blocks) {
-        let block = FileBlock(number);
-        if number - first == LISTED_BLOCKS {
-            return Ok(Some(u64::from(position_of(look, block, 0))));
-        }
-        let at = entry_block(look, dir, raw, block)?;
-        let more = look.read(at, BlockKind::DirEntries, |bytes| {
-            header::verify_owner(bytes, at, dir.0)?;
-            visit(Entries::of_block(bytes, Place { dir, block })?, block)
-        })??;
-        if !more {
-            break;
-        }
-    }
-    Ok(None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::namei;
-    use crate::ops::{NewFile, Ops, transact};
-    use crate::types::{Cred, LinkRules, Node, RenameMode};
-    use crate::volume::{Volume, testing};
-    use myriad_check::{Options as CheckOptions, check};
-    use myriad_device::MemoryDevice;
-    use myriad_format::inode::{S_IFDIR, S_IFREG};
-    use myriad_format::superblock::state;
-    use std::sync::Arc;
-    use std::sync::atomic::Ordering;
-
-    /// Sets how many entry blocks the index root of a directory says there are, and counts them among its blocks.
-    fn claim_blocks(volume: &Volume, dir: Node, blocks: u32) {
-        let ino = Ino(dir.ino);
-        transact(volume, 0, |txn| {
-            let mut raw = inode::read(&txn.look, ino)?;
-            let root = index_root(&raw).unwrap();
-            txn.change(root, BlockKind::DirIndex, |edit| edit.put(56, &blocks.to_le_bytes()))?;
-            raw.add_blocks(i64::from(blocks));
-            inode::write(txn, ino, &raw)
-        })
-        .unwrap();
-    }
-
-    /// The limit was met after blocks had been tried and an inode allocated: ENOSPC, and the volume shut down.
-    #[test]
-    fn a_directory_of_the_largest_size_refuses_names_and_the_volume_goes_on() {
-        let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = namei::root(&volume.look()).unwrap();
-        let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
-        let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
-        let other = ops.make(root, b"other", &new).unwrap().node();
-        let name = |i: u32| format!("{i:08}").into_bytes();
-        for i in 0..1000 {
-            ops.link(other, dir, &name(i), LinkRules::default()).unwrap();
-        }
-        // Of no block two neighbours: each has room, but none for a long name.
-        for i in (0..1000).step_by(3) {
-            ops.unlink(dir, &name(i)).unwrap();
-        }
-        let largest = entry_blocks_max(&volume.look()) as u32;
-        claim_blocks(&volume, dir, largest);
-        let long = [b'n'; 255];
-        let refused = |result: Result<()>| {
-            assert_eq!(result.unwrap_err().errno(), Errno::NOSPC);
-            assert!(volume.check_running().is_ok());
-        };
-        let used = volume.totals.inodes_used.load(Ordering::Relaxed);
-        refused(ops.make(dir, &long, &new).map(drop));
-        assert_eq!(volume.totals.inodes_used.load(Ordering::Relaxed), used);
-        refused(ops.link(other, dir, &long, LinkRules::default()).map(drop));
-        refused(ops.rename((root, b"other"), (dir, &long), RenameMode::Replace, (false, false)));
-        // What fits is made still, until nothing does.
-        let mut made = 0;
-        let full = loop {
-            match ops.make(dir, &name(2000 + made), &new) {
-                Ok(_) => made += 1,
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(full.errno(), Errno::NOSPC);
-        assert!(made > 300, "{made}");
-        assert!(volume.check_running().is_ok());
-        ops.unlink(dir, &name(1)).unwrap();
-    }
-
-    /// A volume with a directory of many names, and of long ones.
-    struct Emptied {
-        device: Arc<MemoryDevice>,
-        volume: Volume,
-        root: Node,
-        dir: Node,
-    }
-
-    const LONG_NAMES: u32 = 700;
-
-    fn long_name(i: u32) -> Vec<u8> {
-        format!("{i:0255}").into_bytes()
-    }
-
-    impl Emptied {
-        /// As the removal of the last entry leaves it, with some of its blocks given up.
-        fn after(parts: u32) -> (Self, bool) {
-            let device = Arc::new(MemoryDevice::new(64 << 20));
-            let volume = testing::volume(device.clone());
-            volume.write_superblock(state::IN_USE).unwrap();
-            let cred = Cred::root();
-            let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-            let root = namei::root(&volume.look()).unwrap();
-            let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
-            let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
-            let other = ops.make(root, b"other", &new).unwrap().node();
-            for i in 0..LONG_NAMES {
-                ops.link(other, dir, &long_name(i), LinkRules::default()).unwrap();
-            }
-            for i in (1..LONG_NAMES).map(|i| i * 37 % LONG_NAMES) {
-                ops.unlink(dir, &long_name(i)).unwrap();
-            }
-            let last = long_name(0);
-            let name = Name { bytes: &last, hash: volume.hasher.hash(&last) };
-            let ino = Ino(dir.ino);
-            transact(&volume, 0, |txn| {
-                let mut raw = inode::read(&txn.look, ino)?;
-                let hit = search(&txn.look, ino, &raw, name)?.hit.unwrap();
-                remove(txn, ino, &mut raw, name, hit)?;
-                let mut file = inode::read(&txn.look, hit.ino)?;
-                file.nlink = U32::new(file.nlink.get() - 1);
-                inode::write(txn, hit.ino, &file)?;
-                inode::write(txn, ino, &raw)
-            })
-            .unwrap();
-            assert!(volume.orphans.has(ino, Reason::Emptied));
-            let mut done = false;
-            for _ in 0..parts {
-                done = transact(&volume, 0, |txn| {
-                    let mut raw = inode::read(&txn.look, ino)?;
-                    let done = give_up_part(txn, ino, &mut raw, true)?;
-                    inode::write(txn, ino, &raw)?;
-                    Ok(done)
-                })
-                .unwrap();
-            }
-            (Self { device, volume, root, dir }, done)
-        }
-
-        fn assert_sound(&self) {
-            self.volume.commit_now().unwrap();
-            let report = check(Arc::new(self.device.clone_image()), None, &CheckOptions::default()).unwrap();
-            assert!(report.is_sound(), "{:#?}", report.findings);
-        }
-    }
-
-    /// Whoever makes entries in a directory that is giving up its blocks, or removes it, need not wait, and loses nothing.
-    #[test]
-    fn a_directory_that_gives_up_its_blocks_is_a_directory() {
-        let cred = Cred::root();
-        let mut parts = 0;
-        loop {
-            let (emptied, done) = Emptied::after(parts);
-            emptied.assert_sound();
-            let Emptied { volume, dir, .. } = &emptied;
-            let ops = Ops { volume, cred: &cred, caller: &cred };
-            let blocks = ops.stat_node(*dir).unwrap().blocks;
-            assert_eq!(done, blocks == 0);
-            let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
-            for i in 0..50 {
-                ops.make(*dir, format!("{i}").as_bytes(), &new).unwrap();
-            }
-            emptied.assert_sound();
-            // It is left with what it has, on the list of blocks with room.
-            crate::ops::reclaim_orphans(volume).unwrap();
-            assert!(volume.orphans.numbers().is_empty());
-            let kept = ops.stat_node(*dir).unwrap().blocks;
-            assert!(kept + 4 >= blocks, "{kept} of {blocks} blocks after {parts} parts");
-            for i in 0..LONG_NAMES / 2 {
-                ops.make(*dir, &long_name(i), &new).unwrap();
-            }
-            let grown = ops.stat_node(*dir).unwrap().blocks;
-            assert!(parts > 0 || grown <= kept, "{grown} of {kept} blocks");
-            assert!(ops.lookup(*dir, b"7").is_ok());
-            emptied.assert_sound();
-
-            let (emptied, _) = Emptied::after(parts);
-            let Emptied { volume, .. } = &emptied;
-            let ops = Ops { volume, cred: &cred, caller: &cred };
-            ops.rmdir(emptied.root, b"d").unwrap();
-            assert!(volume.orphans.numbers().is_empty());
-            assert_eq!(ops.stat_node(emptied.dir).unwrap_err().errno(), Errno::STALE);
-            assert_eq!(ops.lookup(emptied.root, b"d").unwrap_err().errno(), Errno::NOENT);
-            emptied.assert_sound();
-            if done {
-                break;
-            }
-            parts += 1;
-        }
-        assert!(parts > 3, "{parts}");
-    }
+/// The type that an entry says its inode has.
+fn type_of(code: u8, bad: impl FnOnce(u64) -> Error) -> Result<FileType> {
+    FileType::from_code(code).ok_or_else(|| bad(u64::from(code)))
 }

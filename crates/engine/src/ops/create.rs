@@ -4,7 +4,7 @@ use super::{Ops, touch_dir, transact};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
-use crate::dir::{self, BlockSource, Name};
+use crate::dir::{self, BlockSource, Name, NewEntry};
 use crate::error::{Errno, Result};
 use crate::file::{self, OpenFile, PAGES_PER_NODE, Page};
 use crate::inode;
@@ -84,10 +84,11 @@ impl Ops<'_> {
                 owner.access_acl = acl.or(owner.access_acl);
             }
             reserve_acls(txn, &owner)?;
-            dir::check_room(&txn.look, parent, &dir, name)?;
+            let room = dir::prepare(&txn.look, parent, &dir, name, search)?;
             let near = place(txn, parent, is_dir)?;
             let ino = volume.allocate_inode(txn, near)?;
-            let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type.code())?;
+            let entry = NewEntry { name, ino, file_type: file_type.code() };
+            let position = dir::insert(txn, parent, &mut dir, entry, room)?;
             raw.parent = U64::new(parent.0);
             raw.name_hash = U64::new(name.hash);
             raw.entry_position = U32::new(position);

@@ -2,7 +2,7 @@
 
 use super::{Ops, touch_dir, transact};
 use crate::counters::Count;
-use crate::dir;
+use crate::dir::{self, NewEntry};
 use crate::error::{Errno, Result};
 use crate::inode;
 use crate::namei::Guarded;
@@ -48,7 +48,8 @@ impl Ops<'_> {
                 return Err(Errno::MLINK.into());
             }
             let file_type = (raw.mode.get() >> 12) as u8;
-            let position = dir::insert(txn, parent, &mut dir, name, search.twin, ino, file_type)?;
+            let room = dir::prepare(&txn.look, parent, &dir, name, search)?;
+            let position = dir::insert(txn, parent, &mut dir, NewEntry { name, ino, file_type }, room)?;
             if raw.nlink.get() == 0 {
                 raw.parent = U64::new(parent.0);
                 raw.name_hash = U64::new(name.hash);

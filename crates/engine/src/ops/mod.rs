@@ -119,7 +119,7 @@ impl<'a> Ops<'a> {
         namei::step(look, self.cred, dir, self.name(name))
     }
 
-    /// Looks names up together, in steps, so that their waits for memory overlap: name cache; leaves of those that it
+    /// Looks names up together, in steps, so that their waits for memory overlap: name cache; what directories can guess of those that it
     /// does not know; inodes. The directories may be searched, as the caller knows. Nothing is locked, and what is found
     /// on the way is a guess until the inode confirms it. `None` for names that only the ordinary way can answer.
     pub fn lookup_batch<const N: usize>(
@@ -132,7 +132,7 @@ impl<'a> Ops<'a> {
             self.volume.names.prefetch(*dir, name.hash);
         }
         let mut inos = [None; N];
-        let mut leaves = [None; N];
+        let mut probes = [None; N];
         // Neighbours in a batch are mostly in one directory.
         let mut last: Option<(Ino, RawInode)> = None;
         for (i, (dir, name)) in present(names) {
@@ -144,18 +144,18 @@ impl<'a> Ops<'a> {
                 last = inode::read(look, dir).ok().filter(RawInode::is_dir).map(|raw| (dir, raw));
             }
             let Some((_, raw)) = &last else { continue };
-            if let Ok(Some((leaf, offset))) = dir::place(look, dir, raw, name) {
-                cache.prefetch_entry(leaf);
-                leaves[i] = Some((leaf, offset));
+            if let Ok(Some(probe)) = dir::probe(look, dir, raw, name) {
+                cache.prefetch_entry(probe.block);
+                probes[i] = Some(probe);
             }
         }
-        for (leaf, offset) in leaves.iter().flatten() {
-            cache.prefetch_frame(*leaf, *offset);
+        for probe in probes.iter().flatten() {
+            cache.prefetch_frame(probe.block, probe.offset);
         }
         let mut blocks = [None; N];
         for (i, (dir, name)) in present(names) {
-            if let Some((leaf, _)) = leaves[i] {
-                inos[i] = dir::guess(look, dir, leaf, name).ok().flatten();
+            if let Some(probe) = probes[i] {
+                inos[i] = dir::guess(look, dir, probe, name).ok().flatten();
             }
             blocks[i] = inos[i].and_then(|ino| self.volume.geometry.locate(ino));
             if let Some((block, _)) = blocks[i] {

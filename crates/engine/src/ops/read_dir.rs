@@ -9,9 +9,8 @@ use crate::namei;
 use crate::order::Look;
 use crate::perm;
 use crate::types::{DirEntry, FileType, Node, Stat};
-use myriad_format::dir::entry_size;
+use myriad_format::Ino;
 use myriad_format::inode::RawInode;
-use myriad_format::{Corrupt, FileBlock, Ino};
 
 impl Ops<'_> {
     /// Up to `max` entries after `cookie`, added to `out`. Nothing added means the end.
@@ -56,8 +55,7 @@ impl Ops<'_> {
             &entries,
             |_| true,
             |entry, raw| {
-                let position = position_of(entry);
-                let is_name = |raw: &RawInode| raw.entry_position.get() == position;
+                let is_name = |raw: &RawInode| raw.name_hash.get() == self.name(&entry.name).hash;
                 inode::check_named(Ino(entry.ino), raw, Ino(node.ino), is_name).is_ok()
             },
         );
@@ -79,27 +77,12 @@ impl Ops<'_> {
             return Err(Errno::NOTDIR.into());
         }
         namei::check_access(look, self.cred, ino, &raw, perm::READ)?;
-        let mut unknown = None;
         let end = out.len() + max;
-        let next = dir::list(look, ino, &raw, cookie, &mut |entry| {
-            let Some(file_type) = FileType::from_code(entry.file_type) else {
-                unknown = Some((entry.cookie, entry.file_type));
-                return false;
-            };
-            out.push(DirEntry { name: entry.name.to_vec(), ino: entry.ino.0, file_type, cookie: entry.cookie });
+        dir::list(look, ino, &raw, cookie, &mut |entry| {
+            let dir::Listed { name, ino, file_type, cookie } = entry;
+            out.push(DirEntry { name: name.to_vec(), ino: ino.0, file_type, cookie });
             out.len() < end
-        })?;
-        match unknown {
-            None => Ok(next),
-            Some((position, value)) => Err(Corrupt::DirEntry {
-                ino,
-                block: FileBlock((position * 8) >> self.volume.geometry.block_bits),
-                offset: 0,
-                field: "type",
-                value: u64::from(value),
-            }
-            .into()),
-        }
+        })
     }
 
     /// The attributes of those `wanted` of the files that entries of a directory named a while ago. None for others, for a
@@ -113,8 +96,7 @@ impl Ops<'_> {
     ) -> Vec<Option<Stat>> {
         let look = self.volume.look();
         let mut stats = self.stats(&look, entries, &wanted, |entry, raw| {
-            let is_here = raw.parent.get() == node.ino && raw.entry_position.get() == position_of(entry);
-            let is_name = is_here && raw.name_hash.get() == self.name(&entry.name).hash;
+            let is_name = raw.parent.get() == node.ino && raw.name_hash.get() == self.name(&entry.name).hash;
             is_name && raw.nlink.get() > 0 && entry.ino != node.ino
         });
         for (stat, entry) in stats.iter_mut().zip(entries) {
@@ -149,9 +131,4 @@ impl Ops<'_> {
         }
         stats
     }
-}
-
-/// Where an entry lies: its cookie is where the next one may begin at the earliest.
-fn position_of(entry: &DirEntry) -> u32 {
-    (entry.cookie - (entry_size(entry.name.len()) / 8) as u64) as u32
 }

@@ -4,7 +4,7 @@ use super::create::Whiteout;
 use super::unlink::{Gone, drop_link, emptied, finish_emptied, finish_gone};
 use super::{Ops, touch_dir, transact};
 use crate::counters::Count;
-use crate::dir::{self, Hit, Name};
+use crate::dir::{self, Hit, Name, NewEntry, Search};
 use crate::error::{Errno, Result};
 use crate::file::OpenFile;
 use crate::inode;
@@ -89,8 +89,8 @@ impl Ops<'_> {
             check_name(source.name.bytes)?;
             let source_hit = dir::search(&txn.look, source.dir, &source_dir, source.name)?.hit.ok_or(Errno::NOENT)?;
             check_name(target.name.bytes)?;
-            let search = dir::search(&txn.look, target.dir, &target_dir, target.name)?;
-            let found = (Some(source_hit.ino), search.hit.map(|hit| hit.ino));
+            let target_search = dir::search(&txn.look, target.dir, &target_dir, target.name)?;
+            let found = (Some(source_hit.ino), target_search.hit.map(|hit| hit.ino));
             if found != known {
                 known = found;
                 continue;
@@ -103,8 +103,7 @@ impl Ops<'_> {
                 source_guard,
                 target_guard,
                 source_hit,
-                target_hit: search.hit,
-                twin: search.twin,
+                target_search,
                 slashes,
                 flushed,
             };
@@ -113,7 +112,8 @@ impl Ops<'_> {
     }
 
     fn rename_locked(&self, txn: &mut Txn<'_>, ends: Ends<'_>, mode: RenameMode) -> Result<Renamed> {
-        let Ends { source, target, mut source_dir, mut target_dir, source_hit, target_hit, .. } = ends;
+        let Ends { source, target, mut source_dir, mut target_dir, source_hit, target_search, .. } = ends;
+        let target_hit = target_search.hit;
         let same_dir = source.dir == target.dir;
         if mode.keeps_target() && target_hit.is_some() {
             return Err(Errno::EXIST.into());
@@ -177,8 +177,11 @@ impl Ops<'_> {
             }
         }
 
-        let target_is_full = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir() && raw.size.get() != 0);
-        if target_is_full && mode != RenameMode::Exchange {
+        if let Some((hit, raw)) = &replaced
+            && raw.is_dir()
+            && mode != RenameMode::Exchange
+            && !dir::is_empty(&txn.look, hit.ino, raw)?
+        {
             return Err(Errno::NOTEMPTY.into());
         }
         // Directories that the target's directory gets and loses; in an exchange the other one has them.
@@ -200,12 +203,12 @@ impl Ops<'_> {
             return Ok(Renamed::Done(Gone::Done, None));
         }
 
+        let room = match replaced {
+            Some(_) => None,
+            None => Some(dir::prepare(&txn.look, target.dir, &target_dir, target.name, target_search)?),
+        };
         let mut whiteout = None;
         if mode.leaves_whiteout() {
-            if replaced.is_none() {
-                // The insertion may be refused, and must not be once there is a slot.
-                dir::check_room(&txn.look, target.dir, &target_dir, target.name)?;
-            }
             whiteout = Some(Whiteout::reserve(self, txn, source.dir, &source_dir, &ends.source_guard)?);
         }
 
@@ -217,8 +220,8 @@ impl Ops<'_> {
         match (replaced, mode) {
             (Some((hit, mut other)), RenameMode::Exchange) => {
                 let other_type = (other.mode.get() >> 12) as u8;
-                dir::replace(txn, target.dir, &target_dir, target.name, hit.position, source_hit.ino, moved_type)?;
-                dir::replace(txn, source.dir, &source_dir, source.name, source_hit.position, hit.ino, other_type)?;
+                dir::replace(txn, target.dir, &target_dir, target.name, hit, source_hit.ino, moved_type)?;
+                dir::replace(txn, source.dir, &source_dir, source.name, source_hit, hit.ino, other_type)?;
                 set_identity(&mut moved, target, hit.position);
                 set_identity(&mut other, source, source_hit.position);
                 other.ctime = I64::new(now);
@@ -227,27 +230,24 @@ impl Ops<'_> {
             }
             (replaced, _) => {
                 // The new name is there before the old one goes; within one transaction nobody sees both.
-                if let Some((hit, _)) = &replaced {
-                    dir::replace(txn, target.dir, &target_dir, target.name, hit.position, source_hit.ino, moved_type)?;
-                    set_identity(&mut moved, target, hit.position);
-                } else {
-                    let position = dir::insert(
-                        txn,
-                        target.dir,
-                        &mut target_dir,
-                        target.name,
-                        ends.twin,
-                        source_hit.ino,
-                        moved_type,
-                    )?;
+                let mut source_hit = source_hit;
+                if let Some(room) = room {
+                    let entry = NewEntry { name: target.name, ino: source_hit.ino, file_type: moved_type };
+                    let position = dir::insert(txn, target.dir, &mut target_dir, entry, room)?;
                     set_identity(&mut moved, target, position);
+                    if same_dir {
+                        source_hit = dir::again(&txn.look, source.dir, &target_dir, source.name, source_hit)?;
+                    }
+                } else if let Some((hit, _)) = &replaced {
+                    dir::replace(txn, target.dir, &target_dir, target.name, *hit, source_hit.ino, moved_type)?;
+                    set_identity(&mut moved, target, hit.position);
                 }
+                // The insertion may have changed where the directory keeps its entries.
                 let removal_dir = if same_dir { &mut target_dir } else { &mut source_dir };
-                // The insertion may have moved the directory from its body into a block; positions stay.
                 if let Some(whiteout) = whiteout {
-                    let (position, code) = (source_hit.position, FileType::CharDevice.code());
-                    dir::replace(txn, source.dir, removal_dir, source.name, position, whiteout.ino, code)?;
-                    whiteout.finish(txn, source.dir, source.name, position)?;
+                    let code = FileType::CharDevice.code();
+                    dir::replace(txn, source.dir, removal_dir, source.name, source_hit, whiteout.ino, code)?;
+                    whiteout.finish(txn, source.dir, source.name, source_hit.position)?;
                 } else {
                     dir::remove(txn, source.dir, removal_dir, source.name, source_hit)?;
                 }
@@ -266,7 +266,7 @@ impl Ops<'_> {
             touch_dir(&mut source_dir, now);
             inode::write(txn, source.dir, &source_dir)?;
         }
-        Ok(Renamed::Done(gone, emptied(source.dir, if same_dir { &target_dir } else { &source_dir })))
+        Ok(Renamed::Done(gone, emptied(volume, source.dir, if same_dir { &target_dir } else { &source_dir })))
     }
 
     /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
@@ -311,8 +311,7 @@ struct Ends<'n> {
     source_guard: Guarded,
     target_guard: Guarded,
     source_hit: Hit,
-    target_hit: Option<Hit>,
-    twin: Option<Ino>,
+    target_search: Search,
     slashes: (bool, bool),
     /// The file that has been flushed for this rename. Its number may be another's by now.
     flushed: Option<Node>,

@@ -56,7 +56,7 @@ impl Ops<'_> {
             match (raw.is_dir(), directory) {
                 (true, false) => return Err(Errno::ISDIR.into()),
                 (false, true) => return Err(Errno::NOTDIR.into()),
-                (true, true) if raw.size.get() != 0 => return Err(Errno::NOTEMPTY.into()),
+                (true, true) if !dir::is_empty(&txn.look, ino, &raw)? => return Err(Errno::NOTEMPTY.into()),
                 _ => {}
             }
             dir::remove(txn, parent, &mut entry.dir, name, entry.hit)?;
@@ -67,7 +67,7 @@ impl Ops<'_> {
             }
             inode::write(txn, parent, &entry.dir)?;
             self.forget_name(parent, name, ino, &raw);
-            Ok((drop_link(txn, ino, &mut raw, now)?, emptied(parent, &entry.dir)))
+            Ok((drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &entry.dir)))
         })?;
         finish_emptied(volume, emptied)?;
         finish_gone(volume, gone)
@@ -99,8 +99,8 @@ pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
 }
 
 /// The directory, if it has lost its last entry and not its blocks, which are many.
-pub(crate) fn emptied(dir: Ino, raw: &RawInode) -> Option<Node> {
-    dir::has_idle_blocks(raw).then(|| inode::node(dir, raw))
+pub(crate) fn emptied(volume: &Volume, dir: Ino, raw: &RawInode) -> Option<Node> {
+    dir::has_idle_blocks(volume, raw).then(|| inode::node(dir, raw))
 }
 
 /// Has a directory that was emptied give up its blocks. The entry is gone whatever comes of that, so it is no error if something
@@ -134,7 +134,7 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
-    if raw.fork_code() == fork::TREE || raw.is_dir() && dir::is_large(raw) {
+    if raw.fork_code() == fork::TREE || raw.is_dir() && dir::is_large(volume, raw) {
         // More extents than fit the inode: perhaps more than one transaction should free.
         volume.orphans.note(ino, Reason::Nameless);
         inode::write(txn, ino, raw)?;
@@ -244,7 +244,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
             }
             set_dead(volume, ino);
             let is_small = if raw.is_dir() {
-                dir::give_up_part(txn, ino, &mut raw, false)?
+                dir::give_up_part(txn, ino, &mut raw)?
             } else {
                 free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)?
             };
@@ -273,7 +273,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
 /// entry in it or removes it. Outside the gate.
 fn give_up(volume: &Volume, node: Node) -> Result<()> {
     let ino = Ino(node.ino);
-    // Once it has entries again: the block from which on those with room are put back on the list.
+    // Once it has entries again: how far what it kept has been put in order.
     let mut listed = 0;
     loop {
         let done = transact(volume, 0, |txn| {
@@ -288,15 +288,8 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
             if raw.nlink.get() == 0 || !raw.is_dir() {
                 return Ok(true);
             }
-            let done = if raw.size.get() == 0 {
-                let done = dir::give_up_part(txn, ino, &mut raw, true)?;
-                inode::write(txn, ino, &raw)?;
-                done
-            } else {
-                let next = dir::list_rooms(txn, ino, &raw, listed)?;
-                listed = next.unwrap_or(0);
-                next.is_none()
-            };
+            let done = dir::give_up_emptied(txn, ino, &mut raw, &mut listed)?;
+            inode::write(txn, ino, &raw)?;
             if done {
                 volume.orphans.settle(ino, Reason::Emptied);
                 volume.orphans.settle(ino, Reason::Found);

@@ -26,6 +26,7 @@ use crate::space::AgSpace;
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
 use inode_locks::STRIPES;
 use myriad_device::BlockDevice;
+use myriad_format::choices::Choices;
 use myriad_format::group::RESERVE_MAX;
 use myriad_format::inode::generation_at;
 use myriad_format::superblock::{Superblock, state};
@@ -72,6 +73,7 @@ pub(crate) struct Volume {
     pub counters: Arc<Counters>,
     pub device: Arc<dyn BlockDevice>,
     pub superblock: Superblock,
+    pub choices: Choices,
     pub root: Ino,
     /// Bytes of a granule.
     pub granule: u64,
@@ -164,6 +166,7 @@ impl Volume {
         options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
+        let choices = Choices::read(&superblock)?;
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
@@ -244,6 +247,7 @@ impl Volume {
         Ok(Self {
             to_host,
             geometry,
+            choices,
             hasher: NameHasher::new(superblock.hash_key),
             order,
             counters,

@@ -12,7 +12,7 @@
 //! Locking: the directory's inode lock. Not here: what a record names; `dir` confirms hits.
 
 use crate::counters::Count;
-use crate::dir::BlockSource;
+use crate::dir::{BlockSource, Probe};
 use crate::edit::{BlockEdit, BlockStore};
 use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
@@ -55,7 +55,7 @@ fn header_of(bytes: &[u8], dir: Ino, block: FsBlock) -> Result<IndexHeader> {
 
 /// The leaf responsible for `tag`, and its header.
 #[inline]
-fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<FsBlock> {
+pub(crate) fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<FsBlock> {
     let bits = node_bits(look.volume.geometry.block_bits);
     let first = look.read(root, BlockKind::DirIndex, |bytes| {
         let header = header_of(bytes, dir, root)?;
@@ -195,10 +195,10 @@ pub(crate) fn find_in(look: &Look<'_>, dir: Ino, leaf: FsBlock, tag: u32, found:
 }
 
 /// The leaf of `tag`, and where in it the search begins: for batches, which load both before they search.
-pub(crate) fn place(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<(FsBlock, usize)> {
-    let leaf = find_leaf(look, dir, root, tag)?;
+pub(crate) fn place(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<Probe> {
+    let block = find_leaf(look, dir, root, tag)?;
     let lines = leaf_lines(look.volume.cache.block_size());
-    Ok((leaf, record_offset(home_line(tag, lines), 0)))
+    Ok(Probe { block, offset: record_offset(home_line(tag, lines), 0) })
 }
 
 /// Puts a record into a leaf; false if no line within reach has room.
@@ -251,21 +251,25 @@ pub(crate) fn create(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, reco
     })?;
     let mut root = root;
     for &record in records {
-        insert(txn, source, dir, &mut root, record)?;
+        insert(txn, source, dir, &mut root, record, None)?;
     }
     Ok(root)
 }
 
-/// Adds a record; splits leaves and grows the table as needed. `root` may change.
+/// Adds a record; splits leaves and grows the table as needed. `root` may change. `leaf` is where the record belongs, if that is known.
 pub(crate) fn insert(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     dir: Ino,
     root: &mut FsBlock,
     record: Record,
+    mut leaf: Option<FsBlock>,
 ) -> Result<()> {
     loop {
-        let leaf = find_leaf(&txn.look, dir, *root, record.tag)?;
+        let leaf = match leaf.take() {
+            Some(leaf) => leaf,
+            None => find_leaf(&txn.look, dir, *root, record.tag)?,
+        };
         if txn.change(leaf, BlockKind::DirIndex, |edit| put(edit, record, PROBE_MAX))? {
             return Ok(());
         }
@@ -554,7 +558,7 @@ mod tests {
             ops.make(dir, format!("{i:08}").as_bytes(), &new).unwrap();
         }
         let raw = crate::inode::read_node(&volume.look(), dir).unwrap();
-        let index = crate::dir::index_root(&raw).unwrap();
+        let index = crate::dir::indexed::index_root(&raw).unwrap();
         // 11 bits a level, of 30: three levels are the most.
         for level in 4..=u8::MAX {
             transact(&volume, 0, |txn| {

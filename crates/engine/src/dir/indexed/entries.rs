@@ -3,6 +3,7 @@
 //! Entries never move. A removed one becomes a free entry, joined with free neighbours; a new one takes the space after
 //! the last entry or the first free entry that is long enough.
 
+use crate::dir::NewEntry;
 use crate::edit::BlockEdit;
 use crate::error::Result;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, entry_size};
@@ -27,7 +28,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn corrupt(self, offset: usize, field: &'static str, value: u64) -> crate::error::Error {
+    pub fn corrupt(self, offset: usize, field: &'static str, value: u64) -> crate::error::Error {
         Corrupt::DirEntry { ino: self.dir, block: self.block, offset: offset as u32, field, value }.into()
     }
 }
@@ -82,16 +83,6 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Fails unless the entry's name is one that may be shown: a name like `../x` would lead whoever copies a tree out of it.
-pub(crate) fn check_shown(entry: &Entry<'_>, place: Place) -> Result<()> {
-    let name = entry.name;
-    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == b'/' || byte == 0) {
-        let first = name.first().copied().unwrap_or(0);
-        return Err(place.corrupt(entry.offset, "name", u64::from(first)));
-    }
-    Ok(())
-}
-
 /// Looks for a name among entries, by tag first, so that most names are never compared; hands others with that tag to `other`.
 pub(crate) fn find<'a>(
     entries: Entries<'a>,
@@ -131,30 +122,16 @@ fn at_bytes<'a>(bytes: &'a [u8], offset: usize, place: Place) -> Result<Entry<'a
     Ok(Entry { offset, header, name })
 }
 
-/// What a new entry says.
-#[derive(Clone, Copy)]
-pub(crate) struct NewEntry<'a> {
-    pub name: &'a [u8],
-    pub tag: u32,
-    pub ino: Ino,
-    pub file_type: u8,
-}
-
-impl NewEntry<'_> {
-    pub fn size(&self) -> usize {
-        entry_size(self.name.len())
-    }
-
-    fn write(&self, edit: &mut BlockEdit<'_>, at: usize, length: usize) {
-        let mut header = EntryHeader::zeroed();
-        header.ino = U64::new(self.ino.0);
-        header.length = U16::new(length as u16);
-        header.name_len = self.name.len() as u8;
-        header.file_type = self.file_type;
-        header.tag = U32::new(self.tag);
-        edit.put(at, header.as_bytes());
-        edit.put(at + EntryHeader::SIZE, self.name);
-    }
+/// Writes an entry that takes `length` bytes.
+fn write_entry(edit: &mut BlockEdit<'_>, at: usize, length: usize, entry: &NewEntry<'_>) {
+    let mut header = EntryHeader::zeroed();
+    header.ino = U64::new(entry.ino.0);
+    header.length = U16::new(length as u16);
+    header.name_len = entry.name.bytes.len() as u8;
+    header.file_type = entry.file_type;
+    header.tag = U32::new(entry.name.tag());
+    edit.put(at, header.as_bytes());
+    edit.put(at + EntryHeader::SIZE, entry.name.bytes);
 }
 
 /// Where a run of entries lies in a block open for change: `base` is the block offset of what has entry offset
@@ -194,9 +171,9 @@ pub(crate) fn fit(bytes: &[u8], run: &Run, size: usize, live: usize, place: Plac
 
 /// Writes an entry where `fit` found room. Returns the bytes it takes and the new `used`.
 pub(crate) fn insert(edit: &mut BlockEdit<'_>, run: &Run, fit: &Fit, entry: &NewEntry<'_>) -> (usize, usize) {
-    let size = entry.size();
+    let size = entry_size(entry.name.bytes.len());
     if fit.hole == 0 {
-        entry.write(edit, run.base + fit.at, size);
+        write_entry(edit, run.base + fit.at, size, entry);
         return (size, run.used + size);
     }
     // A rest too short to be an entry stays with this one.
@@ -205,7 +182,7 @@ pub(crate) fn insert(edit: &mut BlockEdit<'_>, run: &Run, fit: &Fit, entry: &New
     if taken < fit.hole {
         write_free(edit, run.base + fit.at + taken, rest);
     }
-    entry.write(edit, run.base + fit.at, taken);
+    write_entry(edit, run.base + fit.at, taken, entry);
     (taken, run.used)
 }
 
