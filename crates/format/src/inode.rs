@@ -63,7 +63,7 @@ pub fn generation_at(time: i64) -> u32 {
     ((time >> 20) as u32).max(1)
 }
 
-/// What the 32 bytes of `RawInode::fork` hold.
+/// What the 32 bytes of `RawInode::fork` hold: the codes. `crate::fork` has it as a typed value.
 pub mod fork {
     /// Nothing (an empty file, FIFO or socket), or the device number in the first 8 bytes (device nodes).
     pub const NONE: u8 = 0;
@@ -79,6 +79,8 @@ pub mod fork {
     pub const DIRECTORY: u8 = 5;
     /// Directory in blocks: index root (8 bytes), then root block of the extent tree (8 bytes) and its level (1 byte).
     pub const DIRECTORY_TREE: u8 = 6;
+    /// The map is in the pointers behind the inode (`table`). A directory: index root (8 bytes; 0 without index).
+    pub const BLOCKS: u8 = 7;
 }
 
 /// Bits of `RawInode::flags`.
@@ -198,9 +200,9 @@ impl RawInode {
     pub fn check(&self, ino: Ino) -> Result<(), Corrupt> {
         let bad = |field, value| Err(Corrupt::Inode { ino, field, value });
         let allowed: &[u8] = match self.file_type() {
-            S_IFREG => &[fork::NONE, fork::EXTENTS, fork::TREE],
-            S_IFDIR => &[fork::INLINE, fork::NONE, fork::DIRECTORY, fork::DIRECTORY_TREE],
-            S_IFLNK => &[fork::SHORT_LINK, fork::INLINE, fork::EXTENTS, fork::TREE],
+            S_IFREG => &[fork::NONE, fork::EXTENTS, fork::TREE, fork::BLOCKS],
+            S_IFDIR => &[fork::INLINE, fork::NONE, fork::DIRECTORY, fork::DIRECTORY_TREE, fork::BLOCKS],
+            S_IFLNK => &[fork::SHORT_LINK, fork::INLINE, fork::EXTENTS, fork::TREE, fork::BLOCKS],
             S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK => &[fork::NONE],
             _ => return bad("mode", u64::from(self.mode.get())),
         };

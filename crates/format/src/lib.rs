@@ -17,6 +17,7 @@ pub mod checksum;
 pub mod choices;
 pub mod dir;
 pub mod extent;
+pub mod fork;
 pub mod group;
 pub mod header;
 pub mod inode;
