@@ -35,7 +35,7 @@ kinds! {
     8 TREE_NODE "tree-node" true "A tree node is out of order or impossible.";
     9 INODE "inode" true "A field of an inode is impossible.";
     10 NO_INODE "dangling-entry" true "A directory entry names an inode that does not exist.";
-    11 EXTENT "extent" true "An extent points outside the data of a group, or has unknown flags.";
+    11 EXTENT "extent" true "An extent or a block pointer leads outside the data of a group, or has unknown flags.";
     12 DIR_ENTRY "directory-entry" true "A directory entry is impossible.";
     13 DIR_INDEX "directory-index" true "A block of a directory index is impossible.";
     14 ATTRIBUTES "attributes" true "A list of extended attributes is damaged.";

@@ -8,9 +8,8 @@ use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use crate::types::{Node, Stat};
 use crate::volume::Volume;
-use myriad_format::inode::{
-    BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
-};
+use myriad_format::fork::Fork;
+use myriad_format::inode::{BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
@@ -264,12 +263,12 @@ pub(crate) fn set_body(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, data: &[
 pub(crate) fn link_target(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Vec<u8>> {
     let size = raw.size.get() as usize;
     let bad = || Error::from(Corrupt::Inode { ino, field: "size", value: size as u64 });
-    match raw.fork_code() {
-        fork::SHORT_LINK if size <= raw.fork_room() => Ok(raw.fork[..size].to_vec()),
-        fork::INLINE => {
+    match Fork::decode(raw, ino)? {
+        Fork::ShortLink(target) => Ok(target.target().to_vec()),
+        Fork::Inline => {
             read_body(look, ino, raw, |data, _| (data.len() == size).then(|| data.to_vec()))?.ok_or_else(bad)
         }
-        fork::EXTENTS | fork::TREE if raw.size.get() <= TARGET_MAX => {
+        _ if crate::map::is_mapped(raw) && raw.size.get() <= TARGET_MAX => {
             let mut target = vec![0; size];
             look.volume.read_mapped(look, ino, raw, 0, &mut target)?;
             Ok(target)
@@ -281,7 +280,6 @@ pub(crate) fn link_target(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<V
 /// What stat shows of an inode, leaving aside what open files have not written yet.
 #[inline(always)]
 pub(crate) fn stat(volume: &Volume, ino: Ino, raw: &RawInode) -> Stat {
-    let is_device = matches!(raw.file_type(), S_IFCHR | S_IFBLK);
     Stat {
         ino: ino.0,
         generation: raw.generation.get(),
@@ -289,7 +287,7 @@ pub(crate) fn stat(volume: &Volume, ino: Ino, raw: &RawInode) -> Stat {
         nlink: raw.nlink.get(),
         uid: raw.uid.get(),
         gid: raw.gid.get(),
-        rdev: if is_device { u64::from_le_bytes(raw.fork[..8].try_into().expect("8 bytes")) } else { 0 },
+        rdev: raw.device_number(),
         size: raw.size.get(),
         blocks: raw.block_total() << (volume.geometry.block_bits - 9),
         atime: raw.atime.get(),

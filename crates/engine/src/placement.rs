@@ -183,6 +183,7 @@ mod tests {
             has_checksums: false,
             has_bitmap: false,
             table_every: 0,
+            map: myriad_format::choices::Map::Extents,
         };
         Placement::new(&geometry, policy, 7)
     }

@@ -5,22 +5,18 @@ use crate::checksums;
 use crate::dir::BlockSource;
 use crate::edit::BlockStore;
 use crate::error::{Errno, Error, Result};
-use crate::extent;
 use crate::inode;
+use crate::map;
 use crate::order::{Look, Txn};
 use myriad_format::extent::Extent;
-use myriad_format::inode::{RawInode, flag, fork};
+use myriad_format::fork::{AttributeRoot, Fork, ROOM_BESIDE_ROOT};
+use myriad_format::inode::{RawInode, flag};
 use myriad_format::xattr::{AttrBlockHeader, AttrHeader, LIST_MAX};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 use zerocopy::little_endian::{U32, U64};
 
 /// Longest list that goes into the body: the other slots stay for directory entries and neighbours.
 const BODY_LIST_MAX: usize = 512;
-
-fn root(raw: &RawInode) -> (FsBlock, usize) {
-    let word = u64::from_le_bytes(raw.fork[24..].try_into().expect("8 bytes"));
-    (FsBlock(word & ((1 << 48) - 1)), (word >> 48) as usize)
-}
 
 fn corrupt(ino: Ino, field: &'static str, value: u64) -> Error {
     Corrupt::Attributes { ino, field, value }.into()
@@ -32,15 +28,13 @@ pub(crate) fn read(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Vec<u8>>
         return inode::read_body(look, ino, raw, |_, attrs| attrs.to_vec());
     }
     let mut list = Vec::new();
-    if raw.has_flag(flag::ATTR_BLOCKS) {
-        for_each_block(look, ino, raw, |_, bytes| list.extend_from_slice(bytes))?;
-    }
+    for_each_block(look, ino, raw, |_, bytes| list.extend_from_slice(bytes))?;
     Ok(list)
 }
 
 fn for_each_block(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(FsBlock, &[u8])) -> Result<()> {
-    let (mut block, count) = root(raw);
-    for index in 0..count {
+    let Some(AttributeRoot { mut block, count }) = raw.attribute_root() else { return Ok(()) };
+    for index in 0..usize::from(count) {
         block = look.read(block, BlockKind::Attributes, |bytes| {
             header::verify_owner(bytes, block, ino.0)?;
             let raw = AttrBlockHeader::read(bytes);
@@ -53,7 +47,7 @@ fn for_each_block(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(F
         })??;
     }
     if !block.is_none() {
-        return Err(corrupt(ino, "chain length", count as u64));
+        return Err(corrupt(ino, "chain length", u64::from(count)));
     }
     Ok(())
 }
@@ -90,19 +84,12 @@ pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]
     }
     let data = inode::read_body(&txn.look, ino, raw, |data, _| data.to_vec())?;
     let mut old = Vec::new();
-    if raw.has_flag(flag::ATTR_BLOCKS) {
-        for_each_block(&txn.look, ino, raw, |block, _| old.push(block))?;
-    }
+    for_each_block(&txn.look, ino, raw, |block, _| old.push(block))?;
     let mut source = BlockSource::new(txn.volume().block_of(ino));
     let in_body = list.len() <= BODY_LIST_MAX && inode::set_body(txn, ino, raw, &data, list)?;
     if in_body {
-        raw.flags = U32::new(raw.flags.get() & !(flag::ATTR_BLOCKS | flag::ATTR_BODY));
-        if !list.is_empty() {
-            raw.flags = U32::new(raw.flags.get() | flag::ATTR_BODY);
-        }
-        if !old.is_empty() {
-            raw.fork[24..].fill(0);
-        }
+        raw.set_attribute_root(None);
+        raw.flags = U32::new(raw.flags.get() & !flag::ATTR_BODY | if list.is_empty() { 0 } else { flag::ATTR_BODY });
     } else {
         free_root_place(txn, &mut source, ino, raw)?;
         if raw.has_flag(flag::ATTR_BODY) {
@@ -124,8 +111,8 @@ pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]
             })?;
             next = block;
         }
-        raw.flags = U32::new(raw.flags.get() & !flag::ATTR_BODY | flag::ATTR_BLOCKS);
-        raw.fork[24..].copy_from_slice(&(next.0 | (count as u64) << 48).to_le_bytes());
+        raw.flags = U32::new(raw.flags.get() & !flag::ATTR_BODY);
+        raw.set_attribute_root(Some(AttributeRoot { block: next, count: count as u16 }));
     }
     for block in old {
         source.free(txn, block);
@@ -162,7 +149,7 @@ pub(crate) fn target_to_blocks(
         let frame = volume.cache.publish(frame, block, false, volume.epoch.current());
         txn.order_data([(block.0, frame)]);
         let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
-        extent::insert(txn, source, raw, ino, extent)?;
+        map::insert(txn, source, raw, ino, extent)?;
     }
     Ok(())
 }
@@ -173,24 +160,20 @@ fn free_root_place(txn: &mut Txn<'_>, source: &mut BlockSource, ino: Ino, raw: &
     if raw.has_flag(flag::ATTR_BLOCKS) {
         return Ok(());
     }
-    match raw.fork_code() {
-        fork::EXTENTS if raw.inline_extent_count() == 2 => {
-            extent::leave_attr_room(txn, source, raw, ino)?;
-        }
-        fork::SHORT_LINK if raw.size.get() > 24 => {
-            let target = raw.fork[..raw.size.get() as usize].to_vec();
+    match Fork::decode(raw, ino)? {
+        Fork::ShortLink(target) if target.target().len() > ROOM_BESIDE_ROOT => {
             let attrs = inode::read_body(&txn.look, ino, raw, |_, attrs| attrs.to_vec())?;
-            let in_body = inode::set_body(txn, ino, raw, &target, &attrs)?;
-            raw.set_fork(if in_body { fork::INLINE } else { fork::NONE }, 0);
-            raw.fork.fill(0);
+            let in_body = inode::set_body(txn, ino, raw, target.target(), &attrs)?;
+            let fork = if in_body { Fork::Inline } else { Fork::None };
+            fork.encode(raw);
             if !in_body {
                 // The inode's block is full of others.
-                target_to_blocks(txn, source, ino, raw, &target)?;
+                target_to_blocks(txn, source, ino, raw, target.target())?;
             }
+            Ok(())
         }
-        _ => {}
+        _ => map::leave_attr_room(txn, source, raw, ino),
     }
-    Ok(())
 }
 
 /// Frees the attributes of an inode that goes.
@@ -202,7 +185,7 @@ pub(crate) fn free(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
             txn.forget(block);
             txn.block_free(block, 1);
         }
-        raw.flags = U32::new(raw.flags.get() & !flag::ATTR_BLOCKS);
+        raw.set_attribute_root(None);
     }
     Ok(())
 }

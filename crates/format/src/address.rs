@@ -106,6 +106,8 @@ pub struct Geometry {
     pub has_bitmap: bool,
     /// Blocks of a group for which its inode table has one block (`table`); 0: there is no table.
     pub table_every: u32,
+    /// How a block of a file is found.
+    pub map: crate::choices::Map,
 }
 
 impl Geometry {
@@ -211,6 +213,7 @@ mod tests {
             has_checksums: false,
             has_bitmap: false,
             table_every: 0,
+            map: crate::choices::Map::Extents,
         }
     }
 

@@ -90,6 +90,7 @@ mod tests {
                 has_checksums: true,
                 has_bitmap: false,
                 table_every: 0,
+                map: crate::choices::Map::Extents,
             };
             let mut last = None;
             for block in (0..block_count).map(FsBlock) {

@@ -30,6 +30,8 @@ pub enum Corrupt {
     NoInode { ino: Ino },
     #[error("{ino:?}: extent {word0:#018x} {word1:#018x} is impossible")]
     Extent { ino: Ino, word0: u64, word1: u64 },
+    #[error("{ino:?}: pointer {word:#018x} of file block {at} is impossible")]
+    Pointer { ino: Ino, at: FileBlock, word: u64 },
     #[error("directory {ino:?}: {block:?}: entry at byte {offset}: {field} cannot be {value}")]
     DirEntry { ino: Ino, block: FileBlock, offset: u32, field: &'static str, value: u64 },
     #[error("directory {ino:?}: index {block:?}: {field} cannot be {value}")]
@@ -58,7 +60,7 @@ impl Corrupt {
             Self::TreeNode { .. } => 8,
             Self::Inode { .. } => 9,
             Self::NoInode { .. } => 10,
-            Self::Extent { .. } => 11,
+            Self::Extent { .. } | Self::Pointer { .. } => 11,
             Self::DirEntry { .. } => 12,
             Self::DirIndex { .. } => 13,
             Self::Attributes { .. } => 14,

@@ -90,6 +90,7 @@ mod tests {
             has_checksums: false,
             has_bitmap: false,
             table_every: 0,
+            map: crate::choices::Map::Extents,
         };
         let extent = Extent {
             file_block: FileBlock((1 << 53) + 5),

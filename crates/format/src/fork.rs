@@ -9,8 +9,8 @@ use crate::inode::{RawInode, S_IFBLK, S_IFCHR, flag, fork};
 use crate::{Corrupt, FsBlock, Ino};
 use zerocopy::IntoBytes;
 
-/// Bytes of the attribute root, at the fork's end.
-const ATTRIBUTES: usize = 24;
+/// Bytes of the fork that are left beside an attribute root, which has its end.
+pub const ROOM_BESIDE_ROOT: usize = 24;
 /// Bytes of the index root, at the start of a directory's fork.
 const INDEX: usize = 8;
 
@@ -195,10 +195,7 @@ impl TreeRoot {
 impl RawInode {
     /// Whether its fork says where blocks of a file, a link or a directory lie.
     pub fn has_map(&self) -> bool {
-        matches!(
-            self.fork_code(),
-            fork::EXTENTS | fork::TREE | fork::DIRECTORY | fork::DIRECTORY_TREE | fork::BLOCKS
-        )
+        matches!(self.fork_code(), fork::EXTENTS | fork::TREE | fork::DIRECTORY | fork::DIRECTORY_TREE | fork::BLOCKS)
     }
 
     /// Whether it is a directory whose entries lie in blocks.
@@ -224,7 +221,7 @@ impl RawInode {
 
     /// The attribute root, of an inode that has one.
     pub fn attribute_root(&self) -> Option<AttributeRoot> {
-        let word = word(&self.fork, ATTRIBUTES);
+        let word = word(&self.fork, ROOM_BESIDE_ROOT);
         let root = AttributeRoot { block: FsBlock(word & ((1 << 48) - 1)), count: (word >> 48) as u16 };
         self.has_flag(flag::ATTR_BLOCKS).then_some(root)
     }
@@ -235,7 +232,7 @@ impl RawInode {
             return;
         }
         let word = root.map_or(0, |root| root.block.0 | u64::from(root.count) << 48);
-        self.fork[ATTRIBUTES..].copy_from_slice(&word.to_le_bytes());
+        self.fork[ROOM_BESIDE_ROOT..].copy_from_slice(&word.to_le_bytes());
         let flags = self.flags.get() & !flag::ATTR_BLOCKS;
         self.flags.set(if root.is_some() { flags | flag::ATTR_BLOCKS } else { flags });
     }
@@ -255,9 +252,9 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FileBlock;
     use crate::extent::Extent;
     use crate::inode::{S_IFDIR, S_IFLNK, S_IFREG};
-    use crate::FileBlock;
 
     fn inode(mode: u16, attributes: bool) -> RawInode {
         let mut inode = RawInode::zeroed();
@@ -268,7 +265,8 @@ mod tests {
 
     #[test]
     fn every_kind_comes_back_as_it_went_and_leaves_the_attribute_root() {
-        let extent = |at| Extent { file_block: FileBlock(at), start: FsBlock(500 + at), length: 7, unwritten: false }.encode();
+        let extent =
+            |at| Extent { file_block: FileBlock(at), start: FsBlock(500 + at), length: 7, unwritten: false }.encode();
         let index = FsBlock(0x1234_5678_9abc);
         let tree = TreeRoot { block: FsBlock(0xfe_dcba), level: 3 };
         let target = ShortTarget::new(b"somewhere/else", 24).unwrap();

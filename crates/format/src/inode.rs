@@ -193,7 +193,7 @@ impl RawInode {
 
     /// Bytes of the fork that data may use: all 32, or 24 when the attribute root is there.
     pub fn fork_room(&self) -> usize {
-        if self.has_flag(flag::ATTR_BLOCKS) { 24 } else { 32 }
+        if self.has_flag(flag::ATTR_BLOCKS) { crate::fork::ROOM_BESIDE_ROOT } else { self.fork.len() }
     }
 
     /// Checks what the type of a used inode implies; what lies behind the fork is checked when it is followed.

@@ -22,6 +22,7 @@ pub mod group;
 pub mod header;
 pub mod inode;
 pub mod log;
+pub mod pointers;
 pub mod superblock;
 pub mod table;
 pub mod unit;
@@ -52,6 +53,7 @@ pub const LAYOUTS: &[Layout] = &[
     inode::BodyHeader::LAYOUT,
     inode::ChunkRecord::LAYOUT,
     extent::RawExtent::LAYOUT,
+    pointers::RawPointer::LAYOUT,
     dir::EntryHeader::LAYOUT,
     dir::EntryBlockHeader::LAYOUT,
     dir::IndexHeader::LAYOUT,

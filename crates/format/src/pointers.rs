@@ -56,7 +56,12 @@ impl Pointer {
     }
 
     /// As [`Self::decode`], of a pointer to a block of pointers, which cannot be unwritten.
-    pub fn decode_inner(raw: RawPointer, geometry: &Geometry, ino: Ino, at: FileBlock) -> Result<Option<FsBlock>, Corrupt> {
+    pub fn decode_inner(
+        raw: RawPointer,
+        geometry: &Geometry,
+        ino: Ino,
+        at: FileBlock,
+    ) -> Result<Option<FsBlock>, Corrupt> {
         match Self::decode(raw, geometry, ino, at)? {
             None => Ok(None),
             Some(pointer) if pointer.unwritten => Err(Corrupt::Pointer { ino, at, word: raw.word.get() }),

@@ -9,7 +9,7 @@
 //! and that must be there in checkpoints whose checksums are right. Volumes of more than a million groups would need groups that
 //! are loaded by page.
 
-use crate::choices::{Choices, Inodes, Order, Space};
+use crate::choices::{Choices, Inodes, Map, Order, Space};
 use crate::group::RESERVE_MAX;
 use crate::on_disk::on_disk;
 use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, bitmap, checksum, table};
@@ -262,6 +262,7 @@ impl Superblock {
             has_checksums: self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0,
             has_bitmap: self.space == Space::Bitmap as u8,
             table_every: if self.inodes == Inodes::Static as u8 { self.table_every.get() } else { 0 },
+            map: if self.map == Map::Blocks as u8 { Map::Blocks } else { Map::Extents },
         }
     }
 

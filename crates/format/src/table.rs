@@ -114,6 +114,7 @@ pub(crate) mod testing {
             has_checksums: false,
             has_bitmap: true,
             table_every: 32,
+            map: crate::choices::Map::Blocks,
         }
     }
 }

@@ -20,6 +20,7 @@ fn geometry(block_bits: u32, has_checksums: bool) -> Geometry {
         has_checksums,
         has_bitmap: false,
         table_every: 0,
+        map: myriad_format::choices::Map::Extents,
     }
 }
 
@@ -110,9 +111,17 @@ fn codes() {
     assert_eq!(Choices::default().all().map(|(_, choice)| choice.code), [2, 2, 2, 4, 1, 1]);
     assert_eq!([Order::None as u8, Order::Log as u8], [0, 3]);
     assert_eq!([state::CLEAN, state::IN_USE, state::SEALED], [0, 1, 2]);
-    let forks =
-        [fork::NONE, fork::EXTENTS, fork::TREE, fork::INLINE, fork::SHORT_LINK, fork::DIRECTORY, fork::DIRECTORY_TREE];
-    assert_eq!(forks, [0, 1, 2, 3, 4, 5, 6]);
+    let forks = [
+        fork::NONE,
+        fork::EXTENTS,
+        fork::TREE,
+        fork::INLINE,
+        fork::SHORT_LINK,
+        fork::DIRECTORY,
+        fork::DIRECTORY_TREE,
+        fork::BLOCKS,
+    ];
+    assert_eq!(forks, [0, 1, 2, 3, 4, 5, 6, 7]);
     let flags = [
         flag::IMMUTABLE,
         flag::APPEND,

@@ -87,6 +87,7 @@ impl Builder {
             has_checksums: false,
             has_bitmap: false,
             table_every: 0,
+            map: myriad_format::choices::Map::Extents,
         };
         let mut builder = Self {
             geometry,

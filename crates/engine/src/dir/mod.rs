@@ -25,12 +25,13 @@ mod indexed;
 
 use crate::edit::{BlockStore, NodeSource};
 use crate::error::{Error, Result};
-use crate::extent::{self, Mapping};
+use crate::map::{self, FILE_END, Mapping};
 use crate::order::{Look, Txn};
 use crate::types::FileType;
 use crate::volume::Volume;
 use myriad_format::choices::Directory;
-use myriad_format::inode::{RawInode, flag, fork};
+use myriad_format::fork::Fork;
+use myriad_format::inode::{RawInode, flag};
 use myriad_format::{FileBlock, FsBlock, Ino};
 use zerocopy::little_endian::U32;
 
@@ -256,10 +257,8 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
 /// Frees all blocks of a directory without entries; it is as new.
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
     of_kind!(txn.volume(), clear(txn, dir, raw))?;
-    raw.set_fork(fork::NONE, 0);
+    Fork::None.encode(raw);
     raw.flags = U32::new(raw.flags.get() & !flag::HASH_TWINS);
-    let keep = raw.fork_room();
-    raw.fork[..keep].fill(0);
     Ok(())
 }
 
@@ -288,14 +287,14 @@ pub(crate) fn guess(look: &Look<'_>, dir: Ino, probe: Probe, name: Name<'_>) -> 
 /// Adds to `blocks` where a listing will begin: up to `max` blocks that lie in one run.
 pub(crate) fn first_blocks(look: &Look<'_>, dir: Ino, raw: &RawInode, max: u64, blocks: &mut Vec<FsBlock>) {
     if is_in_blocks(raw)
-        && let Ok(Mapping::Mapped(extent)) = extent::lookup(&mut &*look, raw, dir, FileBlock(0))
+        && let Ok(Mapping::Mapped(extent)) = map::lookup(&mut &*look, raw, dir, FileBlock(0))
     {
         blocks.extend((0..max.min(u64::from(extent.length))).map(|block| extent.start.offset_by(block)));
     }
 }
 
 fn is_in_blocks(raw: &RawInode) -> bool {
-    matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE)
+    raw.is_dir_in_blocks()
 }
 
 /// Unmaps and frees the blocks of a directory from a file block on.
@@ -306,11 +305,10 @@ fn free_blocks(
     raw: &mut RawInode,
     from: FileBlock,
 ) -> Result<()> {
-    let end = FileBlock(myriad_format::extent::FILE_BLOCK_MAX + 1);
     let mut extents = Vec::new();
     let mut next = Some(from);
     while let Some(start) = next {
-        next = extent::remove(txn, source, raw, dir, start..end, 4096, &mut extents)?;
+        next = map::remove(txn, source, raw, dir, start..FILE_END, 4096, &mut extents)?;
     }
     for (start, length) in extents {
         for i in 0..u64::from(length) {

@@ -1,22 +1,21 @@
 //! Writes into pages, and the flush that gives them blocks.
 //!
 //! When a page becomes dirty it is promised what its flush needs in the worst case; what was not needed goes back at the flush.
-//! So a flush reserves nothing, and never runs out of blocks in the middle of its change. A page without a dirty neighbour may
-//! split a leaf of the file's map, and is promised a node for each level of it. Of pages side by side every twelfth is promised
-//! one more (every third with checksums). Fewer would not do: with a node for every sixteenth page, 2,500 scattered pages needed
+//! So a flush reserves nothing, and never runs out of blocks in the middle of its change. How many nodes of the file's map that is
+//! `map::promises` says. Fewer would not do: with a node for every sixteenth page, 2,500 scattered pages needed
 //! 850 nodes and had 160, and the volume was shut down. A write into reserved space takes its nodes even from the blocks held
 //! back, down to 16. The price: on a nearly full volume a scattered write asks for two to four blocks a page, and is refused if a
 //! flush of what is dirty does not make room. Flushing page by page, up to the first without room, would have fsync refuse what a
 //! write accepted. Maps that need no nodes would undo this. `tests/full.rs`, `scattered_*`, holds this to account.
 
 use super::read::InPlace;
-use super::{FileData, OpenFile, SIZE_MAX};
+use super::{FileData, OpenFile};
 use crate::checksums;
 use crate::counters::Count;
 use crate::dir::BlockSource;
 use crate::error::{Errno, Error, Result};
-use crate::extent::{self, Mapping};
 use crate::inode;
+use crate::map::{self, Mapping};
 use crate::namei::Guarded;
 use crate::ops::transact;
 use crate::order::Txn;
@@ -31,10 +30,6 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U64};
-
-/// Pages side by side that get a further promise of one block for the nodes of the extent tree: each may be an extent of its
-/// own, and a node of the smallest block that was split holds 14.
-pub(crate) const PAGES_PER_NODE: u64 = 12;
 
 /// Data of whole new files that may wait for a commit, in units of what the background thread begins to write at. Enough
 /// that their maker does not wait while the disk keeps up, little enough that the same frames serve again and again.
@@ -127,33 +122,6 @@ fn take_frame(volume: &Volume) -> Result<u32> {
     Err(Errno::NOMEM.into())
 }
 
-/// Pages that get a further promise of one block for nodes. Data with checksums that overwrites may cut an extent in three.
-fn pages_per_node(volume: &Volume) -> u64 {
-    if volume.geometry.has_checksums { PAGES_PER_NODE / 4 } else { PAGES_PER_NODE }
-}
-
-/// Nodes to be promised for a new page: one away from all others may split a node on each level of the map.
-struct Nodes {
-    /// For pages side by side, any of which may be an extent of its own.
-    beside: u64,
-    /// For a page away from all others.
-    apart: u64,
-    is_apart: bool,
-}
-
-fn nodes_for(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Result<Nodes> {
-    let beside = u64::from(data.pages.len() as u64 % pages_per_node(volume) == 0);
-    let is_dirty = |block: Option<u64>| block.is_some_and(|block| data.pages.contains_key(&block));
-    if is_dirty(block.checked_sub(1)) || is_dirty(block.checked_add(1)) {
-        return Ok(Nodes { beside, apart: 0, is_apart: false });
-    }
-    // Each time: whoever gives the file an attribute may plant a tree as well.
-    let look = volume.look();
-    let raw = inode::read_node(&look, file.node())?;
-    let apart = extent::levels(&raw, file.ino, &volume.geometry)?;
-    Ok(Nodes { beside, apart, is_apart: true })
-}
-
 /// The page of a file block, made and filled if need be: `whole` if the caller overwrites all of it. A caller who gives
 /// space back may have the last of it for that: `share`.
 pub(super) fn page(
@@ -167,15 +135,16 @@ pub(super) fn page(
     if let Some(&frame) = data.pages.get(&block) {
         return Ok(frame);
     }
-    let nodes = nodes_for(volume, file, data, block)?;
-    let mut promised = 1 + nodes.beside + nodes.apart;
+    let raw = || inode::read_node(&volume.look(), file.node());
+    let nodes = data.nodes.for_page(&volume.geometry, file.ino, raw, &data.pages, block)?;
+    let mut promised = 1 + nodes.count;
     if let Err(error) = volume.reserve(promised, share) {
         promised = match super::read::in_place(volume, file, data, block)? {
             None => return Err(error),
             // A block that is written again needs no promise: overwriting works on a full volume.
             Some(InPlace::Written) => 0,
             // One that is written for the first time cuts an extent that says so.
-            Some(InPlace::Reserved) => (nodes.beside + nodes.apart).max(u64::from(nodes.is_apart)),
+            Some(InPlace::Reserved) => nodes.to_reserved,
         };
         if promised > 0 {
             volume.reserve(promised, Share::Reserved)?;
@@ -204,7 +173,7 @@ pub(super) fn page(
     match filled {
         Ok(frame) => {
             data.promised += promised;
-            data.promised_apart += nodes.apart.min(promised);
+            data.nodes.note(&nodes, promised);
             data.pages.insert(block, frame);
             volume.files.dirty_pages.fetch_add(1, Ordering::Relaxed);
             Ok(frame)
@@ -285,10 +254,11 @@ fn write_part(
         data.passing = passing;
         load(volume, file, &mut data)?;
         let offset = if append { data.size } else { offset };
-        if offset >= SIZE_MAX {
+        let size_max = map::size_max(&volume.geometry);
+        if offset >= size_max {
             return Err(Errno::FBIG.into());
         }
-        let length = buf.len().min((SIZE_MAX - offset) as usize);
+        let length = (buf.len() as u64).min(size_max - offset) as usize;
         let cleared = if offset > data.size { clear_tail(volume, file, &mut data) } else { Ok(()) };
         let written = cleared
             .map_err(|error| (0, error))
@@ -587,13 +557,13 @@ pub(crate) fn map_pages(
         while done < run.len() {
             let block = FileBlock(run[done].block);
             let left = (run.len() - done) as u64;
-            let (start, count) = match extent::lookup(&mut &txn.look, raw, ino, block)? {
+            let (start, count) = match map::lookup(&mut &txn.look, raw, ino, block)? {
                 Mapping::Mapped(extent) => {
                     let skip = block.0 - extent.file_block.0;
                     let count = left.min(u64::from(extent.length) - skip);
                     let start = extent.start.offset_by(skip);
                     if extent.unwritten {
-                        extent::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
+                        map::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
                         (start, count)
                     } else if volume.geometry.has_checksums && !planted(Bug::OverwriteInPlace) {
                         overwrite(txn, source, ino, raw, block, left, extent)?
@@ -605,7 +575,7 @@ pub(crate) fn map_pages(
                     let want = left.min(until.0 - block.0).min(u64::from(LENGTH_MAX)) as u32;
                     let (start, count) = allocate_run(txn, source.goal, want)?;
                     let extent = Extent { file_block: block, start, length: count, unwritten: false };
-                    extent::insert(txn, source, raw, ino, extent)?;
+                    map::insert(txn, source, raw, ino, extent)?;
                     (start, u64::from(count))
                 }
             };
@@ -662,7 +632,7 @@ fn overwrite(
     let mut end = FileBlock(block.0 + 1);
     while end.0 - block.0 < most {
         if end >= extent.end() {
-            match extent::lookup(&mut &txn.look, raw, ino, end)? {
+            match map::lookup(&mut &txn.look, raw, ino, end)? {
                 Mapping::Mapped(next) if next.unwritten => break,
                 Mapping::Mapped(next) => extent = next,
                 Mapping::Hole { until } => {
@@ -679,11 +649,11 @@ fn overwrite(
     let (target, length) = allocate_run(txn, source.goal, (end.0 - block.0) as u32)?;
     let mut freed = Vec::new();
     let range = block..FileBlock(block.0 + u64::from(length));
-    extent::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
+    map::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
     for (start, length) in freed {
         txn.block_free(start, length);
     }
-    extent::insert(txn, source, raw, ino, Extent { file_block: block, start: target, length, unwritten: false })?;
+    map::insert(txn, source, raw, ino, Extent { file_block: block, start: target, length, unwritten: false })?;
     Ok((target, u64::from(length)))
 }
 
@@ -715,7 +685,7 @@ fn drop_pages(volume: &Volume, file: &OpenFile, data: &mut FileData) {
     for (_, frame) in std::mem::take(&mut data.pages) {
         volume.cache.drop_private(frame);
     }
-    data.promised_apart = 0;
+    data.nodes.after(&volume.geometry, &data.pages);
     volume.unreserve(std::mem::take(&mut data.promised));
     file.ahead.store(false, Ordering::Release);
 }
@@ -742,12 +712,7 @@ pub(super) fn drop_page_range(volume: &Volume, data: &mut FileData, range: std::
 
 /// Promises are not kept by page; what the remaining pages cannot need goes back.
 fn return_promises(volume: &Volume, data: &mut FileData) {
-    let pages = data.pages.len() as u64;
-    if pages == 0 {
-        data.promised_apart = 0;
-    }
-    let beside = if pages == 0 { 0 } else { pages + pages / pages_per_node(volume) + 1 };
-    let needed = beside + data.promised_apart;
+    let needed = data.nodes.after(&volume.geometry, &data.pages);
     if data.promised > needed {
         volume.unreserve(data.promised - needed);
         data.promised = needed;

@@ -33,23 +33,21 @@ mod resize;
 mod tests;
 
 pub(crate) use delalloc::{
-    PAGES_PER_NODE, Page, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead,
-    publish_pages, write,
+    Page, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead, publish_pages, write,
 };
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
 use crate::error::{Errno, Error, Result};
 use crate::locks::{Mutex, Rank, RwLock};
+use crate::map;
 use crate::session::Keeper;
 use crate::types::{Node, Stat};
+use crate::volume::Volume;
 use myriad_format::Ino;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// Largest size of a file: offsets are signed 64-bit numbers.
-pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// The inode has content, or never had any: a checkpoint may show it as it is.
 const WHOLE: u64 = 0;
@@ -93,10 +91,9 @@ pub(crate) struct OpenFile {
 pub(crate) struct FileData {
     /// Dirty pages: file block -> private frame.
     pub pages: BTreeMap<u64, u32>,
-    /// Blocks promised to `pages`.
+    /// Blocks promised to `pages`, nodes included.
     pub promised: u64,
-    /// Of these, for nodes that pages away from all others may split.
-    pub promised_apart: u64,
+    pub nodes: map::Promised,
     /// The file's size; loaded from the inode at the first use.
     pub size: u64,
     pub loaded: bool,
@@ -388,6 +385,7 @@ impl OpenFiles {
 }
 
 /// The end of a range of bytes; EFBIG past the largest size.
-fn range_end(offset: u64, length: u64) -> Result<u64> {
-    offset.checked_add(length).filter(|&end| end <= SIZE_MAX).ok_or(Error::Refused(Errno::FBIG))
+fn range_end(volume: &Volume, offset: u64, length: u64) -> Result<u64> {
+    let size_max = map::size_max(&volume.geometry);
+    offset.checked_add(length).filter(|&end| end <= size_max).ok_or(Error::Refused(Errno::FBIG))
 }

@@ -4,14 +4,14 @@ use super::{FileData, OpenFile};
 use crate::checksums;
 use crate::counters::Count;
 use crate::error::{DamagedData, Error, Result};
-use crate::extent::{self, Mapping};
 use crate::inode;
+use crate::map::{self, Mapping};
 use crate::order::Look;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, ReadRequest};
 use myriad_format::checksum;
 use myriad_format::extent::Extent;
-use myriad_format::inode::{RawInode, fork};
+use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
 use std::ops::Range;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn mapped(volume: &Volume, file: &OpenFile, data: &FileData, block: u64) -> Resu
     }
     let look = volume.look();
     let raw = inode::read_node(&look, file.node())?;
-    match extent::lookup(&mut &look, &raw, file.ino, FileBlock(block))? {
+    match map::lookup(&mut &look, &raw, file.ino, FileBlock(block))? {
         Mapping::Mapped(extent) => Ok(Some(extent)),
         Mapping::Hole { .. } => Ok(None),
     }
@@ -184,7 +184,7 @@ fn collect(
     let volume = look.volume;
     let block_size = volume.cache.block_size();
     let mut missing = Missing { ino, offset, pieces: Vec::new(), checksums: Vec::new() };
-    if raw.fork_code() == fork::NONE {
+    if !map::is_mapped(raw) {
         put(0..length, None);
         return Ok(missing);
     }
@@ -193,7 +193,7 @@ fn collect(
         let position = offset + at as u64;
         let block = FileBlock(position / block_size as u64);
         let mut within = (position % block_size as u64) as usize;
-        match extent::lookup(&mut &*look, raw, ino, block)? {
+        match map::lookup(&mut &*look, raw, ino, block)? {
             Mapping::Hole { until } => {
                 let bytes = (until.0 - block.0).saturating_mul(block_size as u64) - within as u64;
                 let count = bytes.min((length - at) as u64) as usize;

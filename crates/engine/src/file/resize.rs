@@ -1,19 +1,19 @@
 //! Truncation, preallocation, holes, and where data lies.
 
 use super::delalloc::{self, drop_page_range, load, page, set_ahead};
-use super::{FileData, OpenFile, SIZE_MAX, range_end};
+use super::{FileData, OpenFile, range_end};
 use crate::counters::Count;
 use crate::dir::BlockSource;
 use crate::error::{Errno, Error, Result};
-use crate::extent::{self, Mapping};
 use crate::inode;
 use crate::locks::RwLockWriteGuard;
+use crate::map::{self, Mapping};
 use crate::ops::{free_range, transact, transact_giving};
 use crate::types::{AllocateMode, Cred};
 use crate::volume::{MAP_BLOCKS, Reason, Share, Volume};
 use myriad_format::FileBlock;
-use myriad_format::extent::{Extent, LENGTH_MAX};
-use myriad_format::inode::{S_IFREG, fork};
+use myriad_format::extent::Extent;
+use myriad_format::inode::S_IFREG;
 use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U64};
@@ -31,7 +31,7 @@ pub(crate) fn truncate(volume: &Volume, cred: &Cred, file: &Arc<OpenFile>, size:
         return Err(Errno::ROFS.into());
     }
     volume.counters.bump(Count::truncates);
-    if size > SIZE_MAX {
+    if size > map::size_max(&volume.geometry) {
         return Err(Errno::FBIG.into());
     }
     delalloc::drop_set_id(volume, cred, file)?;
@@ -154,7 +154,7 @@ pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock) -> Re
 fn empty_late(volume: &Volume, file: &OpenFile) -> Result<bool> {
     let look = volume.look();
     let raw = inode::read_node(&look, file.node())?;
-    let late = raw.fork_code() != fork::TREE;
+    let late = map::fits_one_txn(&mut &look, &raw, file.ino)?;
     if late {
         file.note_cut(raw.size.get() == 0);
     }
@@ -179,7 +179,7 @@ pub(crate) fn allocate(
     if volume.options.read_only {
         return Err(Errno::ROFS.into());
     }
-    let end = range_end(offset, length)?;
+    let end = range_end(volume, offset, length)?;
     delalloc::drop_set_id(volume, cred, file)?;
     // The map must be the inode's, and not one that the next flush will void.
     let mut data = loop {
@@ -244,7 +244,7 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
             if at >= last {
                 break;
             }
-            at = match extent::lookup(&mut &look, &raw, file.ino, at)? {
+            at = match map::lookup(&mut &look, &raw, file.ino, at)? {
                 Mapping::Mapped(extent) => {
                     let until = extent.end().0.min(last.0);
                     wanted += until.min(whole.end).saturating_sub(at.0.max(whole.start));
@@ -271,18 +271,18 @@ fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promi
         let filled = transact(volume, MAP_BLOCKS, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
-            let next = match extent::lookup(&mut &txn.look, &raw, file.ino, at)? {
+            let next = match map::lookup(&mut &txn.look, &raw, file.ino, at)? {
                 Mapping::Mapped(extent) => {
                     goal = extent.start.offset_by(u64::from(extent.length));
                     return Ok((extent.end(), 0));
                 }
                 Mapping::Hole { until } => until.min(last),
             };
-            let want = (next.0 - at.0).min(u64::from(LENGTH_MAX)) as u32;
+            let want = (next.0 - at.0).min(u64::from(map::run_max(&volume.geometry))) as u32;
             let mut source = BlockSource::new(goal);
             let (start, length) = volume.allocate_extent(txn, goal, 1, want)?;
             let extent = Extent { file_block: at, start, length, unwritten: true };
-            extent::insert(txn, &mut source, &mut raw, file.ino, extent)?;
+            map::insert(txn, &mut source, &mut raw, file.ino, extent)?;
             source.settle(&mut raw);
             inode::write(txn, file.ino, &raw)?;
             goal = start.offset_by(u64::from(length));
@@ -328,7 +328,7 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
                 let mut source = BlockSource::new(volume.block_of(file.ino));
                 let mut freed = Vec::new();
                 let range = start..FileBlock(last);
-                let left = extent::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;
+                let left = map::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;
                 source.settle(&mut raw);
                 for (start, length) in freed {
                     txn.block_free(start, length);
@@ -372,7 +372,7 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
             if data.emptied {
                 (false, page)
             } else {
-                match extent::lookup(&mut &*look, &raw, file.ino, FileBlock(block))? {
+                match map::lookup(&mut &*look, &raw, file.ino, FileBlock(block))? {
                     Mapping::Mapped(extent) => (!extent.unwritten, extent.end().0.min(page)),
                     Mapping::Hole { until } => (false, until.0.min(page)),
                 }

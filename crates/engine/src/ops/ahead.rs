@@ -6,10 +6,10 @@ use super::Ops;
 use crate::checksums;
 use crate::dir;
 use crate::error::Result;
-use crate::extent::{self, Mapping};
 use crate::inode;
+use crate::map::{self, Mapping};
 use crate::order::Look;
-use myriad_format::inode::{RawInode, fork};
+use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
 
 /// Entry blocks of a directory that are read before it is listed. A walk that goes on finds the others.
@@ -48,7 +48,8 @@ impl Ops<'_> {
             {
                 if let Ok(raw) = inode::read(&look, ino)
                     && raw.size.get() <= FILE_MAX
-                    && matches!(raw.fork_code(), fork::EXTENTS | fork::TREE)
+                    && !raw.is_dir()
+                    && map::is_mapped(&raw)
                 {
                     let before = wanted.len();
                     if add_data(&look, ino, &raw, &mut wanted).is_err() {
@@ -75,7 +76,7 @@ fn add_data(look: &Look<'_>, ino: Ino, raw: &RawInode, wanted: &mut Vec<(FsBlock
     let mut at = 0;
     let mut sums = Vec::new();
     while at < end {
-        match extent::lookup(&mut &*look, raw, ino, FileBlock(at))? {
+        match map::lookup(&mut &*look, raw, ino, FileBlock(at))? {
             Mapping::Hole { until } => at = until.0,
             Mapping::Mapped(extent) => {
                 let start = extent.start.offset_by(at - extent.file_block.0);

@@ -6,8 +6,9 @@ use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource, Name, NewEntry};
 use crate::error::{Errno, Result};
-use crate::file::{self, OpenFile, PAGES_PER_NODE, Page};
+use crate::file::{self, OpenFile, Page};
 use crate::inode;
+use crate::map;
 use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm::{self, NewInode};
@@ -15,7 +16,8 @@ use crate::placement::{Averages, Summary};
 use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
 use crate::volume::{Reason, Share, Volume};
 use crate::xattr;
-use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, fork};
+use myriad_format::fork::{Fork, ShortTarget};
+use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use myriad_format::{AgBlock, FsBlock, Ino, RegionNo};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,8 +56,11 @@ impl Ops<'_> {
         self.volume.counters.bump(if is_dir { Count::mkdirs } else { Count::creates });
         let name = self.name(name);
         let pages = new.content.pages.len() as u64;
-        // At worst each page is an extent of its own, and the tree over them has a node for few.
-        transact(self.volume, self.volume.blocks_to_create() + pages + pages / PAGES_PER_NODE, |txn| {
+        if new.content.size > map::size_max(&self.volume.geometry) {
+            return Err(Errno::FBIG.into());
+        }
+        let nodes = map::nodes_of_new(&self.volume.geometry, pages);
+        transact(self.volume, self.volume.blocks_to_create() + pages + nodes, |txn| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let (mut dir, guarded) = self.directory(&txn.look, node)?;
@@ -256,12 +261,11 @@ fn blank(now: Time, owner: &NewInode, new: &NewFile<'_>) -> RawInode {
     raw.nlink = U32::new(if new.mode & S_IFMT == S_IFDIR { 2 } else { 1 });
     (raw.mtime, raw.ctime, raw.atime, raw.btime) = (now, now, now, now);
     match new.mode & S_IFMT {
-        S_IFCHR | S_IFBLK => raw.fork[..8].copy_from_slice(&new.rdev.to_le_bytes()),
+        S_IFCHR | S_IFBLK => Fork::Device(new.rdev).encode(&mut raw),
         S_IFLNK => {
             raw.size = U64::new(new.target.len() as u64);
-            if new.target.len() <= raw.fork_room() {
-                raw.set_fork(fork::SHORT_LINK, 0);
-                raw.fork[..new.target.len()].copy_from_slice(new.target);
+            if let Some(target) = ShortTarget::new(new.target, raw.fork_room()) {
+                Fork::ShortLink(target).encode(&mut raw);
             }
         }
         _ => raw.size = U64::new(new.content.size),
@@ -272,7 +276,7 @@ fn blank(now: Time, owner: &NewInode, new: &NewFile<'_>) -> RawInode {
 /// Writes a new inode: its slot, then what lies outside it.
 fn finish_inode(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, owner: &NewInode, target: &[u8]) -> Result<()> {
     inode::init(txn, ino, raw)?;
-    let long_target = raw.file_type() == S_IFLNK && raw.fork_code() != fork::SHORT_LINK;
+    let long_target = raw.file_type() == S_IFLNK && target.len() > raw.fork_room();
     let acls = owner.access_acl.is_some() || owner.default_acl.is_some();
     if long_target {
         store_target(txn, ino, raw, target)?;
@@ -295,7 +299,7 @@ fn finish_inode(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, owner: &NewInod
 /// Stores a link's target that does not fit the fork: in the body, or in blocks.
 fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) -> Result<()> {
     if inode::set_body(txn, ino, raw, target, &[])? {
-        raw.set_fork(fork::INLINE, 0);
+        Fork::Inline.encode(raw);
         return Ok(());
     }
     let mut source = BlockSource::new(txn.volume().block_of(ino));

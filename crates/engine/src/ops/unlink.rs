@@ -4,8 +4,8 @@ use super::{Ops, touch_dir, transact};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
 use crate::error::{Errno, Error, Result};
-use crate::extent;
 use crate::inode;
+use crate::map::{self, FILE_END};
 use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm;
@@ -13,8 +13,7 @@ use crate::planted::{Bug, planted};
 use crate::types::Node;
 use crate::volume::{Reason, Volume};
 use crate::xattr;
-use myriad_format::extent::FILE_BLOCK_MAX;
-use myriad_format::inode::{RawInode, S_IFREG, fork};
+use myriad_format::inode::{RawInode, S_IFREG};
 use myriad_format::{Corrupt, FileBlock, Ino};
 use zerocopy::little_endian::{I64, U32};
 
@@ -134,8 +133,9 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
-    if raw.fork_code() == fork::TREE || raw.is_dir() && dir::is_large(volume, raw) {
-        // More extents than fit the inode: perhaps more than one transaction should free.
+    let is_small = if raw.is_dir() { !dir::is_large(volume, raw) } else { map::fits_one_txn(txn, raw, ino)? };
+    if !is_small {
+        // Perhaps more than one transaction should free.
         volume.orphans.note(ino, Reason::Nameless);
         inode::write(txn, ino, raw)?;
         set_dead(volume, ino);
@@ -176,7 +176,7 @@ fn destroy(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
 
 /// Frees up to `max` extents from the front. True when none is left.
 fn free_extents(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, max: usize) -> Result<bool> {
-    if !matches!(raw.fork_code(), fork::EXTENTS | fork::TREE) {
+    if !map::is_mapped(raw) {
         return Ok(true);
     }
     free_range(txn, ino, raw, FileBlock(0), max).map(|left| left.is_none())
@@ -192,8 +192,7 @@ pub(crate) fn free_range(
 ) -> Result<Option<FileBlock>> {
     let mut source = BlockSource::new(txn.volume().block_of(ino));
     let mut freed = Vec::new();
-    let end = FileBlock(FILE_BLOCK_MAX + 1);
-    let left = extent::remove(txn, &mut source, raw, ino, from..end, max.min(1 << 20), &mut freed)?;
+    let left = map::remove(txn, &mut source, raw, ino, from..FILE_END, max.min(1 << 20), &mut freed)?;
     source.settle(raw);
     for (start, length) in freed {
         txn.block_free(start, length);

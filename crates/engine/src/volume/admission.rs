@@ -24,9 +24,6 @@ pub(crate) const OPERATION_BLOCKS: u64 = 24;
 /// Nodes that one change in the middle of a file's map may need: two more extents, each of which may split every level
 /// of a tree of three and add one.
 pub(crate) const MAP_BLOCKS: u64 = 8;
-/// Of so many blocks that are said to be available, one is for a node of the map that will lead to the others: enough where free
-/// space lies in runs of a few dozen blocks.
-const BLOCKS_PER_NODE: u64 = 1024;
 /// Blocks that always remain for operations that give space back: two of them at a time.
 const HELD_BACK_MIN: i64 = 2 * MAP_BLOCKS as i64;
 const HELD_BACK_MAX: i64 = 256;
@@ -151,7 +148,7 @@ impl Volume {
         let promised = self.totals.reserved_blocks.load(Ordering::Relaxed);
         let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - MAP_BLOCKS as i64;
         let left = left.max(0) as u64;
-        left - left.div_ceil(BLOCKS_PER_NODE)
+        left - left.div_ceil(crate::map::blocks_per_node(&self.geometry))
     }
 
     /// Whether all reservations, the caller's included, can be met.

@@ -312,6 +312,7 @@ mod tests {
                 has_checksums: false,
                 has_bitmap: false,
                 table_every: 0,
+                map: myriad_format::choices::Map::Extents,
             };
             for kind in BlockKind::ALL {
                 for round in 0..8 {

@@ -27,14 +27,15 @@ use super::{
 use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::{Errno, Error, Result};
-use crate::extent::{self, Mapping};
 use crate::inode;
+use crate::map::{self, FILE_END, Mapping};
 use crate::order::{Look, Txn};
 use crate::planted::{Bug, planted};
 use crate::volume::{Reason, Share};
 use entries::{Entries, Place, Run};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size};
 use myriad_format::extent::Extent;
+use myriad_format::fork::Fork;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 use zerocopy::little_endian::{U32, U64};
@@ -68,8 +69,7 @@ fn hit(ino: Ino, position: u32) -> Hit {
 
 /// The index root of a directory in blocks, or none.
 fn index_root(raw: &RawInode) -> Option<FsBlock> {
-    let root = u64::from_le_bytes(raw.fork[..8].try_into().expect("8 bytes"));
-    (root != 0).then_some(FsBlock(root))
+    raw.index_root()
 }
 
 /// As [`index_root`], of any directory.
@@ -78,7 +78,11 @@ fn index_root_in(raw: &RawInode) -> Option<FsBlock> {
 }
 
 fn set_index_root(raw: &mut RawInode, root: FsBlock) {
-    raw.fork[..8].copy_from_slice(&root.0.to_le_bytes());
+    raw.set_index_root(root);
+}
+
+fn is_in_body(raw: &RawInode) -> bool {
+    raw.fork_code() == fork::INLINE
 }
 
 /// Bytes of entries that a body may hold: what the largest body has room for, and no more than an entry block, which
@@ -94,7 +98,7 @@ fn unindexed_max(block_size: usize) -> usize {
 
 /// The volume block of an entry block.
 fn entry_block(look: &Look<'_>, dir: Ino, raw: &RawInode, block: FileBlock) -> Result<FsBlock> {
-    match extent::lookup(&mut &*look, raw, dir, block)? {
+    match map::lookup(&mut &*look, raw, dir, block)? {
         Mapping::Mapped(extent) => Ok(extent.start.offset_by(block.0 - extent.file_block.0)),
         Mapping::Hole { .. } => Err(Corrupt::DirEntry { ino: dir, block, offset: 0, field: "block", value: 0 }.into()),
     }
@@ -186,11 +190,11 @@ fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Sea
     let hit = |entry: Option<entries::Entry<'_>>| {
         entry.map(|entry| hit(Ino(entry.header.ino.get()), (entry.offset / 8) as u32))
     };
-    let hit = match raw.fork_code() {
-        fork::INLINE => inode::read_body(look, dir, raw, |data, _| {
+    let hit = match Fork::decode(raw, dir)? {
+        Fork::Inline => inode::read_body(look, dir, raw, |data, _| {
             entries::find(Entries::new(data, place), name.tag(), name.bytes, &mut other).map(hit)
         })??,
-        fork::DIRECTORY | fork::DIRECTORY_TREE => {
+        _ if is_in_blocks(raw) => {
             let block = entry_block(look, dir, raw, FileBlock(0))?;
             look.read(block, BlockKind::DirEntries, |bytes| {
                 header::verify_owner(bytes, block, dir.0)?;
@@ -262,9 +266,10 @@ pub(crate) fn prepare(
     Err(Errno::NOSPC.into())
 }
 
-/// Entry blocks of the largest directory: the last position must fit 32 bits.
+/// Entry blocks of the largest directory: the last position must fit 32 bits, and the map must reach as far.
 fn entry_blocks_max(look: &Look<'_>) -> u64 {
-    (u64::from(u32::MAX) * 8) >> look.volume.geometry.block_bits
+    let geometry = &look.volume.geometry;
+    (u64::from(u32::MAX) * 8).min(map::size_max(geometry)) >> geometry.block_bits
 }
 
 /// Adds an entry whose name is not there; returns its position.
@@ -299,7 +304,7 @@ fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEn
     if live + size > body_max(&txn.look) {
         return Ok(None);
     }
-    let (used, holes) = if raw.fork_code() == fork::INLINE {
+    let (used, holes) = if is_in_body(raw) {
         inode::read_body(&txn.look, dir, raw, |data, _| (data.len(), live < data.len()))?
     } else {
         (0, false)
@@ -319,7 +324,7 @@ fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEn
     if used + size > body_max(&txn.look) || !inode::resize_body(txn, dir, raw, used + size)? {
         return Ok(None);
     }
-    raw.set_fork(fork::INLINE, 0);
+    Fork::Inline.encode(raw);
     inode::change_body(txn, dir, raw, |edit, base, _| {
         let run = Run { base, used, capacity: used + size };
         entries::insert(edit, &run, &entries::Fit { at: used, hole: 0 }, entry);
@@ -331,14 +336,10 @@ fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEn
 /// Moves the entries of a body into entry block 0. Their positions stay what they are.
 fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
     txn.volume().counters.bump(Count::dir_to_block);
-    let data = if raw.fork_code() == fork::INLINE {
-        inode::read_body(&txn.look, dir, raw, |data, _| data.to_vec())?
-    } else {
-        Vec::new()
-    };
+    let data =
+        if is_in_body(raw) { inode::read_body(&txn.look, dir, raw, |data, _| data.to_vec())? } else { Vec::new() };
     let mut source = BlockSource::new(txn.volume().block_of(dir));
-    let block = source.allocate(txn)?;
-    source.settle(raw);
+    let (block, _) = txn.volume().allocate_extent(txn, source.goal, 1, 1)?;
     let live = raw.size.get() as u32;
     txn.init(block, BlockKind::DirEntries, dir.0, |edit| {
         edit.put(ENTRIES_OFFSET, &data);
@@ -346,15 +347,12 @@ fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> 
         header.tail = U32::new((ENTRIES_OFFSET + data.len()) as u32);
         header.live = U32::new(live);
     })?;
-    if raw.fork_code() == fork::INLINE {
+    if is_in_body(raw) {
         inode::resize_body(txn, dir, raw, 0)?;
     }
-    raw.set_fork(fork::DIRECTORY, 0);
-    let keep = raw.fork_room();
-    raw.fork[..keep].fill(0);
+    Fork::None.encode(raw);
     let extent = Extent { file_block: FileBlock(0), start: block, length: 1, unwritten: false };
-    raw.fork[8..24].copy_from_slice(zerocopy::IntoBytes::as_bytes(&extent.encode()));
-    Ok(())
+    map::insert(txn, &mut source, raw, dir, extent)
 }
 
 fn insert_in_blocks(
@@ -518,7 +516,7 @@ fn add_entry_block(
     if block.0 >= entry_blocks_max(&txn.look) {
         return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: block.0 }.into());
     }
-    let at = match extent::lookup(&mut &txn.look, raw, dir, block)? {
+    let at = match map::lookup(&mut &txn.look, raw, dir, block)? {
         Mapping::Mapped(extent) => extent.start.offset_by(block.0 - extent.file_block.0),
         Mapping::Hole { .. } => {
             let previous = entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?;
@@ -527,7 +525,7 @@ fn add_entry_block(
             let want = if txn.try_reserve(u64::from(run - 1), Share::Common) { run } else { 1 };
             let (start, length) = volume.allocate_extent(txn, previous.offset_by(1), 1, want)?;
             let extent = Extent { file_block: block, start, length, unwritten: false };
-            extent::insert(txn, source, raw, dir, extent)?;
+            map::insert(txn, source, raw, dir, extent)?;
             start
         }
     };
@@ -565,7 +563,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
         let used = if raw.size.get() == 0 { 0 } else { used };
         inode::resize_body(txn, dir, raw, used)?;
         if used == 0 {
-            raw.set_fork(fork::NONE, 0);
+            Fork::None.encode(raw);
         }
         return Ok(());
     }
@@ -705,8 +703,8 @@ fn shrink(
             }
             // With those mapped behind, which have never been used.
             let mut extents = Vec::new();
-            let behind = FileBlock(u64::from(left))..FileBlock(myriad_format::extent::FILE_BLOCK_MAX + 1);
-            let more = extent::remove(txn, source, raw, dir, behind, 1 << 20, &mut extents)?;
+            let behind = FileBlock(u64::from(left))..FILE_END;
+            let more = map::remove(txn, source, raw, dir, behind, 1 << 20, &mut extents)?;
             debug_assert!(more.is_none(), "blocks are mapped in runs");
             for (start, length) in extents {
                 txn.block_free(start, length);
@@ -796,7 +794,7 @@ fn list_rooms(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, from: u32) -> Result<
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
     debug_assert_eq!(raw.size.get(), 0);
-    if raw.fork_code() == fork::INLINE {
+    if is_in_body(raw) {
         inode::resize_body(txn, dir, raw, 0)?;
     }
     if is_in_blocks(raw) {
@@ -811,7 +809,6 @@ pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<(
         }
         free_blocks(txn, &mut source, dir, raw, FileBlock(0))?;
         source.settle(raw);
-        set_index_root(raw, FsBlock::NONE);
     }
     Ok(())
 }
@@ -850,7 +847,7 @@ pub(crate) fn list(
         Ok(true)
     };
     if !is_in_blocks(raw) {
-        if raw.fork_code() == fork::INLINE {
+        if is_in_body(raw) {
             inode::read_body(look, dir, raw, |data, _| visit(Entries::new(data, place), FileBlock(0)))??;
         }
         return Ok(None);

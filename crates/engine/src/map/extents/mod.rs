@@ -1,4 +1,4 @@
-//! The block map of one file or directory: extents in the inode's fork, or in a B+ tree whose root the fork holds.
+//! A map of extents (`map=extents`): in the inode's fork, or in a B+ tree whose root the fork holds.
 //!
 //! ```text
 //! NONE <-> EXTENTS (up to 2; 1 beside an attribute root) <-> TREE
@@ -14,40 +14,28 @@
 //!   3. A map that fits the fork lies in the fork, unless `leave_attr_room` has just moved it out.
 //!   4. An emptied map is NONE; that of a directory that still has an index is DIRECTORY with an extent of zeros.
 //!
-//! Locking: the inode's lock is held, for change by changers.
-//! Not here: forks that are no map (INLINE, SHORT_LINK, devices): they are `Corrupt` to us. Where blocks come from and go to (`space`, limbo), size and times of the file.
+//! Not here: forks that are no map (INLINE, SHORT_LINK, devices): they are `Corrupt` to us.
 
 #[cfg(test)]
 mod tests;
 
+use super::{FILE_END, Mapping};
 use crate::btree::Tree;
 use crate::edit::{BlockRead, BlockStore, NodeSource};
 use crate::error::Result;
 use myriad_format::btree::EXTENTS;
-use myriad_format::extent::{Extent, FILE_BLOCK_MAX, LENGTH_MAX, RawExtent};
-use myriad_format::inode::{RawInode, fork};
+use myriad_format::extent::{Extent, LENGTH_MAX, RawExtent};
+use myriad_format::fork::{Fork, InlineExtents, TreeRoot};
+use myriad_format::inode::RawInode;
 use myriad_format::{Corrupt, FileBlock, FsBlock, Geometry, Ino};
 #[cfg(test)]
 use std::ops::ControlFlow;
 use std::ops::Range;
 
 /// Most extents a fork holds.
-const INLINE_MAX: usize = 2;
-/// Bytes of the index root in a directory's fork.
-const INDEX_ROOT: usize = 8;
-/// First file block that no extent can address.
-const FILE_END: FileBlock = FileBlock(FILE_BLOCK_MAX + 1);
+const INLINE_MAX: usize = InlineExtents::MAX;
 
 type Checked<T> = std::result::Result<T, Corrupt>;
-
-/// What a file block is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mapping {
-    /// It lies in this extent.
-    Mapped(Extent),
-    /// Neither it nor any block before `until` is allocated.
-    Hole { until: FileBlock },
-}
 
 /// Extents in the fork.
 #[derive(Clone, Copy)]
@@ -63,15 +51,20 @@ enum Root {
 }
 
 /// Levels of the tree that maps the file; 0: it has none.
-pub(crate) fn levels(inode: &RawInode, ino: Ino, geometry: &Geometry) -> Result<u64> {
+pub(super) fn levels(inode: &RawInode, ino: Ino, geometry: &Geometry) -> Result<u64> {
     match Root::read(inode, ino, geometry)? {
         Root::Inline(_) => Ok(0),
         Root::Tree(tree) => Ok(u64::from(tree.level) + 1),
     }
 }
 
+/// Whether the extents fit the fork, so that they are few.
+pub(super) fn fits_one_txn(inode: &RawInode, ino: Ino) -> Result<bool> {
+    Ok(!matches!(Fork::decode(inode, ino)?, Fork::Tree(_) | Fork::DirectoryTree { .. }))
+}
+
 /// What `file_block` of the file is.
-pub(crate) fn lookup<S: BlockRead>(
+pub(super) fn lookup<S: BlockRead>(
     store: &mut S,
     inode: &RawInode,
     ino: Ino,
@@ -94,7 +87,7 @@ pub(crate) fn lookup<S: BlockRead>(
 
 /// Visits the extents that end after `from`, in order, until `f` breaks. `f` must not use the store.
 #[cfg(test)]
-pub(crate) fn for_each_from<S: BlockRead>(
+pub(super) fn for_each_from<S: BlockRead>(
     store: &mut S,
     inode: &RawInode,
     ino: Ino,
@@ -136,7 +129,7 @@ pub(crate) fn for_each_from<S: BlockRead>(
 }
 
 /// Maps a hole to `extent`. It joins its neighbours where they continue each other.
-pub(crate) fn insert<S: BlockStore, N: NodeSource<S>>(
+pub(super) fn insert<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
     inode: &mut RawInode,
@@ -149,7 +142,7 @@ pub(crate) fn insert<S: BlockStore, N: NodeSource<S>>(
 
 /// Unmaps the blocks of `range`, from the front, at most `max_extents` extents. What was mapped there is appended to
 /// `freed`. Returns the file block to go on from, or `None` when all of the range is done.
-pub(crate) fn remove<S: BlockStore, N: NodeSource<S>>(
+pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
     inode: &mut RawInode,
@@ -163,7 +156,7 @@ pub(crate) fn remove<S: BlockStore, N: NodeSource<S>>(
 }
 
 /// Makes the unwritten blocks of `range` written ones.
-pub(crate) fn mark_written<S: BlockStore, N: NodeSource<S>>(
+pub(super) fn mark_written<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
     inode: &mut RawInode,
@@ -174,7 +167,7 @@ pub(crate) fn mark_written<S: BlockStore, N: NodeSource<S>>(
 }
 
 /// Moves the extents into a tree if they lie where an attribute root would; to be called before `ATTR_BLOCKS` is set.
-pub(crate) fn leave_attr_room<S: BlockStore, N: NodeSource<S>>(
+pub(super) fn leave_attr_room<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
     inode: &mut RawInode,
@@ -215,70 +208,56 @@ impl Inline {
 impl Root {
     fn read(inode: &RawInode, ino: Ino, geometry: &Geometry) -> Checked<Self> {
         let bad = |field, value| Err(Corrupt::Inode { ino, field, value });
-        let tree = |at: usize| {
-            let root = word(&inode.fork, at);
-            if root == 0 || root >= geometry.block_count {
-                return bad("tree root", root);
+        let tree = |root: TreeRoot| {
+            if root.block.is_none() || root.block.0 >= geometry.block_count {
+                return bad("tree root", root.block.0);
             }
-            let level = u16::from(inode.fork[at + 8]);
-            Ok(Self::Tree(Tree { kind: EXTENTS, root: FsBlock(root), level, owner: ino.0 }))
+            Ok(Self::Tree(Tree { kind: EXTENTS, root: root.block, level: u16::from(root.level), owner: ino.0 }))
         };
         let mut inline = Inline::empty();
-        match inode.fork_code() {
-            fork::NONE => {}
-            fork::EXTENTS => {
-                let count = inode.inline_extent_count();
-                if count * RawExtent::SIZE > inode.fork_room() {
-                    return bad("fork_kind", u64::from(inode.fork_kind));
-                }
-                for raw in inode.fork.chunks(RawExtent::SIZE).take(count) {
-                    let extent = decode(raw, geometry, ino)?;
+        match Fork::decode(inode, ino)? {
+            Fork::None => {}
+            Fork::Extents(extents) => {
+                for raw in extents.list() {
+                    let extent = Extent::decode(raw, geometry, ino)?;
                     if inline.list().last().is_some_and(|last| last.end() > extent.file_block) {
                         return Err(impossible(ino, &extent));
                     }
                     inline.insert(inline.count, extent);
                 }
             }
-            fork::DIRECTORY => {
-                let raw = &inode.fork[INDEX_ROOT..INDEX_ROOT + RawExtent::SIZE];
-                if raw.iter().any(|&byte| byte != 0) {
-                    inline.insert(0, decode(raw, geometry, ino)?);
+            Fork::Directory { extent, .. } => {
+                if let Some(raw) = extent {
+                    inline.insert(0, Extent::decode(&raw, geometry, ino)?);
                 }
             }
-            fork::TREE => return tree(0),
-            fork::DIRECTORY_TREE => return tree(INDEX_ROOT),
-            _ => return bad("fork_kind", u64::from(inode.fork_kind)),
+            Fork::Tree(root) | Fork::DirectoryTree { tree: root, .. } => return tree(root),
+            Fork::Device(_) | Fork::Inline | Fork::ShortLink(_) | Fork::Blocks { .. } => {
+                return bad("fork_kind", u64::from(inode.fork_kind));
+            }
         }
         Ok(Self::Inline(inline))
     }
 
+    /// Puts the map into the inode. The root of a directory's index stays.
     fn write(&self, inode: &mut RawInode) {
-        let room = inode.fork_room();
-        let directory = inode.is_dir();
-        if directory && inode.fork_code() == fork::NONE {
-            inode.fork[..INDEX_ROOT].fill(0);
-        }
-        let at = if directory { INDEX_ROOT } else { 0 };
-        inode.fork[at..room].fill(0);
-        match self {
-            Self::Inline(inline) => {
-                for (index, extent) in inline.list().iter().enumerate() {
-                    let at = at + index * RawExtent::SIZE;
-                    inode.fork[at..at + RawExtent::SIZE].copy_from_slice(&encode(extent));
-                }
-                let indexed = directory && inode.fork[..INDEX_ROOT].iter().any(|&byte| byte != 0);
-                match inline.count {
-                    0 if !indexed => inode.set_fork(fork::NONE, 0),
-                    _ if directory => inode.set_fork(fork::DIRECTORY, 0),
-                    count => inode.set_fork(fork::EXTENTS, count),
-                }
-            }
+        let index = inode.index_root().unwrap_or(FsBlock::NONE);
+        let fork = match self {
             Self::Tree(tree) => {
-                inode.fork[at..at + 8].copy_from_slice(&tree.root.0.to_le_bytes());
-                inode.fork[at + 8] = tree.level as u8;
-                inode.set_fork(if directory { fork::DIRECTORY_TREE } else { fork::TREE }, 0);
+                let tree = TreeRoot { block: tree.root, level: tree.level as u8 };
+                if inode.is_dir() { Fork::DirectoryTree { index, tree } } else { Fork::Tree(tree) }
             }
-        }
+            Self::Inline(inline) if inline.count == 0 && index.is_none() => Fork::None,
+            Self::Inline(inline) if inode.is_dir() => {
+                Fork::Directory { index, extent: inline.list().first().map(Extent::encode) }
+            }
+            Self::Inline(inline) => {
+                let mut raw = [RawExtent::zeroed(); INLINE_MAX];
+                raw.iter_mut().zip(inline.list()).for_each(|(raw, extent)| *raw = extent.encode());
+                Fork::Extents(InlineExtents::new(&raw[..inline.count]).expect("no more than a fork holds"))
+            }
+        };
+        fork.encode(inode);
     }
 
     /// The extent that starts at `file_block` or last before it.
@@ -603,10 +582,6 @@ fn encode(extent: &Extent) -> [u8; RawExtent::SIZE] {
 
 fn decode(record: &[u8], geometry: &Geometry, ino: Ino) -> Checked<Extent> {
     Extent::decode(RawExtent::read(record), geometry, ino)
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 #[cold]

@@ -1,8 +1,9 @@
 use super::*;
 use crate::btree::testing::{Rng, TestSource, TestStore, geometry};
 use crate::error::{Errno, Error};
-use myriad_format::inode::{S_IFDIR, S_IFREG, flag};
+use myriad_format::inode::{S_IFDIR, S_IFREG, flag, fork};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 const INO: Ino = Ino(4711);
 const POOL: Range<u64> = 100..60_000;

@@ -1,0 +1,441 @@
+//! A map of pointers (`map=blockmap`): 15 behind the inode in the table, and blocks of pointers that the last three lead to.
+//!
+//! ```text
+//! inode  0 .. 11   -> file blocks
+//!        12        -> pointers -> file blocks
+//!        13        -> pointers -> pointers -> file blocks
+//!        14        -> pointers -> pointers -> pointers -> file blocks
+//! ```
+//!
+//! The pointers of an inode lie beside it in the block of the table, and are changed there at once; the copy of the inode that callers hold has
+//! but the kind of its fork and the count of its blocks.
+//!
+//! Invariants
+//!   1. A block of pointers has at least one that is not 0. So has an inode whose fork is BLOCKS, but for a directory that has an index.
+//!   2. The inode's `blocks` counts the blocks mapped and the blocks of pointers, besides what others put there.
+//!   3. The pointers of an inode whose fork is not BLOCKS mean nothing: the first insertion clears them.
+//!
+//! A refusal for lack of space changes nothing: all blocks of pointers that an insertion needs are taken before its first change.
+
+#[cfg(test)]
+mod tests;
+
+use super::{FILE_END, Mapping};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
+use crate::error::Result;
+use myriad_format::extent::Extent;
+use myriad_format::fork::Fork;
+use myriad_format::inode::RawInode;
+use myriad_format::pointers::{self, Pointer, RawPointer, Way};
+use myriad_format::table::{DIRECT, POINTERS, POINTERS_OFFSET};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Geometry, Ino, header};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// Most blocks that the map of a file has whose blocks one transaction frees.
+const ONE_TXN_MAX: u64 = 1024;
+
+/// Some pointers side by side: those of an inode, or of a block of pointers.
+#[derive(Clone, Copy)]
+enum Array {
+    /// Block of the table, and byte of the first pointer.
+    Inode(FsBlock, usize),
+    Node(FsBlock),
+}
+
+impl Array {
+    fn of_inode(geometry: &Geometry, ino: Ino) -> Result<Self> {
+        match geometry.locate(ino).filter(|_| geometry.has_table()) {
+            Some((block, slot)) => Ok(Self::Inode(block, geometry.inode_offset(slot) + POINTERS_OFFSET)),
+            None => Err(Corrupt::NoInode { ino }.into()),
+        }
+    }
+
+    fn offset(&self, index: usize) -> usize {
+        match self {
+            Self::Inode(_, at) => at + index * RawPointer::SIZE,
+            Self::Node(_) => pointers::offset(index),
+        }
+    }
+
+    /// Looks at the pointers; `f` gets the one that is asked for by its index.
+    fn read<S: BlockRead, R>(
+        &self,
+        store: &mut S,
+        ino: Ino,
+        f: impl FnOnce(&dyn Fn(usize) -> RawPointer) -> R,
+    ) -> Result<R> {
+        let at = |bytes: &[u8], index| *RawPointer::read(&bytes[self.offset(index)..]);
+        match *self {
+            Self::Inode(block, _) => store.read(block, BlockKind::InodeTable, |bytes| f(&|index| at(bytes, index))),
+            Self::Node(block) => store.read(block, BlockKind::Pointers, |bytes| {
+                header::verify_owner(bytes, block, ino.0)?;
+                Ok(f(&|index| at(bytes, index)))
+            })?,
+        }
+    }
+
+    fn change<S: BlockStore>(&self, store: &mut S, f: impl FnOnce(&mut BlockEdit<'_>)) -> Result<()> {
+        match *self {
+            Self::Inode(block, _) => store.change(block, BlockKind::InodeTable, f),
+            Self::Node(block) => store.change(block, BlockKind::Pointers, f),
+        }
+    }
+
+    /// Sets pointers from `first` on.
+    fn put<S: BlockStore>(
+        &self,
+        store: &mut S,
+        first: usize,
+        pointers: impl IntoIterator<Item = RawPointer>,
+    ) -> Result<()> {
+        self.change(store, |edit| {
+            for (index, pointer) in (first..).zip(pointers) {
+                edit.put(self.offset(index), pointer.as_bytes());
+            }
+        })
+    }
+}
+
+/// What lies on the way to a file block.
+enum End {
+    /// The pointer to it is this one of these, which has so many behind it.
+    Reached { array: Array, index: usize, behind: usize },
+    /// A pointer on the way is 0: nothing is mapped before this block.
+    Hole { until: FileBlock },
+}
+
+/// The arrays on the way to a file block, each with the index of the pointer that leads on; as far as there are any.
+struct Steps {
+    way: Way,
+    steps: [(Array, usize); pointers::DEPTH_MAX + 1],
+    count: usize,
+}
+
+impl Steps {
+    fn list(&self) -> &[(Array, usize)] {
+        &self.steps[..self.count]
+    }
+
+    /// Whether they lead to the pointer of the file block itself.
+    fn is_whole(&self) -> bool {
+        self.count == self.way.depth + 1
+    }
+}
+
+fn check_fork(inode: &RawInode, ino: Ino) -> Result<bool> {
+    match Fork::decode(inode, ino)? {
+        Fork::None => Ok(false),
+        Fork::Blocks { .. } => Ok(true),
+        _ => Err(Corrupt::Inode { ino, field: "fork_kind", value: u64::from(inode.fork_kind) }.into()),
+    }
+}
+
+/// Goes as far towards a file block as pointers lead.
+fn go<S: BlockRead>(store: &mut S, ino: Ino, way: Way, at: FileBlock) -> Result<Steps> {
+    let geometry = store.geometry();
+    let first = (Array::of_inode(&geometry, ino)?, way.root);
+    let mut steps = Steps { way, steps: [first; pointers::DEPTH_MAX + 1], count: 1 };
+    for level in 0..way.depth {
+        let (array, index) = steps.steps[level];
+        let raw = array.read(store, ino, |pointer| pointer(index))?;
+        let at = FileBlock(geometry.node_span(&way, level, at).start);
+        let Some(block) = Pointer::decode_inner(raw, &geometry, ino, at)? else { break };
+        steps.steps[level + 1] = (Array::Node(block), way.index(level));
+        steps.count += 1;
+    }
+    Ok(steps)
+}
+
+/// First file block that a pointer leads to: pointer `index` of the array at the end of `steps`.
+fn leads_to(geometry: &Geometry, steps: &Steps, at: FileBlock, index: usize) -> u64 {
+    match steps.count {
+        1 => geometry.root_span(index).start,
+        count => {
+            let level = count - 2;
+            let below = steps.way.depth - 1 - level;
+            geometry.node_span(&steps.way, level, at).start + index as u64 * geometry.pointer_span(below)
+        }
+    }
+}
+
+fn find<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino, at: FileBlock) -> Result<End> {
+    let geometry = store.geometry();
+    let past = End::Hole { until: FILE_END };
+    if !check_fork(inode, ino)? {
+        return Ok(past);
+    }
+    let Some(way) = geometry.way(at) else { return Ok(past) };
+    let steps = go(store, ino, way, at)?;
+    let (array, index) = steps.list()[steps.count - 1];
+    let count = if steps.count == 1 { POINTERS } else { geometry.pointers_per_block() };
+    let is_set = |raw: RawPointer| raw.word.get() != 0;
+    let (is_there, next) = array.read(store, ino, |pointer| {
+        (is_set(pointer(index)), (index + 1..count).find(|&index| is_set(pointer(index))))
+    })?;
+    if is_there && steps.is_whole() {
+        let end = if steps.count == 1 { DIRECT } else { count };
+        return Ok(End::Reached { array, index, behind: end - index - 1 });
+    }
+    // Where the next pointer of the same array leads; behind the last, where the array ends.
+    let until = match next {
+        Some(next) => leads_to(&geometry, &steps, at, next),
+        None if steps.count == 1 => FILE_END.0,
+        None => geometry.node_span(&way, steps.count - 2, at).end,
+    };
+    Ok(End::Hole { until: FileBlock(until) })
+}
+
+/// What `file_block` of the file is: of what is mapped, the run that begins with it, as far as one block has its pointers.
+pub(super) fn lookup<S: BlockRead>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    file_block: FileBlock,
+) -> Result<Mapping> {
+    let (array, index, behind) = match find(store, inode, ino, file_block)? {
+        End::Hole { until } => return Ok(Mapping::Hole { until }),
+        End::Reached { array, index, behind } => (array, index, behind),
+    };
+    let geometry = store.geometry();
+    let extent = array.read(store, ino, |pointer| {
+        let first = pointer(index);
+        let decoded = Pointer::decode(first, &geometry, ino, file_block)?;
+        let run = decoded.map(|first| first.run(file_block, (index + 1..=index + behind).map(pointer)));
+        match run {
+            Some(run) if geometry.is_data_range(run.start, u64::from(run.length)) => Ok(run),
+            _ => Err(Corrupt::Pointer { ino, at: file_block, word: first.word.get() }),
+        }
+    })??;
+    Ok(Mapping::Mapped(extent))
+}
+
+/// Whether so few blocks are mapped that one transaction frees them.
+pub(super) fn fits_one_txn<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino) -> Result<bool> {
+    if !check_fork(inode, ino)? {
+        return Ok(true);
+    }
+    let array = Array::of_inode(&store.geometry(), ino)?;
+    let is_deep =
+        array.read(store, ino, |pointer| (DIRECT + 1..POINTERS).any(|index| pointer(index).word.get() != 0))?;
+    Ok(!is_deep && inode.block_total() <= ONE_TXN_MAX)
+}
+
+/// The parts of `range` whose pointers lie side by side in one array.
+fn pieces(geometry: Geometry, range: Range<u64>) -> impl Iterator<Item = (Way, Range<u64>)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        if at >= range.end {
+            return None;
+        }
+        let way = geometry.way(FileBlock(at))?;
+        let end = match way.depth {
+            0 => DIRECT as u64,
+            depth => geometry.node_span(&way, depth - 1, FileBlock(at)).end,
+        };
+        let piece = at..end.min(range.end);
+        at = piece.end;
+        Some((way, piece))
+    })
+}
+
+/// Maps a hole to `extent`.
+pub(super) fn insert<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    extent: Extent,
+) -> Result<()> {
+    let geometry = store.geometry();
+    let range = extent.file_block.0..extent.end().0;
+    if range.end > geometry.pointed_blocks_max() {
+        return Err(Corrupt::Inode { ino, field: "file block", value: range.end }.into());
+    }
+    let is_new = !check_fork(inode, ino)?;
+    let missing = missing_nodes(store, is_new, ino, range.clone())?;
+    let mut nodes = Vec::with_capacity(missing);
+    for _ in 0..missing {
+        match source.allocate(store) {
+            Ok(node) => nodes.push(node),
+            Err(error) => {
+                for node in nodes {
+                    source.free(store, node)?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    // The first of them is to be the first in the file.
+    nodes.reverse();
+    if is_new {
+        Array::of_inode(&geometry, ino)?.put(store, 0, [RawPointer::zeroed(); POINTERS])?;
+        Fork::Blocks { index: FsBlock::NONE }.encode(inode);
+    }
+    inode.add_blocks(missing as i64 + i64::from(extent.length));
+    for (way, piece) in pieces(geometry, range) {
+        let at = FileBlock(piece.start);
+        let mut steps = go(store, ino, way, at)?;
+        while !steps.is_whole() {
+            let (array, index) = steps.list()[steps.count - 1];
+            let node = nodes.pop().ok_or(Corrupt::Inode { ino, field: "pointers", value: piece.start })?;
+            if N::LOGGED {
+                store.reinit(node, BlockKind::Pointers, ino.0, |_| ())?;
+            } else {
+                store.init(node, BlockKind::Pointers, ino.0, |_| ())?;
+            }
+            array.put(store, index, [Pointer { block: node, unwritten: false }.encode()])?;
+            steps.steps[steps.count] = (Array::Node(node), way.index(steps.count - 1));
+            steps.count += 1;
+        }
+        let (array, index) = steps.list()[steps.count - 1];
+        let first = extent.start.0 + (piece.start - extent.file_block.0);
+        let pointer = |block| Pointer { block: FsBlock(block), unwritten: extent.unwritten }.encode();
+        array.put(store, index, (first..first + (piece.end - piece.start)).map(pointer))?;
+    }
+    Ok(())
+}
+
+/// How many blocks of pointers an insertion at `range` has to make; it is damage if anything is mapped there.
+fn missing_nodes<S: BlockRead>(store: &mut S, is_new: bool, ino: Ino, range: Range<u64>) -> Result<usize> {
+    let geometry = store.geometry();
+    let mut count = 0;
+    // Where those that were counted end, by level from the file blocks on.
+    let mut ends = [0; pointers::DEPTH_MAX];
+    for (way, piece) in pieces(geometry, range) {
+        let at = FileBlock(piece.start);
+        let there = if is_new {
+            1
+        } else {
+            let steps = go(store, ino, way, at)?;
+            if steps.is_whole() {
+                let (array, index) = steps.list()[steps.count - 1];
+                let length = (piece.end - piece.start) as usize;
+                let taken = array.read(store, ino, |pointer| {
+                    let mut set = (index..index + length).map(|index| pointer(index).word.get()).zip(piece.clone());
+                    set.find(|&(word, _)| word != 0)
+                })?;
+                if let Some((word, at)) = taken {
+                    return Err(Corrupt::Pointer { ino, at: FileBlock(at), word }.into());
+                }
+            }
+            steps.count
+        };
+        for level in there - 1..way.depth {
+            let end = geometry.node_span(&way, level, at).end;
+            let counted = &mut ends[way.depth - 1 - level];
+            if *counted < end {
+                *counted = end;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Unmaps the blocks of `range`, from the front, at most `max_runs` runs.
+pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+    max_runs: usize,
+    freed: &mut Vec<(FsBlock, u32)>,
+) -> Result<Option<FileBlock>> {
+    let mut at = range.start;
+    let mut runs = 0;
+    while at < range.end {
+        let extent = match lookup(store, inode, ino, at)? {
+            Mapping::Hole { until } => {
+                at = until;
+                continue;
+            }
+            Mapping::Mapped(_) if runs == max_runs => break,
+            Mapping::Mapped(extent) => extent,
+        };
+        runs += 1;
+        let length = u64::from(extent.length).min(range.end.0 - at.0) as u32;
+        let nodes = clear(store, source, ino, at, length)?;
+        inode.add_blocks(-(i64::from(length) + nodes));
+        match freed.last_mut() {
+            Some((start, count)) if start.offset_by(u64::from(*count)) == extent.start => *count += length,
+            _ => freed.push((extent.start, length)),
+        }
+        at = FileBlock(at.0 + u64::from(length));
+    }
+    close(store, inode, ino)?;
+    Ok((at < range.end).then_some(at))
+}
+
+/// Clears pointers, which lie side by side, and frees the blocks of pointers that have no other; how many those are.
+fn clear<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    ino: Ino,
+    at: FileBlock,
+    length: u32,
+) -> Result<i64> {
+    let geometry = store.geometry();
+    let way = geometry.way(at).ok_or(Corrupt::Inode { ino, field: "file block", value: at.0 })?;
+    let steps = go(store, ino, way, at)?;
+    let (array, index) = steps.list()[steps.count - 1];
+    array.put(store, index, std::iter::repeat_n(RawPointer::zeroed(), length as usize))?;
+    let mut freed = 0;
+    for pair in steps.list().windows(2).rev() {
+        let [(parent, index), (Array::Node(node), _)] = *pair else { break };
+        if has_any(store, Array::Node(node), geometry.pointers_per_block(), ino)? {
+            break;
+        }
+        store.forget(node);
+        source.free(store, node)?;
+        freed += 1;
+        parent.put(store, index, [RawPointer::zeroed()])?;
+    }
+    Ok(freed)
+}
+
+fn has_any<S: BlockRead>(store: &mut S, array: Array, count: usize, ino: Ino) -> Result<bool> {
+    array.read(store, ino, |pointer| (0..count).any(|index| pointer(index).word.get() != 0))
+}
+
+/// An inode that maps nothing any more has no map, unless it is a directory's that has an index.
+fn close<S: BlockRead>(store: &mut S, inode: &mut RawInode, ino: Ino) -> Result<()> {
+    if check_fork(inode, ino)? && inode.index_root().is_none() {
+        let array = Array::of_inode(&store.geometry(), ino)?;
+        if !has_any(store, array, POINTERS, ino)? {
+            Fork::None.encode(inode);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the unwritten blocks of `range` written ones.
+pub(super) fn mark_written<S: BlockStore>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+) -> Result<()> {
+    let geometry = store.geometry();
+    let mut at = range.start;
+    while at < range.end {
+        let extent = match lookup(store, inode, ino, at)? {
+            Mapping::Hole { until } => {
+                at = until;
+                continue;
+            }
+            Mapping::Mapped(extent) => extent,
+        };
+        let length = u64::from(extent.length).min(range.end.0 - at.0);
+        if extent.unwritten {
+            let way = geometry.way(at).ok_or(Corrupt::Inode { ino, field: "file block", value: at.0 })?;
+            let steps = go(store, ino, way, at)?;
+            let (array, index) = steps.list()[steps.count - 1];
+            let pointer = |block| Pointer { block: FsBlock(block), unwritten: false }.encode();
+            array.put(store, index, (extent.start.0..extent.start.0 + length).map(pointer))?;
+        }
+        at = FileBlock(at.0 + length);
+    }
+    Ok(())
+}

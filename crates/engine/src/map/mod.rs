@@ -1,0 +1,156 @@
+//! Where the blocks of a file, a link or a directory lie: the door to the map that the volume's choice at the seam `map` gives them.
+//!
+//! ```text
+//! extents/   runs of blocks in the inode's fork, then in a B+ tree
+//! blocks     a pointer a block behind the inode, then blocks of pointers
+//! ```
+//!
+//! Nobody else looks at a fork to find out what is mapped, how many blocks a change can take, or whether one transaction can undo it all.
+//! The functions change a copy of the inode that the caller writes back, also after an error.
+//!
+//! A directory's map lies beside the root of its index, which is the directory's own. What the map promises to both: the fork of an
+//! inode without any block mapped is NONE, but that of a directory which still has an index.
+//!
+//! Locking: the inode's lock is held, for change by changers.
+//! Not here: where blocks come from and go to (`space`, limbo); size and times of the file.
+
+mod blocks;
+mod extents;
+mod promises;
+
+pub(crate) use promises::{Promised, nodes_of_new};
+
+use crate::edit::{BlockRead, BlockStore, NodeSource};
+use crate::error::Result;
+use myriad_format::choices::Map;
+use myriad_format::extent::{Extent, FILE_BLOCK_MAX, LENGTH_MAX};
+use myriad_format::inode::RawInode;
+use myriad_format::{FileBlock, FsBlock, Geometry, Ino};
+use std::ops::Range;
+
+/// First file block that no map can address.
+pub(crate) const FILE_END: FileBlock = FileBlock(FILE_BLOCK_MAX + 1);
+/// Of so many blocks of files, one is for a node of a tree of extents: enough where free space lies in runs of a few dozen blocks.
+const BLOCKS_PER_NODE: u64 = 1024;
+
+/// What a file block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// It lies in this extent, which may be a part of a longer run.
+    Mapped(Extent),
+    /// Neither it nor any block before `until` is allocated.
+    Hole { until: FileBlock },
+}
+
+/// What `file_block` of the file is.
+pub(crate) fn lookup<S: BlockRead>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    file_block: FileBlock,
+) -> Result<Mapping> {
+    match store.geometry().map {
+        Map::Extents => extents::lookup(store, inode, ino, file_block),
+        Map::Blocks => blocks::lookup(store, inode, ino, file_block),
+    }
+}
+
+/// Maps a hole to `extent`, which has no more blocks than [`run_max`] unless its pages were promised what it takes.
+pub(crate) fn insert<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    extent: Extent,
+) -> Result<()> {
+    match store.geometry().map {
+        Map::Extents => extents::insert(store, source, inode, ino, extent),
+        Map::Blocks => blocks::insert(store, source, inode, ino, extent),
+    }
+}
+
+/// Unmaps the blocks of `range`, from the front, at most `max_extents` runs. What was mapped there is appended to
+/// `freed`. Returns the file block to go on from, or `None` when all of the range is done.
+pub(crate) fn remove<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+    max_extents: usize,
+    freed: &mut Vec<(FsBlock, u32)>,
+) -> Result<Option<FileBlock>> {
+    assert!(max_extents > 0);
+    match store.geometry().map {
+        Map::Extents => extents::remove(store, source, inode, ino, range, max_extents, freed),
+        Map::Blocks => blocks::remove(store, source, inode, ino, range, max_extents, freed),
+    }
+}
+
+/// Makes the unwritten blocks of `range` written ones.
+pub(crate) fn mark_written<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+) -> Result<()> {
+    match store.geometry().map {
+        Map::Extents => extents::mark_written(store, source, inode, ino, range),
+        Map::Blocks => blocks::mark_written(store, inode, ino, range),
+    }
+}
+
+/// Moves what lies where an attribute root would; to be called before the inode gets one.
+pub(crate) fn leave_attr_room<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+) -> Result<()> {
+    match store.geometry().map {
+        Map::Extents if inode.has_map() => extents::leave_attr_room(store, source, inode, ino),
+        Map::Extents | Map::Blocks => Ok(()),
+    }
+}
+
+/// Whether anything is mapped, or a directory has an index.
+pub(crate) fn is_mapped(inode: &RawInode) -> bool {
+    inode.has_map()
+}
+
+/// Whether one transaction can unmap all that is mapped, beside what else it has to do.
+pub(crate) fn fits_one_txn<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino) -> Result<bool> {
+    if !is_mapped(inode) {
+        return Ok(true);
+    }
+    match store.geometry().map {
+        Map::Extents => extents::fits_one_txn(inode, ino),
+        Map::Blocks => blocks::fits_one_txn(store, inode, ino),
+    }
+}
+
+/// Bytes that the largest file has: every offset is a signed 64-bit number, and a map may end before.
+pub(crate) fn size_max(geometry: &Geometry) -> u64 {
+    match geometry.map {
+        Map::Extents => i64::MAX as u64,
+        Map::Blocks => geometry.pointed_blocks_max() << geometry.block_bits,
+    }
+}
+
+/// Most blocks that may be mapped at once by a change that has reserved `MAP_BLOCKS` for the nodes of the map.
+pub(crate) fn run_max(geometry: &Geometry) -> u32 {
+    match geometry.map {
+        Map::Extents => LENGTH_MAX,
+        // At worst three blocks of pointers to file blocks, and on the way to them two of a double and two of a triple one.
+        Map::Blocks => 2 * geometry.pointers_per_block() as u32,
+    }
+}
+
+/// Of so many blocks that are said to be available, one is for a node of the map that will lead to the others.
+pub(crate) fn blocks_per_node(geometry: &Geometry) -> u64 {
+    match geometry.map {
+        Map::Extents => BLOCKS_PER_NODE,
+        Map::Blocks => geometry.pointers_per_block() as u64 - 1,
+    }
+}

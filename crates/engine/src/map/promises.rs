@@ -1,0 +1,230 @@
+//! What the dirty pages of a file must be promised for the nodes of its map.
+//!
+//! A flush reserves nothing: when a page becomes dirty, it is promised what its flush may need in the worst case, so that no flush runs out
+//! of blocks in the middle of its change. How many nodes that is depends on the map.
+//!
+//! `extents`: a page without a dirty neighbour may split a node on each level of the tree. Of pages side by side every twelfth is
+//! promised one more (every third with checksums), for each of them may be an extent of its own.
+//!
+//! `blockmap`: where the pointer of a page lies follows from its number, so the promise is exact: every block of pointers on the way to any dirty
+//! page, once. Those that exist count as well, because a hole punched beside the page may take them away before its flush, and because
+//! overwriting out of place takes away and makes anew. What a page over a mapped block was not promised (a full volume lets it be written
+//! where it is), the next page that lies elsewhere makes up for.
+
+use super::extents;
+use crate::error::Result;
+use myriad_format::choices::Map;
+use myriad_format::inode::RawInode;
+use myriad_format::{FileBlock, Geometry, Ino};
+use std::collections::BTreeMap;
+
+/// Pages side by side that get a further promise of one block for the nodes of the extent tree: each may be an extent of its
+/// own, and a node of the smallest block that was split holds 14.
+const PAGES_PER_NODE: u64 = 12;
+
+/// What a file's dirty pages have been promised for nodes, besides what [`Promised::after`] derives from their number.
+#[derive(Default)]
+pub(crate) struct Promised {
+    /// For nodes of their own.
+    nodes: u64,
+    /// `blockmap`: blocks of pointers on the way to any of them.
+    on_the_way: u64,
+}
+
+/// Nodes to be promised for a new page.
+pub(crate) struct Nodes {
+    pub count: u64,
+    /// As many if the block is mapped and unwritten.
+    pub to_reserved: u64,
+    /// Of `count`, nodes that go with this page alone.
+    own: u64,
+    /// Blocks of pointers on its way and on that of no other page.
+    new_on_the_way: u64,
+}
+
+/// Pages that get a further promise of one block for nodes. Data with checksums that overwrites may cut an extent in three.
+fn pages_per_node(geometry: &Geometry) -> u64 {
+    if geometry.has_checksums { PAGES_PER_NODE / 4 } else { PAGES_PER_NODE }
+}
+
+/// Nodes that the map of a new file may need, of which the first `pages` blocks are written.
+pub(crate) fn nodes_of_new(geometry: &Geometry, pages: u64) -> u64 {
+    match geometry.map {
+        // At worst each page is an extent of its own, and the tree over them has a node for few.
+        Map::Extents => pages / PAGES_PER_NODE,
+        Map::Blocks => on_the_way(geometry, &(0..pages)),
+    }
+}
+
+impl Promised {
+    /// What a page for `block` is to be promised, beside those in `pages`. `raw` reads the file's inode.
+    pub fn for_page<T>(
+        &self,
+        geometry: &Geometry,
+        ino: Ino,
+        raw: impl FnOnce() -> Result<RawInode>,
+        pages: &BTreeMap<u64, T>,
+        block: u64,
+    ) -> Result<Nodes> {
+        match geometry.map {
+            Map::Extents => {
+                let beside = u64::from(pages.len() as u64 % pages_per_node(geometry) == 0);
+                let is_dirty = |block: Option<u64>| block.is_some_and(|block| pages.contains_key(&block));
+                if is_dirty(block.checked_sub(1)) || is_dirty(block.checked_add(1)) {
+                    return Ok(Nodes { count: beside, to_reserved: beside, own: 0, new_on_the_way: 0 });
+                }
+                // Each time: whoever gives the file an attribute may plant a tree as well.
+                let apart = extents::levels(&raw()?, ino, geometry)?;
+                let count = beside + apart;
+                Ok(Nodes { count, to_reserved: count.max(1), own: apart, new_on_the_way: 0 })
+            }
+            Map::Blocks => {
+                let new_on_the_way = new_on_the_way(geometry, pages, block);
+                let count = (self.on_the_way + new_on_the_way).saturating_sub(self.nodes);
+                // What is mapped has its pointer, and keeps it while it is written.
+                Ok(Nodes { count, to_reserved: 0, own: count, new_on_the_way })
+            }
+        }
+    }
+
+    /// Notes that a page was made that got `promised` blocks, itself included.
+    pub fn note(&mut self, nodes: &Nodes, promised: u64) {
+        self.nodes += nodes.own.min(promised);
+        self.on_the_way += nodes.new_on_the_way;
+    }
+
+    /// Forgets what pages that are gone were promised. What those that are left in `pages` can need at most, themselves included.
+    pub fn after<T>(&mut self, geometry: &Geometry, pages: &BTreeMap<u64, T>) -> u64 {
+        let count = pages.len() as u64;
+        if count == 0 {
+            *self = Self::default();
+            return 0;
+        }
+        match geometry.map {
+            Map::Extents => count + count / pages_per_node(geometry) + 1 + self.nodes,
+            Map::Blocks => {
+                self.on_the_way = on_the_way(geometry, pages);
+                self.nodes = self.nodes.min(self.on_the_way);
+                count + self.nodes
+            }
+        }
+    }
+}
+
+/// File blocks that may be asked for the first at or after one.
+trait Set {
+    fn first_from(&self, block: u64) -> Option<u64>;
+}
+
+impl<T> Set for BTreeMap<u64, T> {
+    fn first_from(&self, block: u64) -> Option<u64> {
+        self.range(block..).next().map(|(&block, _)| block)
+    }
+}
+
+impl Set for std::ops::Range<u64> {
+    fn first_from(&self, block: u64) -> Option<u64> {
+        Some(block.max(self.start)).filter(|&block| block < self.end)
+    }
+}
+
+/// Blocks of pointers on the way to any of `blocks`.
+fn on_the_way(geometry: &Geometry, blocks: &impl Set) -> u64 {
+    let mut count = 0;
+    // Ends of what was counted already, by level from the file blocks on.
+    let mut ends = [0; myriad_format::pointers::DEPTH_MAX];
+    let mut next = blocks.first_from(0);
+    while let Some(block) = next {
+        let Some(way) = geometry.way(FileBlock(block)) else { break };
+        let mut goes_on = block + 1;
+        for (below, end) in ends.iter_mut().enumerate().take(way.depth) {
+            let span = geometry.node_span(&way, way.depth - 1 - below, FileBlock(block));
+            if below == 0 {
+                goes_on = span.end;
+            }
+            if span.end > *end {
+                *end = span.end;
+                count += 1;
+            }
+        }
+        next = blocks.first_from(goes_on);
+    }
+    count
+}
+
+/// Of the blocks of pointers on the way to `block`, those that lead to none of `pages`.
+fn new_on_the_way<T>(geometry: &Geometry, pages: &BTreeMap<u64, T>, block: u64) -> u64 {
+    let Some(way) = geometry.way(FileBlock(block)) else { return 0 };
+    let leads_to_none =
+        |&level: &usize| pages.range(geometry.node_span(&way, level, FileBlock(block))).next().is_none();
+    (0..way.depth).rev().take_while(leads_to_none).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::testing::{Rng, geometry};
+    use std::collections::BTreeSet;
+
+    fn small() -> Geometry {
+        Geometry { map: Map::Blocks, ..geometry(9, 23, 20, 1 << 24) }
+    }
+
+    /// The plain way to count: each block of pointers by where what it leads to begins and ends.
+    fn counted(geometry: &Geometry, pages: &BTreeMap<u64, ()>) -> u64 {
+        let mut nodes = BTreeSet::new();
+        for &block in pages.keys() {
+            let way = geometry.way(FileBlock(block)).unwrap();
+            for level in 0..way.depth {
+                let span = geometry.node_span(&way, level, FileBlock(block));
+                nodes.insert((span.start, span.end));
+            }
+        }
+        nodes.len() as u64
+    }
+
+    #[test]
+    fn each_block_of_pointers_is_promised_once() {
+        let geometry = small();
+        let end = geometry.pointed_blocks_max();
+        for seed in 0..20 {
+            let mut rng = Rng::new(seed);
+            let (mut promised, mut pages, mut sum) = (Promised::default(), BTreeMap::new(), 0);
+            for _ in 0..300 {
+                let block = if rng.one_in(2) { rng.below(end) } else { rng.below(600) };
+                if pages.contains_key(&block) {
+                    continue;
+                }
+                let raw = || unreachable!("the way follows from the block's number");
+                let nodes = promised.for_page(&geometry, Ino(1), raw, &pages, block).unwrap();
+                // A page over a mapped block of a full volume is promised nothing.
+                let is_short = rng.one_in(5);
+                let got = if is_short { 0 } else { 1 + nodes.count };
+                promised.note(&nodes, got);
+                pages.insert(block, ());
+                sum += got.saturating_sub(1);
+                assert_eq!(promised.on_the_way, counted(&geometry, &pages));
+                assert_eq!(promised.nodes, sum);
+                assert!(is_short || sum == promised.on_the_way, "what was short is made up for");
+                if rng.one_in(20) {
+                    let from = rng.below(end);
+                    pages.retain(|&page, ()| page < from);
+                    let needed = promised.after(&geometry, &pages);
+                    sum = sum.min(counted(&geometry, &pages));
+                    assert_eq!(needed, pages.len() as u64 + sum);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_file_is_promised_what_it_takes() {
+        let geometry = small();
+        let n = 62;
+        for (pages, nodes) in
+            [(0, 0), (12, 0), (13, 1), (12 + n, 1), (13 + n, 3), (12 + n + n * n, 2 + n), (13 + n + n * n, 5 + n)]
+        {
+            assert_eq!(nodes_of_new(&geometry, pages), nodes, "{pages} pages");
+        }
+    }
+}
