@@ -7,6 +7,7 @@ use crate::report::{Finding, Place};
 use crate::run::Progress;
 use crate::tables::NeededParts;
 use myriad_device::Moment;
+use myriad_format::choices::Choices;
 use myriad_format::extent::Extent;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, NameHasher, group};
@@ -48,6 +49,7 @@ const METADATA_SHARE: f64 = 0.1;
 pub(crate) struct Context<'a> {
     pub reader: Reader,
     pub superblock: Superblock,
+    pub choices: Choices,
     pub geometry: Geometry,
     pub hasher: NameHasher,
     /// Groups in use.

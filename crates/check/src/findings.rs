@@ -53,12 +53,14 @@ kinds! {
     116 GROUP_INODES "group-inode-count" true "A group's count of inode blocks, inodes or directories is wrong.";
     117 VOLUME_COUNTS "volume-count" true "A count in the superblock is wrong.";
     118 RESERVE "reserve" true "A group's reserve is impossible.";
+    119 BLOCK_BITMAP "block-bitmap" true "The bitmap of a group's blocks calls a block free that never is, or does not exist.";
     120 CHUNK "inode-chunk" true "The record of an inode chunk is impossible or overlaps another.";
     121 CHUNK_MASK "inode-chunk-mask" true "The masks of an inode chunk do not describe its blocks.";
     122 SLOT_MAP "slot-map" true "The map of an inode block does not describe its slots.";
     123 SLOT_SHARED "slot-shared" true "The body of an inode lies outside its block or on another inode.";
     124 INODE_BLOCKS "inode-block-count" true "An inode's count of blocks is wrong.";
     125 INODE_SIZE "inode-size" true "An inode's size does not fit its contents.";
+    126 INODE_BITMAP "inode-bitmap" true "The bitmap of a group's inodes does not say what its inode table says.";
     130 EXTENT_ORDER "extent-order" true "Extents of a file overlap or are out of order.";
     140 NLINK "link-count" true "An inode's link count differs from the names found.";
     141 UNREFERENCED "unreferenced" true "An inode is in use but nothing names it.";

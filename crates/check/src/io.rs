@@ -1,12 +1,15 @@
 //! Reads and writes of whole blocks, whatever the device's alignment, with the log laid over what is read.
 
 use myriad_device::BlockDevice;
+use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
 use myriad_log::Overlay;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Granules of a block in the log.
+const GRANULES: usize = 64;
 /// What a medium loses at a time, at least.
 const SECTOR: usize = 512;
 
@@ -21,6 +24,15 @@ impl From<Corrupt> for Damage {
     fn from(corrupt: Corrupt) -> Self {
         Self::Corrupt(corrupt)
     }
+}
+
+/// What of a block of units cannot be believed.
+#[derive(Default)]
+pub(crate) struct BadUnits {
+    /// The units, ascending. Their bytes are zeros.
+    pub bad: Vec<u32>,
+    /// Why: a reason a unit, or one for all that the device could not read.
+    pub why: Vec<Damage>,
 }
 
 /// A volume's blocks as a mount would see them.
@@ -68,6 +80,15 @@ impl Reader {
     /// As [`Self::read_raw`] of a block that cannot be read as a whole: zeros for the sectors that cannot. False if that is
     /// all of them.
     pub fn read_sectors(&self, block: FsBlock, buf: &mut [u8]) -> bool {
+        let is_any = self.read_each_sector(block, buf);
+        if is_any {
+            self.lay_over(block, buf);
+        }
+        is_any
+    }
+
+    /// The sectors of a block that can be read; zeros for the others. False if that is all of them.
+    pub fn read_each_sector(&self, block: FsBlock, buf: &mut [u8]) -> bool {
         let sector = self.device.alignment().max(SECTOR);
         let mut is_any = false;
         for (index, part) in buf.chunks_mut(sector).enumerate() {
@@ -76,9 +97,6 @@ impl Reader {
                 Ok(()) => is_any = true,
                 Err(_) => part.fill(0),
             }
-        }
-        if is_any {
-            self.lay_over(block, buf);
         }
         is_any
     }
@@ -111,6 +129,48 @@ impl Reader {
         Ok(())
     }
 
+    /// Reads a block of inodes again that was checked before; what cannot be believed of an inode table becomes zeros.
+    pub fn read_inodes(&self, block: FsBlock, buf: &mut [u8]) -> Result<(), Damage> {
+        if !self.geometry.has_table() {
+            return self.read_raw(block, buf).map(drop);
+        }
+        if block.0 >= self.geometry.block_count {
+            return self.read_device(block, buf);
+        }
+        self.read_units(block, BlockKind::InodeTable, u64::from(self.geometry.ag_of(block).0), buf);
+        Ok(())
+    }
+
+    /// Reads a block of units. What cannot be believed of it becomes zeros, and costs no neighbour.
+    pub fn read_units(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8]) -> BadUnits {
+        let Err(damage) = self.read_device(block, buf) else { return self.settle_units(block, kind, owner, buf) };
+        self.read_each_sector(block, buf);
+        // Of a unit that was not read nothing more is to be said, even if the log has all of it.
+        BadUnits { why: vec![damage], ..self.settle_units(block, kind, owner, buf) }
+    }
+
+    /// As [`Self::read_units`], of a block as it is on the device.
+    pub fn settle_units(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8]) -> BadUnits {
+        if let Some(overlay) = &self.overlay {
+            lay_over_units(overlay, &self.volume, block, kind, buf);
+        }
+        let mut found = BadUnits::default();
+        for (number, bytes) in buf.chunks_exact_mut(UNIT_SIZE).enumerate() {
+            let stored = UnitHeader::read(bytes).owner.get();
+            let verified = unit::verify_one(bytes, kind, &self.volume, block, number as u32);
+            let verified = verified.and_then(|()| match stored == owner {
+                true => Ok(()),
+                false => Err(Corrupt::BlockOwner { block, stored, expected: owner }),
+            });
+            if let Err(corrupt) = verified {
+                bytes.fill(0);
+                found.bad.push(number as u32);
+                found.why.push(corrupt.into());
+            }
+        }
+        found
+    }
+
     /// Newest LSN in the header of a block that was verified.
     pub fn lsn_max(&self) -> Lsn {
         Lsn(self.lsn_max.load(Relaxed))
@@ -125,6 +185,25 @@ impl Reader {
     pub fn write_raw(&self, block: FsBlock, buf: &[u8]) -> io::Result<()> {
         assert!(block.0 < self.geometry.block_count, "repair writes inside the volume only");
         write_at(&*self.device, block.0 << self.geometry.block_bits, buf)
+    }
+}
+
+/// Lays the log over a block of units as it was read, and seals the units that this made: those that were sound before, or of which the
+/// log has every byte. Another one stays what it is, damaged: its neighbours' changes do not make it right.
+pub(crate) fn lay_over_units(overlay: &Overlay, volume: &[u8; 16], block: FsBlock, kind: BlockKind, buf: &mut [u8]) {
+    let is_sound =
+        |(number, bytes): (usize, &[u8])| unit::verify_one(bytes, kind, volume, block, number as u32).is_ok();
+    let were_sound: Vec<bool> = buf.chunks_exact(UNIT_SIZE).enumerate().map(is_sound).collect();
+    let granule = buf.len() / GRANULES;
+    let Some(applied) = overlay.apply(block, buf) else { return };
+    for (number, bytes) in buf.chunks_exact_mut(UNIT_SIZE).enumerate() {
+        let (first, last) = (number * UNIT_SIZE / granule, ((number + 1) * UNIT_SIZE - 1) / granule);
+        let granules = u64::MAX >> (GRANULES - 1 - last) & u64::MAX << first;
+        let changed = applied.mask & granules;
+        if changed == granules || changed != 0 && were_sound[number] {
+            let crc = unit::checksum(bytes, volume, block, number as u32);
+            UnitHeader::read_mut(bytes).crc.set(crc);
+        }
     }
 }
 

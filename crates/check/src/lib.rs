@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! open       superblock or a copy of it, log scanned into an overlay
-//! inodes     group headers, inode trees, inode blocks, file maps, attributes   (groups in parallel)
+//! inodes     group headers, inode trees or tables, inodes, file maps, attributes   (groups in parallel)
 //! names      directories: entries, list of blocks with room, index             (directories in parallel)
 //! links      orphan list, link counts, identities, every directory below the root
-//! space      free-space trees, reserve, header counts, leaks, tables of data checksums   (groups in parallel)
+//! space      free-space trees or bitmaps, header counts, leaks, tables of data checksums   (groups in parallel)
 //! totals     superblock
 //! data       with `Options::scrub`: all file data, in the order of its blocks; who owns what is damaged
 //! beside     a look at a volume that somebody has open for changes
@@ -28,6 +28,7 @@
 
 mod attributes;
 mod beside;
+mod bitmap;
 mod blocks;
 mod context;
 mod directory;

@@ -100,6 +100,6 @@ pub(crate) fn check_tree(context: &Context<'_>, directories: &Directories) {
 fn raw_of(context: &Context<'_>, ino: Ino) -> Option<RawInode> {
     let (block, slot) = context.geometry.locate(ino)?;
     let mut buf = context.reader.new_buffer();
-    context.reader.read_raw(block, &mut buf).ok()?;
-    Some(*inode_at(&buf, slot))
+    context.reader.read_inodes(block, &mut buf).ok()?;
+    Some(*inode_at(&context.geometry, &buf, slot))
 }

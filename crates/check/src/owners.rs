@@ -10,7 +10,7 @@ use crate::extents::for_each_extent;
 use crate::inodes::{Run, for_each_inode};
 use crate::report::{FileRange, Finding, Place};
 use crate::scrub::Fault;
-use crate::slots::{body_parts, inode_at, slots_of};
+use crate::slots::{body_parts, inode_at, inodes_of};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
@@ -147,10 +147,10 @@ impl Paths {
 fn inode(context: &Context<'_>, ino: Ino) -> Option<(RawInode, Vec<u8>)> {
     let (block, slot) = context.geometry.locate(ino)?;
     let mut buf = context.reader.new_buffer();
-    context.reader.read_raw(block, &mut buf).ok()?;
-    let inodes = slots_of(&buf).inodes;
+    context.reader.read_inodes(block, &mut buf).ok()?;
+    let inodes = inodes_of(&context.geometry, &buf).inodes;
     let (_, body) = inodes.iter().find(|(at, _)| *at == slot)?;
-    let raw = *inode_at(&buf, slot);
+    let raw = *inode_at(&context.geometry, &buf, slot);
     raw.check(ino).ok()?;
     Some((raw, body_parts(&buf, body).0.to_vec()))
 }

@@ -12,11 +12,12 @@ use crate::repair::repair;
 use crate::replay::replay;
 use crate::report::{Place, Report, Scrub, Totals};
 use crate::scrub::scrub;
-use crate::slots::{body_parts, inode_at, slots_of};
+use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::table::{Part, SlotTable, Span};
 use crate::tables::NeededParts;
 use crate::{space, superblock, tables};
 use myriad_device::{BlockDevice, Moment};
+use myriad_format::choices::Choices;
 use myriad_format::superblock::{Superblock, feature, has_copy};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, Lsn, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -168,6 +169,7 @@ pub(crate) fn look(
     }
     let context = Context {
         reader,
+        choices: Choices::read(&superblock)?,
         hasher: NameHasher::new(superblock.hash_key),
         superblock,
         geometry,
@@ -417,15 +419,15 @@ fn check_names(names: &Names<'_>, (round, rounds): (u64, u64)) {
             // The pass over inodes found it, so it has a block.
             let Some((block, slot)) = context.geometry.locate(ino) else { continue };
             if block != loaded {
-                if context.reader.read_raw(block, &mut buf).is_err() {
+                if context.reader.read_inodes(block, &mut buf).is_err() {
                     loaded = FsBlock::NONE;
                     continue;
                 }
                 loaded = block;
-                bodies = slots_of(&buf).inodes;
+                bodies = inodes_of(&context.geometry, &buf).inodes;
             }
             let Ok(at) = bodies.binary_search_by_key(&slot, |(slot, _)| *slot) else { continue };
-            let raw = *inode_at(&buf, slot);
+            let raw = *inode_at(&context.geometry, &buf, slot);
             if raw.check(ino).is_err() || !raw.is_dir() {
                 continue;
             }

@@ -1,13 +1,13 @@
 //! Which slots of an inode block hold inodes and which hold their bodies.
 //!
-//! A slot's bytes do not say: the later slots of a body are whatever a user wrote, and may look like an inode that claims
+//! In an inode table each inode has its place, and there are no bodies. In a block of a chunk a slot's bytes do not say: the later slots of a body are whatever a user wrote, and may look like an inode that claims
 //! the body of its neighbour. But the true inodes of a sound block lie in nobody's body. So an inode is believed as soon
 //! as no other candidate could cover it, and what it covers is no candidate any more.
 
 use myriad_format::inode::{
     BodyHeader, InodeBlockHeader, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
 };
-use myriad_format::{Corrupt, Ino, SLOT_SIZE};
+use myriad_format::{Corrupt, Geometry, Ino, SLOT_SIZE};
 use std::ops::Range;
 
 /// The inodes of a block.
@@ -20,10 +20,22 @@ pub(crate) struct Slots {
     pub stray: Vec<u32>,
 }
 
-/// Sorts out the slots of a block that its map says are in use.
-pub(crate) fn slots_of(block: &[u8]) -> Slots {
+/// Sorts out the inodes of a block: of a table, or of a chunk those that its map says are in use.
+pub(crate) fn inodes_of(geometry: &Geometry, block: &[u8]) -> Slots {
+    if geometry.has_table() {
+        return inodes_of_table(geometry, block);
+    }
     let mask = InodeBlockHeader::read(block).free_mask;
     classify(block, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0)
+}
+
+/// The inodes of a block of a table that have a mode; stray ones have one of no type.
+fn inodes_of_table(geometry: &Geometry, block: &[u8]) -> Slots {
+    let mode = |slot: u32| inode_at(geometry, block, slot).mode.get();
+    let (inodes, stray) =
+        geometry.inode_slots().filter(|&slot| mode(slot) != 0).partition(|&slot: &u32| is_type(mode(slot)));
+    let inodes: Vec<u32> = inodes;
+    Slots { inodes: inodes.into_iter().map(|slot| (slot, 0..0)).collect(), bad_bodies: Vec::new(), stray }
 }
 
 /// Sorts out the slots of `block` that `is_used`.
@@ -33,7 +45,7 @@ fn classify(block: &[u8], is_used: impl Fn(u32) -> bool) -> Slots {
     let mut slots = Slots { inodes: Vec::new(), bad_bodies: Vec::new(), stray: Vec::new() };
     let mut unknown: Vec<(u32, Range<u32>)> = Vec::new();
     for slot in (1..count).filter(|&slot| is_used(slot)) {
-        let raw = inode_at(block, slot);
+        let raw = inode_in_chunk(block, slot);
         if is_type(raw.mode.get()) {
             match body_of(block, slot, &is_used) {
                 Some(body) => unknown.push((slot, body)),
@@ -81,13 +93,19 @@ pub(crate) fn is_type(mode: u16) -> bool {
     matches!(mode & S_IFMT, S_IFREG | S_IFDIR | S_IFLNK | S_IFIFO | S_IFCHR | S_IFBLK | S_IFSOCK)
 }
 
-pub(crate) fn inode_at(block: &[u8], slot: u32) -> &RawInode {
+/// The inode in a slot of its block, whatever blocks of inodes the volume has.
+pub(crate) fn inode_at<'a>(geometry: &Geometry, block: &'a [u8], slot: u32) -> &'a RawInode {
+    RawInode::read(&block[geometry.inode_offset(slot)..])
+}
+
+/// The inode in a slot of a block of a chunk.
+fn inode_in_chunk(block: &[u8], slot: u32) -> &RawInode {
     RawInode::read(&block[slot as usize * SLOT_SIZE..])
 }
 
 /// The slots of an inode's body, if they can be that.
 fn body_of(block: &[u8], slot: u32, is_used: &impl Fn(u32) -> bool) -> Option<Range<u32>> {
-    let raw = inode_at(block, slot);
+    let raw = inode_in_chunk(block, slot);
     let count = u32::from(raw.body_slots);
     if count == 0 {
         return Some(0..0);
@@ -103,7 +121,7 @@ fn body_of(block: &[u8], slot: u32, is_used: &impl Fn(u32) -> bool) -> Option<Ra
     (len <= count as usize * SLOT_SIZE).then_some(first..end)
 }
 
-/// Data and attributes in the body of an inode that [`slots_of`] accepted; empty without a body.
+/// Data and attributes in the body of an inode that [`inodes_of`] accepted; empty without a body.
 pub(crate) fn body_parts<'a>(block: &'a [u8], body: &Range<u32>) -> (&'a [u8], &'a [u8]) {
     if body.is_empty() {
         return (&[], &[]);

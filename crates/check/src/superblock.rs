@@ -122,7 +122,7 @@ fn groups_of(device: &dyn BlockDevice, superblock: &Superblock, copy: u32) -> Gr
 pub(crate) fn describes_same(a: &Superblock, b: &Superblock) -> bool {
     let fixed = |s: &Superblock| {
         let sizes = (s.block_bits, s.ag_blocks.get(), s.region_blocks.get());
-        let seams = (s.space, s.inodes, s.map, s.directory, s.lookup, s.volume_kind);
+        let seams = (s.space, s.inodes, s.map, s.directory, s.lookup, s.volume_kind, s.table_every.get());
         let log = (s.log_start.get(), s.log_blocks.get(), s.log_device);
         (s.volume(), sizes, seams, log, s.hash_key, s.root_ino.get(), s.geometry().has_checksums)
     };

@@ -305,10 +305,10 @@ impl Names<'_> {
     fn check_stale_identity(&self, ino: Ino, entry: &Entry<'_>, position: u64, hash: u64) {
         let Some((block, slot)) = self.context.geometry.locate(entry.ino) else { return };
         let mut buf = self.context.reader.new_buffer();
-        if self.context.reader.read_raw(block, &mut buf).is_err() {
+        if self.context.reader.read_inodes(block, &mut buf).is_err() {
             return;
         }
-        let raw = inode_at(&buf, slot);
+        let raw = inode_at(&self.context.geometry, &buf, slot);
         if raw.parent.get() == ino.0 && raw.name_hash.get() == hash {
             let place = Place::Entry { directory: ino, position };
             let name = entry.name.escape_ascii();

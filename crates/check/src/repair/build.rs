@@ -22,6 +22,15 @@ pub(super) fn write(reader: &Reader, block: FsBlock, buf: &mut [u8]) -> Result<(
     reader.write(block, buf).map_err(|source| CheckError::Io { op: "write", offset, source })
 }
 
+/// What a write of several blocks ended in.
+pub(super) fn written(reader: &Reader, result: Result<(), (FsBlock, std::io::Error)>) -> Result<(), CheckError> {
+    result.map_err(|(block, source)| CheckError::Io {
+        op: "write",
+        offset: block.0 << reader.geometry.block_bits,
+        source,
+    })
+}
+
 pub(super) fn flush(device: &dyn BlockDevice) -> Result<(), CheckError> {
     device.flush().map_err(|source| CheckError::Io { op: "flush", offset: 0, source })
 }

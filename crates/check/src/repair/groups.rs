@@ -1,16 +1,19 @@
-//! Repair, last part: inode trees, free space, headers and the superblock's counts, all from what is owned.
+//! Repair, last part: inode trees or bitmaps of inodes, free space, headers and the superblock's counts, all from what is owned.
 //!
 //! A new inode tree never lies where the old one does, and is durable before the header names it: power lost in between
 //! leaves the one or the other whole. A mixture could look sound and lack chunks, and what a search finds in place of a tree
 //! are also inodes that are long gone. Trees of free space are derived each time, from nothing that they say.
 
-use super::build::{Fill, level_of, node_count, write, write_tree};
-use super::{Chunk, Repair};
+use super::build::{Fill, level_of, node_count, write, write_tree, written};
+use super::{Chunk, Item, Repair};
 use crate::context::is_tree_block;
 use crate::run::CheckError;
-use crate::space::free_by_region;
+use crate::space::{bitmap, free_by_region};
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS};
-use myriad_format::group::{FIRST_BY_START_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary};
+use myriad_format::choices::{Inodes as InodesChoice, Space};
+use myriad_format::group::{
+    FIRST_BY_START_BLOCK, FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary,
+};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, header};
 use zerocopy::IntoBytes;
@@ -25,6 +28,31 @@ struct Inodes {
     blocks: u32,
 }
 
+/// A group's inode tree that has been written, and what there is for its trees of free space.
+struct Nodes {
+    /// Of the inode tree, group-relative; 0 without.
+    root: u32,
+    level: u8,
+    inode_blocks: u32,
+    /// Free extents, group-relative, ascending.
+    free: Vec<(u32, u32)>,
+    places: Vec<FsBlock>,
+    fill: Fill,
+}
+
+/// What a group's header says of its trees of free space: each root, group-relative, with its level. All zero without.
+#[derive(Default)]
+struct FreeTrees {
+    by_start: (u32, u8),
+    by_length: (u32, u8),
+    reserve: Vec<u32>,
+}
+
+/// Takes a place for a node.
+fn pop(places: &mut Vec<FsBlock>) -> Result<FsBlock, CheckError> {
+    places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
+}
+
 /// Nodes of both trees of free extents.
 fn free_nodes(free: &[(u32, u32)], block_size: usize, fill: Fill) -> usize {
     [FREE_BY_START, FREE_BY_LENGTH].into_iter().map(|kind| node_count(kind, free.len(), block_size, fill)).sum()
@@ -35,7 +63,7 @@ impl Repair<'_> {
         let mut free = 0;
         let mut headers = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
-            let (header, free_blocks) = self.write_trees(ag)?;
+            let (header, free_blocks) = self.write_group(ag)?;
             free += free_blocks;
             headers.push((ag, header));
             if headers.len() == HEADERS_AT_ONCE || ag.0 + 1 == self.ag_used {
@@ -58,15 +86,94 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Writes a group's trees; the header that is to name them, and its free blocks.
-    fn write_trees(&mut self, ag: AgNo) -> Result<(Vec<u8>, u64), CheckError> {
+    /// Writes what a group says of its inodes and free blocks; the header that is to name it, and its free blocks.
+    fn write_group(&mut self, ag: AgNo) -> Result<(Vec<u8>, u64), CheckError> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let blocks = self.geometry.blocks_in(ag);
+        self.free_run = (0, 0);
+        let checksums_made = self.mend_table(ag)?;
+        let mut nodes = self.inode_tree(ag)?;
+        let mut free = std::mem::take(&mut nodes.free);
+        let trees = match self.choices.space {
+            Space::Trees => self.write_free_trees(ag, &mut free, &mut nodes)?,
+            Space::Bitmap => {
+                written(&self.reader, bitmap::write(&self.reader, ag, &free))?;
+                FreeTrees::default()
+            }
+        };
+        let inode_blocks = match self.choices.inodes {
+            InodesChoice::Static => self.write_inode_bitmap(ag)?,
+            InodesChoice::Dynamic | InodesChoice::Bucket => nodes.inode_blocks,
+        };
+
+        let regions = blocks.div_ceil(self.geometry.region_blocks());
+        let by_region = free_by_region(&free, &trees.reserve, self.geometry.region_bits, regions as usize);
+        let mut directories = vec![0_u32; regions as usize];
+        let mut used = 0;
+        for item in self.items_in(ag) {
+            used += 1;
+            if item.file_type == 4 {
+                let at = self.geometry.ag_block_of(self.block_of(item)).0;
+                directories[(at >> self.geometry.region_bits) as usize] += 1;
+            }
+        }
+        let free_blocks = free.iter().map(|extent| u64::from(extent.1)).sum::<u64>() + trees.reserve.len() as u64;
+
+        let at = first.offset_by(u64::from(HEADER_BLOCK));
+        let mut buf = self.reader.new_buffer();
+        header::init(&mut buf, BlockKind::Group, self.reader.volume, u64::from(ag.0), at);
+        let head = GroupHeader::read_mut(&mut buf);
+        head.ag.set(ag.0);
+        head.block_count.set(blocks);
+        head.free_blocks.set(free_blocks as u32);
+        (head.by_start_level, head.by_length_level) = (trees.by_start.1, trees.by_length.1);
+        head.by_start_root.set(trees.by_start.0);
+        head.by_length_root.set(trees.by_length.0);
+        head.inode_root.set(nodes.root);
+        head.inode_level = nodes.level;
+        head.inode_blocks.set(inode_blocks);
+        head.inodes_used.set(used);
+        head.directories.set(directories.iter().sum());
+        head.region_count.set(regions);
+        head.checksums_made.set(checksums_made);
+        head.reserve_count.set(trees.reserve.len() as u32);
+        for (place, &block) in head.reserve.iter_mut().zip(&trees.reserve) {
+            place.set(block);
+        }
+        for (index, (&free, &directories)) in by_region.iter().zip(&directories).enumerate() {
+            let summary = RegionSummary::read_mut(&mut buf[GroupHeader::SIZE + index * RegionSummary::SIZE..]);
+            summary.free_blocks.set(free);
+            summary.directories.set(directories);
+        }
+        Ok((buf, free_blocks))
+    }
+
+    fn block_of(&self, item: &Item) -> FsBlock {
+        self.geometry.locate(item.ino).map_or(FsBlock::NONE, |(block, _)| block)
+    }
+
+    /// The inodes of a group that are in use.
+    pub(super) fn items_in(&self, ag: AgNo) -> impl Iterator<Item = &Item> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
+        // Inode numbers ascend with blocks.
+        let items = &self.items[self.items.partition_point(|item| self.block_of(item) < first)..];
+        let items = &items[..items.partition_point(|item| self.block_of(item) < end)];
+        items.iter().filter(|item| item.state & super::state::GONE == 0)
+    }
+
+    /// Whether one of a group's first blocks is made for a node of its trees.
+    fn is_for_trees(&self, at: u32) -> bool {
+        if at == FIRST_INODE_TREE_BLOCK { !self.geometry.has_table() } else { !self.geometry.has_bitmap }
+    }
+
+    /// Writes a group's inode tree, if it has one, and takes what its trees of free space need, if it has those.
+    fn inode_tree(&mut self, ag: AgNo) -> Result<Nodes, CheckError> {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let blocks = self.geometry.blocks_in(ag);
         let block_size = self.reader.block_size();
-        let owner = u64::from(ag.0);
-        self.free_run = (0, 0);
-        let inodes = self.chunk_records(ag)?;
-        let checksums_made = self.mend_table(ag)?;
+        let (has_chunks, has_trees) = (!self.geometry.has_table(), !self.geometry.has_bitmap);
+        let inodes = if has_chunks { self.chunk_records(ag)? } else { Inodes::default() };
 
         // Nodes come from the fixed blocks first, then from the group. How many the free-space trees need depends on what is
         // free, which taking them changes: take until there are enough.
@@ -74,7 +181,8 @@ impl Repair<'_> {
             .inode_trees
             .range(first..first.offset_by(u64::from(blocks)))
             .partition(|&&node| is_tree_block(self.geometry.ag_block_of(node)));
-        let fixed = (FIRST_BY_START_BLOCK..FIXED_BLOCKS).rev().map(|at| first.offset_by(u64::from(at)));
+        let fixed = (FIRST_BY_START_BLOCK..FIXED_BLOCKS).rev().filter(|&at| self.is_for_trees(at));
+        let fixed = fixed.map(|at| first.offset_by(u64::from(at)));
         let fixed: Vec<FsBlock> = fixed.filter(|block| !old_fixed.contains(block)).collect();
         let mut places = fixed.clone();
         let mut fill = Fill::Ample;
@@ -86,7 +194,8 @@ impl Repair<'_> {
             free = self.free_extents(ag);
             old.iter().for_each(|&node| _ = self.blocks.claim(node, 1));
             let chunks = inodes.records.len() / ChunkRecord::SIZE;
-            let nodes = node_count(INODE_CHUNKS, chunks, block_size, fill) + free_nodes(&free, block_size, fill);
+            let inode_nodes = if has_chunks { node_count(INODE_CHUNKS, chunks, block_size, fill) } else { 0 };
+            let nodes = inode_nodes + if has_trees { free_nodes(&free, block_size, fill) } else { 0 };
             let missing = nodes.saturating_sub(places.len());
             if missing == 0 {
                 break;
@@ -114,19 +223,36 @@ impl Repair<'_> {
             }
         }
         old.into_iter().for_each(|node| self.blocks.release(node, 1));
-        old_fixed.into_iter().for_each(|node| places.insert(0, node));
-        let take = |places: &mut Vec<FsBlock>| {
-            places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
-        };
-        let (inode_root, inode_level) =
-            write_tree(&self.reader, INODE_CHUNKS, owner, &inodes.records, fill, &mut || take(&mut places))?;
+        // Without trees of free space there is no reserve for what is left over, and the fixed blocks hold nothing.
+        old_fixed.into_iter().filter(|_| has_trees).for_each(|node| places.insert(0, node));
+        let (mut root, mut level) = (0, 0);
+        if has_chunks {
+            let node;
+            (node, level) =
+                write_tree(&self.reader, INODE_CHUNKS, u64::from(ag.0), &inodes.records, fill, &mut || {
+                    pop(&mut places)
+                })?;
+            root = self.geometry.ag_block_of(node).0;
+        }
+        Ok(Nodes { root, level, inode_blocks: inodes.blocks, free, places, fill })
+    }
 
+    /// Writes a group's trees of free extents; what is left of the places becomes the reserve.
+    fn write_free_trees(
+        &mut self,
+        ag: AgNo,
+        free: &mut [(u32, u32)],
+        nodes: &mut Nodes,
+    ) -> Result<FreeTrees, CheckError> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let (block_size, owner) = (self.reader.block_size(), u64::from(ag.0));
+        let Nodes { places, fill, .. } = nodes;
         // The reserve is what the next change of the trees may need, taken from the end of the longest extent, so that the
         // number of extents and with it of nodes stays.
-        let nodes = free_nodes(&free, block_size, fill);
-        let level = level_of(FREE_BY_START, free.len(), block_size, fill);
+        let need = free_nodes(free, block_size, *fill);
+        let level = level_of(FREE_BY_START, free.len(), block_size, *fill);
         let reserve_wanted = ((level + 2) * 3).min(RESERVE_MAX);
-        while places.len() < nodes + reserve_wanted {
+        while places.len() < need + reserve_wanted {
             let Some(longest) = free.iter_mut().max_by_key(|extent| extent.1).filter(|extent| extent.1 > 1) else {
                 break;
             };
@@ -140,65 +266,20 @@ impl Repair<'_> {
         let mut lengths: Vec<(u32, u32)> = free.iter().map(|&(start, length)| (length, start)).collect();
         lengths.sort_unstable();
         let by_length: Vec<u8> = lengths.iter().flat_map(|&(length, start)| pack(length, start)).collect();
-        let (start_root, start_level) =
-            write_tree(&self.reader, FREE_BY_START, owner, &by_start, fill, &mut || take(&mut places))?;
-        let (length_root, length_level) =
-            write_tree(&self.reader, FREE_BY_LENGTH, owner, &by_length, fill, &mut || take(&mut places))?;
+        let relative = |block: FsBlock| self.geometry.ag_block_of(block).0;
+        let mut write = |kind, records: &[u8]| {
+            let (root, level) = write_tree(&self.reader, kind, owner, records, *fill, &mut || pop(places))?;
+            Ok::<_, CheckError>((relative(root), level))
+        };
+        let by_start = write(FREE_BY_START, &by_start)?;
+        let by_length = write(FREE_BY_LENGTH, &by_length)?;
         if places.len() > RESERVE_MAX {
             return Err(CheckError::Repair(format!(
                 "group {ag} has {} blocks left over for its reserve",
                 places.len()
             )));
         }
-        let reserve: Vec<u32> = places.iter().map(|&block| self.geometry.ag_block_of(block).0).collect();
-
-        let regions = blocks.div_ceil(self.geometry.region_blocks());
-        let by_region = free_by_region(&free, &reserve, self.geometry.region_bits, regions as usize);
-        let mut directories = vec![0_u32; regions as usize];
-        let mut used = 0;
-        // Inode numbers ascend with blocks.
-        let block_of = |item: &super::Item| self.geometry.locate(item.ino).map_or(FsBlock::NONE, |(block, _)| block);
-        let end = first.offset_by(u64::from(blocks));
-        let items = &self.items[self.items.partition_point(|item| block_of(item) < first)..];
-        let items = &items[..items.partition_point(|item| block_of(item) < end)];
-        for item in items.iter().filter(|item| item.state & super::state::GONE == 0) {
-            used += 1;
-            if item.file_type == 4 {
-                let at = self.geometry.ag_block_of(block_of(item)).0;
-                directories[(at >> self.geometry.region_bits) as usize] += 1;
-            }
-        }
-        let free_blocks = free.iter().map(|extent| u64::from(extent.1)).sum::<u64>() + reserve.len() as u64;
-
-        let at = first.offset_by(u64::from(HEADER_BLOCK));
-        let mut buf = self.reader.new_buffer();
-        header::init(&mut buf, BlockKind::Group, self.reader.volume, owner, at);
-        let relative = |block: FsBlock| self.geometry.ag_block_of(block).0;
-        let head = GroupHeader::read_mut(&mut buf);
-        head.ag.set(ag.0);
-        head.block_count.set(blocks);
-        head.free_blocks.set(free_blocks as u32);
-        head.by_start_root.set(relative(start_root));
-        head.by_start_level = start_level;
-        head.by_length_root.set(relative(length_root));
-        head.by_length_level = length_level;
-        head.inode_root.set(relative(inode_root));
-        head.inode_level = inode_level;
-        head.inode_blocks.set(inodes.blocks);
-        head.inodes_used.set(used);
-        head.directories.set(directories.iter().sum());
-        head.region_count.set(regions);
-        head.checksums_made.set(checksums_made);
-        head.reserve_count.set(reserve.len() as u32);
-        for (place, &block) in head.reserve.iter_mut().zip(&reserve) {
-            place.set(block);
-        }
-        for (index, (&free, &directories)) in by_region.iter().zip(&directories).enumerate() {
-            let summary = RegionSummary::read_mut(&mut buf[GroupHeader::SIZE + index * RegionSummary::SIZE..]);
-            summary.free_blocks.set(free);
-            summary.directories.set(directories);
-        }
-        Ok((buf, free_blocks))
+        Ok(FreeTrees { by_start, by_length, reserve: places.iter().map(|&block| relative(block)).collect() })
     }
 
     /// Where a group is too full for two inode trees, the new one has to be written over the old one, and no header may name a

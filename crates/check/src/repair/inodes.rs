@@ -1,35 +1,21 @@
 //! Repair, first half: which inodes there are and which blocks are theirs.
 
-use super::build::{Fill, node_count, write, write_tree};
-use super::{Chunk, Item, Repair, no_room, state};
+use super::build::{Fill, node_count, write_tree};
+use super::{Item, Repair, no_room, state};
 use crate::attributes::{ACL_NAMES, chain_root};
-use crate::context::is_tree_block;
 use crate::extents::{Map, map_of};
-use crate::inodes::decode_chunk;
 use crate::io::Damage;
 use crate::run::CheckError;
-use crate::slots::{body_parts, inode_at, is_type, slots_of};
+use crate::slots::is_type;
 use crate::tree::{Tree, Visitor, walk};
 use myriad_format::btree;
+use myriad_format::choices::Inodes;
 use myriad_format::extent::{Extent, RawExtent};
-use myriad_format::group::{GroupHeader, HEADER_BLOCK};
-use myriad_format::inode::{
-    BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork,
-    generation_at,
-};
+use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork, generation_at};
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
-use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
 use std::collections::{BTreeMap, HashSet};
 use zerocopy::IntoBytes;
-
-/// A block of inodes as it is found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Sound,
-    /// Header and address are right, the checksum is not: some sectors are older than others, each whole, or cannot be read.
-    Torn,
-    Lost,
-}
 
 /// What is left of a damaged file map.
 pub(super) struct Salvaged {
@@ -43,14 +29,14 @@ pub(super) struct Salvaged {
 }
 
 /// Reads whatever of a tree can be read.
-struct Salvage<'a> {
-    repair: &'a Repair<'a>,
-    record: &'a mut dyn FnMut(&[u8]),
+pub(super) struct Salvage<'a> {
+    pub repair: &'a Repair<'a>,
+    pub record: &'a mut dyn FnMut(&[u8]),
     /// Nodes claimed, where nodes are to be claimed.
-    nodes: Option<Vec<FsBlock>>,
-    damaged: bool,
+    pub nodes: Option<Vec<FsBlock>>,
+    pub damaged: bool,
     /// Nodes followed where none are claimed: each only once.
-    followed: HashSet<FsBlock>,
+    pub followed: HashSet<FsBlock>,
 }
 
 impl Visitor for Salvage<'_> {
@@ -82,241 +68,28 @@ impl Visitor for Salvage<'_> {
 }
 
 impl Repair<'_> {
-    /// Trees of inodes may be older than what was synced, for a part of the log is lost: takes what they name, and then makes
-    /// sure that every group is searched, also by the next repair if this one is cut short.
-    pub(super) fn distrust_trees(&mut self) -> Result<(), CheckError> {
-        for ag in (0..self.ag_used).map(AgNo) {
-            self.chunks_of_tree(ag);
+    /// What of the old volume is not to be believed, for a part of the log is lost.
+    pub(super) fn distrust(&mut self) -> Result<(), CheckError> {
+        match self.choices.inodes {
+            // How far a table is initialised is found without a header.
+            Inodes::Static => Ok(()),
+            Inodes::Dynamic | Inodes::Bucket => self.distrust_trees(),
         }
-        (0..self.ag_used).try_for_each(|ag| self.blank_header(AgNo(ag)))?;
-        self.flush()?;
-        let chunks: Vec<(FsBlock, Chunk)> = self.chunks.iter().map(|(&start, &chunk)| (start, chunk)).collect();
-        for (start, mut chunk) in chunks {
-            // Blocks that came into use since.
-            let is_used = |at: u32| self.state_of(start.offset_by(u64::from(at))) != Found::Lost;
-            let used = (chunk.initialised..chunk.count).rfind(|&at| is_used(at));
-            chunk.initialised = used.map_or(chunk.initialised, |last| last + 1);
-            self.chunks.insert(start, chunk);
-        }
-        self.are_trees_old = true;
-        Ok(())
     }
 
+    /// Finds the inodes there are, puts their own fields right, and takes what they own.
     pub(super) fn find_inodes(&mut self) -> Result<(), CheckError> {
-        let mut searched = Vec::new();
-        for ag in (0..self.ag_used).map(AgNo) {
-            if self.are_trees_old || !self.chunks_of_tree(ag) {
-                searched.push(ag);
-            }
-            self.tick("repairing inodes", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.0, 0.1);
+        match self.choices.inodes {
+            Inodes::Static => self.find_in_tables()?,
+            Inodes::Dynamic | Inodes::Bucket => self.find_in_chunks()?,
         }
-        let why = if self.are_trees_old { "a part of the log is lost" } else { "its inode tree is damaged" };
-        // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
-        // whose blocks others have. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
-        // one that loses. What a sound one has that a tree names is nobody's inode block, whatever it looks like: reserved
-        // blocks keep what they held.
-        let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
-        let torn = self.take_sound(named, 0.1, 0.3)?;
-        for (done, &ag) in searched.iter().enumerate() {
-            self.act(format!("searched group {ag} for inode blocks: {why}"));
-            self.search_chunks(ag);
-            self.tick("repairing inodes", done as u64 + 1, searched.len() as u64, 0.3, 0.4);
-        }
-        self.take_torn(torn)?;
-        let found = self.chunks.iter().filter(|(_, chunk)| !chunk.is_named);
-        let mut found: Vec<FsBlock> = found.flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
-        found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
-        let torn = self.take_sound(found, 0.4, 0.5)?;
-        self.take_torn(torn)?;
         self.items.sort_unstable_by_key(|item| item.ino);
-        // What nobody else has of the old trees stays as it is until the headers name new ones.
-        let (blocks, geometry) = (&self.blocks, &self.geometry);
-        self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
-        Ok(())
-    }
-
-    /// Takes the inodes of blocks that are sound, and makes lost ones empty; those that are torn.
-    fn take_sound(&mut self, blocks: Vec<FsBlock>, from: f64, to: f64) -> Result<Vec<FsBlock>, CheckError> {
-        let total = blocks.len() as u64;
-        let mut torn = Vec::new();
-        for (done, block) in blocks.into_iter().enumerate() {
-            self.tick("repairing inodes", done as u64, total, from, to);
-            match self.state_of(block) {
-                Found::Sound => self.take_block(block, true)?,
-                Found::Torn => torn.push(block),
-                Found::Lost => {
-                    self.act(format!("inode block {block} is lost; made empty"));
-                    self.make_empty(block)?;
-                }
-            }
-        }
-        Ok(torn)
-    }
-
-    fn take_torn(&mut self, blocks: Vec<FsBlock>) -> Result<(), CheckError> {
-        for block in blocks {
-            self.act(format!("inode block {block} was torn; kept what its sectors hold"));
-            self.take_block(block, false)?;
-        }
-        Ok(())
-    }
-
-    /// Chunks that the group's inode tree names; whether all of the tree could be read.
-    fn chunks_of_tree(&mut self, ag: AgNo) -> bool {
-        let block = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
-        let mut buf = self.reader.new_buffer();
-        if self.reader.read(block, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
-            return false;
-        }
-        let head = GroupHeader::read(&buf);
-        let (root, level) = (head.inode_root.get(), head.inode_level);
-        let ag_blocks = self.geometry.blocks_in(ag);
-        if root <= HEADER_BLOCK || root >= ag_blocks {
-            return false;
-        }
-        let root = self.geometry.fs_block(ag, AgBlock(root));
-        let tree = Tree { kind: btree::INODE_CHUNKS, owner: u64::from(ag.0), root, level: u16::from(level) };
-        let mut records = Vec::new();
-        let mut complete = true;
-        let mut collect = |bytes: &[u8]| records.push(*ChunkRecord::read(bytes));
-        let mut salvage =
-            Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
-        walk(&self.reader, &tree, &mut salvage);
-        complete &= !salvage.damaged;
-        let Salvage { followed, .. } = salvage;
-        let is_inside =
-            |node: &FsBlock| self.geometry.ag_of(*node) == ag && self.geometry.ag_block_of(*node).0 > HEADER_BLOCK;
-        self.inode_trees.extend(followed.into_iter().filter(is_inside));
-        let mut end = 0;
-        for mut record in records {
-            // The masks are rebuilt; only the extent matters here.
-            record.free_mask.set(0);
-            record.used_mask.set(0);
-            let Some(chunk_end) = decode_chunk(&record, ag_blocks, end) else {
-                complete = false;
-                continue;
-            };
-            end = chunk_end;
-            let start = self.geometry.fs_block(ag, AgBlock(record.start.get() as u32));
-            let (count, initialised) = (u32::from(record.count), u32::from(record.initialised));
-            let chunk = Chunk { count, initialised, is_named: true };
-            let holds_any = chunk.blocks(start).any(|block| self.state_of(block) != Found::Lost);
-            if chunk.initialised > 0 && !holds_any {
-                // The record is older than what its blocks are used for now.
-                continue;
-            }
-            if self.blocks.first_in(start, u64::from(chunk.count)).is_some() {
-                // Part of it is somebody else's: what is left is found by the search.
-                complete = false;
-                continue;
-            }
-            self.blocks.claim(start, u64::from(chunk.count));
-            self.chunks.insert(start, chunk);
-        }
-        complete
-    }
-
-    /// Looks at every block of a group for inode blocks that no known chunk has: torn ones, too, for a repair that was cut
-    /// short may have torn what it had found.
-    fn search_chunks(&mut self, ag: AgNo) {
-        let first = self.geometry.fs_block(ag, AgBlock(0));
-        let mut run: Option<(FsBlock, u32)> = None;
-        let mut runs = Vec::new();
-        for at in u64::from(self.geometry.first_data_block(ag))..u64::from(self.geometry.blocks_in(ag)) {
-            let block = first.offset_by(at);
-            let is_inodes = self.blocks.first_in(block, 1).is_none() && self.state_of(block) != Found::Lost;
-            run = match run {
-                Some((start, count)) if is_inodes && count < 64 => Some((start, count + 1)),
-                ended => {
-                    runs.extend(ended);
-                    is_inodes.then_some((block, 1))
-                }
-            };
-        }
-        runs.extend(run);
-        for (start, count) in runs {
-            self.blocks.claim(start, u64::from(count));
-            self.chunks.insert(start, Chunk { count, initialised: count, is_named: false });
-        }
-    }
-
-    /// When a block was written last, by its own word.
-    fn lsn_of(&self, block: FsBlock) -> u64 {
-        let mut buf = self.reader.new_buffer();
-        self.reader.read_raw(block, &mut buf).map_or(0, |_| BlockHeader::read(&buf).lsn.get())
-    }
-
-    fn state_of(&self, block: FsBlock) -> Found {
-        let mut buf = self.reader.new_buffer();
-        let owner = u64::from(self.geometry.ag_of(block).0);
-        match self.reader.read(block, BlockKind::Inode, owner, &mut buf) {
-            Ok(()) => Found::Sound,
-            Err(Damage::Unreadable { .. }) if !self.reader.read_sectors(block, &mut buf) => Found::Lost,
-            Err(Damage::Corrupt(Corrupt::BlockCrc { .. }) | Damage::Unreadable { .. }) => {
-                let head = BlockHeader::read(&buf);
-                let is_ours = head.magic.get() == BlockKind::Inode.magic()
-                    && head.volume == self.reader.volume
-                    && head.address.get() == block.0
-                    && head.owner.get() == owner;
-                if is_ours { Found::Torn } else { Found::Lost }
-            }
-            Err(_) => Found::Lost,
-        }
-    }
-
-    pub(super) fn make_empty(&mut self, block: FsBlock) -> Result<(), CheckError> {
-        let mut buf = self.reader.new_buffer();
-        header::init(&mut buf, BlockKind::Inode, self.reader.volume, u64::from(self.geometry.ag_of(block).0), block);
-        set_masks(&mut buf, &HashSet::new());
-        write(&self.reader, block, &mut buf)
-    }
-
-    /// Puts the inodes of a block right and takes what they own.
-    fn take_block(&mut self, block: FsBlock, is_sound: bool) -> Result<(), CheckError> {
-        let mut buf = self.reader.new_buffer();
-        if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
-            return Ok(());
-        }
-        let before = buf.clone();
-        let slots = slots_of(&buf);
-        let mut used: HashSet<u32> = HashSet::new();
-        let all = slots.inodes.into_iter().chain(slots.bad_bodies.into_iter().map(|slot| (slot, 0..0)));
-        for (slot, body) in all {
-            let ino = self.geometry.ino(block, slot);
-            let mut raw = *inode_at(&buf, slot);
-            if body.is_empty() && (raw.body_slots > 0 || raw.fork_code() == fork::INLINE) {
-                drop_body(&mut raw);
-                self.act(format!("inode {ino} lost its body"));
-            }
-            let (data, attributes) = body_parts(&buf, &body);
-            let (data, attributes) = (data.to_vec(), attributes.to_vec());
-            let Some((data_len, attributes)) = self.take_inode(ino, &mut raw, &data, attributes) else {
-                self.act(format!("inode {ino} was impossible and is gone"));
-                continue;
-            };
-            if !body.is_empty() {
-                let bytes = &mut buf[body.start as usize * SLOT_SIZE..body.end as usize * SLOT_SIZE];
-                let head = BodyHeader::read_mut(bytes);
-                head.data_len.set(data_len as u16);
-                head.attr_len.set(attributes.len() as u16);
-                bytes[BodyHeader::SIZE + data_len..][..attributes.len()].copy_from_slice(&attributes);
-                used.extend(body);
-            }
-            buf[slot as usize * SLOT_SIZE..][..SLOT_SIZE].copy_from_slice(raw.as_bytes());
-            used.insert(slot);
-            let no_links = if raw.nlink.get() == 0 { state::NO_LINKS } else { 0 };
-            self.items.push(Item { ino, names: 0, file_type: (raw.mode.get() >> 12) as u8, state: no_links });
-        }
-        set_masks(&mut buf, &used);
-        if buf != before || !is_sound {
-            write(&self.reader, block, &mut buf)?;
-        }
         Ok(())
     }
 
     /// Puts an inode's own fields right and takes its blocks. Its data length and attributes as they shall be; `None` if
     /// it cannot be one.
-    fn take_inode(
+    pub(super) fn take_inode(
         &mut self,
         ino: Ino,
         raw: &mut RawInode,
@@ -604,20 +377,9 @@ impl Repair<'_> {
                 next = FsBlock(AttrBlockHeader::read(&buf).next.get());
             }
         }
-        let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
-        let first = u32::from(raw.body_first.get());
-        let body = first..first + u32::from(raw.body_slots);
-        // The map of free slots lies in one sector. Were the inode written as well, it could be gone and its body's slots in use: a
-        // body holds what a user wrote, and that may look like inodes.
-        self.load_at_hand(block)?;
-        if let Some((_, buf, dirty)) = &mut self.at_hand {
-            let head = InodeBlockHeader::read_mut(buf);
-            for slot in body.chain([slot]) {
-                head.free_mask[slot as usize / 8] |= 1 << (slot % 8);
-            }
-            let free: u32 = head.free_mask.iter().map(|byte| byte.count_ones()).sum();
-            head.free_count.set(free as u16);
-            *dirty = true;
+        match self.choices.inodes {
+            Inodes::Static => self.free_in_table(ino)?,
+            Inodes::Dynamic | Inodes::Bucket => self.free_in_chunk(ino, &raw)?,
         }
         if let Some(item) = self.item(ino) {
             item.state |= state::GONE;
@@ -656,41 +418,14 @@ impl Repair<'_> {
         (extents, nodes)
     }
 
-    /// A new inode in any free slot, or in a new chunk. It is durable before its slot counts as used: what was in its place
-    /// could come back.
+    /// A new inode at any place, or at the one that is wanted, if that is free. It is durable before anything else counts it as used: what was
+    /// in its place could come back.
     pub(super) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
         self.store_at_hand()?;
-        let is_chunk = |repair: &Self, block: FsBlock| {
-            repair
-                .chunks
-                .range(..=block)
-                .next_back()
-                .is_some_and(|(start, chunk)| block.0 < start.0 + u64::from(chunk.initialised))
-        };
-        let wanted = wanted.and_then(|ino| self.geometry.locate(ino)).filter(|&(block, _)| is_chunk(self, block));
-        let mut place = None;
-        if let Some((block, slot)) = wanted {
-            self.load_at_hand(block)?;
-            place = self.is_slot_free(slot).then_some((block, slot));
-        }
-        if place.is_none() {
-            let blocks: Vec<FsBlock> = self.chunks.iter().flat_map(|(start, chunk)| chunk.blocks(*start)).collect();
-            for block in blocks {
-                self.load_at_hand(block)?;
-                if let Some(slot) = (1..self.geometry.slots_per_block()).find(|&slot| self.is_slot_free(slot)) {
-                    place = Some((block, slot));
-                    break;
-                }
-            }
-        }
-        let (block, slot) = match place {
-            Some(place) => place,
-            None => {
-                let block = self.take(None)?;
-                self.make_empty(block)?;
-                self.chunks.insert(block, Chunk { count: 1, initialised: 1, is_named: false });
-                (block, 1)
-            }
+        let wanted = wanted.and_then(|ino| self.geometry.locate(ino));
+        let (block, slot) = match self.choices.inodes {
+            Inodes::Static => self.place_in_tables(wanted)?,
+            Inodes::Dynamic | Inodes::Bucket => self.place_in_chunks(wanted)?,
         };
         let ino = self.geometry.ino(block, slot);
         let now = self.now;
@@ -706,11 +441,8 @@ impl Repair<'_> {
         self.store_at_hand()?;
         self.flush()?;
         self.load_at_hand(block)?;
-        if let Some((_, buf, dirty)) = &mut self.at_hand {
-            let head = InodeBlockHeader::read_mut(buf);
-            head.free_mask[slot as usize / 8] &= !(1 << (slot % 8));
-            head.free_count.set(head.free_count.get() - 1);
-            *dirty = true;
+        if self.choices.inodes == Inodes::Dynamic {
+            self.use_slot(slot);
         }
         let index = self.items.partition_point(|item| item.ino < ino);
         let item = Item { ino, names: 0, file_type: (mode >> 12) as u8, state: 0 };
@@ -719,12 +451,6 @@ impl Repair<'_> {
             _ => self.items.insert(index, item),
         }
         Ok(ino)
-    }
-
-    fn is_slot_free(&self, slot: u32) -> bool {
-        self.at_hand
-            .as_ref()
-            .is_some_and(|(_, buf, _)| InodeBlockHeader::read(buf).free_mask[slot as usize / 8] >> (slot % 8) & 1 == 1)
     }
 }
 
@@ -772,29 +498,4 @@ fn cut(extents: &mut Vec<Extent>, needed: u64) -> Vec<(FsBlock, u64)> {
         kept > 0
     });
     left
-}
-
-/// Takes away an inode's body and what announced it.
-fn drop_body(raw: &mut RawInode) {
-    raw.body_slots = 0;
-    raw.body_first.set(0);
-    raw.flags.set(raw.flags.get() & !flag::ATTR_BODY);
-    if raw.fork_code() == fork::INLINE {
-        raw.set_fork(fork::NONE, 0);
-        raw.size.set(0);
-    }
-}
-
-/// Writes an inode block's map of free slots.
-fn set_masks(buf: &mut [u8], used: &HashSet<u32>) {
-    let slots = (buf.len() / SLOT_SIZE) as u32;
-    let head = InodeBlockHeader::read_mut(buf);
-    head.free_mask = [0; 64];
-    let mut free = 0;
-    for slot in (1..slots).filter(|slot| !used.contains(slot)) {
-        head.free_mask[slot as usize / 8] |= 1 << (slot % 8);
-        free += 1;
-    }
-    head.free_count.set(free);
-    head.slot_count.set(slots as u16);
 }

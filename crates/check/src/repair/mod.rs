@@ -24,20 +24,23 @@
 //! them back, without blocks that anybody else has), or to guess at file data: contents that differ from their checksums are reported and stay as they are, and so do the checksums.
 
 mod build;
+mod chunks;
 mod groups;
 mod inodes;
 mod names;
+mod table;
 mod tables;
 
 use crate::blocks::Blocks;
 use crate::findings::number;
-use crate::io::Reader;
+use crate::io::{Reader, lay_over_units};
 use crate::replay::{Replay, replay};
 use crate::report::Report;
 use crate::run::{CheckError, Options, Outcome, Progress, Writer, copies, look, probe_groups};
 use crate::superblock;
 use build::{flush, write};
 use myriad_device::BlockDevice;
+use myriad_format::choices::Choices;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
@@ -201,12 +204,15 @@ const ACTIONS_MAX: usize = 1000;
 struct Repair<'a> {
     reader: Arc<Reader>,
     superblock: Superblock,
+    choices: Choices,
     geometry: Geometry,
     hasher: NameHasher,
     ag_used: u32,
     blocks: Blocks,
     /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
     chunks: BTreeMap<FsBlock, Chunk>,
+    /// How many blocks of each group's inode table are initialised.
+    tables: BTreeMap<AgNo, u32>,
     /// A part of the log is lost: trees of inodes lack what only it had.
     are_trees_old: bool,
     /// Nodes of the inode trees that were found, which are nobody else's.
@@ -313,11 +319,13 @@ impl<'a> Repair<'a> {
         let mut repair = Self {
             reader: Arc::new(reader),
             hasher: NameHasher::new(superblock.hash_key),
+            choices: Choices::read(&superblock)?,
             superblock,
             geometry,
             ag_used,
             blocks: Blocks::new(),
             chunks: BTreeMap::new(),
+            tables: BTreeMap::new(),
             are_trees_old: false,
             inode_trees: BTreeSet::new(),
             items: Vec::new(),
@@ -355,7 +363,7 @@ impl<'a> Repair<'a> {
             repair.mark_in_use()?;
             if replayed.loss.is_some_and(|loss| loss.is_loss()) {
                 // While the log still tells that it lacks something.
-                repair.distrust_trees()?;
+                repair.distrust()?;
             }
             empty_log(&geometry, replayed, &mut repair.actions)?;
         }
@@ -514,13 +522,8 @@ impl<'a> Repair<'a> {
             }
             if !self.left.is_empty() {
                 self.settle()?;
-            } else if self.ag_used < self.geometry.ag_count {
-                let ag = AgNo(self.ag_used);
-                self.ag_used += 1;
-                self.claim_fixed(ag);
-                // Before anything lies in it: a repair cut short leaves a volume that knows of the group.
-                self.mark_in_use()?;
-                self.act(format!("took group {ag} into use"));
+            } else if self.use_another_group()? {
+                // Its blocks come next.
             } else if self.kept_shift < KEPT_SHIFT_MAX {
                 // All groups again, for a part of what was kept.
                 self.kept_shift += 4;
@@ -529,6 +532,23 @@ impl<'a> Repair<'a> {
                 return Ok((0, 0));
             }
         }
+    }
+
+    /// Takes the first group into use that was never used, if there is one.
+    fn use_another_group(&mut self) -> Result<bool, CheckError> {
+        if self.ag_used == self.geometry.ag_count {
+            return Ok(false);
+        }
+        let ag = AgNo(self.ag_used);
+        self.ag_used += 1;
+        self.claim_fixed(ag);
+        if self.geometry.has_table() {
+            self.tables.insert(ag, 0);
+        }
+        // Before anything lies in it: a repair cut short leaves a volume that knows of the group.
+        self.mark_in_use()?;
+        self.act(format!("took group {ag} into use"));
+        Ok(true)
     }
 
     fn room_in(&self, ag: AgNo) -> Room {
@@ -554,7 +574,7 @@ impl<'a> Repair<'a> {
         let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
         self.load_at_hand(block)?;
         if let Some((_, buf, dirty)) = &mut self.at_hand {
-            let raw = RawInode::read_mut(&mut buf[slot as usize * myriad_format::SLOT_SIZE..]);
+            let raw = RawInode::read_mut(&mut buf[self.geometry.inode_offset(slot)..]);
             let before = *raw;
             f(raw);
             *dirty |= *raw != before;
@@ -658,18 +678,34 @@ fn bring_home(
         if reader.read_raw(block, &mut buf).is_err() {
             buf.fill(0);
         }
+        let mut home = buf.clone();
         overlay.apply(block, &mut buf);
+        let kind = BlockKind::of(&buf).filter(|kind| kind.is_of_units());
+        if let Some(kind) = kind {
+            // A unit that was damaged before stays so, unless the log has all of it; others of its block do not suffer.
+            if reader.read_raw(block, &mut home).is_err() {
+                reader.read_each_sector(block, &mut home);
+            }
+            lay_over_units(overlay, &reader.volume, block, kind, &mut home);
+            write_home(&reader, block, &home)?;
+            count += 1;
+            continue;
+        }
         // Of a log that had to be searched a part may be found again, if power is lost while it is made empty: it must not be
         // laid over what is newer.
         let lsn = if replay.is_readable { header::BlockHeader::read(&buf).lsn.get() } else { replay.head.0 };
         header::seal_at(&mut buf, &reader.volume, block, lsn);
-        let offset = block.0 << geometry.block_bits;
-        reader.write_raw(block, &buf).map_err(|source| CheckError::Io { op: "write", offset, source })?;
+        write_home(&reader, block, &buf)?;
         count += 1;
     }
     flush(device)?;
     actions.push(format!("replayed {count} blocks from the log"));
     Ok(())
+}
+
+fn write_home(reader: &Reader, block: FsBlock, bytes: &[u8]) -> Result<(), CheckError> {
+    let offset = block.0 << reader.geometry.block_bits;
+    reader.write_raw(block, bytes).map_err(|source| CheckError::Io { op: "write", offset, source })
 }
 
 /// Makes the log empty: from here on nothing may be replayed over a repaired block.

@@ -911,7 +911,10 @@ impl Repair<'_> {
             let links = if item.file_type == DIR_TYPE { item.names.saturating_add(2) } else { item.names };
             let Some((block, slot)) = self.geometry.locate(item.ino) else { continue };
             self.load_at_hand(block)?;
-            let differs = self.at_hand.as_ref().is_some_and(|(_, buf, _)| inode_at(buf, slot).nlink.get() != links);
+            let differs = self
+                .at_hand
+                .as_ref()
+                .is_some_and(|(_, buf, _)| inode_at(&self.geometry, buf, slot).nlink.get() != links);
             if differs {
                 self.change_inode(item.ino, |raw| raw.nlink.set(links))?;
             }

@@ -1,92 +1,49 @@
-//! Pass "space": runs last, when all other owners are known. The two trees of a group against each other, against the
-//! owners, and against the header's counts.
+//! Pass "space": runs last, when all other owners are known. What a group calls free against the owners, and against the header's counts.
+//!
+//! How a group records what is free is a choice: `trees` reads two trees that hold the same, `bitmap` a bit a block. What is here is the same
+//! for both.
+
+pub(crate) mod bitmap;
+mod trees;
 
 use crate::context::{Context, is_tree_block};
 use crate::findings::number;
 use crate::inodes::GroupFacts;
 use crate::report::Place;
-use crate::tree::{Tree, check_tree};
-use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START};
-use myriad_format::group::{FIRST_BY_START_BLOCK, FIXED_BLOCKS, GroupHeader};
-use myriad_format::{AgBlock, AgNo};
+use myriad_format::choices::Space;
+use myriad_format::group::{FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader};
+use myriad_format::{AgBlock, AgNo, Geometry};
+
+/// What a group calls free, group-relative.
+struct Free {
+    /// Start and length, ascending.
+    extents: Vec<(u32, u32)>,
+    /// Blocks held back for the trees of free space.
+    reserve: Vec<u32>,
+}
 
 /// Checks a group's free space; how many blocks are free.
 pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -> u64 {
-    let place = Place::Group(ag);
     let Some((header, summaries)) = &facts.header else { return 0 };
-    let geometry = &context.geometry;
-    let blocks = geometry.blocks_in(ag);
-    let first = geometry.fs_block(ag, AgBlock(0));
-
-    let mut by_start: Vec<(u32, u32)> = Vec::new();
-    let mut by_length: Vec<(u32, u32)> = Vec::new();
-    let mut sound = true;
-    if let Some(root) = context.group_block(ag, "by_start_root", header.by_start_root.get()) {
-        let tree = Tree { kind: FREE_BY_START, owner: u64::from(ag.0), root, level: u16::from(header.by_start_level) };
-        sound &= check_tree(context, &tree, place, &mut |record| by_start.push(halves(record))).sound;
-    }
-    if let Some(root) = context.group_block(ag, "by_length_root", header.by_length_root.get()) {
-        let tree =
-            Tree { kind: FREE_BY_LENGTH, owner: u64::from(ag.0), root, level: u16::from(header.by_length_level) };
-        sound &= check_tree(context, &tree, place, &mut |record| {
-            let (length, start) = halves(record);
-            by_length.push((start, length));
-        })
-        .sound;
-    }
-    by_length.sort_unstable();
-    if sound && by_start != by_length {
-        let message = format!("{} extents by start and {} by length are not the same", by_start.len(), by_length.len());
-        context.report(number::SPACE_DIFFERS, place, message);
-    }
-
-    let reserve = check_reserve(context, ag, header);
-    let mut free: Vec<(u32, u32)> = Vec::with_capacity(by_start.len());
-    let mut end = 0;
-    for (start, length) in by_start {
-        let inside = start >= geometry.first_data_block(ag)
-            && length > 0
-            && start.checked_add(length).is_some_and(|end| end <= blocks);
-        if !inside || start < end {
-            context.report(number::SPACE_EXTENT, place, format!("the free extent {start} + {length} is impossible"));
-            continue;
-        }
-        if start == end && !free.is_empty() {
-            context.report(
-                number::SPACE_EXTENT,
-                place,
-                format!("the free extent {start} + {length} touches the one before"),
-            );
-        }
-        end = start + length;
-        free.push((start, length));
+    let Free { extents, reserve } = match context.choices.space {
+        Space::Trees => trees::read(context, ag, header),
+        Space::Bitmap => bitmap::read(context, ag, header),
+    };
+    let first = context.geometry.fs_block(ag, AgBlock(0));
+    for &(start, length) in &extents {
         if let Some(block) = context.blocks.first_in(first.offset_by(u64::from(start)), u64::from(length)) {
-            context.report(number::BLOCK_TWICE, place, format!("block {block} is free and has an owner"));
+            context.report(number::BLOCK_TWICE, Place::Group(ag), format!("block {block} is free and has an owner"));
         }
     }
-    check_counts(context, ag, header, summaries, &free, &reserve, facts);
-    check_leaks(context, ag, &free);
-    free.iter().map(|&(_, length)| u64::from(length)).sum::<u64>() + reserve.len() as u64
+    check_counts(context, ag, header, summaries, &extents, &reserve, facts);
+    check_leaks(context, ag, &extents);
+    extents.iter().map(|&(_, length)| u64::from(length)).sum::<u64>() + reserve.len() as u64
 }
 
-fn halves(record: &[u8]) -> (u32, u32) {
-    let word = u64::from_le_bytes(record[..8].try_into().expect("eight bytes"));
-    ((word >> 32) as u32, word as u32)
-}
-
-/// The blocks of the reserve, claimed.
-fn check_reserve(context: &Context<'_>, ag: AgNo, header: &GroupHeader) -> Vec<u32> {
-    let place = Place::Group(ag);
-    let mut reserve = Vec::new();
-    for block in header.reserve.iter().take(header.reserve_count.get() as usize).map(|block| block.get()) {
-        let inside = (FIRST_BY_START_BLOCK..context.geometry.blocks_in(ag)).contains(&block);
-        if !inside {
-            context.report(number::RESERVE, place, format!("the reserve holds block {block}"));
-        } else if context.claim_in_group(context.geometry.fs_block(ag, AgBlock(block)), place, "reserve") {
-            reserve.push(block);
-        }
-    }
-    reserve
+/// Whether one of a group's first blocks is a node of a tree of the group or in its reserve, on every sound volume.
+pub(crate) fn holds_tree(geometry: &Geometry, block: AgBlock) -> bool {
+    let is_of_inodes = block.0 == FIRST_INODE_TREE_BLOCK;
+    is_tree_block(block) && !geometry.has_bitmap && !(is_of_inodes && geometry.has_table())
 }
 
 fn check_counts(
@@ -170,7 +127,10 @@ fn check_leaks(context: &Context<'_>, ag: AgNo, free: &[(u32, u32)]) {
         at = u64::from(start) + u64::from(length);
     }
     gap(at, u64::from(geometry.blocks_in(ag)));
-    for block in (0..FIXED_BLOCKS.min(geometry.blocks_in(ag))).map(AgBlock).filter(|&block| is_tree_block(block)) {
+    for block in (0..FIXED_BLOCKS.min(geometry.blocks_in(ag))).map(AgBlock) {
+        if !holds_tree(geometry, block) {
+            continue;
+        }
         let block = geometry.fs_block(ag, block);
         if !context.is_fixed_taken(block) {
             leaked += 1;
