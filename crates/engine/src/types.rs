@@ -373,11 +373,37 @@ impl Order {
 
 /// Placement of directories (seam "placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DirPref {
-    /// Region with the fewest directories among those with at least average free space.
-    Old,
+pub enum PlacementPolicy {
     /// Near the parent (Orlov).
-    New,
+    DirPref,
+    /// Each in another region: that with the fewest directories among those with at least average free space.
+    Rotor,
+}
+
+/// What [`PlacementPolicy::DirPref`] goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirPref {
+    pub rule: DirPrefRule,
+    /// Bytes that a file is expected to have, at most 2^40.
+    pub average_file_size: u64,
+    /// Files that a directory is expected to have, at most 2^20; 0: no expectation.
+    pub average_files_per_dir: u64,
+}
+
+impl Default for DirPref {
+    /// As newfs(8) of FreeBSD has them.
+    fn default() -> Self {
+        Self { rule: DirPrefRule::Orlov, average_file_size: 16384, average_files_per_dir: 64 }
+    }
+}
+
+/// How dirpref's limits follow from averages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirPrefRule {
+    /// Of 2001: a region may have a quarter of its size less free than the average, and directories in a row that fit an empty one.
+    Orlov,
+    /// Of FreeBSD 9.3: three quarters of the average free, and directories in a row that fit the average free space.
+    FreeBsd9,
 }
 
 /// When file blocks are chosen (seam "block allocation").
@@ -414,6 +440,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `None`: the volume's last order.
     pub order: Option<Order>,
+    /// Where new directories go.
+    pub placement: PlacementPolicy,
     pub dirpref: DirPref,
     pub allocation: Allocation,
     /// Whether the name cache is used.
@@ -461,7 +489,8 @@ impl Default for MountOptions {
         Self {
             read_only: false,
             order: None,
-            dirpref: DirPref::New,
+            placement: PlacementPolicy::DirPref,
+            dirpref: DirPref::default(),
             allocation: Allocation::Delayed,
             name_cache: true,
             cache_size: default_cache_size(),

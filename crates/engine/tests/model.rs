@@ -3,7 +3,7 @@
 //! A failure prints one line that replays it, and the fewest steps that still fail. `MYRIAD_SEED` replays,
 //! `MYRIAD_LONG=1` runs ten times as much.
 
-use myriad_engine::{Allocation, Cred, DirPref, Discard, OpenOptions, RenameMode, StatFs};
+use myriad_engine::{Allocation, Cred, Discard, OpenOptions, PlacementPolicy, RenameMode, StatFs};
 use myriad_reliability::machine::{Engine, Way};
 use myriad_reliability::setup::{Devices, Setup};
 use myriad_reliability::verdict::{catch, check_silent, quietly};
@@ -25,7 +25,7 @@ fn vary(setup: &mut Setup, seed: u64) {
     let mut rng = Rng::new(seed ^ 0x5eed);
     let options = &mut setup.options;
     options.allocation = *rng.pick(&[Allocation::Delayed, Allocation::AtWrite]);
-    options.dirpref = *rng.pick(&[DirPref::New, DirPref::Old]);
+    options.placement = *rng.pick(&[PlacementPolicy::DirPref, PlacementPolicy::Rotor]);
     options.name_cache = rng.percent(70);
     options.background = rng.percent(30);
     options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);

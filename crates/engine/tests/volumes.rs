@@ -3,7 +3,8 @@
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{Access, BlockDevice, FileDevice, MemoryDevice};
 use myriad_engine::{
-    Allocation, Clock, Cred, DirPref, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
+    Allocation, Clock, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, PlacementPolicy,
+    RenameMode,
 };
 use myriad_format::superblock::Superblock;
 use myriad_format::{Ino, header};
@@ -414,11 +415,11 @@ fn a_walk_says_where_it_could_not_go_and_goes_on() {
 }
 
 #[test]
-fn old_dirpref_spreads_and_new_dirpref_gathers() {
-    let regions = |dirpref| {
+fn rotor_spreads_and_dirpref_gathers() {
+    let regions = |placement| {
         let options = MkfsOptions { region_size: 1 << 20, ..MkfsOptions::default() };
         let device = formatted(256 << 20, &options);
-        let fs = open(&device, MountOptions { dirpref, seed: Some(3), ..quiet() });
+        let fs = open(&device, MountOptions { placement, seed: Some(3), ..quiet() });
         let session = fs.session(Cred::root());
         session.mkdir("top", 0o755).unwrap();
         let mut seen = std::collections::BTreeSet::new();
@@ -433,8 +434,8 @@ fn old_dirpref_spreads_and_new_dirpref_gathers() {
         }
         seen.len()
     };
-    let (old, new) = (regions(DirPref::Old), regions(DirPref::New));
-    assert!(new < old && new <= 3, "old spreads over {old} regions, new over {new}");
+    let (rotor, dirpref) = (regions(PlacementPolicy::Rotor), regions(PlacementPolicy::DirPref));
+    assert!(dirpref < rotor && dirpref <= 3, "rotor spreads over {rotor} regions, dirpref over {dirpref}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 ///
 /// A TARGET is an image (made fresh, worked on in this process), a directory (through system calls), `direct:DIRECTORY`
 /// (the same, reads and writes inside files with direct I/O), or `sqlite:PATH` (a row a file). Words after an image say how its volume is
-/// made and opened, so that variants are measured in turn: `a.img b.img,order=none c.img,data-checksums,dirpref=old`.
+/// made and opened, so that variants are measured in turn: `a.img b.img,order=none c.img,data-checksums,placement=rotor`.
 #[derive(Debug, Args)]
 pub struct Bench {
     #[command(subcommand)]

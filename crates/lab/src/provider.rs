@@ -6,7 +6,7 @@ use crate::targets::sqlite::Sqlite;
 use crate::targets::sys_calls::SysCalls;
 use crate::targets::{Durability, Target};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use myriad_engine::{Allocation, DirPref, Discard, MkfsOptions, MountOptions, Order};
+use myriad_engine::{Allocation, Discard, MkfsOptions, MountOptions, Order, PlacementPolicy};
 use myriad_format::choices::{Choices, Profile};
 use std::path::{Path, PathBuf};
 
@@ -201,7 +201,7 @@ fn remove_file(path: &Path) {
 }
 
 impl VolumeOptions {
-    /// These options, changed by words as in `order=none,dirpref=old,data-checksums`. An error names the word.
+    /// These options, changed by words as in `order=none,placement=rotor,data-checksums`. An error names the word.
     pub fn changed_by(&self, words: &str) -> Result<Self> {
         let mut options = self.clone();
         for word in words.split(',') {
@@ -229,11 +229,11 @@ impl VolumeOptions {
             "data-checksums" if value.is_empty() => mkfs.data_checksums = true,
             "discard" if value.is_empty() => mount.discard = Discard::Always,
             "nonamecache" if value.is_empty() => mount.name_cache = false,
-            "dirpref" => {
-                mount.dirpref = match value {
-                    "new" => DirPref::New,
-                    "old" => DirPref::Old,
-                    _ => return Err("write dirpref=new or dirpref=old".into()),
+            "placement" => {
+                mount.placement = match value {
+                    "dirpref" => PlacementPolicy::DirPref,
+                    "rotor" => PlacementPolicy::Rotor,
+                    _ => return Err("write placement=dirpref or placement=rotor".into()),
                 }
             }
             "alloc" => {
@@ -247,7 +247,7 @@ impl VolumeOptions {
                 let seams = Choices::default().all().map(|(seam, _)| seam).join(", ");
                 return Err(format!(
                     "no such option of a target; there are {seams}, profile, order, block-size, ag-size, log-size, cachesize, \
-                     data-checksums, discard, nonamecache, dirpref, alloc"
+                     data-checksums, discard, nonamecache, placement, alloc"
                 ));
             }
         }
@@ -317,7 +317,7 @@ mod tests {
         for (words, why) in [
             ("directory=linear", "directory=linear: directory=linear (entries one after the other"),
             ("colour=red", "colour=red: no such option of a target; there are space, inodes"),
-            ("order=none,dirpref=far", "dirpref=far: write dirpref=new or dirpref=old"),
+            ("order=none,placement=far", "placement=far: write placement=dirpref or placement=rotor"),
         ] {
             let refused = side(&format!("@/new.img,{words}"), false).unwrap_err();
             assert!(refused.starts_with(why), "{refused}");

@@ -4,7 +4,7 @@
 //! name: a misspelt option that is passed over is found when it is too late.
 
 use crate::show::{mode, owner, size};
-use myriad_engine::{AccessTimes, Allocation, DirPref, Discard, MountOptions, Order};
+use myriad_engine::{AccessTimes, Allocation, Discard, MountOptions, Order, PlacementPolicy};
 use myriad_fuse::{KindChoice, TransportChoice};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -100,10 +100,13 @@ const GROUPS: &[Group] = &[
                 |s, v| set(&mut s.engine.cache_size, size::parse(v)),
             ),
             valued(
-                "dirpref",
+                "placement",
                 "WHERE",
-                "where new directories go: new (near their parent) or old (spread out)",
-                |s, v| set(&mut s.engine.dirpref, choice(v, &[("new", DirPref::New), ("old", DirPref::Old)])),
+                "where new directories go: dirpref (near their parent) or rotor (spread out)",
+                |s, v| {
+                    let known = [("dirpref", PlacementPolicy::DirPref), ("rotor", PlacementPolicy::Rotor)];
+                    set(&mut s.engine.placement, choice(v, &known))
+                },
             ),
             valued("alloc", "WHEN", "when blocks are chosen: delayed (when data is written out) or write", |s, v| {
                 set(
@@ -449,7 +452,7 @@ mod tests {
     #[test]
     fn every_seam_has_its_word() {
         let settings = read(
-            "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,dirpref=old,alloc=write,discard,discard_piece=1M,nonamecache,relatime,\
+            "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,placement=rotor,alloc=write,discard,discard_piece=1M,nonamecache,relatime,\
              nodiratime,offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,umask=022,entry_timeout=1,attr_timeout=2.5,\
              kind=fuseblk,transport=classic,max_threads=3,nobeside,open,noxattr,acl,nostats,writeback,direct_io,fsname=x,logfile=/l,\
              nosuid,sync",
@@ -458,8 +461,8 @@ mod tests {
         let engine = &settings.engine;
         assert!(engine.read_only && engine.discard == Discard::Always && !engine.dir_atime && !engine.name_cache);
         assert_eq!(
-            (engine.order, engine.dirpref, engine.allocation, engine.atime),
-            (Some(Order::None), DirPref::Old, Allocation::AtWrite, AccessTimes::Relative)
+            (engine.order, engine.placement, engine.allocation, engine.atime),
+            (Some(Order::None), PlacementPolicy::Rotor, Allocation::AtWrite, AccessTimes::Relative)
         );
         assert_eq!((engine.commit_interval_ms, engine.cache_size, engine.discard_piece), (500, 64 << 20, 1 << 20));
         assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));

@@ -13,12 +13,12 @@ impl Command for Bench {
     const ABOUT: &'static str = "Measure volumes, directories and databases side by side";
     const DETAILS: &'static str = "A TARGET is an image (made fresh, worked on in this process), a directory (through system calls), \
         direct:DIRECTORY (the same, reads and writes inside files with direct I/O), or sqlite:PATH (a row a file). Words after an \
-        image say how its volume is made and opened: IMAGE,order=none,data-checksums,dirpref=old. Runs of the targets are interleaved; \
+        image say how its volume is made and opened: IMAGE,order=none,data-checksums,placement=rotor. Runs of the targets are interleaved; \
         every number is a median over them, final sync included.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad bench dir /tmp/b.img /tmp", "measures one large directory, in a volume and through the kernel"),
         (
-            "myriad bench tree a.img b.img,dirpref=old c.img,alloc=write",
+            "myriad bench tree a.img b.img,placement=rotor c.img,alloc=write",
             "what one choice is worth: three volumes that differ in one, in turn",
         ),
         ("myriad bench tree b.img sqlite:b.db --runs 3 --json > tree.json", "keeps every sample of a tree"),

@@ -265,7 +265,7 @@ impl Volume {
                 directories: AtomicI64::new(0),
             },
             usable_blocks: usable.saturating_sub(for_log),
-            placement: Placement::new(&geometry, options.dirpref, seed),
+            placement: Placement::new(&geometry, options.placement, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             files: OpenFiles::new(),

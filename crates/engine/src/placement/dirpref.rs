@@ -1,158 +1,85 @@
-//! Where new directories go (seam "placement"): dirpref over placement regions.
+//! `dirpref`: a directory near its parent, by Orlov's rule.
 //!
-//! Orlov's rule of 2001 and its predecessor, with differences that dynamic inodes and large volumes ask for;
-//! docs/decisions/0008-placement-regions.md argues them. A region plays the cylinder group. Inodes take blocks, so the
-//! rules on free inodes fall together with those on free blocks. A search looks at `SCAN_MAX` regions at most, and only
-//! at groups in use and the next few: a volume of 16 TiB has half a million regions.
+//! First-level directories, whose parent is the root, are spread: from a random region on, the one with the fewest directories among
+//! those with at least average free space. Any other directory goes into its parent's region, or the next one on that has neither too
+//! many directories nor too little free space nor too many directories made in a row. If none is left, any region with average
+//! free space will do.
 //!
-//! Pure policy: summaries in, preference out.
+//! How much is too much has two forms ([`DirPrefRule`]): that of 2001, and that of FreeBSD 9.3. Two numbers say what a directory is
+//! expected to need ([`DirPref`]): so many files of such a size. newfs has them as `-g` and `-h`.
 
-use crate::types::DirPref;
+use super::{Averages, Placement, Reach, SCAN_MAX, Summary, fewest};
+use crate::types::{DirPref, DirPrefRule};
 use myriad_format::{Geometry, RegionNo};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Regions looked at before a search takes the best so far.
-const SCAN_MAX: u32 = 256;
-/// Untouched groups beyond those in use that a search may open up.
-const FRESH_GROUPS: u32 = 2;
-/// Expected bytes of a file and files of a directory: newfs' defaults.
-const AVERAGE_FILE_SIZE: u64 = 16384;
-const AVERAGE_FILES_PER_DIR: u64 = 64;
-
-/// What the policy reads of a region.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Summary {
-    pub free_blocks: u32,
-    pub directories: u32,
+/// What a region may have for one more directory to be put there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    /// Fewer directories than this.
+    dirs_max: u64,
+    /// At least as many free blocks.
+    free_min: u64,
+    /// Fewer directories made in a row than this.
+    contiguous_max: u64,
 }
 
-/// What the policy reads of the volume.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Averages {
-    pub free_blocks: u64,
-    /// In use by files, directories and what describes them.
-    pub used_blocks: u64,
-    pub directories: u64,
-    /// Groups in use.
-    pub high_water: u32,
-}
-
-pub(crate) struct Placement {
-    geometry: Geometry,
-    policy: DirPref,
-    random: AtomicU64,
-    /// Directories made in a region without files in between, as Orlov's `contigdirs`; in memory only.
-    contiguous: Box<[AtomicU8]>,
+impl Limits {
+    fn new(geometry: &Geometry, reach: Reach, averages: Averages, numbers: DirPref) -> Self {
+        let blocks = u64::from(geometry.region_blocks());
+        let block_size = geometry.block_size() as u64;
+        // What a region of FFS would have as a table: decision 0008.
+        let inodes = blocks * u64::from(geometry.slots_per_block() - 1) / 8;
+        // What a directory takes with its files at present, where that is more than expected.
+        let present = (averages.used_blocks * block_size).checked_div(averages.directories).unwrap_or(0);
+        // The option table's ranges keep the product below 2^61.
+        let dir_size = (numbers.average_file_size * numbers.average_files_per_dir).max(present);
+        let average_free = reach.average_free;
+        let (free_min, room) = match numbers.rule {
+            DirPrefRule::Orlov => (average_free.saturating_sub(blocks / 4), blocks),
+            DirPrefRule::FreeBsd9 => ((average_free - average_free / 4).max(1), average_free),
+        };
+        // A directory that takes nothing: any number fits, as many as the counter counts.
+        let fit = (room * block_size).checked_div(dir_size).unwrap_or(u64::MAX).min(255);
+        // Without an expectation of files, there is none of inodes.
+        let by_inodes = inodes.checked_div(numbers.average_files_per_dir).unwrap_or(u64::MAX);
+        Self {
+            dirs_max: (reach.average_dirs + inodes / 16).min(inodes),
+            free_min,
+            contiguous_max: fit.min(by_inodes).max(1),
+        }
+    }
 }
 
 impl Placement {
-    pub fn new(geometry: &Geometry, policy: DirPref, seed: u64) -> Self {
-        let regions = geometry.region_count() as usize;
-        Self {
-            geometry: *geometry,
-            policy,
-            random: AtomicU64::new(seed | 1),
-            contiguous: (0..regions).map(|_| AtomicU8::new(0)).collect(),
-        }
-    }
-
-    fn random(&self) -> u64 {
-        // splitmix64
-        let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Notes that a file was made in a region: directories may follow again.
-    #[inline]
-    pub fn note_file(&self, region: RegionNo) {
-        if let Some(count) = self.contiguous.get(region.0 as usize)
-            && count.load(Ordering::Relaxed) > 0
-        {
-            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        }
-    }
-
-    /// The region for a new directory whose parent lies in `parent` (`None`: the root's child).
-    pub fn choose(
+    pub(super) fn preferred(
         &self,
         parent: Option<RegionNo>,
+        reach: Reach,
         averages: Averages,
-        mut summary: impl FnMut(RegionNo) -> Summary,
+        numbers: DirPref,
+        summary: &mut impl FnMut(RegionNo) -> Summary,
     ) -> RegionNo {
-        let groups = (averages.high_water + FRESH_GROUPS).min(self.geometry.ag_count);
-        let count = (groups * self.geometry.regions_per_ag()).min(self.geometry.region_count()).max(1);
-        let all = u64::from(self.geometry.region_count()).max(1);
-        let average_free = averages.free_blocks / all;
-        let average_dirs = averages.directories / u64::from(count);
-        let chosen = match (self.policy, parent) {
-            (DirPref::Old, _) => self.fewest(0, count, average_free, &mut summary).unwrap_or(RegionNo(0)),
-            (DirPref::New, None) => {
-                let start = (self.random() % u64::from(count)) as u32;
-                self.fewest(start, count, average_free, &mut summary).unwrap_or(RegionNo(start))
-            }
-            (DirPref::New, Some(parent)) => {
-                // What a directory takes with its files at present, where that is more than expected.
-                let used = averages.used_blocks * self.geometry.block_size() as u64;
-                let dir_size = (AVERAGE_FILE_SIZE * AVERAGE_FILES_PER_DIR)
-                    .max(used.checked_div(averages.directories).unwrap_or(0));
-                self.near(parent, count, average_free, average_dirs, dir_size, &mut summary)
-            }
+        let Some(parent) = parent else {
+            let start = (self.random() % u64::from(reach.count)) as u32;
+            return fewest(start, SCAN_MAX, reach, summary).unwrap_or(RegionNo(start));
         };
-        let _ =
-            self.contiguous[chosen.0 as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1));
-        chosen
-    }
-
-    /// Among regions with at least average free space, the one with the fewest directories, first in scan order.
-    fn fewest(
-        &self,
-        start: u32,
-        count: u32,
-        average_free: u64,
-        summary: &mut impl FnMut(RegionNo) -> Summary,
-    ) -> Option<RegionNo> {
-        let mut best: Option<(u32, RegionNo)> = None;
-        for i in 0..count.min(SCAN_MAX) {
-            let region = RegionNo((start + i) % count);
-            let now = summary(region);
-            if u64::from(now.free_blocks) >= average_free && best.is_none_or(|(fewest, _)| now.directories < fewest) {
-                best = Some((now.directories, region));
-                if now.directories == 0 {
-                    break;
-                }
-            }
-        }
-        best.map(|(_, region)| region)
-    }
-
-    /// Orlov: the parent's region, or the next one on that is neither too full nor has too many directories.
-    fn near(
-        &self,
-        parent: RegionNo,
-        count: u32,
-        average_free: u64,
-        average_dirs: u64,
-        dir_size: u64,
-        summary: &mut impl FnMut(RegionNo) -> Summary,
-    ) -> RegionNo {
-        let blocks = u64::from(self.geometry.region_blocks());
-        let block_size = self.geometry.block_size() as u64;
-        let inodes = blocks * u64::from(self.geometry.slots_per_block() - 1) / 8;
-        let dirs_max = (average_dirs + inodes / 16).min(inodes);
-        let free_min = average_free.saturating_sub(blocks / 4);
-        let contiguous_max = (blocks * block_size / dir_size).min(255).min(inodes / AVERAGE_FILES_PER_DIR).max(1);
+        let limits = Limits::new(&self.geometry, reach, averages, numbers);
+        // A parent may lie beyond reach if the volume's high-water mark was read before it was made.
+        let parent = RegionNo(parent.0.min(reach.count - 1));
         let mut fallback = None;
-        for i in 0..count.min(SCAN_MAX) {
-            let region = RegionNo((parent.0.min(count - 1) + i) % count);
+        for i in 0..reach.count.min(SCAN_MAX) {
+            let region = RegionNo((parent.0 + i) % reach.count);
             let now = summary(region);
             let free = u64::from(now.free_blocks);
-            let contiguous = self.contiguous[region.0 as usize].load(Ordering::Relaxed);
-            if u64::from(now.directories) < dirs_max && free >= free_min && u64::from(contiguous) < contiguous_max {
+            let contiguous = u64::from(self.contiguous[region.0 as usize].load(Ordering::Relaxed));
+            if u64::from(now.directories) < limits.dirs_max
+                && free >= limits.free_min
+                && contiguous < limits.contiguous_max
+            {
                 return region;
             }
-            if fallback.is_none() && free >= average_free && free > 0 {
+            if fallback.is_none() && free >= reach.average_free && free > 0 {
                 fallback = Some(region);
             }
         }
@@ -165,14 +92,14 @@ mod tests {
     use super::*;
     use crate::namei;
     use crate::ops::{NewFile, Ops};
-    use crate::types::{AllocateMode, Cred, MkfsOptions, Node};
+    use crate::types::{AllocateMode, Cred, MkfsOptions, Node, PlacementPolicy};
     use crate::volume::{Volume, testing};
     use myriad_device::MemoryDevice;
     use myriad_format::inode::{S_IFDIR, S_IFREG};
     use myriad_format::{AgBlock, Ino};
     use std::sync::Arc;
 
-    fn placement(policy: DirPref) -> Placement {
+    fn placement(numbers: DirPref) -> Placement {
         let geometry = Geometry {
             block_bits: 12,
             ag_bits: 15,
@@ -185,7 +112,7 @@ mod tests {
             table_every: 0,
             map: myriad_format::choices::Map::Extents,
         };
-        Placement::new(&geometry, policy, 7)
+        Placement::new(&geometry, PlacementPolicy::DirPref, numbers, 7)
     }
 
     fn averages() -> Averages {
@@ -194,7 +121,7 @@ mod tests {
 
     #[test]
     fn children_stay_near_until_too_many_follow_each_other() {
-        let p = placement(DirPref::New);
+        let p = placement(DirPref::default());
         let mut seen = std::collections::BTreeMap::new();
         for _ in 0..100 {
             let region = p.choose(Some(RegionNo(5)), averages(), |_| Summary { free_blocks: 8000, directories: 0 });
@@ -208,16 +135,66 @@ mod tests {
 
     #[test]
     fn full_regions_are_passed_over() {
-        let p = placement(DirPref::New);
+        let p = placement(DirPref::default());
         let summary = |region: RegionNo| Summary { free_blocks: if region.0 < 9 { 10 } else { 8000 }, directories: 1 };
         assert_eq!(p.choose(Some(RegionNo(5)), averages(), summary).0, 9);
     }
 
+    /// The numbers of the paper's worked example: groups of 8 MB with 2048 inodes on an empty volume.
     #[test]
-    fn old_policy_takes_the_region_with_fewest_directories() {
-        let p = placement(DirPref::Old);
-        let summary = |region: RegionNo| Summary { free_blocks: 8000, directories: 20 - region.0 };
-        assert_eq!(p.choose(Some(RegionNo(1)), averages(), summary).0, 15);
+    fn limits_are_those_of_the_papers() {
+        // 2048 blocks of 4 KiB, 31 of them inodes each: an eighth would be 7936 inodes.
+        let geometry = Geometry {
+            block_bits: 12,
+            ag_bits: 14,
+            region_bits: 11,
+            ag_count: 4,
+            block_count: 1 << 16,
+            chunk_blocks: 8,
+            has_checksums: false,
+            has_bitmap: false,
+            table_every: 0,
+        };
+        let reach = Reach { count: 32, average_free: 2000, average_dirs: 3 };
+        let empty = Averages { free_blocks: 32 * 2000, used_blocks: 0, directories: 0, high_water: 4 };
+        let usual = DirPref::default();
+        let limits = |averages, numbers| Limits::new(&geometry, reach, averages, numbers);
+        let of_2001 = limits(empty, usual);
+        assert_eq!(of_2001, Limits { dirs_max: 3 + 496, free_min: 2000 - 512, contiguous_max: 8 });
+        let later = DirPref { rule: DirPrefRule::FreeBsd9, ..usual };
+        // 2000 blocks of 4 KiB hold seven directories of 1 MiB.
+        assert_eq!(limits(empty, later), Limits { free_min: 1500, contiguous_max: 7, ..of_2001 });
+        // More files are expected than there are inodes for; and nothing is expected at all.
+        let many = DirPref { average_file_size: 1, average_files_per_dir: 1000, ..usual };
+        assert_eq!(limits(empty, many).contiguous_max, 7);
+        let none = DirPref { average_files_per_dir: 0, ..usual };
+        assert_eq!(limits(empty, none).contiguous_max, 255);
+        // Directories that take 4 MiB each at present.
+        let used = Averages { used_blocks: 10_240, directories: 10, ..empty };
+        assert_eq!(limits(used, usual).contiguous_max, 2);
+        // Larger than a region, as an option may have it.
+        let huge = DirPref { average_file_size: 1 << 40, average_files_per_dir: 1 << 20, ..usual };
+        assert_eq!(limits(empty, huge).contiguous_max, 1);
+        let full = Reach { average_free: 0, ..reach };
+        assert_eq!(Limits::new(&geometry, full, empty, later).free_min, 1, "a full region is none to choose");
+    }
+
+    #[test]
+    fn numbers_change_what_comes_next() {
+        let p = placement(DirPref::default());
+        let made = |count: usize| {
+            let summary = |_| Summary { free_blocks: 8000, directories: 0 };
+            let chosen = (0..count).map(|_| p.choose(Some(RegionNo(5)), averages(), summary).0);
+            chosen.fold(std::collections::BTreeMap::new(), |mut seen, region| {
+                *seen.entry(region).or_insert(0) += 1;
+                seen
+            })
+        };
+        assert_eq!(made(32).into_iter().collect::<Vec<_>>(), [(5, 32)]);
+        p.set_policy(PlacementPolicy::DirPref, DirPref { average_file_size: 8192, ..DirPref::default() });
+        assert_eq!(made(32).into_iter().collect::<Vec<_>>(), [(5, 32)], "64 of half the size fit");
+        p.set_policy(PlacementPolicy::Rotor, DirPref::default());
+        assert_eq!(made(1).into_iter().collect::<Vec<_>>(), [(0, 1)]);
     }
 
     /// A cylinder group of the papers.
@@ -255,17 +232,22 @@ mod tests {
         }
 
         /// Orlov's, for a directory whose parent is not the root.
-        fn near(&self, parent: usize) -> usize {
+        fn near(&self, parent: usize, numbers: DirPref) -> usize {
+            let (avgfilesize, avgfpdir) = (numbers.average_file_size, numbers.average_files_per_dir);
             let (avgbfree, avgndir) = (self.average(|group| group.free), self.average(|group| group.directories));
             let maxndir = (avgndir + self.ipg / 16).min(self.ipg);
-            let minbfree = avgbfree.saturating_sub(self.fpg / 4);
             let cgsize = self.fpg * self.bsize;
             // Without the rounding of two averages.
             let sum = |of: fn(&CylinderGroup) -> u64| self.groups.iter().map(of).sum::<u64>();
             let all = self.fpg * self.groups.len() as u64 - self.overhead;
             let curdirsize = (all - sum(|group| group.free)) * self.bsize / sum(|group| group.directories);
-            let dirsize = curdirsize.max(16384 * 64);
-            let maxcontigdirs = (cgsize / dirsize).min(255).min(self.ipg / 64).max(1);
+            let dirsize = curdirsize.max(avgfilesize * avgfpdir);
+            let (minbfree, maxcontigdirs) = match numbers.rule {
+                DirPrefRule::Orlov => (avgbfree.saturating_sub(self.fpg / 4), (cgsize / dirsize).min(255)),
+                DirPrefRule::FreeBsd9 => ((avgbfree - avgbfree / 4).max(1), (avgbfree * self.bsize / dirsize).min(255)),
+            };
+            let maxcontigdirs = if avgfpdir > 0 { maxcontigdirs.min(self.ipg / avgfpdir) } else { maxcontigdirs };
+            let maxcontigdirs = maxcontigdirs.max(1);
             let fits = |i: &usize| {
                 let group = &self.groups[*i];
                 group.directories < maxndir && group.free >= minbfree && group.contiguous < maxcontigdirs
@@ -309,8 +291,25 @@ mod tests {
         let crowded = Load { in_root: 1, directories: 30, bytes: 0, parents: 2 };
         // Directories larger than expected.
         let large = Load { in_root: 15, directories: 3, bytes: 100 << 10, parents: usize::MAX };
-        let runs = [(DirPref::New, mixed), (DirPref::New, crowded), (DirPref::New, large), (DirPref::Old, mixed)];
-        for (seed, (policy, load)) in (1..).zip(runs) {
+        let usual = DirPref::default();
+        let later = DirPref { rule: DirPrefRule::FreeBsd9, ..usual };
+        let small = DirPref { average_file_size: 1024, average_files_per_dir: 16, ..usual };
+        let no_files = DirPref { average_files_per_dir: 0, ..usual };
+        let many = DirPref { average_file_size: 100, average_files_per_dir: 2000, ..later };
+        let orlov = PlacementPolicy::DirPref;
+        let runs = [
+            (orlov, usual, mixed),
+            (orlov, usual, crowded),
+            (orlov, usual, large),
+            (PlacementPolicy::Rotor, usual, mixed),
+            (PlacementPolicy::Rotor, usual, crowded),
+            (orlov, later, mixed),
+            (orlov, later, large),
+            (orlov, small, mixed),
+            (orlov, no_files, mixed),
+            (orlov, many, mixed),
+        ];
+        for (seed, (policy, numbers, load)) in (1..).zip(runs) {
             let mut rng = myriad_sim::rng::Rng::new(seed);
             let device = Arc::new(MemoryDevice::new(192 << 20));
             let size = MkfsOptions { ag_size: Some(64 << 20), region_size: 4 << 20, ..MkfsOptions::default() };
@@ -329,8 +328,8 @@ mod tests {
                 }
             }
             // What was counted in memory goes, and the dice are thrown as the volume will.
-            volume.placement = Placement::new(&volume.geometry, policy, seed);
-            let dice = Placement::new(&volume.geometry, policy, seed);
+            volume.placement = Placement::new(&volume.geometry, policy, numbers, seed);
+            let dice = Placement::new(&volume.geometry, policy, numbers, seed);
 
             let region_of = |node: Node| volume.geometry.region_of(volume.block_of(Ino(node.ino))).0 as usize;
             let regions = volume.geometry.region_count() as usize;
@@ -357,14 +356,17 @@ mod tests {
                 let near = region_of(parent);
                 if rng.percent(load.directories) {
                     let expected = match (policy, parent == root) {
-                        (DirPref::Old, _) => papers.fewest(0),
-                        (DirPref::New, true) => papers.fewest((dice.random() % regions as u64) as usize),
-                        (DirPref::New, false) => papers.near(near),
+                        (PlacementPolicy::Rotor, _) => papers.fewest(0),
+                        (PlacementPolicy::DirPref, true) => papers.fewest((dice.random() % regions as u64) as usize),
+                        (PlacementPolicy::DirPref, false) => papers.near(near, numbers),
                     };
                     papers.groups[expected].contiguous += 1;
                     let made = make(&volume, parent, &step.to_string(), S_IFDIR | 0o755);
                     let found = region_of(made);
-                    assert_eq!(found, expected, "{policy:?}, seed {seed}, step {step}: its parent is in {near}");
+                    assert_eq!(
+                        found, expected,
+                        "{policy:?}, {numbers:?}, seed {seed}, step {step}: its parent is in {near}"
+                    );
                     first += usize::from(parent == root);
                     moved += usize::from(parent != root && found != near);
                     directories.push(made);
@@ -383,7 +385,7 @@ mod tests {
                 }
             }
             println!(
-                "{policy:?}, {load:?}: of {} directories, {first} in the root, {moved} not in the region of theirs",
+                "{policy:?}, {numbers:?}, {load:?}: of {} directories, {first} in the root, {moved} not in the region of theirs",
                 directories.len()
             );
         }
