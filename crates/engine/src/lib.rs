@@ -65,6 +65,7 @@ mod map;
 mod mkfs;
 mod namei;
 mod ops;
+pub mod options;
 mod order;
 mod perm;
 mod placement;

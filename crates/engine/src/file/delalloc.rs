@@ -21,7 +21,7 @@ use crate::ops::transact;
 use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
-use crate::types::{Allocation, Cred};
+use crate::types::Cred;
 use crate::volume::{Reason, Share, Volume};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
@@ -285,7 +285,7 @@ fn write_part(
         written => written?,
     };
     let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
-    if volume.options.allocation == Allocation::AtWrite || file.writes_through(volume.epoch.current()) {
+    if volume.live.allocates_at_write() || file.writes_through(volume.epoch.current()) {
         flush(volume, file)?;
     }
     if dirty > volume.dirty_data_max {

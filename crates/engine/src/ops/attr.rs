@@ -23,7 +23,7 @@ impl Ops<'_> {
     /// becomes durable with what is changed next.
     #[inline]
     pub fn accessed(&self, node: Node) {
-        if self.volume.options.atime != AccessTimes::Never && !self.volume.options.read_only {
+        if self.volume.live.moves_atime() {
             // Who reads is given what there is, also where nothing can be changed any more.
             let _ = self.move_atime(node);
         }
@@ -32,7 +32,8 @@ impl Ops<'_> {
     fn move_atime(&self, node: Node) -> Result<()> {
         let stat = self.stat_node(node)?;
         let now = self.volume.now();
-        let is_due = match self.volume.options.atime {
+        let (when, of_directories) = self.volume.live.access_times();
+        let is_due = match when {
             AccessTimes::Never => false,
             AccessTimes::Relative => {
                 stat.atime <= stat.mtime.max(stat.ctime) || now.saturating_sub(stat.atime) >= ATIME_AGE
@@ -40,7 +41,7 @@ impl Ops<'_> {
             // The coarse clock stands still for a few milliseconds.
             AccessTimes::Strict => stat.atime != now,
         };
-        let is_wanted = stat.flags & flag::NOATIME == 0 && (self.volume.options.dir_atime || !stat.is_dir());
+        let is_wanted = stat.flags & flag::NOATIME == 0 && (of_directories || !stat.is_dir());
         if !is_due || !is_wanted {
             return Ok(());
         }

@@ -86,7 +86,7 @@ impl Checkpointer {
         volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.blocks.len() as u64);
         self.needed_lsn = freed.needed_lsn;
         join_neighbours(&mut freed.limbo);
-        if planted(Bug::DiscardBeforeCommit) && volume.options.discard == Discard::Always {
+        if planted(Bug::DiscardBeforeCommit) && volume.live.now().discard == Discard::Always {
             let bits = volume.geometry.block_bits;
             let discard =
                 |&(start, length): &(FsBlock, u32)| volume.device.discard(start.0 << bits, u64::from(length) << bits);

@@ -55,10 +55,9 @@ impl Fs {
         let volume = self.volume();
         let sb = &volume.superblock;
         let block = u64::from(volume.statfs().block_size);
-        let label_len = sb.label.iter().position(|&byte| byte == 0).unwrap_or(sb.label.len());
         VolumeInfo {
             uuid: sb.header.volume,
-            label: String::from_utf8_lossy(&sb.label[..label_len]).into_owned(),
+            label: volume.live.label(),
             block_size: block as u32,
             block_count: sb.block_count.get(),
             ag_size: u64::from(sb.ag_blocks.get()) * block,
@@ -70,7 +69,7 @@ impl Fs {
             read_only: volume.options.read_only,
             recovered: volume.recovered,
             made: sb.made_time.get(),
-            cache_size: volume.options.cache_size,
+            cache_size: volume.live.now().cache_size,
         }
     }
 

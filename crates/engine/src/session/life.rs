@@ -85,12 +85,13 @@ pub(super) fn run_background(volume: &Volume) {
 }
 
 fn make_checkpoints(volume: &Volume) {
-    let interval = volume.options.commit_interval_ms;
     loop {
         let flush = {
             let mut wake = volume.wake.0.lock();
             let mut timed_out = false;
             while !wake.wanted && !wake.stop && !timed_out {
+                // It may change while we wait: we are woken then.
+                let interval = volume.live.commit_interval_ms();
                 timed_out = if interval == 0 {
                     volume.wake.1.wait(&mut wake);
                     false
@@ -133,6 +134,7 @@ impl Volume {
             );
         }
         self.load_totals(&superblock);
+        self.live.take_label(&superblock);
         self.load_orphans(&superblock)?;
         if !self.options.read_only {
             self.write_superblock(state::IN_USE)?;

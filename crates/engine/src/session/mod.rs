@@ -10,6 +10,7 @@ mod info;
 mod life;
 mod names;
 mod open;
+mod options;
 mod paths;
 mod stream;
 #[cfg(test)]

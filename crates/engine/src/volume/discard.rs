@@ -29,6 +29,7 @@ use crate::types::{Discard, MountOptions};
 use myriad_device::{BlockDevice, Discards};
 use myriad_format::{AgBlock, AgNo, FsBlock, Geometry};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Ranges that wait, at most: 4 MiB of them.
 const WAITING_MAX: usize = 1 << 18;
@@ -37,8 +38,8 @@ const STEP_BYTES: u64 = 64 << 20;
 
 /// What waits for being given back.
 pub(crate) struct ToHost {
-    /// Blocks of a piece; `None` if nothing goes back by itself.
-    piece: Option<u32>,
+    /// Blocks of a piece; 0 if nothing goes back by itself.
+    piece: AtomicU32,
     /// Of the volume.
     block_count: u64,
     waiting: Mutex<{ Rank::Leaf as u8 }, Waiting>,
@@ -53,6 +54,17 @@ struct Waiting {
 
 impl ToHost {
     pub fn new(options: &MountOptions, device: &dyn BlockDevice, geometry: &Geometry) -> Self {
+        let to_host = Self {
+            piece: AtomicU32::new(0),
+            block_count: geometry.block_count,
+            waiting: Mutex::new(Waiting::default()),
+        };
+        to_host.set(options, device, geometry);
+        to_host
+    }
+
+    /// From now on this is what goes back. What waits is forgotten if nothing does, and otherwise goes by the new size.
+    pub fn set(&self, options: &MountOptions, device: &dyn BlockDevice, geometry: &Geometry) {
         let wanted = match options.discard {
             Discard::Auto => device.discards() == Discards::Always,
             Discard::Always => true,
@@ -61,16 +73,21 @@ impl ToHost {
         let blocks = options.discard_piece.max(1).div_ceil(geometry.block_size() as u64).next_power_of_two();
         // So that a small group has pieces at all.
         let piece = blocks.min(u64::from(geometry.ag_blocks() / 8)) as u32;
-        Self {
-            piece: (wanted && !options.read_only).then_some(piece),
-            block_count: geometry.block_count,
-            waiting: Mutex::new(Waiting::default()),
+        let piece = if wanted && !options.read_only { piece } else { 0 };
+        self.piece.store(piece, Ordering::Relaxed);
+        if piece == 0 {
+            self.forget();
         }
+    }
+
+    /// Blocks of a piece; `None` if nothing goes back by itself.
+    fn piece(&self) -> Option<u32> {
+        Some(self.piece.load(Ordering::Relaxed)).filter(|&piece| piece > 0)
     }
 
     /// Extents have been put into the trees, in the order of their places.
     pub fn note(&self, extents: &[(FsBlock, u32)]) {
-        let Some(piece) = self.piece.map(u64::from) else { return };
+        let Some(piece) = self.piece().map(u64::from) else { return };
         let young = &mut self.waiting.lock().young;
         for &(start, length) in extents {
             let end = (start.0 + u64::from(length)).next_multiple_of(piece).min(self.block_count);
@@ -86,7 +103,7 @@ impl ToHost {
 
     /// A checkpoint begins to put what was freed into the trees.
     pub fn grow_old(&self) {
-        if self.piece.is_some() {
+        if self.piece().is_some() {
             let waiting = &mut *self.waiting.lock();
             waiting.old.append(&mut waiting.young);
             waiting.old.truncate(WAITING_MAX);
@@ -119,7 +136,7 @@ type Part = Range<u32>;
 impl Volume {
     /// Whether something freed waits for a checkpoint to go back to the host.
     pub fn has_to_give_back(&self) -> bool {
-        self.to_host.piece.is_some()
+        self.to_host.piece().is_some()
             && self.device.discards() != Discards::Never
             && (!self.to_host.is_empty() || self.checkpointer.lock().released_blocks() > 0)
     }
@@ -127,7 +144,7 @@ impl Volume {
     /// Gives back what has waited long enough, until the background thread has something better to do; `all`: everything. What a
     /// damaged group has is left alone: whoever needs the group is told.
     pub fn give_back(&self, all: bool) {
-        let Some(piece) = self.to_host.piece else { return };
+        let Some(piece) = self.to_host.piece() else { return };
         while let Some(range) = self.to_host.next(all) {
             if self.device.discards() == Discards::Never {
                 // Found out just now, by the first one.

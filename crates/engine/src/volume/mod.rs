@@ -5,6 +5,7 @@ mod commit;
 mod discard;
 mod groups;
 mod inode_locks;
+mod live;
 mod orphans;
 mod superblock;
 mod transfer;
@@ -69,7 +70,9 @@ pub(crate) struct Volume {
     pub geometry: Geometry,
     pub hasher: NameHasher,
     pub order: Order,
-    pub options: MountOptions,
+    /// What stays as it was when the volume was opened; what can change is in `live`.
+    pub options: live::Opened,
+    pub live: live::Live,
     pub counters: Arc<Counters>,
     pub device: Arc<dyn BlockDevice>,
     pub superblock: Superblock,
@@ -297,7 +300,8 @@ impl Volume {
             dirty_data_max: frames / 4,
             overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
             cache,
-            options,
+            options: live::Opened::new(&options),
+            live: live::Live::new(&options, &superblock),
             superblock,
         })
     }

@@ -1,0 +1,425 @@
+//! The table of options: a row each, in the order in which they are shown.
+
+use super::{Named, Options, Row, Value, Values, When, Word};
+use crate::types::{AccessTimes, Allocation, DirPrefRule, Discard, Order, PlacementPolicy, default_cache_size};
+use myriad_format::choices::{self, Choices, PROFILES, Profile, Seam};
+
+/// A row whose values are choices at a seam that mkfs fixes.
+const fn seam(seam: &'static Seam, get: fn(&Options) -> Value, set: fn(&mut Options, Value)) -> Row {
+    Row {
+        name: seam.name,
+        values: Values::Seam(seam),
+        when: When::Mkfs,
+        about: seam.about,
+        source: "each choice names its own",
+        unset: "",
+        words: &[],
+        get,
+        set,
+    }
+}
+
+/// Getter and setter of a seam's row, by the field of `Choices`.
+macro_rules! choice {
+    ($field:ident, $kind:ty) => {
+        seam(
+            &<$kind>::SEAM,
+            |options| Value::Name(options.mkfs.choices.$field.choice().name),
+            |options, value| {
+                options.mkfs.choices.$field = <$kind>::named(value.name()).expect("a value of this row");
+            },
+        )
+    };
+}
+
+/// Names of a row and what each stands for. Gives the list that the table shows, and both directions.
+macro_rules! names {
+    ($list:ident, $name_of:ident, $named:ident, $kind:ty { $($variant:path = $name:literal, $about:literal;)* }) => {
+        const $list: &[Named] = &[$(Named { name: $name, about: $about },)*];
+
+        fn $name_of(value: $kind) -> Value {
+            Value::Name(match value {
+                $($variant => $name,)*
+            })
+        }
+
+        fn $named(value: Value) -> $kind {
+            match value.name() {
+                $($name => $variant,)*
+                other => unreachable!("{other} is no value of this row"),
+            }
+        }
+    };
+}
+
+names!(PLACEMENTS, placement_name, placement, PlacementPolicy {
+    PlacementPolicy::DirPref = "dirpref", "near their parent, until a region is too full or too crowded";
+    PlacementPolicy::Rotor = "rotor", "each into another region, that with the fewest directories";
+});
+names!(RULES, rule_name, rule, DirPrefRule {
+    DirPrefRule::Orlov = "2001", "a region may have a quarter of its size less free than the average";
+    DirPrefRule::FreeBsd9 = "9.3", "a region must have three quarters of the average free";
+});
+names!(ALLOCATIONS, allocation_name, allocation, Allocation {
+    Allocation::Delayed = "delayed", "when data is written out";
+    Allocation::AtWrite = "write", "at each write";
+});
+names!(DISCARDS, discard_name, discard, Discard {
+    Discard::Auto = "auto", "if the volume lies in an image that has holes";
+    Discard::Always = "always", "always";
+    Discard::Never = "never", "only by trim";
+});
+names!(ACCESS_TIMES, access_name, access_times, AccessTimes {
+    AccessTimes::Never = "never", "never";
+    AccessTimes::Relative = "relative", "if they are older than the last change, or than a day";
+    AccessTimes::Strict = "strict", "at each read";
+});
+
+impl Value {
+    // What follows is asked of values that the row's own parser has made.
+
+    fn name(&self) -> &'static str {
+        let Self::Name(name) = self else { unreachable!("{self:?} is no name") };
+        name
+    }
+
+    fn bytes(&self) -> u64 {
+        let Self::Bytes(bytes) = self else { unreachable!("{self:?} is no size") };
+        *bytes
+    }
+
+    fn number(&self) -> u64 {
+        let Self::Number(number) = self else { unreachable!("{self:?} is no number") };
+        *number
+    }
+
+    fn is_on(&self) -> bool {
+        let Self::Switch(on) = self else { unreachable!("{self:?} is neither on nor off") };
+        *on
+    }
+}
+
+fn bytes_or_unset(bytes: Option<u64>) -> Value {
+    bytes.map_or(Value::Unset, Value::Bytes)
+}
+
+fn unset_or_bytes(value: &Value) -> Option<u64> {
+    (*value != Value::Unset).then(|| value.bytes())
+}
+
+fn path_or_unset(path: &Option<std::path::PathBuf>) -> Value {
+    path.clone().map_or(Value::Unset, Value::Path)
+}
+
+fn unset_or_path(value: Value) -> Option<std::path::PathBuf> {
+    if let Value::Path(path) = value { Some(path) } else { None }
+}
+
+fn order_name(order: Order) -> Value {
+    let code = order.code() as u8;
+    Value::Name(choices::Order::from_code(code).expect("an order of the format's table").choice().name)
+}
+
+fn profile_of(choices: &Choices) -> Value {
+    let found = PROFILES.iter().find(|profile| profile.choices == *choices);
+    found.map_or(Value::Unset, |profile| Value::Name(profile.name))
+}
+
+fn set_profile(options: &mut Options, value: Value) {
+    if let Value::Name(name) = value {
+        let profile = Profile::parse(name).expect("a value of this row");
+        options.mkfs.choices = profile.choices;
+        options.mkfs.order = Order::parse(profile.order.choice().name).expect("a profile of this build has its order");
+    }
+}
+
+/// The rows.
+pub static TABLE: [Row; 29] = [
+    Row {
+        name: "profile",
+        values: Values::Profile,
+        when: When::Mkfs,
+        about: "choices at all seams under one name, from which the other options differ",
+        source: "each system of the papers",
+        unset: "",
+        words: &[],
+        get: |options| profile_of(&options.mkfs.choices),
+        set: set_profile,
+    },
+    choice!(space, choices::Space),
+    choice!(inodes, choices::Inodes),
+    choice!(map, choices::Map),
+    choice!(directory, choices::Directory),
+    choice!(lookup, choices::Lookup),
+    choice!(volume, choices::VolumeKind),
+    Row {
+        name: "block-size",
+        values: Values::Bytes { least: 512, most: 64 << 10, powers: true },
+        when: When::Mkfs,
+        about: "size of a block",
+        source: "FFS",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mkfs.block_size.into()),
+        set: |options, value| options.mkfs.block_size = value.bytes() as u32,
+    },
+    Row {
+        name: "ag-size",
+        values: Values::Bytes { least: 64 * 512, most: 1 << 47, powers: true },
+        when: When::Mkfs,
+        about: "size of an allocation group",
+        source: "XFS 1996, 5.1",
+        unset: "by the volume's size, at most 1G",
+        words: &[],
+        get: |options| bytes_or_unset(options.mkfs.ag_size),
+        set: |options, value| options.mkfs.ag_size = unset_or_bytes(&value),
+    },
+    Row {
+        name: "region-size",
+        values: Values::Bytes { least: 512, most: 1 << 47, powers: true },
+        when: When::Mkfs,
+        about: "size of a placement region, which placement of directories goes by",
+        source: "cylinder groups of FFS",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mkfs.region_size),
+        set: |options, value| options.mkfs.region_size = value.bytes(),
+    },
+    Row {
+        name: "log-size",
+        values: Values::Bytes { least: 0, most: myriad_log::RING_BYTES_MAX, powers: false },
+        when: When::Mkfs,
+        about: "size of the log; 0: no log, which allows order=none only",
+        source: "XFS 1996, 4.1",
+        unset: "by the volume's size, at most 128M",
+        words: &[],
+        get: |options| bytes_or_unset(options.mkfs.log_size),
+        set: |options, value| options.mkfs.log_size = unset_or_bytes(&value),
+    },
+    Row {
+        name: "log-device",
+        values: Values::Path,
+        when: When::Mkfs,
+        about: "keep the log on this device",
+        source: "XFS 1996, 4.1",
+        unset: "in the volume",
+        words: &[],
+        get: |options| path_or_unset(&options.mkfs.log_device),
+        set: |options, value| options.mkfs.log_device = unset_or_path(value),
+    },
+    Row {
+        name: "data-checksums",
+        values: Values::Switch,
+        when: When::Mkfs,
+        about: "keep a checksum of each block of file data, compared whenever it is read from the device: damage is an error, never \
+                wrong bytes. What overwrites goes to new blocks then, also on a volume that is nearly full",
+        source: "Myriad",
+        unset: "",
+        words: &[],
+        get: |options| Value::Switch(options.mkfs.data_checksums),
+        set: |options, value| options.mkfs.data_checksums = value.is_on(),
+    },
+    Row {
+        name: "preallocate",
+        values: Values::Switch,
+        when: When::Once,
+        about: "have the host give the image file all of its room at once: a host that fills up later does not stop the volume",
+        source: "Myriad",
+        unset: "",
+        words: &[],
+        get: |options| Value::Switch(options.mkfs.preallocate),
+        set: |options, value| options.mkfs.preallocate = value.is_on(),
+    },
+    Row {
+        name: "label",
+        values: Values::Text { most_bytes: LABEL_MAX },
+        when: When::Kept,
+        about: "name of the volume",
+        source: "every file system",
+        unset: "",
+        words: &[],
+        get: |options| Value::Text(options.mkfs.label.clone()),
+        set: |options, value| options.mkfs.label = value.to_string(),
+    },
+    Row {
+        name: "order",
+        values: Values::Seam(&choices::Order::SEAM),
+        when: When::MkfsOrMount,
+        about: "order of writes; with none the volume wants fsck after a crash",
+        source: "each choice names its own",
+        unset: "mkfs: the profile's; mount: that of the last opening",
+        words: &[],
+        get: |options| options.mount.order.map_or(Value::Unset, order_name),
+        set: |options, value| {
+            let order = (value != Value::Unset).then(|| Order::parse(value.name()).expect("a choice of this build"));
+            options.mount.order = order;
+            options.mkfs.order = order.unwrap_or(options.mkfs.order);
+        },
+    },
+    Row {
+        name: "logdev",
+        values: Values::Path,
+        when: When::Mount,
+        about: "device that holds the log, for a volume made with one",
+        source: "XFS 1996, 4.1",
+        unset: "none",
+        words: &[],
+        get: |options| path_or_unset(&options.mount.log_device),
+        set: |options, value| options.mount.log_device = unset_or_path(value),
+    },
+    Row {
+        name: "cachesize",
+        values: Values::Bytes { least: 0, most: 1 << 60, powers: false },
+        when: When::Mount,
+        about: "memory for cached blocks, at least 1024 of them",
+        source: "Dowse and Malone 2002, 2.3",
+        unset: "a quarter of the machine's, at most 4G",
+        words: &[],
+        get: |options| Value::Bytes(options.mount.cache_size),
+        set: |options, value| {
+            options.mount.cache_size = unset_or_bytes(&value).unwrap_or_else(default_cache_size);
+        },
+    },
+    Row {
+        name: "namecache",
+        values: Values::Switch,
+        when: When::Mount,
+        about: "remember names that were looked up",
+        source: "FFS",
+        unset: "",
+        words: &[Word { word: "nonamecache", value: "off", about: "look each name up in its directory" }],
+        get: |options| Value::Switch(options.mount.name_cache),
+        set: |options, value| options.mount.name_cache = value.is_on(),
+    },
+    Row {
+        name: "commit",
+        values: Values::Time { most_ms: 1_000_000_000_000 },
+        when: When::Live,
+        about: "longest time a change stays in memory only; 0: until a sync",
+        source: "FreeBSD's syncer; XFS 1996, 4.1",
+        unset: "",
+        words: &[],
+        get: |options| Value::Time(options.mount.commit_interval_ms),
+        set: |options, value| {
+            let Value::Time(ms) = value else { unreachable!("{value:?} is no time") };
+            options.mount.commit_interval_ms = ms;
+        },
+    },
+    Row {
+        name: "placement",
+        values: Values::Names(PLACEMENTS),
+        when: When::Live,
+        about: "where new directories go",
+        source: "dirpref: Orlov 2001; rotor: FFS, XFS 1996, 5.1",
+        unset: "",
+        words: &[],
+        get: |options| placement_name(options.mount.placement),
+        set: |options, value| options.mount.placement = placement(value),
+    },
+    Row {
+        name: "dirprefrule",
+        values: Values::Names(RULES),
+        when: When::Live,
+        about: "when dirpref leaves a region",
+        source: "Orlov 2001; FreeBSD 9.3",
+        unset: "",
+        words: &[],
+        get: |options| rule_name(options.mount.dirpref.rule),
+        set: |options, value| options.mount.dirpref.rule = rule(value),
+    },
+    Row {
+        name: "avgfilesize",
+        values: Values::Bytes { least: 1, most: 1 << 40, powers: false },
+        when: When::Live,
+        about: "size of a file that dirpref expects",
+        source: "Orlov 2001; newfs -g",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mount.dirpref.average_file_size),
+        set: |options, value| options.mount.dirpref.average_file_size = value.bytes(),
+    },
+    Row {
+        name: "avgfpdir",
+        values: Values::Number { least: 0, most: 1 << 20 },
+        when: When::Live,
+        about: "files in a directory that dirpref expects; 0: it expects none",
+        source: "Orlov 2001; newfs -h",
+        unset: "",
+        words: &[],
+        get: |options| Value::Number(options.mount.dirpref.average_files_per_dir),
+        set: |options, value| options.mount.dirpref.average_files_per_dir = value.number(),
+    },
+    Row {
+        name: "alloc",
+        values: Values::Names(ALLOCATIONS),
+        when: When::Live,
+        about: "when blocks of files are chosen",
+        source: "XFS 1996, 6.1",
+        unset: "",
+        words: &[],
+        get: |options| allocation_name(options.mount.allocation),
+        set: |options, value| options.mount.allocation = allocation(value),
+    },
+    Row {
+        name: "discard",
+        values: Values::Names(DISCARDS),
+        when: When::Live,
+        about: "whether freed space goes back to the host by itself; fstrim(8) and myriad trim give it back in any case",
+        source: "ext4",
+        unset: "",
+        words: &[
+            Word { word: "discard", value: "always", about: "give freed space back to the host" },
+            Word { word: "nodiscard", value: "never", about: "keep freed space" },
+        ],
+        get: |options| discard_name(options.mount.discard),
+        set: |options, value| options.mount.discard = discard(value),
+    },
+    Row {
+        name: "discard_piece",
+        values: Values::Bytes { least: 1, most: 1 << 47, powers: false },
+        when: When::Live,
+        about: "the least that goes back by itself, rounded up to a power of two",
+        source: "Myriad",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mount.discard_piece),
+        set: |options, value| options.mount.discard_piece = value.bytes(),
+    },
+    Row {
+        name: "atime",
+        values: Values::Names(ACCESS_TIMES),
+        when: When::Live,
+        about: "when access times are written",
+        source: "POSIX; Linux",
+        unset: "",
+        words: &[
+            Word { word: "noatime", value: "never", about: "never write access times" },
+            Word {
+                word: "relatime",
+                value: "relative",
+                about: "write access times that are older than the last change or than a day, at reads that the daemon sees",
+            },
+            Word {
+                word: "strictatime",
+                value: "strict",
+                about: "write access times at each read that the daemon sees, not those that the kernel answers from what it keeps",
+            },
+        ],
+        get: |options| access_name(options.mount.atime),
+        set: |options, value| options.mount.atime = access_times(value),
+    },
+    Row {
+        name: "diratime",
+        values: Values::Switch,
+        when: When::Live,
+        about: "write access times of directories, too",
+        source: "Linux",
+        unset: "",
+        words: &[Word { word: "nodiratime", value: "off", about: "never write access times of directories" }],
+        get: |options| Value::Switch(options.mount.dir_atime),
+        set: |options, value| options.mount.dir_atime = value.is_on(),
+    },
+];
+
+/// Bytes of the longest label.
+const LABEL_MAX: usize = 63;

@@ -1,0 +1,167 @@
+//! Options that change while the volume is open.
+//!
+//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement and discard
+//! keep their own part where they use it. [`Volume::tune`] changes all of these, one caller at a time, so that they agree when it
+//! returns. An operation that runs meanwhile goes by the old or by the new value; each value is safe with any other, at any moment.
+
+use super::Volume;
+use crate::edit::BlockStore;
+use crate::error::{Error, Result};
+use crate::locks::{Rank, RwLock};
+use crate::ops::transact;
+use crate::options::{Options, Row, Value};
+use crate::types::{AccessTimes, Allocation, Clock, MountOptions};
+use myriad_format::superblock::Superblock;
+use myriad_format::{BlockKind, FsBlock};
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What stays as it was when the volume was opened.
+pub(crate) struct Opened {
+    pub read_only: bool,
+    pub background: bool,
+    pub seed: Option<u64>,
+    pub clock: Clock,
+}
+
+impl Opened {
+    pub fn new(options: &MountOptions) -> Self {
+        let MountOptions { read_only, background, seed, clock, .. } = options;
+        Self { read_only: *read_only, background: *background, seed: *seed, clock: clock.clone() }
+    }
+}
+
+/// What can change.
+pub(crate) struct Live {
+    /// As the volume was opened, but for what was changed since.
+    now: RwLock<{ Rank::Leaf as u8 }, MountOptions>,
+    label: RwLock<{ Rank::Leaf as u8 }, String>,
+    /// Held by who changes any of it; taken before all other locks.
+    turn: parking_lot::Mutex<()>,
+    commit_interval_ms: AtomicU64,
+    moves_atime: AtomicBool,
+    allocates_at_write: AtomicBool,
+}
+
+impl Live {
+    pub fn new(options: &MountOptions, superblock: &Superblock) -> Self {
+        let live = Self {
+            now: RwLock::new(options.clone()),
+            label: RwLock::new(String::new()),
+            turn: parking_lot::Mutex::new(()),
+            commit_interval_ms: AtomicU64::new(0),
+            moves_atime: AtomicBool::new(false),
+            allocates_at_write: AtomicBool::new(false),
+        };
+        live.set(options);
+        live.take_label(superblock);
+        live
+    }
+
+    /// Takes the label from the superblock; once more when the log has been laid over it.
+    pub fn take_label(&self, superblock: &Superblock) {
+        let end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(superblock.label.len());
+        *self.label.write() = String::from_utf8_lossy(&superblock.label[..end]).into_owned();
+    }
+
+    fn set(&self, options: &MountOptions) {
+        self.commit_interval_ms.store(options.commit_interval_ms, Ordering::Relaxed);
+        self.moves_atime.store(options.atime != AccessTimes::Never && !options.read_only, Ordering::Relaxed);
+        self.allocates_at_write.store(options.allocation == Allocation::AtWrite, Ordering::Relaxed);
+        *self.now.write() = options.clone();
+    }
+
+    /// All of them.
+    pub fn now(&self) -> MountOptions {
+        self.now.read().clone()
+    }
+
+    pub fn label(&self) -> String {
+        self.label.read().clone()
+    }
+
+    /// In milliseconds; 0: changes wait for a sync.
+    pub fn commit_interval_ms(&self) -> u64 {
+        self.commit_interval_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether any access time moves.
+    #[inline]
+    pub fn moves_atime(&self) -> bool {
+        self.moves_atime.load(Ordering::Relaxed)
+    }
+
+    /// When access times move, and whether those of directories do.
+    pub fn access_times(&self) -> (AccessTimes, bool) {
+        let now = self.now.read();
+        (now.atime, now.dir_atime)
+    }
+
+    #[inline]
+    pub fn allocates_at_write(&self) -> bool {
+        self.allocates_at_write.load(Ordering::Relaxed)
+    }
+}
+
+impl Volume {
+    /// Options of the volume as they are.
+    pub fn all_options(&self) -> Options {
+        let mut mount = self.live.now();
+        mount.order = Some(self.order);
+        let block = self.geometry.block_size() as u64;
+        let sb = &self.superblock;
+        let mut options = Options { mount, ..Options::default() };
+        let mkfs = &mut options.mkfs;
+        mkfs.choices = myriad_format::choices::Choices::read(sb).expect("checked when the volume was opened");
+        mkfs.block_size = block as u32;
+        mkfs.ag_size = Some(u64::from(sb.ag_blocks.get()) * block);
+        mkfs.region_size = u64::from(sb.region_blocks.get()) * block;
+        mkfs.log_size = Some(sb.log_blocks.get() * block);
+        mkfs.log_device = options.mount.log_device.clone().filter(|_| self.log_is_external);
+        mkfs.data_checksums = self.geometry.has_checksums;
+        mkfs.label = self.live.label();
+        mkfs.order = self.order;
+        options
+    }
+
+    /// Changes options, all of which `tune` can change. What the volume keeps is durable then.
+    pub fn tune(&self, changes: &[(&'static Row, Value)]) -> Result<()> {
+        let Some((first, _)) = changes.first() else { return Ok(()) };
+        if self.options.read_only {
+            let reason = "the volume is open for reading only, and none of what tune changes has an effect then".into();
+            return Err(Error::Option { option: first.name, reason });
+        }
+        let _turn = self.live.turn.lock();
+        let before = self.all_options();
+        let mut after = before.clone();
+        for (row, value) in changes {
+            assert!(row.when.by_tune(), "{} is refused where it is read", row.name);
+            row.set(&mut after, value.clone());
+        }
+        // First what can fail.
+        if after.mkfs.label != before.mkfs.label {
+            self.set_label(&after.mkfs.label)?;
+        }
+        let mut options = after.mount;
+        // As it was asked for, not as it came to be.
+        options.order = self.live.now.read().order;
+        self.live.set(&options);
+        self.placement.set_policy(options.placement, options.dirpref);
+        self.to_host.set(&options, &*self.device, &self.geometry);
+        // The background thread may wait by the old interval.
+        let _wake = self.wake.0.lock();
+        self.wake.1.notify_one();
+        Ok(())
+    }
+
+    /// The copies of the superblock keep the label that mkfs gave the volume.
+    fn set_label(&self, label: &str) -> Result<()> {
+        let mut bytes = [0; 64];
+        bytes[..label.len()].copy_from_slice(label.as_bytes());
+        transact(self, 0, |txn| {
+            txn.change(FsBlock(0), BlockKind::Superblock, |edit| edit.put(offset_of!(Superblock, label), &bytes))
+        })?;
+        *self.live.label.write() = label.to_owned();
+        self.commit_now()
+    }
+}
