@@ -3,6 +3,7 @@
 mod common;
 
 use common::Place;
+use myriad_engine::options::{TABLE, When};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
@@ -90,5 +91,29 @@ fn file_knows_a_volume() {
             "Myriad volume version 1, UUID {uuid}, blocks of {bytes}, {blocks} blocks, label \"made-{size}\"\n"
         );
         assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+}
+
+/// docs/mounting.md has the table of options as it is.
+#[test]
+fn the_table_of_options_is_in_the_documents() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mounting.md");
+    let document = std::fs::read_to_string(document).expect("docs/mounting.md");
+    let mut table =
+        String::from("| option | values | without it | set by | what it says | idea |\n|---|---|---|---|---|---|\n");
+    for row in &TABLE {
+        let values = match row.values.explained() {
+            names if names.is_empty() => row.values.range(),
+            names => names,
+        };
+        let default = row.default();
+        let default = if default.is_empty() { "none" } else { &default };
+        let (name, about, source) = (row.name, row.about, row.source);
+        let set_by = if row.when == When::Once { "mkfs (not kept)" } else { row.when.name() };
+        table += &format!("| `{name}` | {values} | {default} | {set_by} | {about} | {source} |\n");
+    }
+    assert!(document.contains(&table), "docs/mounting.md wants this table:\n\n{table}");
+    for word in TABLE.iter().flat_map(|row| row.words) {
+        assert!(document.contains(&format!("`{}`", word.word)), "docs/mounting.md does not tell of {}", word.word);
     }
 }

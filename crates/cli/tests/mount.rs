@@ -595,7 +595,7 @@ fn a_remount_changes_the_kernel_s_part() {
     remount("remount,ro").expect(1, &["mnt: changing the mount on", "close the files that are open for writing"]);
     drop(open);
     for (options, code, said) in [
-        ("remount,relatime", 0, "option `relatime` stays as it is until the volume is mounted anew"),
+        ("remount,relatime", 0, "option `relatime` stays as it is; myriad tune changes it"),
         ("remount,noatime", 0, ""),
         ("remount,cachesize=1G", 0, "option `cachesize=1G` stays as it is until the volume is mounted anew"),
         ("remount,rdonly", 2, "unknown option `rdonly`"),

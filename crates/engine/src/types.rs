@@ -359,6 +359,11 @@ impl Order {
         }
     }
 
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        choices::Order::from_code(self.code() as u8).expect("an order of the format's table").choice().name
+    }
+
     /// The order of a name; the error says which this build has.
     pub fn parse(name: &str) -> std::result::Result<Self, String> {
         Ok(match choices::Order::parse(name)? {

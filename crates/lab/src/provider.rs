@@ -1,13 +1,12 @@
 //! Makes a target anew for each run, so that every run starts from the same state, and takes it away afterwards.
 
-use crate::numbers::parse_size;
 use crate::targets::in_process::InProcess;
 use crate::targets::sqlite::Sqlite;
 use crate::targets::sys_calls::SysCalls;
 use crate::targets::{Durability, Target};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use myriad_engine::{Allocation, Discard, MkfsOptions, MountOptions, Order, PlacementPolicy};
-use myriad_format::choices::{Choices, Profile};
+use myriad_engine::options::{self, Options, Values};
+use myriad_engine::{MkfsOptions, MountOptions};
 use std::path::{Path, PathBuf};
 
 /// What a target counts as in a comparison.
@@ -201,57 +200,21 @@ fn remove_file(path: &Path) {
 }
 
 impl VolumeOptions {
-    /// These options, changed by words as in `order=none,placement=rotor,data-checksums`. An error names the word.
+    /// These options, changed by words as in `order=none,placement=rotor,data-checksums`: any option of the engine's table. An error
+    /// names the word.
     pub fn changed_by(&self, words: &str) -> Result<Self> {
-        let mut options = self.clone();
+        let mut options = Options { mkfs: self.mkfs.clone(), mount: self.mount.clone() };
         for word in words.split(',') {
-            let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            options.set(name, value).map_err(|why| anyhow!("{word}: {why}"))?;
+            let name = word.split_once('=').map_or(word, |(name, _)| name);
+            let (row, value) = options::read(word)
+                .unwrap_or_else(|| Err(options::unknown(name)))
+                .map_err(|why| anyhow!("{word}: {why}"))?;
+            // It would be overwritten unasked.
+            ensure!(!matches!(row.values, Values::Path), "{word}: a volume that is measured has its log in its image");
+            row.set(&mut options, value);
         }
-        Ok(options)
-    }
-
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let Self { mkfs, mount, .. } = self;
-        if mkfs.choices.set(name, value)? {
-            return Ok(());
-        }
-        match name {
-            "profile" => mkfs.choices = Profile::parse(value)?.choices,
-            "order" => {
-                mkfs.order = Order::parse(value)?;
-                mount.order = Some(mkfs.order);
-            }
-            "block-size" => mkfs.block_size = u32::try_from(parse_size(value)?).map_err(|_| "too large")?,
-            "ag-size" => mkfs.ag_size = Some(parse_size(value)?),
-            "log-size" => mkfs.log_size = Some(parse_size(value)?),
-            "cachesize" => mount.cache_size = parse_size(value)?,
-            "data-checksums" if value.is_empty() => mkfs.data_checksums = true,
-            "discard" if value.is_empty() => mount.discard = Discard::Always,
-            "nonamecache" if value.is_empty() => mount.name_cache = false,
-            "placement" => {
-                mount.placement = match value {
-                    "dirpref" => PlacementPolicy::DirPref,
-                    "rotor" => PlacementPolicy::Rotor,
-                    _ => return Err("write placement=dirpref or placement=rotor".into()),
-                }
-            }
-            "alloc" => {
-                mount.allocation = match value {
-                    "delayed" => Allocation::Delayed,
-                    "write" => Allocation::AtWrite,
-                    _ => return Err("write alloc=delayed or alloc=write".into()),
-                }
-            }
-            _ => {
-                let seams = Choices::default().all().map(|(seam, _)| seam).join(", ");
-                return Err(format!(
-                    "no such option of a target; there are {seams}, profile, order, block-size, ag-size, log-size, cachesize, \
-                     data-checksums, discard, nonamecache, placement, alloc"
-                ));
-            }
-        }
-        Ok(())
+        let Options { mkfs, mount } = options;
+        Ok(Self { size: self.size, mkfs, mount })
     }
 }
 
@@ -313,11 +276,17 @@ mod tests {
         assert_eq!(side("@/new.img", false), Ok(Side::Ours));
         assert_eq!(side("@", false), Ok(Side::Kernel));
         assert_eq!(side("direct:@", false), Ok(Side::Kernel));
-        assert_eq!(side("@/new.img,data-checksums,order=none,directory=indexed", false), Ok(Side::Ours));
+        assert_eq!(
+            side("@/new.img,data-checksums,order=none,directory=indexed,avgfpdir=0,noatime", false),
+            Ok(Side::Ours)
+        );
         for (words, why) in [
             ("directory=linear", "directory=linear: directory=linear (entries one after the other"),
-            ("colour=red", "colour=red: no such option of a target; there are space, inodes"),
-            ("order=none,placement=far", "placement=far: write placement=dirpref or placement=rotor"),
+            ("colour=red", "colour=red: there is no such option; there are profile, space, inodes"),
+            ("data-checksum", "data-checksum: there is no such option; did you mean `data-checksums`?"),
+            ("data-checksums,log-device=@/used", "log-device="),
+            ("commit=-1", "commit=-1: `-1` is not a number of seconds from 0 to 1000000000"),
+            ("order=none,placement=far", "placement=far: `far` is none of dirpref, rotor"),
         ] {
             let refused = side(&format!("@/new.img,{words}"), false).unwrap_err();
             assert!(refused.starts_with(why), "{refused}");

@@ -1,10 +1,13 @@
-//! The options after `-o`: one table, from which come the parser, the help and the manual page.
+//! The options after `-o`: those of the volume from the one table of the engine (`myriad_engine::options`), and those that only concern
+//! the mount from the table here. From both come the parser, the help and the manual page.
 //!
 //! Words that libfuse or mount(8) have mean here what they mean there. One that the table does not know is refused by
 //! name: a misspelt option that is passed over is found when it is too late.
 
 use crate::show::{mode, owner, size};
-use myriad_engine::{AccessTimes, Allocation, Discard, MountOptions, Order, PlacementPolicy};
+use crate::verbs::tune::about;
+use myriad_engine::options::{self, Options, Row, TABLE, Value};
+use myriad_engine::{AccessTimes, MkfsOptions, MountOptions};
 use myriad_fuse::{KindChoice, TransportChoice};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -65,7 +68,7 @@ const fn accepted(name: &'static str, about: &'static str) -> Word {
 
 const GROUPS: &[Group] = &[
     Group {
-        heading: "Volume",
+        heading: VOLUME,
         words: &[
             word("ro", "mount read-only; any number may", |s, _| read_only(s, true)),
             word("rw", "mount for reading and writing, the default", |s, _| read_only(s, false)),
@@ -78,76 +81,6 @@ const GROUPS: &[Group] = &[
                 "how many bytes of the image are the volume's; without it all from its offset",
                 |s, v| set(&mut s.size_limit, size::parse(v).map(Some)),
             ),
-            valued(
-                "order",
-                "ORDER",
-                "order of writes: log, or none, which wants fsck after a crash; without it the one the volume was last opened with",
-                |s, v| set(&mut s.engine.order, Order::parse(v).map(Some)),
-            ),
-            valued("logdev", "DEVICE", "device that holds the log, for a volume made with one", |s, v| {
-                put(&mut s.engine.log_device, Some(v.into()))
-            }),
-            valued(
-                "commit",
-                "SECONDS",
-                "longest time a change stays in memory only; without it 5; 0: until a sync",
-                |s, v| set(&mut s.engine.commit_interval_ms, seconds(v).map(|time| time.as_millis() as u64)),
-            ),
-            valued(
-                "cachesize",
-                "SIZE",
-                "memory for cached blocks; without it a quarter of the machine's, at most 4G",
-                |s, v| set(&mut s.engine.cache_size, size::parse(v)),
-            ),
-            valued(
-                "placement",
-                "WHERE",
-                "where new directories go: dirpref (near their parent) or rotor (spread out)",
-                |s, v| {
-                    let known = [("dirpref", PlacementPolicy::DirPref), ("rotor", PlacementPolicy::Rotor)];
-                    set(&mut s.engine.placement, choice(v, &known))
-                },
-            ),
-            valued("alloc", "WHEN", "when blocks are chosen: delayed (when data is written out) or write", |s, v| {
-                set(
-                    &mut s.engine.allocation,
-                    choice(v, &[("delayed", Allocation::Delayed), ("write", Allocation::AtWrite)]),
-                )
-            }),
-            word("discard", "give freed space back to the host, the default for an image that has holes", |s, _| {
-                put(&mut s.engine.discard, Discard::Always)
-            }),
-            word(
-                "nodiscard",
-                "keep freed space, the default on a block device and in an image without holes; fstrim(8) and myriad trim give it back",
-                |s, _| put(&mut s.engine.discard, Discard::Never),
-            ),
-            valued("discard_piece", "SIZE", "the least that goes back by itself; without it 64K", |s, v| {
-                set(&mut s.engine.discard_piece, size::parse(v))
-            }),
-            word("namecache", "remember names that were looked up, the default", |s, _| {
-                put(&mut s.engine.name_cache, true)
-            }),
-            word("nonamecache", "look each name up in its directory", |s, _| put(&mut s.engine.name_cache, false)),
-            word("noatime", "never write access times, the default", |s, _| access_times(s, AccessTimes::Never)),
-            word(
-                "relatime",
-                "write access times that are older than the last change or than a day, at reads that the daemon sees",
-                |s, _| access_times(s, AccessTimes::Relative),
-            ),
-            word(
-                "strictatime",
-                "write access times at each read that the daemon sees, not those that the kernel answers from what it keeps",
-                |s, _| access_times(s, AccessTimes::Strict),
-            ),
-            word("nodiratime", "with relatime or strictatime: not of directories", |s, _| {
-                s.fuse.kernel_options.push("nodiratime".into());
-                put(&mut s.engine.dir_atime, false)
-            }),
-            word("diratime", "the opposite of nodiratime", |s, _| {
-                s.fuse.kernel_options.push("diratime".into());
-                put(&mut s.engine.dir_atime, true)
-            }),
         ],
     },
     Group {
@@ -280,6 +213,8 @@ const GROUPS: &[Group] = &[
     },
 ];
 
+/// The rows of the engine's table follow there.
+const VOLUME: &str = "Volume";
 const FOR_OTHERS: &str = "Read by mount(8) and systemd in fstab, without effect here";
 
 /// Options whose names begin so are for others to read.
@@ -301,22 +236,25 @@ fn read_only(settings: &mut Settings, read_only: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// The kernel is told for /proc/mounts alone: the engine writes them.
-fn access_times(settings: &mut Settings, when: AccessTimes) -> Result<(), String> {
-    let options = &mut settings.fuse.kernel_options;
-    options.retain(|option| !matches!(&**option, "noatime" | "strictatime"));
-    match when {
-        AccessTimes::Never => options.push("noatime".into()),
-        AccessTimes::Relative => {}
-        AccessTimes::Strict => options.push("strictatime".into()),
+/// Sets an option of the engine's table.
+fn set_row(settings: &mut Settings, row: &Row, value: Value) {
+    let mut all = Options { mkfs: MkfsOptions::default(), mount: settings.engine.clone() };
+    row.set(&mut all, value);
+    settings.engine = all.mount;
+    // The kernel is told for /proc/mounts alone: the engine writes them.
+    let shown = &mut settings.fuse.kernel_options;
+    match row.name {
+        "atime" => {
+            shown.retain(|option| !matches!(&**option, "noatime" | "strictatime"));
+            match settings.engine.atime {
+                AccessTimes::Never => shown.push("noatime".into()),
+                AccessTimes::Relative => {}
+                AccessTimes::Strict => shown.push("strictatime".into()),
+            }
+        }
+        "diratime" => shown.push(if settings.engine.dir_atime { "diratime" } else { "nodiratime" }.into()),
+        _ => {}
     }
-    put(&mut settings.engine.atime, when)
-}
-
-fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
-    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    let found = choices.iter().find(|(name, _)| *name == value);
-    found.map(|(_, choice)| *choice).ok_or_else(|| format!("`{value}` is none of {}", names.join(", ")))
 }
 
 fn seconds(value: &str) -> Result<Duration, String> {
@@ -359,18 +297,30 @@ impl Settings {
                 continue;
             }
             let Some(word) = words().find(|word| word.name == name) else {
-                if sloppy {
-                    unknown(option);
-                    continue;
+                match options::read(option) {
+                    Some(Ok((row, value))) if row.when.at_mount() => set_row(self, row, value),
+                    Some(Ok((row, _))) => {
+                        return Err(format!(
+                            "option `{name}`: {} is set by {}, not by mount",
+                            row.name,
+                            row.when.name()
+                        ));
+                    }
+                    Some(Err(reason)) => return Err(format!("option `{name}`: {reason}")),
+                    None if sloppy => unknown(option),
+                    None => {
+                        let meant = options::nearest(name, words().map(|word| word.name).chain(options::names()));
+                        let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+                        return Err(format!("unknown option `{name}`{meant}"));
+                    }
                 }
-                let meant = nearest(name).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-                return Err(format!("unknown option `{name}`{meant}"));
+                continue;
             };
             let value = match (word.value, value) {
                 (Some(_), Some(value)) => value,
                 (Some(optional), None) if optional.starts_with('[') => "",
-                (Some(wanted), None) => return Err(format!("option `{name}` needs a value: {name}={wanted}")),
-                (None, Some(_)) => return Err(format!("option `{name}` takes no value")),
+                (Some(wanted), None) => return Err(format!("option `{name}`: it needs a value: {name}={wanted}")),
+                (None, Some(_)) => return Err(format!("option `{name}`: it takes no value")),
                 (None, None) => "",
             };
             (word.apply)(self, value).map_err(|reason| format!("option `{name}`: {reason}"))?;
@@ -382,42 +332,25 @@ impl Settings {
 /// Whether a word stands for something that the daemon or the engine does from the mount's beginning.
 pub fn is_ours_to_carry_out(name: &str) -> bool {
     let group = GROUPS.iter().find(|group| group.words.iter().any(|word| word.name == name));
-    group.is_some_and(|group| group.heading != FOR_OTHERS) && name != "remount"
+    group.map_or_else(|| options::names().any(|known| known == name), |group| group.heading != FOR_OTHERS)
+        && name != "remount"
+}
+
+/// Whether it only concerns the mount: each mount says so for itself.
+pub fn is_of_the_mount(name: &str) -> bool {
+    words().any(|word| word.name == name)
 }
 
 fn words() -> impl Iterator<Item = &'static Word> {
     GROUPS.iter().flat_map(|group| group.words)
 }
 
-/// The known name that is closest to a mistyped one, if any is close.
-fn nearest(name: &str) -> Option<&'static str> {
-    let near = words().map(|word| (distance(name, word.name), word.name)).min()?;
-    (near.0 <= name.len().max(3) / 3).then_some(near.1)
-}
-
-/// How many letters have to be put in, taken out or changed to make one word of the other; two that changed places count
-/// as one.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other) = (one.as_bytes(), other.as_bytes());
-    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
-    for i in 1..=one.len() {
-        let mut row = vec![i];
-        for j in 1..=other.len() {
-            let changed = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
-            let mut cost = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
-                cost = cost.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(cost);
-        }
-        rows.push(row);
-    }
-    rows[one.len()][other.len()]
-}
-
-/// The table as help and manual page show it.
+/// Both tables as help and manual page show them.
 pub fn help() -> String {
     let mut text = String::from("Options for -o, with commas between them:\n");
+    let line = |text: &mut String, name: &str, about: &str| {
+        writeln!(text, "  {name:<24} {about}").expect("a string takes everything");
+    };
     for group in GROUPS {
         writeln!(text, "\n{}:", group.heading).expect("a string takes everything");
         for word in group.words {
@@ -426,7 +359,15 @@ pub fn help() -> String {
                 Some(value) => format!("{}={value}", word.name),
                 None => word.name.to_owned(),
             };
-            writeln!(text, "  {name:<24} {}", word.about).expect("a string takes everything");
+            line(&mut text, &name, word.about);
+        }
+        for row in TABLE.iter().filter(|row| group.heading == VOLUME && row.when.at_mount()) {
+            let tune = if row.when.by_tune() { "; myriad tune changes it" } else { "" };
+            let (name, default) = (format!("{}={}", row.name, row.values.hint()), row.default());
+            line(&mut text, &name, &format!("{}; without it {default}{tune}", about(row)));
+            for word in row.words {
+                line(&mut text, word.word, &format!("{} ({}={})", word.about, row.name, word.value));
+            }
         }
     }
     text.push_str("\nOptions that begin with x- or X- (as x-systemd.automount) are for others to read, and accepted.");
@@ -436,6 +377,7 @@ pub fn help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use myriad_engine::{Allocation, DirPrefRule, Discard, Order, PlacementPolicy};
 
     fn read(text: &str) -> Result<Settings, String> {
         let mut settings = Settings::new("vol.img".into());
@@ -452,7 +394,7 @@ mod tests {
     #[test]
     fn every_seam_has_its_word() {
         let settings = read(
-            "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,placement=rotor,alloc=write,discard,discard_piece=1M,nonamecache,relatime,\
+            "ro,order=none,logdev=/dev/log,commit=0.5,cachesize=64M,placement=rotor,dirprefrule=9.3,avgfilesize=1M,avgfpdir=5,alloc=write,discard,discard_piece=1M,nonamecache,relatime,\
              nodiratime,offset=1M,sizelimit=2G,allow_other,nodefault_permissions,uid=7,gid=8,umask=022,entry_timeout=1,attr_timeout=2.5,\
              kind=fuseblk,transport=classic,max_threads=3,nobeside,open,noxattr,acl,nostats,writeback,direct_io,fsname=x,logfile=/l,\
              nosuid,sync",
@@ -463,6 +405,11 @@ mod tests {
         assert_eq!(
             (engine.order, engine.placement, engine.allocation, engine.atime),
             (Some(Order::None), PlacementPolicy::Rotor, Allocation::AtWrite, AccessTimes::Relative)
+        );
+        let dirpref = engine.dirpref;
+        assert_eq!(
+            (dirpref.rule, dirpref.average_file_size, dirpref.average_files_per_dir),
+            (DirPrefRule::FreeBsd9, 1 << 20, 5)
         );
         assert_eq!((engine.commit_interval_ms, engine.cache_size, engine.discard_piece), (500, 64 << 20, 1 << 20));
         assert_eq!(engine.log_device.as_deref(), Some("/dev/log".as_ref()));
@@ -516,18 +463,21 @@ mod tests {
         refused("ro,cachsize=1G", "unknown option `cachsize`; did you mean `cachesize`?");
         refused("allowother", "unknown option `allowother`; did you mean `allow_other`?");
         refused("blksize=4096", "unknown option `blksize`");
-        refused("cachesize", "option `cachesize` needs a value: cachesize=SIZE");
-        refused("ro=1", "option `ro` takes no value");
+        refused("cachesize", "option `cachesize`: it needs a value: cachesize=SIZE");
+        refused("ro=1", "option `ro`: it takes no value");
         refused("order=fast", "option `order`: `fast` is no choice of order; this build has: none, log");
         refused(
             "order=softdep",
             "option `order`: order=softdep (soft updates: no block before what it depends on) is not in this build, which has: \
              none, log",
         );
-        refused("commit=-1", "option `commit`: `-1` is not a number of seconds");
+        refused("commit=-1", "option `commit`: `-1` is not a number of seconds from 0 to 1000000000");
+        refused("placement=far", "option `placement`: `far` is none of dirpref, rotor");
+        refused("block-size=4K", "option `block-size`: block-size is set by mkfs, not by mount");
+        refused("entry_timeout=-1", "option `entry_timeout`: `-1` is not a number of seconds");
         refused("kind=block", "option `kind`: block is none of auto, fuse, fuseblk");
         refused("umask=8", "option `umask`: `8` is not a mode; write it in octal, as in 0755");
-        refused("commit=NaN", "option `commit`: `NaN` is not a number of seconds");
+        refused("commit=NaN", "option `commit`: `NaN` is not a number of seconds from 0 to 1000000000");
         refused("max_threads=0", "option `max_threads`: `0` is not a number from 1 to 1024");
     }
 
@@ -542,13 +492,16 @@ mod tests {
 
     #[test]
     fn names_are_there_once_and_in_the_help() {
-        let mut names: Vec<&str> = words().map(|word| word.name).collect();
+        // A word of the engine's table may have the name of its option, as `discard`.
+        let rows = TABLE.iter().filter(|row| row.when.at_mount());
+        let mut names: Vec<&str> = words().map(|word| word.name).chain(rows.clone().map(|row| row.name)).collect();
         let help = help();
-        for name in &names {
+        for name in names.iter().chain(rows.flat_map(|row| row.words).map(|word| &word.word)) {
             assert!(help.contains(&format!("  {name}")), "{name}");
         }
+        let count = names.len();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), words().count());
+        assert_eq!(names.len(), count);
     }
 }

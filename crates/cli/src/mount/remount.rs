@@ -43,7 +43,10 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
             && !KEPT.contains(&word)
             && !mount.options.iter().any(|has| has == word)
         {
-            context.note(&format!("myriad: option `{word}` stays as it is until the volume is mounted anew"));
+            let is_live =
+                myriad_engine::options::read(word).and_then(Result::ok).is_some_and(|(row, _)| row.when.by_tune());
+            let until = if is_live { "; myriad tune changes it" } else { " until the volume is mounted anew" };
+            context.note(&format!("myriad: option `{word}` stays as it is{until}"));
         }
     }
     if fake {

@@ -1,38 +1,8 @@
 //! Sizes as people write them (`64M`) and read them (`1.5G`).
 
+pub use myriad_engine::options::parse_size as parse;
+
 const UNITS: &[u8] = b"KMGTPE";
-
-/// `4096`, `64K`, `64KiB`, `1.5G`: powers of 1024; `64KB`: powers of 1000, as dd(1) and its family count.
-pub fn parse(text: &str) -> Result<u64, String> {
-    let trimmed = text.trim();
-    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
-    let (number, suffix) = trimmed.split_at(digits);
-    let usage = || format!("`{text}` is not a size; write a number and K, M, G, T, P or E, as in 64M or 1.5G");
-    let multiplier = multiplier(suffix.trim_start()).ok_or_else(usage)?;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // Nine digits are finer than any unit needs, and fit the arithmetic.
-    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') || (number.contains('.') && fraction.is_empty())
-    {
-        return Err(usage());
-    }
-    let too_large = || format!("`{text}` is more than 16E, the largest number of bytes that can be told");
-    let whole: u64 = whole.parse().map_err(|_| too_large())?;
-    let scaled =
-        u128::from(fraction.parse::<u64>().unwrap_or(0)) * u128::from(multiplier) / 10_u128.pow(fraction.len() as u32);
-    whole.checked_mul(multiplier).and_then(|bytes| bytes.checked_add(scaled as u64)).ok_or_else(too_large)
-}
-
-fn multiplier(suffix: &str) -> Option<u64> {
-    let upper = suffix.to_ascii_uppercase();
-    let (base, unit) = match upper.as_bytes() {
-        [] | [b'B'] => return Some(1),
-        [unit] | [unit, b'I', b'B'] | [unit, b'I'] => (1024_u64, unit),
-        [unit, b'B'] => (1000, unit),
-        _ => return None,
-    };
-    let power = UNITS.iter().position(|known| known == unit)? as u32 + 1;
-    Some(base.pow(power))
-}
 
 /// How a verb shows numbers of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

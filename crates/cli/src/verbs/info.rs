@@ -11,7 +11,8 @@ use crate::verbs::df::put_statfs;
 use crate::volume::{OpenArgs, device};
 use anyhow::Result;
 use myriad_device::{Access, FileDevice};
-use myriad_engine::{Fs, MountOptions, Order, StatFs, VolumeInfo};
+use myriad_engine::options::{Options, TABLE, When};
+use myriad_engine::{Fs, MountOptions, StatFs, VolumeInfo};
 use myriad_format::choices::Choices;
 use myriad_format::superblock::{Superblock, feature, state};
 use myriad_fuse::{Handle, Kind};
@@ -74,6 +75,16 @@ pub struct Facts {
 struct Mounted {
     on: PathBuf,
     kind: Kind,
+    /// Those of its options that differ from the default.
+    options: Vec<(&'static str, String)>,
+}
+
+/// The options of an opening that differ from the default.
+fn differing(fs: &Fs) -> Vec<(&'static str, String)> {
+    let (now, default) = (fs.options(), Options::default());
+    let of_mount = TABLE.iter().filter(|row| matches!(row.when, When::Mount | When::Live));
+    let differ = of_mount.filter(|row| row.get(&now) != row.get(&default));
+    differ.map(|row| (row.name, row.get(&now).to_string())).collect()
 }
 
 impl Facts {
@@ -95,7 +106,11 @@ impl Facts {
         let name = image_name(image);
         let superblock = device::superblock(device, &name)?;
         let (volume, usage) = (mount.fs().info(), mount.fs().statfs().at(name)?);
-        let mounted = Some(Mounted { on: mount.mount_point().to_owned(), kind: mount.kind().clone() });
+        let mounted = Some(Mounted {
+            on: mount.mount_point().to_owned(),
+            kind: mount.kind().clone(),
+            options: differing(mount.fs()),
+        });
         Ok(Self { image: image.to_owned(), superblock, volume, usage, mounted })
     }
 
@@ -157,13 +172,6 @@ impl Facts {
         known.into_iter().map(|(seam, choice)| (seam, choice.name)).collect()
     }
 
-    fn order(&self) -> &'static str {
-        match self.volume.order {
-            Order::None => "none",
-            Order::Log => "log",
-        }
-    }
-
     pub fn json(&self) -> Value {
         let (raw, volume) = (&self.superblock, &self.volume);
         let mut object = Map::new();
@@ -182,7 +190,7 @@ impl Facts {
             "region_size": volume.region_size,
             "log_size": volume.log_size,
             "log_external": volume.log_external,
-            "order": self.order(),
+            "order": self.volume.order.name(),
             "made_ns": volume.made,
             "last_writer": {
                 "machine": hex(&raw.mount_machine), "boot": hex(&raw.mount_boot),
@@ -191,7 +199,9 @@ impl Facts {
         });
         let Value::Object(facts) = facts else { unreachable!("written as an object above") };
         object.extend(facts);
-        if let Some(Mounted { kind, .. }) = &self.mounted {
+        if let Some(Mounted { kind, options, .. }) = &self.mounted {
+            let options = options.iter().map(|(name, value)| ((*name).to_owned(), Value::from(value.clone())));
+            object.insert("options".into(), options.collect::<Map<_, _>>().into());
             object.insert("kind".into(), kind.name().into());
             object.insert("why_no_sync".into(), kind.why_no_sync().into());
         }
@@ -255,7 +265,7 @@ impl Facts {
             ),
             ("Regions", format!("of {}", size::human(volume.region_size))),
             ("Log", log),
-            ("Order", self.order().into()),
+            ("Order", self.volume.order.name().into()),
             (
                 "Space used",
                 format!("{}, free {}", size::human(self.bytes(used)), size::human(self.bytes(usage.free_blocks))),
@@ -271,7 +281,9 @@ impl Facts {
             ),
         ];
         let mut lines: Vec<_> = lines.into_iter().map(|(name, value)| (name.into(), value)).collect();
-        if let Some(Mounted { kind, .. }) = &self.mounted {
+        if let Some(Mounted { kind, options, .. }) = &self.mounted {
+            let list: Vec<String> = options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            lines.push(("Options".into(), if list.is_empty() { "all by default".into() } else { list.join(", ") }));
             let at = 1 + lines.iter().position(|(name, _)| name == "State").expect("it is above");
             lines.insert(at, ("Mounted as".into(), kind_text(kind.name(), kind.why_no_sync().as_deref())));
         }

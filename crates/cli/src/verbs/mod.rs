@@ -32,6 +32,7 @@ mod touch;
 pub mod tree;
 pub mod trim;
 mod truncate;
+pub mod tune;
 pub mod umount;
 
 /// Every verb, in the order in which help shows them. A verb that is written elsewhere (as in `transfer`) is a type that
@@ -41,6 +42,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<mount::Mount>(),
     Verb::of::<umount::Umount>(),
     Verb::of::<info::Info>(),
+    Verb::of::<tune::Tune>(),
     Verb::of::<ls::Ls>(),
     Verb::of::<tree::Tree>(),
     Verb::of::<cat::Cat>(),

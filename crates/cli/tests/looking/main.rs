@@ -283,6 +283,8 @@ fn every_field_is_documented() {
         "stats --json --counters vol.img",
         "info --json vol.img",
         "trim --json vol.img",
+        "tune --json vol.img",
+        "tune --json vol.img label=x",
         "verify --json vol.img:/t .",
         "fsck -n --scrub --json vol.img",
         "debug --json vol.img superblock",

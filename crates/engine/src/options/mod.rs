@@ -120,12 +120,10 @@ impl Row {
         let name = self.name;
         match self.when {
             When::Kept | When::Live => Ok(()),
-            When::Once | When::Mkfs => {
-                Err(format!("option `{name}`: {name} is chosen by mkfs, and stays as long as the volume"))
+            When::Once | When::Mkfs => Err(format!("{name} is chosen by mkfs, and stays as long as the volume")),
+            When::MkfsOrMount | When::Mount => {
+                Err(format!("{name} is chosen by each mount; unmount, and give it to mount: -o {name}=..."))
             }
-            When::MkfsOrMount | When::Mount => Err(format!(
-                "option `{name}`: {name} is chosen by each mount; unmount, and give it to mount: -o {name}=..."
-            )),
         }
     }
 }
@@ -335,13 +333,10 @@ mod tests {
     #[test]
     fn what_tune_cannot_change_is_refused_by_name() {
         let refused = |setting| read_for_tune([setting]).map(drop).unwrap_err();
-        assert_eq!(
-            refused("directory=linear"),
-            "option `directory`: directory is chosen by mkfs, and stays as long as the volume"
-        );
+        assert_eq!(refused("directory=linear"), "directory is chosen by mkfs, and stays as long as the volume");
         assert_eq!(
             refused("cachesize=no"),
-            "option `cachesize`: cachesize is chosen by each mount; unmount, and give it to mount: -o cachesize=..."
+            "cachesize is chosen by each mount; unmount, and give it to mount: -o cachesize=..."
         );
         assert!(refused("nonamecache").contains("namecache is chosen by each mount"));
         assert_eq!(refused("comit=5"), "option `comit`: there is no such option; did you mean `commit`?");

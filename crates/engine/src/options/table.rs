@@ -65,12 +65,12 @@ names!(ALLOCATIONS, allocation_name, allocation, Allocation {
     Allocation::AtWrite = "write", "at each write";
 });
 names!(DISCARDS, discard_name, discard, Discard {
-    Discard::Auto = "auto", "if the volume lies in an image that has holes";
-    Discard::Always = "always", "always";
+    Discard::Auto = "auto", "in an image that has holes";
+    Discard::Always = "always", "";
     Discard::Never = "never", "only by trim";
 });
 names!(ACCESS_TIMES, access_name, access_times, AccessTimes {
-    AccessTimes::Never = "never", "never";
+    AccessTimes::Never = "never", "";
     AccessTimes::Relative = "relative", "if they are older than the last change, or than a day";
     AccessTimes::Strict = "strict", "at each read";
 });
@@ -113,11 +113,6 @@ fn path_or_unset(path: &Option<std::path::PathBuf>) -> Value {
 
 fn unset_or_path(value: Value) -> Option<std::path::PathBuf> {
     if let Value::Path(path) = value { Some(path) } else { None }
-}
-
-fn order_name(order: Order) -> Value {
-    let code = order.code() as u8;
-    Value::Name(choices::Order::from_code(code).expect("an order of the format's table").choice().name)
 }
 
 fn profile_of(choices: &Choices) -> Value {
@@ -247,9 +242,9 @@ pub static TABLE: [Row; 29] = [
         when: When::MkfsOrMount,
         about: "order of writes; with none the volume wants fsck after a crash",
         source: "each choice names its own",
-        unset: "mkfs: the profile's; mount: that of the last opening",
+        unset: "the profile's, later that of the last opening",
         words: &[],
-        get: |options| options.mount.order.map_or(Value::Unset, order_name),
+        get: |options| options.mount.order.map_or(Value::Unset, |order| Value::Name(order.name())),
         set: |options, value| {
             let order = (value != Value::Unset).then(|| Order::parse(value.name()).expect("a choice of this build"));
             options.mount.order = order;

@@ -24,7 +24,7 @@ pub enum Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
     pub name: &'static str,
-    /// What it does, without full stop.
+    /// What it does, without full stop; empty if the name says it.
     pub about: &'static str,
 }
 
@@ -146,6 +146,23 @@ impl Values {
             Self::Path => "PATH".into(),
             _ => self.names().join("|"),
         }
+    }
+
+    /// The names with what they mean; empty for values that are measured.
+    pub fn explained(&self) -> String {
+        let explain = |(name, about): (&str, &str)| match about {
+            "" => name.to_owned(),
+            about => format!("{name} ({about})"),
+        };
+        let pairs: Vec<(&str, &str)> = match self {
+            Self::Names(names) => names.iter().map(|known| (known.name, known.about)).collect(),
+            Self::Seam(seam) => {
+                let built = seam.choices.iter().filter(|choice| choice.is_built);
+                built.map(|choice| (choice.name, choice.about)).collect()
+            }
+            _ => Vec::new(),
+        };
+        pairs.into_iter().map(explain).collect::<Vec<_>>().join(", ")
     }
 
     /// Which values there are, in words.

@@ -25,7 +25,7 @@ pub const REPLY_MAX: u64 = 1 << 20;
 /// In the answer to `Status`, beside what is in [`Status`]: whether the kernel still has the mount, as the daemon sees it.
 pub const IS_MOUNTED: &str = "is_mounted";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Who is there: `Status`.
     Status,
@@ -43,11 +43,13 @@ pub enum Request {
     Remounted,
     /// Give free space back to the host: extents of at least so many bytes.
     Trim { minimum: u64 },
+    /// Change options of the open volume, `NAME=VALUE` each, and say how all of them are then.
+    Tune { settings: Vec<String> },
     /// Hold the state of the moment until the connection ends; before-images go to the file that comes with the request.
     Hold,
 }
 
-const NAMES: [(Request, &str); 9] = [
+const NAMES: [(Request, &str); 10] = [
     (Request::Status, "status"),
     (Request::Stats, "stats"),
     (Request::Info, "info"),
@@ -56,16 +58,20 @@ const NAMES: [(Request, &str); 9] = [
     (Request::Watch, "watch"),
     (Request::Remounted, "remounted"),
     (Request::Trim { minimum: 0 }, "trim"),
+    (Request::Tune { settings: Vec::new() }, "tune"),
     (Request::Hold, "hold"),
 ];
 
 impl Request {
     pub fn line(self) -> String {
-        let is_this = |(known, _): &&(Self, &str)| discriminant(known) == discriminant(&self);
-        let (_, name) = NAMES.iter().find(is_this).expect("all are in the table");
+        let mut known = NAMES.into_iter();
+        let is_this = |(known, _): &(Self, &str)| discriminant(known) == discriminant(&self);
+        let (_, name) = known.find(is_this).expect("all are in the table");
         let mut request = json!({ "myriad": VERSION, "do": name });
-        if let Self::Trim { minimum } = self {
-            request["minimum"] = minimum.into();
+        match self {
+            Self::Trim { minimum } => request["minimum"] = minimum.into(),
+            Self::Tune { settings } => request["settings"] = settings.into(),
+            _ => {}
         }
         line(request)
     }
@@ -73,11 +79,17 @@ impl Request {
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let object = object(line)?;
         let name = object.get("do").and_then(Value::as_str).ok_or("a request names what to do in `do`")?;
-        let known = NAMES.iter().find(|(_, known)| *known == name).map(|(request, _)| *request);
+        let known = NAMES.into_iter().find(|(_, known)| *known == name).map(|(request, _)| request);
         match known.ok_or_else(|| format!("this daemon knows no request `{}`", name.escape_debug()))? {
             Self::Trim { .. } => {
                 let minimum = object.get("minimum").and_then(Value::as_u64);
                 Ok(Self::Trim { minimum: minimum.ok_or("a trim has the least length in `minimum`")? })
+            }
+            Self::Tune { .. } => {
+                let settings = object.get("settings").and_then(Value::as_array);
+                let settings =
+                    settings.and_then(|texts| texts.iter().map(|text| Some(text.as_str()?.to_owned())).collect());
+                Ok(Self::Tune { settings: settings.ok_or("a change of options has texts in `settings`")? })
             }
             request => Ok(request),
         }
@@ -184,9 +196,10 @@ mod tests {
 
     #[test]
     fn requests_and_replies_come_back_as_they_were() {
-        let further = Request::Trim { minimum: u64::MAX };
-        for request in NAMES.into_iter().map(|(request, _)| request).chain([further]) {
-            assert_eq!(Request::parse(request.line().trim_end().as_bytes()), Ok(request));
+        let settings = vec!["label=a \"b\"\n".into(), "commit=1".into()];
+        let further = [Request::Trim { minimum: u64::MAX }, Request::Tune { settings }];
+        for request in NAMES.into_iter().map(|(request, _)| request).chain(further) {
+            assert_eq!(Request::parse(request.clone().line().trim_end().as_bytes()), Ok(request));
         }
         for result in [Ok(json!({"a": 1})), Err("no\nnews".to_owned())] {
             let line = reply(result.clone());
@@ -218,6 +231,8 @@ mod tests {
             (b"{\"myriad\":1}", "names what to do"),
             (b"{\"myriad\":1,\"do\":7}", "names what to do"),
             (b"{\"myriad\":1,\"do\":\"trim\"}", "in `minimum`"),
+            (b"{\"myriad\":1,\"do\":\"tune\"}", "in `settings`"),
+            (b"{\"myriad\":1,\"do\":\"tune\",\"settings\":[1]}", "in `settings`"),
             (b"{\"myriad\":1,\"do\":\"for\\u0007mat\"}", "no request `for\\u{7}mat`"),
         ] {
             let error = Request::parse(line).unwrap_err();

@@ -7,6 +7,7 @@ use crate::failure::{At, image_name};
 use crate::mount::stats;
 use crate::verbs::info::Facts;
 use crate::verbs::trim::trim_volume;
+use crate::verbs::tune::{tune_volume, values};
 use anyhow::Result;
 use myriad_device::FileDevice;
 use myriad_fuse::{Handle, mounts};
@@ -181,6 +182,10 @@ impl Shared {
             Ok(Request::Trim { minimum }) => trim_volume(self.mounted.handle.fs(), minimum)
                 .map(|trimmed| json!({ "trimmed": trimmed }))
                 .map_err(|error| error.to_string()),
+            Ok(Request::Tune { settings }) => {
+                let fs = self.mounted.handle.fs();
+                tune_volume(fs, &settings).map(|()| values(fs))
+            }
             Ok(Request::Remounted) => {
                 self.mounted.handle.remounted().map(|()| json!({})).map_err(|error| error.to_string())
             }

@@ -1,6 +1,7 @@
 //! `mkfs`: a new volume.
 
 pub mod existing;
+mod options;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
@@ -13,10 +14,9 @@ use crate::volume::{OpenArgs, device};
 use anyhow::Result;
 use existing::Existing;
 use myriad_device::{Access, FileDevice};
-use myriad_engine::{Fs, MkfsOptions, Order};
-use myriad_format::choices::{
-    self, Choices, Directory, Inodes, Lookup, Map as MapKind, PROFILES, Profile, SEAMS, Space,
-};
+use myriad_engine::{Fs, MkfsOptions};
+use myriad_format::choices::{Order, PROFILES, Profile, SEAMS};
+use options::Made;
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 
@@ -27,55 +27,8 @@ pub struct Mkfs {
     /// Size of the image file, which takes space only as it fills; without it the size that the file or device has
     #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Choices at all seams under one name, as `mkfs --help` lists them
-    #[arg(long, value_name = "NAME", value_parser = profile, default_value = "myriad")]
-    profile: &'static Profile,
-    /// How free blocks are recorded, if not as the profile has it
-    #[arg(long, value_name = "CHOICE", value_parser = Space::parse)]
-    space: Option<Space>,
-    /// Where inodes lie, if not as the profile has it
-    #[arg(long, value_name = "CHOICE", value_parser = Inodes::parse)]
-    inodes: Option<Inodes>,
-    /// How a block of a file is found, if not as the profile has it
-    #[arg(long, value_name = "CHOICE", value_parser = MapKind::parse)]
-    map: Option<MapKind>,
-    /// How a directory lies on the device, if not as the profile has it
-    #[arg(long, value_name = "CHOICE", value_parser = Directory::parse)]
-    directory: Option<Directory>,
-    /// How a path becomes an inode, if not as the profile has it
-    #[arg(long, value_name = "CHOICE", value_parser = Lookup::parse)]
-    lookup: Option<Lookup>,
-    /// Size of a block: a power of two from 512 to 64K
-    #[arg(short, long, value_name = "SIZE", value_parser = block_size, default_value = "4K")]
-    block_size: u32,
-    /// Size of an allocation group: a power of two; without it by the size of the volume, at most 1G
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    ag_size: Option<u64>,
-    /// Size of a placement region: a power of two
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "32M")]
-    region_size: u64,
-    /// With inodes=static: one inode for that much of the volume; a power of two from 1K to 16M
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "8K")]
-    bytes_per_inode: u64,
-    /// Size of the log; 0: no log, which allows the order `none` only; without it by the size of the volume
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    log_size: Option<u64>,
-    /// Keep the log on this device
-    #[arg(long, value_name = "DEVICE")]
-    log_device: Option<PathBuf>,
-    /// Keep a checksum of each block of file data, compared whenever it is read from the device: damage is an error, never wrong
-    /// bytes. What overwrites goes to new blocks then, also on a volume that is nearly full
-    #[arg(long)]
-    data_checksums: bool,
-    /// Have the host give the image file all of its room now: a host that fills up later does not stop the volume
-    #[arg(long)]
-    preallocate: bool,
-    /// Name of the volume, at most 63 bytes
-    #[arg(short = 'L', long, default_value = "", hide_default_value = true, value_parser = label)]
-    label: String,
-    /// Order of writes that is used unless an opening says otherwise; without it the profile's
-    #[arg(long, value_name = "ORDER", value_parser = order)]
-    order: Option<choices::Order>,
+    #[command(flatten)]
+    made: Made,
     /// Owner of the root directory by name or number; without it the user who runs the command
     #[arg(long, value_name = "USER[:GROUP]", value_parser = owner::parse)]
     root_owner: Option<(u32, u32)>,
@@ -114,8 +67,12 @@ impl Command for Mkfs {
         let existing = Existing::look(context, &self.image)?;
         // One that leads nowhere as yet is somebody's all the same.
         let is_link = self.image.is_symlink();
-        let log =
-            self.log_device.as_deref().map(|log| Existing::look(context, log).map(|found| (image_name(log), found)));
+        let log = self
+            .made
+            .0
+            .log_device
+            .as_deref()
+            .map(|log| Existing::look(context, log).map(|found| (image_name(log), found)));
         match &existing {
             Existing::Missing if self.size.is_none() => {
                 return Err(Failure::usage(
@@ -135,7 +92,7 @@ impl Command for Mkfs {
             }
             _ => self.refuse_to_overwrite(&name, &existing).map_err(|error| control::or_mounted(&self.image, error))?,
         }
-        if let Some(log) = self.log_device.as_deref().filter(|log| is_same_file(log, &self.image)) {
+        if let Some(log) = self.made.0.log_device.as_deref().filter(|log| is_same_file(log, &self.image)) {
             let next = "give another device, or leave out --log-device: the log is then in the volume";
             return Err(Failure::usage(image_name(log), "cannot be both volume and log", next).into());
         }
@@ -149,7 +106,7 @@ impl Command for Mkfs {
         if matches!(existing, Existing::Holds(_)) && !is_emptied {
             holders.push(&self.image);
         }
-        if let (Some(place), Some((_, Existing::Holds(_)))) = (&self.log_device, &log) {
+        if let (Some(place), Some((_, Existing::Holds(_)))) = (&self.made.0.log_device, &log) {
             holders.push(place);
         }
         let mut erased = Vec::new();
@@ -171,7 +128,7 @@ impl Command for Mkfs {
             }
             return Err(self.too_large(&name, error));
         }
-        let open = OpenArgs { log_device: self.log_device.clone(), ..OpenArgs::default() };
+        let open = OpenArgs { log_device: self.made.0.log_device.clone(), ..OpenArgs::default() };
         let facts = info::Facts::read(&self.image, &open)?;
         if self.json {
             context.out().json(&facts.json())?;
@@ -197,39 +154,14 @@ impl Mkfs {
     }
 
     fn options(&self) -> Result<MkfsOptions> {
-        let profile = self.profile;
-        let choices = Choices {
-            space: self.space.unwrap_or(profile.choices.space),
-            inodes: self.inodes.unwrap_or(profile.choices.inodes),
-            map: self.map.unwrap_or(profile.choices.map),
-            directory: self.directory.unwrap_or(profile.choices.directory),
-            lookup: self.lookup.unwrap_or(profile.choices.lookup),
-            volume: profile.choices.volume,
-        };
-        let order = self.order.unwrap_or(profile.order);
-        let refused = |what: String| Failure::usage(image_name(&self.image), what, "nothing was changed");
-        choices.check_order(order).map_err(|reason| refused(reason.to_string()))?;
-        let order = Order::parse(order.choice().name).map_err(refused)?;
+        let made = &self.made.0;
+        let order = Order::named(made.order.name()).expect("the engine's orders are in the format's table");
+        made.choices
+            .check_order(order)
+            .map_err(|reason| Failure::usage(image_name(&self.image), reason.to_string(), "nothing was changed"))?;
         let caller = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let (root_uid, root_gid) = self.root_owner.unwrap_or_else(caller);
-        Ok(MkfsOptions {
-            choices,
-            block_size: self.block_size,
-            ag_size: self.ag_size,
-            region_size: self.region_size,
-            bytes_per_inode: self.bytes_per_inode,
-            log_size: self.log_size,
-            log_device: self.log_device.clone(),
-            data_checksums: self.data_checksums,
-            preallocate: self.preallocate,
-            label: self.label.clone(),
-            order,
-            seed: self.seed,
-            root_uid,
-            root_gid,
-            root_mode: self.root_mode,
-            ..MkfsOptions::default()
-        })
+        Ok(MkfsOptions { seed: self.seed, root_uid, root_gid, root_mode: self.root_mode, ..made.clone() })
     }
 
     fn refuse_to_overwrite(&self, name: &str, existing: &Existing) -> Result<()> {
@@ -263,29 +195,6 @@ fn seams() -> String {
     let profiles = PROFILES.iter().filter(|profile| Profile::parse(profile.name).is_ok());
     let list: Vec<String> = profiles.map(|profile| format!("{} ({})", profile.name, profile.about)).collect();
     text + &format!("  profile: {}\nOther choices of the papers are refused by their names.", list.join("; "))
-}
-
-fn profile(text: &str) -> Result<&'static Profile, String> {
-    Profile::parse(text)
-}
-
-/// Any order that has a name: whether it is safe with the rest is asked before whether this build has it.
-fn order(text: &str) -> Result<choices::Order, String> {
-    choices::Order::named(text).ok_or_else(|| choices::Order::parse(text).expect_err("it has no such name"))
-}
-
-fn block_size(text: &str) -> Result<u32, String> {
-    let bytes = size::parse(text)?;
-    let is_possible = bytes.is_power_of_two() && (512..=65536).contains(&bytes);
-    if is_possible { Ok(bytes as u32) } else { Err("a block size is a power of two from 512 to 64K".into()) }
-}
-
-fn label(text: &str) -> Result<String, String> {
-    if text.len() > 63 {
-        Err(format!("a label has at most 63 bytes, this one {}", text.len()))
-    } else {
-        Ok(text.into())
-    }
 }
 
 /// How large a file can be where `image` is to be: found by making one without a name, which takes no space.
