@@ -119,6 +119,8 @@ pub const ROWS: &[Row] = &[
     row("stats --once @", &[]),
     row("info @", &[]),
     row("trim #", &["#"]),
+    row("tune #", &[]),
+    row("tune # label=x", &["#"]),
     row("debug @ superblock", &[]),
     row("debug @ log", &[]),
     row("mkfs #", &["#"]),
