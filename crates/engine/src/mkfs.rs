@@ -14,7 +14,7 @@ use myriad_format::choices::{self, Inodes, Space};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
 use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy};
-use myriad_format::table::{EVERY_MAX, EVERY_MIN, UNIT_INODES};
+use myriad_format::table::{BYTES_PER_INODE_UNIT, EVERY_MAX, EVERY_MIN};
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{AG_COUNT_MAX, AgNo, BlockKind, FsBlock, Lsn, header};
 use myriad_log::{LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
@@ -36,11 +36,9 @@ const TABLE_AG_MAX: u64 = 128 << 20;
 /// Bytes of a new inode chunk: eight blocks of 4 KiB.
 const CHUNK_BYTES: u64 = 32 << 10;
 
-/// What `bytes_per_inode` may be: a unit of two inodes for that many bytes is a block of the table for so many blocks.
-const BYTES_PER_INODE: RangeInclusive<u64> = {
-    let unit = UNIT_SIZE as u64 / UNIT_INODES as u64;
-    EVERY_MIN as u64 * unit..=EVERY_MAX as u64 * unit
-};
+/// What `bytes_per_inode` may be.
+const BYTES_PER_INODE: RangeInclusive<u64> =
+    EVERY_MIN as u64 * BYTES_PER_INODE_UNIT..=EVERY_MAX as u64 * BYTES_PER_INODE_UNIT;
 
 fn option_error(option: &'static str, reason: impl Into<String>) -> Error {
     Error::Option { option, reason: reason.into() }
@@ -190,9 +188,7 @@ pub(crate) fn plan(
     sb.region_blocks = U32::new((region_size / block) as u32);
     sb.ag_high_water = U32::new(1);
     if has_table {
-        // A block of the table has two inodes a unit.
-        let inodes = block / UNIT_SIZE as u64 * u64::from(UNIT_INODES);
-        sb.table_every = U32::new((options.bytes_per_inode * inodes / block) as u32);
+        sb.table_every = U32::new((options.bytes_per_inode / BYTES_PER_INODE_UNIT) as u32);
     }
     sb.features_read_only = U64::new(if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 });
     let log_start = u64::from(sb.geometry().first_data_block(AgNo(0)));

@@ -403,7 +403,10 @@ mod tests {
             Directory::parse("linear").unwrap_err(),
             "directory=linear (entries one after the other, searched from the front) is not in this build, which has: indexed"
         );
-        assert_eq!(Space::parse("b-tree").unwrap_err(), "`b-tree` is no choice of space; this build has: bitmap, btree");
+        assert_eq!(
+            Space::parse("b-tree").unwrap_err(),
+            "`b-tree` is no choice of space; this build has: bitmap, btree"
+        );
         assert_eq!(
             Profile::parse("xfs").unwrap_err(),
             "profile xfs (XFS as Sweeney and others describe it in 1996) is not in this build: it wants directory=btree"

@@ -24,12 +24,19 @@ pub const DIRECT: usize = POINTERS - 3;
 /// Least and most blocks of a group for which its table has one block.
 pub const EVERY_MIN: u32 = 4;
 pub const EVERY_MAX: u32 = 1 << 16;
+/// Bytes of the volume for which there is one inode, where a table has a block for each block of the group.
+pub const BYTES_PER_INODE_UNIT: u64 = UNIT_SIZE as u64 / UNIT_INODES as u64;
 
 const _: () = assert!(UnitHeader::SIZE + UNIT_INODES as usize * INODE_SIZE == UNIT_SIZE && POINTERS == 15);
 
 impl Geometry {
     pub fn has_table(&self) -> bool {
         self.table_every != 0
+    }
+
+    /// Bytes of the volume for which there is one inode in a table.
+    pub fn bytes_per_inode(&self) -> u64 {
+        u64::from(self.table_every) * BYTES_PER_INODE_UNIT
     }
 
     /// Blocks of a group's inode table; 0 on a volume without.

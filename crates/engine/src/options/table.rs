@@ -129,7 +129,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 29] = [
+pub static TABLE: [Row; 30] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -179,6 +179,17 @@ pub static TABLE: [Row; 29] = [
         words: &[],
         get: |options| Value::Bytes(options.mkfs.region_size),
         set: |options, value| options.mkfs.region_size = value.bytes(),
+    },
+    Row {
+        name: "bytes-per-inode",
+        values: Values::Bytes { least: 1 << 10, most: 16 << 20, powers: true },
+        when: When::Mkfs,
+        about: "with inodes=static: how much of the volume there is one inode for; what there is then is all there will be",
+        source: "newfs -i of FFS",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mkfs.bytes_per_inode),
+        set: |options, value| options.mkfs.bytes_per_inode = value.bytes(),
     },
     Row {
         name: "log-size",

@@ -116,6 +116,9 @@ impl Volume {
         mkfs.block_size = block as u32;
         mkfs.ag_size = Some(u64::from(sb.ag_blocks.get()) * block);
         mkfs.region_size = u64::from(sb.region_blocks.get()) * block;
+        if self.geometry.has_table() {
+            mkfs.bytes_per_inode = self.geometry.bytes_per_inode();
+        }
         mkfs.log_size = Some(sb.log_blocks.get() * block);
         mkfs.log_device = options.mount.log_device.clone().filter(|_| self.log_is_external);
         mkfs.data_checksums = self.geometry.has_checksums;
