@@ -141,11 +141,12 @@ fn a_log_that_cannot_be_read_is_found_and_made_anew() {
 /// it, and what was not touched since the last sync is all there.
 #[test]
 fn any_mixture_of_old_and_new_sectors_is_repaired() {
-    let seeds = std::env::var("MYRIAD_SEED").ok().map_or(0..60, |seed| {
+    let seeds = std::env::var("MYRIAD_SEED").ok().map_or(0..160, |seed| {
         let seed: u64 = seed.parse().expect("MYRIAD_SEED is a number");
         seed..seed + 1
     });
-    let shapes = [Shape { log_blocks: 0, ..SHAPE }, Shape { log_blocks: 0, ..SMALL }];
+    let shapes = [SHAPE, SMALL].map(|shape| Shape { log_blocks: 0, ..shape });
+    let shapes: Vec<Shape> = shapes.into_iter().flat_map(Shape::every_record).collect();
     let states: Vec<(Sample, Sample)> =
         shapes.iter().map(|&shape| (sample(shape), sample_later(shape, more))).collect();
     for seed in seeds {
@@ -157,7 +158,7 @@ fn any_mixture_of_old_and_new_sectors_is_repaired() {
             state ^= state << 17;
             state % below
         };
-        let (old, new) = &states[random(2) as usize];
+        let (old, new) = &states[random(states.len() as u64) as usize];
         let (first, second) = if random(2) == 0 { (old, new) } else { (new, old) };
         let image = Image { device: Arc::new(first.image.device.clone_image()), ..first.image };
         let whole_blocks = random(2) == 0;

@@ -2,8 +2,8 @@
 //! laid out at [`Builder::finish`]; before that the volume is a plain list of inodes.
 
 use myriad_format::btree::{self, ChildEntry, NodeHeader, TreeKind};
-use myriad_format::extent::Extent;
-use myriad_format::group::FIXED_BLOCKS;
+use myriad_format::choices::{Choices, Inodes, MYRIAD, Space};
+use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{BodyHeader, RawInode, flag, fork};
 use myriad_format::superblock::feature;
 use myriad_format::xattr::AttrBlockHeader;
@@ -23,7 +23,34 @@ pub struct Shape {
     pub block_count: u64,
     pub ag_used: u32,
     pub log_blocks: u64,
+    pub choices: Choices,
+    /// With inode tables: blocks of a group for which its table has one.
+    pub table_every: u32,
 }
+
+impl Shape {
+    /// The same with other choices of where free blocks and inodes are recorded.
+    pub const fn with(self, space: Space, inodes: Inodes) -> Self {
+        Self { choices: Choices { space, inodes, ..self.choices }, ..self }
+    }
+
+    /// The same with each choice of what records free blocks and inodes.
+    pub fn every_record(self) -> impl Iterator<Item = Self> {
+        RECORDS.into_iter().map(move |(space, inodes)| self.with(space, inodes))
+    }
+
+    pub fn has_table(&self) -> bool {
+        self.choices.inodes == Inodes::Static
+    }
+}
+
+/// What can be chosen for free blocks and inodes.
+pub const RECORDS: [(Space, Inodes); 4] = [
+    (Space::Trees, Inodes::Dynamic),
+    (Space::Bitmap, Inodes::Dynamic),
+    (Space::Trees, Inodes::Static),
+    (Space::Bitmap, Inodes::Static),
+];
 
 pub const SHAPE: Shape = Shape {
     block_size: 4096,
@@ -32,10 +59,20 @@ pub const SHAPE: Shape = Shape {
     block_count: 2 * 1024 + 500,
     ag_used: 2,
     log_blocks: 64,
+    choices: MYRIAD.choices,
+    table_every: 16,
 };
 /// Small blocks: two-level indexes and trees with few entries.
-pub const SMALL: Shape =
-    Shape { block_size: 512, ag_blocks: 4096, region_blocks: 1024, block_count: 3 * 4096, ag_used: 2, log_blocks: 160 };
+pub const SMALL: Shape = Shape {
+    block_size: 512,
+    ag_blocks: 4096,
+    region_blocks: 1024,
+    block_count: 3 * 4096,
+    ag_used: 2,
+    log_blocks: 160,
+    choices: MYRIAD.choices,
+    table_every: 16,
+};
 
 pub struct Node {
     pub ino: Ino,
@@ -55,6 +92,8 @@ pub struct Builder {
     pub(super) used: BTreeSet<u64>,
     pub(super) blocks: BTreeMap<u64, Vec<u8>>,
     pub nodes: BTreeMap<u64, Node>,
+    /// Inodes of each group's table.
+    pub(super) tables: BTreeMap<u32, u32>,
     /// Chunks by group: first block, slots taken of each block.
     pub(super) chunks: BTreeMap<u32, Vec<(u64, Vec<u32>)>>,
     /// What the list of orphans names.
@@ -85,9 +124,9 @@ impl Builder {
             block_count: shape.block_count,
             chunk_blocks: CHUNK_BLOCKS,
             has_checksums: false,
-            has_bitmap: false,
-            table_every: 0,
-            map: myriad_format::choices::Map::Extents,
+            has_bitmap: shape.choices.space == Space::Bitmap,
+            table_every: if shape.has_table() { shape.table_every } else { 0 },
+            map: shape.choices.map,
         };
         let mut builder = Self {
             geometry,
@@ -96,6 +135,7 @@ impl Builder {
             used: BTreeSet::new(),
             blocks: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            tables: BTreeMap::new(),
             chunks: BTreeMap::new(),
             orphans: Vec::new(),
             pending: Vec::new(),
@@ -104,11 +144,14 @@ impl Builder {
             root: Ino(0),
             gap: 1,
             features: 0,
-            next: (0..shape.ag_used).map(|ag| (u64::from(ag) << geometry.ag_bits) + 200).collect(),
+            next: (0..shape.ag_used)
+                .map(|ag| {
+                    (u64::from(ag) << geometry.ag_bits) + u64::from(geometry.first_data_block(AgNo(ag)) + 8).max(200)
+                })
+                .collect(),
         };
-        for block in 0..shape.log_blocks {
-            builder.used.insert(u64::from(FIXED_BLOCKS) + block);
-        }
+        let log_start = u64::from(geometry.first_data_block(AgNo(0)));
+        builder.used.extend(log_start..log_start + shape.log_blocks);
         builder.root = builder.inode(0, 0o040755, builder.small_body());
         let root = builder.root;
         let raw = &mut builder.node(root).raw;
@@ -119,7 +162,11 @@ impl Builder {
 
     /// Body slots that fit beside an inode in any block size.
     pub fn small_body(&self) -> u32 {
-        if self.shape.block_size == 512 { 2 } else { 5 }
+        match self.shape.block_size {
+            _ if self.shape.has_table() => 0,
+            512 => 2,
+            _ => 5,
+        }
     }
 
     pub fn node(&mut self, ino: Ino) -> &mut Node {
@@ -138,7 +185,17 @@ impl Builder {
         FsBlock(at)
     }
 
-    pub fn inode(&mut self, ag: u32, mode: u16, body_slots: u32) -> Ino {
+    /// A place in the group's table.
+    fn place_in_table(&mut self, ag: u32) -> (FsBlock, u32) {
+        let count = self.tables.entry(ag).or_default();
+        assert!(*count < self.geometry.table_inodes(AgNo(ag)), "the table is too small for the test");
+        let (block, slot) = self.geometry.table_place(AgNo(ag), *count);
+        *count += 1;
+        (self.geometry.fs_block(AgNo(ag), block), slot)
+    }
+
+    /// Slots in a chunk of the group.
+    fn place_in_chunk(&mut self, ag: u32, body_slots: u32) -> (FsBlock, u32) {
         let slots = self.geometry.slots_per_block();
         let need = 1 + body_slots;
         let fits = |taken: u32| taken + need <= slots;
@@ -160,7 +217,15 @@ impl Builder {
             self.chunks.get_mut(&ag).expect("just made").push((start.0, vec![1 + need]));
             (start.0, 1)
         });
-        let ino = self.geometry.ino(FsBlock(block), slot);
+        (FsBlock(block), slot)
+    }
+
+    pub fn inode(&mut self, ag: u32, mode: u16, body_slots: u32) -> Ino {
+        let (block, slot) = match self.shape.has_table() {
+            true => self.place_in_table(ag),
+            false => self.place_in_chunk(ag, body_slots),
+        };
+        let ino = self.geometry.ino(block, slot);
         let mut raw = RawInode::zeroed();
         raw.mode.set(mode);
         raw.generation.set(7);
@@ -290,7 +355,11 @@ impl Builder {
     /// A file or link whose bytes are in the body, or a link in the fork.
     pub fn inline(&mut self, parent: Ino, name: &[u8], mode: u16, bytes: &[u8]) -> Ino {
         let short = mode & 0o170000 == 0o120000 && bytes.len() <= 32;
-        let body = if short { 0 } else { (BodyHeader::SIZE + bytes.len()).div_ceil(SLOT_SIZE) as u32 };
+        let body = if short || self.shape.has_table() {
+            0
+        } else {
+            (BodyHeader::SIZE + bytes.len()).div_ceil(SLOT_SIZE) as u32
+        };
         let ino = self.inode(0, mode, body);
         self.link(parent, name, ino);
         let node = self.node(ino);
@@ -298,14 +367,23 @@ impl Builder {
         if short {
             node.raw.fork[..bytes.len()].copy_from_slice(bytes);
             node.raw.set_fork(fork::SHORT_LINK, 0);
+        } else if self.shape.has_table() {
+            self.fill(ino, 0, &[1]);
+            let mut block = bytes.to_vec();
+            block.resize(self.shape.block_size, 0);
+            self.node(ino).raw.size.set(bytes.len() as u64);
+            let fork = self.node(ino).raw.fork;
+            let extent = Extent::decode(RawExtent::read(&fork), &self.geometry, ino).unwrap();
+            self.blocks.insert(extent.start.0, block);
         } else {
+            let node = self.node(ino);
             node.data = bytes.to_vec();
             node.raw.set_fork(fork::INLINE, 0);
         }
         ino
     }
 
-    /// A file with attributes in its body.
+    /// A file with attributes in its body, or in blocks where inodes have no bodies.
     pub fn with_body_attributes(&mut self, parent: Ino, name: &[u8], attributes: &[(&[u8], &[u8])]) -> Ino {
         let ino = self.inode(0, 0o100644, 2);
         self.link(parent, name, ino);
@@ -315,14 +393,13 @@ impl Builder {
 
     /// Attributes in the body.
     pub fn body_attributes(&mut self, ino: Ino, attributes: &[(&[u8], &[u8])]) {
+        if self.shape.has_table() {
+            return self.chain_attributes(ino, attributes);
+        }
         let mut list = Vec::new();
         for (name, value) in attributes {
             xattr::push(&mut list, name, value);
-            if name.starts_with(b"system.posix_acl") {
-                self.features |= feature::COMPATIBLE_ACL;
-                let raw = &mut self.node(ino).raw;
-                raw.flags.set(raw.flags.get() | flag::HAS_ACL);
-            }
+            self.note_acl(ino, name);
         }
         self.features |= feature::COMPATIBLE_XATTR;
         let node = self.node(ino);
@@ -330,11 +407,20 @@ impl Builder {
         node.raw.flags.set(node.raw.flags.get() | flag::ATTR_BODY);
     }
 
+    fn note_acl(&mut self, ino: Ino, name: &[u8]) {
+        if name.starts_with(b"system.posix_acl") {
+            self.features |= feature::COMPATIBLE_ACL;
+            let raw = &mut self.node(ino).raw;
+            raw.flags.set(raw.flags.get() | flag::HAS_ACL);
+        }
+    }
+
     /// Attributes in a chain of blocks.
     pub fn chain_attributes(&mut self, ino: Ino, attributes: &[(&[u8], &[u8])]) {
         let mut list = Vec::new();
         for (name, value) in attributes {
             xattr::push(&mut list, name, value);
+            self.note_acl(ino, name);
         }
         let room = self.shape.block_size - AttrBlockHeader::SIZE;
         let parts: Vec<&[u8]> = list.chunks(room).collect();
@@ -375,7 +461,7 @@ impl Builder {
     }
 
     pub(super) fn put(&mut self, at: FsBlock, mut block: Vec<u8>) {
-        header::seal(&mut block, 0);
+        header::seal_at(&mut block, &VOLUME, at, 0);
         self.blocks.insert(at.0, block);
     }
 

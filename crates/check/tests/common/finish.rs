@@ -4,9 +4,9 @@ use super::builder::{Builder, CHUNK_BLOCKS, KEY, VOLUME};
 use super::image::Image;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::btree::{self, TreeKind};
-use myriad_format::choices::Choices;
-use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummary};
-use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader};
+use myriad_format::choices::{Inodes, Space};
+use myriad_format::group::{GroupHeader, HEADER_BLOCK, RegionSummary};
+use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode};
 use myriad_format::superblock::{OrphanHeader, Superblock, has_copy, state};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, Lsn, SLOT_SIZE, header};
 use std::collections::BTreeSet;
@@ -21,18 +21,22 @@ impl Builder {
             self.lay_out_directory(ino);
         }
         let orphan_root = self.write_orphans();
-        self.write_inodes();
+        match self.shape.choices.inodes {
+            Inodes::Static => self.write_tables(),
+            _ => self.write_inodes(),
+        }
         let mut free_total = self.pending.iter().map(|&(_, count)| u64::from(count)).sum();
         for ag in 0..self.shape.ag_used {
             free_total += self.write_group(ag);
         }
         for ag in self.shape.ag_used..self.geometry.ag_count {
-            free_total += u64::from(self.geometry.blocks_in(AgNo(ag)) - FIXED_BLOCKS);
+            free_total += u64::from(self.geometry.usable_blocks_in(AgNo(ag)));
         }
         let mut sb = Superblock::zeroed();
         sb.version.set(1);
         sb.block_bits = self.geometry.block_bits as u8;
-        Choices::default().write(&mut sb);
+        self.shape.choices.write(&mut sb);
+        sb.table_every.set(self.geometry.table_every);
         sb.orders = 0b1001;
         sb.ag_blocks.set(self.shape.ag_blocks);
         sb.features_compatible.set(self.features);
@@ -41,7 +45,11 @@ impl Builder {
         sb.region_blocks.set(self.shape.region_blocks);
         sb.ag_high_water.set(self.shape.ag_used);
         sb.hash_key = KEY;
-        sb.log_start.set(if self.shape.log_blocks > 0 { u64::from(FIXED_BLOCKS) } else { 0 });
+        sb.log_start.set(if self.shape.log_blocks > 0 {
+            u64::from(self.geometry.first_data_block(AgNo(0)))
+        } else {
+            0
+        });
         sb.log_blocks.set(self.shape.log_blocks);
         sb.root_ino.set(self.root.0);
         sb.orphan_root.set(orphan_root);
@@ -124,6 +132,45 @@ impl Builder {
         }
     }
 
+    fn write_tables(&mut self) {
+        for (&ag, &count) in &self.tables.clone() {
+            for index in 0..count.div_ceil(self.geometry.table_inodes_per_block()) {
+                let at = self.geometry.fs_block(AgNo(ag), AgBlock(self.geometry.table_start(AgNo(ag)) + index));
+                let mut block = self.new_block(BlockKind::InodeTable, u64::from(ag), at);
+                for slot in self.geometry.inode_slots() {
+                    if let Some(node) = self.nodes.get(&self.geometry.ino(at, slot).0) {
+                        block[self.geometry.inode_offset(slot)..][..RawInode::SIZE]
+                            .copy_from_slice(node.raw.as_bytes());
+                    }
+                }
+                self.put(at, block);
+            }
+        }
+    }
+
+    /// Writes a bitmap whose set bits are the numbers that are free.
+    fn write_bitmap(&mut self, kind: BlockKind, ag: u32, start: u32, blocks: u32, free: impl Iterator<Item = u32>) {
+        let first = self.geometry.fs_block(AgNo(ag), AgBlock(start));
+        let places = (0..u64::from(blocks)).map(|index| first.offset_by(index));
+        let mut bitmap: Vec<Vec<u8>> = places.map(|at| self.new_block(kind, u64::from(ag), at)).collect();
+        for number in free {
+            let place = self.geometry.bit_place(number);
+            bitmap[place.block as usize][place.byte] |= 1 << place.bit;
+        }
+        for (index, block) in bitmap.into_iter().enumerate() {
+            self.put(first.offset_by(index as u64), block);
+        }
+    }
+
+    /// Writes what a group's header says of a table: how many of its blocks are initialised.
+    fn write_inode_bitmap(&mut self, ag: u32) -> u32 {
+        let geometry = self.geometry;
+        let count = self.tables.get(&ag).copied().unwrap_or(0);
+        let (start, blocks) = (geometry.inode_bitmap_start(AgNo(ag)), geometry.inode_bitmap_blocks(AgNo(ag)));
+        self.write_bitmap(BlockKind::InodeBitmap, ag, start, blocks, count..geometry.table_inodes(AgNo(ag)));
+        count.div_ceil(geometry.table_inodes_per_block())
+    }
+
     /// Writes a group's trees and header; its free blocks.
     fn write_group(&mut self, ag: u32) -> u64 {
         let base = u64::from(ag) << self.geometry.ag_bits;
@@ -148,8 +195,18 @@ impl Builder {
         chunk_records.sort_by_key(|record| u64::from_le_bytes(record[..8].try_into().unwrap()));
         // The first node of a tree of one is at its fixed block; others are taken, and the fixed block goes to the reserve.
         let mut reserve: Vec<u32> = Vec::new();
-        let (inode_root, inode_level) =
-            self.group_tree(ag, btree::INODE_CHUNKS, &chunk_records, fixed(4), &mut reserve);
+        let (mut inode_root, mut inode_level) = (fixed(0), 0);
+        match self.shape.has_table() {
+            true => inode_blocks = self.write_inode_bitmap(ag),
+            false => {
+                (inode_root, inode_level) =
+                    self.group_tree(ag, btree::INODE_CHUNKS, &chunk_records, fixed(4), &mut reserve);
+            }
+        }
+        let has_trees = self.shape.choices.space == Space::Trees;
+        if !has_trees {
+            reserve.clear();
+        }
         let count = self.free_extents(ag).len();
         let nodes = |kind: TreeKind, count: usize| {
             let leaves = count.div_ceil(kind.leaf_max(self.shape.block_size) * 3 / 4);
@@ -158,6 +215,7 @@ impl Builder {
         // Taken from the end of the group, where the last free extent is long: their number does not change.
         let mut spare: Vec<u32> = Vec::new();
         let need = nodes(btree::FREE_BY_START, count) + nodes(btree::FREE_BY_LENGTH, count) + 6;
+        let need = if has_trees { need } else { 0 };
         let mut end = base + u64::from(self.geometry.blocks_in(AgNo(ag)));
         while spare.len() < need {
             end -= 1;
@@ -178,9 +236,21 @@ impl Builder {
                 reserve.push((at.0 - base) as u32);
                 builder.tree(kind, u64::from(ag), records, &mut |_| FsBlock(base + u64::from(spare.pop().unwrap())))
             };
-        let (start_root, start_level) = plant(self, btree::FREE_BY_START, &by_start, fixed(2), &mut reserve);
-        let (length_root, length_level) = plant(self, btree::FREE_BY_LENGTH, &by_length, fixed(3), &mut reserve);
+        let none = (fixed(0), 0);
+        let [(start_root, start_level), (length_root, length_level)] = match has_trees {
+            true => [
+                plant(self, btree::FREE_BY_START, &by_start, fixed(2), &mut reserve),
+                plant(self, btree::FREE_BY_LENGTH, &by_length, fixed(3), &mut reserve),
+            ],
+            false => [none; 2],
+        };
         reserve.append(&mut spare);
+        if !has_trees {
+            let (start, blocks) =
+                (self.geometry.block_bitmap_start(AgNo(ag)), self.geometry.block_bitmap_blocks(AgNo(ag)));
+            let numbers = free.iter().flat_map(|&(start, length)| start..start + length);
+            self.write_bitmap(BlockKind::BlockBitmap, ag, start, blocks, numbers);
+        }
         assert!(reserve.len() <= 24);
 
         let at = fixed(HEADER_BLOCK);
@@ -249,7 +319,7 @@ impl Builder {
     pub(super) fn free_extents(&self, ag: u32) -> Vec<(u32, u32)> {
         let base = u64::from(ag) << self.geometry.ag_bits;
         let mut extents: Vec<(u32, u32)> = Vec::new();
-        for block in FIXED_BLOCKS..self.geometry.blocks_in(AgNo(ag)) {
+        for block in self.geometry.first_data_block(AgNo(ag))..self.geometry.blocks_in(AgNo(ag)) {
             if self.used.contains(&(base + u64::from(block))) {
                 continue;
             }

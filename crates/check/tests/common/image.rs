@@ -2,10 +2,10 @@
 
 use super::builder::VOLUME;
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK};
+use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, SLOT_SIZE, header};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, header};
 use std::sync::Arc;
 
 /// A volume in memory.
@@ -21,7 +21,7 @@ impl Image {
         let size = self.geometry.block_size() as u64;
         myriad_log::LogPlace {
             device: self.device.clone(),
-            start: u64::from(FIXED_BLOCKS) * size,
+            start: u64::from(self.geometry.first_data_block(AgNo(0))) * size,
             length: self.log_blocks * size,
             block_size: self.geometry.block_size(),
             volume: VOLUME,
@@ -42,26 +42,26 @@ impl Image {
     pub fn change(&self, block: FsBlock, f: impl FnOnce(&mut [u8])) {
         let mut bytes = self.read(block);
         f(&mut bytes);
-        header::seal(&mut bytes, 0);
+        header::seal_at(&mut bytes, &VOLUME, block, 0);
         self.write(block, &bytes);
     }
 
     /// Changes a block behind its checksum's back.
     pub fn smash(&self, block: FsBlock) {
         let mut bytes = self.read(block);
-        let at = bytes.len() / 2 + 3;
+        let at = bytes.len() / 2 + 43;
         bytes[at] ^= 0x55;
         self.write(block, &bytes);
     }
 
     pub fn inode(&self, ino: Ino) -> RawInode {
         let (block, slot) = self.geometry.locate(ino).unwrap();
-        *RawInode::read(&self.read(block)[slot as usize * SLOT_SIZE..])
+        *RawInode::read(&self.read(block)[self.geometry.inode_offset(slot)..])
     }
 
     pub fn change_inode(&self, ino: Ino, f: impl FnOnce(&mut RawInode)) {
         let (block, slot) = self.geometry.locate(ino).unwrap();
-        self.change(block, |bytes| f(RawInode::read_mut(&mut bytes[slot as usize * SLOT_SIZE..])));
+        self.change(block, |bytes| f(RawInode::read_mut(&mut bytes[self.geometry.inode_offset(slot)..])));
     }
 
     pub fn change_superblock(&self, f: impl FnOnce(&mut Superblock)) {

@@ -9,7 +9,7 @@ mod meddled;
 mod sample;
 mod worn;
 
-pub use builder::{Builder, SHAPE, SMALL, Shape, VOLUME};
+pub use builder::{Builder, RECORDS, SHAPE, SMALL, Shape, VOLUME};
 pub use image::Image;
 pub use meddled::meddled;
 pub use sample::{Sample, sample, sample_later};

@@ -59,15 +59,6 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "inline entry damaged",
-        expected: n::DIR_ENTRY,
-        damage: |s| {
-            let (block, _) = s.image.geometry.locate(s.sub).unwrap();
-            let first = usize::from(s.image.inode(s.sub).body_first.get());
-            s.image.change(block, |bytes| EntryHeader::read_mut(&mut bytes[first * SLOT_SIZE + 8..]).length.set(7));
-        },
-    },
-    Case {
         name: "tail of an entry block",
         expected: n::ENTRY_BLOCK,
         damage: |s| s.image.change(entry_block(s, s.big), |bytes| EntryBlockHeader::read_mut(bytes).tail.set(70000)),
@@ -107,25 +98,6 @@ pub const CASES: &[Case] = &[
                 head.ino.set(deep.0);
                 head.file_type = kind;
             });
-        },
-    },
-    Case {
-        name: "directories in a circle",
-        expected: n::DISCONNECTED,
-        damage: |s| {
-            // The root's entry of "sub" goes to "empty"'s inode type... instead deep's first entry becomes "sub" itself.
-            let (block, _) = s.image.geometry.locate(s.deep).unwrap();
-            let first = usize::from(s.image.inode(s.deep).body_first.get());
-            let sub = s.sub;
-            s.image.change(block, |bytes| {
-                let head = EntryHeader::read_mut(&mut bytes[first * SLOT_SIZE + 8..]);
-                head.ino.set(sub.0);
-                head.file_type = 4;
-            });
-            // ... and the root's own entry for it goes away.
-            let root = s.image.inode(s.image.root);
-            let (block, first, at) = locate_entry(s, s.image.root, &root, sub);
-            s.image.change(block, |bytes| EntryHeader::read_mut(&mut bytes[first + at..]).ino.set(0));
         },
     },
     // Index.
@@ -252,16 +224,6 @@ pub const CASES: &[Case] = &[
             })
         },
     },
-    // Attributes.
-    Case {
-        name: "attribute list cut",
-        expected: n::ATTRIBUTES,
-        damage: |s| {
-            let (block, _) = s.image.geometry.locate(s.attributes).unwrap();
-            let first = usize::from(s.image.inode(s.attributes).body_first.get());
-            s.image.change(block, |bytes| bytes[first * SLOT_SIZE + 2] -= 1);
-        },
-    },
     Case {
         name: "attribute without a namespace",
         expected: n::ATTRIBUTES,
@@ -270,11 +232,6 @@ pub const CASES: &[Case] = &[
             let blocks = s.image.blocks_of(BlockKind::Attributes, s.chain.0);
             s.image.change(blocks[0], |bytes| bytes[AttrBlockHeader::SIZE + AttrHeader::SIZE] ^= 0x20);
         },
-    },
-    Case {
-        name: "attribute flag",
-        expected: n::ATTRIBUTE_FLAG,
-        damage: |s| s.image.change_inode(s.attributes, |raw| raw.flags.set(raw.flags.get() & !flag::ATTR_BODY)),
     },
     Case {
         name: "ACL flag",
@@ -334,5 +291,51 @@ pub const CASES: &[Case] = &[
         name: "twins without a flag, beside an index",
         expected: n::TWINS,
         damage: |s| s.image.change_inode(s.many_twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
+    },
+];
+
+/// To chunks of inodes, or where inodes have bodies.
+pub const CHUNKS: &[Case] = &[
+    Case {
+        name: "inline entry damaged",
+        expected: n::DIR_ENTRY,
+        damage: |s| {
+            let (block, _) = s.image.geometry.locate(s.sub).unwrap();
+            let first = usize::from(s.image.inode(s.sub).body_first.get());
+            s.image.change(block, |bytes| EntryHeader::read_mut(&mut bytes[first * SLOT_SIZE + 8..]).length.set(7));
+        },
+    },
+    Case {
+        name: "directories in a circle",
+        expected: n::DISCONNECTED,
+        damage: |s| {
+            // The root's entry of "sub" goes to "empty"'s inode type... instead deep's first entry becomes "sub" itself.
+            let (block, _) = s.image.geometry.locate(s.deep).unwrap();
+            let first = usize::from(s.image.inode(s.deep).body_first.get());
+            let sub = s.sub;
+            s.image.change(block, |bytes| {
+                let head = EntryHeader::read_mut(&mut bytes[first * SLOT_SIZE + 8..]);
+                head.ino.set(sub.0);
+                head.file_type = 4;
+            });
+            // ... and the root's own entry for it goes away.
+            let root = s.image.inode(s.image.root);
+            let (block, first, at) = locate_entry(s, s.image.root, &root, sub);
+            s.image.change(block, |bytes| EntryHeader::read_mut(&mut bytes[first + at..]).ino.set(0));
+        },
+    },
+    Case {
+        name: "attribute list cut",
+        expected: n::ATTRIBUTES,
+        damage: |s| {
+            let (block, _) = s.image.geometry.locate(s.attributes).unwrap();
+            let first = usize::from(s.image.inode(s.attributes).body_first.get());
+            s.image.change(block, |bytes| bytes[first * SLOT_SIZE + 2] -= 1);
+        },
+    },
+    Case {
+        name: "attribute flag",
+        expected: n::ATTRIBUTE_FLAG,
+        damage: |s| s.image.change_inode(s.attributes, |raw| raw.flags.set(raw.flags.get() & !flag::ATTR_BODY)),
     },
 ];

@@ -9,12 +9,6 @@ use myriad_format::inode::fork;
 use myriad_format::superblock::OrphanHeader;
 
 pub const CASES: &[Case] = &[
-    // Inodes.
-    Case {
-        name: "mode of no type",
-        expected: n::SLOT_MAP,
-        damage: |s| s.image.change_inode(s.small, |raw| raw.mode.set(0o644)),
-    },
     Case {
         name: "fork of another type",
         expected: n::INODE,
@@ -29,11 +23,6 @@ pub const CASES: &[Case] = &[
         name: "negative size",
         expected: n::INODE,
         damage: |s| s.image.change_inode(s.small, |raw| raw.size.set(u64::MAX)),
-    },
-    Case {
-        name: "size of an inline file",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.text, |raw| raw.size.set(3)),
     },
     Case {
         name: "block count",
@@ -57,11 +46,6 @@ pub const CASES: &[Case] = &[
             let fork = s.image.inode(s.small).fork;
             s.image.change_inode(s.chain, |raw| raw.fork[..16].copy_from_slice(&fork[..16]));
         },
-    },
-    Case {
-        name: "extent over an inode block",
-        expected: n::BLOCK_TWICE,
-        damage: |s| give_to_file(s, inode_block(s, s.deep)),
     },
     Case {
         name: "extents overlap in the file",
@@ -121,11 +105,6 @@ pub const CASES: &[Case] = &[
         damage: |s| s.image.change_superblock(|sb| sb.orphan_root.set(0)),
     },
     Case {
-        name: "orphan list names a free slot",
-        expected: n::ORPHAN,
-        damage: |s| s.image.change(s.image.blocks_of(BlockKind::Orphans, 0)[0], |bytes| bytes[64] ^= 0x0f),
-    },
-    Case {
         name: "orphan list too long",
         expected: n::ORPHANS,
         damage: |s| {
@@ -173,5 +152,29 @@ pub const CASES: &[Case] = &[
             let block = inode_block(s, s.image.root);
             s.image.write(block, &vec![0; s.image.geometry.block_size()]);
         },
+    },
+];
+
+/// To chunks of inodes, or where inodes have bodies.
+pub const CHUNKS: &[Case] = &[
+    Case {
+        name: "mode of no type",
+        expected: n::SLOT_MAP,
+        damage: |s| s.image.change_inode(s.small, |raw| raw.mode.set(0o644)),
+    },
+    Case {
+        name: "size of an inline file",
+        expected: n::INODE_SIZE,
+        damage: |s| s.image.change_inode(s.text, |raw| raw.size.set(3)),
+    },
+    Case {
+        name: "extent over an inode block",
+        expected: n::BLOCK_TWICE,
+        damage: |s| give_to_file(s, inode_block(s, s.deep)),
+    },
+    Case {
+        name: "orphan list names a free slot",
+        expected: n::ORPHAN,
+        damage: |s| s.image.change(s.image.blocks_of(BlockKind::Orphans, 0)[0], |bytes| bytes[64] ^= 0x0f),
     },
 ];

@@ -1,7 +1,7 @@
 //! Repairs that power failed: at any write, and with any of the writes since the last flush lost.
 
 use crate::common::{Builder, Image, SHAPE, SMALL, Shape, sample};
-use crate::{cases, places, remaining};
+use crate::{cases, places, remaining, shown};
 use myriad_check::{Options, check};
 use myriad_device::{
     BlockDevice, CrashImages, Event, FaultDevice, FaultOp, FaultSpan, MemoryDevice, OverlayDevice, RecordingDevice,
@@ -35,7 +35,7 @@ fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>)) {
     let mut failed = Vec::new();
     let mut cuts = 0;
     for shape in [SHAPE, SMALL] {
-        for case in cases() {
+        for case in cases(&shape) {
             let sample = sample(shape);
             (case.damage)(&sample);
             let whole = held(Arc::new(sample.image.device.clone_image()));
@@ -44,7 +44,7 @@ fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>)) {
                 let after = held(image);
                 // A volume that looks whole again keeps its orphans for the engine.
                 if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
-                    let place = format!("{} ({}-byte blocks), {what}", case.name, shape.block_size);
+                    let place = format!("{} ({}), {what}", case.name, shown(&shape));
                     failed.push(format!("{place}: {after:?} instead of {whole:?}"));
                 }
             });

@@ -8,9 +8,11 @@ mod interrupted;
 mod places;
 mod space;
 mod strays;
+mod units;
 
-use common::{Image, SHAPE, SMALL, Sample, Shape, Worn, sample};
+use common::{Image, SHAPE, SMALL, Sample, Shape, VOLUME, Worn, sample};
 use myriad_check::{KINDS, Options, Report, check, number};
+use myriad_format::choices::{Choices, Inodes, Space};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
 use std::collections::BTreeSet;
 
@@ -27,10 +29,10 @@ fn text(report: &Report) -> String {
 fn sound_volumes_are_silent() {
     let bare = Shape { log_blocks: 0, ..SHAPE };
     let one_region = Shape { region_blocks: 1024, ..SHAPE };
-    for shape in [SHAPE, SMALL, bare, one_region] {
+    for shape in [SHAPE, SMALL, bare, one_region].into_iter().flat_map(Shape::every_record) {
         let sample = sample(shape);
         let report = look(&sample.image);
-        assert!(report.finding_count == 0, "{}", text(&report));
+        assert!(report.finding_count == 0, "{:?} {}", shape.choices, text(&report));
         assert!(report.is_sound());
         assert!(report.totals.entries > 1000 && report.totals.orphans == 1, "{:?}", report.totals);
     }
@@ -42,21 +44,40 @@ pub struct Case {
     pub damage: fn(&Sample),
 }
 
-/// Every case.
-fn cases() -> impl Iterator<Item = &'static Case> {
-    [space::CASES, files::CASES, directories::CASES].into_iter().flatten()
+/// Every case on volumes of a shape.
+fn cases(shape: &Shape) -> impl Iterator<Item = &'static Case> + use<> {
+    let space = match shape.choices.space {
+        Space::Trees => space::TREES,
+        Space::Bitmap => units::BITMAPS,
+    };
+    let inodes: &[&[Case]] = match shape.choices.inodes {
+        Inodes::Static => &[units::TABLES],
+        _ => &[space::CHUNKS, files::CHUNKS, directories::CHUNKS],
+    };
+    [space::CASES, files::CASES, directories::CASES, space].into_iter().chain(inodes.iter().copied()).flatten()
+}
+
+/// Both sizes of blocks, with each choice of what records free blocks and inodes.
+fn shapes() -> impl Iterator<Item = Shape> {
+    [SHAPE, SMALL].into_iter().flat_map(Shape::every_record)
+}
+
+/// What a shape is, for messages.
+fn shown(shape: &Shape) -> String {
+    let Choices { space, inodes, .. } = shape.choices;
+    format!("{}-byte blocks, {}, {}", shape.block_size, space.choice().name, inodes.choice().name)
 }
 
 #[test]
 fn each_kind_of_damage_is_found() {
     let mut failed = Vec::new();
-    for shape in [SHAPE, SMALL] {
-        for case in cases() {
+    for shape in shapes() {
+        for case in cases(&shape) {
             let sample = sample(shape);
             (case.damage)(&sample);
             let report = look(&sample.image);
             if !report.findings.iter().any(|finding| finding.number == case.expected) {
-                let place = format!("{} ({}-byte blocks)", case.name, shape.block_size);
+                let place = format!("{} ({})", case.name, shown(&shape));
                 failed.push(format!("{place}: {} expected; {}", case.expected, text(&report)));
             }
         }
@@ -70,9 +91,10 @@ fn each_kind_of_damage_is_found() {
 fn groups_by_themselves_show_what_all_do() {
     let untouched = ("nothing", None);
     let mut failed = Vec::new();
-    for shape in [SHAPE, SMALL] {
+    let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
+    for shape in [SHAPE, SMALL, tables(SHAPE), tables(SMALL)] {
         let mut how_often = BTreeSet::new();
-        for (name, damage) in cases().map(|case| (case.name, Some(case.damage))).chain([untouched]) {
+        for (name, damage) in cases(&shape).map(|case| (case.name, Some(case.damage))).chain([untouched]) {
             let sample = sample(shape);
             if let Some(damage) = damage {
                 damage(&sample);
@@ -94,7 +116,7 @@ fn groups_by_themselves_show_what_all_do() {
                 }
                 if parts != all {
                     let differing: Vec<&String> = parts.0.symmetric_difference(&all.0).take(9).collect();
-                    failed.push(format!("{name}, {slots_max} slots: {differing:#?}"));
+                    failed.push(format!("{name}, {}, {slots_max} slots: {differing:#?}", shown(&shape)));
                 }
             }
         }
@@ -109,7 +131,7 @@ fn each_kind_of_finding_has_a_case() {
     let others =
         [number::LOG, number::UNREADABLE, number::CHECKSUM_TABLE, number::DATA_CHECKSUM, number::DATA_UNREADABLE];
     for kind in KINDS {
-        let has_case = cases().any(|case| case.expected == kind.number);
+        let has_case = shapes().any(|shape| cases(&shape).any(|case| case.expected == kind.number));
         assert_ne!(has_case, others.contains(&kind.number), "{}", kind.name);
     }
 }
@@ -127,11 +149,11 @@ fn remaining(report: &Report) -> String {
 #[test]
 fn each_kind_of_damage_is_repaired() {
     let mut failed = Vec::new();
-    for shape in [SHAPE, SMALL, Shape { log_blocks: 0, ..SHAPE }] {
-        for case in cases() {
+    for shape in shapes().chain(Shape { log_blocks: 0, ..SHAPE }.every_record()) {
+        for case in cases(&shape) {
             let sample = sample(shape);
             (case.damage)(&sample);
-            let place = format!("{} ({}-byte blocks)", case.name, shape.block_size);
+            let place = format!("{} ({})", case.name, shown(&shape));
             let report = match check(sample.image.device.clone(), None, &Options { repair: true, ..Options::default() })
             {
                 Ok(report) => report,
@@ -174,19 +196,29 @@ fn damage_to_derived_structures_loses_no_name() {
         "size of a directory",
         "list of room in a circle",
         "free count of an inode block",
+        "torn bitmap of blocks",
+        "bitmap of blocks gone",
+        "torn bitmap of inodes",
+        "inodes in use called free",
+        "fewer blocks of a table",
+        "header of a group with a table gone",
     ];
-    for shape in [SHAPE, SMALL] {
-        for name in DERIVED {
-            let case = cases().find(|case| case.name == *name).unwrap_or_else(|| panic!("{name}"));
+    let mut tried = BTreeSet::new();
+    for shape in shapes() {
+        for case in cases(&shape).filter(|case| DERIVED.contains(&case.name)) {
+            let name = case.name;
+            tried.insert(name);
             let sample = sample(shape);
             let before = look(&sample.image).totals;
             (case.damage)(&sample);
             let after = mend(&sample.image);
-            assert!(after.is_sound(), "{name}");
-            assert_eq!(after.totals.entries, before.entries, "{name}: {}", after.actions.join("\n"));
-            assert_eq!(after.totals.directories, before.directories, "{name}");
+            let shown = shown(&shape);
+            assert!(after.is_sound(), "{name}, {shown}");
+            assert_eq!(after.totals.entries, before.entries, "{name}, {shown}: {}", after.actions.join("\n"));
+            assert_eq!(after.totals.directories, before.directories, "{name}, {shown}");
         }
     }
+    assert_eq!(tried.len(), DERIVED.len(), "{tried:?}");
 }
 
 /// Where a group's tree of inodes is damaged, a search also finds blocks of inodes that are long gone. What they say they
@@ -258,11 +290,12 @@ fn a_sound_volume_is_not_written() {
 /// A hostile or broken image gives findings or an error: never a panic, never a hang. Repaired, it is sound.
 #[test]
 fn any_damage_is_survived_and_repaired() {
-    let seeds = std::env::var("MYRIAD_SEED").ok().map_or(0..150, |seed| {
+    let seeds = std::env::var("MYRIAD_SEED").ok().map_or(0..300, |seed| {
         let seed: u64 = seed.parse().expect("MYRIAD_SEED is a number");
         seed..seed + 1
     });
-    let images = [sample(SHAPE), sample(SMALL)];
+    let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
+    let images = [SHAPE, SMALL, tables(SHAPE), tables(SMALL)].map(sample);
     let metadata: Vec<Vec<FsBlock>> = images.iter().map(|sample| metadata_blocks(&sample.image)).collect();
     for seed in seeds {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -272,7 +305,7 @@ fn any_damage_is_survived_and_repaired() {
             state ^= state << 17;
             (state % below as u64) as usize
         };
-        let which = random(2);
+        let which = random(images.len());
         let source = &images[which].image;
         let image = Image { device: std::sync::Arc::new(source.device.clone_image()), ..*source };
         for _ in 0..1 + random(12) {
@@ -297,7 +330,7 @@ fn any_damage_is_survived_and_repaired() {
                 }
             }
             if reseal {
-                header::seal(&mut bytes, 0);
+                header::seal_at(&mut bytes, &VOLUME, block, 0);
             }
             image.write(block, &bytes);
         }

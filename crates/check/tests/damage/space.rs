@@ -12,21 +12,6 @@ pub const CASES: &[Case] = &[
     // Blocks.
     Case { name: "torn group header", expected: n::BLOCK_CRC, damage: |s| s.image.smash(s.image.header_block(1)) },
     Case {
-        name: "torn inode tree",
-        expected: n::BLOCK_CRC,
-        damage: |s| s.image.smash(node_of(s, BlockKind::InodeTree, 1)),
-    },
-    Case {
-        name: "torn tree by start",
-        expected: n::BLOCK_CRC,
-        damage: |s| s.image.smash(node_of(s, BlockKind::FreeByStart, 0)),
-    },
-    Case {
-        name: "torn tree by length",
-        expected: n::BLOCK_CRC,
-        damage: |s| s.image.smash(node_of(s, BlockKind::FreeByLength, 1)),
-    },
-    Case {
         name: "torn extent tree",
         expected: n::BLOCK_CRC,
         damage: |s| s.image.smash(node_of(s, BlockKind::ExtentTree, s.tree.0)),
@@ -63,14 +48,6 @@ pub const CASES: &[Case] = &[
         name: "block of another volume",
         expected: n::BLOCK_VOLUME,
         damage: |s| s.image.change(node_of(s, BlockKind::ExtentTree, s.tree.0), |bytes| bytes[8] ^= 1),
-    },
-    Case {
-        name: "misdirected write",
-        expected: n::BLOCK_ADDRESS,
-        damage: |s| {
-            let other = s.image.read(inode_block(s, s.leaf));
-            s.image.write(inode_block(s, s.image.root), &other);
-        },
     },
     Case {
         name: "block of another file",
@@ -164,14 +141,33 @@ pub const CASES: &[Case] = &[
         damage: |s| s.image.change_group(0, |h| h.directories.set(0)),
     },
     Case {
-        name: "group inode blocks",
-        expected: n::GROUP_INODES,
-        damage: |s| s.image.change_group(0, |h| h.inode_blocks.set(1)),
-    },
-    Case {
         name: "reserve too long",
         expected: n::GROUP,
         damage: |s| s.image.change_group(0, |h| h.reserve_count.set(25)),
+    },
+    Case {
+        name: "region summary",
+        expected: n::REGION,
+        damage: |s| s.image.change(s.image.header_block(0), |bytes| bytes[208] ^= 1),
+    },
+    Case {
+        name: "region directories",
+        expected: n::REGION,
+        damage: |s| s.image.change(s.image.header_block(0), |bytes| bytes[212] ^= 1),
+    },
+];
+
+/// To trees of free extents, and the reserve.
+pub const TREES: &[Case] = &[
+    Case {
+        name: "torn tree by start",
+        expected: n::BLOCK_CRC,
+        damage: |s| s.image.smash(node_of(s, BlockKind::FreeByStart, 0)),
+    },
+    Case {
+        name: "torn tree by length",
+        expected: n::BLOCK_CRC,
+        damage: |s| s.image.smash(node_of(s, BlockKind::FreeByLength, 1)),
     },
     Case {
         name: "reserve outside",
@@ -192,17 +188,6 @@ pub const CASES: &[Case] = &[
         damage: |s| s.image.change_group(0, |h| h.reserve_count.set(h.reserve_count.get() - 1)),
     },
     Case {
-        name: "region summary",
-        expected: n::REGION,
-        damage: |s| s.image.change(s.image.header_block(0), |bytes| bytes[208] ^= 1),
-    },
-    Case {
-        name: "region directories",
-        expected: n::REGION,
-        damage: |s| s.image.change(s.image.header_block(0), |bytes| bytes[212] ^= 1),
-    },
-    // Free space.
-    Case {
         name: "free extents out of order",
         expected: n::TREE_NODE,
         damage: |s| change_node(s, BlockKind::FreeByStart, 0, |_, body| body.rotate_left(8)),
@@ -211,11 +196,6 @@ pub const CASES: &[Case] = &[
         name: "node too full",
         expected: n::TREE_NODE,
         damage: |s| change_node(s, BlockKind::FreeByStart, 0, |head, _| head.count.set(60000)),
-    },
-    Case {
-        name: "node of another level",
-        expected: n::TREE_NODE,
-        damage: |s| change_node(s, BlockKind::InodeTree, 0, |head, _| head.level.set(1)),
     },
     Case {
         name: "trees differ",
@@ -248,7 +228,33 @@ pub const CASES: &[Case] = &[
             })
         },
     },
-    // Chunks and slots.
+];
+
+/// To chunks of inodes, or where inodes have bodies.
+pub const CHUNKS: &[Case] = &[
+    Case {
+        name: "group inode blocks",
+        expected: n::GROUP_INODES,
+        damage: |s| s.image.change_group(0, |h| h.inode_blocks.set(1)),
+    },
+    Case {
+        name: "torn inode tree",
+        expected: n::BLOCK_CRC,
+        damage: |s| s.image.smash(node_of(s, BlockKind::InodeTree, 1)),
+    },
+    Case {
+        name: "misdirected write",
+        expected: n::BLOCK_ADDRESS,
+        damage: |s| {
+            let other = s.image.read(inode_block(s, s.leaf));
+            s.image.write(inode_block(s, s.image.root), &other);
+        },
+    },
+    Case {
+        name: "node of another level",
+        expected: n::TREE_NODE,
+        damage: |s| change_node(s, BlockKind::InodeTree, 0, |head, _| head.level.set(1)),
+    },
     Case {
         name: "chunk outside",
         expected: n::CHUNK,
