@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use myriad_device::BlockDevice;
-use myriad_format::{BlockHeader, header};
+use myriad_format::header;
 use myriad_hostile::bases::{self, Base};
 use myriad_hostile::exercise::{Plan, examine};
 use myriad_sim::rng::Rng;
@@ -28,8 +28,7 @@ fuzz_target!(|input: &[u8]| {
         let at = usize::from(u16::from_le_bytes([*at0, *at1])) % block.len();
         let length = usize::from(*length).min(tail.len()).min(block.len() - at);
         block[at..at + length].copy_from_slice(&tail[..length]);
-        let lsn = BlockHeader::read(&block).lsn.get();
-        header::seal(&mut block, lsn);
+        header::reseal(&mut block, &base.volume, site.block);
         image.write(offset, &block).expect("a block of the base");
         rest = &tail[length..];
     }

@@ -7,6 +7,7 @@ use myriad_check::{Options, Progress, Report, check, number};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, RecordHeader, unit};
 use myriad_format::superblock::state::IN_USE;
+use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{FsBlock, log::ANCHOR_UNITS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -43,7 +44,9 @@ fn write_checkpoint(old: &Image, new: &Image, pending: &[(FsBlock, u32)]) {
     let log = place.start >> old.geometry.block_bits..(place.start + place.length) >> old.geometry.block_bits;
     for block in (0..old.geometry.block_count).filter(|block| !log.contains(block)).map(FsBlock) {
         let (before, after) = (old.read(block), new.read(block));
-        let differs = |at: &usize| before[at * granule..][..granule] != after[at * granule..][..granule];
+        // Of a block that was never written before, the log has all.
+        let is_new = before.iter().all(|&byte| byte == 0) && after.iter().any(|&byte| byte != 0);
+        let differs = |at: &usize| is_new || before[at * granule..][..granule] != after[at * granule..][..granule];
         let changed: Vec<usize> = (0..64).filter(|at| at * granule < before.len()).filter(differs).collect();
         if changed.is_empty() {
             continue;
@@ -83,7 +86,8 @@ fn write_checkpoint(old: &Image, new: &Image, pending: &[(FsBlock, u32)]) {
 #[test]
 fn the_log_is_part_of_the_volume() {
     // A long log, for the checkpoint holds whole blocks.
-    for shape in [Shape { log_blocks: 150, ..SHAPE }, Shape { log_blocks: 1600, ..SMALL }] {
+    let long = [Shape { log_blocks: 150, ..SHAPE }, Shape { log_blocks: 1600, ..SMALL }];
+    for shape in long.into_iter().flat_map(Shape::every_record) {
         let old = sample(shape);
         let mut pending = Vec::new();
         let new = sample_later(shape, |b| {
@@ -104,12 +108,40 @@ fn the_log_is_part_of_the_volume() {
         closed.change_superblock(|sb| sb.state.set(0));
         assert_eq!(run(&closed, false).totals.log_blocks, 0);
 
+        if shape.has_table() {
+            what_was_damaged_below_the_log_stays_so(&old, &new);
+        }
         // Damage below the log: repair replays first, and nothing is replayed over what it wrote.
         old.image.change_inode(old.hard, |raw| raw.nlink.set(1));
         assert_ne!(run(&old.image, false).finding_count, 0);
         let report = run(&old.image, true);
         assert!(report.is_sound(), "{}", text(&report.remaining));
         assert_eq!(run(&old.image, false).finding_count, 0);
+    }
+}
+
+/// A unit at home that was damaged, and of which the log has a part: what the log has does not make the rest right. Its neighbours, and what
+/// the log has of them, are there.
+fn what_was_damaged_below_the_log_stays_so(old: &Sample, new: &Sample) {
+    let geometry = &old.image.geometry;
+    let (block, slot) = geometry.locate(old.image.root).unwrap();
+    let unit = slot as usize / 4 * UNIT_SIZE;
+    let [before, after] = [old, new].map(|sample| sample.image.read(block)[unit..][..UNIT_SIZE].to_vec());
+    assert_ne!(before, after, "the root has more links in the log");
+    for repair in [false, true] {
+        let image = Image { device: Arc::new(old.image.device.clone_image()), ..old.image };
+        let mut bytes = image.read(block);
+        // Of the unit's last inode, far from what changed.
+        bytes[unit + UNIT_SIZE - 5] ^= 1;
+        image.write(block, &bytes);
+        let report = run(&image, repair);
+        let told = report.findings.iter().any(|finding| finding.number == number::BLOCK_CRC);
+        assert!(told, "{}", text(&report.findings));
+        if repair {
+            assert!(report.is_sound(), "{}", text(&report.remaining));
+            let is_told = report.actions.iter().any(|action| action.contains("units that are lost, made empty: 1"));
+            assert!(is_told, "{:?}", report.actions);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use myriad_device::{
 };
 use myriad_engine::{Cred, Fs, MountOptions, Session};
 use myriad_format::btree::NodeHeader;
+use myriad_format::choices::{Inodes, Space};
 use myriad_format::dir::EntryHeader;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{BodyHeader, InodeBlockHeader, RawInode};
@@ -34,7 +35,8 @@ type Judge<'a> = dyn FnMut(Arc<dyn BlockDevice>, String) + 'a;
 fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>)) {
     let mut failed = Vec::new();
     let mut cuts = 0;
-    for shape in [SHAPE, SMALL] {
+    let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
+    for shape in [SHAPE, SMALL, tables(SHAPE), tables(SMALL)] {
         for case in cases(&shape) {
             let sample = sample(shape);
             (case.damage)(&sample);

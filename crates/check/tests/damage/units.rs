@@ -1,9 +1,10 @@
 //! Damage to what is made of units: bitmaps and inode tables. A unit costs what it held, and its neighbours nothing.
 
-use crate::common::{Image, Sample, Worn, sample};
-use crate::{Case, look, places, remaining, shapes, shown};
+use crate::common::{Builder, Image, SHAPE, SMALL, Sample, Shape, Worn, sample};
+use crate::{Case, look, mend, places, remaining, shapes, shown};
 use myriad_check::{Options, check, number as n};
 use myriad_device::BlockDevice;
+use myriad_format::choices::{Inodes, Space};
 use myriad_format::superblock::OrphanHeader;
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -263,4 +264,57 @@ fn a_unit_costs_what_it_held() {
         }
     }
     assert!(lost_units.iter().all(|&count| count > 100), "{lost_units:?}");
+}
+
+/// A file that was removed may be written and its bitmap not, or the other way round, where no order says which comes first. What the bitmap calls
+/// free took a block from the file that had it by then, for it came first in the table.
+#[test]
+fn what_a_bitmap_calls_free_takes_nothing_from_others() {
+    for shape in shapes().filter(Shape::has_table) {
+        let sample = sample(shape);
+        let image = &sample.image;
+        let fork = image.inode(sample.chain).fork;
+        assert!(sample.small < sample.chain);
+        image.change_inode(sample.small, |raw| raw.fork[..16].copy_from_slice(&fork[..16]));
+        set_inode_bit(&sample, sample.small, true);
+        let report = mend(image);
+        assert!(report.is_sound(), "{}: {}", shown(&shape), remaining(&report));
+        let actions = report.actions.join("\n");
+        assert_eq!(image.inode(sample.chain).fork, fork, "{}: {actions}", shown(&shape));
+        assert_ne!(image.inode(sample.small).fork[..16], fork[..16], "{}: {actions}", shown(&shape));
+    }
+}
+
+/// A stray needs an inode for lost+found: it comes from the next block of a table, from a group that was never used, or from nowhere.
+#[test]
+fn a_lost_and_found_takes_an_inode_that_there_is() {
+    for shape in [SHAPE, SMALL].map(|shape| shape.with(Space::Bitmap, Inodes::Static)) {
+        let shape = Shape { table_every: shape.ag_blocks / 4, ..shape };
+        for (ag_used, left, expected) in [(2, 64, "moved"), (2, 0, "took group 2 into use"), (3, 0, "")] {
+            let mut builder = Builder::new(Shape { ag_used, ..shape });
+            let root = builder.root;
+            let stray = builder.inode(0, 0o100644, 0);
+            builder.node(stray).raw.nlink.set(1);
+            let each = builder.geometry.table_inodes_per_block();
+            for ag in 0..ag_used {
+                let used = if ag == 0 { 2 } else { 0 };
+                // Initialised blocks are full, but for those that are left.
+                let blocks = builder.geometry.table_blocks(AgNo(ag)).saturating_sub(left);
+                for file in used..(blocks * each).max(each) {
+                    builder.file(root, format!("file {ag} {file}").as_bytes(), ag, &[]);
+                }
+            }
+            let image = builder.finish();
+            let what = format!("{ag_used} groups, {left} blocks left ({})", shown(&shape));
+            let result = check(image.device.clone(), None, &Options { repair: true, now: 5, ..Options::default() });
+            if expected.is_empty() {
+                let error = result.expect_err(&what).to_string();
+                assert!(error.contains("every inode of the volume is in use"), "{what}: {error}");
+                continue;
+            }
+            let report = result.expect(&what);
+            assert!(report.is_sound(), "{what}: {}", remaining(&report));
+            assert!(report.actions.iter().any(|action| action.contains(expected)), "{what}: {:?}", report.actions);
+        }
+    }
 }

@@ -274,7 +274,7 @@ fn table_unit(geometry: &Geometry, block: &Block, bytes: &[u8], unit: usize) -> 
 }
 
 /// The block pointers from `from` on to the end of `bytes`, which begin at byte `at` of the block.
-fn pointers(bytes: &[u8], from: usize, at: usize) -> Vec<Part> {
+pub fn pointers(bytes: &[u8], from: usize, at: usize) -> Vec<Part> {
     let words = bytes[from..].chunks_exact(8).enumerate();
     let words = words.map(|(index, word)| (index, u64::from_le_bytes(word.try_into().expect("chunks of 8"))));
     words

@@ -1,7 +1,7 @@
 //! `debug inode`: an inode with its fork and body.
 
 use super::RawVolume;
-use super::block::{attribute_parts, entries, extent};
+use super::block::{attribute_parts, entries, extent, pointers};
 use super::part::{self, Part};
 use crate::context::Context;
 use crate::failure::{At, Failure};
@@ -10,6 +10,7 @@ use anyhow::Result;
 use myriad_engine::{Cred, Fs, MountOptions};
 use myriad_format::extent::RawExtent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
+use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::{Ino, SLOT_SIZE};
 use serde_json::json;
 use std::ffi::OsStr;
@@ -33,13 +34,17 @@ pub fn show(context: &Context, volume: &RawVolume, inode: &OsStr, json: bool) ->
         );
     };
     let block = volume.block(number, false)?;
-    let at = slot as usize * SLOT_SIZE;
+    let at = volume.geometry.inode_offset(slot);
     let raw = *RawInode::read(&block.bytes[at..]);
     let mut parts = vec![part(&raw, &block.bytes, at, ino)];
     match raw.check(ino) {
         Ok(()) => {
             parts.extend(fork_parts(volume, &raw, at));
-            parts.extend(body_parts(&raw, &block.bytes));
+            if volume.geometry.has_table() {
+                parts.extend(pointers(&block.bytes[at..][..INODE_SIZE], POINTERS_OFFSET, at));
+            } else {
+                parts.extend(body_parts(&raw, &block.bytes));
+            }
         }
         Err(problem) => parts.push(Part::note("not a sound inode in use", at).with("problem", problem.to_string())),
     }
