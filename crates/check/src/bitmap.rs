@@ -1,7 +1,8 @@
-//! Bitmaps of a group, as they are read and written: of its blocks (`space/bitmap.rs`) and of the inodes of its table (`inodes/table.rs`).
+//! Bitmaps of a group, as they are read and written: of its blocks (`space/bitmap.rs`) and of the inodes of its table
+//! (`inodes/table.rs`).
 //!
-//! A unit that cannot be believed says nothing, and its neighbours say what they say. Whoever reads a bitmap is told which numbers are lost
-//! that way, and takes them from what the bitmap is derived from.
+//! A unit that cannot be believed says nothing, and its neighbours say what they say. Whoever reads a bitmap is told which
+//! numbers are lost that way, and takes them from what the bitmap is derived from.
 
 use crate::io::{Damage, Reader};
 use myriad_format::bitmap::UNIT_BITS;

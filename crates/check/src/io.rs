@@ -157,11 +157,9 @@ impl Reader {
         let mut found = BadUnits::default();
         for (number, bytes) in buf.chunks_exact_mut(UNIT_SIZE).enumerate() {
             let stored = UnitHeader::read(bytes).owner.get();
-            let verified = unit::verify_one(bytes, kind, &self.volume, block, number as u32);
-            let verified = verified.and_then(|()| match stored == owner {
-                true => Ok(()),
-                false => Err(Corrupt::BlockOwner { block, stored, expected: owner }),
-            });
+            let is_ours =
+                if stored == owner { Ok(()) } else { Err(Corrupt::BlockOwner { block, stored, expected: owner }) };
+            let verified = unit::verify_one(bytes, kind, &self.volume, block, number as u32).and(is_ours);
             if let Err(corrupt) = verified {
                 bytes.fill(0);
                 found.bad.push(number as u32);
@@ -188,8 +186,8 @@ impl Reader {
     }
 }
 
-/// Lays the log over a block of units as it was read, and seals the units that this made: those that were sound before, or of which the
-/// log has every byte. Another one stays what it is, damaged: its neighbours' changes do not make it right.
+/// Lays the log over a block of units as it was read, and seals the units that this made: those that were sound before, or of
+/// which the log has every byte. Another one stays what it is, damaged: its neighbours' changes do not make it right.
 pub(crate) fn lay_over_units(overlay: &Overlay, volume: &[u8; 16], block: FsBlock, kind: BlockKind, buf: &mut [u8]) {
     let is_sound =
         |(number, bytes): (usize, &[u8])| unit::verify_one(bytes, kind, volume, block, number as u32).is_ok();

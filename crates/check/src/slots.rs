@@ -1,8 +1,9 @@
 //! Which slots of an inode block hold inodes and which hold their bodies.
 //!
-//! In an inode table each inode has its place, and there are no bodies. In a block of a chunk a slot's bytes do not say: the later slots of a body are whatever a user wrote, and may look like an inode that claims
-//! the body of its neighbour. But the true inodes of a sound block lie in nobody's body. So an inode is believed as soon
-//! as no other candidate could cover it, and what it covers is no candidate any more.
+//! In an inode table each inode has its place, and there are no bodies. In a block of a chunk a slot's bytes do not say: the
+//! later slots of a body are whatever a user wrote, and may look like an inode that claims the body of its neighbour. But the
+//! true inodes of a sound block lie in nobody's body. So an inode is believed as soon as no other candidate could cover it,
+//! and what it covers is no candidate any more.
 
 use myriad_format::inode::{
     BodyHeader, InodeBlockHeader, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,

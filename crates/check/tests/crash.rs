@@ -120,8 +120,8 @@ fn the_log_is_part_of_the_volume() {
     }
 }
 
-/// A unit at home that was damaged, and of which the log has a part: what the log has does not make the rest right. Its neighbours, and what
-/// the log has of them, are there.
+/// A unit at home that was damaged, and of which the log has a part: what the log has does not make the rest right. Its
+/// neighbours, and what the log has of them, are there.
 fn what_was_damaged_below_the_log_stays_so(old: &Sample, new: &Sample) {
     let geometry = &old.image.geometry;
     let (block, slot) = geometry.locate(old.image.root).unwrap();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Builder, Shape};
+use common::{Builder, SHAPE, Shape};
 use myriad_check::{Options, check};
 use std::time::Instant;
 
@@ -17,6 +17,7 @@ fn a_million_inodes() {
         block_count: 4 << 16,
         ag_used: 4,
         log_blocks: 64,
+        ..SHAPE
     };
     let mut b = Builder::new(shape);
     b.leaf_limit = 180;

@@ -1,7 +1,7 @@
 //! Pass "inodes": each group's header and inodes; what every inode holds but directories' contents.
 //!
-//! Where a group has its inodes is a choice: `chunks` checks chunks and the tree that records them, `table` the table and its bitmap. What
-//! is here is the same for both.
+//! Where a group has its inodes is a choice: `chunks` checks chunks and the tree that records them, `table` the table and its
+//! bitmap. What is here is the same for both.
 
 mod chunks;
 pub(crate) mod table;

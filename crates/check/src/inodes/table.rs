@@ -1,11 +1,11 @@
 //! Inode tables and their bitmaps (`inodes=static`): how they are checked, and what a repair finds of them and writes.
 //!
-//! The mode of an inode says whether it is in use, and the bitmap has to say the same. So the bitmap can always be derived. A unit that is
-//! torn costs its two inodes: what the bitmap says of them is compared with nothing.
+//! The mode of an inode says whether it is in use, and the bitmap has to say the same. So the bitmap can always be derived. A
+//! unit that is torn costs its two inodes: what the bitmap says of them is compared with nothing.
 //!
-//! A table is initialised from its first block on, and the group's header counts how far. Where that count is lost, or older than the table, as
-//! after a crash of an order that does not order it, the table itself says it: no unit past what was initialised verifies, for such a unit was
-//! never written, and what lay in its place belonged to another volume.
+//! A table is initialised from its first block on, and the group's header counts how far. Where that count is lost, or older
+//! than the table, as after a crash of an order that does not order it, the table itself says it: no unit past what was
+//! initialised verifies, for such a unit was never written, and what lay in its place belonged to another volume.
 
 use super::{Block, GroupFacts, for_each_block, take_inode, take_run};
 use crate::bitmap::{self, Bitmap};
@@ -75,8 +75,8 @@ pub(super) fn check_group(context: &Context<'_>, ag: AgNo, header: &GroupHeader,
     check_bitmap(context, ag, expected, unknown);
 }
 
-/// Checks some blocks of a table. Their inodes that are in use are not `expected` to be free; those in units that cannot be believed are
-/// `unknown`.
+/// Checks some blocks of a table. Their inodes that are in use are not `expected` to be free; those in units that cannot be
+/// believed are `unknown`.
 fn check_run(
     context: &Context<'_>,
     ag: AgNo,
@@ -176,8 +176,8 @@ fn check_bitmap(context: &Context<'_>, ag: AgNo, mut expected: Bitmap, unknown: 
     }
 }
 
-/// Blocks of a group's table that were initialised, for a repair: as many as the header says, and all up to the last one that has a sound
-/// unit.
+/// Blocks of a group's table that were initialised, for a repair: as many as the header says, and all up to the last one that
+/// has a sound unit.
 pub(crate) fn initialised(reader: &Reader, ag: AgNo, header: Option<&GroupHeader>) -> u32 {
     let geometry = &reader.geometry;
     let blocks = geometry.table_blocks(ag);
@@ -192,7 +192,8 @@ pub(crate) fn initialised(reader: &Reader, ag: AgNo, header: Option<&GroupHeader
     (counted..blocks).rev().find(|&index| has_sound_unit(index)).map_or(counted, |last| last + 1)
 }
 
-/// What a repair makes of fields that only an inode of a table has to have, or only others may have. False: it had to change some.
+/// What a repair makes of fields that only an inode of a table has to have, or only others may have. False: it had to change
+/// some.
 pub(crate) fn mend_fixed(raw: &mut RawInode, pointers: &mut [u8]) -> bool {
     if check_fixed(Ino::NONE, raw, pointers).is_ok() {
         return true;

@@ -418,8 +418,8 @@ impl Repair<'_> {
         (extents, nodes)
     }
 
-    /// A new inode at any place, or at the one that is wanted, if that is free. It is durable before anything else counts it as used: what was
-    /// in its place could come back.
+    /// A new inode at any place, or at the one that is wanted, if that is free. It is durable before anything else counts it
+    /// as used: what was in its place could come back.
     pub(super) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
         self.store_at_hand()?;
         let wanted = wanted.and_then(|ino| self.geometry.locate(ino));

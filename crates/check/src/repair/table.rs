@@ -1,7 +1,9 @@
-//! Repair: inodes in tables (`inodes=static`). Each has its place, so none has to be searched for; what the table holds is in use.
+//! Repair: inodes in tables (`inodes=static`). Each has its place, so none has to be searched for; what the table holds is in
+//! use.
 //!
-//! Of two owners of a block the first one stays. Those that the bitmap of inodes calls used come first: where it disagrees with the table, an
-//! order without a log may have written the one and not the other, and what the bitmap calls free may be an inode that was removed.
+//! Of two owners of a block the first one stays. Those that the bitmap of inodes calls used come first: where it disagrees
+//! with the table, an order without a log may have written the one and not the other, and what the bitmap calls free may be an
+//! inode that was removed.
 
 use super::build::{write, written};
 use super::{Item, Repair, state};
@@ -67,8 +69,8 @@ impl Repair<'_> {
         write(&self.reader, block, &mut buf)
     }
 
-    /// Puts those inodes of a block of a table right that `is_wanted`, by their numbers in the table, and takes what they own. Whether there
-    /// are others.
+    /// Puts those inodes of a block of a table right that `is_wanted`, by their numbers in the table, and takes what they own.
+    /// Whether there are others.
     fn take_table_block(&mut self, block: FsBlock, is_wanted: &dyn Fn(u32) -> bool) -> Result<bool, CheckError> {
         let geometry = self.geometry;
         let mut buf = self.reader.new_buffer();

@@ -1,7 +1,8 @@
-//! Pass "space": runs last, when all other owners are known. What a group calls free against the owners, and against the header's counts.
+//! Pass "space": runs last, when all other owners are known. What a group calls free against the owners, and against the
+//! header's counts.
 //!
-//! How a group records what is free is a choice: `trees` reads two trees that hold the same, `bitmap` a bit a block. What is here is the same
-//! for both.
+//! How a group records what is free is a choice: `trees` reads two trees that hold the same, `bitmap` a bit a block. What is
+//! here is the same for both.
 
 pub(crate) mod bitmap;
 mod trees;

@@ -220,7 +220,8 @@ enum Bad {
     Unreadable,
 }
 
-/// Each unit of bitmaps and tables is lost, one at a time. A bitmap costs nothing, for it is derived. A unit of a table costs its two inodes.
+/// Each unit of bitmaps and tables is lost, one at a time. A bitmap costs nothing, for it is derived. A unit of a table costs
+/// its two inodes.
 #[test]
 fn a_unit_costs_what_it_held() {
     let mut lost_units = [0; 2];
@@ -266,8 +267,8 @@ fn a_unit_costs_what_it_held() {
     assert!(lost_units.iter().all(|&count| count > 100), "{lost_units:?}");
 }
 
-/// A file that was removed may be written and its bitmap not, or the other way round, where no order says which comes first. What the bitmap calls
-/// free took a block from the file that had it by then, for it came first in the table.
+/// A file that was removed may be written and its bitmap not, or the other way round, where no order says which comes first.
+/// What the bitmap calls free took a block from the file that had it by then, for it came first in the table.
 #[test]
 fn what_a_bitmap_calls_free_takes_nothing_from_others() {
     for shape in shapes().filter(Shape::has_table) {
@@ -285,7 +286,8 @@ fn what_a_bitmap_calls_free_takes_nothing_from_others() {
     }
 }
 
-/// A stray needs an inode for lost+found: it comes from the next block of a table, from a group that was never used, or from nowhere.
+/// A stray needs an inode for lost+found: it comes from the next block of a table, from a group that was never used, or from
+/// nowhere.
 #[test]
 fn a_lost_and_found_takes_an_inode_that_there_is() {
     for shape in [SHAPE, SMALL].map(|shape| shape.with(Space::Bitmap, Inodes::Static)) {
