@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::findings::number;
 use crate::report::Place;
+use myriad_format::fork::AttributeRoot;
 use myriad_format::inode::{RawInode, flag};
 use myriad_format::xattr::{AttrBlockHeader, AttrIter, LIST_MAX, has_namespace};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
@@ -11,12 +12,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Attributes that are ACLs.
 pub(crate) const ACL_NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-
-/// First block and number of blocks of the chain.
-pub(crate) fn chain_root(raw: &RawInode) -> Option<(FsBlock, u64)> {
-    let word = u64::from_le_bytes(raw.fork[24..].try_into().expect("eight bytes"));
-    raw.has_flag(flag::ATTR_BLOCKS).then_some((FsBlock(word & ((1 << 48) - 1)), word >> 48))
-}
 
 /// Checks the attributes of an inode; how many blocks they take.
 pub(crate) fn check_attributes(context: &Context<'_>, ino: Ino, raw: &RawInode, in_body: &[u8]) -> u64 {
@@ -31,7 +26,8 @@ pub(crate) fn check_attributes(context: &Context<'_>, ino: Ino, raw: &RawInode, 
     }
     let mut chain = Vec::new();
     let mut blocks = 0;
-    if let Some((mut next, count)) = chain_root(raw) {
+    if let Some(AttributeRoot { block: mut next, count }) = raw.attribute_root() {
+        let count = u64::from(count);
         let mut buf = context.reader.new_buffer();
         let room = buf.len() - AttrBlockHeader::SIZE;
         while next != FsBlock::NONE {

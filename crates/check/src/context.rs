@@ -161,7 +161,7 @@ impl Context<'_> {
     /// Takes the block of a tree node. A group's trees stay in their group, where they may also use the fixed blocks made
     /// for trees: each of those is a node of some tree of the group or in its reserve.
     pub fn claim_node(&self, block: FsBlock, kind: BlockKind, owner: u64, place: Place) -> bool {
-        if kind == BlockKind::ExtentTree {
+        if matches!(kind, BlockKind::ExtentTree | BlockKind::Pointers) {
             return self.claim(block, 1, place, kind.name());
         }
         if block.0 >= self.geometry.block_count || u64::from(self.geometry.ag_of(block).0) != owner {

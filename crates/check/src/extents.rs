@@ -3,41 +3,48 @@
 use crate::context::Context;
 use crate::findings::number;
 use crate::io::{Damage, Reader};
+use crate::pointers::{self, InodePointers};
 use crate::report::Place;
-use crate::tree::{Tree, Visitor, check_tree, walk};
+use crate::tree::{Tree, Visitor, check_pointers, check_tree, walk};
 use myriad_format::btree;
 use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::fork::{Fork, TreeRoot};
 use myriad_format::inode::{RawInode, fork};
-use myriad_format::{FsBlock, Ino};
+use myriad_format::{Corrupt, FsBlock, Geometry, Ino, choices};
 use std::collections::HashSet;
 
 /// How an inode's fork maps blocks.
 pub(crate) enum Map {
     None,
     Inline(Vec<RawExtent>),
-    Tree { root: FsBlock, level: u8 },
+    Tree(Tree),
+    Pointers(InodePointers),
 }
 
-/// The map in a fork that `RawInode::check` accepted.
-pub(crate) fn map_of(raw: &RawInode) -> Map {
-    let word = |at: usize| u64::from_le_bytes(raw.fork[at..at + 8].try_into().expect("eight bytes"));
-    match raw.fork_code() {
-        fork::EXTENTS => {
-            Map::Inline((0..raw.inline_extent_count()).map(|index| *RawExtent::read(&raw.fork[index * 16..])).collect())
-        }
-        fork::TREE => Map::Tree { root: FsBlock(word(0)), level: raw.fork[8] },
-        // An indexed directory may have no entry block left.
-        fork::DIRECTORY if raw.fork[8..24] == [0; 16] => Map::None,
-        fork::DIRECTORY => Map::Inline(vec![*RawExtent::read(&raw.fork[8..])]),
-        fork::DIRECTORY_TREE => Map::Tree { root: FsBlock(word(8)), level: raw.fork[16] },
-        _ => Map::None,
+/// The map in a fork that `RawInode::check` accepted. `pointers` reads those behind the inode.
+pub(crate) fn map_of(
+    geometry: &Geometry,
+    ino: Ino,
+    raw: &RawInode,
+    pointers: impl FnOnce() -> InodePointers,
+) -> Result<Map, Corrupt> {
+    if !raw.has_map() {
+        return Ok(Map::None);
     }
-}
-
-/// Root block of a directory's index; `None` for a directory without.
-pub(crate) fn index_root(raw: &RawInode) -> Option<FsBlock> {
-    let root = u64::from_le_bytes(raw.fork[..8].try_into().expect("eight bytes"));
-    (matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE) && root != 0).then_some(FsBlock(root))
+    // A volume has maps of one kind.
+    if (raw.fork_code() == fork::BLOCKS) != (geometry.map == choices::Map::Blocks) {
+        return Err(Corrupt::Inode { ino, field: "fork_kind", value: u64::from(raw.fork_kind) });
+    }
+    let tree =
+        |root: TreeRoot| Tree { kind: btree::EXTENTS, owner: ino.0, root: root.block, level: u16::from(root.level) };
+    Ok(match Fork::decode(raw, ino)? {
+        Fork::Extents(extents) => Map::Inline(extents.list().to_vec()),
+        Fork::Tree(root) | Fork::DirectoryTree { tree: root, .. } => Map::Tree(tree(root)),
+        // An indexed directory may have no entry block left.
+        Fork::Directory { extent, .. } => extent.map_or(Map::None, |extent| Map::Inline(vec![extent])),
+        Fork::Blocks { .. } => Map::Pointers(pointers()),
+        Fork::None | Fork::Device(_) | Fork::Inline | Fork::ShortLink(_) => Map::None,
+    })
 }
 
 /// What a look at a map gave.
@@ -73,16 +80,26 @@ pub(crate) fn check_map(context: &Context<'_>, ino: Ino, raw: &RawInode, mut eac
             }
         }
     };
-    match map_of(raw) {
-        Map::None => {}
-        Map::Inline(extents) => extents.iter().for_each(|extent| record(zerocopy::IntoBytes::as_bytes(extent))),
-        Map::Tree { root, level } => {
-            let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
-            let walked = check_tree(context, &tree, place, &mut record);
-            result.blocks += walked.nodes;
-            result.is_sound &= walked.sound;
+    let walked = match map_of(&context.geometry, ino, raw, || pointers::of_inode(&context.reader, ino)) {
+        Ok(Map::None) => return result,
+        Ok(Map::Inline(extents)) => {
+            extents.iter().for_each(|extent| record(zerocopy::IntoBytes::as_bytes(extent)));
+            return result;
         }
-    }
+        Ok(Map::Tree(tree)) => check_tree(context, &tree, place, &mut record),
+        Ok(Map::Pointers(list)) => {
+            if raw.index_root().is_none() && list.iter().all(|raw| raw.word.get() == 0) {
+                context.damage(place, Corrupt::Inode { ino, field: "pointers", value: 0 }.into());
+            }
+            check_pointers(context, ino, &list, &mut record)
+        }
+        Err(corrupt) => {
+            context.damage(place, corrupt.into());
+            return MapResult { blocks: 0, is_sound: false };
+        }
+    };
+    result.blocks += walked.nodes;
+    result.is_sound &= walked.sound;
     result
 }
 
@@ -93,14 +110,15 @@ pub(crate) fn for_each_extent(reader: &Reader, ino: Ino, raw: &RawInode, mut eac
             each(extent);
         }
     };
-    match map_of(raw) {
-        Map::None => {}
-        Map::Inline(extents) => extents.iter().for_each(|extent| record(zerocopy::IntoBytes::as_bytes(extent))),
-        Map::Tree { root, level } => {
-            let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
-            // A node met again would be a circle of a damaged tree.
-            walk(reader, &tree, &mut Reading { met: HashSet::new(), record: &mut record });
+    // A node met again would be a circle of a damaged map.
+    let mut reading = Reading { met: HashSet::new(), record: &mut record };
+    match map_of(&reader.geometry, ino, raw, || pointers::of_inode(reader, ino)) {
+        Ok(Map::None) | Err(_) => {}
+        Ok(Map::Inline(extents)) => {
+            extents.iter().for_each(|extent| reading.record(zerocopy::IntoBytes::as_bytes(extent)));
         }
+        Ok(Map::Tree(tree)) => walk(reader, &tree, &mut reading),
+        Ok(Map::Pointers(list)) => pointers::walk(reader, ino, &list, &mut reading),
     }
 }
 

@@ -40,6 +40,7 @@ mod links;
 mod online;
 mod orphans;
 mod owners;
+mod pointers;
 mod repair;
 mod replay;
 mod report;

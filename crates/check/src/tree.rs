@@ -3,9 +3,10 @@
 
 use crate::context::Context;
 use crate::io::{Damage, Reader};
+use crate::pointers::{self, InodePointers};
 use crate::report::Place;
 use myriad_format::btree::{ChildEntry, LEVEL_MAX, NodeHeader, TreeKind};
-use myriad_format::{Corrupt, FsBlock};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use zerocopy::little_endian::U64;
 
 /// A tree to walk.
@@ -123,8 +124,22 @@ pub(crate) fn check_tree(
     place: Place,
     record: &mut dyn FnMut(&[u8]),
 ) -> TreeResult {
-    let mut visitor = Checking { context, tree, place, record, result: TreeResult { nodes: 0, sound: true } };
+    let result = TreeResult { nodes: 0, sound: true };
+    let mut visitor = Checking { context, kind: tree.kind.block, owner: tree.owner, place, record, result };
     walk(&context.reader, tree, &mut visitor);
+    visitor.result
+}
+
+/// As [`check_tree`], of the pointers of an inode.
+pub(crate) fn check_pointers(
+    context: &Context<'_>,
+    ino: Ino,
+    list: &InodePointers,
+    record: &mut dyn FnMut(&[u8]),
+) -> TreeResult {
+    let (place, result) = (Place::Inode(ino), TreeResult { nodes: 0, sound: true });
+    let mut visitor = Checking { context, kind: BlockKind::Pointers, owner: ino.0, place, record, result };
+    pointers::walk(&context.reader, ino, list, &mut visitor);
     visitor.result
 }
 
@@ -135,7 +150,8 @@ pub(crate) struct TreeResult {
 
 struct Checking<'a, 'b> {
     context: &'a Context<'b>,
-    tree: &'a Tree,
+    kind: BlockKind,
+    owner: u64,
     place: Place,
     record: &'a mut dyn FnMut(&[u8]),
     result: TreeResult,
@@ -144,7 +160,7 @@ struct Checking<'a, 'b> {
 impl Visitor for Checking<'_, '_> {
     fn node(&mut self, block: FsBlock) -> bool {
         self.result.nodes += 1;
-        let taken = self.context.claim_node(block, self.tree.kind.block, self.tree.owner, self.place);
+        let taken = self.context.claim_node(block, self.kind, self.owner, self.place);
         self.result.sound &= taken;
         taken
     }

@@ -121,7 +121,7 @@ seam! {
 seam! {
     /// How a block of a file is found.
     Map, "map", "how a block of a file is found" {
-        Blocks = 1, "blockmap", false, "direct and indirect pointers", "FFS";
+        Blocks = 1, "blockmap", true, "direct and indirect pointers", "FFS";
         Extents = 2, "extents", true, "extents in the inode, then in a B+ tree", "XFS 1996, 5.3";
     }
 }

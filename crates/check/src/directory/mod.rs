@@ -8,7 +8,7 @@ pub(crate) mod index;
 
 use crate::attributes::check_attributes;
 use crate::context::Context;
-use crate::extents::{check_map, for_each_extent, index_root};
+use crate::extents::{check_map, for_each_extent};
 use crate::findings::number;
 use crate::inodes::check_blocks;
 use crate::io::Damage;
@@ -81,7 +81,7 @@ impl Names<'_> {
         let map = check_map(context, ino, raw, |extent| extents.push(extent));
         blocks += map.blocks;
         let mut index = None;
-        if let Some(root) = index_root(raw) {
+        if let Some(root) = raw.index_root() {
             let walked = Index::walk(context, ino, root);
             blocks += walked.blocks;
             index = Some(walked);
@@ -92,7 +92,7 @@ impl Names<'_> {
                 sums.live += live;
                 self.check_unique(ino, raw, data, &mut names);
             }
-            fork::DIRECTORY | fork::DIRECTORY_TREE => {
+            _ if raw.is_dir_in_blocks() => {
                 let (made, is_whole) = self.check_blocks(ino, raw, &extents, index.as_ref(), &mut sums);
                 let is_whole = is_whole && map.is_sound && index.as_ref().is_none_or(|index| index.root.is_some());
                 if self.has_more && !is_whole {
@@ -132,11 +132,11 @@ impl Names<'_> {
         };
         match raw.fork_code() {
             fork::INLINE => check(FileBlock(0), data),
-            fork::DIRECTORY | fork::DIRECTORY_TREE => {
+            _ if raw.is_dir_in_blocks() => {
                 let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned();
                 let is_told = left_out.is_some();
                 let (extents, made) = left_out.unwrap_or_else(|| {
-                    let root = index_root(raw).map(|root| Root::read(context, ino, root).ok().map(|(root, _)| root));
+                    let root = raw.index_root().map(|root| Root::read(context, ino, root).ok().map(|(root, _)| root));
                     let mut extents = Vec::new();
                     for_each_extent(&context.reader, ino, raw, |extent| extents.push(extent));
                     (extents, entry_blocks_made(root.as_ref().map(Option::as_ref)))

@@ -5,6 +5,7 @@ use super::{Item, Repair, no_room, state};
 use crate::attributes::{ACL_NAMES, chain_root};
 use crate::extents::{Map, map_of};
 use crate::io::Damage;
+use crate::pointers::{self, InodePointers};
 use crate::run::CheckError;
 use crate::slots::is_type;
 use crate::tree::{Tree, Visitor, walk};
@@ -161,11 +162,10 @@ impl Repair<'_> {
             }
             _ => damaged = true,
         };
-        match map_of(raw) {
-            Map::None => {}
-            Map::Inline(extents) => extents.iter().for_each(|extent| record(extent.as_bytes())),
-            Map::Tree { root, level } => {
-                let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
+        match map_of(&geometry, ino, raw, || pointers::of_inode(&self.reader, ino)) {
+            Ok(Map::None) => {}
+            Ok(Map::Inline(extents)) => extents.iter().for_each(|extent| record(extent.as_bytes())),
+            Ok(map @ (Map::Tree(_) | Map::Pointers(_))) => {
                 let mut salvage = Salvage {
                     repair: self,
                     record: &mut record,
@@ -173,11 +173,20 @@ impl Repair<'_> {
                     damaged: false,
                     followed: HashSet::new(),
                 };
-                walk(&self.reader, &tree, &mut salvage);
-                let tree_damaged = salvage.damaged;
+                match map {
+                    Map::Tree(tree) => walk(&self.reader, &tree, &mut salvage),
+                    Map::Pointers(list) => pointers::walk(&self.reader, ino, &list, &mut salvage),
+                    Map::None | Map::Inline(_) => unreachable!("matched above"),
+                }
+                let map_damaged = salvage.damaged;
                 nodes = salvage.nodes.unwrap_or_default();
-                damaged |= tree_damaged;
+                damaged |= map_damaged;
             }
+            Err(_) => damaged = true,
+        }
+        if raw.fork_code() == fork::BLOCKS && raw.index_root().is_none() {
+            // Without a block it is no map.
+            damaged |= found.is_empty();
         }
         let mut extents = Vec::new();
         for extent in found {
@@ -205,7 +214,7 @@ impl Repair<'_> {
     fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: Vec<u8>) -> (Vec<u8>, u64) {
         // What a repair has copied to a block, and is there to stay if that cannot be read.
         if !raw.has_flag(flag::ATTR_BODY)
-            && chain_root(raw).is_some_and(|(first, _)| self.is_copy(ino, first, &in_body))
+            && raw.attribute_root().is_some_and(|root| self.is_copy(ino, root.block, &in_body))
         {
             in_body.clear();
         }
@@ -217,15 +226,14 @@ impl Repair<'_> {
             }
         }
         let mut blocks = Vec::new();
-        if let Some((first, count)) = chain_root(raw) {
-            match self.read_chain(ino, first, count, &mut blocks, &names) {
+        if let Some(root) = raw.attribute_root() {
+            match self.read_chain(ino, root.block, u64::from(root.count), &mut blocks, &names) {
                 Some(found) => names.extend(found),
                 None => {
                     for block in blocks.drain(..) {
                         self.blocks.release(block, 1);
                     }
-                    raw.flags.set(raw.flags.get() & !flag::ATTR_BLOCKS);
-                    raw.fork[24..].fill(0);
+                    raw.set_attribute_root(None);
                     self.act(format!("inode {ino}: its attribute blocks were damaged and are gone"));
                 }
             }
@@ -310,10 +318,8 @@ impl Repair<'_> {
             self.flush()?;
             let mut left = Vec::new();
             for (ino, Salvaged { extents, past, nodes, blocks }, tree) in built {
-                self.change_inode(ino, |raw| {
-                    raw.set_block_total(blocks);
-                    set_map(raw, &extents, tree);
-                })?;
+                self.change_inode(ino, |raw| raw.set_block_total(blocks))?;
+                self.set_map(ino, &extents, tree)?;
                 left.extend(past);
                 left.extend(nodes.into_iter().map(|node| (node, 1)));
             }
@@ -327,7 +333,7 @@ impl Repair<'_> {
 
     /// The tree of a map for which a full volume has no room: full nodes; then also where the file had blocks past its end, which
     /// nobody misses. The last resort is the old tree's place: power lost before the inode names the new one costs the file's map.
-    fn squeeze_in(&mut self, ino: Ino, salvaged: &mut Salvaged) -> Result<Option<BuiltTree>, CheckError> {
+    fn squeeze_in(&mut self, ino: Ino, salvaged: &mut Salvaged) -> Result<Option<BuiltMap>, CheckError> {
         let mut tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
         if tree.is_none() {
             self.release(std::mem::take(&mut salvaged.past));
@@ -340,8 +346,14 @@ impl Repair<'_> {
         tree.ok_or_else(no_room)
     }
 
-    /// Writes the tree of a map, if the extents do not fit the inode; `None` if there is no room for it.
-    fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<Option<BuiltTree>>, CheckError> {
+    /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
+    fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<Option<BuiltMap>>, CheckError> {
+        if self.geometry.map == choices::Map::Blocks {
+            let need = super::pointers::node_count(&self.geometry, extents);
+            let Some(places) = self.take_all(need)? else { return Ok(None) };
+            let list = super::pointers::build(&self.reader, ino, extents, places)?;
+            return Ok(Some(Some(BuiltMap::Pointers { list, nodes: need as u64 })));
+        }
         let raw = self.raw(ino)?;
         let inline_max = if raw.is_dir() { 1 } else { raw.fork_room() / 16 };
         if extents.len() <= inline_max {
@@ -353,11 +365,28 @@ impl Repair<'_> {
         let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, fill, &mut || {
             places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
         })?;
-        Ok(Some(Some(BuiltTree { root, level, nodes: need as u64 })))
+        Ok(Some(Some(BuiltMap::Tree { root: TreeRoot { block: root, level }, nodes: need as u64 })))
     }
 
-    /// Writes the tree of a map that does not fit the inode.
-    pub(super) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltTree>, CheckError> {
+    /// Puts a map into an inode in place of what it has: extents, or the nodes that lead to them. Fork and pointers of an inode lie in
+    /// one sector.
+    pub(super) fn set_map(&mut self, ino: Ino, extents: &[Extent], built: Option<BuiltMap>) -> Result<(), CheckError> {
+        self.change_inode(ino, |raw| {
+            fork_of(raw, extents, &built).encode(raw);
+            raw.set_block_total(raw.block_total() + built.as_ref().map_or(0, BuiltMap::nodes));
+        })?;
+        let place = self.geometry.locate(ino).map(|(_, slot)| self.geometry.inode_offset(slot) + POINTERS_OFFSET);
+        if let (Some(BuiltMap::Pointers { list, .. }), Some(at), Some((_, buf, dirty))) =
+            (&built, place, &mut self.at_hand)
+        {
+            buf[at..at + size_of_val(list)].copy_from_slice(list.as_bytes());
+            *dirty = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the nodes of a map that does not fit the inode.
+    pub(super) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltMap>, CheckError> {
         self.map_tree(ino, extents, Fill::Ample)?.ok_or_else(no_room)
     }
 
@@ -367,7 +396,7 @@ impl Repair<'_> {
         let (extents, nodes) = self.blocks_of_map(ino, &raw);
         self.left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
         self.left.extend(nodes.into_iter().map(|node| (node, 1)));
-        if let Some((mut next, count)) = chain_root(&raw) {
+        if let Some(AttributeRoot { block: mut next, count }) = raw.attribute_root() {
             let mut buf = self.reader.new_buffer();
             for _ in 0..count {
                 self.left.push((next, 1));
@@ -389,30 +418,34 @@ impl Repair<'_> {
 
     /// Extents and tree nodes of a map that has been put right.
     pub(super) fn blocks_of_map(&self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>) {
+        struct Collect<'a>(&'a mut Vec<FsBlock>, &'a mut dyn FnMut(&[u8]));
+        impl Visitor for Collect<'_> {
+            fn node(&mut self, block: FsBlock) -> bool {
+                self.0.push(block);
+                true
+            }
+            fn record(&mut self, record: &[u8]) {
+                (self.1)(record);
+            }
+            fn damage(&mut self, _: Damage) {}
+        }
         let geometry = self.geometry;
         let mut extents = Vec::new();
         let mut nodes = Vec::new();
-        match map_of(raw) {
-            Map::None => {}
-            Map::Inline(raws) => {
-                extents.extend(raws.iter().filter_map(|raw| Extent::decode(raw, &geometry, ino).ok()));
-            }
-            Map::Tree { root, level } => {
-                struct Collect<'a>(&'a mut Vec<FsBlock>, &'a mut dyn FnMut(&[u8]));
-                impl Visitor for Collect<'_> {
-                    fn node(&mut self, block: FsBlock) -> bool {
-                        self.0.push(block);
-                        true
-                    }
-                    fn record(&mut self, record: &[u8]) {
-                        (self.1)(record);
-                    }
-                    fn damage(&mut self, _: Damage) {}
-                }
-                let tree = Tree { kind: btree::EXTENTS, owner: ino.0, root, level: u16::from(level) };
-                let mut record =
-                    |bytes: &[u8]| extents.extend(Extent::decode(RawExtent::read(bytes), &geometry, ino).ok());
-                walk(&self.reader, &tree, &mut Collect(&mut nodes, &mut record));
+        let mut record = |bytes: &[u8]| extents.extend(Extent::decode(RawExtent::read(bytes), &geometry, ino).ok());
+        // What is at hand may be newer than what is on the device.
+        let at_hand =
+            self.at_hand.as_ref().filter(|(at, ..)| geometry.locate(ino).is_some_and(|(block, _)| block == *at));
+        let list = || match at_hand {
+            Some((_, bytes, _)) => pointers::in_block(&self.reader, ino, bytes),
+            None => pointers::of_inode(&self.reader, ino),
+        };
+        match map_of(&geometry, ino, raw, list) {
+            Ok(Map::None) | Err(_) => {}
+            Ok(Map::Inline(raws)) => raws.iter().for_each(|raw| record(raw.as_bytes())),
+            Ok(Map::Tree(tree)) => walk(&self.reader, &tree, &mut Collect(&mut nodes, &mut record)),
+            Ok(Map::Pointers(list)) => {
+                pointers::walk(&self.reader, ino, &list, &mut Collect(&mut nodes, &mut record));
             }
         }
         (extents, nodes)
@@ -454,34 +487,39 @@ impl Repair<'_> {
     }
 }
 
-/// A file's tree of extents that has been written.
-pub(super) struct BuiltTree {
-    root: FsBlock,
-    level: u8,
-    pub nodes: u64,
+/// The nodes of a file's map, which have been written.
+pub(super) enum BuiltMap {
+    Tree {
+        root: TreeRoot,
+        nodes: u64,
+    },
+    /// The pointers behind the inode, and how many blocks of pointers those lead to.
+    Pointers {
+        list: InodePointers,
+        nodes: u64,
+    },
 }
 
-/// Puts a map into an inode in place of what it has: its extents, or the tree that holds them. The root of a directory's
-/// index stays, for its counts.
-pub(super) fn set_map(raw: &mut RawInode, extents: &[Extent], tree: Option<BuiltTree>) {
-    let is_dir = raw.is_dir();
-    let at = if is_dir { 8 } else { 0 };
-    let room = raw.fork_room();
-    raw.fork[at..room].fill(0);
-    if let Some(BuiltTree { root, level, nodes }) = tree {
-        raw.fork[at..at + 8].copy_from_slice(&root.0.to_le_bytes());
-        raw.fork[at + 8] = level;
-        raw.set_fork(if is_dir { fork::DIRECTORY_TREE } else { fork::TREE }, 0);
-        raw.set_block_total(raw.block_total() + nodes);
-        return;
+impl BuiltMap {
+    pub fn nodes(&self) -> u64 {
+        match self {
+            Self::Tree { nodes, .. } | Self::Pointers { nodes, .. } => *nodes,
+        }
     }
-    for (index, extent) in extents.iter().enumerate() {
-        raw.fork[at + index * 16..][..16].copy_from_slice(extent.encode().as_bytes());
-    }
-    match (is_dir, extents.is_empty()) {
-        (true, _) => raw.set_fork(fork::DIRECTORY, 0),
-        (false, true) => raw.set_fork(fork::NONE, 0),
-        (false, false) => raw.set_fork(fork::EXTENTS, extents.len()),
+}
+
+/// The fork of an inode with these extents, or with a map that leads to them. The root of a directory's index stays, for its counts.
+fn fork_of(raw: &RawInode, extents: &[Extent], built: &Option<BuiltMap>) -> Fork {
+    let index = raw.index_root().unwrap_or(FsBlock::NONE);
+    let list: Vec<RawExtent> = extents.iter().map(Extent::encode).collect();
+    match built {
+        Some(BuiltMap::Pointers { .. }) if extents.is_empty() && index.is_none() => Fork::None,
+        Some(BuiltMap::Pointers { .. }) => Fork::Blocks { index },
+        Some(BuiltMap::Tree { root, .. }) if raw.is_dir() => Fork::DirectoryTree { index, tree: *root },
+        Some(BuiltMap::Tree { root, .. }) => Fork::Tree(*root),
+        None if raw.is_dir() => Fork::Directory { index, extent: list.first().copied() },
+        None if list.is_empty() => Fork::None,
+        None => Fork::Extents(InlineExtents::new(&list).expect("it has no tree, so they fit the fork")),
     }
 }
 

@@ -29,6 +29,7 @@ mod groups;
 mod inodes;
 mod names;
 mod table;
+mod pointers;
 mod tables;
 
 use crate::blocks::Blocks;

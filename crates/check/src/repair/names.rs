@@ -1,16 +1,16 @@
 //! Repair, second half: directories from the root down, what nobody names, and the counts that follow from names.
 
 use super::build::{Record, write, write_index};
-use super::inodes::{BuiltTree, set_map};
+use super::inodes::BuiltMap;
 use super::{Item, Repair, state};
 use crate::directory::entries::{Entry, entry_at, length_at};
 use crate::directory::position;
-use crate::extents::index_root;
 use crate::io::Damage;
 use crate::run::CheckError;
 use crate::slots::{body_parts, inode_at};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
 use myriad_format::extent::Extent;
+use myriad_format::fork::{AttributeRoot, Fork};
 use myriad_format::inode::{BodyHeader, RawInode, S_IFDIR, flag, fork};
 use myriad_format::xattr::AttrBlockHeader;
 use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, NameHasher, SLOT_SIZE, header};
@@ -33,7 +33,7 @@ struct Added {
 pub(super) struct Changed {
     ino: Ino,
     /// Extents and the tree that holds them, if they are not what they were.
-    map: Option<(Vec<Extent>, Option<BuiltTree>)>,
+    map: Option<(Vec<Extent>, Option<BuiltMap>)>,
     index_root: FsBlock,
     /// Block of the attributes that lay in the body, if the names leave it.
     attributes: Option<FsBlock>,
@@ -44,7 +44,7 @@ pub(super) struct Changed {
 
 /// The tree of a new map, if there has to be one, and what the directory has no longer then.
 struct NewMap {
-    tree: Option<BuiltTree>,
+    tree: Option<BuiltMap>,
     left: Vec<(FsBlock, u64)>,
 }
 
@@ -143,10 +143,10 @@ impl Repair<'_> {
                     set_twins(raw, pass.has_twins);
                 })
             }
-            fork::DIRECTORY | fork::DIRECTORY_TREE => self.visit_blocks(directory, pass, queue),
+            _ if raw.is_dir_in_blocks() => self.visit_blocks(directory, pass, queue),
             _ => self.change_inode(directory, |raw| {
                 raw.size.set(0);
-                raw.set_fork(fork::NONE, 0);
+                Fork::None.encode(raw);
             }),
         }
     }
@@ -164,7 +164,7 @@ impl Repair<'_> {
         let raw = self.raw(directory)?;
         let mut buf = self.reader.new_buffer();
         // How many entry blocks were made says the index root; without it, the blocks themselves.
-        let old_root = index_root(&raw);
+        let old_root = raw.index_root();
         let made = old_root.and_then(|root| {
             self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).ok()?;
             // There is always one.
@@ -430,7 +430,7 @@ impl Repair<'_> {
         /// Most directories that wait for a flush: it takes as long as very many of them.
         const CHANGED_MAX: usize = 1024;
         let raw = self.raw(directory)?;
-        let attribute_blocks = crate::attributes::chain_root(&raw).map_or(0, |(_, count)| count);
+        let attribute_blocks = raw.attribute_root().map_or(0, |root| u64::from(root.count));
         if extents.is_empty() {
             // No entry block: an empty directory. Its map may have been a tree without records.
             match new_map {
@@ -438,8 +438,7 @@ impl Repair<'_> {
                 None => self.left.extend(self.blocks_of_map(directory, &raw).1.into_iter().map(|node| (node, 1))),
             }
             return self.change_inode(directory, |raw| {
-                raw.fork[..24].fill(0);
-                raw.set_fork(fork::NONE, 0);
+                Fork::None.encode(raw);
                 raw.size.set(0);
                 raw.set_block_total(attribute_blocks);
             });
@@ -447,7 +446,7 @@ impl Repair<'_> {
         let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
         let mut total = mapped + attribute_blocks;
         total += match &new_map {
-            Some(NewMap { tree, .. }) => tree.as_ref().map_or(0, |tree| tree.nodes),
+            Some(NewMap { tree, .. }) => tree.as_ref().map_or(0, BuiltMap::nodes),
             None => self.blocks_of_map(directory, &raw).1.len() as u64,
         };
         let mut index_root = FsBlock::NONE;
@@ -505,17 +504,17 @@ impl Repair<'_> {
             if self.raw(ino)?.fork_code() == fork::INLINE {
                 moved.push(ino);
             }
+            if let Some((extents, built)) = map {
+                self.set_map(ino, &extents, built)?;
+            }
             self.change_inode(ino, |raw| {
-                if let Some((extents, tree)) = map {
-                    set_map(raw, &extents, tree);
-                }
-                raw.fork[..8].copy_from_slice(&index_root.0.to_le_bytes());
+                raw.set_index_root(index_root);
                 raw.size.set(live);
                 raw.set_block_total(total);
                 set_twins(raw, has_twins);
                 if let Some(block) = attributes {
-                    raw.flags.set(raw.flags.get() & !flag::ATTR_BODY | flag::ATTR_BLOCKS);
-                    raw.fork[24..].copy_from_slice(&(block.0 | 1 << 48).to_le_bytes());
+                    raw.flags.set(raw.flags.get() & !flag::ATTR_BODY);
+                    raw.set_attribute_root(Some(AttributeRoot { block, count: 1 }));
                 }
             })?;
         }
@@ -642,7 +641,7 @@ impl Repair<'_> {
                 let (block, _) = self.geometry.locate(directory).expect("items have a block");
                 runs.push((self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?, false));
             }
-            fork::DIRECTORY | fork::DIRECTORY_TREE => {
+            _ if raw.is_dir_in_blocks() => {
                 let (extents, _) = self.blocks_of_map(directory, &raw);
                 let mut buf = self.reader.new_buffer();
                 for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
@@ -730,13 +729,13 @@ impl Repair<'_> {
     /// Entry blocks of a visited directory: file block, place, bytes of the entries.
     fn entry_blocks(&mut self, directory: Ino) -> Result<Vec<(u64, FsBlock, Vec<u8>)>, CheckError> {
         let raw = self.raw(directory)?;
-        if !matches!(raw.fork_code(), fork::DIRECTORY | fork::DIRECTORY_TREE) {
+        if !raw.is_dir_in_blocks() {
             return Ok(Vec::new());
         }
         let (extents, _) = self.blocks_of_map(directory, &raw);
         let mut buf = self.reader.new_buffer();
         let mut made = u64::MAX;
-        if let Some(root) = index_root(&raw)
+        if let Some(root) = raw.index_root()
             && self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).is_ok()
         {
             made = u64::from(IndexHeader::read(&buf).entry_blocks.get());
@@ -762,7 +761,7 @@ impl Repair<'_> {
         let block_size = self.reader.block_size();
         let (mut extents, nodes) = self.blocks_of_map(directory, &raw);
         let mut blocks: Vec<(u64, FsBlock, Vec<u8>)> = self.entry_blocks(directory)?;
-        let old_index = index_root(&raw);
+        let old_index = raw.index_root();
         if raw.fork_code() == fork::INLINE {
             let (block, _) = self.geometry.locate(directory).expect("items have a block");
             let at = usize::from(raw.body_first.get()) * SLOT_SIZE;

@@ -9,8 +9,10 @@ use crate::show::name::Shown;
 use anyhow::Result;
 use myriad_engine::{Cred, Fs, MountOptions};
 use myriad_format::extent::RawExtent;
+use myriad_format::fork::Fork;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
-use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
+use myriad_format::pointers::RawPointer;
+use myriad_format::table::{POINTERS, POINTERS_OFFSET};
 use myriad_format::{Ino, SLOT_SIZE};
 use serde_json::json;
 use std::ffi::OsStr;
@@ -39,10 +41,8 @@ pub fn show(context: &Context, volume: &RawVolume, inode: &OsStr, json: bool) ->
     let mut parts = vec![part(&raw, &block.bytes, at, ino)];
     match raw.check(ino) {
         Ok(()) => {
-            parts.extend(fork_parts(volume, &raw, at));
-            if volume.geometry.has_table() {
-                parts.extend(pointers(&block.bytes[at..][..INODE_SIZE], POINTERS_OFFSET, at));
-            } else {
+            parts.extend(fork_parts(volume, ino, &raw, &block.bytes, at));
+            if !volume.geometry.has_table() {
                 parts.extend(body_parts(&raw, &block.bytes));
             }
         }
@@ -85,35 +85,49 @@ fn fork_name(code: u8) -> &'static str {
         fork::SHORT_LINK => "target of the link",
         fork::DIRECTORY => "directory: index root and one extent",
         fork::DIRECTORY_TREE => "directory: index root and extent tree",
+        fork::BLOCKS => "pointers behind the inode",
         _ => "unknown",
     }
 }
 
-fn fork_parts(volume: &RawVolume, raw: &RawInode, at: usize) -> Vec<Part> {
-    let at = at + RawInode::SIZE - raw.fork.len();
-    let word = |index: usize| u64::from_le_bytes(raw.fork[index..index + 8].try_into().expect("8 bytes"));
-    let read = |offset: usize, title: &str| {
-        extent(RawExtent::read(&raw.fork[offset..]), &volume.geometry, at + offset, title.into())
+fn fork_parts(volume: &RawVolume, ino: Ino, raw: &RawInode, block: &[u8], inode_at: usize) -> Vec<Part> {
+    let at = inode_at + RawInode::SIZE - raw.fork.len();
+    let read = |raw: &RawExtent, offset: usize, title: String| extent(raw, &volume.geometry, at + offset, title);
+    let fork = match Fork::decode(raw, ino) {
+        Ok(fork) => fork,
+        Err(problem) => return vec![Part::note("not a sound fork", at).with("problem", problem.to_string())],
     };
-    match raw.fork_code() {
-        fork::EXTENTS => {
-            (0..raw.inline_extent_count()).map(|index| read(index * 16, &format!("extent {index}"))).collect()
+    match fork {
+        Fork::Extents(extents) => extents
+            .list()
+            .iter()
+            .enumerate()
+            .map(|(index, extent)| read(extent, index * RawExtent::SIZE, format!("extent {index}")))
+            .collect(),
+        Fork::Tree(tree) => vec![Part::note("extent tree", at).with("root", tree.block.0).with("level", tree.level)],
+        Fork::Directory { index, extent } => {
+            let index = Part::note("directory index", at).with("root", index.0);
+            let extent = extent.map(|extent| read(&extent, 8, "entry blocks".into()));
+            [Some(index), extent].into_iter().flatten().collect()
         }
-        fork::TREE => vec![Part::note("extent tree", at).with("root", word(0)).with("level", raw.fork[8])],
-        fork::DIRECTORY => vec![Part::note("directory index", at).with("root", word(0)), read(8, "entry blocks")],
-        fork::DIRECTORY_TREE => {
+        Fork::DirectoryTree { index, tree } => {
             vec![
                 Part::note("directory", at)
-                    .with("index_root", word(0))
-                    .with("extent_root", word(8))
-                    .with("level", raw.fork[16]),
+                    .with("index_root", index.0)
+                    .with("extent_root", tree.block.0)
+                    .with("level", tree.level),
             ]
         }
-        fork::SHORT_LINK => {
-            let length = (raw.size.get() as usize).min(raw.fork_room());
-            vec![Part::note("link", at).with("target", Shown(&raw.fork[..length]).to_string())]
+        Fork::ShortLink(target) => {
+            vec![Part::note("link", at).with("target", Shown(target.target()).to_string())]
         }
-        _ => Vec::new(),
+        Fork::Blocks { index } => {
+            let index = raw.is_dir().then(|| Part::note("directory index", at).with("root", index.0));
+            let from = inode_at + POINTERS_OFFSET;
+            let behind = block.get(from..from + POINTERS * RawPointer::SIZE);
+            index.into_iter().chain(behind.map_or_else(Vec::new, |bytes| pointers(bytes, 0, from))).collect()
+        }
+        Fork::None | Fork::Device(_) | Fork::Inline => Vec::new(),
     }
 }
 

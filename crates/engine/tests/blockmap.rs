@@ -1,0 +1,220 @@
+//! Volumes whose files are mapped by block pointers (`map=blockmap`): what differs from extents is where pointers lie, how many blocks they take,
+//! and that files end where pointers do.
+
+use myriad_device::MemoryDevice;
+use myriad_engine::{
+    AllocateMode, Cred, CreateWith, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Result,
+};
+use myriad_format::choices::{Choices, Inodes, Map, Space};
+use myriad_sim::rng::{self, Rng};
+use std::sync::Arc;
+
+const CREATE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+
+fn mkfs(block_size: u32, data_checksums: bool, space: Space) -> MkfsOptions {
+    let choices = Choices { space, inodes: Inodes::Static, map: Map::Blocks, ..Choices::default() };
+    MkfsOptions { block_size, data_checksums, choices, ..MkfsOptions::default() }
+}
+
+fn mount(device: &Arc<MemoryDevice>) -> Fs {
+    let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+    Fs::open_device(device.clone(), None, options).unwrap()
+}
+
+fn formatted(size: u64, mkfs: &MkfsOptions) -> (Arc<MemoryDevice>, Fs) {
+    let device = Arc::new(MemoryDevice::new(size));
+    Fs::format_device(device.clone(), None, mkfs).unwrap();
+    let fs = mount(&device);
+    (device, fs)
+}
+
+fn open(fs: &Fs, name: &str) -> File {
+    fs.session(Cred::root()).open(name, CREATE).unwrap()
+}
+
+fn free_blocks(fs: &Fs) -> u64 {
+    fs.sync().unwrap();
+    fs.statfs().unwrap().free_blocks
+}
+
+/// A place near the beginning, where pointers of another kind begin, or anywhere.
+fn somewhere(rng: &mut Rng, block: u64, span: u64) -> u64 {
+    let n = block / 512 * 62;
+    let block_of_border = *rng.pick(&[0, 12, 12 + n, 12 + n + n * n]);
+    let at = if rng.percent(70) { block_of_border * block + rng.below(20 * block) } else { rng.below(span) };
+    let back = rng.below(4 * block);
+    at.saturating_sub(back) % span
+}
+
+/// What is written, cut, punched and reserved anywhere in a file is there, and all blocks come back when it goes.
+fn exercise(block_size: u32, checksums: bool, space: Space, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let block = u64::from(block_size);
+    let span = 6 << 20;
+    let (device, mut fs) = formatted(64 << 20, &mkfs(block_size, checksums, space));
+    // The root's first entry block stays.
+    drop(open(&fs, "other"));
+    let before = free_blocks(&fs);
+    let mut file = open(&fs, "file");
+    let mut expected: Vec<u8> = Vec::new();
+    let grow = |expected: &mut Vec<u8>, size: u64| expected.resize(expected.len().max(size as usize), 0);
+    for step in 0..600 {
+        let start = somewhere(&mut rng, block, span);
+        let most = if rng.percent(20) { 200 } else { 6 };
+        let length = 1 + rng.below(most * block);
+        let end = (start + length).min(span);
+        match rng.below(12) {
+            0..4 => {
+                let bytes: Vec<u8> = (start..end).map(|at| (at / 7 + step) as u8 | 1).collect();
+                assert_eq!(file.write_at(&bytes, start).unwrap(), bytes.len());
+                grow(&mut expected, end);
+                expected[start as usize..end as usize].copy_from_slice(&bytes);
+            }
+            4 => {
+                file.truncate(start).unwrap();
+                expected.resize(start as usize, 0);
+            }
+            5 => {
+                file.allocate(AllocateMode::Extend, start, end - start).unwrap();
+                grow(&mut expected, end);
+            }
+            6 => file.allocate(AllocateMode::KeepSize, start, end - start).unwrap(),
+            7..9 => {
+                let zero = rng.percent(30);
+                let mode = if zero { AllocateMode::Zero { keep_size: true } } else { AllocateMode::Punch };
+                file.allocate(mode, start, end - start).unwrap();
+                let end = (end as usize).min(expected.len());
+                expected[(start as usize).min(end)..end].fill(0);
+            }
+            9 => file.sync().unwrap(),
+            10 => fs.drop_caches().unwrap(),
+            _ if rng.percent(20) => {
+                drop(file);
+                fs.close().unwrap();
+                fs = mount(&device);
+                file = open(&fs, "file");
+            }
+            _ => {}
+        }
+        if step % 20 == 0 {
+            let mut found = vec![0xee; span as usize];
+            let count = file.read_at(&mut found, 0).unwrap();
+            assert_eq!(count, expected.len(), "seed {seed}, step {step}");
+            let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+            assert_eq!(wrong, None, "seed {seed}, step {step}");
+        }
+    }
+    drop(file);
+    fs.session(Cred::root()).unlink("file").unwrap();
+    fs.close().unwrap();
+    let fs = mount(&device);
+    assert_eq!(free_blocks(&fs), before, "seed {seed}: blocks of a file that is gone");
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_file_is_what_was_written_wherever_its_pointers_lie() {
+    let count = rng::number("MYRIAD_RUNS").unwrap_or(3);
+    for seed in rng::seed_or(1)..rng::seed_or(1) + count {
+        for checksums in [false, true] {
+            exercise(512, checksums, Space::Trees, seed);
+            exercise(1024, checksums, Space::Bitmap, seed);
+            exercise(4096, checksums, Space::Bitmap, seed);
+        }
+    }
+}
+
+#[test]
+fn files_end_where_pointers_do() {
+    let (_device, fs) = formatted(16 << 20, &mkfs(512, false, Space::Bitmap));
+    let file = open(&fs, "file");
+    let end = (12 + 62 + 62 * 62 + 62 * 62 * 62) * 512;
+    let refused = |result: Result<()>| assert_eq!(result.unwrap_err().errno(), Errno::FBIG);
+    refused(file.truncate(end + 1));
+    refused(file.write_at(b"x", end).map(drop));
+    refused(file.allocate(AllocateMode::Extend, end - 5, 6));
+    // What reaches over it is written up to it.
+    assert_eq!(file.write_at(b"0123456789", end - 4).unwrap(), 4);
+    assert_eq!(file.stat().unwrap().size, end);
+    file.sync().unwrap();
+    // The block, and three of pointers.
+    assert_eq!(file.stat().unwrap().blocks, 4);
+    let mut found = [0; 8];
+    assert_eq!(file.read_at(&mut found, end - 8).unwrap(), 8);
+    assert_eq!(&found, b"\0\0\0\x000123");
+    assert_eq!(file.seek_data(0).unwrap(), end - 512);
+    file.truncate(0).unwrap();
+    file.sync().unwrap();
+    assert_eq!(file.stat().unwrap().blocks, 0);
+}
+
+/// Each page away from all others takes up to three blocks of pointers. They are promised when it is written: a flush is never
+/// refused, also if what was beside it is punched out in between.
+#[test]
+fn scattered_writes_have_room_for_their_pointers() {
+    for (checksums, seed) in [(false, 1), (true, 2), (false, 3)] {
+        let mut rng = Rng::new(seed);
+        let (device, fs) = formatted(8 << 20, &mkfs(512, checksums, Space::Bitmap));
+        let end = (12 + 62 + 62 * 62 + 62 * 62 * 62) * 512;
+        let mut refusals = 0;
+        let files: Vec<File> = (0..6).map(|round| open(&fs, &format!("file {round}"))).collect();
+        for (round, file) in files.into_iter().enumerate() {
+            let mut written = Vec::new();
+            for step in 0..6000 {
+                let at = rng.below(end / 512) * 512;
+                match file.write_at(&[7; 512], at) {
+                    Ok(_) => written.push(at),
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+                        refusals += 1;
+                    }
+                }
+                if rng.percent(5) && !written.is_empty() {
+                    // What others beside it need is not theirs any more.
+                    let around = rng.pick(&written) / (62 * 512) * (62 * 512);
+                    let length = rng.below(62) * 512 + 1;
+                    file.allocate(AllocateMode::Punch, around, length).unwrap();
+                }
+                if step % 1000 == 999 || refusals % 40 == 39 {
+                    refusals += u32::from(refusals % 40 == 39);
+                    file.sync().unwrap();
+                }
+            }
+            drop(file);
+            if round % 2 == 1 {
+                fs.session(Cred::root()).unlink(&format!("file {round}")).unwrap();
+            }
+        }
+        assert!(refusals > 100, "{refusals}");
+        fs.close().unwrap();
+        mount(&device).close().unwrap();
+    }
+}
+
+/// A new file with its content is promised its pointers as well.
+#[test]
+fn new_files_with_content_fill_a_volume() {
+    let (device, fs) = formatted(8 << 20, &mkfs(512, false, Space::Trees));
+    let session = fs.session(Cred::root());
+    let root = session.resolve("/").unwrap();
+    let content: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+    let mut made = 0;
+    let error = loop {
+        let new = CreateWith { mode: 0o644, content: &content, ..CreateWith::default() };
+        match session.create_with(root, format!("{made}").as_bytes(), &new) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.errno(), Errno::NOSPC);
+    assert!(made > 25, "{made}");
+    drop(session);
+    fs.close().unwrap();
+    let fs = mount(&device);
+    for name in 0..made {
+        let mut found = vec![0; content.len() + 1];
+        assert_eq!(open(&fs, &format!("{name}")).read_at(&mut found, 0).unwrap(), content.len());
+        assert!(found[..content.len()] == content);
+    }
+    fs.close().unwrap();
+}
