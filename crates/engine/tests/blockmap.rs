@@ -2,9 +2,7 @@
 //! and that files end where pointers do.
 
 use myriad_device::MemoryDevice;
-use myriad_engine::{
-    AllocateMode, Cred, CreateWith, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Result,
-};
+use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Result};
 use myriad_format::choices::{Choices, Inodes, Map, Space};
 use myriad_sim::rng::{self, Rng};
 use std::sync::Arc;
