@@ -4,6 +4,7 @@
 use myriad_device::MemoryDevice;
 use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Result};
 use myriad_format::choices::{Choices, Inodes, Map, Space};
+use myriad_reliability::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
 use std::sync::Arc;
 
@@ -33,6 +34,12 @@ fn open(fs: &Fs, name: &str) -> File {
 fn free_blocks(fs: &Fs) -> u64 {
     fs.sync().unwrap();
     fs.statfs().unwrap().free_blocks
+}
+
+/// Closes the volume, which must be sound then.
+fn close(device: &Arc<MemoryDevice>, fs: Fs) {
+    fs.close().unwrap();
+    check_silent(&device.clone().into()).unwrap();
 }
 
 /// A place near the beginning, where pointers of another kind begin, or anywhere.
@@ -88,7 +95,7 @@ fn exercise(block_size: u32, checksums: bool, space: Space, seed: u64) {
             10 => fs.drop_caches().unwrap(),
             _ if rng.percent(20) => {
                 drop(file);
-                fs.close().unwrap();
+                close(&device, fs);
                 fs = mount(&device);
                 file = open(&fs, "file");
             }
@@ -103,11 +110,12 @@ fn exercise(block_size: u32, checksums: bool, space: Space, seed: u64) {
         }
     }
     drop(file);
+    close(&device, fs);
+    let fs = mount(&device);
     fs.session(Cred::root()).unlink("file").unwrap();
-    fs.close().unwrap();
+    close(&device, fs);
     let fs = mount(&device);
     assert_eq!(free_blocks(&fs), before, "seed {seed}: blocks of a file that is gone");
-    fs.close().unwrap();
 }
 
 #[test]
@@ -184,7 +192,7 @@ fn scattered_writes_have_room_for_their_pointers() {
             }
         }
         assert!(refusals > 100, "{refusals}");
-        fs.close().unwrap();
+        close(&device, fs);
         mount(&device).close().unwrap();
     }
 }
@@ -207,7 +215,7 @@ fn new_files_with_content_fill_a_volume() {
     assert_eq!(error.errno(), Errno::NOSPC);
     assert!(made > 25, "{made}");
     drop(session);
-    fs.close().unwrap();
+    close(&device, fs);
     let fs = mount(&device);
     for name in 0..made {
         let mut found = vec![0; content.len() + 1];
