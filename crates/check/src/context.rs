@@ -7,7 +7,7 @@ use crate::report::{Finding, Place};
 use crate::run::Progress;
 use crate::tables::NeededParts;
 use myriad_device::Moment;
-use myriad_format::choices::Choices;
+use myriad_format::choices::{Choices, Directory};
 use myriad_format::extent::Extent;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, NameHasher, group};
@@ -80,6 +80,11 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// How the volume's directories lie on the device.
+    pub fn directory_kind(&self) -> Directory {
+        directory_kind(&self.superblock)
+    }
+
     pub fn report(&self, number: u32, place: Place, message: impl Into<String>) {
         self.sink.add(Finding { number, place, message: message.into(), file: None });
     }
@@ -225,4 +230,9 @@ pub(crate) fn in_parallel(threads: usize, count: u64, work: impl Fn(u64) -> bool
         }
         run();
     });
+}
+
+/// How a volume's directories lie on the device. A superblock that says something unknown has been refused.
+pub(crate) fn directory_kind(superblock: &Superblock) -> Directory {
+    Directory::from_code(superblock.directory).expect("a superblock that was read has known choices")
 }

@@ -74,6 +74,7 @@ kinds! {
     151 ENTRY_TWICE "name-twice" true "A directory holds a name twice.";
     152 ENTRY_TAG "entry-tag" true "The tag of a directory entry is not that of its name.";
     153 ENTRY_BLOCK "entry-block" true "The header of an entry block does not describe its entries.";
+    154 UNIT_TAGS "unit-tags" true "Two names of a unit of a linear directory share their tag.";
     155 ROOM_LIST "room-list" true "A directory's list of blocks with room is broken.";
     156 INDEX_MISSING "index-missing" true "A directory entry is not in the index.";
     157 INDEX_STALE "index-stale" true "The index of a directory holds a record without an entry.";

@@ -4,13 +4,14 @@
 //! file that had several names may have kept the identity of one that is gone; for such files the directories are searched.
 
 use crate::context::Context;
-use crate::directory::Directories;
 use crate::directory::entries::{Entry, entry_at, parse};
+use crate::directory::{Directories, linear};
 use crate::extents::for_each_extent;
 use crate::inodes::{Run, for_each_inode};
 use crate::report::{FileRange, Finding, Place};
 use crate::scrub::Fault;
 use crate::slots::{body_parts, inode_at, inodes_of};
+use myriad_format::choices::Directory;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
@@ -160,6 +161,15 @@ fn name_by_identity(context: &Context<'_>, ino: Ino) -> Option<(Ino, Vec<u8>)> {
     let (raw, _) = inode(context, ino)?;
     let parent = Ino(raw.parent.get());
     let (directory, body) = inode(context, parent).filter(|(raw, _)| raw.is_dir())?;
+    if context.directory_kind() == Directory::Linear {
+        let mut name = None;
+        linear::for_each_entry(context, parent, &directory, &mut |entry| {
+            if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
+                name = Some((parent, entry.name.to_vec()));
+            }
+        });
+        return name;
+    }
     let at = usize::try_from(u64::from(raw.entry_position.get()) * 8).ok()?;
     let (bytes, at) = if directory.fork_code() == fork::INLINE {
         (body, at.checked_sub(ENTRIES_OFFSET)?)
@@ -187,6 +197,9 @@ fn for_each_entry(context: &Context<'_>, directory: Ino, f: &mut dyn FnMut(&Entr
     let mut visit =
         |bytes: &[u8]| parse(bytes).flatten().filter(|entry| !entry.ino.is_none()).for_each(|entry| f(&entry));
     let Some((raw, body)) = inode(context, directory) else { return };
+    if context.directory_kind() == Directory::Linear {
+        return linear::for_each_entry(context, directory, &raw, f);
+    }
     if raw.fork_code() == fork::INLINE {
         visit(&body);
         return;

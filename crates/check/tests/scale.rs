@@ -5,6 +5,7 @@ mod common;
 
 use common::{Builder, SHAPE, Shape};
 use myriad_check::{Options, check};
+use myriad_format::choices::Directory;
 use std::time::Instant;
 
 #[test]

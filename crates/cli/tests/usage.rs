@@ -52,9 +52,9 @@ fn wrong_command_lines_are_refused() {
         ),
         ("mkfs new.img --size 1G --order fast", 2, &["`fast` is no choice of order; this build has: none, log"]),
         (
-            "mkfs new.img --size 1G --directory linear",
+            "mkfs new.img --size 1G --directory slots",
             2,
-            &["directory=linear", "is not in this build, which has: indexed"],
+            &["directory=slots", "is not in this build, which has: linear, indexed"],
         ),
         ("mkfs new.img --size 1G --space bitmaps", 2, &["`bitmaps` is no choice of space; this build has: btree"]),
         (
@@ -63,7 +63,7 @@ fn wrong_command_lines_are_refused() {
             &["profile ffs", "is not in this build: it wants space=bitmap, inodes=static"],
         ),
         ("mkfs new.img --size 1G --profile zfs", 2, &["`zfs` is no profile; this build has: myriad"]),
-        ("bench dir new.img,directory=linear", 1, &["directory=linear", "is not in this build"]),
+        ("bench dir new.img,directory=slots", 1, &["directory=slots", "is not in this build"]),
         ("mkfs new.img --size 1G --root-owner no-such-user-here", 2, &["knows no user"]),
         ("ls --cachesize lots vol.img", 2, &["is not a size"]),
         ("find vol.img -type x", 2, &["write letters"]),

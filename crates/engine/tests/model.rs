@@ -4,6 +4,7 @@
 //! `MYRIAD_LONG=1` runs ten times as much.
 
 use myriad_engine::{Allocation, Cred, Discard, OpenOptions, PlacementPolicy, RenameMode, StatFs};
+use myriad_format::choices::{Choices, Directory, MYRIAD};
 use myriad_reliability::machine::{Engine, Way};
 use myriad_reliability::setup::{Devices, Setup};
 use myriad_reliability::verdict::{catch, check_silent, quietly};
@@ -49,7 +50,8 @@ fn compare(setup: &Setup, way: Way, steps: &[Step]) -> Result<(), String> {
         engine.on_remount = Some(look_at_closed);
         let fresh = settled(&engine)?;
         let mut model = engine.fresh_model().map_err(|error| error.to_string())?;
-        let mut differ = Differ::new(Rules::from_env());
+        let dir_sizes = setup.choices.directory != Directory::Linear;
+        let mut differ = Differ::new(Rules { dir_sizes, ..Rules::from_env() });
         for (index, step) in steps.iter().enumerate() {
             let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
             let got = engine.run(step, model.next_clock()).map_err(|error| at(error.to_string()))?;
@@ -88,8 +90,13 @@ fn compare_named(engine: &mut Engine, model: &Model, differ: &mut Differ, step: 
     Ok(())
 }
 
-/// Totals once nothing is pending: freed blocks come back when the checkpoint that freed them is done.
+/// Totals once nothing is pending: freed blocks come back when the checkpoint that freed them is done. Directories that drop
+/// what they have no use for when a name is added, some blocks at a time, have it added.
 fn settled(engine: &Engine) -> Result<StatFs, String> {
+    for _ in 0..20 {
+        engine.root().create("settled", 0o644).map_err(|error| error.to_string())?;
+        engine.root().unlink("settled").map_err(|error| error.to_string())?;
+    }
     for _ in 0..2 {
         engine.fs().sync().map_err(|error| error.to_string())?;
     }
@@ -129,6 +136,11 @@ fn remove_all(engine: &mut Engine, model: &Model) -> Result<(), String> {
 
 /// Runs of `count` steps in all, from a seed of their own each.
 fn check(test: &str, block_size: u32, way: Way, count: usize) {
+    check_with(test, block_size, way, count, Choices::default());
+}
+
+/// As [`check`], on volumes of these choices.
+fn check_with(test: &str, block_size: u32, way: Way, count: usize, choices: Choices) {
     const RUN: usize = 5000;
     let count = if rng::is_long() { count * 10 } else { count };
     let first = rng::seed_or(u64::from(block_size));
@@ -136,6 +148,7 @@ fn check(test: &str, block_size: u32, way: Way, count: usize) {
     for seed in first..first + runs {
         let mut setup = Setup::new(block_size, VOLUME_SIZE);
         vary(&mut setup, seed);
+        setup.choices = choices;
         let (steps, _) = generate::run(seed, RUN, Profile::default());
         let Err(message) = compare(&setup, way, &steps) else { continue };
         let small = quietly(|| shrink::shrink(&steps, 600, |steps| compare(&setup, way, steps).is_err()));
@@ -169,6 +182,18 @@ fn blocks_of_512() {
 #[test]
 fn blocks_of_65536() {
     check("blocks_of_65536", 65536, Way::Mixed, 20_000);
+}
+
+const LINEAR: Choices = Choices { directory: Directory::Linear, ..MYRIAD.choices };
+
+#[test]
+fn linear_directories_in_blocks_of_4096() {
+    check_with("linear_directories_in_blocks_of_4096", 4096, Way::Mixed, 30_000, LINEAR);
+}
+
+#[test]
+fn linear_directories_in_blocks_of_512() {
+    check_with("linear_directories_in_blocks_of_512", 512, Way::Path, 20_000, LINEAR);
 }
 
 const THREADS: usize = 4;

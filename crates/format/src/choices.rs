@@ -1,8 +1,8 @@
 //! The seams of a volume, and what can be chosen at each: one table, which mkfs, the opening, `info` and the lab read.
 //!
-//! A seam is a place where the papers differ, such as how a directory lies on the device. At each seam one choice is made when the volume is
-//! made; its code is in the superblock. The table knows all choices by name. Not all are in this build: one that is not is refused by its
-//! name, by mkfs and at an opening, and never taken for another.
+//! A seam is a place where the papers differ, such as how a directory lies on the device. At each seam one choice is made
+//! when the volume is made; its code is in the superblock. The table knows all choices by name. Not all are in this build:
+//! one that is not is refused by its name, by mkfs and at an opening, and never taken for another.
 
 use crate::superblock::Superblock;
 use crate::{Incompatible, Unsafe};
@@ -128,7 +128,7 @@ seam! {
 seam! {
     /// How a directory lies on the device.
     Directory, "directory", "how a directory lies on the device" {
-        Linear = 1, "linear", false, "entries one after the other, searched from the front", "FFS";
+        Linear = 1, "linear", true, "entries one after the other, searched from the front", "FFS";
         Slots = 2, "slots", false, "slots of fixed size in extents that count what they hold", "simplefs";
         Tree = 3, "btree", false, "entries in the leaves of a B+ tree by hash", "XFS 1996, 5.5";
         Indexed = 4, "indexed", true, "entry blocks that never move, and an index of hashes on the device", "Myriad";
@@ -400,8 +400,9 @@ mod tests {
     #[test]
     fn what_is_not_in_this_build_is_refused_by_name() {
         assert_eq!(
-            Directory::parse("linear").unwrap_err(),
-            "directory=linear (entries one after the other, searched from the front) is not in this build, which has: indexed"
+            Directory::parse("slots").unwrap_err(),
+            "directory=slots (slots of fixed size in extents that count what they hold) is not in this build, \
+             which has: linear, indexed"
         );
         assert_eq!(
             Space::parse("b-tree").unwrap_err(),
@@ -411,7 +412,7 @@ mod tests {
             Profile::parse("xfs").unwrap_err(),
             "profile xfs (XFS as Sweeney and others describe it in 1996) is not in this build: it wants directory=btree"
         );
-        assert!(Profile::parse("ffs").unwrap_err().ends_with("map=blockmap, directory=linear, order=softdep"));
+        assert!(Profile::parse("ffs").unwrap_err().ends_with("map=blockmap, order=softdep"));
         assert_eq!(Profile::parse("zfs").unwrap_err(), "`zfs` is no profile; this build has: myriad");
         assert_eq!(Profile::parse("myriad").unwrap().choices, Choices::default());
         let mut choices = Choices::default();
@@ -435,9 +436,9 @@ mod tests {
         let mut superblock = <Superblock as zerocopy::FromZeros>::new_zeroed();
         Choices::default().write(&mut superblock);
         assert_eq!(Choices::read(&superblock).unwrap(), Choices::default());
-        superblock.directory = Directory::Linear as u8;
+        superblock.directory = Directory::Slots as u8;
         let refused = Choices::read(&superblock).unwrap_err();
-        assert_eq!(refused.to_string(), "the volume's choice directory=linear is not in this build");
+        assert_eq!(refused.to_string(), "the volume's choice directory=slots is not in this build");
         superblock.directory = 99;
         assert!(matches!(Choices::read(&superblock), Err(Incompatible::Seam { seam: "directory", code: 99 })));
     }

@@ -7,8 +7,13 @@
 //! The index is an extendible hash (Fagin et al. 1979). Nodes hold `block size / 8` pointers of 6 bytes; the low `depth`
 //! bits of the hash choose the pointer, so doubling the table changes nothing but `depth`: a pointer that is 0 stands
 //! for the one with its top bit cleared. Leaves hold lines of four records; bits of the hash choose the line.
+//!
+//! Directories of kind `linear` have the same entries, in units (`unit`) of kind `LinearEntries`: the directory's size says
+//! how many units it has, and the entries of a unit fill it to its last byte. There is no index, and nothing lies in the
+//! inode's body.
 
 use crate::on_disk::on_disk;
+use crate::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
 use zerocopy::little_endian::{U16, U32, U64};
 
 on_disk! {
@@ -90,6 +95,15 @@ pub const NAME_MAX: usize = 255;
 /// A directory gets an index when its entries outgrow one block or this many bytes, whichever is less: below that, a
 /// scan over the tags costs no more than the index would, and the index two more blocks.
 pub const UNINDEXED_MAX: usize = 4096;
+
+/// Units of the largest linear directory: a listing's cookie has a unit's number above the 32 bits of a tag, and is below 2^62.
+pub const UNITS_MAX: u64 = (1 << 30) - 1;
+
+/// Makes a unit of a linear directory one free entry.
+pub fn clear_unit(unit: &mut [u8]) {
+    unit[UnitHeader::SIZE..UNIT_SIZE].fill(0);
+    EntryHeader::read_mut(&mut unit[UnitHeader::SIZE..]).length = U16::new(UNIT_ROOM as u16);
+}
 
 /// Bytes of an entry with a name of `name_len` bytes.
 pub fn entry_size(name_len: usize) -> usize {

@@ -277,11 +277,11 @@ mod tests {
         assert_eq!(side("@", false), Ok(Side::Kernel));
         assert_eq!(side("direct:@", false), Ok(Side::Kernel));
         assert_eq!(
-            side("@/new.img,data-checksums,order=none,directory=indexed,avgfpdir=0,noatime", false),
+            side("@/new.img,data-checksums,order=none,directory=linear,avgfpdir=0,noatime", false),
             Ok(Side::Ours)
         );
         for (words, why) in [
-            ("directory=linear", "directory=linear: directory=linear (entries one after the other"),
+            ("directory=slots", "directory=slots: directory=slots (slots of fixed size"),
             ("colour=red", "colour=red: there is no such option; there are profile, space, inodes"),
             ("data-checksum", "data-checksum: there is no such option; did you mean `data-checksums`?"),
             ("data-checksums,log-device=@/used", "log-device="),

@@ -3,6 +3,7 @@
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
 use myriad_engine::{Clock, Discard, Fs, MkfsOptions, MountOptions, Order};
+use myriad_format::choices::Choices;
 use myriad_sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -38,6 +39,7 @@ pub struct Setup {
     pub log_device_size: Option<u64>,
     pub ag_size: Option<u64>,
     pub data_checksums: bool,
+    pub choices: Choices,
     pub options: MountOptions,
     pub time: Arc<AtomicI64>,
 }
@@ -63,6 +65,7 @@ impl Setup {
             log_device_size: None,
             ag_size: None,
             data_checksums: false,
+            choices: Choices::default(),
             options,
             time,
         }
@@ -75,6 +78,7 @@ impl Setup {
             data_checksums: self.data_checksums,
             log_size: self.log_size,
             order: self.order,
+            choices: self.choices,
             seed: Some(7),
             clock: engine::Clock::Manual(self.time.clone()),
             ..MkfsOptions::default()

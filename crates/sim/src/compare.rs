@@ -141,10 +141,12 @@ pub struct Rules {
     pub flags: bool,
     /// Which errno a refusal has. Without it a refusal is a refusal: `MYRIAD_ANY_ERRNO=1`, to look behind known ones.
     pub errnos: bool,
+    /// Whether a directory without entries has size 0. Those of some file systems keep what they had for them.
+    pub dir_sizes: bool,
 }
 
 impl Rules {
-    pub const ALL: Self = Self { times: true, flags: true, errnos: true };
+    pub const ALL: Self = Self { times: true, flags: true, errnos: true, dir_sizes: true };
 
     /// All, or what the environment asks for.
     pub fn from_env() -> Self {
@@ -185,7 +187,9 @@ impl Differ {
     fn same_stat(&mut self, model: &Model, ours: &Stat, theirs: &Stat) -> Result<(), String> {
         self.same_ino(model, ours.ino, theirs.ino)?;
         let mut theirs = Stat { ino: ours.ino, ..*theirs };
-        if ours.kind == Kind::Directory && (ours.size == 0) == (theirs.size == 0) {
+        let is_empty = ours.size == 0;
+        let fits = if self.rules.dir_sizes { is_empty == (theirs.size == 0) } else { is_empty || theirs.size != 0 };
+        if ours.kind == Kind::Directory && fits {
             theirs.size = ours.size;
         }
         if !self.rules.times {

@@ -511,7 +511,7 @@ fn run(root: &Path, steps: &[Step], traits: Traits) -> Result<(), String> {
     let protected = std::fs::read_to_string("/proc/sys/fs/protected_hardlinks");
     model.protected_hardlinks = protected.is_ok_and(|value| value.trim() != "0");
     model.size_max = traits.size_max;
-    let mut differ = Differ::new(Rules { times: false, flags: false, errnos: true });
+    let mut differ = Differ::new(Rules { times: false, flags: false, ..Rules::ALL });
     let (mut ours, mut theirs) = (Stamps::new(), Stamps::new());
     for (index, step) in steps.iter().enumerate() {
         let step = &host.adapt(&model, step, traits);

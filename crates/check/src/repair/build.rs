@@ -1,6 +1,6 @@
 //! Writes trees and directory indexes from nothing: what a sound volume can always derive from its records.
 
-use crate::directory::index::root_level;
+use crate::directory::indexed::index::root_level;
 use crate::io::Reader;
 use crate::run::CheckError;
 use myriad_device::BlockDevice;

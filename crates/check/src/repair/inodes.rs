@@ -2,17 +2,19 @@
 
 use super::build::{Fill, node_count, write_tree};
 use super::{Item, Repair, no_room, state};
-use crate::attributes::{ACL_NAMES, chain_root};
+use crate::attributes::ACL_NAMES;
 use crate::extents::{Map, map_of};
 use crate::io::Damage;
 use crate::pointers::{self, InodePointers};
 use crate::run::CheckError;
 use crate::slots::is_type;
-use crate::tree::{Tree, Visitor, walk};
+use crate::tree::{Visitor, walk};
 use myriad_format::btree;
-use myriad_format::choices::Inodes;
+use myriad_format::choices::{self, Directory, Inodes};
 use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::fork::{AttributeRoot, Fork, InlineExtents, TreeRoot};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork, generation_at};
+use myriad_format::table::POINTERS_OFFSET;
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
 use std::collections::{BTreeMap, HashSet};
@@ -105,6 +107,9 @@ impl Repair<'_> {
             raw.size.set(0);
         }
         raw.check(ino).ok()?;
+        if raw.is_dir() && raw.fork_code() == fork::INLINE && self.choices.directory == Directory::Linear {
+            Fork::None.encode(raw);
+        }
         let code = raw.fork_code();
         let mut data_len = data.len();
         match (code, raw.file_type()) {

@@ -28,8 +28,8 @@ mod chunks;
 mod groups;
 mod inodes;
 mod names;
-mod table;
 mod pointers;
+mod table;
 mod tables;
 
 use crate::blocks::Blocks;

@@ -1,11 +1,13 @@
 //! Entries and index of a directory.
 
 use super::builder::Builder;
+use myriad_format::choices::Directory;
 use myriad_format::dir::{self, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, fork};
+use myriad_format::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
 impl Builder {
@@ -34,6 +36,9 @@ impl Builder {
         if entries.is_empty() {
             self.node(ino).body_slots = 0;
             return;
+        }
+        if self.shape.choices.directory == Directory::Linear {
+            return self.lay_out_linear(ino, ag, &entries);
         }
         let size = self.shape.block_size;
         let packed: Vec<Vec<u8>> = entries.iter().map(|(name, ino)| self.entry_bytes(name, *ino)).collect();
@@ -111,6 +116,56 @@ impl Builder {
         let raw = &mut self.node(ino).raw;
         raw.fork[..8].copy_from_slice(&index_root.0.to_le_bytes());
         raw.set_block_total(total_blocks + raw.block_total());
+    }
+
+    /// Gives a directory units of 512 bytes. A hole goes to the entry before it; the first of a unit is free now and then.
+    fn lay_out_linear(&mut self, ino: Ino, ag: u32, entries: &[(Vec<u8>, Ino)]) {
+        // Of each unit: entries without gaps, and what the last of them has beyond what it needs.
+        let mut units: Vec<Vec<u8>> = vec![Vec::new()];
+        let mut lasts = vec![0];
+        let mut tags = BTreeSet::new();
+        for (name, target) in entries {
+            let bytes = self.entry_bytes(name, *target);
+            let tag = self.hasher.hash(name) as u32;
+            if units.last().unwrap().len() + bytes.len() > UNIT_ROOM || tags.contains(&tag) {
+                units.push(Vec::new());
+                lasts.push(0);
+                tags.clear();
+            }
+            tags.insert(tag);
+            let (unit, last) = (units.last_mut().unwrap(), lasts.last_mut().unwrap());
+            if target.is_none() && !unit.is_empty() {
+                let head = EntryHeader::read_mut(&mut unit[*last..]);
+                head.length.set(head.length.get() + bytes.len() as u16);
+                unit.resize(unit.len() + bytes.len(), 0xee);
+            } else {
+                *last = unit.len();
+                unit.extend_from_slice(&bytes);
+            }
+        }
+        for (unit, &last) in units.iter_mut().zip(&lasts) {
+            EntryHeader::read_mut(&mut unit[last..]).length.set((UNIT_ROOM - last) as u16);
+            unit.resize(UNIT_ROOM, 0xee);
+        }
+        let size = units.len() * UNIT_SIZE;
+        let mut extents: Vec<Extent> = Vec::new();
+        for (file_block, units) in units.chunks(self.shape.block_size / UNIT_SIZE).enumerate() {
+            let at = self.take(ag, 1);
+            extents.push(Extent { file_block: FileBlock(file_block as u64), start: at, length: 1, unwritten: false });
+            let mut block = self.new_block(BlockKind::LinearEntries, ino.0, at);
+            for (index, unit) in block.chunks_exact_mut(UNIT_SIZE).enumerate() {
+                match units.get(index) {
+                    Some(bytes) => unit[UnitHeader::SIZE..].copy_from_slice(bytes),
+                    None => dir::clear_unit(unit),
+                }
+            }
+            self.put(at, block);
+        }
+        self.node(ino).body_slots = 0;
+        let blocks = extents.len() as u64 + self.map(ino, &extents, ag, true);
+        let raw = &mut self.node(ino).raw;
+        raw.size.set(size as u64);
+        raw.set_block_total(blocks + raw.block_total());
     }
 
     /// Writes an index by inserting record after record; its blocks.

@@ -5,6 +5,7 @@ mod common;
 mod directories;
 mod files;
 mod interrupted;
+mod linear;
 mod places;
 mod space;
 mod strays;
@@ -12,7 +13,7 @@ mod units;
 
 use common::{Image, SHAPE, SMALL, Sample, Shape, VOLUME, Worn, sample};
 use myriad_check::{KINDS, Options, Report, check, number};
-use myriad_format::choices::{Choices, Inodes, Space};
+use myriad_format::choices::{Choices, Directory, Inodes, MYRIAD, Space};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
 use std::collections::BTreeSet;
 
@@ -29,7 +30,8 @@ fn text(report: &Report) -> String {
 fn sound_volumes_are_silent() {
     let bare = Shape { log_blocks: 0, ..SHAPE };
     let one_region = Shape { region_blocks: 1024, ..SHAPE };
-    for shape in [SHAPE, SMALL, bare, one_region].into_iter().flat_map(Shape::every_record) {
+    let linear = [LINEAR, LINEAR_SMALL].into_iter();
+    for shape in [SHAPE, SMALL, bare, one_region].into_iter().flat_map(Shape::every_record).chain(linear) {
         let sample = sample(shape);
         let report = look(&sample.image);
         assert!(report.finding_count == 0, "{:?} {}", shape.choices, text(&report));
@@ -44,8 +46,15 @@ pub struct Case {
     pub damage: fn(&Sample),
 }
 
+/// Volumes of the same things, whose directories are of the other kind.
+const LINEAR: Shape = Shape { choices: Choices { directory: Directory::Linear, ..MYRIAD.choices }, ..SHAPE };
+const LINEAR_SMALL: Shape = Shape { choices: LINEAR.choices, ..SMALL };
+
 /// Every case on volumes of a shape.
-fn cases(shape: &Shape) -> impl Iterator<Item = &'static Case> + use<> {
+fn cases(shape: &Shape) -> Vec<&'static Case> {
+    if shape.choices.directory == Directory::Linear {
+        return linear::CASES.iter().collect();
+    }
     let space = match shape.choices.space {
         Space::Trees => space::TREES,
         Space::Bitmap => units::BITMAPS,
@@ -54,18 +63,20 @@ fn cases(shape: &Shape) -> impl Iterator<Item = &'static Case> + use<> {
         Inodes::Static => &[units::TABLES],
         _ => &[space::CHUNKS, files::CHUNKS, directories::CHUNKS],
     };
-    [space::CASES, files::CASES, directories::CASES, space].into_iter().chain(inodes.iter().copied()).flatten()
+    let all = [space::CASES, files::CASES, directories::CASES, space].into_iter().chain(inodes.iter().copied());
+    all.flatten().collect()
 }
 
-/// Both sizes of blocks, with each choice of what records free blocks and inodes.
+/// Both sizes of blocks, with each choice of what records free blocks and inodes, and each kind of directory.
 fn shapes() -> impl Iterator<Item = Shape> {
-    [SHAPE, SMALL].into_iter().flat_map(Shape::every_record)
+    [SHAPE, SMALL].into_iter().flat_map(Shape::every_record).chain([LINEAR, LINEAR_SMALL])
 }
 
 /// What a shape is, for messages.
 fn shown(shape: &Shape) -> String {
-    let Choices { space, inodes, .. } = shape.choices;
-    format!("{}-byte blocks, {}, {}", shape.block_size, space.choice().name, inodes.choice().name)
+    let Choices { space, inodes, directory, .. } = shape.choices;
+    let names = [space.choice().name, inodes.choice().name, directory.choice().name];
+    format!("{}-byte blocks, {}", shape.block_size, names.join(", "))
 }
 
 #[test]
@@ -92,9 +103,10 @@ fn groups_by_themselves_show_what_all_do() {
     let untouched = ("nothing", None);
     let mut failed = Vec::new();
     let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
-    for shape in [SHAPE, SMALL, tables(SHAPE), tables(SMALL)] {
+    for shape in [SHAPE, SMALL, tables(SHAPE), tables(SMALL), LINEAR] {
         let mut how_often = BTreeSet::new();
-        for (name, damage) in cases(&shape).map(|case| (case.name, Some(case.damage))).chain([untouched]) {
+        let cases = cases(&shape).into_iter().map(|case| (case.name, Some(case.damage)));
+        for (name, damage) in cases.chain([untouched]) {
             let sample = sample(shape);
             if let Some(damage) = damage {
                 damage(&sample);
@@ -131,7 +143,7 @@ fn each_kind_of_finding_has_a_case() {
     let others =
         [number::LOG, number::UNREADABLE, number::CHECKSUM_TABLE, number::DATA_CHECKSUM, number::DATA_UNREADABLE];
     for kind in KINDS {
-        let has_case = shapes().any(|shape| cases(&shape).any(|case| case.expected == kind.number));
+        let has_case = shapes().any(|shape| cases(&shape).iter().any(|case| case.expected == kind.number));
         assert_ne!(has_case, others.contains(&kind.number), "{}", kind.name);
     }
 }
@@ -295,7 +307,7 @@ fn any_damage_is_survived_and_repaired() {
         seed..seed + 1
     });
     let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
-    let images = [SHAPE, SMALL, tables(SHAPE), tables(SMALL)].map(sample);
+    let images = [SHAPE, SMALL, tables(SHAPE), tables(SMALL), LINEAR].map(sample);
     let metadata: Vec<Vec<FsBlock>> = images.iter().map(|sample| metadata_blocks(&sample.image)).collect();
     for seed in seeds {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

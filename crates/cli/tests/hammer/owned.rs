@@ -49,7 +49,7 @@ impl Owned {
             generator: Generator::new(seed, profile),
             model,
             direct: Direct::default(),
-            differ: Differ::new(Rules { times: false, flags: false, errnos: true }),
+            differ: Differ::new(Rules { times: false, flags: false, ..Rules::ALL }),
             steps: 0,
         }
     }

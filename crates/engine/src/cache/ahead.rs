@@ -66,7 +66,7 @@ impl Streams {
 
 /// Kinds that a walk through a tree reads many of.
 fn is_of_a_walk(kind: BlockKind) -> bool {
-    matches!(kind, BlockKind::Inode | BlockKind::InodeTable | BlockKind::DirEntries)
+    matches!(kind, BlockKind::Inode | BlockKind::InodeTable | BlockKind::DirEntries | BlockKind::LinearEntries)
 }
 
 impl Cache {

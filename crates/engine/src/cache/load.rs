@@ -1,6 +1,7 @@
 //! Filling frames with metadata: from the device, with what the log still holds laid over it.
 
 use super::{Cache, flag};
+use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use myriad_device::AlignedBuf;
@@ -48,6 +49,62 @@ impl Cache {
         }
         header::verify(bytes, kind, &self.volume, block)?;
         Ok(())
+    }
+
+    /// Hands the metadata blocks of a run to `f`, with their place in it, until it returns false. Who looks at more blocks
+    /// than the cache may have room for, inside the gate where nothing is evicted, asks so for them: once frames are few,
+    /// blocks that are not here are read past the cache, some at a time. Nobody may change the blocks meanwhile.
+    pub fn pass_over(
+        &self,
+        start: FsBlock,
+        count: u64,
+        kind: BlockKind,
+        f: &mut dyn FnMut(u64, &[u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        /// Bytes read at a time.
+        const RUN_BYTES: usize = 64 << 10;
+        let mut run: Option<(u64, AlignedBuf)> = None;
+        for at in 0..count {
+            let block = start.offset_by(at);
+            if self.has_room() || self.find(block).is_some() {
+                let frame = self.get(block, kind)?;
+                if !f(at, &frame.read())? {
+                    return Ok(false);
+                }
+                continue;
+            }
+            let blocks = |run: &AlignedBuf| (run.len() >> self.block_bits) as u64;
+            if run.as_ref().is_none_or(|(first, run)| !(*first..first + blocks(run)).contains(&at)) {
+                let length = (count - at).min((RUN_BYTES >> self.block_bits).max(1) as u64);
+                let mut bytes = AlignedBuf::zeroed((length as usize) << self.block_bits);
+                let offset = block.0 << self.block_bits;
+                self.device.read(offset, &mut bytes).map_err(|source| Error::Io { op: "read", offset, source })?;
+                run = Some((at, bytes));
+            }
+            let (first, bytes) = run.as_mut().expect("just read");
+            let from = ((at - *first) as usize) << self.block_bits;
+            let bytes = &mut bytes[from..from + self.block_size()];
+            self.counters.bump(Count::blocks_touched);
+            self.counters.bump(Count::cache_misses);
+            let applied = self.overlay.read().apply(block, bytes);
+            if let Some(applied) = applied {
+                header::seal_at(bytes, &self.volume, block, applied.lsn.0);
+            }
+            // Somebody may have put it into the cache meanwhile, and taken from the overlay what belongs to it. Nothing
+            // leaves the cache while we are inside the gate: what is not there now was not there when it was read.
+            if self.find(block).is_some() {
+                let frame = self.get(block, kind)?;
+                if !f(at, &frame.read())? {
+                    return Ok(false);
+                }
+                continue;
+            }
+            header::verify(bytes, kind, &self.volume, block)?;
+            if !f(at, bytes)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Brings a block that the log has changes for into the cache, whatever its kind. Inside the gate.

@@ -1,7 +1,7 @@
 //! Directories: names, and the numbers of the inodes that they name.
 //!
-//! This is the door of a seam. A volume has one kind of directory (`Volume::choices`), each kind is a folder here, and each has the functions
-//! below under the same names:
+//! This is the door of a seam. A volume has one kind of directory (`Volume::choices`), each kind is a folder here, and each
+//! has the functions below under the same names:
 //!
 //! | folder | a directory of it is |
 //! |---|---|
@@ -10,18 +10,23 @@
 //!
 //! What a caller may rely on, whichever kind it is:
 //!
-//! 1. An operation looks at a directory once. [`search`] says what a name names, and remembers where it saw room; [`prepare`] refuses, before the
-//!    operation's first change, what cannot be done; [`insert`] then looks for nothing again.
-//! 2. A [`Spot`] is where an entry lies, and nobody else's to read. It dies when an entry is inserted into its directory or removed from it; who
-//!    needs it still asks for it with [`again`]. (Entries of some kinds never move. That is not for callers to know.)
+//! 1. An operation looks at a directory once. [`search`] says what a name names, and remembers where it saw room; [`prepare`]
+//!    refuses, before the operation's first change, what cannot be done; [`insert`] then looks for nothing again.
+//! 2. A [`Spot`] is where an entry lies, and nobody else's to read. It dies when an entry is inserted into its directory or
+//!    removed from it; who needs it still asks for it with [`again`]. (Entries of some kinds never move. That is not for
+//!    callers to know.)
 //! 3. Whether a directory is empty says [`is_empty`]. Its size does not: some kinds keep the space of entries that are gone.
-//! 4. A cookie of [`list`] carries no state. An entry that is there throughout a listing is listed exactly once, whatever else comes and goes,
-//!    and any entry can be the one to go on from. Cookies are below 2^62.
-//! 5. The identity of an inode is its directory and the hash of its name. The position that goes with it is a hint, and 0 where entries move.
+//! 4. A cookie of [`list`] carries no state. An entry that is there throughout a listing is listed exactly once, whatever
+//!    else comes and goes, and any entry can be the one to go on from. Cookies are below 2^62.
+//! 5. The identity of an inode is its directory and the hash of its name. The position that goes with it is a hint, and 0
+//!    where entries move.
 //!
 //! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
 mod indexed;
+mod linear;
+
+pub(crate) use linear::Hints;
 
 use crate::edit::{BlockStore, NodeSource};
 use crate::error::{Error, Result};
@@ -40,6 +45,7 @@ macro_rules! of_kind {
     ($volume:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $volume.choices.directory {
             Directory::Indexed => indexed::$function($($argument),*),
+            Directory::Linear => linear::$function($($argument),*),
             other => not_built(other),
         }
     };
@@ -138,6 +144,7 @@ pub(crate) struct Search {
 /// What a search that did not find its name saw on the way of room for it.
 enum Seen {
     Indexed(indexed::Seen),
+    Linear(linear::Seen),
 }
 
 /// Where a new name goes. It dies with the directory's next change.
@@ -148,6 +155,7 @@ pub(crate) struct Room {
 
 enum Place {
     Indexed(indexed::Room),
+    Linear(linear::Room),
 }
 
 /// What a new entry says.
@@ -192,15 +200,21 @@ pub(crate) fn prepare(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>,
     Ok(Room { twin, place: of_kind!(look.volume, prepare(look, dir, raw, name, seen))? })
 }
 
-/// Adds an entry where [`prepare`] found room, of which nothing has changed since; returns its position, for the identity of what it
-/// names. Changes `raw`. Refuses nothing.
-pub(crate) fn insert(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: NewEntry<'_>, room: Room) -> Result<u32> {
+/// Adds an entry where [`prepare`] found room, of which nothing has changed since; returns its position, for the identity of
+/// what it names. Changes `raw`. Refuses nothing.
+pub(crate) fn insert(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: NewEntry<'_>, room: &Room) -> Result<u32> {
     if let Some(twin) = room.twin {
         // From here on names of this directory are not remembered by their hashes, and this one was.
         raw.flags = U32::new(raw.flags.get() | flag::HASH_TWINS);
         txn.volume().names.forget(dir, entry.name.hash, twin);
     }
-    of_kind!(txn.volume(), insert(txn, dir, raw, &entry, room.place))
+    of_kind!(txn.volume(), insert(txn, dir, raw, &entry, &room.place))
+}
+
+/// Drops what a directory has no use for, once a name was added where there was this room. Not to be called in a rename, as
+/// FFS never does.
+pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, room: &Room) -> Result<()> {
+    of_kind!(txn.volume(), trim(txn, dir, raw, &room.place))
 }
 
 /// The entry of a hit once more, after entries were inserted into the directory or removed from it. It is there still.
@@ -208,8 +222,8 @@ pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, h
     of_kind!(look.volume, again(look, dir, raw, name, hit))
 }
 
-/// Removes an entry. Changes `raw`. If the directory is empty then and has many blocks, it may be put on the list of orphans, and the
-/// caller has them given up after the transaction ([`has_idle_blocks`]).
+/// Removes an entry. Changes `raw`. If the directory is empty then and has many blocks, it may be put on the list of orphans,
+/// and the caller has them given up after the transaction ([`has_idle_blocks`]).
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     of_kind!(txn.volume(), remove(txn, dir, raw, name, hit))
 }
@@ -242,14 +256,15 @@ pub(crate) fn has_idle_blocks(volume: &Volume, raw: &RawInode) -> bool {
     of_kind!(volume, has_idle_blocks(raw))
 }
 
-/// Has a directory whose last entry has gone, and which has a name, give up as many blocks as are good for one transaction; or, if it
-/// got entries meanwhile, put what it kept in order, from `listed` on, which begins with 0. True when nothing is left to do. Changes `raw`.
+/// Has a directory whose last entry has gone, and which has a name, give up as many blocks as are good for one transaction;
+/// or, if it got entries meanwhile, put what it kept in order, from `listed` on, which begins with 0. True when nothing is
+/// left to do. Changes `raw`.
 pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, listed: &mut u32) -> Result<bool> {
     of_kind!(txn.volume(), give_up_emptied(txn, dir, raw, listed))
 }
 
-/// Has a directory that goes itself, and has no entries, give up as many blocks as are good for one transaction. True when [`clear`] may
-/// do the rest. Changes `raw`. What it refuses, it refuses before its first change.
+/// Has a directory that goes itself, and has no entries, give up as many blocks as are good for one transaction. True when
+/// [`clear`] may do the rest. Changes `raw`. What it refuses, it refuses before its first change.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
     of_kind!(txn.volume(), give_up_part(txn, dir, raw))
 }
@@ -262,8 +277,8 @@ pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<(
     Ok(())
 }
 
-/// Calls `f` with the entries from `cookie` on, in the order of their cookies, until it returns false or some blocks are through: then
-/// the cookie to go on from, in another look.
+/// Calls `f` with the entries from `cookie` on, in the order of their cookies, until it returns false or some blocks are
+/// through: then the cookie to go on from, in another look.
 pub(crate) fn list(
     look: &Look<'_>,
     dir: Ino,

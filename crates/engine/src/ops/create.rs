@@ -93,7 +93,8 @@ impl Ops<'_> {
             let near = place(txn, parent, is_dir)?;
             let ino = volume.allocate_inode(txn, near)?;
             let entry = NewEntry { name, ino, file_type: file_type.code() };
-            let position = dir::insert(txn, parent, &mut dir, entry, room)?;
+            let position = dir::insert(txn, parent, &mut dir, entry, &room)?;
+            dir::trim(txn, parent, &mut dir, &room)?;
             raw.parent = U64::new(parent.0);
             raw.name_hash = U64::new(name.hash);
             raw.entry_position = U32::new(position);

@@ -49,7 +49,8 @@ impl Ops<'_> {
             }
             let file_type = (raw.mode.get() >> 12) as u8;
             let room = dir::prepare(&txn.look, parent, &dir, name, search)?;
-            let position = dir::insert(txn, parent, &mut dir, NewEntry { name, ino, file_type }, room)?;
+            let position = dir::insert(txn, parent, &mut dir, NewEntry { name, ino, file_type }, &room)?;
+            dir::trim(txn, parent, &mut dir, &room)?;
             if raw.nlink.get() == 0 {
                 raw.parent = U64::new(parent.0);
                 raw.name_hash = U64::new(name.hash);

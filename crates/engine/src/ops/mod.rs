@@ -119,9 +119,9 @@ impl<'a> Ops<'a> {
         namei::step(look, self.cred, dir, self.name(name))
     }
 
-    /// Looks names up together, in steps, so that their waits for memory overlap: name cache; what directories can guess of those that it
-    /// does not know; inodes. The directories may be searched, as the caller knows. Nothing is locked, and what is found
-    /// on the way is a guess until the inode confirms it. `None` for names that only the ordinary way can answer.
+    /// Looks names up together, in steps, so that their waits for memory overlap: name cache; what directories can guess of
+    /// those that it does not know; inodes. The directories may be searched, as the caller knows. Nothing is locked, and what
+    /// is found on the way is a guess until the inode confirms it. `None` for names that only the ordinary way can answer.
     pub fn lookup_batch<const N: usize>(
         &self,
         look: &Look<'_>,

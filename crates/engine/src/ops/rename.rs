@@ -231,7 +231,7 @@ impl Ops<'_> {
             (replaced, _) => {
                 // The new name is there before the old one goes; within one transaction nobody sees both.
                 let mut source_hit = source_hit;
-                if let Some(room) = room {
+                if let Some(room) = &room {
                     let entry = NewEntry { name: target.name, ino: source_hit.ino, file_type: moved_type };
                     let position = dir::insert(txn, target.dir, &mut target_dir, entry, room)?;
                     set_identity(&mut moved, target, position);

@@ -203,9 +203,10 @@ pub(crate) fn free_range(
 /// Frees an orphan that nobody has open, in as many transactions as it takes. Nothing to do if somebody else has done
 /// it; the number may be another orphan's by then. Outside the gate.
 ///
-/// A file that has a name is on the list because a truncation or a flush of it takes several transactions. Whoever does that ends it;
-/// what a flush has mapped past the size is data that a sync may have answered for. So of such a file something is freed only if an
-/// earlier opening of the volume has left it, or a truncation that is not under way: nobody has the file open.
+/// A file that has a name is on the list because a truncation or a flush of it takes several transactions. Whoever does that
+/// ends it; what a flush has mapped past the size is data that a sync may have answered for. So of such a file something is
+/// freed only if an earlier opening of the volume has left it, or a truncation that is not under way: nobody has the file
+/// open.
 pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
     let ino = Ino(node.ino);
     let mut gone = None;

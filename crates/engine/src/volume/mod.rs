@@ -88,6 +88,7 @@ pub(crate) struct Volume {
     pub usable_blocks: u64,
     pub placement: Placement,
     pub names: NameCache,
+    pub dir_hints: crate::dir::Hints,
     pub files: OpenFiles,
     pub orphans: Orphans,
     /// Blocks of the orphan list as last written, and the list.
@@ -271,6 +272,7 @@ impl Volume {
             placement: Placement::new(&geometry, options.placement, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
+            dir_hints: crate::dir::Hints::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
             orphan_blocks: Mutex::new((Vec::new(), BTreeSet::new())),

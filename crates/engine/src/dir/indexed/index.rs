@@ -256,7 +256,8 @@ pub(crate) fn create(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, reco
     Ok(root)
 }
 
-/// Adds a record; splits leaves and grows the table as needed. `root` may change. `leaf` is where the record belongs, if that is known.
+/// Adds a record; splits leaves and grows the table as needed. `root` may change. `leaf` is where the record belongs, if that
+/// is known.
 pub(crate) fn insert(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,

@@ -206,6 +206,11 @@ fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Sea
     Ok(Search { hit, twin, seen: super::Seen::Indexed(Seen { leaf: None }) })
 }
 
+/// What is no longer needed is given up when the last entry goes.
+pub(crate) fn trim(_txn: &mut Txn<'_>, _dir: Ino, _raw: &mut RawInode, _place: &super::Place) -> Result<()> {
+    Ok(())
+}
+
 /// An entry never moves.
 pub(crate) fn again(_look: &Look<'_>, _dir: Ino, _raw: &RawInode, _name: Name<'_>, hit: Hit) -> Result<Hit> {
     Ok(hit)
@@ -234,7 +239,7 @@ pub(crate) fn prepare(
     name: Name<'_>,
     seen: super::Seen,
 ) -> Result<super::Place> {
-    let super::Seen::Indexed(Seen { leaf }) = seen;
+    let super::Seen::Indexed(Seen { leaf }) = seen else { unreachable!("a search of this directory") };
     let Some((root, leaf)) = index_root_in(raw).zip(leaf) else {
         return Ok(super::Place::Indexed(Room { index: None }));
     };
@@ -278,9 +283,9 @@ pub(crate) fn insert(
     dir: Ino,
     raw: &mut RawInode,
     entry: &NewEntry<'_>,
-    place: super::Place,
+    place: &super::Place,
 ) -> Result<u32> {
-    let super::Place::Indexed(room) = place;
+    let super::Place::Indexed(room) = place else { unreachable!("a search of this directory") };
     if !is_in_blocks(raw) {
         if let Some(position) = insert_in_body(txn, dir, raw, entry)? {
             return Ok(position);
@@ -361,7 +366,7 @@ fn insert_in_blocks(
     dir: Ino,
     raw: &mut RawInode,
     entry: &NewEntry<'_>,
-    room: Room,
+    room: &Room,
 ) -> Result<u32> {
     let root = match index_root(raw) {
         Some(root) => root,
@@ -550,8 +555,8 @@ pub(crate) fn has_idle_blocks(raw: &RawInode) -> bool {
     is_in_blocks(raw) && raw.size.get() == 0
 }
 
-/// Removes the entry at a position. The last entry takes all blocks with it. If they are many, it puts the directory on the list of
-/// orphans, and they are given up after the transaction.
+/// Removes the entry at a position. The last entry takes all blocks with it. If they are many, it puts the directory on the
+/// list of orphans, and they are given up after the transaction.
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let position = hit.spot.0 as u32;
     let (block, offset) = split_position(&txn.look, position);

@@ -2,7 +2,8 @@
 
 use crate::context::Context;
 use crate::directory::entries::{name_at, parse};
-use crate::directory::{entry_blocks_made, find_block, for_each_block, position};
+use crate::directory::indexed::{entry_blocks_made, for_each_block, position};
+use crate::directory::{find_block, report_equal_hashes};
 use crate::findings::number;
 use crate::io::Damage;
 use crate::report::Place;
@@ -10,7 +11,7 @@ use myriad_format::dir::{
     DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, home_line, leaf_lines, node_bits, pointer,
 };
 use myriad_format::extent::Extent;
-use myriad_format::inode::{RawInode, flag};
+use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use std::collections::HashMap;
 
@@ -352,16 +353,6 @@ fn name_of(context: &Context<'_>, position: u32, extents: &[Extent]) -> Option<V
     context.reader.read_raw(block, &mut buf).ok()?;
     let at = (byte % buf.len() as u64) as usize;
     name_at(&buf, at).map(<[u8]>::to_vec)
-}
-
-/// Two names whose hashes are equal are the same one twice, or twins, which a flag must say.
-pub(super) fn report_equal_hashes(context: &Context<'_>, ino: Ino, raw: &RawInode, a: &[u8], b: &[u8]) {
-    if a == b {
-        context.report(number::ENTRY_TWICE, Place::Inode(ino), format!("holds {} twice", a.escape_ascii()));
-    } else if !raw.has_flag(flag::HASH_TWINS) {
-        let message = format!("{} and {} share their hash; no flag says so", a.escape_ascii(), b.escape_ascii());
-        context.report(number::TWINS, Place::Inode(ino), message);
-    }
 }
 
 /// What sorted `a` has and sorted `b` lacks.

@@ -1,0 +1,517 @@
+//! Directories of kind `linear`, those of FFS: entries one after the other, searched from the front.
+//!
+//! A directory is a sequence of units of 512 bytes (`myriad_format::unit`), as many as its size says, in entry blocks at file
+//! blocks 0, 1, ...; it has no index, and nothing in its inode's body. The rules are those of FreeBSD's `ufs_lookup.c`
+//! (McKusick and others 1984; Dowse and Malone 2002, 3.3), without dirhash:
+//!
+//! - **Lookup** begins at the unit where the last one of this directory succeeded, and wraps around. So who stats what a
+//!   listing gave looks at about one unit for each name. All other searches begin at unit 0.
+//! - **A new name** goes (a) into the first entry anywhere whose own slack suffices; else (b) into the first unit of which
+//!   the slack of all entries together suffices: entries from the first that has slack on are moved together, until there is
+//!   enough, and the new one comes behind them; else (c) into a new unit.
+//! - **Removal** gives an entry's bytes to the one before it in its unit. The first of a unit stays, free.
+//! - **Unused units** at the end are dropped after a name was added, never by a removal or a rename: who adds a name has
+//!   looked at all units.
+//!
+//! Invariants
+//!   1. The lengths of a unit's entries sum to what the unit has. An entry never leaves its unit.
+//!   2. No two entries of a unit have the same tag, since a name goes into no unit that has its tag. So the number of its
+//!      unit and its tag say which entry it is, for as long as it is there: that is the cookie of a listing, which shows the
+//!      entries of a unit in the order of their tags.
+//!   3. Blocks are mapped from file block 0 on, as many as the size needs. Units of the last block behind the size are free.
+//!
+//! A directory may be larger than the cache, and a search goes through all of it inside the gate, where nothing is evicted:
+//! `Cache::pass_over` reads such blocks past the cache. Not here: the hash of a name is kept (its low half, the tag) for two
+//! reasons only, that most names are never compared, and the cookies; FFS has neither, and its cookies are offsets, which
+//! compaction may move past who lists.
+
+mod unit;
+
+use super::{
+    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
+};
+use crate::counters::Count;
+use crate::edit::BlockStore;
+use crate::error::{Errno, Result};
+use crate::map::{self, Mapping};
+use crate::order::{Look, Txn};
+use myriad_format::dir::{clear_unit, entry_size};
+use myriad_format::extent::Extent;
+use myriad_format::inode::RawInode;
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use unit::{Entry, Place, entries};
+use zerocopy::little_endian::U64;
+
+/// Units of the largest directory. Tests are to come there.
+const UNITS_MAX: u64 = if cfg!(test) { 512 } else { myriad_format::dir::UNITS_MAX };
+
+/// Blocks that a listing looks at in one stay inside the gate, where nothing can be evicted for what it reads: a directory
+/// that had many names has as many units, which may all be free.
+const LISTED_BLOCKS: u64 = 64;
+
+/// Blocks that a directory gives up in one transaction. Tests are to come there with small directories.
+const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
+
+/// Directories of which it is remembered where the last lookup succeeded. Two may share a place, and take it from each other:
+/// that costs time.
+const HINTS: usize = 1024;
+
+/// Where lookups in directories begin: for each the unit of the last hit. A hint may be wrong, or another directory's, at any
+/// time.
+pub(crate) struct Hints(Box<[AtomicU64]>);
+
+impl Hints {
+    pub fn new() -> Self {
+        Self((0..HINTS).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The place of a directory, and what its word has above the number of a unit, which has 30 bits.
+    fn place(&self, dir: Ino, raw: &RawInode) -> (&AtomicU64, u64) {
+        let hash = (dir.0 ^ u64::from(raw.generation.get()).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (&self.0[(hash >> 54) as usize % HINTS], hash << 10 >> 30 << 30)
+    }
+
+    fn get(&self, dir: Ino, raw: &RawInode) -> u64 {
+        let (word, whose) = self.place(dir, raw);
+        let word = word.load(Ordering::Relaxed);
+        if word >> 30 << 30 == whose { word & ((1 << 30) - 1) } else { 0 }
+    }
+
+    fn put(&self, dir: Ino, raw: &RawInode, unit: u64) {
+        let (word, whose) = self.place(dir, raw);
+        let new = whose | unit;
+        // Written only when it changes: others look at it as well.
+        if word.load(Ordering::Relaxed) != new {
+            word.store(new, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a search for a name saw on its way through all units.
+pub(crate) struct Seen {
+    /// The first entry whose own slack suffices, and the first range of entries of one unit whose slack does together.
+    in_entry: Option<(u64, Range<usize>)>,
+    in_unit: Option<(u64, Range<usize>)>,
+    /// Units up to the last one with an entry.
+    used: u64,
+}
+
+/// Where an entry goes.
+#[derive(Clone)]
+pub(crate) struct Room {
+    unit: u64,
+    /// In its block, whole entries.
+    range: Range<usize>,
+    /// Units that are to stay once the entry is there.
+    used: u64,
+}
+
+fn units(raw: &RawInode) -> u64 {
+    raw.size.get() / UNIT_SIZE as u64
+}
+
+/// Units in a block.
+fn per_block(look: &Look<'_>) -> u64 {
+    (look.volume.cache.block_size() / UNIT_SIZE) as u64
+}
+
+/// The file block of a unit, and where in it the unit begins.
+fn split(look: &Look<'_>, unit: u64) -> (FileBlock, usize) {
+    let per_block = per_block(look);
+    (FileBlock(unit / per_block), (unit % per_block) as usize * UNIT_SIZE)
+}
+
+fn spot_of(unit: u64, offset: usize) -> Spot {
+    Spot(unit * UNIT_SIZE as u64 + (offset % UNIT_SIZE) as u64)
+}
+
+/// The file block of an entry, and its offset there.
+fn split_spot(look: &Look<'_>, spot: Spot) -> (FileBlock, usize) {
+    let (block, at) = split(look, spot.0 / UNIT_SIZE as u64);
+    (block, at + spot.0 as usize % UNIT_SIZE)
+}
+
+/// The extent that has an entry block.
+fn extent_of(look: &Look<'_>, dir: Ino, raw: &RawInode, block: FileBlock) -> Result<Extent> {
+    if !is_in_blocks(raw) {
+        return Err(Corrupt::Inode { ino: dir, field: "fork_kind", value: u64::from(raw.fork_kind) }.into());
+    }
+    match map::lookup(&mut &*look, raw, dir, block)? {
+        Mapping::Mapped(extent) => Ok(extent),
+        Mapping::Hole { .. } => Err(Place { dir, block }.corrupt(0, "block", 0)),
+    }
+}
+
+/// The volume block of an entry block.
+fn entry_block(look: &Look<'_>, dir: Ino, raw: &RawInode, block: FileBlock) -> Result<FsBlock> {
+    let extent = extent_of(look, dir, raw, block)?;
+    Ok(extent.start.offset_by(block.0 - extent.file_block.0))
+}
+
+/// A unit of a directory, in its block.
+#[derive(Clone, Copy)]
+struct Unit<'a> {
+    number: u64,
+    block: &'a [u8],
+    /// Where it begins in the block.
+    at: usize,
+    /// For messages.
+    place: Place,
+}
+
+impl<'a> Unit<'a> {
+    fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + use<'a> {
+        entries(self.block, self.at, self.place)
+    }
+}
+
+/// Hands units to `f`, until it returns false.
+fn visit(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    units: Range<u64>,
+    f: &mut dyn FnMut(Unit<'_>) -> Result<bool>,
+) -> Result<()> {
+    let per_block = per_block(look);
+    let end = units.end.div_ceil(per_block);
+    let mut block = units.start / per_block;
+    while block < end {
+        let extent = extent_of(look, dir, raw, FileBlock(block))?;
+        let skipped = block - extent.file_block.0;
+        let count = (u64::from(extent.length) - skipped).min(end - block);
+        let start = extent.start.offset_by(skipped);
+        let goes_on = look.volume.cache.pass_over(start, count, BlockKind::LinearEntries, &mut |i, bytes| {
+            let place = Place { dir, block: FileBlock(block + i) };
+            let first = (block + i) * per_block;
+            for unit in units.start.max(first)..units.end.min(first + per_block) {
+                let at = (unit - first) as usize * UNIT_SIZE;
+                let owner = UnitHeader::read(&bytes[at..]).owner.get();
+                if owner != dir.0 {
+                    return Err(
+                        Corrupt::BlockOwner { block: start.offset_by(i), stored: owner, expected: dir.0 }.into()
+                    );
+                }
+                if !f(Unit { number: unit, block: bytes, at, place })? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })?;
+        if !goes_on {
+            break;
+        }
+        block += count;
+    }
+    Ok(())
+}
+
+/// Looks for a name in some units; where it is.
+fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, units: Range<u64>) -> Result<Option<(u64, Hit)>> {
+    let mut hit = None;
+    visit(look, dir, raw, units, &mut |unit| {
+        for entry in unit.entries() {
+            let entry = entry?;
+            if entry.is_live() && entry.header.tag.get() == name.tag() && entry.name == name.bytes {
+                hit = Some((unit.number, hit_of(unit.number, &entry)));
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })?;
+    Ok(hit)
+}
+
+fn hit_of(unit: u64, entry: &Entry<'_>) -> Hit {
+    Hit { ino: Ino(entry.header.ino.get()), spot: spot_of(unit, entry.offset), position: 0 }
+}
+
+pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
+    look.volume.counters.bump(Count::dir_scans);
+    let hints = &look.volume.dir_hints;
+    let all = units(raw);
+    let start = Some(hints.get(dir, raw)).filter(|&unit| unit < all).unwrap_or(0);
+    let mut hit = find(look, dir, raw, name, start..all)?;
+    if hit.is_none() && start > 0 {
+        hit = find(look, dir, raw, name, 0..start)?;
+    }
+    Ok(hit.map(|(unit, hit)| {
+        hints.put(dir, raw, unit);
+        Found { ino: hit.ino, raw: None }
+    }))
+}
+
+pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    look.volume.counters.bump(Count::dir_scans);
+    let needed = entry_size(name.bytes.len());
+    let mut seen = Seen { in_entry: None, in_unit: None, used: 0 };
+    let (mut hit, mut twin) = (None, None);
+    visit(look, dir, raw, 0..units(raw), &mut |unit| {
+        let (mut has_tag, mut has_entry) = (false, false);
+        let (mut in_entry, mut in_unit) = (None, None);
+        // From the first entry with slack on.
+        let mut gathered: Option<(usize, usize)> = None;
+        for entry in unit.entries() {
+            let entry = entry?;
+            has_entry |= entry.is_live();
+            if entry.is_live() && entry.header.tag.get() == name.tag() {
+                if entry.name == name.bytes {
+                    hit = Some(hit_of(unit.number, &entry));
+                    return Ok(false);
+                }
+                has_tag = true;
+                if look.volume.hasher.hash(entry.name) == name.hash {
+                    twin = Some(Ino(entry.header.ino.get()));
+                }
+            }
+            let slack = entry.slack();
+            if slack >= needed && in_entry.is_none() {
+                in_entry = Some((unit.number, entry.offset..entry.end()));
+            }
+            if slack > 0 || gathered.is_some() {
+                let (from, sum) = gathered.unwrap_or((entry.offset, 0));
+                gathered = Some((from, sum + slack));
+                if sum + slack >= needed && in_unit.is_none() {
+                    in_unit = Some((unit.number, from..entry.end()));
+                }
+            }
+        }
+        if has_entry {
+            seen.used = unit.number + 1;
+        }
+        if !has_tag {
+            seen.in_entry = seen.in_entry.take().or(in_entry);
+            seen.in_unit = seen.in_unit.take().or(in_unit);
+        }
+        Ok(true)
+    })?;
+    Ok(Search { hit, twin, seen: super::Seen::Linear(seen) })
+}
+
+/// Refuses a name for which a directory of the largest size has no room.
+pub(crate) fn prepare(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    _name: Name<'_>,
+    seen: super::Seen,
+) -> Result<super::Place> {
+    let super::Seen::Linear(seen) = seen else { unreachable!("a search of this directory") };
+    let room = |unit, range| super::Place::Linear(Room { unit, range, used: seen.used.max(unit + 1) });
+    if let Some((unit, range)) = seen.in_entry.clone().or(seen.in_unit.clone()) {
+        return Ok(room(unit, range));
+    }
+    let unit = units(raw);
+    if unit >= UNITS_MAX {
+        return Err(Errno::NOSPC.into());
+    }
+    let (block, at) = split(look, unit);
+    if at > 0 {
+        // Its block is there.
+        let fs_block = entry_block(look, dir, raw, block)?;
+        look.read(fs_block, BlockKind::LinearEntries, |bytes| {
+            match entries(bytes, at, Place { dir, block }).find(|entry| !matches!(entry, Ok(entry) if !entry.is_live()))
+            {
+                None => Ok(()),
+                Some(Err(error)) => Err(error),
+                Some(Ok(entry)) => {
+                    let value = entry.header.ino.get();
+                    Err(Place { dir, block }.corrupt(entry.offset, "inode number behind the directory's end", value))
+                }
+            }
+        })??;
+    }
+    Ok(room(unit, at + UnitHeader::SIZE..at + UNIT_SIZE))
+}
+
+pub(crate) fn insert(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    raw: &mut RawInode,
+    entry: &NewEntry<'_>,
+    place: &super::Place,
+) -> Result<u32> {
+    let super::Place::Linear(Room { unit, range, .. }) = place else { unreachable!("a search of this directory") };
+    let (block, at) = split(&txn.look, *unit);
+    if *unit == units(raw) {
+        raw.size = U64::new((unit + 1) * UNIT_SIZE as u64);
+        if at == 0 {
+            add_block(txn, dir, raw, block)?;
+        }
+    }
+    let fs_block = entry_block(&txn.look, dir, raw, block)?;
+    let moved = txn.change(fs_block, BlockKind::LinearEntries, |edit| {
+        unit::insert(edit, range.clone(), entry, Place { dir, block })
+    })??;
+    txn.volume().counters.add(Count::dir_compactions, u64::from(moved));
+    Ok(0)
+}
+
+/// Maps a new block at the end, all of whose units are free.
+fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) -> Result<()> {
+    let volume = txn.volume();
+    let near = match block.0 {
+        0 => volume.block_of(dir),
+        _ => entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?.offset_by(1),
+    };
+    let (start, length) = volume.allocate_extent(txn, near, 1, 1)?;
+    txn.init(start, BlockKind::LinearEntries, dir.0, |edit| {
+        let len = edit.bytes().len();
+        edit.range_mut(0, len).chunks_exact_mut(UNIT_SIZE).for_each(clear_unit);
+    })?;
+    let mut source = BlockSource::new(volume.block_of(dir));
+    map::insert(txn, &mut source, raw, dir, Extent { file_block: block, start, length, unwritten: false })?;
+    source.settle(raw);
+    Ok(())
+}
+
+pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, place: &super::Place) -> Result<()> {
+    let super::Place::Linear(Room { used, .. }) = place else { unreachable!("a search of this directory") };
+    if *used >= units(raw) {
+        return Ok(());
+    }
+    txn.volume().counters.bump(Count::dir_trims);
+    let per_block = per_block(&txn.look);
+    let (blocks, needed) = (units(raw).div_ceil(per_block), used.div_ceil(per_block));
+    let kept = needed.max(blocks.saturating_sub(GIVEN_UP_MAX));
+    // What one transaction may not give up stays for the next one.
+    raw.size = U64::new(if kept > needed { kept * per_block } else { *used } * UNIT_SIZE as u64);
+    if kept < blocks {
+        let mut source = BlockSource::new(txn.volume().block_of(dir));
+        free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
+        source.settle(raw);
+    }
+    Ok(())
+}
+
+/// Compaction moves an entry, but not out of its unit.
+pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, hit: Hit) -> Result<Hit> {
+    let unit = hit.spot.0 / UNIT_SIZE as u64;
+    match find(look, dir, raw, name, unit..unit + 1)? {
+        Some((_, hit)) => Ok(hit),
+        None => {
+            let (block, at) = split(look, unit);
+            Err(Place { dir, block }.corrupt(at, "entries: one is gone; unit", unit))
+        }
+    }
+}
+
+pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Name<'_>, hit: Hit) -> Result<()> {
+    let (block, offset) = split_spot(&txn.look, hit.spot);
+    let at = entry_block(&txn.look, dir, raw, block)?;
+    txn.change(at, BlockKind::LinearEntries, |edit| unit::remove(edit, offset, Place { dir, block }))?
+}
+
+pub(crate) fn replace(
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    _name: Name<'_>,
+    hit: Hit,
+    ino: Ino,
+    file_type: u8,
+) -> Result<()> {
+    let (block, offset) = split_spot(&txn.look, hit.spot);
+    let at = entry_block(&txn.look, dir, raw, block)?;
+    txn.change(at, BlockKind::LinearEntries, |edit| unit::replace(edit, offset, ino, file_type))
+}
+
+pub(crate) fn is_empty(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<bool> {
+    let mut is_empty = true;
+    visit(look, dir, raw, 0..units(raw), &mut |unit| {
+        for entry in unit.entries() {
+            is_empty &= !entry?.is_live();
+        }
+        Ok(is_empty)
+    })?;
+    Ok(is_empty)
+}
+
+pub(crate) fn is_large(raw: &RawInode) -> bool {
+    is_in_blocks(raw) && raw.block_total() > GIVEN_UP_MAX
+}
+
+/// It keeps its units until a name is added.
+pub(crate) fn has_idle_blocks(_raw: &RawInode) -> bool {
+    false
+}
+
+pub(crate) fn give_up_emptied(_txn: &mut Txn<'_>, _dir: Ino, _raw: &mut RawInode, _listed: &mut u32) -> Result<bool> {
+    Ok(true)
+}
+
+pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
+    let blocks = raw.size.get().div_ceil(txn.volume().cache.block_size() as u64);
+    if !is_large(raw) || blocks == 0 {
+        return Ok(true);
+    }
+    let kept = blocks.saturating_sub(GIVEN_UP_MAX);
+    raw.size = U64::new(kept << txn.volume().geometry.block_bits);
+    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
+    source.settle(raw);
+    Ok(!is_large(raw))
+}
+
+pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
+    if is_in_blocks(raw) {
+        let mut source = BlockSource::new(txn.volume().block_of(dir));
+        free_blocks(txn, &mut source, dir, raw, FileBlock(0))?;
+        source.settle(raw);
+    }
+    raw.size = U64::new(0);
+    Ok(())
+}
+
+/// Lists units in their order, and the entries of each by their tags. A cookie is the number of a unit above the first tag
+/// that is still to come.
+pub(crate) fn list(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    cookie: u64,
+    f: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<Option<u64>> {
+    let (first, all) = (cookie >> 32, units(raw));
+    if first >= all {
+        return Ok(None);
+    }
+    let end = all.min((first / per_block(look) + LISTED_BLOCKS) * per_block(look));
+    let mut is_full = false;
+    visit(look, dir, raw, first..end, &mut |unit| {
+        let mut listed = Vec::new();
+        for entry in unit.entries() {
+            let entry = entry?;
+            let cookie_of = (unit.number << 32) + u64::from(entry.header.tag.get());
+            if entry.is_live() && cookie_of >= cookie {
+                listed.push((cookie_of, entry));
+            }
+        }
+        listed.sort_unstable_by_key(|(cookie, entry)| (*cookie, entry.offset));
+        for (cookie, entry) in listed {
+            if !is_shown(entry.name) {
+                return Err(unit.place.corrupt(entry.offset, "name", u64::from(entry.name[0])));
+            }
+            let file_type = type_of(entry.header.file_type, |value| unit.place.corrupt(entry.offset, "type", value))?;
+            let ino = Ino(entry.header.ino.get());
+            if !f(Listed { name: entry.name, ino, file_type, cookie: cookie + 1 }) {
+                is_full = true;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })?;
+    Ok((!is_full && end < all).then_some(end << 32))
+}
+
+/// There is nothing that would guess: a name that the name cache does not know is looked for.
+pub(crate) fn probe(_look: &Look<'_>, _dir: Ino, _raw: &RawInode, _name: Name<'_>) -> Result<Option<Probe>> {
+    Ok(None)
+}
+
+pub(crate) fn guess(_look: &Look<'_>, _dir: Ino, _probe: Probe, _name: Name<'_>) -> Result<Option<Ino>> {
+    Ok(None)
+}
