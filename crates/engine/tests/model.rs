@@ -50,8 +50,7 @@ fn compare(setup: &Setup, way: Way, steps: &[Step]) -> Result<(), String> {
         engine.on_remount = Some(look_at_closed);
         let fresh = settled(&engine)?;
         let mut model = engine.fresh_model().map_err(|error| error.to_string())?;
-        let dir_sizes = setup.choices.directory != Directory::Linear;
-        let mut differ = Differ::new(Rules { dir_sizes, ..Rules::from_env() });
+        let mut differ = Differ::new(setup.rules());
         for (index, step) in steps.iter().enumerate() {
             let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
             let got = engine.run(step, model.next_clock()).map_err(|error| at(error.to_string()))?;

@@ -3,6 +3,7 @@
 use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session};
+use myriad_format::choices::{Choices, Directory};
 use myriad_format::superblock::Superblock;
 use myriad_format::{NameHasher, header};
 use std::sync::Arc;
@@ -12,9 +13,10 @@ const KEY: [u8; 16] = *b"check test key 0";
 const TWINS: [&str; 2] = ["klfpgjlhpmnhbcjg", "ndnfkpnnimbolfgh"];
 
 /// A volume of one group, which has no copy of its superblock, with this key.
-fn volume() -> Arc<MemoryDevice> {
+fn volume(directory: Directory) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(12 << 20));
-    Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(1), ..MkfsOptions::default() }).unwrap();
+    let choices = Choices { directory, ..Choices::default() };
+    Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(1), choices, ..MkfsOptions::default() }).unwrap();
     let mut block = vec![0; 4096];
     device.read(0, &mut block).unwrap();
     Superblock::read_mut(&mut block).hash_key = KEY;
@@ -55,9 +57,18 @@ fn each_is_its_own(session: &Session, directory: &str, names: &[&str]) {
 
 #[test]
 fn names_with_the_same_hash_are_told_apart() {
+    told_apart(Directory::Indexed);
+}
+
+#[test]
+fn names_with_the_same_hash_are_told_apart_in_linear_directories() {
+    told_apart(Directory::Linear);
+}
+
+fn told_apart(directory: Directory) {
     let hasher = NameHasher::new(KEY);
     assert_eq!(hasher.hash(TWINS[0].as_bytes()), hasher.hash(TWINS[1].as_bytes()));
-    let device = volume();
+    let device = volume(directory);
     let fs = open(&device);
     let session = fs.session(Cred::root());
     let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };

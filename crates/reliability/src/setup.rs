@@ -3,7 +3,8 @@
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
 use myriad_engine::{Clock, Discard, Fs, MkfsOptions, MountOptions, Order};
-use myriad_format::choices::Choices;
+use myriad_format::choices::{Choices, Directory};
+use myriad_sim::compare::Rules;
 use myriad_sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -69,6 +70,12 @@ impl Setup {
             options,
             time,
         }
+    }
+
+    /// What of a volume's answers is held against the model's.
+    pub fn rules(&self) -> Rules {
+        // Those keep the space of entries that are gone.
+        Rules { dir_sizes: self.choices.directory != Directory::Linear, ..Rules::from_env() }
     }
 
     pub fn mkfs_options(&self) -> MkfsOptions {

@@ -3,7 +3,7 @@
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_sim::compare::{Differ, Rules};
+use myriad_sim::compare::Differ;
 use myriad_sim::model::Model;
 use myriad_sim::op::{Answer, Op, Step, Value};
 use myriad_sim::shrink;
@@ -37,7 +37,7 @@ impl Base {
         let devices = base.devices();
         let mut engine = Engine::open(&base.setup, devices.clone(), Way::Path).map_err(|error| error.to_string())?;
         let mut model = engine.fresh_model().map_err(|error| error.to_string())?;
-        let mut differ = Differ::new(Rules::from_env());
+        let mut differ = Differ::new(base.setup.rules());
         for step in steps {
             run_step(&mut engine, step, &mut differ, &mut Plain(&mut model))?;
         }

@@ -10,7 +10,7 @@ use crate::verdict::{check_silent, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
 use myriad_engine::{Cred, Error, OpenOptions, Order, SetAttr};
-use myriad_sim::compare::{Differ, Rules, hash, text};
+use myriad_sim::compare::{Differ, hash, text};
 use myriad_sim::crash::{Found, History};
 use myriad_sim::model::Model;
 use myriad_sim::op::{Answer, Kind as FileKind, Step};
@@ -103,7 +103,7 @@ pub fn record(base: &Base, steps: &[Step]) -> Result<Run, String> {
         recorders: &recorders,
         beginnings: vec![hash(0, identity.as_bytes())],
     };
-    let mut differ = Differ::new(Rules::from_env());
+    let mut differ = Differ::new(base.setup.rules());
     for (index, step) in steps.iter().enumerate() {
         run_step(&mut engine, step, &mut differ, &mut follower)
             .map_err(|message| format!("step {index}:\n{message}"))?;

@@ -1,0 +1,396 @@
+//! Linear directories: what their kind promises beyond what every directory does.
+
+use myriad_device::BlockDevice;
+use myriad_engine::{Cred, Fs, Node, RenameMode, Session};
+use myriad_format::choices::{Choices, Directory};
+use myriad_format::{NameHasher, superblock::Superblock};
+use myriad_reliability::crash::base::Base;
+use myriad_reliability::crash::explore::{Depth, Explorer};
+use myriad_reliability::crash::known::{Counts, Known};
+use myriad_reliability::crash::plan::Bounds;
+use myriad_reliability::setup::{Devices, Setup};
+use myriad_reliability::verdict::check_silent;
+use myriad_sim::generate::{self, Profile};
+use myriad_sim::rng::{self, Rng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+fn setup(block_size: u32, size: u64) -> Setup {
+    let mut setup = Setup::new(block_size, size);
+    setup.choices = Choices { directory: Directory::Linear, ..Choices::default() };
+    setup
+}
+
+/// A volume with a directory `d`, and a file to be linked into it.
+struct Volume {
+    device: Devices,
+    fs: Fs,
+    session: Session,
+    dir: Node,
+    file: Node,
+}
+
+impl Volume {
+    fn new(setup: &Setup) -> Self {
+        let device = Devices::from(Arc::new(setup.format()));
+        let fs = setup.open(device.clone()).unwrap();
+        let session = fs.session(Cred::root());
+        let dir = session.mkdir("d", 0o755).unwrap();
+        let file = session.create("f", 0o644).unwrap();
+        Self { device, fs, session, dir, file }
+    }
+
+    fn link(&self, name: &[u8]) {
+        self.session.link_at(self.file, self.dir, name).unwrap();
+    }
+
+    fn unlink(&self, name: &[u8]) {
+        self.session.unlink_at(self.dir, name).unwrap();
+    }
+
+    /// Up to `max` entries from a cookie on: names and the cookies behind them.
+    fn list(&self, cookie: u64, max: usize) -> Vec<(Vec<u8>, u64)> {
+        let entries = self.session.read_dir_at(self.dir, cookie, max).unwrap();
+        entries.into_iter().map(|entry| (entry.name, entry.cookie)).collect()
+    }
+
+    fn list_all(&self) -> Vec<(Vec<u8>, u64)> {
+        let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
+        loop {
+            let more = self.list(all.last().map_or(0, |(_, cookie)| *cookie), 50);
+            if more.is_empty() {
+                return all;
+            }
+            all.extend(more);
+        }
+    }
+
+    /// The unit of each name: a cookie is the number of a unit above a tag.
+    fn units(&self) -> BTreeMap<Vec<u8>, u64> {
+        self.list_all().into_iter().map(|(name, cookie)| (name, (cookie - 1) >> 32)).collect()
+    }
+
+    fn size(&self) -> u64 {
+        self.session.stat("d").unwrap().size
+    }
+
+    fn blocks(&self) -> u64 {
+        self.session.stat("d").unwrap().blocks
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
+    }
+
+    fn close(self) {
+        drop(self.session);
+        self.fs.close().unwrap();
+        check_silent(&self.device).unwrap();
+    }
+}
+
+fn name(i: u32) -> Vec<u8> {
+    format!("{i:08}").into_bytes()
+}
+
+/// While somebody lists a directory by a few entries at a time, others make, remove, rename and replace names in it, so that units are
+/// filled, compacted, emptied and dropped. Who is there all the time is listed once.
+#[test]
+fn a_listing_shows_once_what_is_there_throughout() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    let mut rng = Rng::new(rng::seed_or(11));
+    let random_name = |rng: &mut Rng| {
+        let mut name = format!("{}-", rng.below(400)).into_bytes();
+        name.resize(3 + rng.index(60), b'x');
+        name
+    };
+    let mut names = BTreeSet::new();
+    for _ in 0..400 {
+        let name = random_name(&mut rng);
+        if names.insert(name.clone()) {
+            volume.link(&name);
+        }
+    }
+    for round in 0..60 {
+        let mut throughout = names.clone();
+        let mut listed: Vec<Vec<u8>> = Vec::new();
+        let mut cookie = 0;
+        let batch = 1 + round % 7;
+        loop {
+            let entries = volume.list(cookie, batch);
+            let Some((_, last)) = entries.last() else { break };
+            assert!(*last < 1 << 62 && *last > cookie);
+            cookie = *last;
+            listed.extend(entries.into_iter().map(|(name, _)| name));
+            for _ in 0..rng.below(6) {
+                let name = random_name(&mut rng);
+                let other = names.iter().nth(rng.index(names.len().max(1))).cloned().unwrap_or_default();
+                match rng.below(5) {
+                    0 | 1 => {
+                        if names.insert(name.clone()) {
+                            volume.link(&name);
+                        }
+                    }
+                    2 | 3 if names.remove(&other) => {
+                        throughout.remove(&other);
+                        volume.unlink(&other);
+                    }
+                    _ if names.contains(&other) && names.insert(name.clone()) => {
+                        let from = [b"d/", &other[..]].concat();
+                        volume.session.rename(&from, &[b"d/", &name[..]].concat(), RenameMode::NoReplace).unwrap();
+                        names.remove(&other);
+                        throughout.remove(&other);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let once: BTreeSet<&Vec<u8>> = listed.iter().collect();
+        for name in &throughout {
+            assert!(once.contains(name), "round {round}: {} was passed over", name.escape_ascii());
+        }
+        for name in &throughout {
+            assert_eq!(listed.iter().filter(|other| *other == name).count(), 1, "round {round}");
+        }
+    }
+    assert!(volume.count("dir_compactions") > 50 && volume.count("dir_trims") > 0);
+    let listed: BTreeSet<Vec<u8>> = volume.list_all().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(listed, names);
+    volume.close();
+}
+
+/// Any entry can be the one to go on from, and gives what came behind it.
+#[test]
+fn a_listing_goes_on_from_any_entry() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    for i in 0..300 {
+        volume.link(&name(i));
+    }
+    let all = volume.list_all();
+    assert_eq!(all.len(), 300);
+    for (index, (_, cookie)) in all.iter().enumerate() {
+        let rest = volume.list(*cookie, usize::MAX);
+        assert_eq!(rest, all[index + 1..].to_vec());
+    }
+    // What no listing gave is no reason for more than nothing, or some of it.
+    for cookie in [1 << 62, u64::MAX, u64::MAX >> 1, 5, 77 << 32] {
+        let rest = volume.list(cookie, usize::MAX);
+        assert!(all.ends_with(&rest), "{cookie}");
+    }
+    volume.close();
+}
+
+/// A name goes (a) where one entry has slack, (b) where a unit has it altogether, (c) into a new unit; names stay in their units.
+#[test]
+fn compaction_stays_in_a_unit() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    // Entries of 24 bytes: 20 in a unit of 496, with 16 bytes left.
+    for i in 0..60 {
+        volume.link(&name(i));
+    }
+    assert_eq!(volume.size(), 3 * 512);
+    for i in 0..60 {
+        assert_eq!(volume.units()[&name(i)], u64::from(i / 20));
+    }
+    // Holes of 24 bytes, no two of them neighbours, in the second unit.
+    for i in [21, 24, 27, 30] {
+        volume.unlink(&name(i));
+    }
+    let before = volume.units();
+    assert_eq!(volume.count("dir_compactions"), 0);
+    // (b): 16 + 30 bytes, to be a multiple of 8: 48. That of two holes.
+    volume.link(&[b'b'; 30]);
+    assert_eq!(volume.count("dir_compactions"), 1);
+    assert_eq!(volume.size(), 3 * 512);
+    let after = volume.units();
+    assert_eq!(after[&[b'b'; 30][..]], 1);
+    assert!(before.iter().all(|(name, unit)| after[name] == *unit));
+    // (a): one of the holes that are left, and the slack at the end of the first unit is too small.
+    volume.link(b"eight888");
+    assert_eq!(volume.count("dir_compactions"), 1);
+    assert_eq!(volume.units()[&b"eight888"[..]], 1);
+    // (c)
+    volume.link(&[b'c'; 100]);
+    assert_eq!(volume.size(), 4 * 512);
+    assert_eq!(volume.units()[&[b'c'; 100][..]], 3);
+    for (name, _) in volume.units() {
+        assert!(volume.session.lookup(volume.dir, &name).is_ok());
+    }
+    volume.close();
+}
+
+/// A name whose tag a unit has goes into another one: who lists could not tell the two apart.
+#[test]
+fn no_unit_has_a_tag_twice() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    let mut block = vec![0; 4096];
+    volume.device.main.read(0, &mut block).unwrap();
+    let hasher = NameHasher::new(Superblock::read(&block).hash_key);
+    let mut tags: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut pairs = Vec::new();
+    for i in 0..400_000 {
+        if let Some(other) = tags.insert(hasher.hash(&name(i)) as u32, i) {
+            pairs.push((other, i));
+        }
+    }
+    assert!(pairs.len() > 5, "{}", pairs.len());
+    for (one, other) in &pairs {
+        volume.link(&name(*one));
+        volume.link(&name(*other));
+    }
+    let units = volume.units();
+    assert_eq!(units.len(), 2 * pairs.len());
+    for (one, other) in &pairs {
+        assert_ne!(units[&name(*one)], units[&name(*other)]);
+    }
+    // One of each is moved to where the other one's twin is: by another name, and back.
+    for (one, other) in &pairs {
+        let [one, other] = [one, other].map(|i| [b"d/", &name(*i)[..]].concat());
+        volume.session.rename(&one, b"d/away", RenameMode::NoReplace).unwrap();
+        volume.session.rename(b"d/away", &one, RenameMode::NoReplace).unwrap();
+        assert!(volume.session.stat(&other).is_ok());
+    }
+    volume.close();
+}
+
+/// What is not used at the end goes when a name is added, not when one is removed or renamed; some blocks at a time.
+#[test]
+fn unused_units_at_the_end_are_dropped_by_a_create() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    for i in 0..2000 {
+        volume.link(&name(i));
+    }
+    let (size, blocks) = (volume.size(), volume.blocks());
+    assert_eq!((size, blocks), (100 * 512, 13 * 8));
+    for i in 30..2000 {
+        volume.unlink(&name(i));
+    }
+    volume.session.rename("d/00000000", "d/renamed0", RenameMode::NoReplace).unwrap();
+    assert_eq!((volume.size(), volume.blocks()), (size, blocks));
+    // A directory that is not empty, though most of its units are; and free blocks that come back.
+    assert!(volume.session.rmdir("d").is_err());
+    let free = volume.fs.statfs().unwrap().free_blocks;
+    while volume.size() > 2 * 512 {
+        let before = volume.size();
+        volume.link(b"new");
+        volume.unlink(b"new");
+        assert!(volume.size() < before);
+    }
+    assert_eq!(volume.blocks(), 8);
+    assert_eq!(volume.fs.statfs().unwrap().free_blocks, free + 12);
+    let left: BTreeSet<Vec<u8>> = volume.list_all().into_iter().map(|(name, _)| name).collect();
+    let expected = (1..30).map(name).chain([b"renamed0".to_vec()]).collect();
+    assert_eq!(left, expected);
+    volume.close();
+}
+
+/// Names that need more blocks than the smallest cache has frames, 1024: two fit a unit, which is a block here.
+const MANY: u32 = 2400;
+
+fn wide_name(i: u32) -> Vec<u8> {
+    format!("{i:0232}").into_bytes()
+}
+
+/// A search goes through all of a directory inside the gate, where nothing leaves the cache.
+#[test]
+fn a_directory_may_be_larger_than_the_cache() {
+    let mut setup = setup(512, 64 << 20);
+    setup.options.cache_size = 0;
+    let volume = Volume::new(&setup);
+    for i in 0..MANY {
+        volume.link(&wide_name(i));
+    }
+    assert!(volume.size() / 512 > 1100);
+    for round in 0..2 {
+        for i in [0, MANY / 2, MANY - 1, 5] {
+            assert!(volume.session.lookup(volume.dir, &wide_name(i)).is_ok());
+        }
+        assert!(volume.session.lookup(volume.dir, b"absent").is_err());
+        if round == 0 {
+            volume.fs.drop_caches().unwrap();
+        }
+    }
+    assert_eq!(volume.list_all().len(), MANY as usize);
+    // The last one leaves; the directory has all its units still, and is empty.
+    for i in 0..MANY {
+        volume.unlink(&wide_name(i));
+    }
+    assert!(volume.size() / 512 > 1100);
+    assert!(volume.list_all().is_empty());
+    let free = volume.fs.statfs().unwrap().free_blocks;
+    volume.session.rmdir("d").unwrap();
+    volume.fs.sync().unwrap();
+    assert!(volume.fs.statfs().unwrap().free_blocks > free + 1100);
+    assert!(volume.session.stat("d").is_err());
+    volume.close();
+}
+
+/// The same while the log holds what the blocks do not, and without leave to write.
+#[test]
+fn what_the_log_holds_is_found_past_the_cache() {
+    let mut setup = setup(512, 64 << 20);
+    setup.options.cache_size = 0;
+    let device = Arc::new(setup.format());
+    let fs = setup.open(device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    let dir = session.mkdir("d", 0o755).unwrap();
+    let file = session.create("f", 0o644).unwrap();
+    for i in 0..MANY {
+        session.link_at(file, dir, &wide_name(i)).unwrap();
+    }
+    fs.sync().unwrap();
+    for i in (0..MANY).step_by(30) {
+        session.rename(&[b"d/", &wide_name(i)[..]].concat(), &format!("d/changed{i}"), RenameMode::NoReplace).unwrap();
+    }
+    fs.sync().unwrap();
+    // As if power were lost here.
+    let crashed = Arc::new(device.clone_image());
+    drop(session);
+    fs.close().unwrap();
+    for read_only in [true, false] {
+        let mut setup = setup.clone();
+        setup.options.read_only = read_only;
+        let device = Arc::new(crashed.clone_image());
+        let fs = setup.open(device).unwrap();
+        let session = fs.session(Cred::root());
+        for i in (0..MANY).step_by(30) {
+            assert!(session.stat(&format!("d/changed{i}")).is_ok(), "{i}");
+            assert!(session.stat(&[b"d/", &wide_name(i)[..]].concat()).is_err(), "{i}");
+        }
+        let listed: BTreeSet<Vec<u8>> = session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(listed.len(), MANY as usize);
+        fs.close().unwrap();
+    }
+}
+
+/// Every state that losing power may leave in runs of random operations is recovered to one that the oracle accepts.
+#[test]
+fn power_may_be_lost_at_any_time() {
+    let depth = Depth {
+        bounds: Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
+        again: Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
+        again_percent: 2,
+        before_percent: 10,
+        continue_percent: 3,
+    };
+    let first = rng::seed_or(1);
+    let runs = if rng::is_long() { 60 } else { 6 };
+    let mut distinct = 0;
+    for seed in first..first + runs {
+        let (block_size, size) = [(512, 4 << 20), (4096, 16 << 20), (1024, 4 << 20)][seed as usize % 3];
+        let mut setup = setup(block_size, size);
+        setup.options.cache_size = 4 << 20;
+        setup.options.name_cache = seed % 2 == 0;
+        setup.log_size = Some((34 * u64::from(block_size)).max(256 << 10));
+        let base = Base::new(setup, &[]).unwrap();
+        let (judged, contents, counts) = (Known::default(), Known::default(), Counts::default());
+        let explorer = Explorer { depth, judged: &judged, contents: &contents, counts: &counts };
+        let (steps, _) = generate::run(seed, 300, Profile { burst_every: 40, burst_max: 60, ..Profile::crash() });
+        if let Err(message) = explorer.explore(&base, &steps, seed) {
+            let replay = rng::replay_line("myriad-engine", "linear::power_may_be_lost_at_any_time", seed, "");
+            panic!("{message}\n{replay}");
+        }
+        distinct += counts.distinct();
+    }
+    assert!(distinct > 100 * runs, "{distinct}");
+}
