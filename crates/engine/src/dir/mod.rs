@@ -308,6 +308,7 @@ pub(crate) fn first_blocks(look: &Look<'_>, dir: Ino, raw: &RawInode, max: u64, 
     }
 }
 
+/// Whether a directory has blocks, whatever maps them.
 fn is_in_blocks(raw: &RawInode) -> bool {
     raw.is_dir_in_blocks()
 }
