@@ -20,6 +20,7 @@ use crate::namei::Guarded;
 use crate::ops::transact;
 use crate::order::Txn;
 use crate::perm;
+use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::types::Cred;
 use crate::volume::{Reason, Share, Volume};
@@ -493,7 +494,7 @@ pub(super) fn flush_pages(
             return Ok(false);
         }
         let mut raw = inode::read_node(&txn.look, node)?;
-        let mut source = BlockSource::new(volume.block_of(file.ino));
+        let mut source = BlockSource::new(placement::data(volume, file.ino, None));
         if data.emptied {
             let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
             assert!(left.is_none(), "only files of few extents are emptied late");
@@ -587,7 +588,7 @@ pub(crate) fn map_pages(
                 let sums: Vec<u32> = run[done..done + count as usize].iter().map(|page| page.checksum).collect();
                 checksums::store(txn, start, &sums)?;
             }
-            source.goal = start.offset_by(count);
+            source.goal = placement::data(volume, ino, Some((start, count)));
             done += count as usize;
         }
     }

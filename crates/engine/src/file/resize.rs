@@ -9,6 +9,7 @@ use crate::inode;
 use crate::locks::RwLockWriteGuard;
 use crate::map::{self, Mapping};
 use crate::ops::{free_range, transact, transact_giving};
+use crate::placement;
 use crate::types::{AllocateMode, Cred};
 use crate::volume::{MAP_BLOCKS, Reason, Share, Volume};
 use myriad_format::FileBlock;
@@ -266,14 +267,14 @@ fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promi
     let block_size = volume.cache.block_size() as u64;
     let mut at = FileBlock(offset / block_size);
     let last = FileBlock(end.div_ceil(block_size));
-    let mut goal = volume.block_of(file.ino);
+    let mut goal = placement::data(volume, file.ino, None);
     while at < last {
         let filled = transact(volume, MAP_BLOCKS, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
             let next = match map::lookup(&mut &txn.look, &raw, file.ino, at)? {
                 Mapping::Mapped(extent) => {
-                    goal = extent.start.offset_by(u64::from(extent.length));
+                    goal = placement::data(volume, file.ino, Some((extent.start, u64::from(extent.length))));
                     return Ok((extent.end(), 0));
                 }
                 Mapping::Hole { until } => until.min(last),
@@ -285,7 +286,7 @@ fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promi
             map::insert(txn, &mut source, &mut raw, file.ino, extent)?;
             source.settle(&mut raw);
             inode::write(txn, file.ino, &raw)?;
-            goal = start.offset_by(u64::from(length));
+            goal = placement::data(volume, file.ino, Some((start, u64::from(length))));
             Ok((FileBlock(at.0 + u64::from(length)), u64::from(length)))
         });
         let (next, taken) = filled.inspect_err(|_| volume.unreserve(promised))?;
@@ -325,7 +326,7 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
             from = transact_giving(volume, MAP_BLOCKS, |txn| {
                 let _lock = volume.lock_exclusive(file.ino);
                 let mut raw = inode::read_node(&txn.look, file.node())?;
-                let mut source = BlockSource::new(volume.block_of(file.ino));
+                let mut source = BlockSource::new(placement::data(volume, file.ino, None));
                 let mut freed = Vec::new();
                 let range = start..FileBlock(last);
                 let left = map::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;

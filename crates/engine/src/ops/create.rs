@@ -12,15 +12,14 @@ use crate::map;
 use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm::{self, NewInode};
-use crate::placement::{Averages, Summary};
+use crate::placement;
 use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
 use crate::volume::{Reason, Share, Volume};
 use crate::xattr;
 use myriad_format::fork::{Fork, ShortTarget};
 use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use myriad_format::{AgBlock, FsBlock, Ino, RegionNo};
+use myriad_format::{FsBlock, Ino};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
 /// What to make.
@@ -90,7 +89,7 @@ impl Ops<'_> {
             }
             reserve_acls(txn, &owner)?;
             let room = dir::prepare(&txn.look, parent, &dir, name, search)?;
-            let near = place(txn, parent, is_dir)?;
+            let near = if is_dir { placement::directory(txn, parent)? } else { placement::inode(volume, parent) };
             let ino = volume.allocate_inode(txn, near)?;
             let entry = NewEntry { name, ino, file_type: file_type.code() };
             let position = dir::insert(txn, parent, &mut dir, entry, &room)?;
@@ -100,7 +99,7 @@ impl Ops<'_> {
             raw.entry_position = U32::new(position);
             let mut mapped = Vec::new();
             if pages > 0 {
-                let mut source = BlockSource::new(volume.block_of(ino));
+                let mut source = BlockSource::new(placement::data(volume, ino, None));
                 mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
                 source.settle(&mut raw);
             }
@@ -141,7 +140,7 @@ impl Ops<'_> {
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
             let owner = perm::new_inode(self.caller, &guarded.subject(), default_acl.as_deref(), new.mode)?;
             reserve_acls(txn, &owner)?;
-            let near = self.volume.block_of(parent);
+            let near = placement::inode(self.volume, parent);
             let ino = self.volume.allocate_inode(txn, near)?;
             let mut raw = blank(self.volume.now(), &owner, &new);
             raw.nlink = U32::new(0);
@@ -166,7 +165,7 @@ impl Whiteout {
         let default_acl = xattr::default_acl(&txn.look, dir, raw)?;
         let owner = perm::new_inode(ops.caller, &guarded.subject(), default_acl.as_deref(), S_IFCHR)?;
         reserve_acls(txn, &owner)?;
-        let near = ops.volume.block_of(dir);
+        let near = placement::inode(ops.volume, dir);
         let ino = ops.volume.allocate_inode(txn, near)?;
         ops.volume.placement.note_file(ops.volume.geometry.region_of(near));
         Ok(Self { ino, owner })
@@ -187,57 +186,6 @@ impl Whiteout {
 fn subject_of(owner: &NewInode) -> perm::Subject<'_> {
     let access_acl = owner.access_acl.as_deref();
     perm::Subject { mode: owner.mode, uid: owner.uid, gid: owner.gid, flags: 0, access_acl }
-}
-
-/// Where a new inode should lie: beside its parent, a directory where placement puts it.
-fn place(txn: &mut Txn<'_>, parent: Ino, is_dir: bool) -> Result<FsBlock> {
-    let volume = txn.volume();
-    let block = volume.block_of(parent);
-    if !is_dir {
-        return Ok(block);
-    }
-    let geometry = &volume.geometry;
-    let free_blocks = volume.totals.free_blocks.load(Ordering::Relaxed).max(0) as u64;
-    let averages = Averages {
-        free_blocks,
-        used_blocks: volume.usable_blocks.saturating_sub(free_blocks),
-        directories: volume.totals.directories.load(Ordering::Relaxed).max(0) as u64,
-        high_water: volume.high_water(),
-    };
-    let from = (parent != volume.root).then(|| geometry.region_of(block));
-    let mut failed = None;
-    let region = volume.placement.choose(from, averages, |region| match summary(txn, region) {
-        Ok(summary) => summary,
-        Err(error) => {
-            failed.get_or_insert(error);
-            Summary::default()
-        }
-    });
-    if let Some(error) = failed {
-        return Err(error);
-    }
-    if from == Some(region) {
-        return Ok(block);
-    }
-    Ok(FsBlock(u64::from(region.0) << geometry.region_bits))
-}
-
-fn summary(txn: &mut Txn<'_>, region: RegionNo) -> Result<Summary> {
-    let volume = txn.volume();
-    let geometry = &volume.geometry;
-    let ag = geometry.ag_of_region(region);
-    if ag.0 >= volume.high_water() {
-        let free = u64::from(geometry.region_blocks()).min(u64::from(geometry.blocks_in(ag))) as u32;
-        return Ok(Summary { free_blocks: free, directories: 0 });
-    }
-    let at = AgBlock((region.0 & (geometry.regions_per_ag() - 1)) << geometry.region_bits);
-    if at.0 >= geometry.blocks_in(ag) {
-        return Ok(Summary { free_blocks: 0, directories: u32::MAX });
-    }
-    volume.with_group(txn, ag, |space, _| {
-        let (free_blocks, directories) = space.region(at);
-        Ok(Summary { free_blocks, directories })
-    })
 }
 
 /// ACLs that a directory hands down may not fit the new inode's body.
@@ -303,7 +251,7 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
         Fork::Inline.encode(raw);
         return Ok(());
     }
-    let mut source = BlockSource::new(txn.volume().block_of(ino));
+    let mut source = BlockSource::new(placement::data(txn.volume(), ino, None));
     xattr::target_to_blocks(txn, &mut source, ino, raw, target)?;
     source.settle(raw);
     Ok(())

@@ -9,6 +9,7 @@ use crate::map::{self, FILE_END};
 use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm;
+use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::types::Node;
 use crate::volume::{Reason, Volume};
@@ -190,7 +191,7 @@ pub(crate) fn free_range(
     from: FileBlock,
     max: usize,
 ) -> Result<Option<FileBlock>> {
-    let mut source = BlockSource::new(txn.volume().block_of(ino));
+    let mut source = BlockSource::new(placement::data(txn.volume(), ino, None));
     let mut freed = Vec::new();
     let left = map::remove(txn, &mut source, raw, ino, from..FILE_END, max.min(1 << 20), &mut freed)?;
     source.settle(raw);

@@ -9,10 +9,14 @@
 //! The policy and its numbers may change while the volume is open ([`Placement::set_policy`]): the next directory goes by the new
 //! ones. What a region has is not forgotten then: `contiguous` is counted under either policy.
 //!
-//! Pure policy: summaries in, preference out. It does no I/O, and holds no lock while it asks for a summary.
+//! The policies are pure: summaries in, preference out. They do no I/O, and hold no lock while they ask for a summary. `goals` is what
+//! operations ask, and reads the summaries for them. No other file of the engine decides near what something is to lie.
 
 mod dirpref;
+mod goals;
 mod rotor;
+
+pub(crate) use goals::{data, directory, inode};
 
 use crate::locks::{Rank, RwLock};
 use crate::types::{DirPref, PlacementPolicy};

@@ -30,6 +30,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::map::{self, FILE_END, Mapping};
 use crate::order::{Look, Txn};
+use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::volume::{Reason, Share};
 use entries::{Entries, Place, Run};
@@ -292,7 +293,7 @@ pub(crate) fn insert(
         }
         body_to_block(txn, dir, raw)?;
     }
-    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let position = insert_in_blocks(txn, &mut source, dir, raw, entry, room)?;
     source.settle(raw);
     Ok(position)
@@ -343,7 +344,7 @@ fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> 
     txn.volume().counters.bump(Count::dir_to_block);
     let data =
         if is_in_body(raw) { inode::read_body(&txn.look, dir, raw, |data, _| data.to_vec())? } else { Vec::new() };
-    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let (block, _) = txn.volume().allocate_extent(txn, source.goal, 1, 1)?;
     let live = raw.size.get() as u32;
     txn.init(block, BlockKind::DirEntries, dir.0, |edit| {
@@ -743,7 +744,7 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
 /// Gives up as many blocks of a directory without entries as are good for one transaction. True when the rest fits a transaction.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
     let most = txn.volume().release_max;
-    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let mut is_done = false;
     for steps in 0..GIVEN_UP_MAX {
         let root = if is_large(raw) { index_root(raw) } else { None };
@@ -762,7 +763,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
             Err(error) => return Err(error),
         }
         // What is taken counts among the inode's blocks at once: it says when there are few.
-        std::mem::replace(&mut source, BlockSource::new(txn.volume().block_of(dir))).settle(raw);
+        std::mem::replace(&mut source, BlockSource::new(placement::data(txn.volume(), dir, None))).settle(raw);
         if txn.log_bytes() > most {
             break;
         }
@@ -804,7 +805,7 @@ pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<(
     }
     if is_in_blocks(raw) {
         txn.volume().counters.bump(Count::dir_to_inline);
-        let mut source = BlockSource::new(txn.volume().block_of(dir));
+        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
         if let Some(root) = index_root(raw) {
             let mut blocks = Vec::new();
             index::for_each_block(&txn.look, dir, root, &mut |block| blocks.push(block))?;

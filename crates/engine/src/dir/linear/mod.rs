@@ -35,6 +35,7 @@ use crate::edit::BlockStore;
 use crate::error::{Errno, Result};
 use crate::map::{self, Mapping};
 use crate::order::{Look, Txn};
+use crate::placement;
 use myriad_format::dir::{clear_unit, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
@@ -362,7 +363,7 @@ fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) 
         let len = edit.bytes().len();
         edit.range_mut(0, len).chunks_exact_mut(UNIT_SIZE).for_each(clear_unit);
     })?;
-    let mut source = BlockSource::new(volume.block_of(dir));
+    let mut source = BlockSource::new(placement::data(volume, dir, None));
     map::insert(txn, &mut source, raw, dir, Extent { file_block: block, start, length, unwritten: false })?;
     source.settle(raw);
     Ok(())
@@ -380,7 +381,7 @@ pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, place: &supe
     // What one transaction may not give up stays for the next one.
     raw.size = U64::new(if kept > needed { kept * per_block } else { *used } * UNIT_SIZE as u64);
     if kept < blocks {
-        let mut source = BlockSource::new(txn.volume().block_of(dir));
+        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
         free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
         source.settle(raw);
     }
@@ -450,7 +451,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     }
     let kept = blocks.saturating_sub(GIVEN_UP_MAX);
     raw.size = U64::new(kept << txn.volume().geometry.block_bits);
-    let mut source = BlockSource::new(txn.volume().block_of(dir));
+    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
     source.settle(raw);
     Ok(!is_large(raw))
@@ -458,7 +459,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
     if is_in_blocks(raw) {
-        let mut source = BlockSource::new(txn.volume().block_of(dir));
+        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
         free_blocks(txn, &mut source, dir, raw, FileBlock(0))?;
         source.settle(raw);
     }
