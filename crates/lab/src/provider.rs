@@ -200,8 +200,8 @@ fn remove_file(path: &Path) {
 }
 
 impl VolumeOptions {
-    /// These options, changed by words as in `order=none,placement=rotor,data-checksums`: any option of the engine's table. An error
-    /// names the word.
+    /// These options, changed by words as in `order=none,placement=rotor,data-checksums`: any option of the engine's table. An
+    /// error names the word.
     pub fn changed_by(&self, words: &str) -> Result<Self> {
         let mut options = Options { mkfs: self.mkfs.clone(), mount: self.mount.clone() };
         for word in words.split(',') {

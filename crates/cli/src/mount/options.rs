@@ -1,5 +1,5 @@
-//! The options after `-o`: those of the volume from the one table of the engine (`myriad_engine::options`), and those that only concern
-//! the mount from the table here. From both come the parser, the help and the manual page.
+//! The options after `-o`: those of the volume from the one table of the engine (`myriad_engine::options`), and those that only
+//! concern the mount from the table here. From both come the parser, the help and the manual page.
 //!
 //! Words that libfuse or mount(8) have mean here what they mean there. One that the table does not know is refused by
 //! name: a misspelt option that is passed over is found when it is too late.

@@ -13,7 +13,7 @@ impl Command for Bench {
     const ABOUT: &'static str = "Measure volumes, directories and databases side by side";
     const DETAILS: &'static str = "A TARGET is an image (made fresh, worked on in this process), a directory (through system calls), \
         direct:DIRECTORY (the same, reads and writes inside files with direct I/O), or sqlite:PATH (a row a file). Words after an \
-        image say how its volume is made and opened: IMAGE,order=none,data-checksums,placement=rotor. Runs of the targets are interleaved; \
+        image say how its volume is made and opened: IMAGE,order=none,data-checksums,placement=rotor; myriad tune lists all. Runs of the targets are interleaved; \
         every number is a median over them, final sync included.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad bench dir /tmp/b.img /tmp", "measures one large directory, in a volume and through the kernel"),

@@ -35,8 +35,8 @@ pub struct Tune {
 impl Command for Tune {
     const NAME: &'static str = "tune";
     const ABOUT: &'static str = "Show the options of a volume, and change those that can change";
-    const DETAILS: &'static str = "Without settings, shows each option: its value, its default, and who sets it. An option that each mount sets for \
-        itself has a value while the volume is mounted.\n\n\
+    const DETAILS: &'static str = "Without settings, shows each option: its value, its default, and who sets it. An option \
+        that each mount sets for itself has a value while the volume is mounted.\n\n\
         With settings, changes all of them or none. What tune sets on a mounted volume holds until it is unmounted; the label is \
         kept in the volume, and changes whether it is mounted or not. The kernel is not told of atime= and diratime=: \
         /proc/mounts shows what they were.";

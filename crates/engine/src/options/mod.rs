@@ -1,12 +1,12 @@
 //! All options of a volume, in one table: what mkfs fixes, what each mount says, and what can change while the volume is open.
 //!
 //! A row has everything that is told of its option: name, values (one parser, one printer), when it can be set, its default, a
-//! sentence, and whose idea it is. `mkfs`, the words after `-o`, `tune`, `info`, the targets of `bench` and the documents read the
-//! table; a new option is a row in `table.rs`, a field of [`MkfsOptions`] or [`MountOptions`], and the code that heeds it
+//! sentence, and whose idea it is. `mkfs`, the words after `-o`, `tune`, `info`, the targets of `bench` and the documents read
+//! the table; a new option is a row in `table.rs`, a field of [`MkfsOptions`] or [`MountOptions`], and the code that heeds it
 //! (docs/howto/add-an-option.md).
 //!
-//! Not here: what only concerns the kernel's side of a mount (`allow_other`, `uid=`), which `myriad mount` has in a table of its own,
-//! and what only tests set (clock, seed, threads).
+//! Not here: what only concerns the kernel's side of a mount (`allow_other`, `uid=`), which `myriad mount` has in a table of its
+//! own, and what only tests set (clock, seed, threads).
 
 mod table;
 mod values;
@@ -133,8 +133,8 @@ pub fn row(name: &str) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.name == name)
 }
 
-/// One setting as people write it, `NAME=VALUE`, `NAME` of a switch, or a word: the option and its value. `None`: the table has no
-/// such name.
+/// One setting as people write it, `NAME=VALUE`, `NAME` of a switch, or a word: the option and its value. `None`: the table has
+/// no such name.
 pub fn read(setting: &str) -> Option<Result<(&'static Row, Value), String>> {
     let (name, value) = match setting.split_once('=') {
         Some((name, value)) => (name, Some(value)),

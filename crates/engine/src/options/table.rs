@@ -217,8 +217,8 @@ pub static TABLE: [Row; 30] = [
         name: "data-checksums",
         values: Values::Switch,
         when: When::Mkfs,
-        about: "keep a checksum of each block of file data, compared whenever it is read from the device: damage is an error, never \
-                wrong bytes. What overwrites goes to new blocks then, also on a volume that is nearly full",
+        about: "keep a checksum of each block of file data, compared whenever it is read from the device: damage is an error, \
+                never wrong bytes. What overwrites goes to new blocks then, also on a volume that is nearly full",
         source: "Myriad",
         unset: "",
         words: &[],

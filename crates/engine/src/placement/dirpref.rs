@@ -1,12 +1,12 @@
 //! `dirpref`: a directory near its parent, by Orlov's rule.
 //!
-//! First-level directories, whose parent is the root, are spread: from a random region on, the one with the fewest directories among
-//! those with at least average free space. Any other directory goes into its parent's region, or the next one on that has neither too
-//! many directories nor too little free space nor too many directories made in a row. If none is left, any region with average
-//! free space will do.
+//! First-level directories, whose parent is the root, are spread: from a random region on, the one with the fewest directories
+//! among those with at least average free space. Any other directory goes into its parent's region, or the next one on that has
+//! neither too many directories nor too little free space nor too many directories made in a row. If none is left, any region
+//! with average free space will do.
 //!
-//! How much is too much has two forms ([`DirPrefRule`]): that of 2001, and that of FreeBSD 9.3. Two numbers say what a directory is
-//! expected to need ([`DirPref`]): so many files of such a size. newfs has them as `-g` and `-h`.
+//! How much is too much has two forms ([`DirPrefRule`]): that of 2001, and that of FreeBSD 9.3. Two numbers say what a directory
+//! is expected to need ([`DirPref`]): so many files of such a size. newfs has them as `-g` and `-h`.
 
 use super::{Averages, Placement, Reach, SCAN_MAX, Summary, fewest};
 use crate::types::{DirPref, DirPrefRule};

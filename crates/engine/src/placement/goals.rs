@@ -42,7 +42,8 @@ pub(crate) fn inode(volume: &Volume, parent: Ino) -> FsBlock {
     volume.block_of(parent)
 }
 
-/// For blocks of an inode, its data and what maps it: right after the run of blocks that was taken for it last, or beside the inode.
+/// For blocks of an inode, its data and what maps it: right after the run of blocks that was taken for it last, or beside the
+/// inode.
 pub(crate) fn data(volume: &Volume, ino: Ino, previous: Option<(FsBlock, u64)>) -> FsBlock {
     previous.map_or_else(|| volume.block_of(ino), |(start, length)| start.offset_by(length))
 }

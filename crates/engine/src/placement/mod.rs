@@ -3,14 +3,14 @@
 //! `dirpref` is Orlov's rule, which keeps a directory near its parent; `rotor` is what FFS did before it, which spreads
 //! directories over the volume. Both choose among cylinder groups in the papers. Here a *region* plays the cylinder group;
 //! docs/decisions/0008-placement-regions.md argues why, and lists the differences that dynamic inodes and large volumes ask for.
-//! Inodes take blocks, so the rules on free inodes fall together with those on free blocks. A search looks at `SCAN_MAX` regions at
-//! most if it can, and only at groups in use and the next few: a volume of 16 TiB has half a million regions.
+//! Inodes take blocks, so the rules on free inodes fall together with those on free blocks. A search looks at `SCAN_MAX` regions
+//! at most if it can, and only at groups in use and the next few: a volume of 16 TiB has half a million regions.
 //!
 //! The policy and its numbers may change while the volume is open ([`Placement::set_policy`]): the next directory goes by the new
 //! ones. What a region has is not forgotten then: `contiguous` is counted under either policy.
 //!
-//! The policies are pure: summaries in, preference out. They do no I/O, and hold no lock while they ask for a summary. `goals` is what
-//! operations ask, and reads the summaries for them. No other file of the engine decides near what something is to lie.
+//! The policies are pure: summaries in, preference out. They do no I/O, and hold no lock while they ask for a summary. `goals` is
+//! what operations ask, and reads the summaries for them. No other file of the engine decides near what something is to lie.
 
 mod dirpref;
 mod goals;
@@ -129,8 +129,8 @@ impl Placement {
     }
 }
 
-/// Among regions with at least average free space, the one with the fewest directories, first in the order of the scan, which begins
-/// at `start`. Once it has found one, it looks at `SCAN_MAX` regions and no more; it looks at `most` in any case at most.
+/// Among regions with at least average free space, the one with the fewest directories, first in the order of the scan, which
+/// begins at `start`. Once it has found one, it looks at `SCAN_MAX` regions and no more; it looks at `most` in any case at most.
 fn fewest(start: u32, most: u32, reach: Reach, summary: &mut impl FnMut(RegionNo) -> Summary) -> Option<RegionNo> {
     let mut best: Option<(u32, RegionNo)> = None;
     for i in 0..reach.count.min(most) {

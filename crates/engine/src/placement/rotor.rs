@@ -1,12 +1,12 @@
 //! `rotor`: each directory in another region, as FFS had it before Orlov.
 //!
-//! The rule of FFS: among all cylinder groups with at least the average number of free inodes, take the one with the fewest directories,
-//! the first such group from group 0 on. While all groups are alike, that is one group after the other, and parent and child lie
-//! far from each other: what XFS means by "directories are spread over the allocation groups" (1996, 5.1).
+//! The rule of FFS: among all cylinder groups with at least the average number of free inodes, take the one with the fewest
+//! directories, the first such group from group 0 on. While all groups are alike, that is one group after the other, and parent
+//! and child lie far from each other: what XFS means by "directories are spread over the allocation groups" (1996, 5.1).
 //!
 //! Up to `SCAN_MAX` regions within reach, this is that rule. FFS had all summaries in one table in memory and looked at all of
-//! them for each directory. Ours are in the headers of their groups, so on a larger volume each search looks at the next `SCAN_MAX`
-//! regions after the last one chosen, and goes on beyond only as long as all of them are fuller than the average.
+//! them for each directory. Ours are in the headers of their groups, so on a larger volume each search looks at the next
+//! `SCAN_MAX` regions after the last one chosen, and goes on beyond only as long as all of them are fuller than the average.
 
 use super::{Placement, Reach, SCAN_MAX, Summary, fewest};
 use myriad_format::RegionNo;

@@ -10,8 +10,8 @@ impl Fs {
         self.volume().all_options()
     }
 
-    /// Changes options of the open volume, as [`read_for_tune`](crate::options::read_for_tune) has read them: all or none. What is
-    /// kept in the volume (the label) is durable when it returns; the rest holds until the volume is closed.
+    /// Changes options of the open volume, as [`read_for_tune`](crate::options::read_for_tune) has read them: all or none. What
+    /// is kept in the volume (the label) is durable when it returns; the rest holds until the volume is closed.
     ///
     /// ```
     /// # use myriad_engine::{Fs, options};

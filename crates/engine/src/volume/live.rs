@@ -1,8 +1,9 @@
 //! Options that change while the volume is open.
 //!
-//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement and discard
-//! keep their own part where they use it. [`Volume::tune`] changes all of these, one caller at a time, so that they agree when it
-//! returns. An operation that runs meanwhile goes by the old or by the new value; each value is safe with any other, at any moment.
+//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement and
+//! discard keep their own part where they use it. [`Volume::tune`] changes all of these, one caller at a time, so that they agree
+//! when it returns. An operation that runs meanwhile goes by the old or by the new value; each value is safe with any other, at
+//! any moment.
 
 use super::Volume;
 use crate::edit::BlockStore;
