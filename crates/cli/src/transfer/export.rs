@@ -104,7 +104,7 @@ impl Command for Export {
         let (tally, result) = result?;
         // Standard output may be the archive.
         let json = self.report.json && !self.is_stdout();
-        summarize(context, Self::NAME, &self.select.done("exported"), &tally, json)?;
+        summarize(context, Self::NAME, self.select.done("exported", self.existing), &tally, json)?;
         result.and(closed)?;
         Ok(context.status())
     }

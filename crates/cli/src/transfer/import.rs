@@ -91,7 +91,7 @@ impl Command for Import {
         // Only now is it all durable.
         tally.elapsed = start.elapsed();
         tally.is_complete &= closed.is_ok();
-        summarize(context, Self::NAME, &self.select.done("imported"), &tally, self.report.json)?;
+        summarize(context, Self::NAME, self.select.done("imported", self.existing), &tally, self.report.json)?;
         result.and(closed)?;
         Ok(context.status())
     }

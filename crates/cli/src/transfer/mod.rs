@@ -55,7 +55,7 @@ use batch::{Entry, Wanted};
 use exclude::Excludes;
 use existing::Existing;
 use myriad_engine::{Cred, Errno, Error, FileType, Node, Session};
-use run::{Outcome, Tally};
+use run::{Done, Outcome, Tally};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -128,9 +128,9 @@ impl SelectArgs {
         self.verbose || self.dry_run && !report.json
     }
 
-    /// The verb's word for what was done.
-    fn done(&self, did: &str) -> String {
-        if self.dry_run { format!("would have {did}") } else { did.to_owned() }
+    /// The verb's word for what was done: `did`, or another one where only what differs was of interest.
+    fn done(&self, did: &'static str, existing: ExistingArgs) -> Done {
+        Done { did: if existing.update { "updated" } else { did }, is_dry: self.dry_run }
     }
 }
 
@@ -237,7 +237,7 @@ fn parent(session: &Session, place: &Place) -> Result<Top> {
 }
 
 /// Says what was done: in words on standard error, for programs on standard output.
-fn summarize(context: &Context, verb: &str, done: &str, tally: &Tally, json: bool) -> Result<()> {
+fn summarize(context: &Context, verb: &str, done: Done, tally: &Tally, json: bool) -> Result<()> {
     if json {
         context.out().json(&tally.json(verb))?;
     } else {

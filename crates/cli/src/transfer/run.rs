@@ -40,7 +40,7 @@ pub enum Outcome {
     Done,
     /// Done, and what was there was removed, not written anew.
     Replaced,
-    /// A directory that was there, and gets attributes.
+    /// A directory that was there, and gets attributes that differ, as far as those are compared.
     Merged,
     /// What was there stays, and looks like this entry: an earlier run has made it.
     Same,
@@ -63,6 +63,14 @@ pub enum Fault {
     Declined,
     /// The next one would fail too.
     Fatal(anyhow::Error),
+}
+
+/// What a summary calls that which was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub did: &'static str,
+    /// Nothing was done: it is what would have been.
+    pub is_dry: bool,
 }
 
 /// What was done.
@@ -145,7 +153,7 @@ impl Tally {
     }
 
     /// In words: `imported 1234 entries (1000 files, ...), 12M in 0.5 s`.
-    pub fn text(&self, done: &str) -> String {
+    pub fn text(&self, Done { did, is_dry }: Done) -> String {
         let parts = [
             (self.files, "file"),
             (self.directories, "directory"),
@@ -156,7 +164,8 @@ impl Tally {
         let parts: Vec<String> =
             parts.into_iter().filter(|(number, _)| *number > 0).map(|(number, what)| count(number, what)).collect();
         let seconds = self.elapsed.as_secs_f64();
-        let mut text = format!("{done} {}", count(self.entries(), "entry"));
+        let (would, deleted) = if is_dry { ("would have ", "would be deleted") } else { ("", "deleted") };
+        let mut text = format!("{would}{did} {}", count(self.entries(), "entry"));
         if self.entries() > 0 {
             text += &format!(" ({})", parts.join(", "));
         }
@@ -164,7 +173,7 @@ impl Tally {
         let rest = [
             (self.skipped, "there already"),
             (self.left_out, "left out: sockets"),
-            (self.deleted, "deleted"),
+            (self.deleted, deleted),
             (self.unreadable, "unreadable"),
             (self.errors, "failed"),
         ];

@@ -206,8 +206,10 @@ impl<'a, T: Target> Writer<'a, T> {
             if keeps(self) {
                 return Ok(Outcome::Skipped);
             }
-            self.frames[0].leave = Leave::Finish { attrs: self.keep.attrs_of_old(meta), xattrs: xattrs.to_vec() };
-            return Ok(Outcome::Merged);
+            let attrs = self.keep.attrs_of_old(meta);
+            let outcome = self.merged(meta, &attrs);
+            self.frames[0].leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
+            return Ok(outcome);
         }
         let (parent, name) = path::split(path);
         let mut is_new = true;
@@ -230,9 +232,20 @@ impl<'a, T: Target> Writer<'a, T> {
             }
         }
         let attrs = if is_new { self.keep.attrs(meta) } else { self.keep.attrs_of_old(meta) };
+        let outcome = if is_new { Outcome::Done } else { self.merged(meta, &attrs) };
         let frame = self.frames.last_mut().expect("the first frame stays");
         frame.leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
-        Ok(if is_new { Outcome::Done } else { Outcome::Merged })
+        Ok(outcome)
+    }
+
+    /// What becomes of the directory that was entered, which was there. One in sync gets its attributes all the same when
+    /// it is left, for what happens in it meanwhile changes its times; but it is not counted.
+    fn merged(&self, meta: &Meta, attrs: &Attrs) -> Outcome {
+        let is_spared = |found: Found| self.rules.existing.spares(&found, meta, attrs);
+        match self.rules.existing {
+            Existing::Differing if self.target.stat_dir(self.top()).is_ok_and(is_spared) => Outcome::Same,
+            _ => Outcome::Merged,
+        }
     }
 
     /// Makes something that is not a directory, by `make`, which gets the name to make it under, and the attributes; an

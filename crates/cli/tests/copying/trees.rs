@@ -85,8 +85,8 @@ fn check_updates(place: &Place, target: &str) {
         let differences = compare(&expected(place, !options.is_empty()), &exported(place, target));
         assert!(differences.is_empty(), "{line}: {differences:#?}\n{lines:#?}");
         let again = place.line(&format!("{line} -q --json")).ok().json();
-        let made = ["files", "symlinks", "hard_links", "others", "deleted", "bytes"].map(|key| again[key].as_u64());
-        assert_eq!(made, [Some(0); 6], "nothing is left to do: {again}");
+        let keys = ["files", "directories", "symlinks", "hard_links", "others", "deleted", "bytes"];
+        assert_eq!(keys.map(|key| again[key].as_u64()), [Some(0); 7], "nothing is left to do: {again}");
     }
 }
 
@@ -107,6 +107,27 @@ fn a_mounted_volume_becomes_as_the_source_is() {
     check_updates(&place, "vol.img:/t");
     place.umount();
     place.assert_sound();
+}
+
+/// A directory in sync is not counted, one that differs is; and a dry run says that it was one.
+#[test]
+fn an_update_counts_what_differs() {
+    let place = Place::new();
+    shell(&place, "mkdir -p s/d s/e; echo x > s/d/x; touch -d 2020-01-01 s/d/x s/d s/e s");
+    place.line("mkfs -q --size 16M vol.img").ok();
+    place.line("import -q s vol.img:/t").ok();
+    place
+        .line("import --update --delete s vol.img:/t")
+        .expect(0, &["myriad: updated 0 entries, 0 B in", "; 1 there already"]);
+    shell(&place, "touch -d 2021-01-01 s/e; rm s/d/x; touch -d 2020-01-01 s/d");
+    let dry = place.line("import --update --delete -n s vol.img:/t").expect(0, &["; 1 would be deleted"]);
+    assert!(dry.err.starts_with("myriad: would have updated 1 entry (1 directory), "), "{dry:?}");
+    let wet = place.line("import --update --delete s vol.img:/t").expect(0, &["myriad: updated ", "; 1 deleted"]);
+    assert!(!wet.err.contains("would"), "{wet:?}");
+    place.line("import --update --delete s vol.img:/t").expect(0, &["updated 0 entries"]);
+    shell(&place, "mkdir out");
+    place.line("export -q vol.img:/t out").ok();
+    place.line("export --update vol.img:/t out").expect(0, &["myriad: updated 0 entries"]);
 }
 
 #[test]

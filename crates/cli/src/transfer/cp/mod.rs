@@ -16,7 +16,7 @@ use super::batch::{Entry, Feed};
 use super::existing::{self, Existing, Rules};
 use super::holes::Holes;
 use super::host_target::{HostTarget, open_directory};
-use super::run::{self, Options, Outcome, Tally};
+use super::run::{self, Done, Options, Outcome, Tally};
 use super::stream::StreamSink;
 use super::target::{Keep, Owner};
 use super::volume_target::VolumeTarget;
@@ -161,7 +161,7 @@ impl Command for Cp {
         });
         if self.json && has_begun {
             total.is_complete = done.is_ok();
-            summarize(context, Self::NAME, "copied", &total, true)?;
+            summarize(context, Self::NAME, Done { did: "copied", is_dry: false }, &total, true)?;
         }
         done?;
         Ok(context.status())
