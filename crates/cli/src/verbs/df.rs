@@ -2,18 +2,18 @@
 
 use crate::context::Context;
 use crate::failure::{At, image_name};
-use crate::mount::control::Request;
+use crate::mount::control::{self, Request};
 use crate::show::name::put;
 use crate::show::size::{Unit, UnitArgs};
 use crate::show::{size, table};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{Access, OpenArgs, Opened};
+use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
 use myriad_engine::StatFs;
 use myriad_format::dir::NAME_MAX;
 use serde_json::{Map, Value};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[derive(clap::Args)]
 // `-h` is human-readable here, as everywhere; help is `--help`.
@@ -36,7 +36,7 @@ pub struct Df {
     /// Print the sum of all volumes too
     #[arg(long)]
     total: bool,
-    /// Accepted: all volumes that are named are shown
+    /// Accepted: all volumes that are named, or mounted, are shown
     #[arg(short, long)]
     all: bool,
     /// Print these fields
@@ -48,9 +48,9 @@ pub struct Df {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: (),
-    /// Volumes to look at
-    #[arg(required = true, value_name = "IMAGE")]
-    images: Vec<PathBuf>,
+    /// Volumes to look at, each named by itself or by a file in it; without any: those that are mounted
+    #[arg(value_name = "IMAGE[:/path]", value_parser = volume::place_or_root())]
+    places: Vec<Place>,
     #[command(flatten)]
     open: OpenArgs,
 }
@@ -68,24 +68,30 @@ enum Field {
     Used,
     Avail,
     Pcent,
+    Target,
 }
 
 impl Command for Df {
     const NAME: &'static str = "df";
     const ABOUT: &'static str = "Show how full volumes are";
     const DETAILS: &'static str = "Without -h, space is counted in KiB. Inodes are made as they are needed, so the free ones are \
-        those that free space has room for.";
+        those that free space has room for.\n\n\
+        Without an operand, all volumes are shown that are mounted and that you may ask about: your own, and for root everybody's.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad df -h vol.img", "shows space"),
+        ("myriad df -h", "shows space of each volume that is mounted"),
         ("myriad df -i a.img b.img", "shows inodes of two volumes"),
         ("myriad df --total -BG --output=source,used,avail *.img", "shows two figures of each volume, and their sums"),
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
         let mut found = Vec::new();
-        for image in &self.images {
-            let result = self.measure(context, image, &mut found);
+        for place in &self.places {
+            let result = self.measure(context, place, &mut found);
             context.tolerate(result)?;
+        }
+        if self.places.is_empty() {
+            self.measure_mounted(context, &mut found)?;
         }
         if self.json || found.is_empty() {
             return Ok(context.status());
@@ -107,6 +113,8 @@ impl Command for Df {
 /// Figures of a volume, in bytes and numbers of inodes.
 struct Found {
     name: String,
+    /// Where it is mounted, if it is.
+    mount_point: Option<String>,
     fstype: &'static str,
     size: u64,
     used: u64,
@@ -120,6 +128,7 @@ impl Found {
         let unit = u64::from(statfs.block_size);
         Self {
             name,
+            mount_point: None,
             fstype: "myriad",
             size: statfs.blocks * unit,
             used: (statfs.blocks - statfs.free_blocks) * unit,
@@ -133,6 +142,7 @@ impl Found {
         let sum = |figure: fn(&Self) -> u64| all.iter().map(figure).fold(0, u64::saturating_add);
         Self {
             name: "total".into(),
+            mount_point: None,
             fstype: "-",
             size: sum(|found| found.size),
             used: sum(|found| found.used),
@@ -159,6 +169,7 @@ impl Found {
             Field::Used => space(self.used),
             Field::Avail => space(self.free),
             Field::Pcent => percent(self.used, self.free),
+            Field::Target => self.mount_point.clone().unwrap_or_else(|| "-".into()),
         }
     }
 }
@@ -180,7 +191,8 @@ impl Df {
             [Field::Size, Field::Used, Field::Avail, Field::Pcent]
         };
         let kind = self.print_type.then_some(Field::Fstype);
-        std::iter::once(Field::Source).chain(kind).chain(figures).collect()
+        let target = self.places.is_empty().then_some(Field::Target);
+        std::iter::once(Field::Source).chain(kind).chain(figures).chain(target).collect()
     }
 
     fn heading(&self, field: Field, unit: Option<&Unit>) -> String {
@@ -194,6 +206,7 @@ impl Df {
             Field::Used => "Used",
             Field::Pcent if self.portability => "Capacity",
             Field::Pcent => "Use%",
+            Field::Target => "Mounted on",
             Field::Size => match unit {
                 Some(Unit::Human | Unit::Si) => "Size",
                 Some(Unit::Of { bytes, .. }) => return format!("{}-blocks", unit_name(*bytes, self.portability)),
@@ -207,17 +220,55 @@ impl Df {
         text.into()
     }
 
-    fn measure(&self, context: &Context, image: &Path, found: &mut Vec<Found>) -> Result<()> {
-        let volume = Opened::open(image, Access::Read, &self.open.mount_options())?;
+    fn measure(&self, context: &Context, place: &Place, found: &mut Vec<Found>) -> Result<()> {
+        let volume = Opened::open(&place.image, Access::Read, &self.open.mount_options())?;
+        volume.lstat(place)?;
         let statfs = statfs_of(&volume)?;
+        let mount_point = match &volume {
+            Opened::Here(_) => None,
+            Opened::Mounted(mounted) => Some(mounted.daemon.status.mount_point.clone()),
+        };
         volume.close()?;
+        self.take(context, &place.image, mount_point.as_deref(), &statfs, found)
+    }
+
+    fn measure_mounted(&self, context: &Context, found: &mut Vec<Found>) -> Result<()> {
+        let mut is_any = false;
+        for daemon in control::all()? {
+            if !daemon.is_mounted()? {
+                continue;
+            }
+            is_any = true;
+            let statfs = daemon.ask(Request::Stats).map(|stats| get_statfs(&stats));
+            let status = &daemon.status;
+            let result =
+                statfs.and_then(|statfs| self.take(context, &status.image, Some(&status.mount_point), &statfs, found));
+            context.tolerate(result)?;
+        }
+        if !is_any {
+            context.note("myriad: no volume is mounted; name the image of one that is not");
+        }
+        Ok(())
+    }
+
+    fn take(
+        &self,
+        context: &Context,
+        image: &Path,
+        mount_point: Option<&Path>,
+        statfs: &StatFs,
+        found: &mut Vec<Found>,
+    ) -> Result<()> {
         if self.json {
             let mut object = Map::new();
             put(&mut object, "image", image.as_os_str().as_bytes());
-            put_statfs(&mut object, &statfs);
+            if let Some(mount_point) = mount_point {
+                put(&mut object, "mount_point", mount_point.as_os_str().as_bytes());
+            }
+            put_statfs(&mut object, statfs);
             return Ok(context.out().json(&object.into())?);
         }
-        found.push(Found::of(image_name(image), &statfs));
+        found.push(Found { mount_point: mount_point.map(image_name), ..Found::of(image_name(image), statfs) });
         Ok(())
     }
 }
