@@ -1,6 +1,6 @@
 //! What the parts of one run share.
 
-use crate::failure::{self, Kind};
+use crate::failure::{self, Kind, ToldBefore};
 use crate::interrupt::{self, Interrupted};
 use crate::output::Output;
 use crate::progress::Progress;
@@ -51,6 +51,9 @@ impl Context {
     /// Tells of an error and remembers it for the exit code; the run goes on.
     pub fn report(&self, error: &anyhow::Error) {
         self.count_error();
+        if error.is::<ToldBefore>() {
+            return;
+        }
         if self.json {
             self.say(&failure::json(error).to_string());
         } else {

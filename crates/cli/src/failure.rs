@@ -75,6 +75,11 @@ impl Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// An error that the user has been told of already, about another operand. It counts, but is not told again.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ToldBefore(pub String);
+
 /// An error as programs read it: `{"error": {"place", "what", "next", "kind"}}`, each a string and there even if empty.
 pub fn json(error: &anyhow::Error) -> Value {
     let said: Vec<String> = error.chain().map(ToString::to_string).collect();
@@ -167,12 +172,12 @@ fn explain(error: Error, place: String) -> anyhow::Error {
     Failure::new(place, what, next).into()
 }
 
-/// What to do about a name with wildcards, which the shell has not replaced by names.
 /// Whether a name looks like a pattern that a shell was to replace.
 pub fn has_wildcards(name: &[u8]) -> bool {
     name.iter().any(|byte| b"*?[".contains(byte))
 }
 
+/// What to do about a name with wildcards, which the shell has not replaced by names.
 const PATTERN_NEXT: &str = "the shell sees no names in a volume: myriad find -name lists those that match";
 
 /// What to do about an image that holds no volume, or no longer says that it does.

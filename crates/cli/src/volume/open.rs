@@ -8,7 +8,7 @@ use super::guard::unreachable_name;
 use super::place::is_same_file;
 use super::wait::patiently;
 use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
-use crate::failure::{At, Failure, image_name};
+use crate::failure::{At, Failure, ToldBefore, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use anyhow::Result;
 use myriad_engine::{
@@ -387,19 +387,26 @@ pub struct Volumes {
     access: Access,
     options: MountOptions,
     open: Vec<(PathBuf, Opened)>,
+    /// Images whose volumes could not be opened, and why: that is the same for every operand.
+    refused: Vec<(PathBuf, String)>,
 }
 
 impl Volumes {
     pub fn new(access: Access, options: MountOptions) -> Self {
-        Self { access, options, open: Vec::new() }
+        Self { access, options, open: Vec::new(), refused: Vec::new() }
     }
 
-    /// The volume in `image`, by whichever of its paths.
+    /// The volume in `image`, by whichever of its paths. What keeps it from being opened, the first error says; later ones are
+    /// `ToldBefore`.
     pub fn get(&mut self, image: &Path) -> Result<Opened> {
         if let Some((_, volume)) = self.open.iter().find(|(path, _)| is_same_file(path, image)) {
             return Ok(volume.clone());
         }
-        let volume = Opened::open(image, self.access, &self.options)?;
+        if let Some((_, why)) = self.refused.iter().find(|(path, _)| path == image) {
+            return Err(ToldBefore(why.clone()).into());
+        }
+        let opened = Opened::open(image, self.access, &self.options);
+        let volume = opened.inspect_err(|error| self.refused.push((image.to_owned(), error.to_string())))?;
         self.open.push((image.to_owned(), volume.clone()));
         Ok(volume)
     }
