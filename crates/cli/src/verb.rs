@@ -103,7 +103,11 @@ impl Verb {
         let command = if paragraphs.len() > 1 { command.long_about(paragraphs.join("\n\n")) } else { command };
         let examples: Vec<String> =
             self.examples.iter().map(|(line, does)| format!("  {line}\n      {does}")).collect();
-        command.after_long_help(format!("Examples:\n{}", examples.join("\n")))
+        let exit: Vec<String> = self.exit.iter().map(|(code, meaning)| format!("  {code:<3}  {meaning}")).collect();
+        let exit = format!("Exit status:\n{}", exit.join("\n"));
+        command
+            .mut_subcommands(|part| part.after_long_help(exit.clone()))
+            .after_long_help(format!("Examples:\n{}\n\n{exit}", examples.join("\n")))
     }
 }
 
@@ -140,6 +144,23 @@ mod tests {
     #[test]
     fn the_table_makes_a_sound_parser() {
         parser().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_a_verb_says_how_it_exits() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        for verb in VERBS {
+            let mut parser = verb.parser();
+            let helps = parser.get_subcommands_mut().map(|part| part.render_long_help().to_string());
+            let mut helps: Vec<String> = helps.collect();
+            helps.push(parser.render_long_help().to_string());
+            for help in helps {
+                for (code, meaning) in verb.exit {
+                    let line = words(&format!("{code} {meaning}"));
+                    assert!(words(&help).contains(&line), "{}: {line} is not in {help}", verb.name);
+                }
+            }
+        }
     }
 
     #[test]

@@ -126,7 +126,8 @@ fn part_page(verb: &Verb, part: &clap::Command) -> Result<Vec<u8>> {
     let name = format!("myriad-{}-{}", verb.name, part.get_name());
     let usage = format!("myriad {} {}", verb.name, part.get_name());
     let mut bytes = Vec::new();
-    Page::new(part.clone().name(name).bin_name(usage)).source(SOURCE).render(&mut bytes)?;
+    let part = part.clone().after_long_help(Resettable::Reset);
+    Page::new(part.name(name).bin_name(usage)).source(SOURCE).render(&mut bytes)?;
     exit_status(&mut bytes, verb.exit)?;
     section(&mut bytes, "SEE ALSO", |roff| {
         roff.text([bold(format!("myriad-{}", verb.name)), roman("(1)")]);
