@@ -19,6 +19,7 @@ use myriad_format::log::{ANCHOR_MAGIC, AnchorBlock};
 use myriad_format::superblock::{Superblock, SuperblockError};
 use myriad_format::{BlockKind, FsBlock};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -76,7 +77,7 @@ impl Guard {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(directory, name, flags, Mode::empty()).map(File::from).map_err(fail);
         let parent = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
-        self.judge(opened, &parent.join(std::ffi::OsStr::from_bytes(name)), place)
+        self.judge(opened, &parent.join(OsStr::from_bytes(name)), place)
     }
 
     /// The same for a file in a volume, which nobody can have in use, by how it begins.
@@ -219,13 +220,13 @@ pub fn is_volume(path: &Path) -> bool {
 /// The volume that an argument begins with, if it names no file itself: a colon follows, but no slash.
 pub fn volume_without_slash(argument: &[u8]) -> Option<PathBuf> {
     let colons = argument.iter().enumerate().filter(|(_, byte)| **byte == b':');
-    let mut images = colons.map(|(at, _)| PathBuf::from(std::ffi::OsStr::from_bytes(&argument[..at])));
+    let mut images = colons.map(|(at, _)| PathBuf::from(OsStr::from_bytes(&argument[..at])));
     images.find(|image| is_volume(image))
 }
 
 /// The place in a volume that is meant by an argument which leaves out the colon, or the slash after it.
 pub fn meant(argument: &[u8]) -> Option<String> {
-    let path = Path::new(std::ffi::OsStr::from_bytes(argument));
+    let path = Path::new(OsStr::from_bytes(argument));
     let image = volume_without_slash(argument).or_else(|| {
         path.ancestors().find(|above| above.is_file()).filter(|above| is_volume(above)).map(Path::to_owned)
     })?;
@@ -233,6 +234,32 @@ pub fn meant(argument: &[u8]) -> Option<String> {
     let rest = rest.strip_prefix(b":").unwrap_or(rest);
     let rest = rest.iter().position(|&byte| byte != b'/').map_or(&b""[..], |start| &rest[start..]);
     Some(format!("{}:/{}", image_name(&image), if rest.is_empty() { String::new() } else { Shown(rest).to_string() }))
+}
+
+/// The place in a volume that is meant by an argument which should name one: as `meant`, or by its path below a mount point.
+pub fn meant_in(argument: &OsStr) -> Option<String> {
+    meant(argument.as_bytes()).or_else(|| below_mount(Path::new(argument)))
+}
+
+/// The place in a mounted volume that a path of the host leads to; the last name need not exist, and is not followed as long as it
+/// lies in a mount itself.
+pub fn below_mount(path: &Path) -> Option<String> {
+    let find = |path: &Path, skipped| {
+        // A relative path's first name is in the current directory.
+        let named = |above: &Path| if above.as_os_str().is_empty() { PathBuf::from(".") } else { above.to_owned() };
+        let above = path.ancestors().skip(skipped).find(|above| named(above).is_dir())?;
+        let (mount_point, below) = control::below_mount(&named(above))?;
+        let rest = path.strip_prefix(above).ok()?;
+        Some(format!("{}:/{}", image_name(&mount_point), in_volume(&below.join(rest))))
+    };
+    match path.is_symlink() {
+        true => find(path, 1).or_else(|| find(path, 0)),
+        false => find(path, 0),
+    }
+}
+
+fn in_volume(path: &Path) -> String {
+    if path.as_os_str().is_empty() { String::new() } else { image_name(path) }
 }
 
 /// An error of the host about a path that nothing has; it says so if a place in a volume is meant.

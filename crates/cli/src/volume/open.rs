@@ -4,7 +4,7 @@
 //! Whoever may write an image may do anything to what is in it, as with any archive; so the verbs pass every permission
 //! check, and what they make belongs to the user who ran them.
 
-use super::guard::unreachable_name;
+use super::guard::{self, unreachable_name};
 use super::place::is_same_file;
 use super::wait::patiently;
 use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
@@ -44,6 +44,7 @@ impl Volume {
         let options = MountOptions { read_only: access == Access::Read, ..options.clone() };
         match Fs::open(image, options) {
             Err(error @ Error::InUse(_)) => Ok(Err(error)),
+            Err(Error::Foreign) => Err(foreign(image)),
             other => Ok(Ok(Self::new(other.at(image_name(image))?, image))),
         }
     }
@@ -359,6 +360,17 @@ pub fn umask() -> u16 {
     umask.bits() as u16
 }
 
+/// An error about a file that holds no volume.
+fn foreign(image: &Path) -> anyhow::Error {
+    match guard::below_mount(image) {
+        Some(meant) => {
+            let what = "a file in a volume that is mounted, not a volume itself";
+            Failure::new(image_name(image), what, format!("write {meant}")).into()
+        }
+        None => Err::<(), _>(Error::Foreign).at(image_name(image)).expect_err("an error stays one"),
+    }
+}
+
 /// What cannot be an image is refused here, in words that fit the command line.
 pub fn check_is_image(image: &Path) -> Result<()> {
     let metadata = std::fs::metadata(image).map_err(|error| unreachable_name(image, error))?;
@@ -376,6 +388,10 @@ pub fn check_is_image(image: &Path) -> Result<()> {
         return Err(Failure::new(image_name(image), "a directory of the host, not an image", next).into());
     }
     if metadata.is_file() && metadata.len() == 0 {
+        if let Some(meant) = guard::below_mount(image) {
+            let what = "an empty file in a volume that is mounted, not a volume itself";
+            return Err(Failure::new(image_name(image), what, format!("write {meant}")).into());
+        }
         let next = "make a volume in it with myriad mkfs --size SIZE";
         return Err(Failure::new(image_name(image), "an empty file, not a Myriad volume", next).into());
     }

@@ -125,7 +125,7 @@ fn shown(image: &Path) -> String {
 }
 
 fn meant(image: &Path) -> String {
-    guard::meant(image.as_os_str().as_bytes()).unwrap_or_else(|| "IMAGE:/path".into())
+    guard::meant_in(image.as_os_str()).unwrap_or_else(|| "IMAGE:/path".into())
 }
 
 #[cfg(test)]
