@@ -8,8 +8,8 @@
 use libfuzzer_sys::fuzz_target;
 use myriad_device::BlockDevice;
 use myriad_format::header;
-use myriad_hostile::bases::{self, Base};
-use myriad_hostile::exercise::{Plan, examine};
+use myriad_trials::hostile::bases::{self, Base};
+use myriad_trials::hostile::exercise::{Plan, examine};
 use myriad_sim::rng::Rng;
 use std::sync::LazyLock;
 

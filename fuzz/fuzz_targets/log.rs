@@ -8,8 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::FsBlock;
 use myriad_format::log::{ANCHOR_UNITS, AnchorBlock, unit};
-use myriad_hostile::LogImage;
-use myriad_hostile::bases::{self, Base, SHAPES};
+use myriad_trials::hostile::LogImage;
+use myriad_trials::hostile::bases::{self, Base, SHAPES};
 use myriad_log::LogPlace;
 use std::sync::{Arc, LazyLock};
 

@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use myriad_hostile::bases::{self, Base};
-use myriad_hostile::exercise::{Plan, examine};
-use myriad_hostile::mutate::mutate;
+use myriad_trials::hostile::bases::{self, Base};
+use myriad_trials::hostile::exercise::{Plan, examine};
+use myriad_trials::hostile::mutate::mutate;
 use myriad_sim::rng::Rng;
 use std::sync::LazyLock;
 

@@ -4,7 +4,7 @@
 use myriad_device::MemoryDevice;
 use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Result};
 use myriad_format::choices::{Choices, Inodes, Map, Space};
-use myriad_reliability::verdict::check_silent;
+use myriad_trials::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use myriad_device::MemoryDevice;
 use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions};
-use myriad_reliability::verdict::check_silent;
+use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -2,8 +2,8 @@
 
 use myriad_device::{CrashImages, MemoryDevice, RecordingDevice};
 use myriad_engine::{Cred, Fs, Node, Session};
-use myriad_reliability::setup::{Devices, Setup};
-use myriad_reliability::verdict::check_silent;
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 
 /// Names that need more entry blocks than the smallest cache has frames, 1024: 18 fit a block.

@@ -6,9 +6,9 @@ use myriad_engine::{
     AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Result,
     Session, SetAttr,
 };
-use myriad_reliability::setup::{Devices, Setup};
-use myriad_reliability::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 
 const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };

@@ -4,9 +4,9 @@ use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{
     AllocateMode, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Result, Session,
 };
-use myriad_reliability::setup::Devices;
-use myriad_reliability::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
+use myriad_trials::setup::Devices;
+use myriad_trials::verdict::check_silent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

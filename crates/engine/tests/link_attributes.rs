@@ -1,8 +1,8 @@
 //! Attributes of symbolic links, whose targets lie where an attribute root would.
 
 use myriad_engine::Cred;
-use myriad_reliability::setup::{Devices, Setup};
-use myriad_reliability::verdict::check_silent;
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 
 /// ENOSPC, on an empty volume: the target had to leave the fork, and the block of the inode had no room for a body.

@@ -5,15 +5,15 @@
 
 use myriad_engine::{Allocation, Cred, Discard, OpenOptions, PlacementPolicy, RenameMode, StatFs};
 use myriad_format::choices::{Choices, Directory, MYRIAD};
-use myriad_reliability::machine::{Engine, Way};
-use myriad_reliability::setup::{Devices, Setup};
-use myriad_reliability::verdict::{catch, check_silent, quietly};
 use myriad_sim::compare::{Differ, Rules};
 use myriad_sim::generate::{self, Generator, Profile};
 use myriad_sim::model::Model;
 use myriad_sim::op::*;
 use myriad_sim::rng::{self, Rng};
 use myriad_sim::shrink;
+use myriad_trials::machine::{Engine, Way};
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::{catch, check_silent, quietly};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@
 //! `MYRIAD_LONG=1` makes it 10^7, for each block size.
 
 use myriad_engine::{AllocateMode, Allocation, Cred, Discard, Errno, Error, File, Fs, OpenOptions};
-use myriad_reliability::setup::{Devices, Setup};
-use myriad_reliability::verdict::{catch, check_silent};
 use myriad_sim::pattern;
 use myriad_sim::rng::{self, Rng};
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::{catch, check_silent};
 use std::collections::VecDeque;
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 
 use myriad_device::{FaultDevice, FaultKind, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{Cred, Error, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode};
-use myriad_reliability::verdict::{check_silent, quietly};
+use myriad_trials::verdict::{check_silent, quietly};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

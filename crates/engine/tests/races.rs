@@ -4,8 +4,8 @@
 use myriad_device::MemoryDevice;
 use myriad_engine::{CreateWith, Cred, DirEntry, Errno, Error, File, Fs, MkfsOptions, MountOptions, OpenOptions};
 use myriad_engine::{RenameMode, Session, SetAttr, XattrMode};
-use myriad_reliability::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
+use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -2,7 +2,7 @@
 
 use myriad_device::{BlockDevice, DeviceCounters, Discards, MemoryDevice};
 use myriad_engine::{AllocateMode, Cred, Discard, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
-use myriad_reliability::verdict::check_silent;
+use myriad_trials::verdict::check_silent;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -4,7 +4,7 @@ use myriad_device::MemoryDevice;
 use myriad_engine::{
     AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr,
 };
-use myriad_reliability::verdict::check_silent;
+use myriad_trials::verdict::check_silent;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

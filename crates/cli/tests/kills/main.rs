@@ -2,7 +2,7 @@
 //! synced looked at. `scripts/kills` is the long form. What fills up or fails below a mount, also under programs, is in
 //! `devices.rs`; what SQLite takes for synced, in `sqlite.rs`.
 //!
-//! The reliability crate cuts power below the engine, exactly and by the hundred thousand. Here the whole program is tried: a
+//! The trials cut power below the engine, exactly and by the hundred thousand. Here the whole program is tried: a
 //! daemon that dies by SIGKILL with requests of git, SQLite or tar in flight, and a mount that replaces the dead one. Programs
 //! record, outside of the mount, what a sync promised them and what they are about to break. After each kill the image must be
 //! sound to `fsck -n`, mount again over the dead mount, be sound to `fsck --online`, and keep every promise. The seed gives the

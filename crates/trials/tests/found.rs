@@ -7,11 +7,11 @@ use myriad_format::inode::{BLOCK_TOTAL_MAX, RawInode};
 use myriad_format::superblock::Superblock;
 use myriad_format::xattr::AttrBlockHeader;
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
-use myriad_hostile::bases::{Base, SHAPES, Shape, make, mount_options};
-use myriad_hostile::exercise::{Facts, Plan, examine};
-use myriad_hostile::log_image::LogImage;
-use myriad_hostile::{Field, fields_of};
 use myriad_sim::rng::Rng;
+use myriad_trials::hostile::bases::{Base, SHAPES, Shape, make, mount_options};
+use myriad_trials::hostile::exercise::{Facts, Plan, examine};
+use myriad_trials::hostile::log_image::LogImage;
+use myriad_trials::hostile::{Field, fields_of};
 use std::sync::Arc;
 
 fn base(name: &str) -> Base {

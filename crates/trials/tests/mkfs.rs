@@ -2,7 +2,7 @@
 
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{Error, Fs};
-use myriad_reliability::setup::Setup;
+use myriad_trials::setup::Setup;
 use std::sync::Arc;
 
 const EIO: i32 = 5;

@@ -1,8 +1,8 @@
 //! Many mutants, counted.
 
-use crate::bases::Base;
-use crate::exercise::{Facts, Plan, examine};
-use crate::mutate::{Class, mutate};
+use crate::hostile::bases::Base;
+use crate::hostile::exercise::{Facts, Plan, examine};
+use crate::hostile::mutate::{Class, mutate};
 use myriad_sim::rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;

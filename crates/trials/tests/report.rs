@@ -1,8 +1,8 @@
 //! The reliability report as `scripts/reliability --ci` makes it; `MYRIAD_LONG=1`: as with `--long`.
 
-use myriad_reliability::crash::classes::Amount;
-use myriad_reliability::report::{Plan, Report};
 use myriad_sim::rng;
+use myriad_trials::crash::classes::Amount;
+use myriad_trials::report::{Plan, Report};
 
 #[test]
 fn nothing_is_lost() {

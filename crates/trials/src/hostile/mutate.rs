@@ -1,8 +1,8 @@
 //! The mutator: damage that knows the format. Most of it gets its checksums right, as an attacker would, so that what
 //! reads the volume has only its own care left.
 
-use crate::Field;
-use crate::bases::{Base, Site};
+use crate::hostile::Field;
+use crate::hostile::bases::{Base, Site};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockHeader, BlockKind, FsBlock, header};
@@ -482,7 +482,7 @@ impl Work<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bases::{SHAPES, make};
+    use crate::hostile::bases::{SHAPES, make};
 
     #[test]
     fn same_seed_same_mutant_and_checksums_hold() {

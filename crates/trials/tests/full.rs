@@ -1,7 +1,7 @@
 //! Volumes filled to the last block, by one thread and by two.
 
 use myriad_engine::Allocation;
-use myriad_reliability::full::{Filling, fill};
+use myriad_trials::full::{Filling, fill};
 
 fn check(allocation: Allocation, block_size: u32, threads: usize) {
     for filling in Filling::ALL {

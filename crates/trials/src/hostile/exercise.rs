@@ -4,8 +4,8 @@
 //! was asked for, and one opinion between engine and check: a volume that the check finds sound must be one that the
 //! engine reads without an error, before a repair and after it.
 
-use crate::bases::mount_options;
-use crate::device::Watched;
+use crate::hostile::bases::mount_options;
+use crate::hostile::device::Watched;
 use myriad_check::{CheckError, KINDS, Options, Report, check};
 
 const _: () = assert!(KINDS.len() <= u64::BITS as usize);

@@ -1,8 +1,8 @@
 //! A hundred thousand hostile images, the same ones every time: `MYRIAD_SEED` draws others, `MYRIAD_LONG=1` makes it ten
 //! million. One JSON line tells what was done.
 
-use myriad_hostile::{Config, bases, run};
 use myriad_sim::rng;
+use myriad_trials::hostile::{Config, bases, run};
 
 #[global_allocator]
 static MEMORY: cap::Cap<std::alloc::System> = cap::Cap::new(std::alloc::System, usize::MAX);
@@ -23,8 +23,8 @@ fn hostile_images_do_no_harm() {
     for failure in &summary.failures {
         println!("{failure}");
         println!(
-            "replay: cargo run -p myriad-hostile -- --seed {seed} --from {} --count 1 --verbose --check-every {} \
-             --change-every {} --repair-every {}",
+            "replay: cargo run -p myriad-trials --bin hostile-images -- --seed {seed} --from {} --count 1 --verbose \
+             --check-every {} --change-every {} --repair-every {}",
             failure.index, config.check_every, config.change_every, config.repair_every
         );
     }

@@ -1,4 +1,5 @@
-//! Reliability: the engine under power cuts, failing devices and full volumes, judged by `sim`'s model and by `check`.
+//! Trials: the engine under power cuts, failing devices, full volumes and hostile images, judged by `sim`'s model and by
+//! `check`.
 //!
 //! ```text
 //! crash      every state that losing power can leave
@@ -6,6 +7,7 @@
 //! paused     a checkpoint held in the middle while other threads work
 //! schedules  threads that meet in the same files, in an order that a seed decides
 //! full       volumes filled to the last block
+//! hostile    volumes damaged on purpose, by somebody who knows the format
 //! planted    bugs on purpose, and who finds them
 //! replay     one run again, by its name
 //! report     all of it, in numbers
@@ -14,7 +16,7 @@
 //! verdict                                  what the checker says; panics as errors
 //! ```
 //!
-//! For tests and for `scripts/reliability` only; nothing that is shipped depends on it.
+//! For tests, for `fuzz/` and for `scripts/reliability` only; nothing that is shipped depends on it.
 //!
 //! It is a crate of its own above the engine because `sim` must not know the engine, and because the report is a command with
 //! options that ends after a given time, which a test program cannot be. The engine's tests have it as a dev-dependency. Cargo
@@ -27,6 +29,7 @@ mod convert;
 pub mod crash;
 pub mod fault;
 pub mod full;
+pub mod hostile;
 pub mod machine;
 mod nodes;
 pub mod paused;

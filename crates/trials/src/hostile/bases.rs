@@ -1,8 +1,8 @@
 //! Sound volumes to start from: small, made by the engine, and between them with every structure that there is.
 
-use crate::fields::fields_of;
-use crate::log_image::LogImage;
-use crate::{Field, Result};
+use crate::hostile::fields::fields_of;
+use crate::hostile::log_image::LogImage;
+use crate::hostile::{Field, Result};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{
     AllocateMode, Clock, Cred, File, Fs, MkfsOptions, MountOptions, OpenOptions, Order, Session, XattrMode,

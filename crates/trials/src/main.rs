@@ -1,14 +1,14 @@
 //! The reliability report from the command line. `scripts/reliability --help` says how.
 
-use myriad_reliability::crash::classes::Amount;
-use myriad_reliability::report::{Plan, Report};
+use myriad_trials::crash::classes::Amount;
+use myriad_trials::report::{Plan, Report};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-Usage: myriad-reliability [--ci | --long] [--minutes N] [--threads N] [--include FILE]
-       myriad-reliability --replay RUN
-       myriad-reliability --planted [--only BUG]
+Usage: myriad-trials [--ci | --long] [--minutes N] [--threads N] [--include FILE]
+       myriad-trials --replay RUN
+       myriad-trials --planted [--only BUG]
 
   --ci            the form that tests run; this is the default
   --long          at least a million states and a hundred thousand faults
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(why) => {
-            eprintln!("myriad-reliability: {why}\n{USAGE}");
+            eprintln!("myriad-trials: {why}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -99,19 +99,19 @@ fn report(arguments: &Arguments) -> ExitCode {
     }
     println!("{report}");
     if let (Err(why), Some(path)) = (included, &arguments.include) {
-        eprintln!("myriad-reliability: --include {path}: {why}");
+        eprintln!("myriad-trials: --include {path}: {why}");
         return ExitCode::from(2);
     }
     if let Some(why) = report.lacks(arguments.amount) {
-        eprintln!("myriad-reliability: {why}");
+        eprintln!("myriad-trials: {why}");
         return ExitCode::FAILURE;
     }
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn replay(name: &str) -> ExitCode {
-    let Some(failures) = myriad_reliability::replay::replay(name) else {
-        eprintln!("myriad-reliability: {name} names no run; a report's line `replay:` does");
+    let Some(failures) = myriad_trials::replay::replay(name) else {
+        eprintln!("myriad-trials: {name} names no run; a report's line `replay:` does");
         return ExitCode::from(2);
     };
     failures.iter().for_each(|failure| println!("{failure}"));
@@ -128,7 +128,7 @@ fn planted(only: Option<&str>) -> ExitCode {
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|bug| only.is_none_or(|only| bug.name() == only)).collect();
     if bugs.is_empty() {
         let names: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).collect();
-        eprintln!("myriad-reliability: no bug of this name; there are {}", names.join(" "));
+        eprintln!("myriad-trials: no bug of this name; there are {}", names.join(" "));
         return ExitCode::from(2);
     }
     // Panics are findings here, and are told as such.
@@ -136,7 +136,7 @@ fn planted(only: Option<&str>) -> ExitCode {
     let mut missed = 0;
     for &bug in &bugs {
         let start = Instant::now();
-        let found = myriad_reliability::planted::find(bug);
+        let found = myriad_trials::planted::find(bug);
         println!("{}: {}", bug.name(), bug.sentence());
         match found {
             Some(finding) => {
@@ -159,8 +159,6 @@ fn planted(only: Option<&str>) -> ExitCode {
 
 #[cfg(not(feature = "planted-bugs"))]
 fn planted(_: Option<&str>) -> ExitCode {
-    eprintln!(
-        "myriad-reliability: built without the feature planted-bugs; scripts/reliability --planted builds it with"
-    );
+    eprintln!("myriad-trials: built without the feature planted-bugs; scripts/reliability --planted builds it with");
     ExitCode::from(2)
 }

@@ -1,7 +1,7 @@
 //! Runs hostile images from the command line: the long forms, a single mutant, the reliability report. The last line of
 //! standard output is one JSON object. Exit status: 0 no failure, 1 some, 2 a wrong argument.
 
-use myriad_hostile::{Config, bases, run};
+use myriad_trials::hostile::{Config, bases, run};
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -11,7 +11,7 @@ static MEMORY: cap::Cap<std::alloc::System> = cap::Cap::new(std::alloc::System, 
 /// a hostile image asks for would be more.
 const MEMORY_MAX: usize = 1 << 30;
 
-const USAGE: &str = "Usage: myriad-hostile [--seed N] [--from N] [--count N] [--threads N] [--check-every N]
+const USAGE: &str = "Usage: hostile-images [--seed N] [--from N] [--count N] [--threads N] [--check-every N]
                       [--change-every N] [--repair-every N] [--failures-max N] [--verbose]
 
 Opens, reads, checks, changes and repairs damaged volumes and reports each that makes the engine or the check panic,
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(why) => {
-            eprintln!("myriad-hostile: {why}\n{USAGE}");
+            eprintln!("hostile-images: {why}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let bases = match bases::all() {
         Ok(bases) => bases,
         Err(error) => {
-            eprintln!("myriad-hostile: making the base volumes: {error}");
+            eprintln!("hostile-images: making the base volumes: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -42,7 +42,9 @@ fn main() -> ExitCode {
     for failure in &summary.failures {
         println!("{failure}");
         let (seed, index) = (config.seed, failure.index);
-        println!("replay: cargo run -p myriad-hostile -- --seed {seed} --from {index} --count 1 --verbose");
+        println!(
+            "replay: cargo run -p myriad-trials --bin hostile-images -- --seed {seed} --from {index} --count 1 --verbose"
+        );
     }
     println!("{}", summary.to_json());
     if summary.failure_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,8 +1,8 @@
 //! The checkpointer is held at each of its requests while other threads work.
 
-use myriad_reliability::crash::known::{Counts, Known};
-use myriad_reliability::paused::hold_everywhere;
 use myriad_sim::rng;
+use myriad_trials::crash::known::{Counts, Known};
+use myriad_trials::paused::hold_everywhere;
 
 #[test]
 fn operations_beside_a_held_checkpoint() {

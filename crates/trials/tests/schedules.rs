@@ -1,7 +1,7 @@
 //! Threads that meet in the same files, in orders drawn from seeds.
 
-use myriad_reliability::schedules::meet_all;
 use myriad_sim::rng;
+use myriad_trials::schedules::meet_all;
 use std::sync::atomic::AtomicU64;
 
 #[test]

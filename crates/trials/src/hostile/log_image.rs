@@ -1,7 +1,7 @@
 //! The log of a base, taken apart: where its anchors and checkpoints are, and their checksums made right again after a
 //! change. A change in one checkpoint moves its header's checksum, and with it the link of the next one.
 
-use crate::Field;
+use crate::hostile::Field;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::log::{
     ANCHOR_MAGIC, ANCHOR_UNITS, AnchorBlock, CHECKPOINT_MAGIC, CheckpointHeader, RecordHeader, unit,
