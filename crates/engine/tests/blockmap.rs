@@ -4,8 +4,8 @@
 use myriad_device::MemoryDevice;
 use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Result};
 use myriad_format::choices::{Choices, Inodes, Map, Space};
-use myriad_trials::verdict::check_silent;
 use myriad_sim::rng::{self, Rng};
+use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 
 const CREATE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };

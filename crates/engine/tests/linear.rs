@@ -4,14 +4,14 @@ use myriad_device::BlockDevice;
 use myriad_engine::{Cred, Fs, Node, RenameMode, Session};
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::{NameHasher, superblock::Superblock};
+use myriad_sim::generate::{self, Profile};
+use myriad_sim::rng::{self, Rng};
 use myriad_trials::crash::base::Base;
 use myriad_trials::crash::explore::{Depth, Explorer};
 use myriad_trials::crash::known::{Counts, Known};
 use myriad_trials::crash::plan::Bounds;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_silent;
-use myriad_sim::generate::{self, Profile};
-use myriad_sim::rng::{self, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! A failure prints the operations before it and one line that replays the run. `MYRIAD_OPERATIONS` says how many, and
 //! `MYRIAD_LONG=1` makes it 10^7, for each block size.
 
-use myriad_engine::{AllocateMode, Allocation, Cred, Discard, Errno, Error, File, Fs, OpenOptions};
+use myriad_engine::{AllocateMode, Allocation, Cred, Discard, Errno, Error, File, Fs, OpenOptions, Order};
 use myriad_sim::pattern;
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::setup::{Devices, Setup};
@@ -239,7 +239,11 @@ fn exercise(block_size: u32, seed: u64, count: usize) -> Outcome {
     setup.options.discard = if rng.percent(20) { Discard::Always } else { Discard::Never };
     setup.options.discard_piece = 1;
     // Drawn apart, so that a seed's operations stay what they are.
-    setup.vary_log(&mut Rng::new(!seed));
+    let mut drawn = Rng::new(!seed);
+    if drawn.percent(30) {
+        setup.order = Order::None;
+    }
+    setup.vary_log(&mut drawn);
     let mut last = VecDeque::new();
     let outcome = catch(|| {
         let mut exerciser = Exerciser::new(setup)?;

@@ -2,11 +2,11 @@
 //! what was accepted is there and can be made durable, removing works, and all space comes back.
 
 use crate::replay;
-use crate::setup::{Devices, Setup};
+use crate::setup::Setup;
+use crate::table::Row;
 use crate::verdict::check_silent;
 use myriad_engine::{Allocation, Cred, Errno, Error, File, Fs, OpenOptions, Result, Session, StatFs, XattrMode};
 use myriad_sim::pattern;
-use std::sync::Arc;
 
 /// What a volume is filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ impl Filling {
 /// until there is no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
+    pub row: Row,
     pub filling: Filling,
     pub threads: usize,
 }
@@ -63,17 +64,17 @@ impl Fill {
         format!("full/{}/{}", self.filling.name(), self.threads)
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn named(row: Row, name: &str) -> Option<Self> {
         let (filling, threads) = name.strip_prefix("full/")?.split_once('/')?;
         let filling = Filling::ALL.into_iter().find(|known| known.name() == filling)?;
-        Some(Self { filling, threads: threads.parse().ok()? })
+        Some(Self { row, filling, threads: threads.parse().ok()? })
     }
 
     /// Fills the volume, and says how many operations it accepted.
     pub fn run(&self) -> std::result::Result<u64, String> {
-        let Self { filling, threads } = *self;
-        fill(filling, Allocation::Delayed, 4096, threads).map_err(|message| {
-            format!("full volume, {filling:?}, {threads} threads: {message}\n{}", replay::line(&self.name()))
+        let Self { row, filling, threads } = *self;
+        fill(row, filling, Allocation::Delayed, 4096, threads).map_err(|message| {
+            format!("full volume, {filling:?}, {threads} threads: {message}\n{}", replay::line(&row, &self.name()))
         })
     }
 }
@@ -178,21 +179,22 @@ fn settled(fs: &Fs) -> Result<StatFs> {
     fs.statfs()
 }
 
-/// Fills a volume by so many threads and empties it again. Answers how many operations were accepted.
+/// Fills a volume of this row by so many threads and empties it again. Answers how many operations were accepted.
 pub fn fill(
+    row: Row,
     filling: Filling,
     allocation: Allocation,
     block_size: u32,
     threads: usize,
 ) -> std::result::Result<u64, String> {
-    let mut setup = Setup::new(block_size, 8 << 20);
+    let mut setup = Setup::of(row, block_size, 8 << 20);
     setup.log_size = Some(512 << 10);
     // The volume is to be full, not the cache.
     setup.options.cache_size = 32 << 20;
     setup.options.allocation = allocation;
     setup.options.background = threads > 1;
     setup.options.commit_interval_ms = if threads > 1 { 5 } else { 0 };
-    let devices = Devices::from(Arc::new(setup.format()));
+    let devices = setup.format_devices();
     let say = |error: Error| error.to_string();
     let fs = setup.open(devices.clone()).map_err(say)?;
     let fresh = settled(&fs).map_err(say)?;

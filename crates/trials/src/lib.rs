@@ -2,12 +2,16 @@
 //! `check`.
 //!
 //! ```text
+//! table      which volumes: every set of choices in this build, with every order
+//!
+//! model      the same operations on the engine and on the model
 //! crash      every state that losing power can leave
 //! fault      every request of a run fails, is short, or lies
 //! paused     a checkpoint held in the middle while other threads work
 //! schedules  threads that meet in the same files, in an order that a seed decides
 //! full       volumes filled to the last block
 //! hostile    volumes damaged on purpose, by somebody who knows the format
+//! damage     each field of each structure at its limits, each block torn or gone
 //! planted    bugs on purpose, and who finds them
 //! replay     one run again, by its name
 //! report     all of it, in numbers
@@ -27,10 +31,12 @@
 
 mod convert;
 pub mod crash;
+pub mod damage;
 pub mod fault;
 pub mod full;
 pub mod hostile;
 pub mod machine;
+pub mod model;
 mod nodes;
 pub mod paused;
 #[cfg(feature = "planted-bugs")]
@@ -39,5 +45,6 @@ pub mod replay;
 pub mod report;
 pub mod schedules;
 pub mod setup;
+pub mod table;
 pub mod tree;
 pub mod verdict;

@@ -2,17 +2,21 @@
 
 use myriad_trials::crash::classes::Amount;
 use myriad_trials::report::{Plan, Report};
+use myriad_trials::table::{self, Row};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-Usage: myriad-trials [--ci | --long] [--minutes N] [--threads N] [--include FILE]
-       myriad-trials --replay RUN
+Usage: myriad-trials [--ci | --long] [--choices SEAM=CHOICE,...] [--minutes N] [--threads N] [--include FILE]
+       myriad-trials [--choices SEAM=CHOICE,...] --replay RUN
+       myriad-trials --rows
        myriad-trials --planted [--only BUG]
 
   --ci            the form that tests run; this is the default
   --long          at least a million states and a hundred thousand faults
-  --minutes N     begin nothing new after so many minutes, and report what there is
+  --choices TEXT  only volumes with these choices, such as directory=indexed,order=none; without it all of --rows
+  --rows          list the choices and orders that are tried
+  --minutes N     begin nothing new after so many minutes, and report what there is; all rows get the same time
   --threads N     1 without it
   --include FILE  add the last line of FILE, JSON with `images`, `failures`, `kinds_repaired` and `cpu_seconds`, to the report
   --replay RUN    one run, as the report of its failure names it
@@ -29,6 +33,8 @@ struct Arguments {
     replay: Option<String>,
     planted: bool,
     only: Option<String>,
+    rows: Vec<Row>,
+    list: bool,
 }
 
 /// `None`: help was asked for.
@@ -41,6 +47,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments
         replay: None,
         planted: false,
         only: None,
+        rows: table::rows(),
+        list: false,
     };
     while let Some(option) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{option}: a value must follow"));
@@ -53,6 +61,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments
             "--minutes" => parsed.minutes = Some(number(value()?)?),
             "--threads" => parsed.threads = number(value()?)?.clamp(1, 256) as usize,
             "--include" => parsed.include = Some(value()?),
+            "--choices" => parsed.rows = table::select(&value()?)?,
+            "--rows" => parsed.list = true,
             "--only" => parsed.only = Some(value()?),
             "--replay" => parsed.replay = Some(value()?),
             _ => return Err(format!("{option}: no such option")),
@@ -76,8 +86,12 @@ fn main() -> ExitCode {
     if arguments.planted {
         return planted(arguments.only.as_deref());
     }
+    if arguments.list {
+        arguments.rows.iter().for_each(|row| println!("{}", row.name()));
+        return ExitCode::SUCCESS;
+    }
     if let Some(name) = &arguments.replay {
-        return replay(name);
+        return replay(arguments.rows[0], name);
     }
     report(&arguments)
 }
@@ -85,10 +99,12 @@ fn main() -> ExitCode {
 fn report(arguments: &Arguments) -> ExitCode {
     let start = Instant::now();
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
+    let count = arguments.rows.len() as u32;
     let plan = Plan {
+        rows: &arguments.rows,
         amount: arguments.amount,
         threads: arguments.threads,
-        is_over: &|| limit.is_some_and(|limit| start.elapsed() > limit),
+        is_over: &|row| limit.is_some_and(|limit| start.elapsed() > limit * (row as u32 + 1) / count),
         progress: &|part| eprintln!("{:>5} s  {part}", start.elapsed().as_secs()),
     };
     let mut report = Report::make(&plan);
@@ -109,9 +125,10 @@ fn report(arguments: &Arguments) -> ExitCode {
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn replay(name: &str) -> ExitCode {
-    let Some(failures) = myriad_trials::replay::replay(name) else {
-        eprintln!("myriad-trials: {name} names no run; a report's line `replay:` does");
+fn replay(row: Row, name: &str) -> ExitCode {
+    let Some(failures) = myriad_trials::replay::replay(row, name) else {
+        let row = row.name();
+        eprintln!("myriad-trials: {name} names no run with {row}; a report's line `replay:` does");
         return ExitCode::from(2);
     };
     failures.iter().for_each(|failure| println!("{failure}"));

@@ -18,6 +18,7 @@ use crate::crash::trace::Trace;
 use crate::machine::{Engine, Way};
 use crate::replay;
 use crate::setup::{Devices, Setup};
+use crate::table::{Promise, Row};
 use crate::verdict::{catch, check_silent, quietly};
 use myriad_device::{FaultOp, OverlayDevice, PausingDevice, RecordingDevice};
 use myriad_engine::Fs;
@@ -51,6 +52,7 @@ type Device = PausingDevice<RecordingDevice<OverlayDevice>>;
 /// A checkpoint that is held: at its `nth` request of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
+    pub row: Row,
     pub seed: u64,
     pub op: FaultOp,
     pub nth: u64,
@@ -64,17 +66,17 @@ impl Hold {
         format!("held/{}/{op}/{}", self.seed, self.nth)
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn named(row: Row, name: &str) -> Option<Self> {
         let parts: Vec<&str> = name.split('/').collect();
         let ["held", seed, op, nth] = parts[..] else { return None };
         let (_, op) = Self::OPS.into_iter().find(|(name, _)| *name == op)?;
-        Some(Self { seed: seed.parse().ok()?, op, nth: nth.parse().ok()? })
+        holds(&row).then_some(Self { row, seed: seed.parse().ok()?, op, nth: nth.parse().ok()? })
     }
 
     /// Holds it, and loses power.
     pub fn run(&self) -> Result<(), String> {
         let looked = Looked { contents: &Known::default(), counts: &Counts::default(), judge: recover };
-        self.attempt(&base(self.seed)?, &script(self.seed), &looked).map(drop)
+        self.attempt(&base(self.row, self.seed)?, &script(self.seed), &looked).map(drop)
     }
 
     /// As [`hold`]; a failure comes shrunk, with the line that replays it.
@@ -95,7 +97,7 @@ impl Hold {
             "held at {:?} {}: {message}\n{}\nshrunk to {} steps: {last}\n{}",
             self.op,
             self.nth,
-            replay::line(&self.name()),
+            replay::line(&self.row, &self.name()),
             small.len(),
             small.iter().map(Timed::show).collect::<String>()
         ))
@@ -162,8 +164,13 @@ fn dir(thread: usize) -> String {
     format!("t{thread}")
 }
 
-fn setup(seed: u64) -> Setup {
-    let mut setup = small(if seed % 2 == 0 { Shape::Summed } else { Shape::Inside });
+/// Whether volumes of this row have checkpoints, of which something is promised.
+pub fn holds(row: &Row) -> bool {
+    Promise::of(row.order) == Promise::Prefix
+}
+
+fn setup(row: Row, seed: u64) -> Setup {
+    let mut setup = small(row, if seed % 2 == 0 { Shape::Summed } else { Shape::Inside });
     setup.size = 4 << 20;
     setup.ag_size = Some(1 << 20);
     setup
@@ -197,7 +204,7 @@ fn sync(fs: &Fs, device: &Device, begun: [usize; THREADS], workers: &mut [Worker
 
 /// Holds the checkpoint while these steps are done. Answers the requests that it makes of that kind: beyond those nothing
 /// is held, and nothing is looked at.
-fn hold(base: &Base, script: &[Timed], Hold { seed, op, nth }: &Hold, looked: &Looked<'_>) -> Result<u64, String> {
+fn hold(base: &Base, script: &[Timed], Hold { seed, op, nth, .. }: &Hold, looked: &Looked<'_>) -> Result<u64, String> {
     let (seed, op, nth) = (*seed, *op, *nth);
     let main = base.devices().main;
     let recording = RecordingDevice::new(OverlayDevice::new(main.clone()));
@@ -213,7 +220,7 @@ fn hold(base: &Base, script: &[Timed], Hold { seed, op, nth }: &Hold, looked: &L
                 script,
                 engine: Engine::on(&base.setup, devices.clone(), fs.clone(), Way::Path, dir(thread).as_bytes()),
                 history,
-                differ: Differ::new(Rules { times: false, ..Rules::from_env() }),
+                differ: Differ::new(Rules { times: false, ..base.setup.rules() }),
                 device: device.clone(),
             }
         })
@@ -314,19 +321,19 @@ fn recover(setup: &Setup, histories: &[History], point: usize, devices: &Devices
 }
 
 /// The volume with a directory for each thread.
-fn base(seed: u64) -> Result<Base, String> {
+fn base(row: Row, seed: u64) -> Result<Base, String> {
     let made = (0..THREADS).map(|thread| Step { cred: 0, op: Op::Mkdir { path: dir(thread).into(), mode: 0o755 } });
-    Base::new(setup(seed), &made.collect::<Vec<_>>())
+    Base::new(setup(row, seed), &made.collect::<Vec<_>>())
 }
 
-/// Holds a checkpoint at each of its writes and flushes in turn.
-pub fn hold_everywhere(seed: u64, contents: &Known, counts: &Counts) -> Result<u64, String> {
-    let (base, script) = (base(seed)?, script(seed));
+/// Holds a checkpoint of a volume of this row at each of its writes and flushes in turn.
+pub fn hold_everywhere(row: Row, seed: u64, contents: &Known, counts: &Counts) -> Result<u64, String> {
+    let (base, script) = (base(row, seed)?, script(seed));
     let looked = Looked { contents, counts, judge: recover };
     let mut held = 0;
     for (_, op) in Hold::OPS {
         for nth in 1.. {
-            if nth > (Hold { seed, op, nth }).attempt(&base, &script, &looked)? {
+            if nth > (Hold { row, seed, op, nth }).attempt(&base, &script, &looked)? {
                 break;
             }
             Counts::add(&counts.runs);
@@ -348,11 +355,15 @@ mod tests {
             if inodes.any(|(_, inode)| inode.kind == Kind::Symlink) { Err("a link".into()) } else { Ok(()) }
         };
         let looked = Looked { contents: &Known::default(), counts: &Counts::default(), judge: no_links };
-        let hold = Hold { seed: 1, op: FaultOp::Write, nth: 2 };
-        let failure = hold.attempt(&base(1).unwrap(), &script(1), &looked).unwrap_err();
-        assert!(failure.contains("replay: scripts/reliability --replay held/1/write/2\nshrunk to "), "{failure}");
+        let row = Row::default();
+        let hold = Hold { row, seed: 1, op: FaultOp::Write, nth: 2 };
+        let failure = hold.attempt(&base(row, 1).unwrap(), &script(1), &looked).unwrap_err();
+        assert!(
+            failure.contains("replay: scripts/reliability --choices order=log --replay held/1/write/2\nshrunk to "),
+            "{failure}"
+        );
         assert!(failure.contains("a link\n    ") && failure.contains(" Symlink {"), "{failure}");
         assert!(failure.lines().count() < 8, "{failure}");
-        assert_eq!(Hold::named("held/1/write/2"), Some(hold));
+        assert_eq!(Hold::named(row, "held/1/write/2"), Some(hold));
     }
 }

@@ -4,21 +4,27 @@ use crate::crash::campaign::Campaign;
 use crate::crash::classes::{Amount, Class, runs, sequence_count};
 use crate::crash::known::{Counts as CrashCounts, Known};
 use crate::crash::plan::Kind;
+use crate::damage;
 use crate::fault::campaign::{Counts as FaultCounts, KINDS, inject, seeds};
 use crate::fault::run::Outcome;
 use crate::full::{Fill, Filling};
-use crate::paused::hold_everywhere;
-use crate::schedules::meet_all;
-use rustix::time::{ClockId, clock_gettime};
+use crate::machine::Way;
+use crate::model::{Compared, RUN};
+use crate::paused::{hold_everywhere, holds};
+use crate::schedules::{meet_all, meets};
+use crate::table::{Promise, Row};
+use crate::verdict::cpu_seconds;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What to do.
 pub struct Plan<'a> {
+    /// On which volumes.
+    pub rows: &'a [Row],
     pub amount: Amount,
     pub threads: usize,
-    /// Whether to stop: looked at between runs.
-    pub is_over: &'a (dyn Fn() -> bool + Sync),
+    /// Whether to go on to the next row, by the number of the row: looked at between runs.
+    pub is_over: &'a (dyn Fn(usize) -> bool + Sync),
     /// Told when a part begins.
     pub progress: &'a (dyn Fn(&str) + Sync),
 }
@@ -33,10 +39,25 @@ pub struct Report {
     faults: FaultCounts,
     /// Fillings, and operations that they accepted.
     filled: (u64, u64),
+    /// Runs whose answers were compared with the model's.
+    compared: u64,
+    damaged: damage::Counts,
+    rows: Vec<Tried>,
     stopped: bool,
     cpu_seconds: f64,
     images: Option<Images>,
     pub violations: Vec<String>,
+}
+
+/// What was done on volumes of one row.
+struct Tried {
+    row: Row,
+    states: u64,
+    faults: u64,
+    fillings: u64,
+    compared: u64,
+    damaged: u64,
+    violations: usize,
 }
 
 /// Images that were mutated elsewhere.
@@ -48,54 +69,103 @@ struct Images {
     cpu_seconds: f64,
 }
 
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
 impl Report {
     /// Runs everything that the plan says.
     pub fn make(plan: &Plan<'_>) -> Self {
         let mut report = Self::default();
         let before = cpu_seconds();
-        let is_over = || (plan.is_over)();
-        for class in Class::ALL {
-            (plan.progress)(class.sentence());
-            let failures = report.crashes.run(&runs(class, plan.amount), plan.threads, is_over);
-            report.violations.extend(failures);
+        for (number, row) in plan.rows.iter().enumerate() {
+            let start = report.tried(*row);
+            report.try_row(*row, plan, &|| (plan.is_over)(number));
+            let end = report.tried(*row);
+            report.stopped |= (plan.is_over)(number);
+            report.rows.push(Tried {
+                row: *row,
+                states: end.states - start.states,
+                faults: end.faults - start.faults,
+                fillings: end.fillings - start.fillings,
+                compared: end.compared - start.compared,
+                damaged: end.damaged - start.damaged,
+                violations: end.violations - start.violations,
+            });
         }
-        (plan.progress)("checkpoints held");
-        let contents = Known::default();
-        for seed in 1..=if plan.amount == Amount::Long { 60 } else { 2 } {
-            if is_over() {
-                break;
-            }
-            if let Err(message) = hold_everywhere(seed, &contents, &report.paused) {
-                report.violations.push(format!("seed {seed}: {message}"));
-                break;
-            }
-        }
-        (plan.progress)("threads that meet");
-        report.met.0 = if plan.amount == Amount::Long { 5000 } else { 100 };
-        report.violations.extend(meet_all(1..1 + report.met.0, plan.threads, &report.met.1, is_over));
-        (plan.progress)("faults");
-        let failures = inject(&report.faults, &seeds(plan.amount), plan.threads, is_over);
-        report.violations.extend(failures);
-        (plan.progress)("full volumes");
-        for filling in Filling::ALL {
-            if is_over() {
-                break;
-            }
-            for threads in [1, 2] {
-                match (Fill { filling, threads }).run() {
-                    Ok(accepted) => report.filled = (report.filled.0 + 1, report.filled.1 + accepted),
-                    Err(message) => report.violations.push(message),
-                }
-            }
-        }
-        report.stopped = is_over();
         report.cpu_seconds = cpu_seconds() - before;
         report
+    }
+
+    /// What was done so far, on all volumes.
+    fn tried(&self, row: Row) -> Tried {
+        Tried {
+            row,
+            states: self.states(),
+            faults: self.faults(),
+            fillings: self.filled.0,
+            compared: self.compared,
+            damaged: self.damaged.cases,
+            violations: self.violations.len(),
+        }
+    }
+
+    /// Everything on volumes of one row.
+    fn try_row(&mut self, row: Row, plan: &Plan<'_>, is_over: &(dyn Fn() -> bool + Sync)) {
+        let amount = plan.amount.of(&row);
+        let name = row.name();
+        let progress = |part: &str| (plan.progress)(&format!("{name}: {part}"));
+        for class in Class::of(Promise::of(row.order)) {
+            progress(class.sentence());
+            self.violations.extend(self.crashes.run(&runs(row, *class, amount), plan.threads, is_over));
+        }
+        if holds(&row) {
+            progress("checkpoints held");
+            self.hold(row, amount, is_over);
+        }
+        if meets(&row) {
+            progress("threads that meet");
+            let count = amount.pick(20, 100, 5000);
+            self.met.0 += count;
+            self.violations.extend(meet_all(row, 1..1 + count, plan.threads, &self.met.1, is_over));
+        }
+        progress("faults");
+        self.violations.extend(inject(row, &self.faults, &seeds(amount), plan.threads, is_over));
+        progress("full volumes");
+        for fill in fills(row, amount) {
+            if is_over() {
+                break;
+            }
+            match fill.run() {
+                Ok(accepted) => self.filled = (self.filled.0 + 1, self.filled.1 + accepted),
+                Err(message) => self.violations.push(message),
+            }
+        }
+        progress("answers held against the model's");
+        self.compare(row, amount, is_over);
+        progress("every field at its limits");
+        self.violations.extend(damage::all(row, amount, &mut self.damaged, is_over));
+    }
+
+    fn hold(&mut self, row: Row, amount: Amount, is_over: &(dyn Fn() -> bool + Sync)) {
+        let contents = Known::default();
+        for seed in 1..=amount.pick(1, 2, 60) {
+            if is_over() {
+                break;
+            }
+            if let Err(message) = hold_everywhere(row, seed, &contents, &self.paused) {
+                self.violations.push(format!("seed {seed}: {message}"));
+                break;
+            }
+        }
+    }
+
+    fn compare(&mut self, row: Row, amount: Amount, is_over: &(dyn Fn() -> bool + Sync)) {
+        for seed in 1..=amount.pick(1, 2, 100) {
+            let block_size = [4096, 512, 65536, 1024][seed as usize % 4];
+            let way = if seed % 2 == 0 { Way::Path } else { Way::Mixed };
+            if is_over() {
+                break;
+            }
+            self.compared += 1;
+            self.violations.extend(Compared { row, block_size, way, seed }.run().err());
+        }
     }
 
     /// Adds a line of JSON that another program printed: `images` mutated, of which `failures` did harm, `kinds_repaired` in
@@ -126,15 +196,22 @@ impl Report {
         self.faults.total()
     }
 
-    /// What a form that was not stopped has too little of.
+    /// What a form that was not stopped has too little of. It stands for volumes of the default.
     pub fn lacks(&self, amount: Amount) -> Option<String> {
-        let (states, faults) = match amount {
-            Amount::Short => (50_000, 5_000),
-            Amount::Long => (1_000_000, 100_000),
-        };
-        let is_enough = self.stopped || self.states() >= states && self.faults() >= faults;
+        let (states, faults) = amount.pick((0, 0), (50_000, 5_000), (1_000_000, 100_000));
+        let is_whole = self.rows.iter().any(|tried| tried.row == Row::default());
+        let is_enough = self.stopped || !is_whole || self.states() >= states && self.faults() >= faults;
         (!is_enough).then(|| format!("fewer than {states} states or {faults} faults, which this form stands for"))
     }
+}
+
+/// The fillings of volumes of this row.
+fn fills(row: Row, amount: Amount) -> Vec<Fill> {
+    let threads = amount.pick(1..=1, 1..=2, 1..=2);
+    Filling::ALL
+        .iter()
+        .flat_map(|&filling| threads.clone().map(move |threads| Fill { row, filling, threads }))
+        .collect()
 }
 
 fn number(counter: &std::sync::atomic::AtomicU64) -> u64 {
@@ -150,7 +227,18 @@ fn crash_row(out: &mut String, name: &str, counts: &CrashCounts) -> fmt::Result 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = String::new();
-        writeln!(out, "Distinct states after losing power, each recovered, judged and checked")?;
+        writeln!(out, "Volumes on trial: by the choices that mkfs takes, and the order")?;
+        let width = self.rows.iter().map(|tried| tried.row.name().len()).max().unwrap_or(0).max(10);
+        let columns = ["states", "faults", "fillings", "compared", "damaged", "violations"];
+        write!(out, "  {:<width$}", "")?;
+        columns.iter().try_for_each(|column| write!(out, " {column:>10}"))?;
+        writeln!(out)?;
+        for tried in &self.rows {
+            let Tried { row, states, faults, fillings, compared, damaged, violations } = tried;
+            write!(out, "  {:<width$} {states:>10} {faults:>10} {fillings:>10}", row.name())?;
+            writeln!(out, " {compared:>10} {damaged:>10} {violations:>10}")?;
+        }
+        writeln!(out, "\nDistinct states after losing power, each recovered, judged and checked")?;
         write!(out, "  {:<42} {:>7}", "", "runs")?;
         Kind::ALL.iter().try_for_each(|kind| write!(out, " {:>9}", kind.name()))?;
         writeln!(out, " {:>9} {:>9}", "again", "all")?;
@@ -192,6 +280,10 @@ impl fmt::Display for Report {
         writeln!(out, "  together {}", self.faults())?;
         let (fillings, accepted) = self.filled;
         writeln!(out, "\nVolumes filled to the last block and emptied: {fillings}, by {accepted} operations")?;
+        let steps = self.compared * RUN as u64;
+        writeln!(out, "Operations whose answers were compared with the model's: {steps}")?;
+        let damage::Counts { cases, kinds } = self.damaged;
+        writeln!(out, "Fields set to their limits, blocks torn or gone: {cases}, of {kinds} kinds of blocks")?;
         match self.images {
             Some(Images { count, harmful, .. }) => writeln!(out, "Hostile images: {count}, harmful {harmful}")?,
             None => writeln!(out, "Hostile images: not part of this run")?,

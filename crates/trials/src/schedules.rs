@@ -19,6 +19,7 @@
 
 use crate::replay;
 use crate::setup::Setup;
+use crate::table::{Promise, Row};
 use crate::verdict::{catch, check_silent, quietly};
 use myriad_device::{BlockDevice, DeviceCounters, Discards, OverlayDevice, WriteRequest};
 use myriad_engine::schedule::{self, Turns};
@@ -39,9 +40,10 @@ const BLOCKS_MAX: u64 = 300;
 const STEPS: usize = 50;
 const SHRINK_RUNS: usize = 150;
 
-/// A run, by its seed.
+/// A run on a volume of this row, by its seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meeting {
+    pub row: Row,
     pub seed: u64,
 }
 
@@ -55,9 +57,9 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(seed: u64) -> Self {
+    fn of(row: Row, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let mut setup = Setup::new(*rng.pick(&[512, 1024, 4096]), 48 << 20);
+        let mut setup = Setup::of(row, *rng.pick(&[512, 1024, 4096]), 48 << 20);
         setup.ag_size = Some(8 << 20);
         setup.data_checksums = rng.percent(60);
         setup.log_size = Some(*rng.pick(&[1 << 20, 4 << 20]));
@@ -568,8 +570,9 @@ fn compare(what: &str, size: u64, found: &[u8], expected: &[u8]) -> Result<(), S
     }
 }
 
-/// Has all these meet, `threads` meetings at a time, until one fails or `is_over`. What failed.
+/// Has all these meet on volumes of this row, `threads` meetings at a time, until one fails or `is_over`. What failed.
 pub fn meet_all(
+    row: Row,
     seeds: Range<u64>,
     threads: usize,
     states: &AtomicU64,
@@ -585,7 +588,7 @@ pub fn meet_all(
                     if seed >= seeds.end || is_over() {
                         return;
                     }
-                    if let Err(message) = (Meeting { seed }).run(states) {
+                    if let Err(message) = (Meeting { row, seed }).run(states) {
                         next.store(seeds.end, Ordering::Relaxed);
                         failure.lock().expect("no panic under it").get_or_insert(message);
                     }
@@ -596,18 +599,24 @@ pub fn meet_all(
     failure.into_inner().expect("no panic under it")
 }
 
+/// Whether a volume of this row promises that something synced is there after power loss, which is what threads are judged by.
+pub fn meets(row: &Row) -> bool {
+    Promise::of(row.order) == Promise::Prefix
+}
+
 impl Meeting {
     pub fn name(&self) -> String {
         format!("meeting/{}", self.seed)
     }
 
-    pub fn named(name: &str) -> Option<Self> {
-        Some(Self { seed: name.strip_prefix("meeting/")?.parse().ok()? })
+    pub fn named(row: Row, name: &str) -> Option<Self> {
+        let seed = name.strip_prefix("meeting/")?.parse().ok()?;
+        meets(&row).then_some(Self { row, seed })
     }
 
     /// Has the threads of this seed meet; a failure comes with the fewest steps that still fail, and the line that replays it.
     pub fn run(&self, states: &AtomicU64) -> Result<(), String> {
-        let shape = Shape::of(self.seed);
+        let shape = Shape::of(self.row, self.seed);
         let all = script(self.seed, &shape);
         let Err(message) = catch(|| meet(&shape, &all, states)) else { return Ok(()) };
         let again = |steps: &[Timed]| catch(|| meet(&shape, steps, &AtomicU64::new(0)));
@@ -619,7 +628,7 @@ impl Meeting {
         Err(format!(
             "{message}\n{}\n{:?}, blocks of {block_size}, log {log_size:?}, checksums {data_checksums}; \
              shrunk to {} steps: {last}\n{steps}",
-            replay::line(&self.name()),
+            replay::line(&self.row, &self.name()),
             shape.turns,
             small.len(),
         ))

@@ -1,5 +1,6 @@
 //! How volumes under test are made and opened.
 
+use crate::table::Row;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
 use myriad_engine::{Clock, Discard, Fs, MkfsOptions, MountOptions, Order};
@@ -34,39 +35,55 @@ impl From<Arc<dyn BlockDevice>> for Devices {
 pub struct Setup {
     pub size: u64,
     pub block_size: u32,
+    pub choices: Choices,
     pub order: Order,
     pub log_size: Option<u64>,
     /// Bytes of the log's own device; `None`: the log lies in the volume.
     pub log_device_size: Option<u64>,
     pub ag_size: Option<u64>,
+    /// `None`: as mkfs chooses.
+    pub region_size: Option<u64>,
     pub data_checksums: bool,
-    pub choices: Choices,
     pub options: MountOptions,
     pub time: Arc<AtomicI64>,
 }
 
+/// Options that make a run the same every time: no thread of its own, no clock but this one.
+pub fn repeatable(clock: Arc<AtomicI64>) -> MountOptions {
+    MountOptions {
+        commit_interval_ms: 0,
+        seed: Some(1),
+        background: false,
+        clock: Clock::Manual(clock),
+        ..MountOptions::default()
+    }
+}
+
 impl Setup {
+    /// What mkfs chooses unless told otherwise.
     pub fn new(block_size: u32, size: u64) -> Self {
+        Self::of(Row::default(), block_size, size)
+    }
+
+    /// Volumes of a row of the table of trials.
+    pub fn of(row: Row, block_size: u32, size: u64) -> Self {
         let time = Arc::new(AtomicI64::new(0));
         let options = MountOptions {
             cache_size: 64 << 20,
-            commit_interval_ms: 0,
-            seed: Some(1),
-            background: false,
             // Who looks at what it does says so.
             discard: Discard::Never,
-            clock: Clock::Manual(time.clone()),
-            ..MountOptions::default()
+            ..repeatable(time.clone())
         };
         Self {
             size,
             block_size,
-            order: Order::Log,
+            choices: row.choices,
+            order: row.order,
             log_size: None,
             log_device_size: None,
             ag_size: None,
+            region_size: None,
             data_checksums: false,
-            choices: Choices::default(),
             options,
             time,
         }
@@ -79,16 +96,18 @@ impl Setup {
     }
 
     pub fn mkfs_options(&self) -> MkfsOptions {
+        let default = MkfsOptions::default();
         MkfsOptions {
+            choices: self.choices,
             block_size: self.block_size,
             ag_size: self.ag_size,
+            region_size: self.region_size.unwrap_or(default.region_size),
             data_checksums: self.data_checksums,
             log_size: self.log_size,
             order: self.order,
-            choices: self.choices,
             seed: Some(7),
             clock: engine::Clock::Manual(self.time.clone()),
-            ..MkfsOptions::default()
+            ..default
         }
     }
 
@@ -115,10 +134,9 @@ impl Setup {
         Devices { main: Arc::new(main), log: log.map(|log| Arc::new(log) as Arc<dyn BlockDevice>) }
     }
 
-    /// Now and then: without order, without a log, or with the log on a device of its own.
+    /// Now and then: without a log if the order needs none, or with the log on a device of its own.
     pub fn vary_log(&mut self, rng: &mut Rng) {
-        if rng.percent(30) {
-            self.order = Order::None;
+        if self.order == Order::None {
             self.log_size = rng.percent(50).then_some(0);
         }
         if self.log_size.is_none() && rng.percent(30) {

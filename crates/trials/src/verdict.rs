@@ -1,7 +1,9 @@
-//! What the checker says of a volume, and panics as errors.
+//! What the checker says of a volume, panics as errors, and the time that it all took.
 
 use crate::setup::Devices;
 use myriad_check::{Options, Totals, check};
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::RefCell;
 
 /// The checker has nothing to say about the volume, nor about the data in it if that has checksums.
 pub fn check_silent(devices: &Devices) -> Result<(), String> {
@@ -36,23 +38,38 @@ pub fn repair(devices: &Devices) -> Result<Totals, String> {
     Ok(report.totals)
 }
 
-/// Runs `work`; a panic becomes an error with its message.
-pub fn catch(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+thread_local! {
+    /// Place and message of the last panic of this thread that [`quietly`] kept silent.
+    static SILENCED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`; a panic becomes an error with its message, and within [`quietly`] with its place as well.
+pub fn catch<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    SILENCED.with(|silenced| silenced.take());
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         let message = payload.downcast_ref::<String>().map(String::as_str);
-        let message = message.or_else(|| payload.downcast_ref::<&str>().copied());
-        Err(format!("panic: {}", message.unwrap_or("(no message)")))
+        let message = message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("(no message)");
+        let placed = SILENCED.with(|silenced| silenced.take());
+        Err(format!("panic: {}", placed.as_deref().unwrap_or(message)))
     })
 }
 
-/// While shrinking, the same panic would print a hundred times.
+/// Nothing is printed of the panics in `work`: while shrinking, the same one would come a hundred times.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
     // The hook is the process's: two threads that swap it at once could leave the silent one behind.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|info| {
+        SILENCED.with(|silenced| *silenced.borrow_mut() = Some(info.to_string().replace('\n', " ")));
+    }));
     let result = work();
     std::panic::set_hook(hook);
     result
+}
+
+/// Time of the processor that this process has taken.
+pub(crate) fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -2,6 +2,7 @@
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Errno, Error, Fs, OpenOptions, RenameMode};
+use myriad_format::choices::Choices;
 use myriad_format::dir::EntryHeader;
 use myriad_format::inode::{BLOCK_TOTAL_MAX, RawInode};
 use myriad_format::superblock::Superblock;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 fn base(name: &str) -> Base {
     let shape: Shape = *SHAPES.iter().find(|shape| shape.name == name).expect("a shape of this name");
-    make(shape).expect("a sound base")
+    make(Choices::default(), shape).expect("a sound base")
 }
 
 /// Does everything to an image that a run of mutants does, and expects no complaint.

@@ -1,13 +1,16 @@
-//! Volumes filled to the last block, by one thread and by two.
+//! Volumes of every row of the table of trials filled to the last block, by one thread and by two.
 
 use myriad_engine::Allocation;
 use myriad_trials::full::{Filling, fill};
+use myriad_trials::table;
 
 fn check(allocation: Allocation, block_size: u32, threads: usize) {
-    for filling in Filling::ALL {
-        let filled = fill(filling, allocation, block_size, threads);
-        let accepted = filled.unwrap_or_else(|message| panic!("{filling:?}: {message}"));
-        println!("{filling:?}: {accepted} accepted");
+    for row in table::asked() {
+        for filling in Filling::ALL {
+            let filled = fill(row, filling, allocation, block_size, threads);
+            let accepted = filled.unwrap_or_else(|message| panic!("{}, {filling:?}: {message}", row.name()));
+            println!("{}, {filling:?}: {accepted} accepted", row.name());
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use myriad_sim::rng;
 use myriad_trials::crash::known::{Counts, Known};
-use myriad_trials::paused::hold_everywhere;
+use myriad_trials::paused::{hold_everywhere, holds};
+use myriad_trials::table;
 
 #[test]
 fn operations_beside_a_held_checkpoint() {
@@ -15,9 +16,12 @@ fn operations_beside_a_held_checkpoint() {
         3
     };
     let (contents, counts) = (Known::default(), Counts::default());
-    for seed in first..first + runs {
-        let held = hold_everywhere(seed, &contents, &counts).unwrap_or_else(|message| panic!("{message}"));
-        assert!(held > 4, "a checkpoint has more requests than {held}");
+    for row in table::asked().into_iter().filter(holds) {
+        let runs = if row.is_default() || rng::is_long() { runs } else { 1 };
+        for seed in first..first + runs {
+            let held = hold_everywhere(row, seed, &contents, &counts).unwrap_or_else(|message| panic!("{message}"));
+            assert!(held > 4, "{}: a checkpoint has more requests than {held}", row.name());
+        }
     }
     println!("{} states", counts.distinct());
 }

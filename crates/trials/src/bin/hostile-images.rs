@@ -1,7 +1,9 @@
 //! Runs hostile images from the command line: the long forms, a single mutant, the reliability report. The last line of
 //! standard output is one JSON object. Exit status: 0 no failure, 1 some, 2 a wrong argument.
 
-use myriad_trials::hostile::{Config, bases, run};
+use myriad_format::choices::Choices;
+use myriad_trials::hostile::{Config, Summary, bases, run};
+use myriad_trials::table;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -11,15 +13,21 @@ static MEMORY: cap::Cap<std::alloc::System> = cap::Cap::new(std::alloc::System, 
 /// a hostile image asks for would be more.
 const MEMORY_MAX: usize = 1 << 30;
 
-const USAGE: &str = "Usage: hostile-images [--seed N] [--from N] [--count N] [--threads N] [--check-every N]
-                      [--change-every N] [--repair-every N] [--failures-max N] [--verbose]
+const USAGE: &str = "Usage: hostile-images [--choices SEAM=CHOICE,...] [--seed N] [--from N] [--count N] [--threads N]
+                      [--check-every N] [--change-every N] [--repair-every N] [--failures-max N] [--verbose]
 
 Opens, reads, checks, changes and repairs damaged volumes and reports each that makes the engine or the check panic,
-hang, write where it must not, or contradict each other. --from N --count 1 --verbose shows one again.";
+hang, write where it must not, or contradict each other. --from N --count 1 --verbose shows one again.
+
+Without --choices, volumes of the default, and a tenth of the count for each other set of choices that this build has. With them,
+volumes of these choices, in every order that they can be written in.";
+
+/// Of volumes of other choices than the default's, so many times fewer images.
+const OTHERS: u64 = 10;
 
 fn main() -> ExitCode {
-    let config = match parse(std::env::args().skip(1)) {
-        Ok(Some(config)) => config,
+    let (config, parts) = match parse(std::env::args().skip(1)) {
+        Ok(Some(parsed)) => parsed,
         Ok(None) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -31,28 +39,36 @@ fn main() -> ExitCode {
     };
     // Beyond it an allocation fails, and with it the process.
     MEMORY.set_limit(MEMORY_MAX).expect("nothing is allocated yet");
-    let bases = match bases::all() {
-        Ok(bases) => bases,
-        Err(error) => {
-            eprintln!("hostile-images: making the base volumes: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let summary = run(&bases, &config);
-    for failure in &summary.failures {
-        println!("{failure}");
-        let (seed, index) = (config.seed, failure.index);
-        println!(
-            "replay: cargo run -p myriad-trials --bin hostile-images -- --seed {seed} --from {index} --count 1 --verbose"
-        );
+    let mut summary = Summary { seed: config.seed, ..Summary::default() };
+    for part in &parts {
+        let bases = match bases::all(&part.set) {
+            Ok(bases) => bases,
+            Err(error) => {
+                eprintln!("hostile-images: making the base volumes, {}: {error}", table::name_of(&part.set));
+                return ExitCode::FAILURE;
+            }
+        };
+        let config = Config { count: config.count.div_ceil(part.share), ..config.clone() };
+        let found = run(&bases, &config);
+        println!("{}: {} images, {} failures", table::name_of(&part.set), found.images, found.failure_count);
+        found.failures.iter().for_each(|failure| println!("{failure}"));
+        summary.merge(found);
     }
     println!("{}", summary.to_json());
     if summary.failure_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Volumes of these choices; of the count, one part in `share`.
+struct Part {
+    set: Choices,
+    share: u64,
+}
+
 /// `None`: help was asked for.
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Config>, String> {
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<(Config, Vec<Part>)>, String> {
     let mut config = Config::default();
+    let part = |set| Part { set, share: if set == Choices::default() { 1 } else { OTHERS } };
+    let mut parts: Vec<Part> = table::sets(&table::rows()).into_iter().map(part).collect();
     while let Some(option) = arguments.next() {
         match option.as_str() {
             "--help" | "-h" => return Ok(None),
@@ -62,7 +78,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Config>, 
             }
             _ => {}
         }
-        let value = arguments.next().ok_or_else(|| format!("{option}: a number must follow"))?;
+        let value = arguments.next().ok_or_else(|| format!("{option}: a value must follow"))?;
+        if option == "--choices" {
+            let sets = table::sets(&table::select(&value)?).into_iter();
+            parts = sets.map(|set| Part { set, share: 1 }).collect();
+            continue;
+        }
         let number: u64 = value.parse().map_err(|_| format!("{option}: {value} is not a number"))?;
         match option.as_str() {
             "--seed" => config.seed = number,
@@ -76,5 +97,5 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Config>, 
             _ => return Err(format!("{option}: no such option")),
         }
     }
-    Ok(Some(config))
+    Ok(Some((config, parts)))
 }

@@ -79,7 +79,7 @@ impl Campaign {
         let last = quietly(|| again(&small)).err().unwrap_or_else(|| "does not fail by itself".into());
         Err(format!(
             "{message}\n{}\nshrunk to {} steps: {last}\n{}",
-            replay::line(&run.name()),
+            replay::line(&run.row, &run.name()),
             small.len(),
             shrink::show(&small)
         ))

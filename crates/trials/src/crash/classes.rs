@@ -1,16 +1,17 @@
-//! Which runs there are, by class. A run is named `amount/class/shape/rest` and can be made again from its name.
+//! Which runs there are, by class. A run is named `amount/class/shape/rest` and can be made again from its name, on the volumes of
+//! a row of the table of trials.
 
 use super::base::Base;
 use super::explore::Depth;
 use super::plan::Bounds;
 use crate::setup::Setup;
-use myriad_engine::{Allocation, Discard, Order};
+use crate::table::{Promise, Row};
+use myriad_engine::{Allocation, Discard};
 use myriad_sim::generate::{self, Generator, Profile};
 use myriad_sim::op::{Op, OpenHow, Step};
 use myriad_sim::rng::Rng;
 use myriad_sim::sequences::{self, Part};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// A class of runs.
@@ -30,6 +31,14 @@ pub enum Class {
 
 impl Class {
     pub const ALL: [Self; 6] = [Self::One, Self::Two, Self::Three, Self::Random, Self::Aged, Self::Unordered];
+
+    /// The classes whose runs are made on volumes that promise this.
+    pub fn of(promise: Promise) -> &'static [Self] {
+        match promise {
+            Promise::Prefix => &[Self::One, Self::Two, Self::Three, Self::Random, Self::Aged],
+            Promise::Repair => &[Self::Unordered],
+        }
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -84,9 +93,10 @@ impl Shape {
     }
 }
 
-/// One run: what its name says.
+/// One run: what its name says, and the volumes that it is made on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunId {
+    pub row: Row,
     /// How closely its states are looked at.
     pub amount: Amount,
     pub class: Class,
@@ -109,13 +119,13 @@ impl RunId {
         format!("{}/{}/{}/{what}", self.amount.name(), self.class.name(), self.shape.name())
     }
 
-    /// The run of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// The run of this name on volumes of this row.
+    pub fn named(row: Row, name: &str) -> Option<Self> {
         let mut parts = name.split('/');
         let amount = parts.next()?;
         let amount = Amount::ALL.into_iter().find(|known| known.name() == amount)?;
         let class = parts.next()?;
-        let class = Class::ALL.into_iter().find(|known| known.name() == class)?;
+        let class = Class::of(Promise::of(row.order)).iter().copied().find(|known| known.name() == class)?;
         let shape = parts.next()?;
         let shape = Shape::ALL.into_iter().find(|known| known.name() == shape)?;
         let rest: Vec<&str> = parts.collect();
@@ -126,7 +136,7 @@ impl RunId {
             (_, [seed]) => What::Seed(seed.parse().ok()?),
             _ => return None,
         };
-        Some(Self { amount, class, shape, what })
+        Some(Self { row, amount, class, shape, what })
     }
 
     /// What the states drawn depend on.
@@ -143,17 +153,33 @@ impl RunId {
 /// How much is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
+    /// What tests do always on volumes that are not the default's: there may be many rows of these.
+    Brief,
     /// What tests do always.
     Short,
     Long,
 }
 
 impl Amount {
-    const ALL: [Self; 2] = [Self::Short, Self::Long];
+    const ALL: [Self; 3] = [Self::Brief, Self::Short, Self::Long];
 
-    /// The option that asks for it.
+    /// How much of these a row gets.
+    pub fn of(self, row: &Row) -> Self {
+        if self == Self::Short && !row.is_default() { Self::Brief } else { self }
+    }
+
+    /// So much of something, by how much is done.
+    pub(crate) fn pick<T>(self, brief: T, short: T, long: T) -> T {
+        match self {
+            Self::Brief => brief,
+            Self::Short => short,
+            Self::Long => long,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
+            Self::Brief => "brief",
             Self::Short => "ci",
             Self::Long => "long",
         }
@@ -171,26 +197,30 @@ pub fn sequence_count(class: Class) -> Option<u64> {
     }
 }
 
-/// The runs of a class.
-pub fn runs(class: Class, amount: Amount) -> Vec<RunId> {
+/// The runs of a class on volumes of a row.
+pub fn runs(row: Row, class: Class, amount: Amount) -> Vec<RunId> {
     let long = amount == Amount::Long;
-    let id = |shape, what| RunId { amount, class, shape, what };
+    let id = |shape, what| RunId { row, amount, class, shape, what };
     let seeds =
         |count: u64| -> Vec<RunId> { (1..=count).map(|seed| id(Shape::of_seed(seed), What::Seed(seed))).collect() };
     let each = |parts: Vec<Part>| Shape::ALL.map(|shape| id(shape, What::Parts(parts.clone())));
     let mut rng = Rng::new(17);
     let mut any = || Part::nth(rng.index(Part::COUNT));
     match class {
+        Class::One if amount == Amount::Brief => {
+            let shape = |one: usize| Shape::ALL[one % Shape::ALL.len()];
+            (0..Part::COUNT).map(|one| id(shape(one), What::Parts(vec![Part::nth(one)]))).collect()
+        }
         Class::One => (0..Part::COUNT).flat_map(|one| each(vec![Part::nth(one)])).collect(),
         Class::Two if long => {
             let pairs = (0..Part::COUNT).flat_map(|one| (0..Part::COUNT).map(move |two| (one, two)));
             pairs.flat_map(|(one, two)| each(vec![Part::nth(one), Part::nth(two)])).collect()
         }
-        Class::Two => (0..1000).flat_map(|_| each(vec![any(), any()])).collect(),
-        Class::Three => (0..if long { 27_000 } else { 250 }).flat_map(|_| each(vec![any(), any(), any()])).collect(),
-        Class::Random => seeds(if long { 1600 } else { 24 }),
-        Class::Aged => seeds(if long { 200 } else { 4 }),
-        Class::Unordered => seeds(if long { 100 } else { 6 }),
+        Class::Two => (0..amount.pick(60, 1000, 0)).flat_map(|_| each(vec![any(), any()])).collect(),
+        Class::Three => (0..amount.pick(15, 250, 27_000)).flat_map(|_| each(vec![any(), any(), any()])).collect(),
+        Class::Random => seeds(amount.pick(4, 24, 1600)),
+        Class::Aged => seeds(amount.pick(1, 4, 200)),
+        Class::Unordered => seeds(amount.pick(3, 6, 100)),
     }
 }
 
@@ -216,9 +246,9 @@ pub(super) fn depth(run: &RunId) -> Depth {
 const LEAST_LOG: u64 = 140 << 10;
 
 /// A small volume with the least log there is: its tail moves and it wraps.
-pub(crate) fn small(shape: Shape) -> Setup {
+pub(crate) fn small(row: Row, shape: Shape) -> Setup {
     const BLOCK: u32 = 1024;
-    let mut setup = Setup::new(BLOCK, 1 << 20);
+    let mut setup = Setup::of(row, BLOCK, 1 << 20);
     setup.ag_size = Some(512 << 10);
     setup.log_size = Some(LEAST_LOG);
     setup.log_device_size = (shape == Shape::Apart).then_some(LEAST_LOG);
@@ -228,10 +258,10 @@ pub(crate) fn small(shape: Shape) -> Setup {
     setup
 }
 
-fn random_setup(shape: Shape, seed: u64) -> Setup {
+fn random_setup(row: Row, shape: Shape, seed: u64) -> Setup {
     let (block_size, size) =
         [(1024, 4 << 20), (4096, 16 << 20), (512, 4 << 20), (4096, 24 << 20), (65536, 48 << 20)][seed as usize % 5];
-    let mut setup = Setup::new(block_size, size);
+    let mut setup = Setup::of(row, block_size, size);
     setup.options.cache_size = 4 << 20;
     // The smallest volumes have the least log there is, so that its tail has to move all the time.
     let least = match seed % 5 {
@@ -282,19 +312,23 @@ fn aging(seed: u64) -> Vec<Step> {
     steps
 }
 
+/// A volume that sequences start from.
+type Made = ((Row, Shape), Rc<Base>);
+
 /// The volume a run starts from. Those of sequences are made once a thread, for a clock belongs to a volume.
 pub(super) fn with_base<T>(id: &RunId, run: impl FnOnce(&Base) -> Result<T, String>) -> Result<T, String> {
     match (id.class, &id.what) {
         (Class::One | Class::Two | Class::Three, _) => {
             thread_local! {
-                static BASES: RefCell<HashMap<Shape, Rc<Base>>> = RefCell::default();
+                static BASES: RefCell<Vec<Made>> = const { RefCell::new(Vec::new()) };
             }
-            let known = BASES.with(|bases| bases.borrow().get(&id.shape).cloned());
-            let base = match known {
+            let key = (id.row, id.shape);
+            let known = |bases: &Vec<Made>| bases.iter().find(|(known, _)| *known == key).map(|(_, base)| base.clone());
+            let base = match BASES.with_borrow(known) {
                 Some(base) => base,
                 None => {
-                    let base = Rc::new(Base::new(small(id.shape), &sequences::prelude())?);
-                    BASES.with(|bases| bases.borrow_mut().insert(id.shape, base.clone()));
+                    let base = Rc::new(Base::new(small(id.row, id.shape), &sequences::prelude())?);
+                    BASES.with_borrow_mut(|bases| bases.push((key, base.clone())));
                     base
                 }
             };
@@ -302,14 +336,10 @@ pub(super) fn with_base<T>(id: &RunId, run: impl FnOnce(&Base) -> Result<T, Stri
         }
         (class, what) => {
             let What::Seed(seed) = what else { return Err("this class has seeds".into()) };
-            let mut setup = match class {
-                Class::Aged => small(id.shape),
-                _ => random_setup(id.shape, *seed),
+            let setup = match class {
+                Class::Aged => small(id.row, id.shape),
+                _ => random_setup(id.row, id.shape, *seed),
             };
-            if class == Class::Unordered {
-                setup.order = Order::None;
-                setup.options.order = Some(Order::None);
-            }
             let before = if class == Class::Aged { aging(*seed) } else { Vec::new() };
             run(&Base::new(setup, &before)?)
         }
@@ -338,18 +368,22 @@ pub(super) fn steps(id: &RunId, base: &Base) -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table;
 
     /// A long run replayed in the short form looked at other states, and one of the short form in the long one.
     #[test]
     fn a_name_is_that_of_one_run() {
-        for class in Class::ALL {
-            for amount in Amount::ALL {
-                let all = runs(class, amount);
-                for run in all.iter().step_by(all.len() / 20 + 1) {
-                    assert_eq!(RunId::named(&run.name()).as_ref(), Some(run));
+        for row in table::rows() {
+            for class in Class::of(Promise::of(row.order)) {
+                for amount in Amount::ALL {
+                    let all = runs(row, *class, amount);
+                    for run in all.iter().step_by(all.len() / 20 + 1) {
+                        assert_eq!(RunId::named(row, &run.name()).as_ref(), Some(run));
+                    }
                 }
             }
         }
-        assert_eq!(RunId::named("one/inside/create+none"), None);
+        assert_eq!(RunId::named(Row::default(), "one/inside/create+none"), None);
+        assert_eq!(RunId::named(Row::default(), "ci/unordered/inside/2"), None);
     }
 }

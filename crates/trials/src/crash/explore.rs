@@ -6,10 +6,11 @@ use super::plan::{self, Bounds};
 use super::trace::{Piece, Trace};
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
+use crate::table::Promise;
 use crate::verdict::{check_silent, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
-use myriad_engine::{Cred, Error, OpenOptions, Order, SetAttr};
+use myriad_engine::{Cred, Error, OpenOptions, SetAttr};
 use myriad_sim::compare::{Differ, hash, text};
 use myriad_sim::crash::{Found, History};
 use myriad_sim::model::Model;
@@ -126,7 +127,7 @@ struct Moment {
 
 /// What is done with a state, beside recovering it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choices {
+struct Extras {
     /// The checker looks at it before.
     before: bool,
     /// Recovery, or repair, loses power in turn.
@@ -138,11 +139,11 @@ struct Choices {
 impl Moment {
     /// Drawn by what the state is and what it is judged for, not by when its turn comes: of all runs that come to a state
     /// only the first looks at it, and a run that is replayed alone has to do with it what was done then.
-    fn choices(&self, depth: &Depth) -> Choices {
+    fn extras(&self, depth: &Depth) -> Extras {
         // What the moment does not matter for is done at the first look at the contents, or never.
         let mut drawn = Rng::new(self.content as u64 ^ (self.content >> 64) as u64);
         let (before, continues) = (drawn.percent(depth.before_percent), drawn.percent(depth.continue_percent));
-        Choices { before, again: self.rng().percent(depth.again_percent), continues }
+        Extras { before, again: self.rng().percent(depth.again_percent), continues }
     }
 
     fn rng(&self) -> Rng {
@@ -175,9 +176,7 @@ impl Explorer<'_> {
         Counts::add(&self.counts.runs);
         let run = record(base, steps)?;
         base.setup.time.store(LATER, Ordering::Relaxed);
-        self.visit(&run, seed, |moment, choices, devices| {
-            self.look(&base.setup, &run.history, moment, choices, devices)
-        })
+        self.visit(&run, seed, |moment, extras, devices| self.look(&base.setup, &run.history, moment, extras, devices))
     }
 
     /// Makes the states of a run and calls `look` for each that is new. What it answers is taken for what recovery finds in
@@ -186,7 +185,7 @@ impl Explorer<'_> {
         &self,
         run: &Run,
         seed: u64,
-        mut look: impl FnMut(&Moment, Choices, &Devices) -> Result<Option<Found>, String>,
+        mut look: impl FnMut(&Moment, Extras, &Devices) -> Result<Option<Found>, String>,
     ) -> Result<(), String> {
         let mut rng = Rng::new(seed ^ 0xc4a5);
         let mut cursor = run.trace.cursor();
@@ -206,16 +205,16 @@ impl Explorer<'_> {
                     continue;
                 }
                 let is_new = self.contents.insert(content);
-                let choices = moment.choices(&self.depth);
+                let extras = moment.extras(&self.depth);
                 // A recovery that loses power is judged for this moment, too.
-                if let Some(found) = found.get(&content).filter(|_| !choices.again) {
+                if let Some(found) = found.get(&content).filter(|_| !extras.again) {
                     Counts::add(&self.counts.again);
                     run.history.judge(point, found).map_err(at)?;
                     continue;
                 }
                 Counts::add(if is_new { &self.counts.states[kind as usize] } else { &self.counts.again });
                 let devices = cursor.state(&pieces).map_err(|error| error.to_string())?;
-                if let Some(seen) = look(&moment, choices, &devices).map_err(at)? {
+                if let Some(seen) = look(&moment, extras, &devices).map_err(at)? {
                     found.insert(content, Rc::new(seen));
                 }
             }
@@ -234,21 +233,22 @@ impl Explorer<'_> {
         setup: &Setup,
         history: &History,
         moment: &Moment,
-        choices: Choices,
+        extras: Extras,
         devices: &Devices,
     ) -> Result<Option<Found>, String> {
-        if setup.order == Order::None {
-            return self.mend(setup, moment, choices, devices).map(|()| None);
+        match Promise::of(setup.order) {
+            Promise::Repair => return self.mend(setup, moment, extras, devices).map(|()| None),
+            Promise::Prefix => {}
         }
-        if choices.before {
+        if extras.before {
             // The checker replays the log by itself: its opinion on the volume as the crash left it.
             check_silent(devices).map_err(|message| format!("before recovery: {message}"))?;
         }
-        if choices.again {
+        if extras.again {
             self.recover_again(setup, history, moment, devices)?;
         }
         let found = recover(setup, history, moment.point, devices)?;
-        if choices.continues {
+        if extras.continues {
             Counts::add(&self.counts.continued);
             go_on(setup, devices)?;
         }
@@ -302,15 +302,15 @@ impl Explorer<'_> {
         }
     }
 
-    /// Order none: check can always repair, and what is there can be read; a repair that was cut short costs nothing that it
+    /// [`Promise::Repair`]: check can always repair, and what is there can be read; a repair that was cut short costs nothing that it
     /// would have kept.
-    fn mend(&self, setup: &Setup, moment: &Moment, choices: Choices, devices: &Devices) -> Result<(), String> {
+    fn mend(&self, setup: &Setup, moment: &Moment, extras: Extras, devices: &Devices) -> Result<(), String> {
         match setup.open(fork(devices)) {
             Err(Error::Unchecked) => {}
             // Closed cleanly, or not yet opened.
             _ => check_silent(devices).map_err(|why| format!("may be changed, though nobody has checked it: {why}"))?,
         }
-        if choices.again {
+        if extras.again {
             let devices = fork(devices);
             let recorders = recorders(&devices);
             let totals = repair(&recorded(&recorders))?;
@@ -432,6 +432,7 @@ fn go_on(setup: &Setup, devices: &Devices) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::crash::classes::{Shape, small};
+    use crate::table::Row;
     use myriad_sim::sequences::{self, Part};
     use std::collections::BTreeSet;
 
@@ -444,7 +445,7 @@ mod tests {
     };
 
     /// A state, what it is judged for, and what is done with it.
-    type Look = (u128, u64, Choices);
+    type Look = (u128, u64, Extras);
 
     /// What runs share that do not know of each other's names.
     #[derive(Default)]
@@ -463,11 +464,11 @@ mod tests {
             let parts = names.map(|name| Part::named(name).unwrap());
             let run = record(base, &sequences::steps(&parts)).unwrap();
             let mut looks = Vec::new();
-            let explored = explorer.visit(&run, 1, |moment, choices, devices| {
+            let explored = explorer.visit(&run, 1, |moment, extras, devices| {
                 if fails.contains(&(moment.content, moment.key)) {
                     return Err("planted".into());
                 }
-                looks.push((moment.content, moment.key, choices));
+                looks.push((moment.content, moment.key, extras));
                 recover(&base.setup, &run.history, moment.point, devices).map(Some)
             });
             (looks, explored)
@@ -476,9 +477,9 @@ mod tests {
 
     /// What was done beside recovering: what depends on the contents alone, and what on the moment, too.
     fn deeds(looks: &[Look]) -> BTreeSet<(u128, u64, &'static str)> {
-        let of = |(content, key, choices): &Look| {
+        let of = |(content, key, extras): &Look| {
             let deeds =
-                [(choices.before, 0, "before"), (choices.continues, 0, "continued"), (choices.again, *key, "again")];
+                [(extras.before, 0, "before"), (extras.continues, 0, "continued"), (extras.again, *key, "again")];
             deeds.into_iter().filter(|(is_done, ..)| *is_done).map(|(_, key, name)| (*content, key, name)).collect()
         };
         looks.iter().flat_map(|look| -> Vec<_> { of(look) }).collect()
@@ -490,7 +491,7 @@ mod tests {
     fn alone_a_run_fails_as_among_others() {
         const FIRST: [&str; 2] = ["create+fsync", "write-extend+fsync"];
         const SECOND: [&str; 2] = ["create+fsync", "replace-by-rename+sync"];
-        let base = Base::new(small(Shape::Inside), &sequences::prelude()).unwrap();
+        let base = Base::new(small(Row::default(), Shape::Inside), &sequences::prelude()).unwrap();
         let both = Shared::default();
         let before = both.explore(&base, FIRST, &[]).0;
         let among = both.explore(&base, SECOND, &[]).0;
@@ -500,7 +501,7 @@ mod tests {
         let together = deeds(&before).union(&deeds(&among)).copied().collect();
         assert!(deeds(&alone).is_subset(&together), "and nothing else is, but what the first run had done");
 
-        let &(content, key, _) = among.iter().rfind(|(.., choices)| choices.again).unwrap();
+        let &(content, key, _) = among.iter().rfind(|(.., extras)| extras.again).unwrap();
         let both = Shared::default();
         both.explore(&base, FIRST, &[(content, key)]).1.unwrap();
         let failure = both.explore(&base, SECOND, &[(content, key)]).1.unwrap_err();

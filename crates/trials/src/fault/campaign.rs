@@ -4,6 +4,7 @@ use super::run::{Fault, OPS, Outcome, Seen, run};
 use crate::crash::base::Base;
 use crate::crash::classes::{Amount, Shape, small};
 use crate::replay;
+use crate::table::{Promise, Row};
 use crate::verdict::{catch, quietly};
 use myriad_device::{FaultKind, FaultOp, FaultSpan};
 use myriad_sim::generate::{Generator, Profile};
@@ -51,10 +52,7 @@ impl Counts {
 
 /// Runs, by seed: the sequences' tree, remounts among the operations so that there is something to read.
 pub fn seeds(amount: Amount) -> Vec<u64> {
-    match amount {
-        Amount::Short => (1..=10).collect(),
-        Amount::Long => (1..=220).collect(),
-    }
+    (1..=amount.pick(1, 10, 220)).collect()
 }
 
 fn steps(seed: u64, model: &Model) -> Vec<Step> {
@@ -103,13 +101,19 @@ fn faults(seen: Seen) -> Vec<(usize, Fault)> {
     faults
 }
 
-/// Makes every fault of the runs of `seeds`, on so many threads, until `is_over`. Failures come shrunk.
-pub fn inject(counts: &Counts, seeds: &[u64], threads: usize, is_over: impl Fn() -> bool + Sync) -> Vec<String> {
+/// Makes every fault of the runs of `seeds` on volumes of this row, on so many threads, until `is_over`. Failures come shrunk.
+pub fn inject(
+    row: Row,
+    counts: &Counts,
+    seeds: &[u64],
+    threads: usize,
+    is_over: impl Fn() -> bool + Sync,
+) -> Vec<String> {
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
     let work = || {
         while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(message) = inject_one(counts, seed, &is_over) {
+            if let Err(message) = inject_one(row, counts, seed, &is_over) {
                 let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
                 failures.push(message);
                 if failures.len() == FAILURES_MAX {
@@ -124,11 +128,11 @@ pub fn inject(counts: &Counts, seeds: &[u64], threads: usize, is_over: impl Fn()
     failures.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn inject_one(counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {
-    let replay = replay::line(&format!("fault/{seed}"));
-    let setup = small(Shape::of_seed(seed));
-    // Every second volume has a log to be replayed, so that recovery meets the faults, too.
-    let base = if seed % 2 == 1 {
+fn inject_one(row: Row, counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {
+    let replay = replay::line(&row, &format!("fault/{seed}"));
+    let setup = small(row, Shape::of_seed(seed));
+    // Every second volume has a log to be replayed, if it has one, so that recovery meets the faults, too.
+    let base = if seed % 2 == 1 && Promise::of(row.order) == Promise::Prefix {
         Base::crashed(setup, &sequences::prelude())?
     } else {
         Base::new(setup, &sequences::prelude())?
@@ -164,7 +168,7 @@ mod tests {
     #[test]
     fn space_runs_out_at_every_allocation() {
         let counts = Counts::default();
-        assert_eq!(inject(&counts, &[1], 1, || false), Vec::<String>::new());
+        assert_eq!(inject(Row::default(), &counts, &[1], 1, || false), Vec::<String>::new());
         for (index, (name, kind, _)) in KINDS.iter().enumerate() {
             let told = counts.of(index, Outcome::Error);
             assert!(told > 10, "{name}: {told} told of");

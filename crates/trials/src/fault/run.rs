@@ -26,6 +26,10 @@
 //! | of data with checksums: any of these two | as above, but no wrong byte | no wrong byte; the checker finds and, told to take the data as it is, repairs |
 //! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
 //!
+//! All this is said of volumes that promise a prefix. One that only promises to be repairable gives the same answers and errors
+//! while it is open; afterwards, and after a loss of power, the checker repairs it and the engine reads it, and if nobody lied it
+//! is sound already unless it wants to be checked.
+//!
 //! After a flush that failed or was lost, with all after it, or a write on a full host, power is lost as well, and some of what was not flushed with it: what
 //! is promised until a flush fails is there all the same.
 
@@ -34,6 +38,7 @@ use crate::crash::explore::{fork, trace};
 use crate::crash::plan::{self, Bounds};
 use crate::machine::{Engine, Way};
 use crate::setup::Devices;
+use crate::table::Promise;
 use crate::tree::ReadError;
 use crate::verdict::{check_silent, finds, repair};
 use myriad_device::{
@@ -199,6 +204,8 @@ struct Rig {
     wrong_bytes: bool,
     /// File data has checksums: bytes that are wrong must not be handed out, unless old ones stand in for all others.
     vouched: bool,
+    /// What of the volume's answers is held against the model's.
+    rules: Rules,
 }
 
 /// Runs the steps with a fault, then looks at the volume as the device has it.
@@ -237,6 +244,7 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         host_was_full: false,
         wrong_bytes: false,
         vouched: base.setup.data_checksums && lie != Lie::Invisible,
+        rules: base.setup.rules(),
     };
     match unwound(rig.op, || Engine::open(&base.setup, rig.faulty(), Way::Path)) {
         Ok(engine) => rig.run_steps(engine, steps)?,
@@ -282,7 +290,7 @@ impl Rig {
 
     fn run_steps(&mut self, mut engine: Engine, steps: &[Step]) -> Result<(), String> {
         let sync = Step { cred: 0, op: Op::Sync };
-        let mut differ = Differ::new(Rules::from_env());
+        let mut differ = Differ::new(self.rules);
         for (index, step) in steps.iter().enumerate() {
             let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
             let clock = self.history.model().next_clock();
@@ -455,6 +463,10 @@ impl Rig {
     fn judge(&self, base: &Base, devices: &Devices) -> Result<Outcome, String> {
         let healthy = fork(devices);
         let noticed = if self.told { Outcome::Error } else { Outcome::Harmless };
+        match Promise::of(base.setup.order) {
+            Promise::Prefix => {}
+            Promise::Repair => return self.mend(base, devices, noticed),
+        }
         if self.lie == Lie::None {
             check_silent(&healthy).map_err(|message| format!("before recovery: {message}"))?;
             let found = self.read(base, &healthy)?;
@@ -492,6 +504,21 @@ impl Rig {
             _ if self.wrong_bytes || self.history.judge(self.point(), &found).is_err() => Outcome::Unnoticed,
             _ => Outcome::Harmless,
         })
+    }
+
+    /// A volume that promises no more than to be repairable.
+    fn mend(&self, base: &Base, devices: &Devices, noticed: Outcome) -> Result<Outcome, String> {
+        let healthy = fork(devices);
+        let sound = check_silent(&healthy);
+        match base.setup.open(fork(devices)) {
+            Ok(_) if self.lie == Lie::None => {
+                sound.clone().map_err(|why| format!("may be changed, though nobody has checked it: {why}"))?;
+            }
+            _ => {}
+        }
+        repair(&healthy)?;
+        self.read(base, &healthy)?;
+        Ok(if !self.told && sound.is_err() { Outcome::Checker } else { noticed })
     }
 
     fn read(&self, base: &Base, devices: &Devices) -> Result<Found, String> {

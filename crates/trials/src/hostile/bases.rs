@@ -3,13 +3,16 @@
 use crate::hostile::fields::fields_of;
 use crate::hostile::log_image::LogImage;
 use crate::hostile::{Field, Result};
+use crate::setup::{Setup, repeatable};
+use crate::table::{Promise, Row, orders};
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{
-    AllocateMode, Clock, Cred, File, Fs, MkfsOptions, MountOptions, OpenOptions, Order, Session, XattrMode,
-};
+use myriad_engine::{AllocateMode, Cred, File, Fs, MountOptions, OpenOptions, Order, Session, XattrMode};
+use myriad_format::choices::Choices;
 use myriad_format::superblock::Superblock;
+use myriad_format::unit::{self, UNIT_SIZE};
 use myriad_format::xattr::VALUE_MAX as XATTR_VALUE_MAX;
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Geometry};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -34,7 +37,7 @@ pub struct Shape {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The shapes. Large ones cost more to walk and are drawn less.
+/// The shapes, for any choices. Large ones cost more to walk and are drawn less.
 pub const SHAPES: &[Shape] = &[
     Shape {
         name: "512, log",
@@ -168,6 +171,7 @@ pub struct Site {
 
 /// A base volume, taken apart.
 pub struct Base {
+    pub choices: Choices,
     pub shape: Shape,
     pub geometry: Geometry,
     pub volume: [u8; 16],
@@ -195,17 +199,9 @@ impl Base {
     }
 }
 
-/// Options that make a run the same every time: no thread of its own, no clock, the smallest cache.
+/// How images are opened: with the smallest cache, and the same every time.
 pub fn mount_options(read_only: bool) -> MountOptions {
-    MountOptions {
-        read_only,
-        cache_size: 0,
-        commit_interval_ms: 0,
-        seed: Some(1),
-        background: false,
-        clock: Clock::Manual(Arc::new(AtomicI64::new(1_000_000_000))),
-        ..MountOptions::default()
-    }
+    MountOptions { read_only, cache_size: 0, ..repeatable(Arc::new(AtomicI64::new(1_000_000_000))) }
 }
 
 fn write(session: &Session, path: &str, bytes: &[u8], offset: u64) -> Result<File> {
@@ -324,38 +320,31 @@ fn change(shape: &Shape, session: &Session, fs: &Fs) -> Result<Vec<File>> {
 }
 
 /// Makes a base.
-pub fn make(shape: Shape) -> Result<Base> {
-    let device = Arc::new(MemoryDevice::new(shape.size));
-    let time = Arc::new(AtomicI64::new(1_000_000));
-    let options = MkfsOptions {
-        block_size: shape.block_size,
-        ag_size: Some(shape.ag_blocks * u64::from(shape.block_size)),
-        region_size: shape.ag_blocks * u64::from(shape.block_size) / 4,
-        log_size: Some(if shape.order == Order::Log { 34 * u64::from(shape.block_size).max(4096) } else { 0 }),
-        order: shape.order,
-        data_checksums: shape.data_checksums,
-        seed: Some(7),
-        clock: Clock::Manual(time.clone()),
-        ..MkfsOptions::default()
-    };
-    Fs::format_device(device.clone(), None, &options)?;
-    let mount = MountOptions { cache_size: 16 << 20, clock: Clock::Manual(time.clone()), ..mount_options(false) };
-    let fs = Fs::open_device(device.clone(), None, mount)?;
+pub fn make(choices: Choices, shape: Shape) -> Result<Base> {
+    let mut setup = Setup::of(Row { choices, order: shape.order }, shape.block_size, shape.size);
+    let group = shape.ag_blocks * u64::from(shape.block_size);
+    (setup.ag_size, setup.region_size) = (Some(group), Some(group / 4));
+    setup.log_size = Some(if shape.order == Order::Log { 34 * u64::from(shape.block_size).max(4096) } else { 0 });
+    setup.data_checksums = shape.data_checksums;
+    setup.options.cache_size = 16 << 20;
+    let device = Arc::new(setup.format());
+    setup.time.store(1_000_000, Ordering::Relaxed);
+    let fs = setup.open(device.clone())?;
     let session = fs.session(Cred::root());
     fill(&shape, &session, &fs)?;
     // Home, so that the earlier state is one that blocks really had.
     fs.drop_caches()?;
     let earlier = device.clone_image();
-    time.store(2_000_000, Ordering::Relaxed);
+    setup.time.store(2_000_000, Ordering::Relaxed);
     let held = change(&shape, &session, &fs)?;
     let cut = device.clone_image();
     drop((held, session));
     fs.close()?;
     let mut image = if shape.is_clean { device.clone_image() } else { cut };
-    if !shape.is_clean && shape.order == Order::None {
+    if !shape.is_clean && Promise::of(shape.order) == Promise::Repair {
         image = unordered(&earlier, &image, shape.block_size)?;
     }
-    Ok(take_apart(shape, image, earlier))
+    Ok(take_apart(choices, shape, image, earlier))
 }
 
 /// What an unordered crash may leave: of the blocks that differ each other one arrived.
@@ -375,7 +364,7 @@ fn unordered(earlier: &MemoryDevice, later: &MemoryDevice, block_size: u32) -> R
     Ok(image)
 }
 
-fn take_apart(shape: Shape, image: MemoryDevice, earlier: MemoryDevice) -> Base {
+fn take_apart(choices: Choices, shape: Shape, image: MemoryDevice, earlier: MemoryDevice) -> Base {
     let mut first = vec![0; Superblock::SIZE];
     image.read(0, &mut first).expect("a superblock");
     let superblock = Superblock::decode(&first, FsBlock(0)).expect("the engine wrote it");
@@ -383,6 +372,7 @@ fn take_apart(shape: Shape, image: MemoryDevice, earlier: MemoryDevice) -> Base 
     let log = (superblock.log_blocks.get() > 0).then(|| LogImage::read(&image, &superblock));
     let log_range = superblock.log_start.get()..superblock.log_start.get() + superblock.log_blocks.get();
     let mut base = Base {
+        choices,
         shape,
         geometry,
         volume: superblock.volume(),
@@ -395,14 +385,12 @@ fn take_apart(shape: Shape, image: MemoryDevice, earlier: MemoryDevice) -> Base 
     };
     for block in (0..geometry.block_count).filter(|block| !log_range.contains(block)).map(FsBlock) {
         let bytes = base.block(block);
-        let header = BlockHeader::read(&bytes);
-        if header.volume != base.volume || header.address.get() != block.0 {
+        let Some(kind) = kind_of(&bytes, &base.volume, block) else {
             if bytes.iter().any(|&byte| byte != 0) {
                 base.data_blocks.push(block.0);
             }
             continue;
-        }
-        let Some(kind) = BlockKind::from_magic(header.magic.get()) else { continue };
+        };
         if kind == BlockKind::Inode {
             let slots = geometry.slots_per_block();
             let is_used = |slot: &u32| bytes[*slot as usize * 128 + 1] & 0xf0 != 0;
@@ -410,60 +398,123 @@ fn take_apart(shape: Shape, image: MemoryDevice, earlier: MemoryDevice) -> Base 
         }
         base.sites.push(Site { block, kind, fields: fields_of(&bytes) });
     }
+    // Inodes in blocks of another kind have no number that can be told from there.
+    let known: BTreeSet<u64> = base.inos.iter().copied().collect();
+    base.inos.extend(shown(&base).into_iter().filter(|ino| !known.contains(ino)));
     base
 }
 
-/// All of them.
-pub fn all() -> Result<Vec<Base>> {
-    SHAPES.iter().map(|&shape| make(shape)).collect()
+/// The kind of a metadata block of this volume; `None`: it is something else.
+fn kind_of(bytes: &[u8], volume: &[u8; 16], block: FsBlock) -> Option<BlockKind> {
+    let kind = BlockKind::of(bytes)?;
+    let header = BlockHeader::read(bytes);
+    let is_ours = if kind.is_of_units() {
+        // The first unit speaks for all: later ones of a table may never have been written.
+        unit::verify_one(&bytes[..UNIT_SIZE], kind, volume, block, 0).is_ok()
+    } else {
+        header.volume == *volume && header.address.get() == block.0
+    };
+    is_ours.then_some(kind)
+}
+
+/// Numbers of the inodes that a walk shows. A volume that nobody may open shows none.
+fn shown(base: &Base) -> BTreeSet<u64> {
+    let Ok(fs) = Fs::open_device(Arc::new(base.image.clone_image()), None, mount_options(true)) else {
+        return BTreeSet::new();
+    };
+    let session = fs.session(Cred::root());
+    let Ok(walk) = session.walk("/") else { return BTreeSet::new() };
+    walk.filter_map(|entry| entry.ok()).map(|entry| entry.stat.ino).collect()
+}
+
+/// A base of each shape that these choices can have.
+pub fn all(choices: &Choices) -> Result<Vec<Base>> {
+    let orders: Vec<Order> = orders(choices).collect();
+    let shapes = SHAPES.iter().filter(|shape| orders.contains(&shape.order));
+    shapes.map(|&shape| make(*choices, shape)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{name_of, rows, sets};
     use myriad_check::{Options, check};
+    use myriad_format::choices::{Directory, Inodes, Map, Space};
     use myriad_format::inode::{RawInode, fork};
-    use std::collections::BTreeSet;
 
-    #[test]
-    fn bases_are_sound_and_hold_every_structure() {
+    /// Whether volumes of these choices have blocks of this kind.
+    fn belongs(kind: BlockKind, choices: &Choices) -> bool {
+        match kind {
+            BlockKind::FreeByStart | BlockKind::FreeByLength => choices.space == Space::Trees,
+            BlockKind::BlockBitmap => choices.space == Space::Bitmap,
+            BlockKind::InodeTree | BlockKind::Inode => choices.inodes == Inodes::Dynamic,
+            BlockKind::InodeBitmap | BlockKind::InodeTable => choices.inodes == Inodes::Static,
+            BlockKind::ExtentTree => choices.map == Map::Extents,
+            BlockKind::Pointers => choices.map == Map::Blocks,
+            BlockKind::DirEntries | BlockKind::DirIndex => choices.directory == Directory::Indexed,
+            BlockKind::LinearEntries => choices.directory == Directory::Linear,
+            _ => true,
+        }
+    }
+
+    /// Bases of one set of choices: all sound, and with every kind of block that it has.
+    fn sound(choices: &Choices) -> Vec<Base> {
+        let name = name_of(choices);
+        let bases = all(choices).unwrap_or_else(|error| panic!("{name}: {error}"));
         let mut kinds = BTreeSet::new();
-        let mut forks = BTreeSet::new();
-        let mut levels = BTreeSet::new();
-        for &shape in SHAPES {
-            let base = make(shape).unwrap_or_else(|error| panic!("{}: {error}", shape.name));
-            if shape.is_clean || shape.order == Order::Log {
+        for base in &bases {
+            let shape = base.shape;
+            if shape.is_clean || Promise::of(shape.order) == Promise::Prefix {
                 let options = Options { scrub: true, ..Options::default() };
                 let report = check(Arc::new(base.image.clone_image()), None, &options).unwrap();
-                assert_eq!(report.finding_count, 0, "{}: {:?}", shape.name, report.findings.first());
+                assert_eq!(report.finding_count, 0, "{name}, {}: {:?}", shape.name, report.findings.first());
             }
             for site in &base.sites {
                 kinds.insert(site.kind.name());
-                let bytes = base.block(site.block);
-                assert!(
-                    site.fields.iter().all(|field| field.at + 8 <= bytes.len() + 8 - field.bits.div_ceil(8) as usize)
-                );
-                match site.kind {
-                    BlockKind::Inode => {
-                        for slot in 1..bytes.len() / 128 {
-                            let raw = RawInode::read(&bytes[slot * 128..]);
-                            if raw.check(myriad_format::Ino(1)).is_ok() {
-                                forks.insert((raw.file_type(), raw.fork_code()));
-                            }
-                        }
-                    }
-                    BlockKind::ExtentTree | BlockKind::FreeByStart => {
-                        levels.insert((site.kind.name(), myriad_format::btree::NodeHeader::read(&bytes).level.get()));
-                    }
-                    BlockKind::DirIndex => {
-                        let level = u16::from(myriad_format::dir::IndexHeader::read(&bytes).level);
-                        levels.insert((site.kind.name(), level));
-                    }
-                    _ => {}
-                }
+                let len = base.block_size();
+                assert!(site.fields.iter().all(|field| field.at + 8 <= len + 8 - field.bits.div_ceil(8) as usize));
             }
         }
-        assert_eq!(kinds.len(), BlockKind::ALL.len(), "{kinds:?}");
+        let expected = BlockKind::ALL.into_iter().filter(|kind| belongs(*kind, choices));
+        assert_eq!(kinds, expected.map(BlockKind::name).collect(), "{name}");
+        bases
+    }
+
+    #[test]
+    fn bases_are_sound_and_hold_every_structure() {
+        for choices in sets(&rows()) {
+            let bases = sound(&choices);
+            if choices == Choices::default() {
+                hold_every_form(&bases);
+            }
+        }
+    }
+
+    /// Forks and levels that the structures of the default can have.
+    fn hold_every_form(bases: &[Base]) {
+        let mut forks = BTreeSet::new();
+        let mut levels = BTreeSet::new();
+        for (base, site) in bases.iter().flat_map(|base| base.sites.iter().map(move |site| (base, site))) {
+            let bytes = base.block(site.block);
+            match site.kind {
+                BlockKind::Inode => {
+                    for slot in 1..bytes.len() / 128 {
+                        let raw = RawInode::read(&bytes[slot * 128..]);
+                        if raw.check(myriad_format::Ino(1)).is_ok() {
+                            forks.insert((raw.file_type(), raw.fork_code()));
+                        }
+                    }
+                }
+                BlockKind::ExtentTree | BlockKind::FreeByStart => {
+                    levels.insert((site.kind.name(), myriad_format::btree::NodeHeader::read(&bytes).level.get()));
+                }
+                BlockKind::DirIndex => {
+                    let level = u16::from(myriad_format::dir::IndexHeader::read(&bytes).level);
+                    levels.insert((site.kind.name(), level));
+                }
+                _ => {}
+            }
+        }
         for found in [
             (0o100000, fork::EXTENTS),
             (0o100000, fork::TREE),

@@ -6,6 +6,8 @@
 
 use crate::hostile::bases::mount_options;
 use crate::hostile::device::Watched;
+use crate::setup::Devices;
+use crate::verdict::check_silent;
 use myriad_check::{CheckError, KINDS, Options, Report, check};
 
 const _: () = assert!(KINDS.len() <= u64::BITS as usize);
@@ -335,7 +337,7 @@ fn repair(image: &MemoryDevice, facts: &mut Facts, rng: &mut Rng) -> Result<(), 
     facts.repaired = true;
     let device = Arc::into_inner(device).expect("nobody else has it");
     let repaired = device.into_image();
-    silent(&repaired, "a second check")?;
+    silent(repaired.clone_image(), "a second check")?;
     let mut read = Facts::default();
     if let Some(error) = read_everything(&repaired, &mut read, rng)? {
         return Err(format!("after repair the engine says: {error}"));
@@ -346,16 +348,9 @@ fn repair(image: &MemoryDevice, facts: &mut Facts, rng: &mut Rng) -> Result<(), 
     change(fs, facts, rng)?;
     complain(&device, "changing a repaired volume")?;
     let device = Arc::into_inner(device).expect("nobody else has it");
-    silent(&device.into_image(), "a check of the repaired volume after changes")
+    silent(device.into_image(), "a check of the repaired volume after changes")
 }
 
-fn silent(image: &MemoryDevice, what: &str) -> Result<(), String> {
-    match check(Arc::new(image.clone_image()), None, &options(false)) {
-        Ok(report) if report.finding_count == 0 => Ok(()),
-        Ok(report) => {
-            let found: Vec<String> = report.findings.iter().take(4).map(ToString::to_string).collect();
-            Err(format!("{what} finds: {}", found.join("; ")))
-        }
-        Err(error) => Err(format!("{what}: {error}")),
-    }
+fn silent(image: MemoryDevice, what: &str) -> Result<(), String> {
+    check_silent(&Devices::from(Arc::new(image))).map_err(|message| format!("{what}: {message}"))
 }

@@ -483,10 +483,11 @@ impl Work<'_> {
 mod tests {
     use super::*;
     use crate::hostile::bases::{SHAPES, make};
+    use myriad_format::choices::Choices;
 
     #[test]
     fn same_seed_same_mutant_and_checksums_hold() {
-        let base = make(SHAPES[1]).unwrap();
+        let base = make(Choices::default(), SHAPES[1]).unwrap();
         let bytes = |image: &MemoryDevice| {
             let mut bytes = vec![0; image.size() as usize];
             image.read(0, &mut bytes).unwrap();

@@ -3,11 +3,11 @@
 use crate::hostile::bases::Base;
 use crate::hostile::exercise::{Facts, Plan, examine};
 use crate::hostile::mutate::{Class, mutate};
+use crate::table;
+use crate::verdict::{catch, cpu_seconds, quietly};
+use myriad_format::choices::Choices;
 use myriad_sim::rng::Rng;
-use rustix::time::{ClockId, clock_gettime};
-use std::cell::RefCell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -47,6 +47,18 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// The line that does one of its mutants again.
+    fn replay(&self, choices: &Choices, index: u64) -> String {
+        let Self { seed, check_every, change_every, repair_every, .. } = self;
+        format!(
+            "replay: cargo run -p myriad-trials --bin hostile-images -- --choices {} --seed {seed} --from {index} --count 1 \
+             --verbose --check-every {check_every} --change-every {change_every} --repair-every {repair_every}",
+            table::name_of(choices)
+        )
+    }
+}
+
 /// A mutant that did what none may.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -56,12 +68,15 @@ pub struct Failure {
     pub story: Vec<String>,
     /// A panic's message with its place, or what else was wrong.
     pub what: String,
+    /// The line that shows it again.
+    pub replay: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "mutant {} of \"{}\" ({}): {}", self.index, self.base, self.class.name(), self.what)?;
-        self.story.iter().try_for_each(|line| write!(f, "\n    {line}"))
+        self.story.iter().try_for_each(|line| write!(f, "\n    {line}"))?;
+        write!(f, "\n{}", self.replay)
     }
 }
 
@@ -93,6 +108,26 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Adds what another run counted.
+    pub fn merge(&mut self, other: Self) {
+        self.images += other.images;
+        self.by_class.iter_mut().zip(other.by_class).for_each(|(count, more)| *count += more);
+        self.opened += other.opened;
+        self.files += other.files;
+        self.errors += other.errors;
+        self.checked += other.checked;
+        self.silent += other.silent;
+        self.changed += other.changed;
+        self.operations += other.operations;
+        self.repaired += other.repaired;
+        self.unrepairable += other.unrepairable;
+        self.kinds |= other.kinds;
+        self.failure_count += other.failure_count;
+        self.failures.extend(other.failures);
+        self.seconds += other.seconds;
+        self.cpu_seconds += other.cpu_seconds;
+    }
+
     fn add(&mut self, class: Class, facts: &Facts) {
         self.images += 1;
         self.by_class[Class::ALL.iter().position(|&other| other == class).expect("one of all")] += 1;
@@ -139,19 +174,9 @@ impl Summary {
     }
 }
 
-thread_local! {
-    /// Message and place of the panic that this thread is in.
-    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
-}
-
 /// Longest time for one mutant before the run is given up: not a measure of speed, but how a hang that asks the device
 /// for nothing becomes a failure with a name.
 const HANG: Duration = Duration::from_secs(120);
-
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
 
 /// A hang kills the process, after it has said which mutant it was.
 fn watch(current: &[(AtomicU64, AtomicU64)], done: &AtomicBool, start: Instant, seed: u64) {
@@ -170,11 +195,11 @@ fn watch(current: &[(AtomicU64, AtomicU64)], done: &AtomicBool, start: Instant, 
 
 /// Runs them all, on several threads. The outcome does not depend on how many.
 pub fn run(bases: &[Base], config: &Config) -> Summary {
+    quietly(|| run_all(bases, config))
+}
+
+fn run_all(bases: &[Base], config: &Config) -> Summary {
     let (start, cpu_before) = (Instant::now(), cpu_seconds());
-    let previous = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|info| {
-        PANIC.with(|panic| *panic.borrow_mut() = Some(info.to_string().replace('\n', " ")));
-    }));
     let summary = Mutex::new(Summary { seed: config.seed, ..Summary::default() });
     let next = AtomicU64::new(0);
     let finished = AtomicBool::new(false);
@@ -206,7 +231,6 @@ pub fn run(bases: &[Base], config: &Config) -> Summary {
         finished.store(true, Relaxed);
         watcher.thread().unpark();
     });
-    std::panic::set_hook(previous);
     let mut summary = summary.into_inner().expect("no worker panics with the lock");
     summary.failures.sort_by_key(|failure| failure.index);
     summary.seconds = start.elapsed().as_secs_f64();
@@ -235,14 +259,19 @@ fn one(bases: &[Base], config: &Config, index: u64, summary: &Mutex<Summary>) {
     if config.verbose {
         eprintln!("mutant {index} of \"{}\" ({}): {:?}", base.shape.name, mutant.class.name(), mutant.story);
     }
-    let result = catch_unwind(AssertUnwindSafe(|| examine(&mutant.image, plan, &mut rng)));
-    let failed =
-        |what: String| Failure { index, base: base.shape.name, class: mutant.class, story: mutant.story, what };
+    let result = catch(|| examine(&mutant.image, plan, &mut rng));
     let mut summary = summary.lock().expect("no worker panics with the lock");
-    let failure = match result {
-        Ok(Ok(facts)) => return summary.add(mutant.class, &facts),
-        Ok(Err(what)) => failed(what),
-        Err(_) => failed(PANIC.with(|panic| panic.borrow_mut().take()).unwrap_or_else(|| "a panic".to_owned())),
+    let what = match result {
+        Ok(facts) => return summary.add(mutant.class, &facts),
+        Err(what) => what,
+    };
+    let failure = Failure {
+        index,
+        base: base.shape.name,
+        class: mutant.class,
+        story: mutant.story,
+        what,
+        replay: config.replay(&base.choices, index),
     };
     summary.add(failure.class, &Facts::default());
     summary.failure_count += 1;

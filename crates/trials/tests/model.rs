@@ -1,198 +1,74 @@
-//! The same operations on the engine and on `sim::Model`: same answers, same trees, and a checker with nothing to say.
+//! The same operations on the engine and on `sim::Model`: same answers, same trees, and a checker with nothing to say. Each on volumes
+//! of every row of the table of trials.
 //!
-//! A failure prints one line that replays it, and the fewest steps that still fail. `MYRIAD_SEED` replays,
-//! `MYRIAD_LONG=1` runs ten times as much.
+//! A failure prints one line that replays it, and the fewest steps that still fail. `MYRIAD_CHOICES` restricts it to some rows,
+//! `MYRIAD_SEED` to one seed; `MYRIAD_LONG=1` runs ten times as much.
 
-use myriad_engine::{Allocation, Cred, Discard, OpenOptions, PlacementPolicy, RenameMode, StatFs};
-use myriad_format::choices::{Choices, Directory, MYRIAD};
+use myriad_engine::{Cred, OpenOptions, RenameMode};
 use myriad_sim::compare::{Differ, Rules};
-use myriad_sim::generate::{self, Generator, Profile};
+use myriad_sim::generate::{Generator, Profile};
 use myriad_sim::model::Model;
-use myriad_sim::op::*;
 use myriad_sim::rng::{self, Rng};
 use myriad_sim::shrink;
 use myriad_trials::machine::{Engine, Way};
-use myriad_trials::setup::{Devices, Setup};
-use myriad_trials::verdict::{catch, check_silent, quietly};
+use myriad_trials::model::{Compared, RUN, VOLUME_SIZE, settled};
+use myriad_trials::setup::Setup;
+use myriad_trials::table::{Promise, Row, asked};
+use myriad_trials::verdict::{catch, check_silent};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Steps between two comparisons of the whole tree.
-const TREE_EVERY: usize = 250;
-const VOLUME_SIZE: u64 = 512 << 20;
-
-/// Options of a run that its seed decides: what must make no difference.
-fn vary(setup: &mut Setup, seed: u64) {
-    let mut rng = Rng::new(seed ^ 0x5eed);
-    let options = &mut setup.options;
-    options.allocation = *rng.pick(&[Allocation::Delayed, Allocation::AtWrite]);
-    options.placement = *rng.pick(&[PlacementPolicy::DirPref, PlacementPolicy::Rotor]);
-    options.name_cache = rng.percent(70);
-    options.background = rng.percent(30);
-    options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);
-    options.discard = if rng.percent(20) { Discard::Always } else { Discard::Never };
-    options.discard_piece = 1;
-    setup.data_checksums = rng.percent(40);
-    setup.vary_log(&mut rng);
-}
-
-fn look_at_closed(devices: &Devices) {
-    if let Err(message) = check_silent(devices) {
-        panic!("after closing: {message}");
-    }
-}
-
-/// Runs the steps on a fresh volume and on the model.
-fn compare(setup: &Setup, way: Way, steps: &[Step]) -> Result<(), String> {
-    catch(|| {
-        let device = setup.format_devices();
-        let mut engine = Engine::open(setup, device.clone(), way).map_err(|error| error.to_string())?;
-        engine.on_remount = Some(look_at_closed);
-        let fresh = settled(&engine)?;
-        let mut model = engine.fresh_model().map_err(|error| error.to_string())?;
-        let mut differ = Differ::new(setup.rules());
-        for (index, step) in steps.iter().enumerate() {
-            let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
-            let got = engine.run(step, model.next_clock()).map_err(|error| at(error.to_string()))?;
-            let expected = model.apply(step);
-            differ.answer(&model, step, &expected, &got).map_err(at)?;
-            compare_named(&mut engine, &model, &mut differ, step).map_err(at)?;
-            if index % TREE_EVERY == TREE_EVERY - 1 || index + 1 == steps.len() || step.op == Op::Remount {
-                let tree = engine.tree().map_err(|error| at(error.to_string()))?;
-                differ.tree(&model, &tree).map_err(at)?;
-                engine.check_walk(&tree).map_err(at)?;
-            }
-        }
-        remove_all(&mut engine, &model)?;
-        let left = settled(&engine)?;
-        if (left.free_blocks, left.inodes_used, left.directories)
-            != (fresh.free_blocks, fresh.inodes_used, fresh.directories)
-        {
-            return Err(format!("a volume that is empty again is not as it was:\n{fresh:?}\n{left:?}"));
-        }
-        engine.close().map_err(|error| error.to_string())?;
-        check_silent(&device)
-    })
-}
-
-/// The names of a change as both sides see them now, so that a wrong change is found at once.
-fn compare_named(engine: &mut Engine, model: &Model, differ: &mut Differ, step: &Step) -> Result<(), String> {
-    if !step.op.is_change() {
-        return Ok(());
-    }
-    for path in step.op.paths() {
-        let look = Step { cred: 0, op: Op::Stat { path: path.to_vec(), follow: false } };
-        let expected = model.clone().apply(&look);
-        let got = engine.run(&look, model.clock()).map_err(|error| error.to_string())?;
-        differ.answer(model, &look, &expected, &got).map_err(|message| format!("afterwards, lstat: {message}"))?;
-    }
-    Ok(())
-}
-
-/// Totals once nothing is pending: freed blocks come back when the checkpoint that freed them is done. Directories that drop
-/// what they have no use for when a name is added, some blocks at a time, have it added.
-fn settled(engine: &Engine) -> Result<StatFs, String> {
-    for _ in 0..20 {
-        engine.root().create("settled", 0o644).map_err(|error| error.to_string())?;
-        engine.root().unlink("settled").map_err(|error| error.to_string())?;
-    }
-    for _ in 0..2 {
-        engine.fs().sync().map_err(|error| error.to_string())?;
-    }
-    engine.fs().statfs().map_err(|error| error.to_string())
-}
-
-/// Removes everything but the root, and what hangs on the root itself.
-fn remove_all(engine: &mut Engine, model: &Model) -> Result<(), String> {
-    let mut run = |op| match engine.run(&Step { cred: 0, op }, model.clock()) {
-        Ok(Ok(_)) => Ok(()),
-        other => Err(format!("removing everything: {other:?}")),
-    };
-    for slot in (0..SLOTS).filter(|&slot| model.handle(slot).is_some()) {
-        run(Op::Close { slot })?;
-    }
-    let tree = model.names();
-    for entry in tree.iter().filter(|entry| entry.stat.flags != 0) {
-        let path = if entry.path.is_empty() { b"/".to_vec() } else { entry.path.clone() };
-        run(Op::SetAttr { path, change: Change::Flags(0) })?;
-    }
-    for name in tree[0].xattrs.keys() {
-        run(Op::RemoveXattr { path: b"/".into(), name: name.clone() })?;
-    }
-    let session = engine.root();
-    for entry in tree.iter().filter(|entry| !entry.path.is_empty() && !entry.path.contains(&b'/')) {
-        let removed = session.remove_tree(&entry.path, &mut |_| true).map_err(|error| error.to_string())?;
-        let inside = |other: &&myriad_sim::compare::TreeEntry| {
-            other.path == entry.path || other.path.starts_with(&[&entry.path[..], b"/"].concat())
-        };
-        let expected = tree.iter().filter(inside).count() as u64;
-        if removed != expected {
-            return Err(format!("remove_tree says {removed} of {expected}"));
-        }
-    }
-    Ok(())
-}
-
-/// Runs of `count` steps in all, from a seed of their own each.
-fn check(test: &str, block_size: u32, way: Way, count: usize) {
-    check_with(test, block_size, way, count, Choices::default());
-}
-
-/// As [`check`], on volumes of these choices.
-fn check_with(test: &str, block_size: u32, way: Way, count: usize, choices: Choices) {
-    const RUN: usize = 5000;
+/// So many steps on volumes of the default, fewer on others: there may be many rows of these.
+fn share(row: &Row, count: usize) -> usize {
     let count = if rng::is_long() { count * 10 } else { count };
+    if row.is_default() || rng::is_long() { count } else { count / 6 }
+}
+
+/// Runs of `count` steps in all, from a seed of their own each: more of them where more is promised.
+fn check(block_size: u32, way: Way, count: usize) {
     let first = rng::seed_or(u64::from(block_size));
-    let runs = if rng::number("MYRIAD_SEED").is_some() { 1 } else { count.div_ceil(RUN) as u64 };
-    for seed in first..first + runs {
-        let mut setup = Setup::new(block_size, VOLUME_SIZE);
-        vary(&mut setup, seed);
-        setup.choices = choices;
-        let (steps, _) = generate::run(seed, RUN, Profile::default());
-        let Err(message) = compare(&setup, way, &steps) else { continue };
-        let small = quietly(|| shrink::shrink(&steps, 600, |steps| compare(&setup, way, steps).is_err()));
-        let last = quietly(|| compare(&setup, way, &small)).err().unwrap_or_default();
-        panic!(
-            "{message}\n{}\nshrunk to {} steps: {last}\n{}",
-            rng::replay_line("myriad-engine", &format!("model::{test}"), seed, ""),
-            small.len(),
-            shrink::show(&small)
-        );
+    for row in asked() {
+        let part = if Promise::of(row.order) == Promise::Prefix { 2 } else { 1 };
+        let runs = (share(&row, count) * part / 3).div_ceil(RUN) as u64;
+        let runs = if rng::number("MYRIAD_SEED").is_some() { 1 } else { runs };
+        for seed in first..first + runs {
+            let compared = Compared { row, block_size, way, seed };
+            compared.run().unwrap_or_else(|message| panic!("{message}"));
+        }
     }
 }
 
-// 110 000 operations in all.
+/// Has a test on volumes of each row; what fails comes with the line that does it again on volumes of that row.
+fn each(test: &str, work: impl Fn(&Row)) {
+    for row in asked() {
+        if let Err(failure) = catch_unwind(AssertUnwindSafe(|| work(&row))) {
+            let name = row.name();
+            println!("replay: MYRIAD_CHOICES={name} cargo test -p myriad-trials --test model {test} -- --nocapture");
+            resume_unwind(failure);
+        }
+    }
+}
+
+// On volumes of the default: 110 000 operations in all.
 
 #[test]
 fn blocks_of_4096_by_path() {
-    check("blocks_of_4096_by_path", 4096, Way::Path, 30_000);
+    check(4096, Way::Path, 30_000);
 }
 
 #[test]
 fn blocks_of_4096_by_node() {
-    check("blocks_of_4096_by_node", 4096, Way::Mixed, 30_000);
+    check(4096, Way::Mixed, 30_000);
 }
 
 #[test]
 fn blocks_of_512() {
-    check("blocks_of_512", 512, Way::Mixed, 30_000);
+    check(512, Way::Mixed, 30_000);
 }
 
 #[test]
 fn blocks_of_65536() {
-    check("blocks_of_65536", 65536, Way::Mixed, 20_000);
-}
-
-const LINEAR: Choices = Choices { directory: Directory::Linear, ..MYRIAD.choices };
-
-#[test]
-fn linear_directories_in_blocks_of_4096() {
-    check_with("linear_directories_in_blocks_of_4096", 4096, Way::Mixed, 30_000, LINEAR);
-}
-
-#[test]
-fn linear_directories_in_blocks_of_512() {
-    check_with("linear_directories_in_blocks_of_512", 512, Way::Path, 20_000, LINEAR);
+    check(65536, Way::Mixed, 20_000);
 }
 
 const THREADS: usize = 4;
@@ -200,12 +76,16 @@ const THREADS: usize = 4;
 /// Threads in directories of their own, each with a model of its own.
 #[test]
 fn threads_in_their_own_directories() {
-    let count = if rng::is_long() { 50_000 } else { 5_000 };
+    each("threads_in_their_own_directories", in_their_own_directories);
+}
+
+fn in_their_own_directories(row: &Row) {
+    let count = share(row, 5_000);
     let seed = rng::seed_or(77);
-    let mut setup = Setup::new(4096, VOLUME_SIZE);
+    let mut setup = Setup::of(*row, 4096, VOLUME_SIZE);
     setup.options.background = true;
     setup.options.commit_interval_ms = 5;
-    let device = Devices::from(Arc::new(setup.format()));
+    let device = setup.format_devices();
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     for thread in 0..THREADS {
@@ -218,15 +98,14 @@ fn threads_in_their_own_directories() {
                 scope.spawn(move || {
                     let prefix = format!("t{thread}").into_bytes();
                     let engine = Engine::on(&setup, device, fs, Way::Mixed, &prefix);
-                    catch(|| run_confined(engine, seed + thread as u64, count))
+                    catch(|| run_confined(engine, setup.rules(), seed + thread as u64, count))
                 })
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
     });
     for (thread, answer) in answers.into_iter().enumerate() {
-        let replay = rng::replay_line("myriad-engine", "model::threads_in_their_own_directories", seed, "");
-        answer.unwrap_or_else(|message| panic!("thread {thread}: {message}\n{replay}"));
+        answer.unwrap_or_else(|message| panic!("thread {thread}, seed {seed}: {message}"));
     }
     drop(root);
     fs.close().unwrap();
@@ -238,12 +117,12 @@ fn is_root(path: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').all(|part| part.is_empty() || part == b"." || part == b"..")
 }
 
-fn run_confined(mut engine: Engine, seed: u64, count: usize) -> Result<(), String> {
+fn run_confined(mut engine: Engine, rules: Rules, seed: u64, count: usize) -> Result<(), String> {
     let profile = Profile { confined: true, remount_every: 0, huge: false, ..Profile::default() };
     let mut generator = Generator::new(seed, profile);
     let mut model = Model::new(0);
     // The clock is shared, so times mean nothing here.
-    let mut differ = Differ::new(Rules { times: false, ..Rules::from_env() });
+    let mut differ = Differ::new(Rules { times: false, ..rules });
     for index in 0..count {
         let step = generator.next(&model);
         let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(&step)));
@@ -267,14 +146,19 @@ fn run_confined(mut engine: Engine, seed: u64, count: usize) -> Result<(), Strin
 /// Threads in one directory: what each did alone is there at the end, and of what all try one succeeds.
 #[test]
 fn threads_in_one_directory() {
-    let count: usize = if rng::is_long() { 20_000 } else { 2_000 };
+    each("threads_in_one_directory", in_one_directory);
+}
+
+fn in_one_directory(row: &Row) {
+    let seed = rng::seed_or(5);
+    let count = share(row, 2_000);
     let setup = {
-        let mut setup = Setup::new(4096, VOLUME_SIZE);
+        let mut setup = Setup::of(*row, 4096, VOLUME_SIZE);
         setup.options.background = true;
         setup.options.commit_interval_ms = 5;
         setup
     };
-    let device = Devices::from(Arc::new(setup.format()));
+    let device = setup.format_devices();
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     let fresh = {
@@ -284,7 +168,6 @@ fn threads_in_one_directory() {
     };
     root.mkdir("d", 0o755).unwrap();
     root.create("d/shared", 0o644).unwrap();
-    let seed = rng::seed_or(5);
     let outcomes: Vec<(BTreeSet<Vec<u8>>, usize, usize)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
@@ -366,16 +249,20 @@ fn threads_in_one_directory() {
 /// Renames of directories across each other from several threads never make a circle or lose a directory.
 #[test]
 fn threads_moving_directories_make_no_circle() {
+    each("threads_moving_directories_make_no_circle", moving_directories);
+}
+
+fn moving_directories(row: &Row) {
     const DIRS: u64 = 12;
-    let count = if rng::is_long() { 20_000 } else { 2_000 };
-    let setup = Setup::new(4096, VOLUME_SIZE);
-    let device = Devices::from(Arc::new(setup.format()));
+    let seed = rng::seed_or(9);
+    let count = share(row, 2_000);
+    let setup = Setup::of(*row, 4096, VOLUME_SIZE);
+    let device = setup.format_devices();
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     for dir in 0..DIRS {
         root.mkdir(&format!("d{dir}"), 0o755).unwrap();
     }
-    let seed = rng::seed_or(9);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let session = fs.session(Cred::root());
@@ -424,9 +311,13 @@ fn place_of(session: &myriad_engine::Session, name: &str) -> Option<String> {
 /// Out of space is said at the write, harms nothing, and removing makes room again.
 #[test]
 fn a_full_volume_works_on() {
+    each("a_full_volume_works_on", a_full_one_works_on);
+}
+
+fn a_full_one_works_on(row: &Row) {
     for block_size in [512, 4096] {
-        let setup = Setup::new(block_size, 16 << 20);
-        let device = Devices::from(Arc::new(setup.format()));
+        let setup = Setup::of(*row, block_size, 16 << 20);
+        let device = setup.format_devices();
         let mut engine = Engine::open(&setup, device.clone(), Way::Path).unwrap();
         let fresh = settled(&engine).unwrap();
         let root = engine.root();
