@@ -136,7 +136,13 @@ fn is_expected(error: &Error, lie: Lie) -> bool {
         || lie != Lie::None
             && matches!(
                 error,
-                Error::Corrupt(_) | Error::Damaged(_) | Error::Foreign | Error::Incompatible(_) | Error::Option { .. }
+                Error::Corrupt(_)
+                    | Error::Damaged(_)
+                    | Error::Foreign
+                    | Error::Incompatible(_)
+                    | Error::Option { .. }
+                    // The superblock that says that the volume was closed is not there.
+                    | Error::Unchecked
             )
 }
 
