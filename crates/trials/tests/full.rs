@@ -1,11 +1,13 @@
 //! Volumes of every row of the table of trials filled to the last block, by one thread and by two.
 
 use myriad_engine::Allocation;
+use myriad_sim::rng;
 use myriad_trials::full::{Filling, fill};
 use myriad_trials::table;
 
 fn check(allocation: Allocation, block_size: u32, threads: usize) {
-    for row in table::asked() {
+    // By two threads on all; the report has fillings by one.
+    for row in table::asked().into_iter().filter(|row| row.is_default() || threads > 1 || rng::is_long()) {
         for filling in Filling::ALL {
             let filled = fill(row, filling, allocation, block_size, threads);
             let accepted = filled.unwrap_or_else(|message| panic!("{}, {filling:?}: {message}", row.name()));

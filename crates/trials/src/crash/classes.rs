@@ -177,6 +177,7 @@ impl Amount {
         }
     }
 
+    /// In the names of runs.
     fn name(self) -> &'static str {
         match self {
             Self::Brief => "brief",
