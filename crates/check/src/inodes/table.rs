@@ -166,7 +166,7 @@ fn check_bitmap(context: &Context<'_>, ag: AgNo, mut expected: Bitmap, unknown: 
     }
     let differing = expected.differing(&found.bits);
     let first = |is_free| differing.iter().copied().find(|&number| found.bits.is_free(number) == is_free);
-    for (is_free, what) in [(true, "are in use and called free"), (false, "are free and not called so")] {
+    for (is_free, what) in [(true, "are in use and called free"), (false, "are called used, and are not")] {
         if let Some(first) = first(is_free) {
             let count = differing.iter().filter(|&&number| found.bits.is_free(number) == is_free).count();
             let (at, slot) = geometry.table_place(ag, first);
@@ -183,13 +183,19 @@ pub(crate) fn initialised(reader: &Reader, ag: AgNo, header: Option<&GroupHeader
     let blocks = geometry.table_blocks(ag);
     let counted = header.map_or(0, |header| header.inode_blocks.get().min(blocks));
     let units = geometry.units_per_block() as usize;
-    let mut buf = reader.new_buffer();
-    let mut has_sound_unit = |index: u32| {
-        let block = block_at(geometry, ag, index);
-        let found = reader.read_units(block, BlockKind::InodeTable, u64::from(ag.0), &mut buf);
-        found.bad.len() < units
-    };
-    (counted..blocks).rev().find(|&index| has_sound_unit(index)).map_or(counted, |last| last + 1)
+    let mut found = counted;
+    for first in (counted..blocks).step_by(RUN_BLOCKS as usize) {
+        let start = block_at(geometry, ag, first);
+        let mut bytes = vec![0; (blocks - first).min(RUN_BLOCKS) as usize * reader.block_size()];
+        let whole = reader.read_device(start, &mut bytes).is_ok();
+        for (index, buf) in (0..).zip(bytes.chunks_exact_mut(reader.block_size())) {
+            let block = read_block(reader, start.offset_by(u64::from(index)), whole, buf);
+            if block.bad_units.len() < units {
+                found = first + index + 1;
+            }
+        }
+    }
+    found
 }
 
 /// What a repair makes of fields that only an inode of a table has to have, or only others may have. False: it had to change

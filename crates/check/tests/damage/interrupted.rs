@@ -11,6 +11,7 @@ use myriad_format::btree::NodeHeader;
 use myriad_format::choices::{Inodes, Space};
 use myriad_format::dir::EntryHeader;
 use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::group::GroupHeader;
 use myriad_format::inode::{BodyHeader, InodeBlockHeader, RawInode};
 use myriad_format::xattr::AttrHeader;
 use myriad_format::{BlockKind, FsBlock, Ino, SLOT_SIZE};
@@ -458,4 +459,34 @@ fn a_tag_that_is_put_right_costs_no_name() {
         }
     });
     no_path_is_lost(&image);
+}
+
+/// As [`a_full_group_is_repaired`], where free blocks are in a bitmap: it takes no block, and a group may be full to its last one. The inode tree
+/// is then written over the old one.
+#[test]
+fn a_group_with_a_bitmap_is_repaired_though_no_block_is_free() {
+    for (inodes, files, free) in [(Inodes::Dynamic, 5000, 0), (Inodes::Dynamic, 5000, 9), (Inodes::Static, 400, 0)] {
+        let mut builder = Builder::new(SMALL.with(Space::Bitmap, inodes));
+        let root = builder.root;
+        let directory = builder.dir(root, b"many", 1, 0);
+        for index in 0..files {
+            builder.file(directory, format!("file {index}").as_bytes(), 0, &[]);
+        }
+        let rest = builder.file(root, b"rest", 1, &[]);
+        // Taken last: the nodes of the inode tree, or the block of names of the root, which has no body.
+        let nodes = if inodes == Inodes::Dynamic { 47 } else { 1 };
+        builder.fill_up(rest, 0, free + nodes, 1);
+        builder.gap = 0;
+        let image = builder.finish();
+        let left = GroupHeader::read(&image.read(image.header_block(0))).free_blocks.get();
+        assert!((free..free + 3).contains(&left), "{left} blocks are free");
+        image.change_superblock(|superblock| superblock.inodes_used.set(1));
+        let whole = held(Arc::new(image.device.clone_image()));
+        let mut cuts = 0;
+        cut_each_flush(&image.device, &mut |cut, what| {
+            cuts += 1;
+            assert_eq!(held(cut), whole, "{inodes:?}, {free} free, {what}");
+        });
+        assert!(cuts > 10, "{cuts}");
+    }
 }

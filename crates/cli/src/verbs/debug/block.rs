@@ -301,7 +301,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 56) as u8
         };
-        for block_bits in [9, 12, 16] {
+        for (block_bits, table_every) in [(9, 0), (12, 0), (16, 0), (9, 16), (12, 16), (16, 16)] {
             let geometry = Geometry {
                 block_bits,
                 ag_bits: 12,
@@ -310,8 +310,8 @@ mod tests {
                 block_count: 1 << 14,
                 chunk_blocks: 8,
                 has_checksums: false,
-                has_bitmap: false,
-                table_every: 0,
+                has_bitmap: table_every > 0,
+                table_every,
                 map: myriad_format::choices::Map::Extents,
             };
             for kind in BlockKind::ALL {
