@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn times_come_back_as_they_were() {
-        let times = Values::Time { most_ms: 1000_000_000_000 };
+        let times = Values::Time { most_ms: 1_000_000_000_000 };
         for (text, ms, printed) in [
             ("0", 0, "0"),
             ("5", 5000, "5"),

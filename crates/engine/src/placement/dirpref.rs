@@ -246,7 +246,7 @@ mod tests {
                 DirPrefRule::Orlov => (avgbfree.saturating_sub(self.fpg / 4), (cgsize / dirsize).min(255)),
                 DirPrefRule::FreeBsd9 => ((avgbfree - avgbfree / 4).max(1), (avgbfree * self.bsize / dirsize).min(255)),
             };
-            let maxcontigdirs = if avgfpdir > 0 { maxcontigdirs.min(self.ipg / avgfpdir) } else { maxcontigdirs };
+            let maxcontigdirs = maxcontigdirs.min(self.ipg.checked_div(avgfpdir).unwrap_or(u64::MAX));
             let maxcontigdirs = maxcontigdirs.max(1);
             let fits = |i: &usize| {
                 let group = &self.groups[*i];
