@@ -65,9 +65,11 @@ impl Engine {
         self.fs.as_ref().expect("the volume is open")
     }
 
-    /// A model of the volume as mkfs left it: it has the root's times, which come from the system's clock.
+    /// A model of the volume as mkfs left it: it has the root's times, which come from the system's clock, and files as large as its map allows.
     pub fn fresh_model(&self) -> engine::Result<Model> {
-        Ok(Model::new(self.root().stat("/")?.btime))
+        let mut model = Model::new(self.root().stat("/")?.btime);
+        model.size_max = self.fs().file_size_max();
+        Ok(model)
     }
 
     pub fn root(&self) -> Session {

@@ -12,6 +12,11 @@ impl Fs {
         Ok(self.volume().statfs())
     }
 
+    /// Bytes of the largest file: more of it the volume's map could not find.
+    pub fn file_size_max(&self) -> u64 {
+        crate::map::size_max(&self.volume().geometry)
+    }
+
     /// Whether `stat.blocks` is an estimate: the file has data that has no blocks yet, some of it perhaps over blocks
     /// that are there. For a file whose data is all new, the number is right but for the blocks of a long map.
     pub fn are_blocks_estimated(&self, stat: &Stat) -> bool {

@@ -1,0 +1,285 @@
+//! Damage of block pointers (`map=blockmap`): the check names it, repair puts it right, and the engine reads what is left.
+
+use myriad_check::{Options, Report, check, number};
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{AllocateMode, Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_format::choices::{Choices, Inodes, Map, Space};
+use myriad_format::inode::{RawInode, fork};
+use myriad_format::pointers::{self, RawPointer};
+use myriad_format::superblock::Superblock;
+use myriad_format::table::POINTERS_OFFSET;
+use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
+use myriad_format::{FileBlock, FsBlock, Geometry, Ino, header};
+use std::sync::Arc;
+
+const BLOCK: usize = 1024;
+/// Pointers of a block of pointers.
+const N: u64 = 2 * 62;
+/// The first file block behind pointers 12, 13 and 14.
+const SINGLE: u64 = 12;
+const DOUBLE: u64 = SINGLE + N;
+const TRIPLE: u64 = DOUBLE + N * N;
+/// File blocks that the sample file has: some behind each kind of pointer.
+const WRITTEN: [std::ops::Range<u64>; 5] = [
+    0..20,
+    SINGLE + 60..SINGLE + 64,
+    DOUBLE - 3..DOUBLE + 3,
+    DOUBLE + 5 * N..DOUBLE + 5 * N + 90,
+    TRIPLE..TRIPLE + 130,
+];
+
+fn mount(device: &Arc<MemoryDevice>) -> Fs {
+    let options = MountOptions {
+        cache_size: 16 << 20,
+        background: false,
+        clock: Clock::Manual(Arc::default()),
+        ..MountOptions::default()
+    };
+    Fs::open_device(device.clone(), None, options).expect("the volume opens")
+}
+
+/// What the sample file has in one of its blocks.
+fn content(block: u64) -> [u8; BLOCK] {
+    [(block % 250) as u8 + 1; BLOCK]
+}
+
+struct Sample {
+    device: Arc<MemoryDevice>,
+    geometry: Geometry,
+    volume: [u8; 16],
+    file: Ino,
+    other: Ino,
+    dir: Ino,
+}
+
+impl Sample {
+    fn new() -> Self {
+        let device = Arc::new(MemoryDevice::new(32 << 20));
+        let choices = Choices { space: Space::Bitmap, inodes: Inodes::Static, map: Map::Blocks, ..Choices::default() };
+        let options = MkfsOptions { block_size: BLOCK as u32, choices, seed: Some(7), ..MkfsOptions::default() };
+        Fs::format_device(device.clone(), None, &options).expect("mkfs");
+        let fs = mount(&device);
+        let session = fs.session(Cred::root());
+        let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+        let file = session.open("file", create).unwrap();
+        for block in WRITTEN.into_iter().flatten() {
+            file.write_at(&content(block), block * BLOCK as u64).unwrap();
+        }
+        let other = session.open("other", create).unwrap();
+        for block in 0..40 {
+            other.write_at(&content(block), block * BLOCK as u64).unwrap();
+        }
+        other.allocate(AllocateMode::Extend, 0, 60 * BLOCK as u64).unwrap();
+        session.mkdir("dir", 0o755).unwrap();
+        for name in 0..800 {
+            session.open(&format!("dir/a name that is long enough, number {name}"), create).unwrap();
+        }
+        let ino = |path: &str| Ino(session.lstat(path).unwrap().ino);
+        let (file_ino, other_ino, dir) = (ino("file"), ino("other"), ino("dir"));
+        drop((file, other));
+        drop(session);
+        fs.close().unwrap();
+        let mut block = vec![0; 4096];
+        device.read(0, &mut block).unwrap();
+        let superblock = *Superblock::read(&block);
+        let geometry = superblock.geometry();
+        let sample = Self { device, geometry, volume: superblock.volume(), file: file_ino, other: other_ino, dir };
+        let report = sample.check(false);
+        assert!(report.is_sound(), "{:#?}", report.findings);
+        sample
+    }
+
+    fn check(&self, repair: bool) -> Report {
+        let options = Options { threads: 1, repair, ..Options::default() };
+        check(self.device.clone(), None, &options).expect("the check runs")
+    }
+
+    fn read(&self, block: FsBlock) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK];
+        self.device.read(block.0 << self.geometry.block_bits, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn write(&self, block: FsBlock, bytes: &[u8]) {
+        self.device.write(block.0 << self.geometry.block_bits, bytes).unwrap();
+    }
+
+    /// Changes a block of units and seals them.
+    fn change(&self, block: FsBlock, f: impl FnOnce(&mut [u8])) {
+        let mut bytes = self.read(block);
+        f(&mut bytes);
+        header::reseal(&mut bytes, &self.volume, block);
+        self.write(block, &bytes);
+    }
+
+    fn change_inode(&self, ino: Ino, f: impl FnOnce(&mut RawInode, &mut [u8])) {
+        let (block, slot) = self.geometry.locate(ino).unwrap();
+        let at = self.geometry.inode_offset(slot);
+        self.change(block, |bytes| {
+            let (raw, rest) = bytes[at..].split_at_mut(POINTERS_OFFSET);
+            f(RawInode::read_mut(raw), &mut rest[..15 * RawPointer::SIZE]);
+        });
+    }
+
+    /// Where the pointer at the end of so many steps towards a file block lies: block, and byte of it. No step: the inode's.
+    fn pointer(&self, ino: Ino, at: u64, steps: usize) -> (FsBlock, usize) {
+        let way = self.geometry.way(FileBlock(at)).unwrap();
+        let (block, slot) = self.geometry.locate(ino).unwrap();
+        let mut place = (block, self.geometry.inode_offset(slot) + POINTERS_OFFSET + way.root * RawPointer::SIZE);
+        for level in 0..steps {
+            let (block, offset) = place;
+            let next = FsBlock(RawPointer::read(&self.read(block)[offset..]).word.get());
+            place = (next, pointers::offset(way.index(level)));
+        }
+        place
+    }
+
+    fn word(&self, (block, offset): (FsBlock, usize)) -> u64 {
+        RawPointer::read(&self.read(block)[offset..]).word.get()
+    }
+
+    fn set(&self, (block, offset): (FsBlock, usize), word: u64) {
+        self.change(block, |bytes| bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes()));
+    }
+
+    /// Blocks of the sample file that read as zeros, as the engine sees it; all others must be what they were.
+    fn lost(&self) -> Vec<u64> {
+        let fs = mount(&self.device);
+        let session = fs.session(Cred::root());
+        let read = |path: &str, block: u64| {
+            let mut bytes = [9; BLOCK];
+            let file = session.open(path, OpenOptions::READ).unwrap();
+            let count = file.read_at(&mut bytes, block * BLOCK as u64).unwrap();
+            assert!(count == BLOCK || count == 0, "{path}, block {block}: {count}");
+            bytes
+        };
+        let mut lost = Vec::new();
+        for block in WRITTEN.into_iter().flatten() {
+            match read("file", block) {
+                bytes if bytes == content(block) => {}
+                bytes if bytes == [0; BLOCK] => lost.push(block),
+                _ => panic!("block {block} has what it never had"),
+            }
+        }
+        for block in 0..60 {
+            let expected = if block < 40 { content(block) } else { [0; BLOCK] };
+            assert!(read("other", block) == expected, "block {block} of the other file");
+        }
+        let names = session.read_dir("dir").unwrap().count();
+        assert_eq!(names, 800);
+        drop(session);
+        fs.close().unwrap();
+        lost
+    }
+}
+
+/// Damages a sample: the check reports one of `expected` and nothing else that `may` not be; after a repair the volume is sound, and of
+/// the sample file just `lost` reads as zeros.
+fn damaged(what: &str, expected: u32, may: &[u32], lost: &[u64], damage: impl FnOnce(&Sample)) {
+    let sample = Sample::new();
+    damage(&sample);
+    let report = sample.check(false);
+    let numbers: Vec<u32> = report.findings.iter().map(|finding| finding.number).collect();
+    assert!(numbers.contains(&expected), "{what}: {:#?}", report.findings);
+    // What nothing leads to any more has leaked, and a count that is right counts it.
+    let usual = [expected, number::BLOCK_LEAKED, number::INODE_BLOCKS];
+    let others: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|finding| !usual.contains(&finding.number) && !may.contains(&finding.number))
+        .collect();
+    assert!(others.is_empty(), "{what}: {others:#?}");
+    let report = sample.check(true);
+    assert!(report.is_sound(), "{what}: {:#?}", report.remaining);
+    let report = sample.check(false);
+    assert!(report.is_sound(), "{what}, after repair: {:#?}", report.findings);
+    assert_eq!(sample.lost(), lost, "{what}");
+}
+
+#[test]
+fn damaged_pointers_are_found_and_put_right() {
+    let single: Vec<u64> = (12..20).chain(SINGLE + 60..SINGLE + 64).chain(DOUBLE - 3..DOUBLE).collect();
+    let double: Vec<u64> = (DOUBLE..DOUBLE + 3).chain(DOUBLE + 5 * N..DOUBLE + 5 * N + 90).collect();
+    damaged("a pointer out of the volume", number::EXTENT, &[], &[7], |s| s.set(s.pointer(s.file, 7, 0), 1 << 40));
+    damaged("a pointer to a fixed block", number::EXTENT, &[], &[SINGLE + 61], |s| {
+        s.set(s.pointer(s.file, SINGLE + 61, 1), 3);
+    });
+    damaged("a pointer with bits that mean nothing", number::EXTENT, &[], &[TRIPLE + 128], |s| {
+        let place = s.pointer(s.file, TRIPLE + 128, 3);
+        s.set(place, s.word(place) | 1 << 55);
+    });
+    damaged("an unwritten block of pointers", number::EXTENT, &[], &single, |s| {
+        let place = s.pointer(s.file, SINGLE, 0);
+        s.set(place, s.word(place) | 1 << 63);
+    });
+    damaged("a file block of two files", number::BLOCK_TWICE, &[], &[9], |s| {
+        // The other one is younger: its block stays the first owner's, which comes first in the table.
+        let theirs = s.word(s.pointer(s.file, 8, 0));
+        s.set(s.pointer(s.file, 9, 0), theirs);
+    });
+    damaged("a circle", number::BLOCK_TWICE, &[], &double, |s| {
+        let (node, _) = s.pointer(s.file, DOUBLE, 1);
+        s.change(node, |bytes| {
+            for index in 0..N as usize {
+                bytes[pointers::offset(index)..][..8].copy_from_slice(&node.0.to_le_bytes());
+            }
+        });
+    });
+    damaged("a block of pointers of another file", number::BLOCK_OWNER, &[], &single, |s| {
+        let (node, _) = s.pointer(s.file, SINGLE, 1);
+        let owner = s.other.0;
+        s.change(node, |bytes| {
+            bytes.chunks_exact_mut(UNIT_SIZE).for_each(|unit| UnitHeader::read_mut(unit).owner.set(owner));
+        });
+    });
+    damaged("something else in place of a block of pointers", number::BLOCK_KIND, &[], &single, |s| {
+        let (node, _) = s.pointer(s.file, SINGLE, 1);
+        s.write(node, &[0x5a; BLOCK]);
+    });
+    // Of the two units the second is torn: what the first leads to stays.
+    let second: Vec<u64> = (SINGLE + 62..SINGLE + 64).chain(DOUBLE - 3..DOUBLE).collect();
+    damaged("a torn unit", number::BLOCK_CRC, &[], &second, |s| {
+        let (node, _) = s.pointer(s.file, SINGLE, 1);
+        let mut bytes = s.read(node);
+        bytes[UNIT_SIZE + 100] ^= 1;
+        assert!(unit::verify_one(&bytes[..UNIT_SIZE], myriad_format::BlockKind::Pointers, &s.volume, node, 0).is_ok());
+        s.write(node, &bytes);
+    });
+    let empty: Vec<u64> = (DOUBLE + 5 * N..DOUBLE + 5 * N + 90).collect();
+    damaged("a block of pointers without any", number::TREE_NODE, &[], &empty, |s| {
+        let (leaf, _) = s.pointer(s.file, DOUBLE + 5 * N, 2);
+        s.change(leaf, |bytes| {
+            (0..N as usize).for_each(|index| bytes[pointers::offset(index)..][..8].fill(0));
+        });
+    });
+    let all: Vec<u64> = WRITTEN.into_iter().flatten().collect();
+    damaged("a map without pointers", number::INODE, &[], &all, |s| {
+        s.change_inode(s.file, |_, pointers| pointers.fill(0))
+    });
+    damaged("a map of another kind", number::INODE, &[], &all, |s| {
+        s.change_inode(s.file, |raw, pointers| {
+            raw.set_fork(fork::TREE, 0);
+            pointers.fill(0);
+        });
+    });
+}
+
+/// What a directory's lost pointers led to are entries: repair brings back what it can reach, and the rest is in lost+found.
+#[test]
+fn a_directory_survives_a_lost_block_of_pointers() {
+    let sample = Sample::new();
+    let (node, _) = sample.pointer(sample.dir, SINGLE, 1);
+    sample.write(node, &[0x5a; BLOCK]);
+    assert!(!sample.check(false).is_sound());
+    let report = sample.check(true);
+    assert!(report.is_sound(), "{:#?}", report.remaining);
+    assert!(sample.check(false).is_sound());
+    let fs = mount(&sample.device);
+    let session = fs.session(Cred::root());
+    let kept = session.read_dir("dir").unwrap().count();
+    let found = session.read_dir("lost+found").unwrap().count();
+    assert_eq!(kept + found, 800, "{kept} kept, {found} found");
+    assert!(kept > 100 && found > 50, "{kept} kept, {found} found");
+    drop(session);
+    fs.close().unwrap();
+}
