@@ -217,7 +217,7 @@ fn damage_to_derived_structures_loses_no_name() {
     ];
     let mut tried = BTreeSet::new();
     for shape in shapes() {
-        for case in cases(&shape).filter(|case| DERIVED.contains(&case.name)) {
+        for case in cases(&shape).into_iter().filter(|case| DERIVED.contains(&case.name)) {
             let name = case.name;
             tried.insert(name);
             let sample = sample(shape);

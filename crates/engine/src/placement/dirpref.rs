@@ -154,6 +154,7 @@ mod tests {
             has_checksums: false,
             has_bitmap: false,
             table_every: 0,
+            map: myriad_format::choices::Map::Extents,
         };
         let reach = Reach { count: 32, average_free: 2000, average_dirs: 3 };
         let empty = Averages { free_blocks: 32 * 2000, used_blocks: 0, directories: 0, high_water: 4 };

@@ -40,6 +40,7 @@ mod tests {
             has_checksums: false,
             has_bitmap: false,
             table_every: 0,
+            map: myriad_format::choices::Map::Extents,
         };
         Placement::new(&geometry, PlacementPolicy::Rotor, DirPref::default(), 7)
     }
