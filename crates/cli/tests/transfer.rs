@@ -174,7 +174,7 @@ fn what_is_there_stays_unless_told_otherwise() {
     );
     bench.myriad(&["import", "one", "v.img:/x"], 0);
     let said = bench.myriad(&["import", "two", "v.img:/x"], 1);
-    assert!(said.contains("v.img:/x/d/f: is there already; give --replace or --skip-existing"), "{said}");
+    assert!(said.contains("v.img:/x/d/f: is there already; give --update, --replace or --skip-existing"), "{said}");
     let contents = |expected: &str| {
         let said = bench.shell("myriad cat v.img:/x/d/f v.img:/x/d/k v.img:/x/d/m");
         assert_eq!(said, expected);

@@ -52,8 +52,13 @@ fn held(date: &Zoned, text: &str) -> Result<Time, String> {
 }
 
 fn past(text: &str) -> String {
+    format!("`{text}` is past what the times of a volume hold, {}", range())
+}
+
+/// The days from the first to the last that a volume's times hold.
+pub fn range() -> String {
     let day = |time: Time| full(time).split(' ').next().unwrap_or_default().to_owned();
-    format!("`{text}` is past what the times of a volume hold, {} to {}", day(Time::MIN), day(Time::MAX))
+    format!("{} to {}", day(Time::MIN), day(Time::MAX))
 }
 
 #[cfg(test)]

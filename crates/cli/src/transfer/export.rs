@@ -117,7 +117,7 @@ impl Export {
 
     fn options<'a>(&self, tell: run::Tell<'a>) -> Options<'a> {
         let tell = self.select.tells(self.report).then_some(tell);
-        Options { skip_unreadable: self.report.skip_unreadable, doing: "exporting", tell }
+        Options { skip_unreadable: self.report.skip_unreadable, doing: "exporting", has_any_times: false, tell }
     }
 
     /// What looks like an archive of a kind that is not written would become a directory of that name.

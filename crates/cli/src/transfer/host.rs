@@ -1,6 +1,7 @@
 //! Files of the host: attributes, extended attributes, and where their data is.
 
 use super::batch::{LinkKey, Meta, Segment};
+use super::tar::pax;
 use myriad_engine::{Errno, FileType, Time};
 use myriad_format::xattr;
 use rustix::fs::{SeekFrom, Stat};
@@ -16,7 +17,7 @@ const BLOCK_UNIT: u64 = 512;
 const ZEROS_MIN: usize = 32 << 10;
 
 pub fn time(seconds: i64, nanoseconds: u64) -> Time {
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds as i64)
+    pax::clamp(i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds))
 }
 
 /// `None` for a type of file that Linux does not have.

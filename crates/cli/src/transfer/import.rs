@@ -191,6 +191,7 @@ impl Import {
         let options = Options {
             skip_unreadable: self.report.skip_unreadable,
             doing: "importing",
+            has_any_times: true,
             tell: self.select.tells(self.report).then_some(tell),
         };
         Ok(match volume {

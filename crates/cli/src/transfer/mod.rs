@@ -240,7 +240,8 @@ fn parent(session: &Session, place: &Place) -> Result<Top> {
 fn summarize(context: &Context, verb: &str, done: Done, tally: &Tally, json: bool) -> Result<()> {
     if json {
         context.out().json(&tally.json(verb))?;
-    } else {
+    } else if tally.is_complete || !tally.is_empty() {
+        // Of a run that did nothing at all, what ended it says everything.
         let rest = if tally.is_complete { "" } else { "; not complete" };
         context.note(&format!("myriad: {}{rest}", tally.text(done)));
     }

@@ -3,10 +3,11 @@
 
 use super::batch::{Batch, Body, Entry, Feed, LinkKey, Next, Problem, Record};
 use super::exclude::Excludes;
+use super::tar::pax;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::show::name::{Shown, count};
-use crate::show::size;
+use crate::show::{date, size};
 use anyhow::Result;
 use myriad_engine::FileType;
 use serde_json::{Map, Value, json};
@@ -114,6 +115,11 @@ impl Tally {
         self.elapsed += other.elapsed;
     }
 
+    /// Nothing was done, and nothing is there to be told of.
+    pub fn is_empty(&self) -> bool {
+        self.entries() + self.skipped + self.left_out + self.deleted + self.unreadable + self.errors == 0
+    }
+
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.hard_links + self.others
     }
@@ -196,6 +202,8 @@ pub struct Options<'a> {
     pub skip_unreadable: bool,
     /// Word for messages: `importing`.
     pub doing: &'static str,
+    /// The source may have times that a volume does not hold: those are told of.
+    pub has_any_times: bool,
     /// For a user who wants to see each file that is made.
     pub tell: Option<Tell<'a>>,
 }
@@ -219,6 +227,9 @@ struct Run<'a> {
     excludes: Excludes,
     /// The last path taken, for what is said of an interruption.
     last: Vec<u8>,
+    /// Files whose times are past what a volume holds, and the path of the first one.
+    clamped: u64,
+    first_clamped: Vec<u8>,
 }
 
 /// Moves everything from the source to the sink. The sink is finished in any case, and all problems are told; an error
@@ -235,6 +246,8 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
         name: feed.name.clone(),
         excludes: feed.excludes.clone(),
         last: Vec::new(),
+        clamped: 0,
+        first_clamped: Vec::new(),
     };
     let result = run.pump(&mut feed, sink);
     // Whoever counts the entries need not go on.
@@ -246,7 +259,14 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
     });
     let result = result.and(finished);
     run.belated(sink);
-    let Run { mut tally, last, .. } = run;
+    let Run { mut tally, last, clamped, first_clamped, .. } = run;
+    if clamped > 0 {
+        let (held, first) = (date::range(), Shown(&first_clamped));
+        let files = if clamped == 1 { "1 file has times".into() } else { format!("{clamped} files have times") };
+        context.note(&format!(
+            "myriad: {files} past what a volume holds, {held}, and got the nearest; the first is {first}"
+        ));
+    }
     if let Some(lost) = sink.lost() {
         context.note(&format!("myriad: {lost}"));
     }
@@ -322,6 +342,13 @@ impl Run<'_> {
                 let Some(outcome) = outcome else { return Ok(()) };
                 if is_done {
                     self.tally.count(&entry);
+                    let times = [Some(entry.meta.mtime), entry.meta.atime];
+                    if self.options.has_any_times && times.into_iter().flatten().any(pax::is_clamped) {
+                        if self.clamped == 0 {
+                            self.first_clamped = batch.get(entry.path).to_vec();
+                        }
+                        self.clamped += 1;
+                    }
                     match entry.body {
                         Body::Whole(data) => self.tally.bytes += data.len() as u64,
                         Body::Unread => self.tally.bytes += entry.meta.size,

@@ -309,7 +309,7 @@ impl<'a, T: Target> Writer<'a, T> {
         let name = path::split(path).1;
         let place = self.target.place(path);
         if self.rules.existing == Existing::Refuse {
-            let next = "give --replace or --skip-existing, or choose another target";
+            let next = "give --update, --replace or --skip-existing, or choose another target";
             return Err(Fault::Entry(Failure::new(place, "is there already", next).into()));
         }
         if found.is_some_and(|found| found.file_type == FileType::Directory) {

@@ -12,7 +12,7 @@
 
 mod acl;
 mod header;
-mod pax;
+pub(super) mod pax;
 mod read;
 mod sparse;
 #[cfg(test)]

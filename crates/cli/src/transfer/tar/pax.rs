@@ -83,9 +83,14 @@ pub fn time(value: &[u8]) -> Option<Time> {
     Some(clamp(if is_negative { -total } else { total }))
 }
 
-/// Times further off than some 292 years become the furthest there is.
+/// Times further off than some 292 years become the furthest there is, which `is_clamped` knows again.
 pub fn clamp(nanoseconds: i128) -> Time {
     nanoseconds.clamp(i64::MIN.into(), i64::MAX.into()) as Time
+}
+
+/// Whether a time of a source is past what a volume holds; the two that are the last a volume does hold count as such.
+pub fn is_clamped(time: Time) -> bool {
+    time == i64::MIN || time == i64::MAX
 }
 
 pub fn time_text(time: Time) -> String {
