@@ -5,7 +5,6 @@ mod common;
 
 use common::{Builder, SHAPE, Shape};
 use myriad_check::{Options, check};
-use myriad_format::choices::Directory;
 use std::time::Instant;
 
 #[test]

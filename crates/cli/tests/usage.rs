@@ -204,3 +204,18 @@ fn recovery_is_measured() {
     }
     assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 0);
 }
+
+/// What is wrong, and what to write instead.
+#[test]
+fn messages_name_the_way_out() {
+    let place = Place::with_volume(16 << 20);
+    place.write("note", b"no archive");
+    place.line("mkfs --size 10 new.img").expect(2, &["the least is 512K (524288 bytes); write a number and K, M"]);
+    place.line("mkfs --size 63K -b 512 new.img").expect(2, &["the least is 64K"]);
+    assert!(!place.path("new.img").exists());
+    let next = "between the host and a volume, copy it with myriad cp, then remove it where it was";
+    place.line("mv note vol.img:/note").expect(2, &["`note` names no path in a volume", next]);
+    place.line("mv vol.img:/note note").expect(2, &[next]);
+    let said = place.line("import note vol.img:/").expect(1, &["note: archive: is not a tar archive"]).err;
+    assert_eq!(said.lines().count(), 1, "nothing was done: {said}");
+}

@@ -6,8 +6,10 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::name::{self, put};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, BackupArgs, ChangeArgs, Guard, Opened, Place, Volumes};
+use crate::volume::place::PlaceError;
+use crate::volume::{Access, BackupArgs, ChangeArgs, Guard, Opened, Place, Volumes, guard};
 use anyhow::Result;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use myriad_engine::{Errno, Error, RenameMode, Stat};
 use std::collections::HashMap;
 
@@ -32,7 +34,7 @@ pub struct Mv {
     #[arg(long, conflicts_with_all = ["no_clobber", "interactive", "update", "update_plain", "backup", "backup_plain", "suffix"])]
     exchange: bool,
     /// Move all files into this directory
-    #[arg(short, long, value_name = "IMAGE:/path", value_parser = volume::place(), conflicts_with_all = ["no_target_directory", "exchange"])]
+    #[arg(short, long, value_name = "IMAGE:/path", value_parser = place(), conflicts_with_all = ["no_target_directory", "exchange"])]
     target_directory: Option<Place>,
     /// Replace a target that is an empty directory instead of moving into it
     #[arg(short = 'T', long)]
@@ -45,7 +47,7 @@ pub struct Mv {
     #[command(flatten)]
     tell: TellArgs,
     /// Files to move, then, without -t, the new name or a directory that gets them
-    #[arg(required = true, value_name = "IMAGE:/path", value_parser = volume::place())]
+    #[arg(required = true, value_name = "IMAGE:/path", value_parser = place())]
     places: Vec<Place>,
     #[command(flatten)]
     change: ChangeArgs,
@@ -205,6 +207,16 @@ impl Mv {
         }
         work.asker.ask(work.context, &format!("mv: overwrite {}", target.0.quoted()))
     }
+}
+
+/// Parser of an argument `IMAGE:/path`, for people who want to move a file out of a volume, or into it.
+fn place() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().try_map(|argument| match Place::parse(&argument) {
+        Err(error @ PlaceError::NoPath { .. }) if guard::meant_in(&argument).is_none() => {
+            Err(format!("{error}; between the host and a volume, copy it with myriad cp, then remove it where it was"))
+        }
+        place => place.map_err(|error| error.to_string()),
+    }))
 }
 
 impl Moving<'_> {

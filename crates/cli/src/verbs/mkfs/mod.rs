@@ -16,6 +16,7 @@ use existing::Existing;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::{Fs, MkfsOptions};
 use myriad_format::choices::{Order, PROFILES, Profile, SEAMS};
+use myriad_format::superblock::BLOCK_COUNT_MIN;
 use options::Made;
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,7 @@ impl Command for Mkfs {
     fn run(self, context: &Context) -> Result<Status> {
         let name = image_name(&self.image);
         let options = self.options()?;
+        self.check_size(&name)?;
         let existing = Existing::look(context, &self.image)?;
         // One that leads nowhere as yet is somebody's all the same.
         let is_link = self.image.is_symlink();
@@ -140,6 +142,18 @@ impl Command for Mkfs {
 }
 
 impl Mkfs {
+    /// Refuses a size that holds no volume.
+    fn check_size(&self, name: &str) -> Result<()> {
+        let least = BLOCK_COUNT_MIN * u64::from(self.made.0.block_size);
+        match self.size.filter(|&size| size < least) {
+            Some(size) => {
+                let what = format!("option --size: {size} bytes hold no volume; the least is {}", size::exact(least));
+                Err(Failure::usage(name, what, "write a number and K, M, G or T, as in 64M").into())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// An error of a file that is larger than the host's file system can hold says how large one may be.
     fn too_large(&self, name: &str, error: anyhow::Error) -> anyhow::Error {
         let told = error.to_string();
