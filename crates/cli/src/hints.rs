@@ -164,8 +164,7 @@ mod tests {
     /// A hint that is wrong leads further astray than none.
     #[test]
     fn only_slips_of_the_finger_are_taken_for_verbs() {
-        let wrong =
-            "head tail grep cut tac sort wc less more awk sed dd od file which ps kill pwd cd ssh python reading";
+        let wrong = "head tail grep cut tac sort wc less more awk sed dd od file which ps kill pwd cd ssh python reads";
         for word in wrong.split(' ') {
             assert_eq!(meant(word), None, "{word}");
         }

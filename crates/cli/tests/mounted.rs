@@ -433,3 +433,73 @@ fn what_is_not_for_a_mounted_volume_says_that_it_is_mounted() {
     place.line("verify mnt source").expect(1, &["a volume is mounted there; name its image"]);
     place.umount();
 }
+
+/// Without an operand df shows what is mounted, and where.
+#[test]
+fn df_finds_the_volumes_that_are_mounted() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let mount_point = place.path("mnt").canonicalize().unwrap();
+    let mount_point = mount_point.to_str().unwrap();
+    // Root sees those of other tests, too.
+    let row = |line: &str| {
+        let shown = place.line(line);
+        shown
+            .lines()
+            .iter()
+            .find(|row| row.ends_with(mount_point))
+            .map(|row| row.split_whitespace().next().unwrap().to_owned())
+    };
+    assert_eq!(row("df"), None);
+    place.change(|session| put(session, "/f", b"f"));
+    place.mount("");
+    assert!(row("df -h").unwrap().ends_with("/vol.img"));
+    let rows = place.line("df --json").expect(0, &[]);
+    let rows = rows.lines().into_iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let found: Vec<Value> = rows.filter(|row| row["mount_point"] == mount_point).collect();
+    let named = place.line("df --json vol.img:/f").ok().json();
+    assert_eq!((found.len(), &found[0]["size"]), (1, &named["size"]));
+    let target = place.line("df --output=target vol.img").ok();
+    assert_eq!(target.lines(), ["Mounted on", mount_point]);
+    place.line("df vol.img:/none").expect(1, &["vol.img:/none: No such file"]);
+    place.umount();
+    let none = place.line("df");
+    assert!(none.code == 0 && (none.err.contains("no volume is mounted") || !none.out.is_empty()), "{none:?}");
+}
+
+/// A path below a mount point, where a place in a volume is wanted, is what people write first.
+#[test]
+fn paths_below_a_mount_point_are_understood() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.change(|session| {
+        session.mkdir("/d", 0o777).unwrap();
+        put(session, "/d/f", b"text");
+        put(session, "/d/empty", b"");
+        session.symlink(b"d", "/link").unwrap();
+    });
+    place.mount("");
+    fs::create_dir(place.path("out")).unwrap();
+    symlink("mnt", place.path("here")).unwrap();
+    let mount_point = place.path("mnt").canonicalize().unwrap();
+    for (line, code, path) in [
+        ("rm mnt/d/f", 2, "/d/f"),
+        ("rm -r mnt/link", 2, "/link"),
+        ("rm here/d/f", 2, "/d/f"),
+        ("cat mnt/d/f", 2, "/d/f"),
+        ("tee mnt/d/new", 2, "/d/new"),
+        ("tee mnt/none/new", 2, "/none/new"),
+        ("mv mnt/d/f mnt/d/g", 2, "/d/f"),
+        ("chmod 600 mnt/d/f", 2, "/d/f"),
+        ("import out mnt/d", 2, "/d"),
+        ("import out mnt", 2, "/"),
+        ("ls mnt/d", 1, "/d"),
+        ("ls mnt/d/f", 1, "/d/f"),
+        ("stat mnt/d/empty", 1, "/d/empty"),
+    ] {
+        let said = place.line(line).expect(code, &[]).err;
+        let meant = format!("; write {}:{path}\n", mount_point.display());
+        assert!(said.contains(&meant), "{line}: not {meant}{said}");
+    }
+    place.line("rm out/f").expect(2, &["write IMAGE:/path\n"]);
+    place.umount();
+    place.line("rm mnt/d/f").expect(2, &["write IMAGE:/path\n"]);
+}

@@ -171,3 +171,26 @@ fn a_size_that_no_file_of_the_host_can_have_is_told_with_the_largest() {
     file.set_len(most).unwrap();
     assert!(most == i64::MAX as u64 || file.set_len(most + 1).is_err(), "{most} is not the largest");
 }
+
+/// With twenty operands it was said twenty times, and waited for as often.
+#[test]
+fn a_volume_in_use_is_told_of_once_in_a_run() {
+    let place = Place::with_volume(16 << 20);
+    let fs = hold(&place);
+    for line in [
+        "rm vol.img:/a vol.img:/b vol.img:/c",
+        "touch vol.img:/a vol.img:/b",
+        "mkdir vol.img:/a vol.img:/b",
+        "chmod 600 vol.img:/a vol.img:/b",
+        "cat vol.img:/a vol.img:/b",
+        "ls vol.img:/a vol.img:/b",
+        "stat vol.img:/a vol.img:/b",
+        "cp vol.img:/a vol.img:/b .",
+    ] {
+        let said = place.line(line).expect(1, &["vol.img: in use by process"]).err;
+        assert_eq!(said.matches("in use").count(), 1, "{line}: {said}");
+    }
+    let summary = place.line("rm --json vol.img:/a vol.img:/b vol.img:/c").json();
+    assert_eq!(summary["errors"], 3, "they count all the same: {summary}");
+    fs.close().unwrap();
+}

@@ -262,7 +262,8 @@ impl Df {
         if self.json {
             let mut object = Map::new();
             put(&mut object, "image", image.as_os_str().as_bytes());
-            if let Some(mount_point) = mount_point {
+            // Of one that was named, the answer is the same mounted or not.
+            if let Some(mount_point) = mount_point.filter(|_| self.places.is_empty()) {
                 put(&mut object, "mount_point", mount_point.as_os_str().as_bytes());
             }
             put_statfs(&mut object, statfs);

@@ -249,8 +249,9 @@ pub fn below_mount(path: &Path) -> Option<String> {
         let named = |above: &Path| if above.as_os_str().is_empty() { PathBuf::from(".") } else { above.to_owned() };
         let above = path.ancestors().skip(skipped).find(|above| named(above).is_dir())?;
         let (mount_point, below) = control::below_mount(&named(above))?;
-        let rest = path.strip_prefix(above).ok()?;
-        Some(format!("{}:/{}", image_name(&mount_point), in_volume(&below.join(rest))))
+        // Component by component: an empty rest is to add no slash.
+        let below: PathBuf = below.components().chain(path.strip_prefix(above).ok()?.components()).collect();
+        Some(format!("{}:/{}", image_name(&mount_point), in_volume(&below)))
     };
     match path.is_symlink() {
         true => find(path, 1).or_else(|| find(path, 0)),
