@@ -6,8 +6,7 @@ use crate::tree::Visitor;
 use myriad_format::extent::Extent;
 use myriad_format::pointers::{self, Pointer, RawPointer};
 use myriad_format::table::{POINTERS, POINTERS_OFFSET};
-use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
-use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The pointers behind an inode.
@@ -25,8 +24,8 @@ pub(crate) fn in_block(reader: &Reader, ino: Ino, block: &[u8]) -> InodePointers
 pub(crate) fn of_inode(reader: &Reader, ino: Ino) -> InodePointers {
     let mut buf = reader.new_buffer();
     let place = reader.geometry.locate(ino).filter(|_| reader.geometry.has_table());
-    match place.map(|(block, _)| reader.read_raw(block, &mut buf)) {
-        Some(Ok(_)) => in_block(reader, ino, &buf),
+    match place.map(|(block, _)| reader.read_inodes(block, &mut buf)) {
+        Some(Ok(())) => in_block(reader, ino, &buf),
         _ => [RawPointer::zeroed(); POINTERS],
     }
 }
@@ -40,7 +39,7 @@ pub(crate) fn walk(reader: &Reader, ino: Ino, pointers: &InodePointers, visitor:
             // Direct ones make runs like those of a block.
             0 if root == 0 => walk.blocks(FileBlock(0), &pointers[..myriad_format::table::DIRECT]),
             0 => {}
-            depth => _ = walk.node(raw, FileBlock(span.start), depth),
+            depth => walk.node(raw, FileBlock(span.start), depth),
         }
     }
 }
@@ -105,35 +104,16 @@ impl Walk<'_> {
 
     /// Reads a block of pointers. What of it cannot be believed becomes zeros, and costs no neighbour; whether that is nothing.
     fn read(&mut self, block: FsBlock, buf: &mut [u8]) -> bool {
-        match self.reader.read_raw(block, buf) {
-            // The checksum is for the block before the log's granules.
-            Ok(true) => header::reseal(buf, &self.reader.volume, block),
-            Ok(false) => {}
-            Err(damage) => {
+        let found = self.reader.read_units(block, BlockKind::Pointers, self.ino.0, buf);
+        let is_whole = found.bad.is_empty() && found.why.is_empty();
+        // A block of something else is wrong in each of its units, and that is one thing to say.
+        let mut is_other = false;
+        for damage in found.why {
+            let is_own = matches!(damage, Damage::Corrupt(Corrupt::UnitCrc { .. }) | Damage::Unreadable { .. });
+            if is_own || !is_other {
                 self.visitor.damage(damage);
-                if !self.reader.read_sectors(block, buf) {
-                    buf.fill(0);
-                    return false;
-                }
             }
-        }
-        let mut is_whole = true;
-        let mut last = None;
-        for (number, bytes) in buf.chunks_exact_mut(UNIT_SIZE).enumerate() {
-            let verified = unit::verify_one(bytes, BlockKind::Pointers, &self.reader.volume, block, number as u32)
-                .and_then(|()| match UnitHeader::read(bytes).owner.get() {
-                    stored if stored == self.ino.0 => Ok(()),
-                    stored => Err(Corrupt::BlockOwner { block, stored, expected: self.ino.0 }),
-                });
-            let Err(corrupt) = verified else { continue };
-            bytes.fill(0);
-            is_whole = false;
-            // A block of something else is wrong in each of its units, and that is one thing to say.
-            let number = Some(corrupt.number()).filter(|_| !matches!(corrupt, Corrupt::UnitCrc { .. }));
-            if number.is_none() || number != last {
-                self.visitor.damage(Damage::from(corrupt));
-            }
-            last = number;
+            is_other |= !is_own;
         }
         is_whole
     }
