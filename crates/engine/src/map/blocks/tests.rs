@@ -102,7 +102,7 @@ impl Fixture {
         assert_eq!((nodes + self.source.free.len()) as u64, POOL.end - POOL.start);
         let kind = if self.model.is_empty() && !self.inode.is_dir() { fork::NONE } else { fork::BLOCKS };
         assert_eq!(self.inode.fork_code(), kind);
-        assert_eq!(self.inode.attribute_root().is_none_or(|root| root == ROOT), true);
+        assert!(self.inode.attribute_root().is_none_or(|root| root == ROOT));
         assert_eq!(self.inode.index_root(), self.inode.is_dir().then_some(INDEX));
         self.inode.check(self.ino).unwrap();
     }
