@@ -126,11 +126,7 @@ fn a_listing_shows_once_what_is_there_throughout() {
                 let name = random_name(&mut rng);
                 let other = names.iter().nth(rng.index(names.len().max(1))).cloned().unwrap_or_default();
                 match rng.below(5) {
-                    0 | 1 => {
-                        if names.insert(name.clone()) {
-                            volume.link(&name);
-                        }
-                    }
+                    0 | 1 if names.insert(name.clone()) => volume.link(&name),
                     2 | 3 if names.remove(&other) => {
                         throughout.remove(&other);
                         volume.unlink(&other);
