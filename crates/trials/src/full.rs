@@ -2,7 +2,7 @@
 //! what was accepted is there and can be made durable, removing works, and all space comes back.
 
 use crate::replay;
-use crate::setup::Setup;
+use crate::setup::{Setup, let_root_shrink};
 use crate::table::Row;
 use crate::verdict::check_silent;
 use myriad_engine::{Allocation, Cred, Errno, Error, File, Fs, OpenOptions, Result, Session, StatFs, XattrMode};
@@ -172,6 +172,7 @@ impl Filler {
 
 /// As the volume is once everything waiting is done.
 fn settled(fs: &Fs) -> Result<StatFs> {
+    let_root_shrink(&fs.session(Cred::root()))?;
     // What one checkpoint frees, the next puts into the trees; chunks go with the one after.
     for _ in 0..3 {
         fs.sync()?;

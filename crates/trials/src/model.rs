@@ -2,7 +2,7 @@
 
 use crate::machine::{Engine, Way};
 use crate::replay;
-use crate::setup::{Devices, Setup};
+use crate::setup::{Devices, Setup, let_root_shrink};
 use crate::table::Row;
 use crate::verdict::{catch, check_silent, quietly};
 use myriad_engine::{Allocation, Discard, PlacementPolicy, StatFs};
@@ -132,13 +132,9 @@ fn compare_named(engine: &mut Engine, model: &Model, differ: &mut Differ, step: 
     Ok(())
 }
 
-/// Totals once nothing is pending: freed blocks come back when the checkpoint that freed them is done. Directories that drop
-/// what they have no use for when a name is added, some blocks at a time, have it added.
+/// Totals once nothing is pending: freed blocks come back when the checkpoint that freed them is done.
 pub fn settled(engine: &Engine) -> Result<StatFs, String> {
-    for _ in 0..20 {
-        engine.root().create("settled", 0o644).map_err(|error| error.to_string())?;
-        engine.root().unlink("settled").map_err(|error| error.to_string())?;
-    }
+    let_root_shrink(&engine.root()).map_err(|error| error.to_string())?;
     for _ in 0..2 {
         engine.fs().sync().map_err(|error| error.to_string())?;
     }

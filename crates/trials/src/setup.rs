@@ -3,7 +3,7 @@
 use crate::table::Row;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
-use myriad_engine::{Clock, Discard, Fs, MkfsOptions, MountOptions, Order};
+use myriad_engine::{Clock, Discard, Fs, MkfsOptions, MountOptions, Order, Session};
 use myriad_format::choices::{Choices, Directory};
 use myriad_sim::compare::Rules;
 use myriad_sim::rng::Rng;
@@ -43,9 +43,19 @@ pub struct Setup {
     pub ag_size: Option<u64>,
     /// `None`: as mkfs chooses.
     pub region_size: Option<u64>,
+    /// Of volumes with inode tables.
+    pub bytes_per_inode: u64,
     pub data_checksums: bool,
     pub options: MountOptions,
     pub time: Arc<AtomicI64>,
+}
+
+/// Has directories that drop what they have no use for when a name is added, some blocks at a time, do so with the root.
+pub fn let_root_shrink(root: &Session) -> engine::Result<()> {
+    (0..20).try_for_each(|_| {
+        root.create("settled", 0o644)?;
+        root.unlink("settled")
+    })
 }
 
 /// Options that make a run the same every time: no thread of its own, no clock but this one.
@@ -83,6 +93,7 @@ impl Setup {
             log_device_size: None,
             ag_size: None,
             region_size: None,
+            bytes_per_inode: MkfsOptions::default().bytes_per_inode,
             data_checksums: false,
             options,
             time,
@@ -102,6 +113,7 @@ impl Setup {
             block_size: self.block_size,
             ag_size: self.ag_size,
             region_size: self.region_size.unwrap_or(default.region_size),
+            bytes_per_inode: self.bytes_per_inode,
             data_checksums: self.data_checksums,
             log_size: self.log_size,
             order: self.order,

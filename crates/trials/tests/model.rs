@@ -12,7 +12,7 @@ use myriad_sim::rng::{self, Rng};
 use myriad_sim::shrink;
 use myriad_trials::machine::{Engine, Way};
 use myriad_trials::model::{Compared, RUN, VOLUME_SIZE, settled};
-use myriad_trials::setup::Setup;
+use myriad_trials::setup::{Setup, let_root_shrink};
 use myriad_trials::table::{Promise, Row, asked};
 use myriad_trials::verdict::{catch, check_silent};
 use std::collections::BTreeSet;
@@ -162,6 +162,7 @@ fn in_one_directory(row: &Row) {
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     let fresh = {
+        let_root_shrink(&root).unwrap();
         fs.sync().unwrap();
         fs.sync().unwrap();
         fs.statfs().unwrap()
@@ -238,6 +239,7 @@ fn in_one_directory(row: &Row) {
     assert!(bytes.chunks(7).all(|record| record.iter().all(|&byte| byte == record[0] && byte != 0)));
     drop(file);
     root.remove_tree("d", &mut |_| true).unwrap();
+    let_root_shrink(&root).unwrap();
     fs.sync().unwrap();
     fs.sync().unwrap();
     assert_eq!(fs.statfs().unwrap(), fresh);

@@ -23,7 +23,7 @@ pub(super) fn check(names: &Names<'_>, ino: Ino, raw: &RawInode, extents: &[Exte
     let context = names.context;
     let place = Place::Inode(ino);
     let size = raw.size.get();
-    if !matches!(raw.fork_code(), fork::NONE | fork::DIRECTORY | fork::DIRECTORY_TREE) {
+    if raw.fork_code() != fork::NONE && !raw.is_dir_in_blocks() {
         context.damage(place, Corrupt::Inode { ino, field: "fork_kind", value: u64::from(raw.fork_kind) }.into());
         return (0, false);
     }

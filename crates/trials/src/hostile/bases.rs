@@ -324,6 +324,8 @@ pub fn make(choices: Choices, shape: Shape) -> Result<Base> {
     let mut setup = Setup::of(Row { choices, order: shape.order }, shape.block_size, shape.size);
     let group = shape.ag_blocks * u64::from(shape.block_size);
     (setup.ag_size, setup.region_size) = (Some(group), Some(group / 4));
+    // They have as many files as a volume of their size can be asked to hold.
+    setup.bytes_per_inode = 2048;
     setup.log_size = Some(if shape.order == Order::Log { 34 * u64::from(shape.block_size).max(4096) } else { 0 });
     setup.data_checksums = shape.data_checksums;
     setup.options.cache_size = 16 << 20;
