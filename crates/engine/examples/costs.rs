@@ -130,7 +130,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     // What is never written takes no memory.
-    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new((entries * 4096).next_power_of_two().max(256 << 20)));
+    let device: Arc<dyn BlockDevice> =
+        Arc::new(MemoryDevice::new((entries * 16_384).next_power_of_two().max(256 << 20)));
     Fs::format_device(device.clone(), None, &mkfs)?;
     let mount = MountOptions { background: false, seed: Some(1), cache_size: 1 << 30, ..MountOptions::default() };
     let fs = Fs::open_device(device, None, mount)?;

@@ -232,7 +232,8 @@ fn a_unit_costs_what_it_held() {
         let totals = look(&sample.image).totals;
         for block in (0..geometry.block_count).map(FsBlock) {
             let kind = BlockKind::of(&sample.image.read(block)).filter(|kind| kind.is_of_units());
-            let Some(kind) = kind else { continue };
+            // Those of directories have tests of their own.
+            let Some(kind) = kind.filter(|kind| *kind != BlockKind::LinearEntries) else { continue };
             let is_table = kind == BlockKind::InodeTable;
             for unit in 0..geometry.units_per_block() {
                 let held = |ino: Ino| geometry.locate(ino).is_some_and(|(at, slot)| at == block && slot / 4 == unit);
