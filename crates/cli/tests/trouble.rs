@@ -372,14 +372,14 @@ fn checking_beside_a_writer() {
 fn impossible_options() {
     let place = Place::new();
     for (options, said) in [
-        ("--log-size 0 --order log", "option --"),
-        ("--ag-size 3M", "option --ag-size"),
-        ("--region-size 3M", "option --region-size"),
-        ("--log-size 2G", "option --log-size"),
-        ("--size 1K", "option --size"),
+        ("--log-size 0 --order log", ["vol.img: ", "option --"]),
+        ("--ag-size 3M", ["--ag-size", "`3M` is not a power of two from 32K"]),
+        ("--region-size 3M", ["--region-size", "`3M` is not a power of two from 512"]),
+        ("--log-size 2G", ["vol.img: ", "option --log-size"]),
+        ("--size 1K", ["vol.img: ", "--size"]),
     ] {
         let size = if options.contains("--size") { "" } else { "--size 64M" };
-        place.line(&format!("mkfs vol.img {size} {options}")).expect(2, &["vol.img: ", said]);
+        place.line(&format!("mkfs vol.img {size} {options}")).expect(2, &said);
         assert!(!place.path("vol.img").exists(), "{options}: what could not be made is not left behind");
     }
     let options = MkfsOptions { log_size: Some(0), order: Order::None, ..MkfsOptions::default() };
@@ -436,7 +436,9 @@ fn what_cannot_be_made_costs_nothing() {
     // A device for the log that is larger than any log serves in part.
     let log = std::fs::File::create(place.path("log")).unwrap();
     log.set_len(5 << 30).unwrap();
-    place.line("mkfs --force vol.img --size 64M --log-device log --log-size 5G").expect(2, &["option --log-size"]);
+    place
+        .line("mkfs --force vol.img --size 64M --log-device log --log-size 5G")
+        .expect(2, &["--log-size", "not a size from 0 to 4G"]);
     assert_letter(&place);
     place.line("mkfs -q --force vol.img --size 64M --log-device log").ok();
     place.line("fsck -n --log-device log vol.img").expect(0, &["sound"]);

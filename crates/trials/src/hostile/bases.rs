@@ -7,7 +7,7 @@ use crate::setup::{Setup, repeatable};
 use crate::table::{Promise, Row, orders};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{AllocateMode, Cred, File, Fs, MountOptions, OpenOptions, Order, Session, XattrMode};
-use myriad_format::choices::Choices;
+use myriad_format::choices::{Choices, Directory, Inodes};
 use myriad_format::superblock::Superblock;
 use myriad_format::unit::{self, UNIT_SIZE};
 use myriad_format::xattr::VALUE_MAX as XATTR_VALUE_MAX;
@@ -321,7 +321,10 @@ fn change(shape: &Shape, session: &Session, fs: &Fs) -> Result<Vec<File>> {
 
 /// Makes a base.
 pub fn make(choices: Choices, shape: Shape) -> Result<Base> {
-    let mut setup = Setup::of(Row { choices, order: shape.order }, shape.block_size, shape.size);
+    // Without bodies, each small directory and long link takes a block.
+    let has_bodies = choices.inodes == Inodes::Dynamic && choices.directory == Directory::Indexed;
+    let size = if has_bodies { shape.size } else { 2 * shape.size };
+    let mut setup = Setup::of(Row { choices, order: shape.order }, shape.block_size, size);
     let group = shape.ag_blocks * u64::from(shape.block_size);
     (setup.ag_size, setup.region_size) = (Some(group), Some(group / 4));
     // They have as many files as a volume of their size can be asked to hold.
@@ -441,7 +444,7 @@ mod tests {
     use super::*;
     use crate::table::{name_of, rows, sets};
     use myriad_check::{Options, check};
-    use myriad_format::choices::{Directory, Inodes, Map, Space};
+    use myriad_format::choices::{Map, Space};
     use myriad_format::inode::{RawInode, fork};
 
     /// Whether volumes of these choices have blocks of this kind.
