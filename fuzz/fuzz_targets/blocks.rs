@@ -8,12 +8,17 @@
 use libfuzzer_sys::fuzz_target;
 use myriad_device::BlockDevice;
 use myriad_format::header;
+use myriad_sim::rng::Rng;
 use myriad_trials::hostile::bases::{self, Base};
 use myriad_trials::hostile::exercise::{Plan, examine};
-use myriad_sim::rng::Rng;
+use myriad_trials::table;
 use std::sync::LazyLock;
 
-static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| bases::all().expect("sound volumes to start from"));
+/// Volumes of every set of choices that mkfs makes.
+static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
+    let sets = table::sets(&table::rows());
+    sets.iter().flat_map(|set| bases::all(set).expect("sound volumes to start from")).collect()
+});
 
 fuzz_target!(|input: &[u8]| {
     let [base, plan, patches @ ..] = input else { return };

@@ -7,16 +7,17 @@
 use libfuzzer_sys::fuzz_target;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::FsBlock;
+use myriad_format::choices::Choices;
 use myriad_format::log::{ANCHOR_UNITS, AnchorBlock, unit};
+use myriad_log::LogPlace;
 use myriad_trials::hostile::LogImage;
 use myriad_trials::hostile::bases::{self, Base, SHAPES};
-use myriad_log::LogPlace;
 use std::sync::{Arc, LazyLock};
 
 /// A volume whose power was cut: its log is full of checkpoints.
 static BASE: LazyLock<Base> = LazyLock::new(|| {
     let shape = SHAPES.iter().find(|shape| shape.name == "512, power cut").expect("a shape of this name");
-    bases::make(*shape).expect("a sound volume")
+    bases::make(Choices::default(), *shape).expect("a sound volume")
 });
 
 fuzz_target!(|input: &[u8]| {
