@@ -15,6 +15,7 @@ use crate::io::Reader;
 use crate::report::Place;
 use crate::slots::{Slots, bad_inode, inode_at, inodes_of};
 use crate::table::SlotInfo;
+use myriad_format::choices::Map;
 use myriad_format::group::GroupHeader;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
@@ -200,8 +201,10 @@ pub(crate) fn initialised(reader: &Reader, ag: AgNo, header: Option<&GroupHeader
 
 /// What a repair makes of fields that only an inode of a table has to have, or only others may have. False: it had to change
 /// some.
-pub(crate) fn mend_fixed(raw: &mut RawInode, pointers: &mut [u8]) -> bool {
-    if check_fixed(Ino::NONE, raw, pointers).is_ok() {
+pub(crate) fn mend_fixed(map: Map, raw: &mut RawInode, pointers: &mut [u8]) -> bool {
+    // A map of another kind than the volume's is given up, and its pointers with it.
+    let is_foreign = raw.fork_code() == fork::BLOCKS && map != Map::Blocks;
+    if !is_foreign && check_fixed(Ino::NONE, raw, pointers).is_ok() {
         return true;
     }
     raw.body_slots = 0;
@@ -211,7 +214,7 @@ pub(crate) fn mend_fixed(raw: &mut RawInode, pointers: &mut [u8]) -> bool {
         raw.set_fork(fork::NONE, 0);
         raw.size.set(0);
     }
-    if raw.fork_code() <= fork::DIRECTORY_TREE {
+    if raw.fork_code() <= fork::DIRECTORY_TREE || is_foreign {
         pointers.fill(0);
     }
     false

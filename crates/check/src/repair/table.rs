@@ -90,7 +90,7 @@ impl Repair<'_> {
             }
             let ino = geometry.ino(block, slot);
             let bytes = &mut buf[geometry.inode_offset(slot)..][..INODE_SIZE];
-            if is_type(raw.mode.get()) && !mend_fixed(&mut raw, &mut bytes[POINTERS_OFFSET..]) {
+            if is_type(raw.mode.get()) && !mend_fixed(geometry.map, &mut raw, &mut bytes[POINTERS_OFFSET..]) {
                 self.act(format!("inode {ino} had fields that no inode of a table has"));
             }
             if self.take_inode(ino, &mut raw, &[], Vec::new()).is_none() {
