@@ -19,18 +19,26 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Sink {
     findings: Mutex<Vec<Finding>>,
     count: AtomicU64,
+    /// Of findings that are no leftovers.
+    damage_count: AtomicU64,
     max: usize,
 }
 
 impl Sink {
     pub fn new(max: usize) -> Self {
-        Self { findings: Mutex::new(Vec::new()), count: AtomicU64::new(0), max }
+        Self { findings: Mutex::new(Vec::new()), count: AtomicU64::new(0), damage_count: AtomicU64::new(0), max }
     }
 
     pub fn add(&self, finding: Finding) {
+        self.damage_count.fetch_add(u64::from(!finding.is_leftover), Relaxed);
         if self.count.fetch_add(1, Relaxed) < self.max as u64 {
             self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
         }
+    }
+
+    /// How many findings are no leftovers.
+    pub fn damage_count(&self) -> u64 {
+        self.damage_count.load(Relaxed)
     }
 
     /// Findings sorted by place, so that a report does not depend on which thread was faster; and their full count.
@@ -86,7 +94,12 @@ impl Context<'_> {
     }
 
     pub fn report(&self, number: u32, place: Place, message: impl Into<String>) {
-        self.sink.add(Finding { number, place, message: message.into(), file: None });
+        self.sink.add(Finding { number, place, message: message.into(), file: None, is_leftover: false });
+    }
+
+    /// As [`Self::report`], of what power loss may leave on a volume of order `softdep`.
+    pub fn report_leftover(&self, number: u32, place: Place, message: impl Into<String>) {
+        self.sink.add(Finding { number, place, message: message.into(), file: None, is_leftover: true });
     }
 
     /// Notes an extent of a file or link.

@@ -25,7 +25,7 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
     let state = slot.state();
     let left = slot.links_left();
     if state & slot_bit::NO_LINKS != 0 && state & slot_bit::ORPHAN == 0 && left == 0 {
-        context.report(number::NAMELESS, place, "has no links and is not in the list of orphans");
+        context.report_leftover(number::NAMELESS, place, "has no links and is not in the list of orphans");
         return;
     }
     let directory = directories.index(ino);
@@ -34,14 +34,19 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
         let nlink = raw_of(context, ino).map_or(0, |raw| raw.nlink.get());
         let found = nlink.wrapping_sub(left);
         if is_named.unwrap_or(found != 0) || nlink == 0 {
-            context.report(number::NLINK, place, format!("says {nlink} links, {found} were found"));
+            let message = format!("says {nlink} links, {found} were found");
+            if found < nlink {
+                context.report_leftover(number::NLINK, place, message);
+            } else {
+                context.report(number::NLINK, place, message);
+            }
         } else {
-            context.report(number::UNREFERENCED, place, format!("says {nlink} links, nothing names it"));
+            context.report_leftover(number::UNREFERENCED, place, format!("says {nlink} links, nothing names it"));
             return;
         }
     }
     if is_named == Some(false) && state & slot_bit::NO_LINKS == 0 {
-        context.report(number::UNREFERENCED, place, "is a directory that nothing names");
+        context.report_leftover(number::UNREFERENCED, place, "is a directory that nothing names");
         return;
     }
     // A file that had several names may have kept the identity of one that is gone. A directory never had another name.

@@ -38,6 +38,7 @@ pub(crate) fn report(
         for (offset, length, fault) in ranges {
             let file = Some(FileRange { path: path.clone(), offset, length });
             context.sink.add(Finding {
+                is_leftover: false,
                 number: fault.number(),
                 place: Place::Inode(ino),
                 message: fault.sentence(),

@@ -161,5 +161,5 @@ fn home_of(reader: &Reader, block: FsBlock, buf: &mut [u8]) -> Home {
 }
 
 fn finding(message: String) -> Finding {
-    Finding { number: number::LOG, place: Place::Log, message, file: None }
+    Finding { number: number::LOG, place: Place::Log, message, file: None, is_leftover: false }
 }

@@ -52,6 +52,9 @@ pub struct Finding {
     pub message: String,
     /// Whose contents are damaged, and where: of findings of a scrub only.
     pub file: Option<FileRange>,
+    /// Power loss may leave it on a volume of order `softdep`, which can be used all the same: something is in use for nothing, or
+    /// counted too high, or a directory has a second name that a rename had not taken away.
+    pub is_leftover: bool,
 }
 
 impl Finding {
@@ -145,6 +148,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// How many there were, those not kept included.
     pub finding_count: u64,
+    /// Those of them that are no leftovers ([`Finding::is_leftover`]).
+    pub damage_count: u64,
     /// Blocks of metadata that the device could not read.
     pub unreadable_blocks: u64,
     /// Whether repair wrote to the volume.
@@ -172,6 +177,12 @@ impl Report {
     /// Whether the volume is sound now.
     pub fn is_sound(&self) -> bool {
         if self.repaired { self.remaining_count == 0 } else { self.finding_count == 0 }
+    }
+
+    /// Whether the volume can be used as it is: it is sound, or what was found is no more than power loss leaves on a volume of order
+    /// `softdep`.
+    pub fn is_usable(&self) -> bool {
+        self.is_sound() || self.damage_count == 0
     }
 
     /// Seconds for each million of files, directories included; `None` for too few files to say.

@@ -207,12 +207,14 @@ pub(crate) fn look(
     let superblock = context.superblock;
     let unreadable_blocks = context.unreadable.into_inner();
     let lsn_max = context.reader.lsn_max();
+    let damage_count = context.sink.damage_count();
     let (findings, finding_count) = context.sink.take();
     let seconds = start.elapsed().as_secs_f64();
     Ok(Outcome {
         report: Report {
             findings,
             finding_count,
+            damage_count,
             unreadable_blocks,
             totals,
             scrub,
@@ -452,11 +454,8 @@ fn check_volume(context: &Context<'_>, totals: &Totals, is_copy: bool) {
             ("directories", superblock.directories.get(), totals.directories),
         ] {
             if stored != found {
-                context.report(
-                    number::VOLUME_COUNTS,
-                    Place::Volume,
-                    format!("{found} {name}, the superblock says {stored}"),
-                );
+                let message = format!("{found} {name}, the superblock says {stored}");
+                context.report_leftover(number::VOLUME_COUNTS, Place::Volume, message);
             }
         }
     }

@@ -181,7 +181,14 @@ pub(crate) fn plan(
     sb.version = U32::new(VERSION_UNFINISHED);
     sb.block_bits = options.block_size.trailing_zeros() as u8;
     options.choices.write(&mut sb);
-    sb.orders = 1 << choices::Order::None as u8 | if log_bytes > 0 { 1 << choices::Order::Log as u8 } else { 0 };
+    let can_be_soft = Order::check_soft(&options.choices, options.data_checksums);
+    if options.order == Order::Soft {
+        can_be_soft.as_ref().map_err(|error| option_error("order", error.to_string()))?;
+    }
+    sb.orders = 1 << choices::Order::None as u8;
+    for (order, is_possible) in [(choices::Order::SoftUpdates, can_be_soft.is_ok()), (choices::Order::Log, log_bytes > 0)] {
+        sb.orders |= u8::from(is_possible) << order as u8;
+    }
     sb.ag_blocks = U32::new(ag_blocks as u32);
     sb.block_count = U64::new(blocks);
     sb.ag_count = U32::new(blocks.div_ceil(ag_blocks) as u32);

@@ -346,6 +346,9 @@ pub struct StatFs {
 pub enum Order {
     /// No promise after a crash but that repair can make the volume consistent.
     None,
+    /// Soft updates: after a crash the volume can be used at once. What may be wrong is lost space, link counts that are too high, and
+    /// what a rename had not taken away yet.
+    Soft,
     /// Write-ahead log, delayed: after a crash names are those after a prefix of the operations.
     Log,
 }
@@ -355,8 +358,26 @@ impl Order {
     pub(crate) fn code(self) -> u32 {
         match self {
             Self::None => choices::Order::None as u32,
+            Self::Soft => choices::Order::SoftUpdates as u32,
             Self::Log => choices::Order::Log as u32,
         }
+    }
+
+    /// That of a superblock, in which decoding has refused all others.
+    pub(crate) fn of_code(code: u32) -> Self {
+        [Self::Log, Self::Soft].into_iter().find(|order| order.code() == code).unwrap_or(Self::None)
+    }
+
+    /// Whether soft updates are safe with these choices.
+    pub(crate) fn check_soft(choices: &choices::Choices, has_checksums: bool) -> crate::error::Result<()> {
+        let refuse = |reason: String| Err(crate::error::Error::Option { option: "order", reason });
+        if let Err(why) = choices.check_order(choices::Order::SoftUpdates) {
+            return refuse(why.to_string());
+        }
+        if has_checksums {
+            return refuse("order=softdep is never safe with data checksums: a block and its checksum change together".into());
+        }
+        Ok(())
     }
 
     /// As it is written.
@@ -369,9 +390,8 @@ impl Order {
         Ok(match choices::Order::parse(name)? {
             choices::Order::Log => Self::Log,
             choices::Order::None => Self::None,
-            choices::Order::Sync | choices::Order::SoftUpdates => {
-                unreachable!("what is not built is refused by its name")
-            }
+            choices::Order::SoftUpdates => Self::Soft,
+            choices::Order::Sync => unreachable!("what is not built is refused by its name"),
         })
     }
 }

@@ -58,6 +58,8 @@ enum Forced {
 /// Operation 0 is making the volume; operation i is the i-th that was run.
 pub struct History {
     model: Model,
+    /// As it was after each operation.
+    states: Vec<Model>,
     /// Digest of the namespace after each operation.
     digests: Vec<u64>,
     by_digest: BTreeMap<u64, Vec<usize>>,
@@ -80,6 +82,7 @@ impl History {
     pub fn new(model: Model, point: usize) -> Self {
         let mut history = Self {
             model,
+            states: Vec::new(),
             digests: Vec::new(),
             by_digest: BTreeMap::new(),
             names: Vec::new(),
@@ -147,6 +150,7 @@ impl History {
             self.names.push((index, names));
         }
         self.digests.push(digest);
+        self.states.push(self.model.clone());
         self.by_digest.entry(digest).or_default().push(index);
         self.ends.push(point);
     }
@@ -282,6 +286,25 @@ impl History {
         &self.names[at].1
     }
 
+    pub(crate) fn states(&self) -> &[Model] {
+        &self.states
+    }
+
+    /// The last operation that must show after a crash at `point`, and the last that may.
+    pub(crate) fn window(&self, point: usize) -> (usize, usize) {
+        let answered = self.answered(point);
+        let own = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
+        (own.max(self.promised(point)), (answered + 1).min(self.len()))
+    }
+
+    /// The versions that a file may have after a crash at `point`, of those since operation `from`.
+    pub(crate) fn versions_since(&self, point: usize, ino: Ino, from: usize) -> Vec<&Content> {
+        let answered = self.answered(point);
+        let Some(file) = self.files.get(&ino) else { return Vec::new() };
+        let synced = file.synced.iter().rfind(|&&index| index <= answered).copied().unwrap_or(0);
+        file.versions_between(synced.max(self.promised(point)).max(from), (answered + 1).min(self.len()))
+    }
+
     /// Whether names, links, owners, modes and attributes are those of any moment of the run.
     pub fn was(&self, found: &Found) -> bool {
         self.by_digest.contains_key(&namespace_digest(&found.tree))
@@ -376,7 +399,7 @@ impl History {
         spans
     }
 
-    fn judge_file(&self, versions: &[&Content], found: &Content) -> Result<(), String> {
+    pub(crate) fn judge_file(&self, versions: &[&Content], found: &Content) -> Result<(), String> {
         let size = found.size();
         // Only sectors where some version, or what was found, is not zero can differ.
         let mut sectors = BTreeSet::new();
@@ -437,7 +460,7 @@ impl History {
     }
 }
 
-fn judge_size(sizes: &[u64], size: u64) -> Result<(), String> {
+pub(crate) fn judge_size(sizes: &[u64], size: u64) -> Result<(), String> {
     if sizes.contains(&size) { Ok(()) } else { Err(format!("size {size} is none of {sizes:?}")) }
 }
 

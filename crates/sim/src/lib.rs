@@ -4,7 +4,7 @@
 //! - [`op`]: operations and answers as plain data, shared by the model and by adapters for what is under test.
 //! - [`generate`]: seeded operations; [`shrink`]: the fewest of them that still fail.
 //! - [`compare`]: answers and whole trees held against each other.
-//! - [`crash`]: what may be found on a volume after power was lost.
+//! - [`crash`]: what may be found on a volume after power was lost; [`usable`]: the same without a log.
 //! - [`host`]: the model held against a directory of the host, through system calls.
 //!
 //! Architecture invariant: this crate does not know the engine. Everything here is deterministic: same seed, same run
@@ -23,5 +23,6 @@ pub mod pattern;
 pub mod rng;
 pub mod sequences;
 pub mod shrink;
+pub mod usable;
 
 pub use errno::Errno;

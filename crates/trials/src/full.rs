@@ -172,7 +172,7 @@ impl Filler {
 
 /// As the volume is once everything waiting is done.
 fn settled(fs: &Fs) -> Result<StatFs> {
-    let_root_shrink(&fs.session(Cred::root()))?;
+    let_root_shrink(fs)?;
     // What one checkpoint frees, the next puts into the trees; chunks go with the one after.
     for _ in 0..3 {
         fs.sync()?;

@@ -61,7 +61,7 @@ impl Shape {
         let mut rng = Rng::new(seed);
         let mut setup = Setup::of(row, *rng.pick(&[512, 1024, 4096]), 48 << 20);
         setup.ag_size = Some(8 << 20);
-        setup.data_checksums = rng.percent(60);
+        setup.data_checksums = rng.percent(60) && row.has_checksums();
         setup.log_size = Some(*rng.pick(&[1 << 20, 4 << 20]));
         // The fewest frames that a cache has.
         setup.options.cache_size = 1 << 20;

@@ -3,7 +3,7 @@
 use crate::table::Row;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
-use myriad_engine::{Clock, Discard, Fs, MkfsOptions, MountOptions, Order, Session};
+use myriad_engine::{Clock, Cred, Discard, Fs, MkfsOptions, MountOptions, Order};
 use myriad_format::choices::{Choices, Directory};
 use myriad_sim::compare::Rules;
 use myriad_sim::rng::Rng;
@@ -51,7 +51,10 @@ pub struct Setup {
 }
 
 /// Has directories that drop what they have no use for when a name is added, some blocks at a time, do so with the root.
-pub fn let_root_shrink(root: &Session) -> engine::Result<()> {
+pub fn let_root_shrink(fs: &Fs) -> engine::Result<()> {
+    // Names that are gone may keep their place until that is durable.
+    fs.sync()?;
+    let root = fs.session(Cred::root());
     (0..20).try_for_each(|_| {
         root.create("settled", 0o644)?;
         root.unlink("settled")

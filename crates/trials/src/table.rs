@@ -37,6 +37,11 @@ impl Row {
         if self.is_default() { order } else { format!("{},{order}", name_of(&self.choices)) }
     }
 
+    /// Whether its volumes can have checksums of data: only a log makes a block and its checksum one change.
+    pub fn has_checksums(&self) -> bool {
+        self.order != Order::Soft
+    }
+
     /// Whether its volumes are those that mkfs makes unless told otherwise. They are tried hardest.
     pub fn is_default(&self) -> bool {
         self.choices == Choices::default()
@@ -57,6 +62,9 @@ pub enum Promise {
     /// Names, links, owners and modes are those after some prefix of the operations, none older than the last sync that was
     /// acknowledged; what was synced is there; the check has nothing to say.
     Prefix,
+    /// The volume can be used at once. What was synced and not changed since is there; what was changed is as before or as after, but
+    /// nothing is lost in between. The check finds nothing but space that is in use for nothing and links that are too many.
+    Usable,
     /// Until it has been checked, the volume is not changed. The check can always repair it, and then has nothing to say.
     Repair,
 }
@@ -65,6 +73,7 @@ impl Promise {
     pub fn of(order: Order) -> Self {
         match order {
             Order::Log => Self::Prefix,
+            Order::Soft => Self::Usable,
             Order::None => Self::Repair,
         }
     }

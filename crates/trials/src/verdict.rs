@@ -17,6 +17,19 @@ pub fn check_silent(devices: &Devices) -> Result<(), String> {
     Err(format!("check finds {} things wrong:{}", report.finding_count, shown.collect::<String>()))
 }
 
+/// The checker finds no more on the volume than what power loss may leave in order `softdep`.
+pub fn check_usable(devices: &Devices) -> Result<(), String> {
+    let options = Options { threads: 1, ..Options::default() };
+    let report =
+        check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))?;
+    if report.is_usable() {
+        return Ok(());
+    }
+    let damage = report.findings.iter().filter(|finding| !finding.is_leftover).take(10);
+    let shown = damage.map(|finding| format!("\n  {finding}")).collect::<String>();
+    Err(format!("check finds {} things damaged:{shown}", report.damage_count))
+}
+
 /// Whether the checker reports something of this kind.
 pub fn finds(devices: &Devices, number: u32) -> bool {
     let options = Options { threads: 1, ..Options::default() };

@@ -121,6 +121,7 @@ fn run_confined(mut engine: Engine, rules: Rules, seed: u64, count: usize) -> Re
     let profile = Profile { confined: true, remount_every: 0, huge: false, ..Profile::default() };
     let mut generator = Generator::new(seed, profile);
     let mut model = Model::new(0);
+    model.can_exchange = engine.fs().can_exchange();
     // The clock is shared, so times mean nothing here.
     let mut differ = Differ::new(Rules { times: false, ..rules });
     for index in 0..count {
@@ -162,7 +163,7 @@ fn in_one_directory(row: &Row) {
     let fs = setup.open(device.clone()).unwrap();
     let root = fs.session(Cred::root());
     let fresh = {
-        let_root_shrink(&root).unwrap();
+        let_root_shrink(&fs).unwrap();
         fs.sync().unwrap();
         fs.sync().unwrap();
         fs.statfs().unwrap()
@@ -239,7 +240,7 @@ fn in_one_directory(row: &Row) {
     assert!(bytes.chunks(7).all(|record| record.iter().all(|&byte| byte == record[0] && byte != 0)));
     drop(file);
     root.remove_tree("d", &mut |_| true).unwrap();
-    let_root_shrink(&root).unwrap();
+    let_root_shrink(&fs).unwrap();
     fs.sync().unwrap();
     fs.sync().unwrap();
     assert_eq!(fs.statfs().unwrap(), fresh);

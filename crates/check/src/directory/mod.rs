@@ -143,11 +143,12 @@ impl Names<'_> {
             sums.subdirectories = sums.subdirectories.saturating_add(1);
             let is_root = entry.ino.0 == context.superblock.root_ino.get();
             if is_root || !self.directories.name(index, ino) {
-                context.report(
-                    number::DIRECTORY_TWICE,
-                    place,
-                    format!("{name} is one more name of directory {}", entry.ino),
-                );
+                let message = format!("{name} is one more name of directory {}", entry.ino);
+                if is_root {
+                    context.report(number::DIRECTORY_TWICE, place, message);
+                } else {
+                    context.report_leftover(number::DIRECTORY_TWICE, place, message);
+                }
             }
         }
         if self.slots.covers(entry.ino) {

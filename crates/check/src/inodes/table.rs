@@ -172,7 +172,12 @@ fn check_bitmap(context: &Context<'_>, ag: AgNo, mut expected: Bitmap, unknown: 
             let count = differing.iter().filter(|&&number| found.bits.is_free(number) == is_free).count();
             let (at, slot) = geometry.table_place(ag, first);
             let ino = geometry.ino(geometry.fs_block(ag, at), slot);
-            context.report(number::INODE_BITMAP, place, format!("{count} inodes {what}, the first is {ino}"));
+            let message = format!("{count} inodes {what}, the first is {ino}");
+            if is_free {
+                context.report(number::INODE_BITMAP, place, message);
+            } else {
+                context.report_leftover(number::INODE_BITMAP, place, message);
+            }
         }
     }
 }

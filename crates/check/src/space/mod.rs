@@ -60,7 +60,7 @@ fn check_counts(
     let total: u64 = free.iter().map(|&(_, length)| u64::from(length)).sum::<u64>() + reserve.len() as u64;
     if u64::from(header.free_blocks.get()) != total {
         let message = format!("{total} blocks are free, the header says {}", header.free_blocks);
-        context.report(number::GROUP_FREE, place, message);
+        context.report_leftover(number::GROUP_FREE, place, message);
     }
     for (name, stored, found) in [
         ("inode blocks", header.inode_blocks.get(), facts.inode_blocks),
@@ -68,7 +68,7 @@ fn check_counts(
         ("directories", header.directories.get(), facts.directories.iter().map(|&count| u64::from(count)).sum()),
     ] {
         if u64::from(stored) != found {
-            context.report(number::GROUP_INODES, place, format!("{found} {name}, the header says {stored}"));
+            context.report_leftover(number::GROUP_INODES, place, format!("{found} {name}, the header says {stored}"));
         }
     }
     let by_region = free_by_region(free, reserve, context.geometry.region_bits, summaries.len());
@@ -79,7 +79,7 @@ fn check_counts(
                 "region {index} has {} free blocks and {directories} directories, its summary says {} and {}",
                 by_region[index], summary.free_blocks, summary.directories
             );
-            context.report(number::REGION, place, message);
+            context.report_leftover(number::REGION, place, message);
         }
     }
 }
@@ -140,6 +140,6 @@ fn check_leaks(context: &Context<'_>, ag: AgNo, free: &[(u32, u32)]) {
     }
     if let Some((start, length)) = first_leak {
         let message = format!("{leaked} blocks are neither free nor in use, the first {length} at block {start}");
-        context.report(number::BLOCK_LEAKED, Place::Group(ag), message);
+        context.report_leftover(number::BLOCK_LEAKED, Place::Group(ag), message);
     }
 }

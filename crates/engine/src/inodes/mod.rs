@@ -125,6 +125,14 @@ impl Inodes {
         }
     }
 
+    /// How many are taken, where a bitmap says so.
+    pub fn recount<S: BlockRead>(&mut self, pool: &Pool, store: &mut S) -> Result<Option<u32>> {
+        match self {
+            Self::Chunks(_) => Ok(None),
+            Self::Table(table) => table.recount(pool, store).map(Some),
+        }
+    }
+
     /// As `AgSpace::holds_inode`.
     pub fn holds<S: BlockRead>(&mut self, pool: &Pool, store: &mut S, block: AgBlock, slot: u32) -> Result<bool> {
         match self {

@@ -105,6 +105,16 @@ impl Table {
         Ok(())
     }
 
+    /// How many inodes are taken.
+    pub fn recount<S: BlockRead>(&mut self, pool: &Pool, store: &mut S) -> Result<u32> {
+        let (mut free, mut from) = (0, 0);
+        while let Some((start, length)) = self.bits.run_from(pool, store, from, u32::MAX)? {
+            free += length;
+            from = start + length;
+        }
+        Ok(self.inodes - free)
+    }
+
     /// What a body of an inode of a table is: damage.
     pub fn no_body(&self, pool: &Pool, block: AgBlock, first: u32) -> Result<()> {
         Err(bad_inode(pool, block, "body_first", u64::from(first)).into())

@@ -44,12 +44,13 @@ impl Ops<'_> {
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut flushed = None;
+        let mut is_settled = false;
         loop {
             let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
             let renamed = transact(self.volume, blocks, |txn| {
                 // Two renames of directories at once could each move one below the other.
                 let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
-                self.rename_inside(txn, source, target, mode, slashes, flushed)
+                self.rename_inside(txn, source, target, mode, slashes, (flushed, is_settled))
             })?;
             match renamed {
                 Renamed::Done(gone, emptied) => {
@@ -59,6 +60,10 @@ impl Ops<'_> {
                 Renamed::FlushFirst(file) => {
                     crate::file::flush(self.volume, &file)?;
                     flushed = Some(file.node());
+                }
+                Renamed::SettleFirst => {
+                    self.volume.commit_now()?;
+                    is_settled = true;
                 }
             }
         }
@@ -75,7 +80,7 @@ impl Ops<'_> {
         target: End<'_>,
         mode: RenameMode,
         slashes: (bool, bool),
-        flushed: Option<Node>,
+        (flushed, is_settled): (Option<Node>, bool),
     ) -> Result<Renamed> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
@@ -106,17 +111,22 @@ impl Ops<'_> {
                 target_search,
                 slashes,
                 flushed,
+                is_settled,
             };
             return self.rename_locked(txn, ends, mode);
         }
     }
 
     fn rename_locked(&self, txn: &mut Txn<'_>, ends: Ends<'_>, mode: RenameMode) -> Result<Renamed> {
-        let Ends { source, target, mut source_dir, mut target_dir, source_hit, target_search, .. } = ends;
-        let target_hit = target_search.hit;
+        let (source, target, source_hit) = (ends.source, ends.target, ends.source_hit);
+        let (mut source_dir, mut target_dir) = (ends.source_dir, ends.target_dir);
+        let target_hit = ends.target_search.hit;
         let same_dir = source.dir == target.dir;
         if mode.keeps_target() && target_hit.is_some() {
             return Err(Errno::EXIST.into());
+        }
+        if mode == RenameMode::Exchange && !self.volume.can_exchange() {
+            return Err(Errno::INVAL.into());
         }
         if mode == RenameMode::Exchange && target_hit.is_none() {
             return Err(Errno::NOENT.into());
@@ -126,6 +136,12 @@ impl Ops<'_> {
             Some(hit) => Some((hit, inode::read(&txn.look, hit.ino)?)),
             None => None,
         };
+        let is_leftover = |ino, raw: &RawInode, end: End<'_>| self.volume.is_leftover(ino, raw, end.dir, end.name.hash);
+        if is_leftover(source_hit.ino, &moved, source)
+            || replaced.as_ref().is_some_and(|(hit, raw)| is_leftover(hit.ino, raw, target))
+        {
+            return Err(Errno::NOENT.into());
+        }
         // In the order of Linux (do_renameat2, vfs_rename), so that programs see the errors they know.
         let target_is_dir = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
         if mode == RenameMode::Exchange && ends.slashes.1 && !target_is_dir {
@@ -203,9 +219,12 @@ impl Ops<'_> {
             return Ok(Renamed::Done(Gone::Done, None));
         }
 
+        if !ends.is_settled && self.must_settle(txn, &ends, &replaced, mode)? {
+            return Ok(Renamed::SettleFirst);
+        }
         let room = match replaced {
             Some(_) => None,
-            None => Some(dir::prepare(&txn.look, target.dir, &target_dir, target.name, target_search)?),
+            None => Some(dir::prepare(&txn.look, target.dir, &target_dir, target.name, ends.target_search)?),
         };
         let mut whiteout = None;
         if mode.leaves_whiteout() {
@@ -269,6 +288,27 @@ impl Ops<'_> {
         Ok(Renamed::Done(gone, emptied(volume, source.dir, if same_dir { &target_dir } else { &source_dir })))
     }
 
+    /// Whether what a rename takes from its places must first be durable elsewhere.
+    fn must_settle(
+        &self,
+        txn: &Txn<'_>,
+        ends: &Ends<'_>,
+        replaced: &Option<(Hit, RawInode)>,
+        mode: RenameMode,
+    ) -> Result<bool> {
+        let look = &txn.look;
+        if let Some((hit, raw)) = replaced {
+            let links = if raw.is_dir() { 1 } else { raw.nlink.get() };
+            if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)?
+                || raw.is_dir() && look.keeps_others(hit.ino)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(mode.leaves_whiteout()
+            && look.holds_another(ends.source.dir, ends.source.name.tag(), ends.source_hit.ino, 1)?)
+    }
+
     /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
     fn is_below(&self, look: &Look<'_>, ino: Ino, ancestor: Ino) -> Result<bool> {
         let mut at = ino;
@@ -301,6 +341,8 @@ enum Renamed {
     Done(Gone, Option<Node>),
     /// Nothing has changed: the file is to replace another one and has data in memory.
     FlushFirst(Arc<OpenFile>),
+    /// Nothing has changed: what was changed before must be durable first.
+    SettleFirst,
 }
 
 struct Ends<'n> {
@@ -315,6 +357,8 @@ struct Ends<'n> {
     slashes: (bool, bool),
     /// The file that has been flushed for this rename. Its number may be another's by now.
     flushed: Option<Node>,
+    /// All that was changed before this rename is durable.
+    is_settled: bool,
 }
 
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
@@ -345,7 +389,7 @@ mod tests {
         // As if the target had come after every look at it but the last.
         let attempt = |flushed| {
             transact(&volume, OPERATION_BLOCKS, |txn| {
-                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), flushed)
+                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (flushed, false))
             })
             .unwrap()
         };
@@ -376,7 +420,7 @@ mod tests {
         crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
         let end = |name| ops.end((root, name));
         let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
-            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), Some(flushed))
+            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (Some(flushed), false))
         });
         assert!(matches!(attempt.unwrap(), Renamed::FlushFirst(file) if file.node() == node));
     }

@@ -44,31 +44,45 @@ impl Ops<'_> {
         let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
-        let (gone, emptied) = transact(volume, 0, |txn| {
-            let mut entry = self.lock_entry(txn, node, name)?;
-            let ino = entry.hit.ino;
-            let mut raw = inode::read(&txn.look, ino)?;
-            if only.is_some_and(|only| only != inode::node(ino, &raw)) {
-                return Err(Errno::STALE.into());
+        let mut is_settled = false;
+        let (gone, emptied) = loop {
+            let removed = transact(volume, 0, |txn| {
+                let mut entry = self.lock_entry(txn, node, name)?;
+                let ino = entry.hit.ino;
+                let mut raw = inode::read(&txn.look, ino)?;
+                if volume.is_leftover(ino, &raw, parent, name.hash) {
+                    return Err(Errno::NOENT.into());
+                }
+                if only.is_some_and(|only| only != inode::node(ino, &raw)) {
+                    return Err(Errno::STALE.into());
+                }
+                let victim = Guarded::new(&txn.look, ino, &raw)?;
+                perm::may_delete(self.cred, &entry.guarded.subject(), &victim.subject())?;
+                match (raw.is_dir(), directory) {
+                    (true, false) => return Err(Errno::ISDIR.into()),
+                    (false, true) => return Err(Errno::NOTDIR.into()),
+                    (true, true) if !dir::is_empty(&txn.look, ino, &raw)? => return Err(Errno::NOTEMPTY.into()),
+                    _ => {}
+                }
+                if directory && !is_settled && txn.look.keeps_others(ino)? {
+                    return Ok(None);
+                }
+                dir::remove(txn, parent, &mut entry.dir, name, entry.hit)?;
+                let now = volume.now();
+                touch_dir(&mut entry.dir, now);
+                if directory {
+                    entry.dir.nlink = U32::new(entry.dir.nlink.get().saturating_sub(1));
+                }
+                inode::write(txn, parent, &entry.dir)?;
+                self.forget_name(parent, name, ino, &raw);
+                Ok(Some((drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &entry.dir))))
+            })?;
+            if let Some(done) = removed {
+                break done;
             }
-            let victim = Guarded::new(&txn.look, ino, &raw)?;
-            perm::may_delete(self.cred, &entry.guarded.subject(), &victim.subject())?;
-            match (raw.is_dir(), directory) {
-                (true, false) => return Err(Errno::ISDIR.into()),
-                (false, true) => return Err(Errno::NOTDIR.into()),
-                (true, true) if !dir::is_empty(&txn.look, ino, &raw)? => return Err(Errno::NOTEMPTY.into()),
-                _ => {}
-            }
-            dir::remove(txn, parent, &mut entry.dir, name, entry.hit)?;
-            let now = volume.now();
-            touch_dir(&mut entry.dir, now);
-            if directory {
-                entry.dir.nlink = U32::new(entry.dir.nlink.get().saturating_sub(1));
-            }
-            inode::write(txn, parent, &entry.dir)?;
-            self.forget_name(parent, name, ino, &raw);
-            Ok((drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &entry.dir)))
-        })?;
+            volume.commit_now()?;
+            is_settled = true;
+        };
         finish_emptied(volume, emptied)?;
         finish_gone(volume, gone)
     }

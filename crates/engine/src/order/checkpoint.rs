@@ -1,6 +1,6 @@
 //! Checkpoints: an epoch closed and made durable.
 //!
-//! How, the order in force says: `log` or `none`.
+//! How, the order in force says: `log`, `soft` or `none`.
 //!
 //! The host may have no room for one of these writes (`Error::HostFull`). Before the commit record that costs nothing: the epoch
 //! stays closed ([`Pending`]), the volume goes on in memory, and whoever wants the next checkpoint first writes this one again,
@@ -17,6 +17,7 @@ use crate::cache::{FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::order::moment::Held;
+use crate::order::soft::{Round, Soft};
 use crate::planted::{Bug, planted};
 use crate::types::Order;
 use crate::volume::Volume;
@@ -48,6 +49,10 @@ pub(crate) struct Checkpointer {
     pub(super) needed_lsn: u64,
     /// A closed epoch that is not durable.
     pub(super) pending: Option<Pending>,
+    /// Order `softdep`: a round that is not durable.
+    pub(super) round: Option<Round>,
+    /// Order `softdep`: names that are gone may be missing though no other name of what they named lasts.
+    pub(super) is_forced: bool,
     /// The volume is closed: there are no further checkpoints.
     is_closed: bool,
     /// A committed state that somebody reads, and how many there were.
@@ -117,6 +122,8 @@ impl Checkpointer {
             durable: 1,
             needed_lsn: u64::MAX,
             pending: None,
+            round: None,
+            is_forced: false,
             is_closed: false,
             held: None,
             moments: 0,
@@ -191,6 +198,7 @@ impl Checkpointer {
             }
             match volume.order {
                 Order::Log => self.run_log(volume),
+                Order::Soft => self.run_soft(volume),
                 Order::None => self.run_none(volume),
             }
         });
@@ -202,6 +210,7 @@ impl Checkpointer {
     pub(super) fn finish(&mut self, volume: &Volume) -> Result<()> {
         match volume.order {
             Order::Log => self.finish_log(volume),
+            Order::Soft => unreachable!("it closes no epoch ahead of its rounds"),
             Order::None => self.finish_none(volume),
         }
     }
@@ -225,7 +234,7 @@ impl Checkpointer {
             self.fetch_overlay(volume, u64::MAX)?;
             self.away.append(&mut volume.cache.take_recovered());
             self.write_home(volume, u64::MAX)?;
-            settled = self.is_settled() && volume.epoch.is_empty();
+            settled = self.is_settled() && volume.epoch.is_empty() && volume.soft.as_ref().is_none_or(Soft::is_clean);
             if settled {
                 break;
             }

@@ -4,15 +4,18 @@
 //! checkpoint sees all of it or nothing. Changes gather in the *open epoch* (`epoch`): the frames changed, with a mask of granules
 //! each; blocks freed (limbo), metadata blocks forgotten (revokes), and file data to be written first.
 //!
-//! `checkpoint` closes an epoch and makes it durable, as the order in force demands: `log` or `none`. `moment` holds a committed state
-//! for a reader. No operation, tree or directory knows the order in force.
+//! `checkpoint` closes an epoch and makes it durable, as the order in force demands: `log`, `soft` or `none`. `moment` holds a committed
+//! state for a reader. `facts` say what a change means, for orders that must know. No operation, tree or directory knows the order in
+//! force.
 
 pub(crate) mod checkpoint;
 mod epoch;
+mod facts;
 mod images;
 mod log;
 pub(crate) mod moment;
 mod none;
+pub(crate) mod soft;
 mod txn;
 
 pub(crate) use epoch::OpenEpoch;

@@ -5,8 +5,11 @@ use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockRead, BlockStore};
 use crate::error::{Error, Result};
 use crate::thread_slot::thread_slot;
+#[cfg(debug_assertions)]
+use crate::order::facts;
+use crate::order::soft::{Freed, Soft};
 use crate::volume::{PANICKED, Share, Volume};
-use myriad_format::{BlockKind, FsBlock, Geometry, header};
+use myriad_format::{BlockKind, FsBlock, Geometry, Ino, header};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use zerocopy::{FromBytes, IntoBytes};
@@ -51,6 +54,26 @@ impl<'a> Look<'a> {
         Ok(f(&frame.read()))
     }
 
+    /// Whether nothing else may take the place of an entry of a directory, whose name has gone: that with this tag in a unit of a block.
+    pub fn holds_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.holds(block, unit, tag))
+    }
+
+    /// Whether such an entry, whose name is about to go, has to stay in its place.
+    pub fn keeps_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.keeps(block, unit, tag))
+    }
+
+    /// Whether a directory may go only once all that was changed before is durable (`Soft::keeps_others`).
+    pub fn keeps_others(&self, dir: Ino) -> Result<bool> {
+        self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.keeps_others(self, dir))
+    }
+
+    /// Whether a name may name another inode only once all that was changed before is durable (`Soft::holds_another`).
+    pub fn holds_another(&self, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
+        self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.holds_another(self, dir, tag, victim, links))
+    }
+
     /// Copies what lies at `offset` of a block, of inodes.
     #[inline]
     pub fn copy_at<T: FromBytes + IntoBytes>(
@@ -79,6 +102,8 @@ pub(crate) struct Txn<'a> {
     away_blocks: u64,
     changed: bool,
     finished: bool,
+    /// Order `softdep`: what it gives up, and from where.
+    given_up: Option<Box<Freed>>,
     /// The thread was unwinding already when the transaction began.
     unwinding: bool,
 }
@@ -128,6 +153,7 @@ impl<'a> Txn<'a> {
             away_blocks: 0,
             changed: false,
             finished: false,
+            given_up: None,
             unwinding: std::thread::panicking(),
         }
     }
@@ -205,10 +231,38 @@ impl<'a> Txn<'a> {
     pub fn block_free(&mut self, start: FsBlock, length: u32) {
         self.changed = true;
         let volume = self.volume();
-        volume.epoch.freed.lock().limbo.push((start, length));
-        self.log_bytes += 16;
+        if volume.soft.is_some() {
+            self.given_up().extents.push((start, length));
+        } else {
+            volume.epoch.freed.lock().limbo.push((start, length));
+            self.log_bytes += 16;
+        }
         volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
         volume.counters.add(Count::blocks_freed, u64::from(length));
+    }
+
+    /// Gives up an inode, whose slot is empty. False: the slot can be another's at once.
+    pub fn inode_free(&mut self, ino: Ino) -> bool {
+        let must_wait = self.volume().soft.is_some();
+        if must_wait {
+            self.given_up().inodes.push(ino);
+        }
+        must_wait
+    }
+
+    fn given_up(&mut self) -> &mut Freed {
+        self.given_up.get_or_insert_default()
+    }
+
+    /// Order `softdep`: keeps what the device has of a block that is about to change.
+    #[cold]
+    fn keep_lasting(&mut self, soft: &Soft, block: FsBlock, kind: BlockKind, index: u32, bytes: &[u8]) {
+        if soft.before(block, kind, index, bytes) {
+            self.volume().cache.arena.header(index).unhomed.store(u64::MAX, Ordering::Relaxed);
+        }
+        if matches!(kind, BlockKind::InodeTable | BlockKind::Pointers) {
+            self.given_up().from.push(block.0);
+        }
     }
 
     /// File data that must be on the device before this epoch's commit.
@@ -246,6 +300,10 @@ impl<'a> Txn<'a> {
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
         std::mem::forget(changing);
         header.flags.fetch_or(flag::LOADED, Ordering::Release);
+        if let Some(soft) = &volume.soft {
+            soft.begun(block, kind, owner, frame.index);
+            header.unhomed.store(u64::MAX, Ordering::Relaxed);
+        }
         self.note(frame.index, mask);
         Ok(result)
     }
@@ -267,6 +325,11 @@ impl BlockStore for Txn<'_> {
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
         let frame = self.volume().cache.get(block, kind)?;
         let mut bytes = frame.write();
+        if let Some(soft) = &self.volume().soft {
+            self.keep_lasting(soft, block, kind, frame.index, &bytes);
+        }
+        #[cfg(debug_assertions)]
+        let before = facts::has_facts(kind).then(|| bytes.to_vec());
         let mut mask = 0;
         let changing = Changing { header: self.volume().cache.arena.header(frame.index), changed: &mut self.changed };
         let result = match kind {
@@ -275,6 +338,8 @@ impl BlockStore for Txn<'_> {
             _ => f(&mut BlockEdit::new(&mut bytes, &mut mask)),
         };
         std::mem::forget(changing);
+        #[cfg(debug_assertions)]
+        before.iter().for_each(|before| facts::check_explained(kind, block, before, &bytes));
         // Noted under the latch: whoever writes the block home afterwards sees the mask.
         self.note(frame.index, mask);
         Ok(result)
@@ -304,6 +369,9 @@ impl BlockStore for Txn<'_> {
         self.changed = true;
         self.log_bytes += 8;
         let volume = self.volume();
+        if let Some(soft) = &volume.soft {
+            soft.forgotten(block);
+        }
         // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
         // changes either in its frame or in `needed_lsn`.
         let mut freed = volume.epoch.freed.lock();
@@ -343,6 +411,11 @@ impl Drop for Txn<'_> {
                 // An early return in the middle of a change.
                 volume.shut_down(&Error::Shutdown);
             }
+        }
+        if let (Some(soft), Some(freed)) = (&volume.soft, self.given_up.take())
+            && (!freed.extents.is_empty() || !freed.inodes.is_empty())
+        {
+            soft.freed(*freed);
         }
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);

@@ -138,8 +138,11 @@ impl Volume {
         self.load_orphans(&superblock)?;
         if !self.options.read_only {
             self.write_superblock(state::IN_USE)?;
-            if let (Order::None, Some(log)) = (self.order, log) {
+            if let (Order::None | Order::Soft, Some(log)) = (self.order, log) {
                 self.checkpointer.lock().retire_log(self, log)?;
+            }
+            if superblock.state.get() == state::IN_USE && Order::of_code(superblock.last_order.get()) == Order::Soft {
+                self.recount()?;
             }
             reclaim_orphans(self)?;
         }

@@ -242,6 +242,17 @@ impl Bitmap {
         Ok(longest.filter(|&(_, length)| length >= min))
     }
 
+    /// Counts anew what is free.
+    pub fn recount<S: BlockRead>(&mut self, pool: &mut Pool, store: &mut S) -> Result<()> {
+        pool.forget();
+        let mut from = pool.first_block;
+        while let Some((start, length)) = self.bits.run_from(pool, store, from, u32::MAX)? {
+            pool.give(start, length)?;
+            from = start + length;
+        }
+        Ok(())
+    }
+
     /// Makes blocks free that lie where blocks can be free. An error if one is.
     pub fn free<S: BlockStore>(&mut self, pool: &mut Pool, store: &mut S, start: u32, length: u32) -> Result<()> {
         if !self.bits.put(pool, store, start, length, true)? {

@@ -285,6 +285,17 @@ impl AgSpace {
         self.directories
     }
 
+    /// Counts anew what the bitmaps say is free.
+    pub fn recount<S: BlockStore>(&mut self, store: &mut S) -> Result<()> {
+        if let Record::Bitmap(bitmap) = &mut self.blocks.record {
+            bitmap.recount(&mut self.blocks.pool, store)?;
+        }
+        if let Some(used) = self.inodes.recount(&self.blocks.pool, store)? {
+            self.inodes_used = used;
+        }
+        self.save(store)
+    }
+
     /// Blocks that the group's trees no longer use, since the last call. They are neither free nor in use: the caller
     /// treats them like freed file blocks. To be called at every checkpoint; it also lets go of what is held back
     /// beyond its need, so that blocks freed by shrinking trees become free extents again.

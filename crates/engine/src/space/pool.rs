@@ -49,6 +49,12 @@ impl Pool {
         })
     }
 
+    /// Nothing is known to be free.
+    pub(super) fn forget(&mut self) {
+        self.free_blocks = 0;
+        self.regions.iter_mut().for_each(|region| region.free_blocks = 0);
+    }
+
     /// Counts blocks as used.
     pub(super) fn take(&mut self, start: u32, length: u32) -> Result<()> {
         let sound = self.free_blocks >= length

@@ -31,6 +31,8 @@ const HELD_BACK_MAX: i64 = 256;
 /// of the others has reserved: all small reservations fit, for any number of threads, beside what is held back and as much
 /// again for a list of orphans.
 const PLENTY: i64 = 16_384;
+/// With fewer inodes than this, those that wait to be given back are wanted: more than operations under way may take.
+const INODES_FEW: u64 = 256;
 const _: () = assert!(PLENTY >= LIGHT_SUM_MAX as i64 + 2 * HELD_BACK_MAX);
 
 /// How deep an operation may reach into the free blocks.
@@ -76,6 +78,10 @@ impl Volume {
         }
         if !self.cache.has_room() || self.epoch_exceeds(&self.epoch_soft) {
             self.throttle()?;
+        }
+        if self.soft.as_ref().is_some_and(|soft| soft.inodes_waiting() > 0) && self.inodes_free(u64::MAX >> 8) < INODES_FEW {
+            // Never full while there is something to give back.
+            self.commit_now()?;
         }
         let txn = self.enter_reserving(blocks)?;
         if blocks == 0 || self.has_plenty() {

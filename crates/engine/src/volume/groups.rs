@@ -210,12 +210,52 @@ impl Volume {
         let body = (raw.body_slots > 0).then(|| (u32::from(raw.body_first.get()), u32::from(raw.body_slots)));
         let is_dir = raw.is_dir();
         self.counters.bump(Count::inodes_freed);
+        let must_wait = txn.inode_free(ino);
         self.with_group(txn, ag, |space, txn| {
             if is_dir {
                 space.count_directory(txn, at, false)?;
             }
-            space.free_inode(txn, at, slot, body)
+            if must_wait { Ok(()) } else { space.free_inode(txn, at, slot, body) }
         })
+    }
+
+    /// Gives back the slot of an inode that was freed, and that had to wait.
+    pub fn release_inode(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        self.with_group(txn, ag, |space, txn| space.free_inode(txn, at, slot, None))
+    }
+
+    /// Counts anew what is free in each group, and in the volume: what the counts say is not what the bitmaps say after a crash without a
+    /// log.
+    pub fn recount(&self) -> Result<()> {
+        let (mut free, mut ready, mut inodes) = (0, 0, 0);
+        for ag in (0..self.geometry.ag_count).map(AgNo) {
+            if ag.0 >= self.high_water() {
+                let virgin = i64::from(self.geometry.usable_blocks_in(ag));
+                free += virgin;
+                ready += virgin;
+                continue;
+            }
+            if !self.cache.has_room() {
+                self.cache.sweep(false);
+            }
+            let mut txn = Txn::enter(self);
+            let counted = (|| {
+                let mut group = self.group(&mut txn, ag)?;
+                let space = group.as_mut().expect("just loaded");
+                space.recount(&mut txn)?;
+                free += i64::from(space.free_blocks());
+                ready += i64::from(space.available());
+                inodes += i64::from(space.inodes_used());
+                Ok(())
+            })();
+            txn.finish(counted)?;
+        }
+        self.totals.free_blocks.store(free, Ordering::Relaxed);
+        self.totals.ready_blocks.store(ready, Ordering::Relaxed);
+        self.totals.inodes_used.store(inodes, Ordering::Relaxed);
+        Ok(())
     }
 
     pub fn count_directory(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {

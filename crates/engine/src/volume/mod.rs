@@ -22,6 +22,7 @@ use crate::locks::{Mutex, Rank, RwLock};
 use crate::namei::NameCache;
 use crate::order::OpenEpoch;
 use crate::order::checkpoint::Checkpointer;
+use crate::order::soft::Soft;
 use crate::placement::Placement;
 use crate::space::AgSpace;
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
@@ -29,7 +30,7 @@ use inode_locks::STRIPES;
 use myriad_device::BlockDevice;
 use myriad_format::choices::Choices;
 use myriad_format::group::RESERVE_MAX;
-use myriad_format::inode::generation_at;
+use myriad_format::inode::{RawInode, generation_at};
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace, Reach};
@@ -83,6 +84,10 @@ pub(crate) struct Volume {
     pub log_is_external: bool,
     pub recovered: bool,
     pub epoch: OpenEpoch,
+    /// What order `softdep` keeps beside it.
+    pub soft: Option<Soft>,
+    /// It was written in order `softdep`, now or before.
+    may_have_leftovers: bool,
     pub totals: Totals,
     /// Blocks that can be allocated while nothing is: all but the log and what lies at a fixed place.
     pub usable_blocks: u64,
@@ -174,9 +179,11 @@ impl Volume {
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
-            None if superblock.is_logged() => Order::Log,
-            None => Order::None,
+            None => Order::of_code(superblock.last_order.get()),
         };
+        if order == Order::Soft {
+            Order::check_soft(&choices, superblock.geometry().has_checksums)?;
+        }
         if order == Order::Log && log.is_none() {
             return Err(Error::Option {
                 option: "order",
@@ -261,6 +268,8 @@ impl Volume {
             log_is_external,
             recovered,
             epoch: OpenEpoch::new(),
+            soft: (order == Order::Soft).then(Soft::default),
+            may_have_leftovers: Order::of_code(superblock.last_order.get()) == Order::Soft || order == Order::Soft,
             totals: Totals {
                 free_blocks: AtomicI64::new(0),
                 ready_blocks: AtomicI64::new(0),
@@ -413,8 +422,20 @@ impl Volume {
         log_open_error(error)
     }
 
+    /// Whether two names can change what they name with each other: without a log, no order of writes makes that safe.
+    pub fn can_exchange(&self) -> bool {
+        self.soft.is_none()
+    }
+
+    /// Whether a name of a directory is what a rename left when power was lost, on a volume of order `softdep`: the directory has another
+    /// one, which its identity says. Such a name counts as gone; the check takes it away.
+    pub fn is_leftover(&self, ino: Ino, raw: &RawInode, dir: Ino, hash: u64) -> bool {
+        self.may_have_leftovers
+            && crate::inode::check_named(ino, raw, dir, |raw| raw.name_hash.get() == hash).is_err()
+    }
+
     /// Inodes that can be made while so many blocks are free.
-    fn inodes_free(&self, free_blocks: u64) -> u64 {
+    pub(super) fn inodes_free(&self, free_blocks: u64) -> u64 {
         let geometry = &self.geometry;
         if !geometry.has_table() {
             return free_blocks * u64::from(geometry.slots_per_block() - 1);

@@ -35,7 +35,7 @@ impl Class {
     /// The classes whose runs are made on volumes that promise this.
     pub fn of(promise: Promise) -> &'static [Self] {
         match promise {
-            Promise::Prefix => &[Self::One, Self::Two, Self::Three, Self::Random, Self::Aged],
+            Promise::Prefix | Promise::Usable => &[Self::One, Self::Two, Self::Three, Self::Random, Self::Aged],
             Promise::Repair => &[Self::Unordered],
         }
     }
@@ -253,7 +253,7 @@ pub(crate) fn small(row: Row, shape: Shape) -> Setup {
     setup.ag_size = Some(512 << 10);
     setup.log_size = Some(LEAST_LOG);
     setup.log_device_size = (shape == Shape::Apart).then_some(LEAST_LOG);
-    setup.data_checksums = shape == Shape::Summed;
+    setup.data_checksums = shape == Shape::Summed && row.has_checksums();
     setup.options.cache_size = 1 << 20;
     setup.options.name_cache = false;
     setup
@@ -273,7 +273,7 @@ fn random_setup(row: Row, shape: Shape, seed: u64) -> Setup {
     let log_size = (34 * u64::from(block_size)).max(least);
     setup.log_size = Some(log_size);
     setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
-    setup.data_checksums = shape == Shape::Summed;
+    setup.data_checksums = shape == Shape::Summed && row.has_checksums();
     setup.options.discard = if seed % 7 < 3 { Discard::Always } else { Discard::Never };
     // Any block, or such as are several.
     setup.options.discard_piece = if seed % 2 == 0 { 1 } else { 16 << 10 };

@@ -7,7 +7,7 @@ use super::trace::{Piece, Trace};
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
 use crate::table::Promise;
-use crate::verdict::{check_silent, repair};
+use crate::verdict::{check_silent, check_usable, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
 use myriad_engine::{Cred, Error, OpenOptions, SetAttr};
@@ -239,6 +239,7 @@ impl Explorer<'_> {
         match Promise::of(setup.order) {
             Promise::Repair => return self.mend(setup, moment, extras, devices).map(|()| None),
             Promise::Prefix => {}
+            Promise::Usable => return self.use_at_once(setup, history, moment, extras, devices).map(|()| None),
         }
         if extras.before {
             // The checker replays the log by itself: its opinion on the volume as the crash left it.
@@ -250,9 +251,42 @@ impl Explorer<'_> {
         let found = recover(setup, history, moment.point, devices)?;
         if extras.continues {
             Counts::add(&self.counts.continued);
-            go_on(setup, devices)?;
+            go_on(setup, devices, check_silent)?;
         }
         Ok(Some(found))
+    }
+
+    /// [`Promise::Usable`]: the check finds leftovers at most; what is there is judged, and again when a repair has taken them away.
+    fn use_at_once(
+        &self,
+        setup: &Setup,
+        history: &History,
+        moment: &Moment,
+        extras: Extras,
+        devices: &Devices,
+    ) -> Result<(), String> {
+        check_usable(devices).map_err(|message| format!("before the opening: {message}"))?;
+        let used = fork(devices);
+        judge_usable(setup, history, moment.point, &used).map_err(|message| format!("opened: {message}"))?;
+        check_usable(&used).map_err(|message| format!("closed again: {message}"))?;
+        if extras.continues {
+            Counts::add(&self.counts.continued);
+            go_on(setup, &fork(devices), check_usable)?;
+        }
+        let mended = fork(devices);
+        if extras.again {
+            let recorders = recorders(&mended);
+            repair(&recorded(&recorders))?;
+            let look = |state: &Devices| {
+                repair(state)?;
+                judge_usable(setup, history, moment.point, state)
+            };
+            self.crash_again(&trace(&mended, recorders.iter().map(AsRef::as_ref)), moment, look)
+                .map_err(|message| format!("repair cut {message}"))?;
+        }
+        repair(&mended)?;
+        judge_usable(setup, history, moment.point, &mended).map_err(|message| format!("repaired: {message}"))?;
+        check_silent(&mended)
     }
 
     /// Recovery runs on recorders and loses power in turn.
@@ -383,8 +417,18 @@ fn recover(setup: &Setup, history: &History, point: usize, devices: &Devices) ->
     Ok(found)
 }
 
+/// Opens a volume that promises [`Promise::Usable`], judges it, and closes it.
+fn judge_usable(setup: &Setup, history: &History, point: usize, devices: &Devices) -> Result<(), String> {
+    let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| format!("opening: {error}"))?;
+    let (mut tree, contents) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
+    // What has no name, or lost it, is where the repair puts it.
+    tree.retain(|entry| !entry.path.starts_with(b"lost+found"));
+    history.judge_usable(point, &Found { tree, contents })?;
+    engine.close().map_err(|error| format!("closing: {error}"))
+}
+
 /// A recovered volume is as good as any: files grow by zeros, and names come and go.
-fn go_on(setup: &Setup, devices: &Devices) -> Result<(), String> {
+fn go_on(setup: &Setup, devices: &Devices, judge: fn(&Devices) -> Result<(), String>) -> Result<(), String> {
     const FILES: usize = 20;
     let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| error.to_string())?;
     let (tree, before) = engine.found().map_err(|error| error.to_string())?;
@@ -425,7 +469,7 @@ fn go_on(setup: &Setup, devices: &Devices) -> Result<(), String> {
     }
     drop(session);
     engine.close().map_err(say)?;
-    check_silent(devices)
+    judge(devices)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ use crate::machine::{Engine, Way};
 use crate::setup::Devices;
 use crate::table::Promise;
 use crate::tree::ReadError;
-use crate::verdict::{check_silent, finds, repair};
+use crate::verdict::{check_silent, check_usable, finds, repair};
 use myriad_device::{
     BlockDevice, FAULT_PANIC, FaultDevice, FaultKind, FaultOp, FaultSpan, OverlayDevice, RecordingDevice,
 };
@@ -471,6 +471,7 @@ impl Rig {
         let noticed = if self.told { Outcome::Error } else { Outcome::Harmless };
         match Promise::of(base.setup.order) {
             Promise::Prefix => {}
+            Promise::Usable => return self.use_at_once(base, devices, noticed),
             Promise::Repair => return self.mend(base, devices, noticed),
         }
         if self.lie == Lie::None {
@@ -510,6 +511,22 @@ impl Rig {
             _ if self.wrong_bytes || self.history.judge(self.point(), &found).is_err() => Outcome::Unnoticed,
             _ => Outcome::Harmless,
         })
+    }
+
+    /// A volume that promises to be usable at once, unless its device lied.
+    fn use_at_once(&self, base: &Base, devices: &Devices, noticed: Outcome) -> Result<Outcome, String> {
+        let healthy = fork(devices);
+        if self.lie == Lie::None {
+            check_usable(&healthy).map_err(|message| format!("before the opening: {message}"))?;
+            let found = self.read(base, &healthy)?;
+            self.history.judge_usable(self.point(), &found)?;
+            check_usable(&healthy)?;
+            return Ok(noticed);
+        }
+        let sound = check_usable(&healthy);
+        repair(&healthy)?;
+        self.read(base, &healthy)?;
+        Ok(if !self.told && sound.is_err() { Outcome::Checker } else { noticed })
     }
 
     /// A volume that promises no more than to be repairable.

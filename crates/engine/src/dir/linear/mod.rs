@@ -161,9 +161,17 @@ struct Unit<'a> {
     at: usize,
     /// For messages.
     place: Place,
+    fs_block: FsBlock,
 }
 
 impl<'a> Unit<'a> {
+    /// Whether an entry whose name has gone must keep its place for now.
+    fn is_held(&self, look: &Look<'_>, entry: &Entry<'_>) -> bool {
+        !entry.is_live()
+            && entry.header.name_len > 0
+            && look.holds_entry(self.fs_block, self.at / UNIT_SIZE, entry.header.tag.get())
+    }
+
     fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + use<'a> {
         entries(self.block, self.at, self.place)
     }
@@ -196,7 +204,7 @@ fn visit(
                         Corrupt::BlockOwner { block: start.offset_by(i), stored: owner, expected: dir.0 }.into()
                     );
                 }
-                if !f(Unit { number: unit, block: bytes, at, place })? {
+                if !f(Unit { number: unit, block: bytes, at, place, fs_block: start.offset_by(i) })? {
                     return Ok(false);
                 }
             }
@@ -267,6 +275,13 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
                 if look.volume.hasher.hash(entry.name) == name.hash {
                     twin = Some(Ino(entry.header.ino.get()));
                 }
+            }
+            if unit.is_held(look, &entry) {
+                // Neither its bytes nor its tag can be another's, and it does not move.
+                has_entry = true;
+                has_tag |= entry.header.tag.get() == name.tag();
+                gathered = None;
+                continue;
             }
             let slack = entry.slack();
             if slack >= needed && in_entry.is_none() {
@@ -400,10 +415,11 @@ pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, h
     }
 }
 
-pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Name<'_>, hit: Hit) -> Result<()> {
+pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let (block, offset) = split_spot(&txn.look, hit.spot);
     let at = entry_block(&txn.look, dir, raw, block)?;
-    txn.change(at, BlockKind::LinearEntries, |edit| unit::remove(edit, offset, Place { dir, block }))?
+    let keeps_place = txn.look.keeps_entry(at, offset / UNIT_SIZE, name.tag());
+    txn.change(at, BlockKind::LinearEntries, |edit| unit::remove(edit, offset, keeps_place, Place { dir, block }))?
 }
 
 pub(crate) fn replace(

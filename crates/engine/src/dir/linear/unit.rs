@@ -141,8 +141,8 @@ fn length_of(range: &Range<usize>) -> usize {
 }
 
 /// Frees the entry at `offset` of a block: the one before it gets its bytes. The first of a unit has none before it, and
-/// becomes a free one.
-pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, place: Place) -> Result<()> {
+/// becomes a free one. So does one that `keeps_place`.
+pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, keeps_place: bool, place: Place) -> Result<()> {
     let at = offset / UNIT_SIZE * UNIT_SIZE;
     let mut before: Option<Entry<'_>> = None;
     let mut found = None;
@@ -156,7 +156,7 @@ pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, place: Place) -> R
     }
     let joined = found.ok_or_else(|| place.corrupt(offset, "position", offset as u64))?;
     edit.put(offset, &[0; 8]);
-    if let Some((before, length)) = joined {
+    if let Some((before, length)) = joined.filter(|_| !keeps_place) {
         edit.put(before + std::mem::offset_of!(EntryHeader, length), &length.to_le_bytes());
     }
     Ok(())

@@ -1,0 +1,1 @@
+//! Facts of units that are made by hand.

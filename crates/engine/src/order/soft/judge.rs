@@ -1,0 +1,489 @@
+//! Which facts a round may show: each only if all that it depends on lasted before the round.
+//!
+//! ```text
+//! entry names an inode     the inode lasts, with links for all names that then may last; the directory's size covers the entry.
+//!                          A directory: its parent has a link for it. In another one's place: the inode's data lasts as well.
+//! entry names it no more   it is to go, or another of its names lasts (the name of a rename, which its identity says)
+//! inode begins             its bit lasts as taken, its place in the table as initialised
+//! inode ends               no name of it lasts
+//! links                    as many as there are, and as names that are gone still last
+//! identity                 the entry that it says lasts, or no name of the directory does
+//! pointer                  the block's bit lasts as taken, and what is in it lasts
+//! attributes               what they lie in lasts, and the superblock says that the volume has some
+//! size of a directory      all its blocks are mapped
+//! ```
+
+use super::{Shadow, State};
+use crate::error::Result;
+use crate::order::Look;
+use crate::order::facts::{self, Fact, Named, Part};
+use myriad_format::group::{GroupHeader, HEADER_BLOCK};
+use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK};
+use myriad_format::superblock::Superblock;
+use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET};
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::{AgBlock, BlockKind, FileBlock, FsBlock, Geometry, Ino, pointers};
+use std::collections::{HashMap, HashSet};
+
+/// File type of a directory in an entry.
+const DIRECTORY: u8 = (S_IFDIR >> 12) as u8;
+/// The block's number in a pointer, and the bit that says it was never written.
+const BLOCK: u64 = (1 << 48) - 1;
+const UNWRITTEN: u64 = 1 << 63;
+
+/// Names of an inode, or subdirectories of a directory, that differ between what is and what lasts.
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    added: u32,
+    removed: u32,
+    /// Of those added, how many this round shows.
+    shown: u32,
+}
+
+/// An inode of the table with its pointers.
+struct Inode([u8; INODE_SIZE]);
+
+impl Inode {
+    fn raw(&self) -> &RawInode {
+        RawInode::read(&self.0)
+    }
+
+    fn is_used(&self) -> bool {
+        self.raw().mode.get() != 0
+    }
+
+    fn identity(&self) -> (u64, u64, u32) {
+        let raw = self.raw();
+        (raw.parent.get(), raw.name_hash.get(), raw.entry_position.get())
+    }
+}
+
+/// The two states of a volume, while the gate is closed.
+pub(super) struct Judge<'a> {
+    look: &'a Look<'a>,
+    geometry: Geometry,
+    state: &'a State,
+    /// Data that this round writes.
+    data: &'a HashSet<u64>,
+    /// Names may go before others last.
+    is_forced: bool,
+    names: HashMap<u64, Pending>,
+    subdirectories: HashMap<u64, Pending>,
+    /// Inodes with attributes in blocks that are new, and those with blocks of pointers that do not last as they are.
+    new_attributes: HashSet<u64>,
+    open_maps: HashSet<u64>,
+    /// Groups of whose table blocks are new, and whether blocks of groups are that make groups.
+    new_tables: HashSet<u32>,
+    has_new_groups: bool,
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(look: &'a Look<'a>, state: &'a State, data: &'a HashSet<u64>, is_forced: bool) -> Self {
+        let mut judge = Self {
+            look,
+            geometry: look.volume.geometry,
+            state,
+            data,
+            is_forced,
+            names: HashMap::new(),
+            subdirectories: HashMap::new(),
+            new_attributes: HashSet::new(),
+            open_maps: HashSet::new(),
+            new_tables: HashSet::new(),
+            has_new_groups: false,
+        };
+        for (&block, shadow) in &state.shadows {
+            judge.gather(block, shadow);
+        }
+        for ghost in state.ghosts.values().filter(|ghost| ghost.kind == BlockKind::LinearEntries) {
+            for named in ghost.names() {
+                judge.count(ghost.owner, Some(named), None);
+            }
+        }
+        judge
+    }
+
+    fn gather(&mut self, block: u64, shadow: &Shadow) {
+        let is_new = shadow.lasting.is_none();
+        match shadow.kind {
+            BlockKind::LinearEntries => {
+                let mut counted = Vec::new();
+                let current = self.look.volume.cache.arena.read(shadow.frame);
+                for (number, unit) in current.chunks_exact(UNIT_SIZE).enumerate() {
+                    let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[number * UNIT_SIZE..][..UNIT_SIZE]);
+                    facts::between(shadow.kind, lasting, unit, &mut |fact| {
+                        if let Fact::Entry { old, new, .. } = fact {
+                            counted.push((old, new));
+                        }
+                    });
+                }
+                drop(current);
+                for (old, new) in counted {
+                    self.count(shadow.owner, old, new);
+                }
+            }
+            BlockKind::Attributes if is_new => {
+                let current = self.look.volume.cache.arena.read(shadow.frame);
+                self.new_attributes.insert(myriad_format::BlockHeader::read(&current).owner.get());
+            }
+            BlockKind::Pointers => {
+                self.open_maps.insert(shadow.owner);
+            }
+            BlockKind::InodeTable if is_new => {
+                self.new_tables.insert(self.geometry.ag_of(FsBlock(block)).0);
+            }
+            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => self.has_new_groups |= is_new,
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, dir: u64, old: Option<Named>, new: Option<Named>) {
+        for (named, is_new) in [(old, false), (new, true)] {
+            let Some(named) = named else { continue };
+            let add = |pending: &mut Pending| {
+                if is_new {
+                    pending.added += 1;
+                } else {
+                    pending.removed += 1;
+                }
+            };
+            add(self.names.entry(named.ino.0).or_default());
+            if named.file_type == DIRECTORY {
+                add(self.subdirectories.entry(dir).or_default());
+            }
+        }
+    }
+
+    fn names(&self, ino: Ino) -> Pending {
+        self.names.get(&ino.0).copied().unwrap_or_default()
+    }
+
+    fn subdirectories(&self, dir: Ino) -> Pending {
+        self.subdirectories.get(&dir.0).copied().unwrap_or_default()
+    }
+
+    /// Bytes of a block as it lasts; `None`: it is new.
+    fn lasting<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        match self.state.shadows.get(&block.0) {
+            Some(shadow) => Ok(shadow.lasting.as_deref().map(f)),
+            None => self.look.read(block, kind, f).map(Some),
+        }
+    }
+
+    /// An inode as it lasts, and as it is. An empty one if its block is new.
+    fn inodes(&self, ino: Ino) -> Result<(Inode, Inode)> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(myriad_format::Corrupt::NoInode { ino })?;
+        let at = self.geometry.inode_offset(slot);
+        let copy = |bytes: &[u8]| Inode(bytes[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
+        let lasting = self.lasting(block, BlockKind::InodeTable, copy)?.unwrap_or(Inode([0; INODE_SIZE]));
+        Ok((lasting, self.look.read(block, BlockKind::InodeTable, copy)?))
+    }
+
+    /// Whether a bit lasts as taken. It is, in memory.
+    fn is_taken(&self, ag: u32, start: u32, index: u32) -> Result<bool> {
+        if ag >= self.lasting(FsBlock(0), BlockKind::Superblock, |bytes| Superblock::read(bytes).ag_high_water.get())?.unwrap_or(0) {
+            return Ok(false);
+        }
+        let place = self.geometry.bit_place(index);
+        let block = self.geometry.fs_block(myriad_format::AgNo(ag), AgBlock(start + place.block));
+        Ok(match self.state.shadows.get(&block.0) {
+            None => true,
+            Some(shadow) => shadow.lasting.as_ref().is_some_and(|bytes| bytes[place.byte] >> place.bit & 1 == 0),
+        })
+    }
+
+    fn is_block_taken(&self, block: FsBlock) -> Result<bool> {
+        let ag = self.geometry.ag_of(block);
+        self.is_taken(ag.0, self.geometry.block_bitmap_start(ag), self.geometry.ag_block_of(block).0)
+    }
+
+    /// Whether what a pointer leads to lasts.
+    fn is_pointer_safe(&self, word: u64) -> Result<bool> {
+        let block = word & BLOCK;
+        let is_written = word & UNWRITTEN != 0
+            || !self.data.contains(&block)
+                && self.state.shadows.get(&block).is_none_or(|shadow| shadow.lasting.is_some());
+        Ok(is_written && self.is_block_taken(FsBlock(block))?)
+    }
+
+    /// Whether a new name of an inode may show, in a unit of a directory.
+    fn may_name(&self, named: Named, place: &Place, is_replacing: bool) -> Result<bool> {
+        let (lasting, current) = self.inodes(named.ino)?;
+        if !lasting.is_used() || lasting.raw().generation != current.raw().generation || !self.is_covered(place)? {
+            return Ok(false);
+        }
+        let names = self.names(named.ino);
+        if named.file_type == DIRECTORY {
+            let (parent, parent_now) = self.inodes(place.dir)?;
+            let subdirectories = self.subdirectories(place.dir);
+            let have = (parent_now.raw().nlink.get() + subdirectories.removed + subdirectories.shown)
+                .saturating_sub(subdirectories.added);
+            // One with no name at all may only appear where its identity says that it is.
+            let is_at_home = names.removed > 0 || lasting.identity() == current.identity();
+            return Ok(is_at_home && parent.raw().nlink.get() > have);
+        }
+        let have = (current.raw().nlink.get() + names.removed + names.shown).saturating_sub(names.added);
+        let is_whole = !is_replacing
+            || lasting.0[POINTERS_OFFSET..] == current.0[POINTERS_OFFSET..]
+                && lasting.raw().size == current.raw().size
+                && !self.open_maps.contains(&named.ino.0);
+        Ok(is_whole && lasting.raw().nlink.get() > have)
+    }
+
+    /// Whether a name of an inode that is gone may be missing.
+    fn may_vanish(&self, named: Named) -> Result<bool> {
+        let (lasting, current) = self.inodes(named.ino)?;
+        if self.is_forced || !current.is_used() || current.raw().nlink.get() == 0 {
+            return Ok(true);
+        }
+        let added = self.names(named.ino).added;
+        Ok(if current.raw().is_dir() {
+            added == 0 && lasting.identity() == current.identity()
+        } else {
+            current.raw().nlink.get() > added
+        })
+    }
+
+    /// Whether the size that lasts of a directory covers a unit of it.
+    fn is_covered(&self, place: &Place) -> Result<bool> {
+        let (lasting, current) = self.inodes(place.dir)?;
+        if lasting.raw().size == current.raw().size {
+            return Ok(lasting.is_used());
+        }
+        // Only those that its inode points to are looked for; the others come once the directory has stopped growing.
+        let found = facts::pointers_of(&lasting.0).take(DIRECT).position(|word| word & BLOCK == place.block.0);
+        let per_block = (self.geometry.block_size() / UNIT_SIZE) as u64;
+        let end = |file_block: usize| (file_block as u64 * per_block + place.unit as u64 + 1) * UNIT_SIZE as u64;
+        Ok(found.is_some_and(|file_block| end(file_block) <= lasting.raw().size.get()))
+    }
+
+    /// Whether a block of a directory is mapped by what lasts, given the inode.
+    fn is_mapped(&self, inode: &Inode, at: FileBlock) -> Result<bool> {
+        let Some(way) = self.geometry.way(at) else { return Ok(false) };
+        let mut word = facts::pointers_of(&inode.0).nth(way.root).unwrap_or(0);
+        for level in 0..way.depth {
+            if word == 0 {
+                return Ok(false);
+            }
+            let index = way.index(level);
+            let read = |bytes: &[u8]| pointers::read(bytes, index).word.get();
+            word = self.lasting(FsBlock(word & BLOCK), BlockKind::Pointers, read)?.unwrap_or(0);
+        }
+        Ok(word != 0)
+    }
+}
+
+/// A unit of a directory.
+struct Place {
+    dir: Ino,
+    block: FsBlock,
+    unit: usize,
+}
+
+impl Judge<'_> {
+    /// The image of a block: as it is, but for what is not safe.
+    pub fn image(&mut self, block: u64, shadow: &Shadow) -> Result<Box<[u8]>> {
+        let mut image: Box<[u8]> = self.look.volume.cache.arena.read(shadow.frame)[..].into();
+        if !facts::has_facts(shadow.kind) {
+            return Ok(image);
+        }
+        for number in 0..facts::units_of(shadow.kind, image.len()) {
+            let range = number * UNIT_SIZE..(number + 1) * UNIT_SIZE;
+            let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[range.clone()]);
+            let mut found = Vec::new();
+            facts::between(shadow.kind, lasting, &image[range.clone()], &mut |fact| found.push(fact));
+            let unit = &mut image[range];
+            match shadow.kind {
+                BlockKind::LinearEntries => {
+                    let place = Place { dir: Ino(shadow.owner), block: FsBlock(block), unit: number };
+                    self.judge_entries(&place, &found, unit, lasting)?;
+                }
+                BlockKind::InodeTable => self.judge_inodes(FsBlock(block), number, &found, unit, lasting)?,
+                BlockKind::Pointers => self.judge_pointers(Ino(shadow.owner), &found, unit, lasting)?,
+                BlockKind::Group => {
+                    let is_new = self.new_tables.contains(&self.geometry.ag_of(FsBlock(block)).0);
+                    found.iter().filter(|_| is_new).for_each(|fact| facts::undo(unit, lasting, fact));
+                }
+                BlockKind::Superblock => {
+                    found.iter().filter(|_| self.has_new_groups).for_each(|fact| facts::undo(unit, lasting, fact));
+                }
+                _ => {}
+            }
+            facts::settle(shadow.kind, unit);
+        }
+        Ok(image)
+    }
+
+    fn judge_entries(&mut self, place: &Place, found: &[Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {
+        for fact in found {
+            let Fact::Entry { at, old, new, .. } = *fact else { continue };
+            assert!(at.is_some(), "a name that lasts has lost its place: {fact:?}");
+            let may_name = match new {
+                Some(named) => self.may_name(named, place, old.is_some())?,
+                None => true,
+            };
+            let may_vanish = match old {
+                Some(named) => self.may_vanish(named)?,
+                None => true,
+            };
+            if !may_name || !may_vanish {
+                facts::undo(unit, lasting, fact);
+                continue;
+            }
+            if let Some(named) = new {
+                self.names.entry(named.ino.0).or_default().shown += 1;
+                if named.file_type == DIRECTORY {
+                    self.subdirectories.entry(place.dir.0).or_default().shown += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_inodes(
+        &self,
+        block: FsBlock,
+        number: usize,
+        found: &[Fact],
+        unit: &mut [u8],
+        lasting: Option<&[u8]>,
+    ) -> Result<()> {
+        for at in [UnitHeader::SIZE, UnitHeader::SIZE + INODE_SIZE] {
+            let slot = number as u32 * 4 + 1 + u32::from(at > UnitHeader::SIZE);
+            let ino = self.geometry.ino(block, slot);
+            let of_it: Vec<&Fact> = found
+                .iter()
+                .filter(|fact| match **fact {
+                    Fact::Inode { at: its, .. } => its == at,
+                    Fact::Pointer { inode, .. } => inode == Some(at),
+                    _ => false,
+                })
+                .collect();
+            self.judge_inode(ino, at, &of_it, unit, lasting)?;
+        }
+        Ok(())
+    }
+
+    fn judge_inode(
+        &self,
+        ino: Ino,
+        at: usize,
+        found: &[&Fact],
+        unit: &mut [u8],
+        lasting: Option<&[u8]>,
+    ) -> Result<()> {
+        let names = self.names(ino);
+        let part = |wanted: fn(&Part) -> bool| {
+            found.iter().copied().find(|fact| matches!(fact, Fact::Inode { part, .. } if wanted(part)))
+        };
+        if let Some(died) = part(|part| *part == Part::Died) {
+            if names.removed > 0 {
+                facts::undo(unit, lasting, died);
+            }
+            return Ok(());
+        }
+        if RawInode::read(&unit[at..]).mode.get() == 0 {
+            return Ok(());
+        }
+        let mut unsafe_pointers = Vec::new();
+        for fact in found.iter().copied() {
+            if let Fact::Pointer { new, .. } = *fact
+                && new != 0
+                && !self.is_pointer_safe(new)?
+            {
+                unsafe_pointers.push(fact);
+            }
+        }
+        let features = |bytes: &[u8]| Superblock::read(bytes).features_compatible.get();
+        let wanted = self.look.volume.features.load(std::sync::atomic::Ordering::Relaxed);
+        let has_features =
+            self.lasting(FsBlock(0), BlockKind::Superblock, features)?.is_some_and(|bits| wanted & !bits == 0);
+        let has_attributes = has_features && !self.new_attributes.contains(&ino.0);
+        if let Some(born) = part(|part| *part == Part::Born) {
+            let (place, slot) = self.geometry.locate(ino).expect("an inode of a table");
+            let ag = self.geometry.ag_of(place);
+            let index = self.geometry.table_index(place, slot).expect("an inode of a table");
+            let header = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+            let made = self.lasting(header, BlockKind::Group, |bytes| GroupHeader::read(bytes).inode_blocks.get())?;
+            let end = self.geometry.table_start(ag) + made.unwrap_or(0);
+            let raw = RawInode::read(&unit[at..]);
+            // A link without its target, and a file without its ACL, are no links and files.
+            let is_whole = (raw.file_type() != S_IFLNK || unsafe_pointers.is_empty())
+                && (raw.attribute_root().is_none() || has_attributes);
+            let may = is_whole
+                && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)?
+                && self.geometry.ag_block_of(place).0 < end;
+            if !may {
+                facts::undo(unit, lasting, born);
+                return Ok(());
+            }
+        }
+        if let Some(attributes) = part(|part| *part == Part::Attributes)
+            && !has_attributes
+        {
+            facts::undo(unit, lasting, attributes);
+            unsafe_pointers.clear();
+        }
+        if let Some(guards) = part(|part| matches!(part, Part::Guards { .. }))
+            && !has_features
+        {
+            facts::undo(unit, lasting, guards);
+        }
+        for fact in &unsafe_pointers {
+            facts::undo(unit, lasting, fact);
+        }
+        if let Some(identity) = part(|part| *part == Part::Identity) {
+            // While no name lasts, there is none that it could be wrong about.
+            if names.added > 0 && names.removed > 0 {
+                facts::undo(unit, lasting, identity);
+            }
+        }
+        if let Some(fact @ Fact::Inode { part: Part::Size { old, new }, .. }) = part(|part| matches!(part, Part::Size { .. }))
+            && new > old
+        {
+            let inode = Inode(unit[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
+            let last = FileBlock((new - 1) >> self.geometry.block_bits);
+            let first = FileBlock(old >> self.geometry.block_bits);
+            let mut is_mapped = true;
+            for block in first.0..=last.0 {
+                is_mapped &= self.is_mapped(&inode, FileBlock(block))?;
+            }
+            if !is_mapped {
+                facts::undo(unit, lasting, fact);
+                // Blocks behind its size are no blocks of a directory.
+                for fact in found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })) {
+                    facts::undo(unit, lasting, fact);
+                }
+            }
+        }
+        // Names and subdirectories that are gone, and last.
+        let is_dir = RawInode::read(&unit[at..]).is_dir();
+        let links = RawInode::read(&unit[at..]).nlink.get();
+        let shown = if !is_dir {
+            links + names.removed
+        } else if links > 0 {
+            links + self.subdirectories(ino).removed
+        } else {
+            // It goes, and is named as long as its name lasts.
+            let was = lasting.map_or(0, |lasting| RawInode::read(&lasting[at..]).nlink.get());
+            if names.removed > 0 { was } else { 0 }
+        };
+        RawInode::read_mut(&mut unit[at..]).nlink.set(shown);
+        Ok(())
+    }
+
+    fn judge_pointers(&self, owner: Ino, found: &[Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {
+        let (was, is) = self.inodes(owner)?;
+        // What a directory's size covers must be mapped.
+        let may_clear = !is.raw().is_dir() || was.raw().size == is.raw().size;
+        for fact in found {
+            let Fact::Pointer { new, .. } = *fact else { continue };
+            let may = if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
+            if !may {
+                facts::undo(unit, lasting, fact);
+            }
+        }
+        Ok(())
+    }
+}
+

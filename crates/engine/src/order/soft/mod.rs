@@ -1,0 +1,285 @@
+//! Order `softdep`: soft updates (McKusick and Ganger 1999; Dowse and Malone 2002, 2.1). Nothing is logged; blocks go to their places in
+//! such an order, and in such a form, that after a crash the volume can be used at once.
+//!
+//! For every block whose changes are not all on the device there is a *shadow*: the block as the device has it. So two states are
+//! known at any time: the volume as it *is*, in the frames, and as it *lasts*, in the shadows, and in the frames of all blocks that have
+//! none. What has changed in between are facts (`super::facts`), found by comparing the two.
+//!
+//! Changes reach the device in *rounds* (`round`). In a round the gate is closed; of each block with a shadow an image is made, in which
+//! the facts that are not safe yet are undone (`judge`); the gate opens; the images are written, and one flush follows. Then the images
+//! are what lasts. So nobody ever sees an undone value, no image shows half an operation, and what a round may show depends only on
+//! what lasted before it: any of its sectors may be missing after a crash, and no matter which.
+//!
+//! ```text
+//! create      1 bits taken    2 inode                     3 entry
+//! append      1 bits, data    2 pointer
+//! unlink      1 entry gone    2 inode empty, or one link less          (then the slot and the blocks are given back)
+//! rename      1 one more link 2 new entry  3 (identity)  4 old entry gone  5 one link less
+//! ```
+//!
+//! The structures of McKusick and Ganger are here in this form:
+//!
+//! | theirs | here |
+//! |---|---|
+//! | bmsafemap, newblk | bits in the shadow of a bitmap; blocks whose shadow lasts as nothing |
+//! | inodedep | the shadow of a block of the inode table |
+//! | diradd, dirrem, mkdir | entries that differ between a directory's block and its shadow |
+//! | allocdirect, allocindir, indirdep | pointers that differ; the shadow of a block of pointers is their safe copy |
+//! | freeblks, freefrag, freefile | [`Freed`] |
+//!
+//! What is freed (blocks, slots of inodes) waits until nothing that lasts points to it ([`Freed`]). A block of a directory or of pointers
+//! that is freed may still be pointed to: its shadow stays as a *ghost* until it is given back, for the names in it last as long.
+//!
+//! Invariants
+//!   1. A block without a shadow is on the device as it is in memory.
+//!   2. A frame whose block has a shadow stays in the cache.
+//!   3. What lasts has no name of an inode that is not there, no inode whose links are fewer than its names, no pointer to a block that
+//!      is free, has another owner or was never written, and no inode in use whose last name is gone, but those that are to go.
+//!   4. A name that lasts and is gone in memory keeps its place in its unit ([`Soft::holds`]), so that it can be undone.
+//!
+//! After a crash there may be more in use than has a name, and links may be too many; `check` says which findings those are.
+//!
+//! Locking: the state is a leaf; the checkpointer takes it out while the gate is closed, to look at frames beside it.
+
+mod judge;
+mod round;
+
+pub(super) use round::Round;
+
+use super::{Look, facts};
+use crate::error::Result;
+use crate::locks::{Mutex, Rank};
+use myriad_format::inode::RawInode;
+use myriad_format::table::INODE_SIZE;
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A block as the device has it, of which memory has something newer.
+struct Shadow {
+    kind: BlockKind,
+    /// Whose it is, of a block of units.
+    owner: u64,
+    /// The frame that has it as it is.
+    frame: u32,
+    /// `None`: the block is new, and what the device has there means nothing.
+    lasting: Option<Box<[u8]>>,
+    /// The image of it that is on its way.
+    sent: Option<Box<[u8]>>,
+}
+
+/// What one transaction gave up: it can be taken again once nothing that lasts points to it.
+#[derive(Default)]
+pub(super) struct Freed {
+    pub extents: Vec<(FsBlock, u32)>,
+    pub inodes: Vec<Ino>,
+    /// Blocks of inodes or pointers that the transaction changed: what pointed there was among them.
+    pub from: Vec<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    shadows: BTreeMap<u64, Shadow>,
+    /// Shadows of blocks that were freed.
+    ghosts: BTreeMap<u64, Shadow>,
+    /// Blocks of directories among the two, by directory.
+    directories: HashMap<u64, BTreeSet<u64>>,
+    freed: Vec<Freed>,
+}
+
+/// What order `softdep` knows of an open volume.
+#[derive(Default)]
+pub(crate) struct Soft {
+    state: Mutex<{ Rank::Leaf as u8 }, State>,
+    /// Inodes that wait to be given back.
+    inodes_waiting: AtomicU64,
+}
+
+fn owner_of(kind: BlockKind, bytes: &[u8]) -> u64 {
+    if kind.is_of_units() { UnitHeader::read(bytes).owner.get() } else { 0 }
+}
+
+impl Shadow {
+    /// What the device has of it, and what it is about to have.
+    fn both(&self) -> impl Iterator<Item = &[u8]> {
+        self.lasting.iter().chain(&self.sent).map(|bytes| &**bytes)
+    }
+
+    /// What the names that last in it name.
+    fn names(&self) -> impl Iterator<Item = facts::Named> {
+        let units = self.lasting.iter().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE));
+        units.flat_map(facts::live).map(|(_, named)| named)
+    }
+
+    /// Whether a name lasts in one of its units, or is about to.
+    fn has_name(&self, unit: usize, tag: u32) -> bool {
+        let unit = unit * UNIT_SIZE..(unit + 1) * UNIT_SIZE;
+        self.both().any(|bytes| facts::live(&bytes[unit.clone()]).any(|(entry, _)| entry.tag == tag))
+    }
+
+    /// Whether anything that lasts in it points to one of these blocks, or is one of these inodes.
+    fn points_to(&self, freed: &Freed, slot_of: impl Fn(Ino) -> Option<(u64, usize)>, block: u64) -> bool {
+        let Some(bytes) = &self.lasting else { return false };
+        let is_freed = |word: u64| {
+            let at = word & ((1 << 48) - 1);
+            at != 0 && freed.extents.iter().any(|&(start, length)| (start.0..start.0 + u64::from(length)).contains(&at))
+        };
+        match self.kind {
+            BlockKind::InodeTable => {
+                let is_there = freed.inodes.iter().any(|&ino| {
+                    slot_of(ino).is_some_and(|(at, offset)| at == block && bytes[offset..offset + 2] != [0; 2])
+                });
+                is_there
+                    || bytes.chunks_exact(UNIT_SIZE).flat_map(|unit| unit[UnitHeader::SIZE..].chunks_exact(INODE_SIZE)).any(
+                        |inode| {
+                            let raw = RawInode::read(inode);
+                            let root = (raw.mode.get() != 0).then(|| raw.attribute_root()).flatten();
+                            facts::pointers_of(inode).any(is_freed) || root.is_some_and(|root| is_freed(root.block.0))
+                        },
+                    )
+            }
+            BlockKind::Pointers => bytes
+                .chunks_exact(UNIT_SIZE)
+                .flat_map(|unit| unit[UnitHeader::SIZE..].chunks_exact(8))
+                .any(|word| is_freed(u64::from_le_bytes(word.try_into().expect("8 bytes")))),
+            _ => false,
+        }
+    }
+}
+
+impl State {
+    fn is_clean(&self) -> bool {
+        self.shadows.is_empty() && self.freed.is_empty()
+    }
+
+    fn add(&mut self, block: FsBlock, shadow: Shadow) {
+        if shadow.kind == BlockKind::LinearEntries {
+            self.directories.entry(shadow.owner).or_default().insert(block.0);
+        }
+        let old = self.shadows.insert(block.0, shadow);
+        assert!(old.is_none(), "block {} is new, and was changed before", block.0);
+    }
+
+    /// Takes a block off the list of its directory.
+    fn unlist(&mut self, block: u64, shadow: &Shadow) {
+        if shadow.kind == BlockKind::LinearEntries
+            && let Some(blocks) = self.directories.get_mut(&shadow.owner)
+        {
+            blocks.remove(&block);
+            if blocks.is_empty() {
+                self.directories.remove(&shadow.owner);
+            }
+        }
+    }
+
+    /// Those blocks are nobody's any more: names in them have gone.
+    fn forget_ghosts(&mut self, extents: &[(FsBlock, u32)]) {
+        for &(start, length) in extents {
+            let gone: Vec<u64> =
+                self.ghosts.range(start.0..start.0 + u64::from(length)).map(|(&block, _)| block).collect();
+            for block in gone {
+                let ghost = self.ghosts.remove(&block).expect("just listed");
+                self.unlist(block, &ghost);
+            }
+        }
+    }
+}
+
+impl Soft {
+    /// A block is about to change, which is in this frame: what of it the device has is kept. True if it was not kept before.
+    pub fn before(&self, block: FsBlock, kind: BlockKind, frame: u32, bytes: &[u8]) -> bool {
+        let mut state = self.state.lock();
+        if state.shadows.contains_key(&block.0) {
+            return false;
+        }
+        let lasting = Some(bytes.into());
+        state.add(block, Shadow { kind, owner: owner_of(kind, bytes), frame, lasting, sent: None });
+        true
+    }
+
+    /// A block is new, in this frame.
+    pub fn begun(&self, block: FsBlock, kind: BlockKind, owner: u64, frame: u32) {
+        self.state.lock().add(block, Shadow { kind, owner, frame, lasting: None, sent: None });
+    }
+
+    /// A block is being freed. Its frame is dead.
+    pub fn forgotten(&self, block: FsBlock) {
+        let mut state = self.state.lock();
+        let Some(shadow) = state.shadows.remove(&block.0) else { return };
+        let is_pointed_to = matches!(shadow.kind, BlockKind::LinearEntries | BlockKind::Pointers);
+        if shadow.lasting.is_some() && is_pointed_to {
+            state.ghosts.insert(block.0, shadow);
+        } else {
+            state.unlist(block.0, &shadow);
+        }
+    }
+
+    /// What a transaction has given up.
+    pub(in crate::order) fn freed(&self, freed: Freed) {
+        self.inodes_waiting.fetch_add(freed.inodes.len() as u64, Ordering::Relaxed);
+        self.state.lock().freed.push(freed);
+    }
+
+    pub fn inodes_waiting(&self) -> u64 {
+        self.inodes_waiting.load(Ordering::Relaxed)
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.state.lock().is_clean()
+    }
+
+    /// Whether the name with this tag, which is gone, lasts in a unit of a directory's block: nothing else may take its place, and it does
+    /// not move.
+    pub fn holds(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+        let state = self.state.lock();
+        state.shadows.get(&block.0).is_some_and(|shadow| shadow.has_name(unit, tag))
+    }
+
+    /// Whether the name with this tag, which is about to go, lasts: its entry stays in its place then.
+    pub fn keeps(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+        let state = self.state.lock();
+        state.shadows.get(&block.0).is_none_or(|shadow| shadow.has_name(unit, tag))
+    }
+
+    /// What names of a directory name as they last, of blocks that have changed since: all names, or those with a tag.
+    fn lasting_names(&self, dir: Ino, tag: Option<u32>) -> Vec<Ino> {
+        let state = self.state.lock();
+        let blocks = state.directories.get(&dir.0).into_iter().flatten();
+        let shadows = blocks.filter_map(|block| state.shadows.get(block).or_else(|| state.ghosts.get(block)));
+        let names = shadows.flat_map(|shadow| shadow.both().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE)).flat_map(facts::live));
+        names.filter(|(entry, _)| tag.is_none_or(|tag| tag == entry.tag)).map(|(_, named)| named.ino).collect()
+    }
+
+    /// Whether all that is changed must last before a directory goes: names of files that live on elsewhere last in it, and would be lost
+    /// with it.
+    pub fn keeps_others(&self, look: &Look<'_>, dir: Ino) -> Result<bool> {
+        lives_any(look, &self.lasting_names(dir, None))
+    }
+
+    /// Whether all that is changed must last before a name of a directory, with this tag, names another inode than `victim`, which has so
+    /// many links: one entry cannot hold both. If what it named lives on by other names, one of them must last first. Were that left to
+    /// rounds, two such changes could wait for each other.
+    pub fn holds_another(&self, look: &Look<'_>, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
+        let mut others = self.lasting_names(dir, Some(tag));
+        others.retain(|&ino| ino != victim);
+        Ok(links > 1 || lives_any(look, &others)?)
+    }
+}
+
+/// Whether any of these inodes has a name.
+fn lives_any(look: &Look<'_>, inos: &[Ino]) -> Result<bool> {
+    let geometry = &look.volume.geometry;
+    for &ino in inos {
+        let (block, slot) = geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let at = geometry.inode_offset(slot);
+        let lives = |bytes: &[u8]| {
+            let raw = RawInode::read(&bytes[at..]);
+            raw.mode.get() != 0 && raw.nlink.get() > 0
+        };
+        if look.read(block, BlockKind::InodeTable, lives)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,229 @@
+//! Rounds: images of what has changed are made behind the closed gate, written, flushed, and are then what lasts.
+//!
+//! A commit makes rounds until all that was changed before it lasts. Others go on changing things between rounds; after some, the gate
+//! stays closed, so that a commit ends.
+
+use super::judge::Judge;
+use super::{Freed, Soft, State};
+use crate::cache::Closed;
+use crate::counters::Count;
+use crate::error::Result;
+use crate::order::Txn;
+use crate::order::checkpoint::Checkpointer;
+use crate::order::epoch::{ClosedEpoch, close_epoch, join_neighbours};
+use crate::order::images::{Images, write_images};
+use crate::volume::Volume;
+use myriad_format::Ino;
+use std::sync::atomic::Ordering;
+
+/// Rounds of a commit that let others change things in between.
+const OPEN_ROUNDS: usize = 8;
+
+/// A round on its way. It stays when the host has no room for a write of it, and is written again.
+pub(in crate::order) struct Round {
+    images: Images,
+    /// File data: block and frame, sorted.
+    data: Vec<(u64, u32)>,
+    /// Data was written before that no flush has covered yet, to which images may point.
+    has_unflushed: bool,
+}
+
+impl Checkpointer {
+    pub(in crate::order) fn run_soft(&mut self, volume: &Volume) -> Result<()> {
+        volume.counters.bump(Count::checkpoints);
+        if self.round.is_some() {
+            self.finish_round(volume, false)?;
+        }
+        self.release(volume)?;
+        let mut held = None;
+        let mut rounds = 0;
+        let mut was_empty = false;
+        self.is_forced = false;
+        loop {
+            let is_open = held.is_none();
+            let has_given = is_open && give_back(volume)?;
+            let closed = held.take().unwrap_or_else(|| volume.cache.gate.close());
+            let epoch = close_epoch(volume, &closed, self.released.len())?;
+            let durable = epoch.number + 1;
+            let (round, is_clean) = begin_round(volume, &closed, epoch, self.is_forced)?;
+            let is_empty = round.images.blocks.is_empty() && round.data.is_empty();
+            // What was freed is given back as well, unless others keep this from its end.
+            if is_empty && is_clean && (!is_open || volume.soft.as_ref().is_none_or(Soft::is_clean)) {
+                drop(closed);
+                if round.has_unflushed || rounds == 0 {
+                    volume.device_flush()?;
+                }
+                self.durable = durable;
+                return Ok(());
+            }
+            // What is undone waits for something that a round writes. Only threads that meet between `holds_another` and their change can
+            // make two entries wait for each other: then names may go before others last, as in FFS.
+            self.is_forced = is_empty && !is_clean && was_empty && !has_given;
+            volume.counters.add(Count::soft_forced, u64::from(self.is_forced));
+            was_empty = is_empty;
+            self.round = Some(round);
+            rounds += 1;
+            let stays_closed = rounds >= OPEN_ROUNDS;
+            held = stays_closed.then_some(closed);
+            self.finish_round(volume, stays_closed)?;
+        }
+    }
+
+    /// Writes a round, and notes that it lasts.
+    fn finish_round(&mut self, volume: &Volume, is_closed: bool) -> Result<()> {
+        let mut round = self.round.take().expect("a round has begun");
+        let written = self.write_round(volume, &mut round);
+        if !is_closed {
+            volume.cache.let_pass();
+        }
+        if written.is_err() {
+            self.round = Some(round);
+            return written;
+        }
+        let soft = volume.soft.as_ref().expect("order softdep");
+        let mut state = soft.state.lock();
+        let State { shadows, ghosts, .. } = &mut *state;
+        for &(block, ..) in &round.images.blocks {
+            // It may have been freed meanwhile.
+            let shadow = shadows.get_mut(&block).or_else(|| ghosts.get_mut(&block));
+            if let Some(shadow) = shadow.filter(|shadow| shadow.sent.is_some()) {
+                shadow.lasting = shadow.sent.take();
+            }
+        }
+        Ok(())
+    }
+
+    fn write_round(&mut self, volume: &Volume, round: &mut Round) -> Result<()> {
+        if round.has_unflushed {
+            volume.device_flush()?;
+            round.has_unflushed = false;
+        }
+        if !round.data.is_empty() {
+            volume.write_data(&round.data, &mut self.staging)?;
+        }
+        write_images(volume, &mut round.images, 0)?;
+        volume.device_flush()?;
+        volume.data_unflushed.store(false, Ordering::Release);
+        volume.counters.bump(Count::soft_rounds);
+        volume.counters.add(Count::soft_images, round.images.blocks.len() as u64);
+        Ok(())
+    }
+}
+
+/// Makes the images of a round, and says whether all lasts already. The gate is closed.
+fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forced: bool) -> Result<(Round, bool)> {
+    let arena = &volume.cache.arena;
+    for &index in &epoch.dirty {
+        let header = arena.header(index);
+        let listed = crate::cache::flag::LISTED | crate::cache::flag::FRESH;
+        header.flags.fetch_and(!listed, Ordering::Relaxed);
+        header.mask.store(0, Ordering::Relaxed);
+    }
+    let soft = volume.soft.as_ref().expect("order softdep");
+    let mut state = std::mem::take(&mut *soft.state.lock());
+    drop_settled(volume, &mut state);
+    let gone: Vec<_> = state
+        .freed
+        .iter()
+        .filter(|freed| is_free(volume, &state, freed))
+        .flat_map(|freed| freed.extents.clone())
+        .collect();
+    state.forget_ghosts(&gone);
+
+    let data = epoch.ordered.iter().map(|&(block, _)| block).collect();
+    let txn = Txn::behind(volume, closed);
+    let mut images = Vec::new();
+    let judged = {
+        let mut judge = Judge::new(&txn.look, &state, &data, is_forced);
+        state.shadows.iter().try_for_each(|(&block, shadow)| {
+            let image = judge.image(block, shadow)?;
+            if shadow.lasting.as_ref() != Some(&image) {
+                images.push((block, shadow.frame, image));
+            }
+            Ok(())
+        })
+    };
+    let judged: Result<()> = txn.finish(judged);
+    let mut round = Round {
+        images: Images::new(volume.cache.block_size()),
+        data: epoch.ordered,
+        has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
+    };
+    if judged.is_ok() {
+        for (block, frame, image) in images {
+            round.images.push(block, frame, &image);
+            state.shadows.get_mut(&block).expect("it has an image").sent = Some(image);
+        }
+    }
+    let is_clean = state.shadows.is_empty();
+    *soft.state.lock() = state;
+    judged.map(|()| (round, is_clean))
+}
+
+/// Drops the shadows of blocks that last as they are.
+fn drop_settled(volume: &Volume, state: &mut State) {
+    let arena = &volume.cache.arena;
+    let settled: Vec<u64> = state
+        .shadows
+        .iter()
+        .filter(|(_, shadow)| shadow.lasting.as_deref().is_some_and(|lasting| lasting == &*arena.read(shadow.frame)))
+        .map(|(&block, _)| block)
+        .collect();
+    for block in settled {
+        let shadow = state.shadows.remove(&block).expect("just listed");
+        state.unlist(block, &shadow);
+        arena.header(shadow.frame).unhomed.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether nothing that lasts points to what was freed.
+fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
+    let place = |ino: Ino| {
+        let (block, slot) = volume.geometry.locate(ino)?;
+        Some((block.0, volume.geometry.inode_offset(slot)))
+    };
+    // A block of pointers that went with what it points to: who finds it, finds it by another one that the transaction changed.
+    let is_its_own =
+        |block: u64| freed.extents.iter().any(|&(start, length)| (start.0..start.0 + u64::from(length)).contains(&block));
+    freed.from.iter().filter(|&&block| !is_its_own(block)).all(|block| {
+        let shadow = state.shadows.get(block).or_else(|| state.ghosts.get(block));
+        shadow.is_none_or(|shadow| !shadow.points_to(freed, place, *block))
+    })
+}
+
+/// Gives back what was freed and nothing that lasts points to; whether there was anything. Outside the gate.
+fn give_back(volume: &Volume) -> Result<bool> {
+    let soft = volume.soft.as_ref().expect("order softdep");
+    let ready = {
+        let mut state = soft.state.lock();
+        let all = std::mem::take(&mut state.freed);
+        let (ready, waiting): (Vec<Freed>, Vec<Freed>) =
+            all.into_iter().partition(|freed| is_free(volume, &state, freed));
+        state.freed = waiting;
+        for freed in &ready {
+            state.forget_ghosts(&freed.extents);
+        }
+        ready
+    };
+    let has_any = !ready.is_empty();
+    let (mut extents, mut inodes) = (Vec::new(), Vec::new());
+    for mut freed in ready {
+        extents.append(&mut freed.extents);
+        inodes.append(&mut freed.inodes);
+    }
+    join_neighbours(&mut extents);
+    while !extents.is_empty() {
+        let done = volume.release_blocks(&extents)?;
+        extents.drain(..done);
+    }
+    for batch in inodes.chunks(64) {
+        if !volume.cache.has_room() {
+            volume.cache.sweep(false);
+        }
+        let mut txn = Txn::enter(volume);
+        let result = batch.iter().try_for_each(|&ino| volume.release_inode(&mut txn, ino));
+        txn.finish(result)?;
+        soft.inodes_waiting.fetch_sub(batch.len() as u64, Ordering::Relaxed);
+    }
+    Ok(has_any)
+}

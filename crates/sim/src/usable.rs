@@ -1,0 +1,173 @@
+//! The crash oracle for orders that keep the volume usable without a log, such as soft updates: what may be found after power was lost.
+//!
+//! There is no prefix: of what was done since the last sync some may show and some not. Let the *window* be the states of the model from
+//! the last sync that was answered to the crash. [`History::judge_usable`] asks that
+//!
+//!   1. each name that is found named what it names in some state of the window: the same kind, owner, mode, attributes and target as in
+//!      some state;
+//!   2. each name that was there in all states is found, with what it named;
+//!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
+//!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
+//!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then.
+//!
+//! What an inode of the model is called on the volume nobody knows. It is found out on the way down from the root: a name in a directory
+//! can only be one of those inodes that had this name there.
+
+use crate::compare::{TreeEntry, text};
+use crate::crash::{Found, History, judge_size};
+use crate::model::{Ino, Model, ROOT};
+use crate::op::Kind;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A name that was found, and which inodes of the model it may be.
+struct Met<'a> {
+    entry: &'a TreeEntry,
+    inos: BTreeSet<Ino>,
+}
+
+/// The states between the last sync and the crash.
+struct Window<'a> {
+    states: &'a [Model],
+    /// The operation after which the first of them was.
+    oldest: usize,
+}
+
+impl Window<'_> {
+    fn child(state: &Model, dir: Ino, name: &[u8]) -> Option<Ino> {
+        state.contains(dir).then(|| state.inode(dir).entries()?.get(name).copied()).flatten()
+    }
+
+    fn children(&self, dir: Ino, name: &[u8]) -> BTreeSet<Ino> {
+        self.states.iter().filter_map(|state| Self::child(state, dir, name)).collect()
+    }
+
+    /// Whether the inode had a name in every state.
+    fn always_named(&self, ino: Ino) -> bool {
+        self.states.iter().all(|state| {
+            state.contains(ino) && (ino == ROOT || state.inodes().any(|(_, inode)| inode.entries().is_some_and(|names| names.values().any(|&named| named == ino))))
+        })
+    }
+
+    /// The operation that put `ino` in the place of another file, by the name that it has had there since.
+    fn replaced_at(&self, dir: Ino, name: &[u8], ino: Ino) -> Option<usize> {
+        let named: Vec<_> = self.states.iter().map(|state| Self::child(state, dir, name)).collect();
+        let index = named.iter().rposition(|&named| named != Some(ino)).map(|index| index + 1).filter(|&index| index < named.len())?;
+        let before = named[index - 1]?;
+        let is_file = |state: &Model, ino| state.contains(ino) && state.inode(ino).kind == Kind::File;
+        (is_file(&self.states[index - 1], before) && is_file(&self.states[index], ino)).then_some(self.oldest + index)
+    }
+}
+
+/// Directory and last name of a path.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+impl History {
+    /// Whether what was `found` after a crash at `point` is allowed. The error says what is not.
+    pub fn judge_usable(&self, point: usize, found: &Found) -> Result<(), String> {
+        let (oldest, newest) = self.window(point);
+        let window = Window { states: &self.states()[oldest..=newest], oldest };
+        let met = meet(&window, found)?;
+        all_there(&window, &met)?;
+        self.judge_contents_of(point, &window, &met, found)
+            .map_err(|why| format!("operations {oldest} to {newest}: {why}"))
+    }
+
+    fn judge_contents_of(
+        &self,
+        point: usize,
+        window: &Window<'_>,
+        met: &BTreeMap<Vec<u8>, Met<'_>>,
+        found: &Found,
+    ) -> Result<(), String> {
+        for (path, name) in met.iter().filter(|(_, name)| name.entry.stat.kind == Kind::File) {
+            let content = found.contents.get(&name.entry.stat.ino).ok_or("the content was not read")?;
+            let (dir, last) = split(path);
+            let mut reasons = Vec::new();
+            let is_allowed = name.inos.iter().any(|&ino| {
+                let replaced = met[dir].inos.iter().find_map(|&dir| window.replaced_at(dir, last, ino));
+                let versions = self.versions_since(point, ino, replaced.unwrap_or(0));
+                let sizes: Vec<u64> = versions.iter().map(|version| version.size()).collect();
+                let judged = judge_size(&sizes, content.size()).and_then(|()| self.judge_file(&versions, content));
+                judged.map_err(|why| reasons.push(why)).is_ok()
+            });
+            if !is_allowed {
+                return Err(format!("{}: {}", text(path), reasons.join("; or ")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Finds out what the names that were found may be.
+fn meet<'a>(window: &Window<'_>, found: &'a Found) -> Result<BTreeMap<Vec<u8>, Met<'a>>, String> {
+    let mut met: BTreeMap<Vec<u8>, Met<'a>> = BTreeMap::new();
+    let mut by_number: BTreeMap<u64, BTreeSet<Ino>> = BTreeMap::new();
+    for entry in &found.tree {
+        let mut inos = BTreeSet::from([ROOT]);
+        if !entry.path.is_empty() {
+            let (dir, name) = split(&entry.path);
+            let parent = met.get(dir).ok_or_else(|| format!("{} lies in what was not found", text(&entry.path)))?;
+            inos = parent.inos.iter().flat_map(|&dir| window.children(dir, name)).collect();
+        }
+        if inos.is_empty() {
+            return Err(format!("{} never was there", text(&entry.path)));
+        }
+        inos.retain(|&ino| window.states.iter().any(|state| is_like(state, ino, entry)));
+        if inos.is_empty() {
+            return Err(format!("{} never was as it is: {entry:?}", text(&entry.path)));
+        }
+        let same = by_number.entry(entry.stat.ino).or_insert_with(|| inos.clone());
+        same.retain(|ino| inos.contains(ino));
+        met.insert(entry.path.clone(), Met { entry, inos });
+    }
+    for (path, name) in &mut met {
+        name.inos = by_number[&name.entry.stat.ino].clone();
+        if name.inos.is_empty() {
+            return Err(format!("{} and another name are one file, and never were", text(path)));
+        }
+    }
+    Ok(met)
+}
+
+/// Whether an inode was in this state as the entry shows it, but for links, times, size and contents.
+fn is_like(state: &Model, ino: Ino, entry: &TreeEntry) -> bool {
+    if !state.contains(ino) {
+        return false;
+    }
+    let (stat, shown) = (state.stat(ino), &entry.stat);
+    let target = match &state.inode(ino).body {
+        crate::model::Body::Link(target) => Some(target),
+        _ => None,
+    };
+    (stat.kind, stat.uid, stat.gid, stat.rdev) == (shown.kind, shown.uid, shown.gid, shown.rdev)
+        && (stat.mode, stat.flags) == (shown.mode, shown.flags)
+        && target == entry.target.as_ref()
+}
+
+/// Nothing is missing that was there all the time.
+fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+    let first = &window.states[0];
+    for (ino, inode) in first.inodes().filter(|&(ino, _)| window.always_named(ino)) {
+        let places: Vec<&Vec<u8>> = met.iter().filter(|(_, name)| name.inos.contains(&ino)).map(|(path, _)| path).collect();
+        if places.is_empty() {
+            return Err(format!("inode {ino} of the model, {:?}, is lost", inode.kind));
+        }
+        for (name, &child) in inode.entries().into_iter().flatten() {
+            if window.states.iter().any(|state| Window::child(state, ino, name) != Some(child)) {
+                continue;
+            }
+            let is_there = places.iter().any(|place| {
+                met.get(&crate::compare::join(place, name)).is_some_and(|found| found.inos.contains(&child))
+            });
+            if !is_there {
+                return Err(format!("{} in {} is lost", text(name), text(places[0])));
+            }
+        }
+    }
+    Ok(())
+}
