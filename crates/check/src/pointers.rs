@@ -91,7 +91,7 @@ impl Walk<'_> {
             (0..geometry.pointers_per_block()).map(|index| pointers::read(&buf, index)).collect();
         drop(buf);
         if is_whole && list.iter().all(|raw| raw.word.get() == 0) {
-            self.visitor.damage(Corrupt::TreeNode { block, field: "pointers", value: 0 }.into());
+            self.visitor.empty(block);
         }
         if depth == 1 {
             return self.blocks(at, &list);

@@ -24,6 +24,10 @@ pub(crate) trait Visitor {
     fn node(&mut self, block: FsBlock) -> bool;
     fn record(&mut self, record: &[u8]);
     fn damage(&mut self, damage: Damage);
+    /// A node leads to nothing.
+    fn empty(&mut self, block: FsBlock) {
+        self.damage(Corrupt::TreeNode { block, field: "pointers", value: 0 }.into());
+    }
 }
 
 /// Walks a tree; records come in order unless damage was reported.
@@ -172,5 +176,11 @@ impl Visitor for Checking<'_, '_> {
     fn damage(&mut self, damage: Damage) {
         self.result.sound = false;
         self.context.damage(self.place, damage);
+    }
+
+    fn empty(&mut self, block: FsBlock) {
+        // All that it leads to is not safe yet, or has gone.
+        let corrupt = Corrupt::TreeNode { block, field: "pointers", value: 0 };
+        self.context.report_leftover(corrupt.number(), self.place, corrupt.to_string());
     }
 }

@@ -83,6 +83,18 @@ impl Ops<'_> {
             out.push(DirEntry { name: name.to_vec(), ino: ino.0, file_type, cookie });
             out.len() < end
         })
+        .inspect(|_| {
+            if self.volume.may_have_leftovers() {
+                out.retain(|entry| entry.file_type != FileType::Directory || !self.is_left(look, node, entry));
+            }
+        })
+    }
+
+    /// Whether a name of a directory is only left of a rename that power loss cut short (`Volume::is_leftover`). The directory that has
+    /// it is locked.
+    fn is_left(&self, look: &Look<'_>, node: Node, entry: &DirEntry) -> bool {
+        let (ino, hash) = (Ino(entry.ino), self.name(&entry.name).hash);
+        inode::read(look, ino).is_ok_and(|raw| self.volume.is_leftover(ino, &raw, Ino(node.ino), hash))
     }
 
     /// The attributes of those `wanted` of the files that entries of a directory named a while ago. None for others, for a

@@ -427,6 +427,11 @@ impl Volume {
         self.soft.is_none()
     }
 
+    /// Whether there may be names that [`Self::is_leftover`] means.
+    pub fn may_have_leftovers(&self) -> bool {
+        self.may_have_leftovers
+    }
+
     /// Whether a name of a directory is what a rename left when power was lost, on a volume of order `softdep`: the directory has another
     /// one, which its identity says. Such a name counts as gone; the check takes it away.
     pub fn is_leftover(&self, ino: Ino, raw: &RawInode, dir: Ino, hash: u64) -> bool {

@@ -159,6 +159,30 @@ pub const SHAPES: &[Shape] = &[
         weight: 64,
         data_checksums: true,
     },
+    Shape {
+        name: "1 KiB, soft updates",
+        block_size: 1024,
+        size: 2 * MIB,
+        ag_blocks: 1024,
+        order: Order::Soft,
+        is_clean: true,
+        names: 50,
+        pieces: 40,
+        weight: 64,
+        data_checksums: false,
+    },
+    Shape {
+        name: "512, soft updates, power cut",
+        block_size: 512,
+        size: MIB,
+        ag_blocks: 1024,
+        order: Order::Soft,
+        is_clean: false,
+        names: 50,
+        pieces: 40,
+        weight: 64,
+        data_checksums: false,
+    },
 ];
 
 /// A metadata block of a base.
@@ -473,6 +497,10 @@ mod tests {
                 let options = Options { scrub: true, ..Options::default() };
                 let report = check(Arc::new(base.image.clone_image()), None, &options).unwrap();
                 assert_eq!(report.finding_count, 0, "{name}, {}: {:?}", shape.name, report.findings.first());
+            }
+            if Promise::of(shape.order) == Promise::Usable {
+                let report = check(Arc::new(base.image.clone_image()), None, &Options::default()).unwrap();
+                assert_eq!(report.damage_count, 0, "{name}, {}: {:?}", shape.name, report.findings.first());
             }
             for site in &base.sites {
                 kinds.insert(site.kind.name());
