@@ -49,6 +49,19 @@ bugs! {
     OverwriteInPlace "overwrite-in-place" "Data with checksums is overwritten where it is, which the last commit still refers to.";
     DiscardBeforeCommit "discard-before-commit" "Freed blocks go back to the host before the epoch that freed them is durable.";
     RenameLost "rename-lost" "A rename to a new name is answered and not done.";
+    SoftEntryEarly "soft-entry-early" "Soft updates: a name shows before the inode that it names.";
+    SoftBitLate "soft-bit-late" "Soft updates: a pointer or an inode shows before its bit says that it is taken.";
+    SoftDataLate "soft-data-late" "Soft updates: a pointer shows before the data that it leads to.";
+    SoftBlockLate "soft-block-late" "Soft updates: a pointer shows before the directory's block, or that of pointers, that it leads to.";
+    SoftLinksLow "soft-links-low" "Soft updates: links are taken away before the names.";
+    SoftLastName "soft-last-name" "Soft updates: the old name of a rename goes before the new one is there.";
+    SoftReuse "soft-reuse" "Soft updates: what is freed can be taken at once, though something still points to it.";
+    SoftIdentity "soft-identity" "Soft updates: a directory says that it has a name which is not there yet.";
+    SoftSize "soft-size" "Soft updates: a directory's size covers a block that is not mapped yet.";
+    SoftMark "soft-mark" "Soft updates: blocks of an inode table are called initialised before they are.";
+    SoftWhole "soft-whole" "Soft updates: a file shows in another one's place before its content.";
+    SoftCut "soft-cut" "Soft updates: a file shows cut before the rest of its last block is zero.";
+    SoftNoFlush "soft-no-flush" "Soft updates: rounds are not flushed.";
     SyncedNameForgotten "synced-name-forgotten" "A file opened with O_SYNC is not synced by the write of its first byte.";
 }
 

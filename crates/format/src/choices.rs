@@ -412,8 +412,8 @@ mod tests {
             Profile::parse("xfs").unwrap_err(),
             "profile xfs (XFS as Sweeney and others describe it in 1996) is not in this build: it wants directory=btree"
         );
-        assert!(Profile::parse("ffs").unwrap_err().ends_with("it wants order=softdep"));
-        assert_eq!(Profile::parse("zfs").unwrap_err(), "`zfs` is no profile; this build has: myriad");
+        assert!(Profile::parse("simplefs").unwrap_err().ends_with("it wants directory=slots"));
+        assert_eq!(Profile::parse("zfs").unwrap_err(), "`zfs` is no profile; this build has: myriad, ffs");
         assert_eq!(Profile::parse("myriad").unwrap().choices, Choices::default());
         let mut choices = Choices::default();
         assert_eq!(choices.set("directory", "indexed"), Ok(true));

@@ -242,12 +242,19 @@ impl Superblock {
             }
             None => return bad("last_order", u64::from(order)),
             Some(Order::Log) if self.log_blocks.get() == 0 => return bad("last_order", u64::from(order)),
+            Some(Order::SoftUpdates) if !self.can_be_soft() => return bad("last_order", u64::from(order)),
             Some(_) => {}
         }
         if self.geometry().locate(crate::Ino(self.root_ino.get())).is_none() {
             return bad("root_ino", self.root_ino.get());
         }
         Ok(())
+    }
+
+    /// Whether soft updates are safe on the volume. A block and its checksum of data change together, which only a log makes one change.
+    fn can_be_soft(&self) -> bool {
+        let has_checksums = self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0;
+        !has_checksums && Choices::read(self).is_ok_and(|choices| choices.check_order(Order::SoftUpdates).is_ok())
     }
 
     /// Valid after [`Superblock::decode`], which checked every field it uses.

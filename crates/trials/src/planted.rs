@@ -4,17 +4,25 @@ use crate::crash::campaign::Campaign;
 use crate::crash::classes::{Amount, Class, RunId, What, runs};
 use crate::crash::known::{Counts, Known};
 use crate::fault::campaign::{self, inject};
-use crate::paused::hold_everywhere;
+use crate::paused::{self, hold_everywhere};
 use crate::replay;
-use crate::schedules::meet_all;
+use crate::schedules::{self, meet_all};
 use crate::table::Row;
 use myriad_engine::Order;
 use myriad_engine::planted::{Bug, plant};
-use myriad_format::choices::MYRIAD;
+use myriad_format::choices::{MYRIAD, PROFILES};
 use std::sync::atomic::AtomicU64;
 
-/// Where the bugs are: in what the default chooses, for the most part.
-const ROW: Row = Row { choices: MYRIAD.choices, order: Order::Log };
+/// The volumes that a bug is in: those that the default chooses, or those of soft updates.
+fn row(bug: Bug) -> Row {
+    match bug.name().strip_prefix("soft-") {
+        None => Row { choices: MYRIAD.choices, order: Order::Log },
+        Some(_) => {
+            let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
+            Row { choices: ffs.choices, order: Order::Soft }
+        }
+    }
+}
 
 /// Who found a bug, and what it said.
 pub struct Finding {
@@ -25,25 +33,28 @@ pub struct Finding {
     pub replays: bool,
 }
 
-/// Looks, and says what it found.
-type Look = fn() -> Vec<String>;
+/// Looks at volumes of a row, and says what it found.
+type Look = fn(Row) -> Vec<String>;
 
 /// Those who look, in this order: the cheapest first.
 const FINDERS: [(&str, Look); 7] = [
-    ("sequences of one operation", || explore(runs(ROW, Class::One, Amount::Short))),
-    ("faults", || inject(ROW, &campaign::Counts::default(), &[1, 2], 2, || false)),
-    ("sequences of two operations", || explore(runs(ROW, Class::Two, Amount::Short))),
-    ("random runs", || explore(seeds(Class::Random, 60))),
-    ("a checkpoint held", || {
-        let held = |seed| hold_everywhere(ROW, seed, &Known::default(), &Counts::default()).err();
-        (1..=3).find_map(held).into_iter().collect()
+    ("sequences of one operation", |row| explore(runs(row, Class::One, Amount::Short))),
+    ("faults", |row| inject(row, &campaign::Counts::default(), &[1, 2], 2, || false)),
+    ("sequences of two operations", |row| explore(runs(row, Class::Two, Amount::Short))),
+    ("random runs", |row| explore(seeds(row, Class::Random, 60))),
+    ("a checkpoint held", |row| {
+        let held = |seed| hold_everywhere(row, seed, &Known::default(), &Counts::default()).err();
+        (1..=3).filter(|_| paused::holds(&row)).find_map(held).into_iter().collect()
     }),
-    ("threads that meet", || meet_all(ROW, 1..121, 2, &AtomicU64::new(0), || false).into_iter().collect()),
-    ("an old, almost full volume", || explore(seeds(Class::Aged, 8))),
+    ("threads that meet", |row| {
+        let seeds = if schedules::meets(&row) { 1..121 } else { 1..1 };
+        meet_all(row, seeds, 2, &AtomicU64::new(0), || false).into_iter().collect()
+    }),
+    ("an old, almost full volume", |row| explore(seeds(row, Class::Aged, 8))),
 ];
 
-fn seeds(class: Class, count: u64) -> Vec<RunId> {
-    let long = runs(ROW, class, Amount::Long).into_iter();
+fn seeds(row: Row, class: Class, count: u64) -> Vec<RunId> {
+    let long = runs(row, class, Amount::Long).into_iter();
     let first = long.filter(|run| matches!(run.what, What::Seed(seed) if seed <= count));
     first.map(|run| RunId { amount: Amount::Short, ..run }).collect()
 }
@@ -55,10 +66,10 @@ fn explore(runs: Vec<RunId>) -> Vec<String> {
     campaign.run(&runs, 2, || false)
 }
 
-fn replays(message: &str) -> bool {
+fn replays(row: Row, message: &str) -> bool {
     let first = |message: &str| message.lines().next().map(str::to_owned);
-    let name = message.lines().find_map(|line| line.strip_prefix(&replay::line(&ROW, "")));
-    let failures = name.and_then(|name| replay::replay(ROW, name)).unwrap_or_default();
+    let name = message.lines().find_map(|line| line.strip_prefix(&replay::line(&row, "")));
+    let failures = name.and_then(|name| replay::replay(row, name)).unwrap_or_default();
     failures.iter().any(|failure| first(failure) == first(message))
 }
 
@@ -66,8 +77,8 @@ fn replays(message: &str) -> bool {
 pub fn find(bug: Bug) -> Option<Finding> {
     plant(Some(bug));
     let found = FINDERS.iter().find_map(|(finder, look)| {
-        let message = look().into_iter().next()?;
-        let replays = replays(&message);
+        let message = look(row(bug)).into_iter().next()?;
+        let replays = replays(row(bug), &message);
         Some(Finding { bug, finder, message, replays })
     });
     plant(None);

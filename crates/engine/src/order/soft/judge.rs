@@ -17,6 +17,7 @@ use super::{Shadow, State};
 use crate::error::Result;
 use crate::order::Look;
 use crate::order::facts::{self, Fact, Named, Part};
+use crate::planted::{Bug, planted};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK};
 use myriad_format::superblock::Superblock;
@@ -181,6 +182,9 @@ impl<'a> Judge<'a> {
 
     /// Whether a bit lasts as taken. It is, in memory.
     fn is_taken(&self, ag: u32, start: u32, index: u32) -> Result<bool> {
+        if planted(Bug::SoftBitLate) {
+            return Ok(true);
+        }
         if ag >= self.lasting(FsBlock(0), BlockKind::Superblock, |bytes| Superblock::read(bytes).ag_high_water.get())?.unwrap_or(0) {
             return Ok(false);
         }
@@ -201,13 +205,16 @@ impl<'a> Judge<'a> {
     fn is_pointer_safe(&self, word: u64) -> Result<bool> {
         let block = word & BLOCK;
         let is_written = word & UNWRITTEN != 0
-            || !self.data.contains(&block)
-                && self.state.shadows.get(&block).is_none_or(|shadow| shadow.lasting.is_some());
+            || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
+                && self.state.shadows.get(&block).is_none_or(|shadow| shadow.lasting.is_some() || planted(Bug::SoftBlockLate));
         Ok(is_written && self.is_block_taken(FsBlock(block))?)
     }
 
     /// Whether a new name of an inode may show, in a unit of a directory.
     fn may_name(&self, named: Named, place: &Place, is_replacing: bool) -> Result<bool> {
+        if planted(Bug::SoftEntryEarly) {
+            return Ok(true);
+        }
         let (lasting, current) = self.inodes(named.ino)?;
         if !lasting.is_used() || lasting.raw().generation != current.raw().generation || !self.is_covered(place)? {
             return Ok(false);
@@ -224,6 +231,7 @@ impl<'a> Judge<'a> {
         }
         let have = (current.raw().nlink.get() + names.removed + names.shown).saturating_sub(names.added);
         let is_whole = !is_replacing
+            || planted(Bug::SoftWhole)
             || lasting.0[POINTERS_OFFSET..] == current.0[POINTERS_OFFSET..]
                 && lasting.raw().size == current.raw().size
                 && !self.open_maps.contains(&named.ino.0);
@@ -233,7 +241,7 @@ impl<'a> Judge<'a> {
     /// Whether a name of an inode that is gone may be missing.
     fn may_vanish(&self, named: Named) -> Result<bool> {
         let (lasting, current) = self.inodes(named.ino)?;
-        if self.is_forced || !current.is_used() || current.raw().nlink.get() == 0 {
+        if planted(Bug::SoftLastName) || self.is_forced || !current.is_used() || current.raw().nlink.get() == 0 {
             return Ok(true);
         }
         let added = self.names(named.ino).added;
@@ -257,19 +265,47 @@ impl<'a> Judge<'a> {
         Ok(found.is_some_and(|file_block| end(file_block) <= lasting.raw().size.get()))
     }
 
-    /// Whether a block of a directory is mapped by what lasts, given the inode.
-    fn is_mapped(&self, inode: &Inode, at: FileBlock) -> Result<bool> {
-        let Some(way) = self.geometry.way(at) else { return Ok(false) };
+    /// The pointer to a block of a file, given the inode and how blocks of pointers are read; 0 if nothing is mapped there.
+    fn pointer(
+        &self,
+        inode: &Inode,
+        at: FileBlock,
+        read: impl Fn(FsBlock, &dyn Fn(&[u8]) -> u64) -> Result<u64>,
+    ) -> Result<u64> {
+        let Some(way) = self.geometry.way(at) else { return Ok(0) };
         let mut word = facts::pointers_of(&inode.0).nth(way.root).unwrap_or(0);
         for level in 0..way.depth {
             if word == 0 {
-                return Ok(false);
+                return Ok(0);
             }
             let index = way.index(level);
-            let read = |bytes: &[u8]| pointers::read(bytes, index).word.get();
-            word = self.lasting(FsBlock(word & BLOCK), BlockKind::Pointers, read)?.unwrap_or(0);
+            word = read(FsBlock(word & BLOCK), &|bytes| pointers::read(bytes, index).word.get())?;
         }
-        Ok(word != 0)
+        Ok(word)
+    }
+
+    /// Whether a block of a directory is mapped by what lasts, given the inode.
+    fn is_mapped(&self, inode: &Inode, at: FileBlock) -> Result<bool> {
+        let lasting = |block, f: &dyn Fn(&[u8]) -> u64| Ok(self.lasting(block, BlockKind::Pointers, f)?.unwrap_or(0));
+        Ok(self.pointer(inode, at, lasting)? != 0)
+    }
+
+    /// Whether a file was cut inside a block whose rest, which is zero now, does not last as zeros: who makes the file longer would see
+    /// what was there. All of the file then stays as it lasts.
+    fn is_cut_open(&self, was: &Inode, is: &Inode) -> Result<bool> {
+        let size = is.raw().size.get();
+        let is_cut = !planted(Bug::SoftCut)
+            && was.is_used()
+            && was.raw().generation == is.raw().generation
+            && !is.raw().is_dir()
+            && was.raw().size.get() > size
+            && size % self.geometry.block_size() as u64 != 0;
+        if !is_cut {
+            return Ok(false);
+        }
+        let current = |block, f: &dyn Fn(&[u8]) -> u64| self.look.read(block, BlockKind::Pointers, f);
+        let word = self.pointer(is, FileBlock(size >> self.geometry.block_bits), current)?;
+        Ok(self.data.contains(&(word & BLOCK)))
     }
 }
 
@@ -301,7 +337,7 @@ impl Judge<'_> {
                 BlockKind::InodeTable => self.judge_inodes(FsBlock(block), number, &found, unit, lasting)?,
                 BlockKind::Pointers => self.judge_pointers(Ino(shadow.owner), &found, unit, lasting)?,
                 BlockKind::Group => {
-                    let is_new = self.new_tables.contains(&self.geometry.ag_of(FsBlock(block)).0);
+                    let is_new = self.new_tables.contains(&self.geometry.ag_of(FsBlock(block)).0) && !planted(Bug::SoftMark);
                     found.iter().filter(|_| is_new).for_each(|fact| facts::undo(unit, lasting, fact));
                 }
                 BlockKind::Superblock => {
@@ -418,6 +454,16 @@ impl Judge<'_> {
                 return Ok(());
             }
         }
+        let inode = |bytes: &[u8]| Inode(bytes[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
+        let is = inode(unit);
+        if let Some(lasting) = lasting
+            && self.is_cut_open(&inode(lasting), &is)?
+        {
+            let was = inode(lasting);
+            RawInode::read_mut(&mut unit[at..]).size = was.raw().size;
+            found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })).for_each(|fact| facts::undo(unit, Some(lasting), fact));
+            unsafe_pointers.clear();
+        }
         if let Some(attributes) = part(|part| *part == Part::Attributes)
             && !has_attributes
         {
@@ -434,7 +480,7 @@ impl Judge<'_> {
         }
         if let Some(identity) = part(|part| *part == Part::Identity) {
             // While no name lasts, there is none that it could be wrong about.
-            if names.added > 0 && names.removed > 0 {
+            if names.added > 0 && names.removed > 0 && !planted(Bug::SoftIdentity) {
                 facts::undo(unit, lasting, identity);
             }
         }
@@ -448,7 +494,7 @@ impl Judge<'_> {
             for block in first.0..=last.0 {
                 is_mapped &= self.is_mapped(&inode, FileBlock(block))?;
             }
-            if !is_mapped {
+            if !is_mapped && !planted(Bug::SoftSize) {
                 facts::undo(unit, lasting, fact);
                 // Blocks behind its size are no blocks of a directory.
                 for fact in found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })) {
@@ -459,7 +505,9 @@ impl Judge<'_> {
         // Names and subdirectories that are gone, and last.
         let is_dir = RawInode::read(&unit[at..]).is_dir();
         let links = RawInode::read(&unit[at..]).nlink.get();
-        let shown = if !is_dir {
+        let shown = if planted(Bug::SoftLinksLow) {
+            links
+        } else if !is_dir {
             links + names.removed
         } else if links > 0 {
             links + self.subdirectories(ino).removed
@@ -476,9 +524,10 @@ impl Judge<'_> {
         let (was, is) = self.inodes(owner)?;
         // What a directory's size covers must be mapped.
         let may_clear = !is.raw().is_dir() || was.raw().size == is.raw().size;
+        let is_cut_open = self.is_cut_open(&was, &is)?;
         for fact in found {
             let Fact::Pointer { new, .. } = *fact else { continue };
-            let may = if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
+            let may = !is_cut_open && if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
             if !may {
                 facts::undo(unit, lasting, fact);
             }

@@ -12,6 +12,7 @@ use crate::order::Txn;
 use crate::order::checkpoint::Checkpointer;
 use crate::order::epoch::{ClosedEpoch, close_epoch, join_neighbours};
 use crate::order::images::{Images, write_images};
+use crate::planted::{Bug, planted};
 use crate::volume::Volume;
 use myriad_format::Ino;
 use std::sync::atomic::Ordering;
@@ -102,7 +103,9 @@ impl Checkpointer {
             volume.write_data(&round.data, &mut self.staging)?;
         }
         write_images(volume, &mut round.images, 0)?;
-        volume.device_flush()?;
+        if !planted(Bug::SoftNoFlush) {
+            volume.device_flush()?;
+        }
         volume.data_unflushed.store(false, Ordering::Release);
         volume.counters.bump(Count::soft_rounds);
         volume.counters.add(Count::soft_images, round.images.blocks.len() as u64);
@@ -178,6 +181,9 @@ fn drop_settled(volume: &Volume, state: &mut State) {
 
 /// Whether nothing that lasts points to what was freed.
 fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
+    if planted(Bug::SoftReuse) {
+        return true;
+    }
     let place = |ino: Ino| {
         let (block, slot) = volume.geometry.locate(ino)?;
         Some((block.0, volume.geometry.inode_offset(slot)))
