@@ -46,11 +46,20 @@ fn wrong_command_lines_are_refused() {
         ("mkfs new.img --size 99999999999999999999", 2, &["more than 16E"]),
         ("mkfs new.img --size 1G --block-size 3000", 2, &["power of two from 512 to 64K"]),
         (
+            "mkfs new.img --size 1G --order sync",
+            2,
+            &["order=sync (each change of metadata", "is not in this build, which has: none, softdep, log"],
+        ),
+        (
             "mkfs new.img --size 1G --order softdep",
             2,
-            &["order=softdep (soft updates", "is not in this build, which has: none, log"],
+            &["order=softdep is never safe with space=btree", "nothing was changed"],
         ),
-        ("mkfs new.img --size 1G --order fast", 2, &["`fast` is no choice of order; this build has: none, log"]),
+        (
+            "mkfs new.img --size 1G --order fast",
+            2,
+            &["`fast` is no choice of order; this build has: none, softdep, log"],
+        ),
         (
             "mkfs new.img --size 1G --directory slots",
             2,
@@ -61,8 +70,12 @@ fn wrong_command_lines_are_refused() {
             2,
             &["`bitmaps` is no choice of space; this build has: bitmap, btree"],
         ),
-        ("mkfs new.img --size 1G --profile ffs", 2, &["profile ffs", "is not in this build: it wants order=softdep"]),
-        ("mkfs new.img --size 1G --profile zfs", 2, &["`zfs` is no profile; this build has: myriad"]),
+        (
+            "mkfs new.img --size 1G --profile simplefs",
+            2,
+            &["profile simplefs", "is not in this build: it wants directory=slots"],
+        ),
+        ("mkfs new.img --size 1G --profile zfs", 2, &["`zfs` is no profile; this build has: myriad, ffs"]),
         ("bench dir new.img,directory=slots", 1, &["directory=slots", "is not in this build"]),
         ("mkfs new.img --size 1G --root-owner no-such-user-here", 2, &["knows no user"]),
         ("ls --cachesize lots vol.img", 2, &["is not a size"]),

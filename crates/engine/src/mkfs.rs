@@ -186,7 +186,9 @@ pub(crate) fn plan(
         can_be_soft.as_ref().map_err(|error| option_error("order", error.to_string()))?;
     }
     sb.orders = 1 << choices::Order::None as u8;
-    for (order, is_possible) in [(choices::Order::SoftUpdates, can_be_soft.is_ok()), (choices::Order::Log, log_bytes > 0)] {
+    for (order, is_possible) in
+        [(choices::Order::SoftUpdates, can_be_soft.is_ok()), (choices::Order::Log, log_bytes > 0)]
+    {
         sb.orders |= u8::from(is_possible) << order as u8;
     }
     sb.ag_blocks = U32::new(ag_blocks as u32);

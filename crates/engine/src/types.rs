@@ -375,7 +375,9 @@ impl Order {
             return refuse(why.to_string());
         }
         if has_checksums {
-            return refuse("order=softdep is never safe with data checksums: a block and its checksum change together".into());
+            return refuse(
+                "order=softdep is never safe with data checksums: a block and its checksum change together".into(),
+            );
         }
         Ok(())
     }

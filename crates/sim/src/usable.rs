@@ -44,14 +44,22 @@ impl Window<'_> {
     /// Whether the inode had a name in every state.
     fn always_named(&self, ino: Ino) -> bool {
         self.states.iter().all(|state| {
-            state.contains(ino) && (ino == ROOT || state.inodes().any(|(_, inode)| inode.entries().is_some_and(|names| names.values().any(|&named| named == ino))))
+            state.contains(ino)
+                && (ino == ROOT
+                    || state.inodes().any(|(_, inode)| {
+                        inode.entries().is_some_and(|names| names.values().any(|&named| named == ino))
+                    }))
         })
     }
 
     /// The operation that put `ino` in the place of another file, by the name that it has had there since.
     fn replaced_at(&self, dir: Ino, name: &[u8], ino: Ino) -> Option<usize> {
         let named: Vec<_> = self.states.iter().map(|state| Self::child(state, dir, name)).collect();
-        let index = named.iter().rposition(|&named| named != Some(ino)).map(|index| index + 1).filter(|&index| index < named.len())?;
+        let index = named
+            .iter()
+            .rposition(|&named| named != Some(ino))
+            .map(|index| index + 1)
+            .filter(|&index| index < named.len())?;
         let before = named[index - 1]?;
         let is_file = |state: &Model, ino| state.contains(ino) && state.inode(ino).kind == Kind::File;
         (is_file(&self.states[index - 1], before) && is_file(&self.states[index], ino)).then_some(self.oldest + index)
@@ -153,7 +161,8 @@ fn is_like(state: &Model, ino: Ino, entry: &TreeEntry) -> bool {
 fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
     let first = &window.states[0];
     for (ino, inode) in first.inodes().filter(|&(ino, _)| window.always_named(ino)) {
-        let places: Vec<&Vec<u8>> = met.iter().filter(|(_, name)| name.inos.contains(&ino)).map(|(path, _)| path).collect();
+        let places: Vec<&Vec<u8>> =
+            met.iter().filter(|(_, name)| name.inos.contains(&ino)).map(|(path, _)| path).collect();
         if places.is_empty() {
             return Err(format!("inode {ino} of the model, {:?}, is lost", inode.kind));
         }

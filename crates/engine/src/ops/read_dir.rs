@@ -84,7 +84,7 @@ impl Ops<'_> {
             out.len() < end
         })
         .inspect(|_| {
-            if self.volume.may_have_leftovers() {
+            if self.volume.may_have_leftovers {
                 out.retain(|entry| entry.file_type != FileType::Directory || !self.is_left(look, node, entry));
             }
         })

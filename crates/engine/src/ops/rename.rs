@@ -420,7 +420,14 @@ mod tests {
         crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
         let end = |name| ops.end((root, name));
         let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
-            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (Some(flushed), false))
+            ops.rename_inside(
+                txn,
+                end(b"new"),
+                end(b"old"),
+                RenameMode::Replace,
+                (false, false),
+                (Some(flushed), false),
+            )
         });
         assert!(matches!(attempt.unwrap(), Renamed::FlushFirst(file) if file.node() == node));
     }

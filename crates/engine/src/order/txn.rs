@@ -4,10 +4,10 @@ use crate::cache::{Closed, Entered, FrameHeader, flag};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockRead, BlockStore};
 use crate::error::{Error, Result};
-use crate::thread_slot::thread_slot;
 #[cfg(debug_assertions)]
 use crate::order::facts;
 use crate::order::soft::{Freed, Soft};
+use crate::thread_slot::thread_slot;
 use crate::volume::{PANICKED, Share, Volume};
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino, header};
 use std::cell::Cell;
@@ -52,26 +52,6 @@ impl<'a> Look<'a> {
     pub fn read_at<R>(&self, block: FsBlock, kind: BlockKind, offset: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let frame = self.volume.cache.get_at(block, kind, offset)?;
         Ok(f(&frame.read()))
-    }
-
-    /// Whether nothing else may take the place of an entry of a directory, whose name has gone: that with this tag in a unit of a block.
-    pub fn holds_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
-        self.volume.soft.as_ref().is_some_and(|soft| soft.holds(block, unit, tag))
-    }
-
-    /// Whether such an entry, whose name is about to go, has to stay in its place.
-    pub fn keeps_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
-        self.volume.soft.as_ref().is_some_and(|soft| soft.keeps(block, unit, tag))
-    }
-
-    /// Whether a directory may go only once all that was changed before is durable (`Soft::keeps_others`).
-    pub fn keeps_others(&self, dir: Ino) -> Result<bool> {
-        self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.keeps_others(self, dir))
-    }
-
-    /// Whether a name may name another inode only once all that was changed before is durable (`Soft::holds_another`).
-    pub fn holds_another(&self, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
-        self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.holds_another(self, dir, tag, victim, links))
     }
 
     /// Copies what lies at `offset` of a block, of inodes.

@@ -79,7 +79,9 @@ impl Volume {
         if !self.cache.has_room() || self.epoch_exceeds(&self.epoch_soft) {
             self.throttle()?;
         }
-        if self.soft.as_ref().is_some_and(|soft| soft.inodes_waiting() > 0) && self.inodes_free(u64::MAX >> 8) < INODES_FEW {
+        if self.soft.as_ref().is_some_and(|soft| soft.inodes_waiting() > 0)
+            && self.inodes_free(u64::MAX >> 8) < INODES_FEW
+        {
             // Never full while there is something to give back.
             self.commit_now()?;
         }

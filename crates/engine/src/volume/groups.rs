@@ -85,7 +85,7 @@ impl Volume {
         giving
     }
 
-    pub(super) fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
+    pub fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
         let mut group = self.groups[ag.0 as usize].lock();
         if group.is_none() {
             *group = Some(Box::new(AgSpace::load(store, ag)?));
@@ -217,45 +217,6 @@ impl Volume {
             }
             if must_wait { Ok(()) } else { space.free_inode(txn, at, slot, body) }
         })
-    }
-
-    /// Gives back the slot of an inode that was freed, and that had to wait.
-    pub fn release_inode(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
-        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
-        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
-        self.with_group(txn, ag, |space, txn| space.free_inode(txn, at, slot, None))
-    }
-
-    /// Counts anew what is free in each group, and in the volume: what the counts say is not what the bitmaps say after a crash without a
-    /// log.
-    pub fn recount(&self) -> Result<()> {
-        let (mut free, mut ready, mut inodes) = (0, 0, 0);
-        for ag in (0..self.geometry.ag_count).map(AgNo) {
-            if ag.0 >= self.high_water() {
-                let virgin = i64::from(self.geometry.usable_blocks_in(ag));
-                free += virgin;
-                ready += virgin;
-                continue;
-            }
-            if !self.cache.has_room() {
-                self.cache.sweep(false);
-            }
-            let mut txn = Txn::enter(self);
-            let counted = (|| {
-                let mut group = self.group(&mut txn, ag)?;
-                let space = group.as_mut().expect("just loaded");
-                space.recount(&mut txn)?;
-                free += i64::from(space.free_blocks());
-                ready += i64::from(space.available());
-                inodes += i64::from(space.inodes_used());
-                Ok(())
-            })();
-            txn.finish(counted)?;
-        }
-        self.totals.free_blocks.store(free, Ordering::Relaxed);
-        self.totals.ready_blocks.store(ready, Ordering::Relaxed);
-        self.totals.inodes_used.store(inodes, Ordering::Relaxed);
-        Ok(())
     }
 
     pub fn count_directory(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {

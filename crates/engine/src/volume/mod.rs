@@ -87,7 +87,7 @@ pub(crate) struct Volume {
     /// What order `softdep` keeps beside it.
     pub soft: Option<Soft>,
     /// It was written in order `softdep`, now or before.
-    may_have_leftovers: bool,
+    pub may_have_leftovers: bool,
     pub totals: Totals,
     /// Blocks that can be allocated while nothing is: all but the log and what lies at a fixed place.
     pub usable_blocks: u64,
@@ -420,23 +420,6 @@ impl Volume {
 
     pub fn log_error(&self, error: LogError) -> Error {
         log_open_error(error)
-    }
-
-    /// Whether two names can change what they name with each other: without a log, no order of writes makes that safe.
-    pub fn can_exchange(&self) -> bool {
-        self.soft.is_none()
-    }
-
-    /// Whether there may be names that [`Self::is_leftover`] means.
-    pub fn may_have_leftovers(&self) -> bool {
-        self.may_have_leftovers
-    }
-
-    /// Whether a name of a directory is what a rename left when power was lost, on a volume of order `softdep`: the directory has another
-    /// one, which its identity says. Such a name counts as gone; the check takes it away.
-    pub fn is_leftover(&self, ino: Ino, raw: &RawInode, dir: Ino, hash: u64) -> bool {
-        self.may_have_leftovers
-            && crate::inode::check_named(ino, raw, dir, |raw| raw.name_hash.get() == hash).is_err()
     }
 
     /// Inodes that can be made while so many blocks are free.

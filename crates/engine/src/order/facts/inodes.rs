@@ -20,15 +20,24 @@ pub(in crate::order) enum Part {
     Born,
     /// It ends, and its slot is empty.
     Died,
-    Links { old: u32, new: u32 },
+    Links {
+        old: u32,
+        new: u32,
+    },
     /// Of a directory: which of its names is its own, and in which directory it is.
     Identity,
     /// Where its attributes lie, and what flags say of them.
     Attributes,
     /// Flags that keep users from it.
-    Guards { old: u32, new: u32 },
+    Guards {
+        old: u32,
+        new: u32,
+    },
     /// Of a directory, which holds entries up to there.
-    Size { old: u64, new: u64 },
+    Size {
+        old: u64,
+        new: u64,
+    },
 }
 
 /// Bytes of the identity.
@@ -188,4 +197,3 @@ pub(super) fn unexplained(old: &[u8], undone: &[u8]) -> Option<String> {
 fn free_flags() -> u32 {
     USER_FLAGS & !GUARDS | flag::HASH_TWINS
 }
-

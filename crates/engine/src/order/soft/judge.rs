@@ -185,7 +185,11 @@ impl<'a> Judge<'a> {
         if planted(Bug::SoftBitLate) {
             return Ok(true);
         }
-        if ag >= self.lasting(FsBlock(0), BlockKind::Superblock, |bytes| Superblock::read(bytes).ag_high_water.get())?.unwrap_or(0) {
+        if ag
+            >= self
+                .lasting(FsBlock(0), BlockKind::Superblock, |bytes| Superblock::read(bytes).ag_high_water.get())?
+                .unwrap_or(0)
+        {
             return Ok(false);
         }
         let place = self.geometry.bit_place(index);
@@ -206,7 +210,11 @@ impl<'a> Judge<'a> {
         let block = word & BLOCK;
         let is_written = word & UNWRITTEN != 0
             || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
-                && self.state.shadows.get(&block).is_none_or(|shadow| shadow.lasting.is_some() || planted(Bug::SoftBlockLate));
+                && self
+                    .state
+                    .shadows
+                    .get(&block)
+                    .is_none_or(|shadow| shadow.lasting.is_some() || planted(Bug::SoftBlockLate));
         Ok(is_written && self.is_block_taken(FsBlock(block))?)
     }
 
@@ -337,7 +345,8 @@ impl Judge<'_> {
                 BlockKind::InodeTable => self.judge_inodes(FsBlock(block), number, &found, unit, lasting)?,
                 BlockKind::Pointers => self.judge_pointers(Ino(shadow.owner), &found, unit, lasting)?,
                 BlockKind::Group => {
-                    let is_new = self.new_tables.contains(&self.geometry.ag_of(FsBlock(block)).0) && !planted(Bug::SoftMark);
+                    let is_new =
+                        self.new_tables.contains(&self.geometry.ag_of(FsBlock(block)).0) && !planted(Bug::SoftMark);
                     found.iter().filter(|_| is_new).for_each(|fact| facts::undo(unit, lasting, fact));
                 }
                 BlockKind::Superblock => {
@@ -400,14 +409,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    fn judge_inode(
-        &self,
-        ino: Ino,
-        at: usize,
-        found: &[&Fact],
-        unit: &mut [u8],
-        lasting: Option<&[u8]>,
-    ) -> Result<()> {
+    fn judge_inode(&self, ino: Ino, at: usize, found: &[&Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {
         let names = self.names(ino);
         let part = |wanted: fn(&Part) -> bool| {
             found.iter().copied().find(|fact| matches!(fact, Fact::Inode { part, .. } if wanted(part)))
@@ -461,7 +463,10 @@ impl Judge<'_> {
         {
             let was = inode(lasting);
             RawInode::read_mut(&mut unit[at..]).size = was.raw().size;
-            found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })).for_each(|fact| facts::undo(unit, Some(lasting), fact));
+            found
+                .iter()
+                .filter(|fact| matches!(fact, Fact::Pointer { .. }))
+                .for_each(|fact| facts::undo(unit, Some(lasting), fact));
             unsafe_pointers.clear();
         }
         if let Some(attributes) = part(|part| *part == Part::Attributes)
@@ -484,7 +489,8 @@ impl Judge<'_> {
                 facts::undo(unit, lasting, identity);
             }
         }
-        if let Some(fact @ Fact::Inode { part: Part::Size { old, new }, .. }) = part(|part| matches!(part, Part::Size { .. }))
+        if let Some(fact @ Fact::Inode { part: Part::Size { old, new }, .. }) =
+            part(|part| matches!(part, Part::Size { .. }))
             && new > old
         {
             let inode = Inode(unit[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
@@ -535,4 +541,3 @@ impl Judge<'_> {
         Ok(())
     }
 }
-

@@ -41,6 +41,7 @@
 //!
 //! Locking: the state is a leaf; the checkpointer takes it out while the gate is closed, to look at frames beside it.
 
+mod ask;
 mod judge;
 mod round;
 
@@ -131,13 +132,14 @@ impl Shadow {
                     slot_of(ino).is_some_and(|(at, offset)| at == block && bytes[offset..offset + 2] != [0; 2])
                 });
                 is_there
-                    || bytes.chunks_exact(UNIT_SIZE).flat_map(|unit| unit[UnitHeader::SIZE..].chunks_exact(INODE_SIZE)).any(
-                        |inode| {
+                    || bytes
+                        .chunks_exact(UNIT_SIZE)
+                        .flat_map(|unit| unit[UnitHeader::SIZE..].chunks_exact(INODE_SIZE))
+                        .any(|inode| {
                             let raw = RawInode::read(inode);
                             let root = (raw.mode.get() != 0).then(|| raw.attribute_root()).flatten();
                             facts::pointers_of(inode).any(is_freed) || root.is_some_and(|root| is_freed(root.block.0))
-                        },
-                    )
+                        })
             }
             BlockKind::Pointers => bytes
                 .chunks_exact(UNIT_SIZE)
@@ -247,7 +249,8 @@ impl Soft {
         let state = self.state.lock();
         let blocks = state.directories.get(&dir.0).into_iter().flatten();
         let shadows = blocks.filter_map(|block| state.shadows.get(block).or_else(|| state.ghosts.get(block)));
-        let names = shadows.flat_map(|shadow| shadow.both().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE)).flat_map(facts::live));
+        let names = shadows
+            .flat_map(|shadow| shadow.both().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE)).flat_map(facts::live));
         names.filter(|(entry, _)| tag.is_none_or(|tag| tag == entry.tag)).map(|(_, named)| named.ino).collect()
     }
 

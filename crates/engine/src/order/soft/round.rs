@@ -189,8 +189,9 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
         Some((block.0, volume.geometry.inode_offset(slot)))
     };
     // A block of pointers that went with what it points to: who finds it, finds it by another one that the transaction changed.
-    let is_its_own =
-        |block: u64| freed.extents.iter().any(|&(start, length)| (start.0..start.0 + u64::from(length)).contains(&block));
+    let is_its_own = |block: u64| {
+        freed.extents.iter().any(|&(start, length)| (start.0..start.0 + u64::from(length)).contains(&block))
+    };
     freed.from.iter().filter(|&&block| !is_its_own(block)).all(|block| {
         let shadow = state.shadows.get(block).or_else(|| state.ghosts.get(block));
         shadow.is_none_or(|shadow| !shadow.points_to(freed, place, *block))

@@ -1,0 +1,84 @@
+//! What operations ask and do only because a volume is, or was, written in order `softdep`. With other orders each question is answered with
+//! "no", at the cost of a look at a field.
+
+use crate::error::Result;
+use crate::inode::check_named;
+use crate::order::{Look, Txn};
+use crate::volume::Volume;
+use myriad_format::inode::RawInode;
+use myriad_format::{AgNo, Corrupt, FsBlock, Ino};
+use std::sync::atomic::Ordering;
+
+impl Look<'_> {
+    /// Whether nothing else may take the place of an entry of a directory, whose name has gone: that with this tag in a unit of a block.
+    pub fn holds_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.holds(block, unit, tag))
+    }
+
+    /// Whether such an entry, whose name is about to go, has to stay in its place.
+    pub fn keeps_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.keeps(block, unit, tag))
+    }
+
+    /// Whether a directory may go only once all that was changed before is durable (`Soft::keeps_others`).
+    pub fn keeps_others(&self, dir: Ino) -> Result<bool> {
+        self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.keeps_others(self, dir))
+    }
+
+    /// Whether a name may name another inode only once all that was changed before is durable (`Soft::holds_another`).
+    pub fn holds_another(&self, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
+        self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.holds_another(self, dir, tag, victim, links))
+    }
+}
+
+impl Volume {
+    /// Whether two names can change what they name with each other: without a log, no order of writes makes that safe.
+    pub fn can_exchange(&self) -> bool {
+        self.soft.is_none()
+    }
+
+    /// Whether a name of a directory is what a rename left when power was lost, on a volume of order `softdep`: the directory has another
+    /// one, which its identity says. Such a name counts as gone; the check takes it away.
+    pub fn is_leftover(&self, ino: Ino, raw: &RawInode, dir: Ino, hash: u64) -> bool {
+        self.may_have_leftovers && check_named(ino, raw, dir, |raw| raw.name_hash.get() == hash).is_err()
+    }
+
+    /// Gives back the slot of an inode that was freed, and that had to wait.
+    pub fn release_inode(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        self.with_group(txn, ag, |space, txn| space.free_inode(txn, at, slot, None))
+    }
+
+    /// Counts anew what is free in each group, and in the volume: what the counts say is not what the bitmaps say after a crash without a
+    /// log.
+    pub fn recount(&self) -> Result<()> {
+        let (mut free, mut ready, mut inodes) = (0, 0, 0);
+        for ag in (0..self.geometry.ag_count).map(AgNo) {
+            if ag.0 >= self.high_water() {
+                let virgin = i64::from(self.geometry.usable_blocks_in(ag));
+                free += virgin;
+                ready += virgin;
+                continue;
+            }
+            if !self.cache.has_room() {
+                self.cache.sweep(false);
+            }
+            let mut txn = Txn::enter(self);
+            let counted = (|| {
+                let mut group = self.group(&mut txn, ag)?;
+                let space = group.as_mut().expect("just loaded");
+                space.recount(&mut txn)?;
+                free += i64::from(space.free_blocks());
+                ready += i64::from(space.available());
+                inodes += i64::from(space.inodes_used());
+                Ok(())
+            })();
+            txn.finish(counted)?;
+        }
+        self.totals.free_blocks.store(free, Ordering::Relaxed);
+        self.totals.ready_blocks.store(ready, Ordering::Relaxed);
+        self.totals.inodes_used.store(inodes, Ordering::Relaxed);
+        Ok(())
+    }
+}
