@@ -1,12 +1,12 @@
 //! Epochs: what operations change between two checkpoints, while it gathers and on its way to the device.
 
 use super::Txn;
+use super::log::EpochCost;
 use crate::cache::Closed;
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
 use crate::volume::Volume;
 use myriad_format::FsBlock;
-use myriad_format::log::PendingFree;
 use myriad_log::Sealed;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,18 +19,8 @@ pub(crate) struct OpenEpoch {
     pub ordered: Mutex<{ Rank::Leaf as u8 }, Vec<(u64, u32)>>,
     /// How many those are, readable without the lock.
     pub ordered_count: AtomicU64,
-    /// Bytes that the epoch will take in the log.
-    pub log_bytes: AtomicU64,
-    /// Blocks that are new in it, and will be written whole.
-    pub fresh_blocks: AtomicU64,
-    /// Blocks that it has changed although logged changes of theirs are not home, and those among them that are to go home
-    /// at the next checkpoint, which copies them for that.
-    pub again_blocks: AtomicU64,
-    pub hot_blocks: AtomicU64,
-    /// Blocks whose logged changes are older than this position are to go home at the next checkpoint; an estimate.
-    pub home_before: AtomicU64,
-    /// Blocks with changes that are not home, those of this epoch included.
-    pub away_blocks: AtomicU64,
+    /// What all this will take of the log and the next checkpoint.
+    pub cost: EpochCost,
     /// Number of the epoch: those below are closed.
     number: AtomicU64,
 }
@@ -52,18 +42,13 @@ impl Default for Freed {
 }
 
 impl OpenEpoch {
-    pub fn new() -> Self {
+    pub fn new(granule_size: usize) -> Self {
         Self {
             dirty: (0..64).map(|_| Mutex::new(Vec::new())).collect(),
             freed: Mutex::new(Freed::default()),
             ordered: Mutex::new(Vec::new()),
             ordered_count: AtomicU64::new(0),
-            log_bytes: AtomicU64::new(0),
-            fresh_blocks: AtomicU64::new(0),
-            again_blocks: AtomicU64::new(0),
-            hot_blocks: AtomicU64::new(0),
-            away_blocks: AtomicU64::new(0),
-            home_before: AtomicU64::new(0),
+            cost: EpochCost::new(granule_size),
             number: AtomicU64::new(1),
         }
     }
@@ -125,11 +110,8 @@ pub(super) fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waitin
     txn.finish(prepared)?;
     let epoch = &volume.epoch;
     let waiting = waiting + epoch.freed.lock().limbo.len();
-    epoch.log_bytes.store((waiting * PendingFree::SIZE) as u64, Ordering::Relaxed);
+    epoch.cost.reset(waiting);
     epoch.ordered_count.store(0, Ordering::Relaxed);
-    epoch.fresh_blocks.store(0, Ordering::Relaxed);
-    epoch.again_blocks.store(0, Ordering::Relaxed);
-    epoch.hot_blocks.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
         number: epoch.number.fetch_add(1, Ordering::Release),
         dirty: epoch.take_dirty(),

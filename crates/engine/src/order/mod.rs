@@ -16,4 +16,5 @@ mod none;
 mod txn;
 
 pub(crate) use epoch::OpenEpoch;
+pub(crate) use log::Cost;
 pub(crate) use txn::{Look, Txn};

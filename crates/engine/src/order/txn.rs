@@ -1,5 +1,6 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
+use super::log::Cost;
 use crate::cache::{Closed, Entered, FrameHeader, flag};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockRead, BlockStore};
@@ -72,11 +73,7 @@ impl<'a> Look<'a> {
 pub(crate) struct Txn<'a> {
     pub look: Look<'a>,
     dirty: Vec<u32>,
-    log_bytes: u64,
-    fresh_blocks: u64,
-    again_blocks: u64,
-    hot_blocks: u64,
-    away_blocks: u64,
+    cost: Cost,
     changed: bool,
     finished: bool,
     /// The thread was unwinding already when the transaction began.
@@ -121,11 +118,7 @@ impl<'a> Txn<'a> {
         Self {
             look,
             dirty: SPARE.take(),
-            log_bytes: 0,
-            fresh_blocks: 0,
-            again_blocks: 0,
-            hot_blocks: 0,
-            away_blocks: 0,
+            cost: Cost::default(),
             changed: false,
             finished: false,
             unwinding: std::thread::panicking(),
@@ -172,23 +165,8 @@ impl<'a> Txn<'a> {
         let header = self.volume().cache.arena.header(index);
         let flags = header.flags.load(Ordering::Relaxed);
         if flags & flag::FRESH == 0 {
-            let old = header.mask.load(Ordering::Relaxed);
-            let new = old | mask;
-            if new != old {
-                header.mask.store(new, Ordering::Relaxed);
-                let granules = u64::from((new ^ old).count_ones());
-                self.log_bytes += granules * self.volume().granule;
-                if old == 0 {
-                    self.log_bytes += 16;
-                    if header.unhomed.load(Ordering::Relaxed) == 0 {
-                        self.away_blocks += 1;
-                    } else {
-                        let before = self.volume().epoch.home_before.load(Ordering::Relaxed);
-                        self.again_blocks += 1;
-                        self.hot_blocks += u64::from(header.first_lsn.load(Ordering::Relaxed) < before);
-                    }
-                }
-            }
+            let volume = self.volume();
+            self.cost.mark(header, mask, &volume.epoch.cost);
         }
         if flags & flag::LISTED == 0 {
             header.flags.fetch_or(flag::LISTED, Ordering::Relaxed);
@@ -196,9 +174,9 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Bytes that the changes so far add to the log.
-    pub fn log_bytes(&self) -> u64 {
-        self.log_bytes
+    /// Whether its changes are as much as one of several transactions that share a long work should have.
+    pub fn is_long(&self) -> bool {
+        self.cost.log_bytes > self.volume().part_max
     }
 
     /// Frees blocks: they go to limbo until this epoch is durable.
@@ -206,7 +184,7 @@ impl<'a> Txn<'a> {
         self.changed = true;
         let volume = self.volume();
         volume.epoch.freed.lock().limbo.push((start, length));
-        self.log_bytes += 16;
+        self.cost.extent_freed();
         volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
         volume.counters.add(Count::blocks_freed, u64::from(length));
     }
@@ -240,7 +218,7 @@ impl<'a> Txn<'a> {
         let header = volume.cache.arena.header(frame.index);
         let changing = Changing { header, changed: &mut self.changed };
         if !logged {
-            self.fresh_blocks += 1;
+            self.cost.block_made();
             header.flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
@@ -302,7 +280,7 @@ impl BlockStore for Txn<'_> {
 
     fn forget(&mut self, block: FsBlock) {
         self.changed = true;
-        self.log_bytes += 8;
+        self.cost.block_forgotten();
         let volume = self.volume();
         // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
         // changes either in its frame or in `needed_lsn`.
@@ -347,18 +325,7 @@ impl Drop for Txn<'_> {
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
         }
-        let epoch = &volume.epoch;
-        for (sum, more) in [
-            (&epoch.log_bytes, self.log_bytes),
-            (&epoch.fresh_blocks, self.fresh_blocks),
-            (&epoch.again_blocks, self.again_blocks),
-            (&epoch.hot_blocks, self.hot_blocks),
-            (&epoch.away_blocks, self.away_blocks),
-        ] {
-            if more > 0 {
-                sum.fetch_add(more, Ordering::Relaxed);
-            }
-        }
+        volume.epoch.cost.add(&self.cost);
         SPARE.set(std::mem::take(&mut self.dirty));
     }
 }

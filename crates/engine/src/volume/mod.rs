@@ -10,7 +10,6 @@ mod orphans;
 mod superblock;
 mod transfer;
 
-use admission::EpochMost;
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share};
 pub(crate) use transfer::WRITE_MAX;
 
@@ -20,8 +19,8 @@ use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::namei::NameCache;
-use crate::order::OpenEpoch;
 use crate::order::checkpoint::Checkpointer;
+use crate::order::{Cost, OpenEpoch};
 use crate::placement::Placement;
 use crate::space::AgSpace;
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
@@ -78,8 +77,6 @@ pub(crate) struct Volume {
     pub superblock: Superblock,
     pub choices: Choices,
     pub root: Ino,
-    /// Bytes of a granule.
-    pub granule: u64,
     pub log_is_external: bool,
     pub recovered: bool,
     pub epoch: OpenEpoch,
@@ -128,10 +125,10 @@ pub(crate) struct Volume {
     ended: AtomicU8,
     shut_down_reason: Mutex<{ Rank::Leaf as u8 }, String>,
     /// At which a checkpoint is due, and at which operations wait for one.
-    epoch_soft: EpochMost,
-    epoch_hard: EpochMost,
-    /// Bytes of log that putting freed blocks into the trees may cost at a time.
-    pub release_max: u64,
+    epoch_soft: Cost,
+    epoch_hard: Cost,
+    /// Bytes of log that one part of a long work may cost: what puts freed blocks into the trees, or empties a directory.
+    pub part_max: u64,
     /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
     pub dirty_data_soft: u64,
     pub dirty_data_max: u64,
@@ -241,11 +238,17 @@ impl Volume {
         let generation = generation_at(now(&options.clock));
         let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
         let soft = |bytes: u64| (frames / 16).min(bytes >> geometry.block_bits);
-        let epoch_most = |log_part: u64, times: u64| EpochMost {
-            log_bytes: log_capacity / log_part,
-            fresh_blocks: times * soft(IMAGES_SOFT_BYTES),
+        let epoch_most = |log_part: u64, times: u64| {
             // Of a small cache most is hot soon: more of them, or there are checkpoints all the time.
-            hot_blocks: times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits),
+            let hot_blocks = times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits);
+            Cost {
+                log_bytes: log_capacity / log_part,
+                fresh_blocks: times * soft(IMAGES_SOFT_BYTES),
+                again_blocks: hot_blocks,
+                hot_blocks,
+                // Nearly so many that a checkpoint brings all of them home.
+                away_blocks: frames / 4,
+            }
         };
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
         Ok(Self {
@@ -257,10 +260,9 @@ impl Volume {
             counters,
             device,
             root: Ino(superblock.root_ino.get()),
-            granule: geometry.granule_size() as u64,
             log_is_external,
             recovered,
-            epoch: OpenEpoch::new(),
+            epoch: OpenEpoch::new(geometry.granule_size()),
             totals: Totals {
                 free_blocks: AtomicI64::new(0),
                 ready_blocks: AtomicI64::new(0),
@@ -297,7 +299,7 @@ impl Volume {
             shut_down_reason: Mutex::new(String::new()),
             epoch_soft: epoch_most(12, 1),
             epoch_hard: epoch_most(8, 2),
-            release_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
+            part_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
             dirty_data_soft: soft(DIRTY_SOFT_BYTES),
             dirty_data_max: frames / 4,
             overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,

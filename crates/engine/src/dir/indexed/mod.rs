@@ -743,7 +743,6 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
 
 /// Gives up as many blocks of a directory without entries as are good for one transaction. True when the rest fits a transaction.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
-    let most = txn.volume().release_max;
     let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let mut is_done = false;
     for steps in 0..GIVEN_UP_MAX {
@@ -764,7 +763,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
         }
         // What is taken counts among the inode's blocks at once: it says when there are few.
         std::mem::replace(&mut source, BlockSource::new(placement::data(txn.volume(), dir, None))).settle(raw);
-        if txn.log_bytes() > most {
+        if txn.is_long() {
             break;
         }
     }

@@ -13,9 +13,13 @@
 //! the oldest record of such a block is older than a quarter of the log, or frames that are away crowd the cache, step 2 copies
 //! the whole block, and the copy goes home after the commit. XFS logs such blocks again instead, so that their records are young.
 //! That was built first and replaced: it takes room in the log exactly when there is little. For the copies' sake a checkpoint is
-//! due with 64 MiB of such blocks (`OpenEpoch::hot_blocks`), or they would take as much memory as the cache.
+//! due with 64 MiB of such blocks (`Cost::hot_blocks`), or they would take as much memory as the cache.
 //!
 //! With neither data nor fresh blocks, 3 and 4 are one write and one flush.
+
+mod cost;
+
+pub(crate) use cost::{Cost, EpochCost};
 
 use super::checkpoint::{Checkpointer, is_away, write_frames};
 use super::epoch::{ClosedEpoch, Pending, close_epoch, join_neighbours};
@@ -80,7 +84,7 @@ impl Checkpointer {
             return volume.device_flush();
         }
         self.capture(volume, &dirty);
-        volume.epoch.away_blocks.store(self.away.len() as u64, Ordering::Relaxed);
+        volume.epoch.cost.set_away(self.away.len());
         drop(closed);
         volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
         volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.blocks.len() as u64);
@@ -174,7 +178,7 @@ impl Checkpointer {
         let is_full_soon = log.room() < log.checkpoint_max() + capacity / 8;
         // A little of the next epoch's own length on top.
         let before = if is_full_soon { log.head().0.saturating_sub(capacity / 4 - capacity / 16) } else { 0 };
-        volume.epoch.home_before.store(before, Ordering::Relaxed);
+        volume.epoch.cost.expect_home(before);
     }
 
     /// Whether the cache is full of blocks that are away.
