@@ -3,7 +3,7 @@
 use super::log::Cost;
 use crate::cache::{Closed, Entered, FrameHeader, flag};
 use crate::counters::Count;
-use crate::edit::{BlockEdit, BlockRead, BlockStore};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
 use crate::error::{Error, Result};
 use crate::thread_slot::thread_slot;
 use crate::volume::{PANICKED, Share, Volume};
@@ -199,14 +199,13 @@ impl<'a> Txn<'a> {
 
     fn init_block<R>(
         &mut self,
-        block: FsBlock,
+        NewBlock { block, origin }: NewBlock,
         kind: BlockKind,
         owner: u64,
-        logged: bool,
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
         let volume = self.volume();
-        if logged {
+        if origin == Origin::Reused {
             // It may have been forgotten in this very epoch. Its whole content is logged, so nothing older can shine
             // through, and a revoke would drop the new record with the old ones.
             volume.epoch.freed.lock().revokes.retain(|&revoked| revoked != block);
@@ -217,7 +216,7 @@ impl<'a> Txn<'a> {
         let mut mask = u64::MAX;
         let header = volume.cache.arena.header(frame.index);
         let changing = Changing { header, changed: &mut self.changed };
-        if !logged {
+        if origin == Origin::Free {
             self.cost.block_made();
             header.flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
@@ -260,22 +259,12 @@ impl BlockStore for Txn<'_> {
 
     fn init<R>(
         &mut self,
-        block: FsBlock,
+        block: NewBlock,
         kind: BlockKind,
         owner: u64,
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
-        self.init_block(block, kind, owner, false, f)
-    }
-
-    fn reinit<R>(
-        &mut self,
-        block: FsBlock,
-        kind: BlockKind,
-        owner: u64,
-        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
-    ) -> Result<R> {
-        self.init_block(block, kind, owner, true, f)
+        self.init_block(block, kind, owner, f)
     }
 
     fn forget(&mut self, block: FsBlock) {

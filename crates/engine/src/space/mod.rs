@@ -18,7 +18,7 @@ mod pool;
 mod tests;
 mod trees;
 
-use crate::edit::{BlockRead, BlockStore};
+use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
 use crate::inodes::Inodes;
 use bitmap::Bitmap;
@@ -168,7 +168,7 @@ impl AgSpace {
         let blocks = Blocks::create(pool, store)?;
         let inodes = Inodes::create(&blocks.pool, store)?;
         let mut space = Self { blocks, inodes, inodes_used: 0, directories: 0, checksums_made: 0, is_listed: false };
-        store.init(block, BlockKind::Group, u64::from(ag.0), |edit| {
+        store.init(NewBlock::free(block), BlockKind::Group, u64::from(ag.0), |edit| {
             let head = GroupHeader::read_mut(edit.range_mut(0, GroupHeader::SIZE));
             head.ag.set(ag.0);
             head.block_count.set(block_count);
@@ -350,7 +350,7 @@ impl AgSpace {
             }
             for index in geometry.checksum_part(ag, part) {
                 let block = geometry.fs_block(ag, AgBlock(FIXED_BLOCKS + index));
-                store.init(block, BlockKind::Checksums, u64::from(ag.0), |edit| {
+                store.init(NewBlock::free(block), BlockKind::Checksums, u64::from(ag.0), |edit| {
                     let head = ChecksumHeader::read_mut(edit.range_mut(0, ChecksumHeader::SIZE));
                     head.first.set(index * geometry.checksums_per_block());
                 })?;

@@ -12,7 +12,7 @@
 //! Reasons change with the inode locked exclusively, and inside the gate, so that a checkpoint has the list as of its inodes.
 
 use super::Volume;
-use crate::edit::BlockStore;
+use crate::edit::{BlockStore, NewBlock};
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
 use crate::order::Txn;
@@ -119,7 +119,7 @@ impl Volume {
         let mut blocks = Vec::new();
         for part in list.chunks(per_block).rev() {
             let (block, _) = self.allocate_extent(txn, FsBlock(u64::from(FIXED_BLOCKS)), 1, 1)?;
-            txn.init(block, BlockKind::Orphans, 0, |edit| {
+            txn.init(NewBlock::free(block), BlockKind::Orphans, 0, |edit| {
                 let raw = OrphanHeader::read_mut(edit.range_mut(0, OrphanHeader::SIZE));
                 raw.count = U32::new(part.len() as u32);
                 raw.next = U64::new(next);

@@ -25,7 +25,7 @@ use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
 };
 use crate::counters::Count;
-use crate::edit::BlockStore;
+use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::map::{self, FILE_END, Mapping};
@@ -347,7 +347,7 @@ fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> 
     let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let (block, _) = txn.volume().allocate_extent(txn, source.goal, 1, 1)?;
     let live = raw.size.get() as u32;
-    txn.init(block, BlockKind::DirEntries, dir.0, |edit| {
+    txn.init(NewBlock::free(block), BlockKind::DirEntries, dir.0, |edit| {
         edit.put(ENTRIES_OFFSET, &data);
         let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
         header.tail = U32::new((ENTRIES_OFFSET + data.len()) as u32);
@@ -535,7 +535,7 @@ fn add_entry_block(
             start
         }
     };
-    txn.init(at, BlockKind::DirEntries, dir.0, |edit| {
+    txn.init(NewBlock::free(at), BlockKind::DirEntries, dir.0, |edit| {
         let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
         header.tail = U32::new(ENTRIES_OFFSET as u32);
         header.next_room = U32::new(head);

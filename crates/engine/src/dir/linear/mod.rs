@@ -31,7 +31,7 @@ use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
 };
 use crate::counters::Count;
-use crate::edit::BlockStore;
+use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Errno, Result};
 use crate::map::{self, Mapping};
 use crate::order::{Look, Txn};
@@ -359,7 +359,7 @@ fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) 
         _ => entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?.offset_by(1),
     };
     let (start, length) = volume.allocate_extent(txn, near, 1, 1)?;
-    txn.init(start, BlockKind::LinearEntries, dir.0, |edit| {
+    txn.init(NewBlock::free(start), BlockKind::LinearEntries, dir.0, |edit| {
         let len = edit.bytes().len();
         edit.range_mut(0, len).chunks_exact_mut(UNIT_SIZE).for_each(clear_unit);
     })?;
