@@ -1,7 +1,7 @@
 //! Epochs: what operations change between two checkpoints, while it gathers and on its way to the device.
 
 use super::Txn;
-use super::log::EpochCost;
+use super::log::{EpochCost, Forgotten};
 use crate::cache::Closed;
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
@@ -26,19 +26,12 @@ pub(crate) struct OpenEpoch {
 }
 
 /// What an epoch gave up.
+#[derive(Default)]
 pub(crate) struct Freed {
     /// Extents freed: not in the trees until the epoch is durable.
     pub limbo: Vec<(FsBlock, u32)>,
-    /// Metadata blocks forgotten.
-    pub revokes: Vec<FsBlock>,
-    /// Lowest log position that forgotten blocks need for as long as the epoch is not durable.
-    pub needed_lsn: u64,
-}
-
-impl Default for Freed {
-    fn default() -> Self {
-        Self { limbo: Vec::new(), revokes: Vec::new(), needed_lsn: u64::MAX }
-    }
+    /// Metadata blocks forgotten: what the log is to know of them.
+    pub forgotten: Forgotten,
 }
 
 impl OpenEpoch {

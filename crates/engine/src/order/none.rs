@@ -25,9 +25,7 @@ impl Checkpointer {
                 continue;
             }
             header.mask.store(0, Ordering::Relaxed);
-            // Not home until written: keeps the sweeper away.
-            header.unhomed.store(u64::MAX, Ordering::Relaxed);
-            header.first_lsn.store(0, Ordering::Relaxed);
+            header.unhomed.set_whole();
             home.push((header.block.load(Ordering::Relaxed), index));
         }
         drop(closed);

@@ -206,9 +206,7 @@ impl<'a> Txn<'a> {
     ) -> Result<R> {
         let volume = self.volume();
         if origin == Origin::Reused {
-            // It may have been forgotten in this very epoch. Its whole content is logged, so nothing older can shine
-            // through, and a revoke would drop the new record with the old ones.
-            volume.epoch.freed.lock().revokes.retain(|&revoked| revoked != block);
+            volume.epoch.freed.lock().forgotten.take_back(block);
         }
         let frame = volume.cache.create(block, kind)?;
         let mut bytes = frame.write();
@@ -272,13 +270,10 @@ impl BlockStore for Txn<'_> {
         self.cost.block_forgotten();
         let volume = self.volume();
         // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
-        // changes either in its frame or in `needed_lsn`.
+        // changes either in its frame or among what was forgotten.
         let mut freed = volume.epoch.freed.lock();
         let needed = volume.cache.kill(block);
-        freed.revokes.push(block);
-        if let Some(lsn) = needed {
-            freed.needed_lsn = freed.needed_lsn.min(lsn);
-        }
+        freed.forgotten.add(block, needed);
     }
 
     fn forget_inodes(&mut self, block: FsBlock) {

@@ -47,12 +47,12 @@ impl Cost {
             return;
         }
         self.log_bytes += RecordHeader::SIZE as u64;
-        if header.unhomed.load(Ordering::Relaxed) == 0 {
-            self.away_blocks += 1;
-        } else {
-            self.again_blocks += 1;
-            let before = epoch.home_before.load(Ordering::Relaxed);
-            self.hot_blocks += u64::from(header.first_lsn.load(Ordering::Relaxed) < before);
+        match header.unhomed.logged_from() {
+            None => self.away_blocks += 1,
+            Some(lsn) => {
+                self.again_blocks += 1;
+                self.hot_blocks += u64::from(lsn.0 < epoch.home_before.load(Ordering::Relaxed));
+            }
         }
     }
 
@@ -130,6 +130,7 @@ impl EpochCost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use myriad_format::Lsn;
 
     #[test]
     fn an_epoch_adds_exceeds_and_begins_anew() {
@@ -168,8 +169,7 @@ mod tests {
         assert_eq!((cost.log_bytes, cost.away_blocks, cost.again_blocks), (16 + 192, 1, 0));
         // Logged at 5, and not home.
         header.mask.store(0, Ordering::Relaxed);
-        header.unhomed.store(0b111, Ordering::Relaxed);
-        header.first_lsn.store(5, Ordering::Relaxed);
+        header.unhomed.add_logged(0b111, Lsn(5));
         cost.mark(header, 1, &epoch);
         assert_eq!((cost.away_blocks, cost.again_blocks, cost.hot_blocks), (1, 1, 0));
         header.mask.store(0, Ordering::Relaxed);
