@@ -13,6 +13,7 @@
 
 use super::epoch::Pending;
 use super::images::Images;
+use super::orphan_list::OrphanList;
 use crate::cache::{FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -46,6 +47,7 @@ pub(crate) struct Checkpointer {
     pub durable: u64,
     /// Oldest log position that blocks forgotten in the epoch being committed still need.
     pub(super) needed: Option<Lsn>,
+    pub orphan_list: OrphanList,
     /// A closed epoch that is not durable.
     pub(super) pending: Option<Pending>,
     /// The volume is closed: there are no further checkpoints.
@@ -116,6 +118,7 @@ impl Checkpointer {
             released: pending,
             durable: 1,
             needed: None,
+            orphan_list: OrphanList::default(),
             pending: None,
             is_closed: false,
             held: None,

@@ -2,6 +2,7 @@
 
 use super::Txn;
 use super::log::{EpochCost, Forgotten};
+use super::orphan_list::OrphanList;
 use crate::cache::Closed;
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
@@ -95,11 +96,18 @@ pub(super) struct Pending {
 /// Ends the open epoch behind the closed gate, and begins the next one.
 /// Freed extents that are `waiting` for the trees, and those of this epoch, count in the next one as long as they wait: each
 /// checkpoint names them, and whoever frees faster than they are put into the trees is held up.
-pub(super) fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waiting: usize) -> Result<ClosedEpoch> {
+pub(super) fn close_epoch<'a>(
+    volume: &'a Volume,
+    closed: &'a Closed<'a>,
+    waiting: usize,
+    orphan_list: &mut OrphanList,
+) -> Result<ClosedEpoch> {
     // Whoever was inside while the gate was being closed may have ended in the middle of his changes.
     volume.check_not_shut_down()?;
     let mut txn = Txn::behind(volume, closed);
-    let prepared = volume.prepare_capture(&mut txn);
+    let prepared = orphan_list
+        .write(&mut txn, volume.orphans.numbers())
+        .and_then(|()| volume.prepare_capture(&mut txn, orphan_list.root()));
     txn.finish(prepared)?;
     let epoch = &volume.epoch;
     let waiting = waiting + epoch.freed.lock().limbo.len();

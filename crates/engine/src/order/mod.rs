@@ -13,8 +13,10 @@ mod images;
 mod log;
 pub(crate) mod moment;
 mod none;
+mod orphan_list;
 mod txn;
 
 pub(crate) use epoch::OpenEpoch;
 pub(crate) use log::Cost;
+pub(crate) use orphan_list::OrphanList;
 pub(crate) use txn::{Look, Txn};

@@ -15,7 +15,8 @@ impl Checkpointer {
         self.release(volume)?;
         volume.release_empty_chunks()?;
         let closed = volume.cache.gate.close();
-        let ClosedEpoch { number, dirty, freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
+        let ClosedEpoch { number, dirty, freed, ordered } =
+            close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
         let cache = &volume.cache;
         let mut home: Vec<(u64, u32)> = Vec::with_capacity(dirty.len());
         for index in dirty {

@@ -34,7 +34,6 @@ use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS
 use myriad_log::{Log, LogError, LogPlace, Reach};
 pub(crate) use orphans::{Orphans, Reason};
 use parking_lot::Condvar;
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use superblock::rand_seed;
@@ -88,8 +87,6 @@ pub(crate) struct Volume {
     pub dir_hints: crate::dir::Hints,
     pub files: OpenFiles,
     pub orphans: Orphans,
-    /// Blocks of the orphan list as last written, and the list.
-    orphan_blocks: Mutex<{ Rank::OrphanList as u8 }, (Vec<FsBlock>, BTreeSet<u64>)>,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
     /// Wakes the background thread.
     pub wake: (parking_lot::Mutex<Wake>, Condvar),
@@ -277,7 +274,6 @@ impl Volume {
             dir_hints: crate::dir::Hints::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
-            orphan_blocks: Mutex::new((Vec::new(), BTreeSet::new())),
             checkpointer: Mutex::new(checkpointer),
             wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
             namespace_generation: AtomicU64::new(1),

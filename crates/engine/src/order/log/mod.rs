@@ -83,7 +83,8 @@ impl Checkpointer {
         volume.release_empty_chunks()?;
 
         let closed = volume.cache.gate.close();
-        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
+        let ClosedEpoch { number, dirty, mut freed, ordered } =
+            close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
         if dirty.is_empty() && freed.limbo.is_empty() && freed.forgotten.blocks().is_empty() && ordered.is_empty() {
             drop(closed);
             self.durable = number + 1;
