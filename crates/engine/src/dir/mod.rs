@@ -23,10 +23,9 @@
 //!
 //! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
+pub(crate) mod hints;
 mod indexed;
 mod linear;
-
-pub(crate) use linear::Hints;
 
 use crate::edit::{BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result};

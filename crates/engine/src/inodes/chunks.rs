@@ -9,7 +9,8 @@
 use crate::btree::{Tree, key_of};
 use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result, refuse};
-use crate::space::{Blocks, Pool};
+use crate::space::blocks::Blocks;
+use crate::space::pool::Pool;
 use myriad_format::btree::{INODE_CHUNKS, LEVEL_MAX};
 use myriad_format::group::{FIRST_INODE_TREE_BLOCK, GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};

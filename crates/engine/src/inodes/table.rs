@@ -8,8 +8,8 @@
 
 use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
-use crate::space::Pool;
 use crate::space::bitmap::Bits;
+use crate::space::pool::Pool;
 use myriad_format::group::GroupHeader;
 use myriad_format::{AgBlock, BlockKind, Corrupt, Ino};
 

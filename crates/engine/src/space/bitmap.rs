@@ -10,8 +10,7 @@
 //!
 //! No block is ever needed to record a change: there is no reserve.
 
-use super::Free;
-use super::pool::Pool;
+use super::pool::{Free, Pool};
 use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
 use crate::planted::{Bug, planted};

@@ -10,8 +10,7 @@
 //!      `AgSpace::take_released` and must wait like file blocks for the checkpoint.
 //!   5. The fixed blocks of the trees never enter the trees; a tree that moved away leaves its one in the reserve.
 
-use super::Free;
-use super::pool::Pool;
+use super::pool::{Free, Pool};
 use crate::btree::Tree;
 use crate::edit::{BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::{Result, refuse};

@@ -120,9 +120,9 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::transact;
     use crate::types::{MkfsOptions, MountOptions};
     use crate::volume::testing;
+    use crate::volume::transact;
     use myriad_device::{AlignedBuf, BlockDevice, MemoryDevice};
     use myriad_format::{AgBlock, AgNo};
     use std::sync::Arc;

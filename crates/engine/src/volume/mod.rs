@@ -10,7 +10,7 @@ mod orphans;
 mod superblock;
 mod transfer;
 
-pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share};
+pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
 pub(crate) use transfer::WRITE_MAX;
 
 use crate::cache::{Cache, Closed};
@@ -84,7 +84,7 @@ pub(crate) struct Volume {
     pub usable_blocks: u64,
     pub placement: Placement,
     pub names: NameCache,
-    pub dir_hints: crate::dir::Hints,
+    pub dir_hints: crate::dir::hints::Hints,
     pub files: OpenFiles,
     pub orphans: Orphans,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
@@ -271,7 +271,7 @@ impl Volume {
             placement: Placement::new(&geometry, options.placement, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
-            dir_hints: crate::dir::Hints::new(),
+            dir_hints: crate::dir::hints::Hints::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
             checkpointer: Mutex::new(checkpointer),

@@ -529,9 +529,10 @@ fn visit(look: &Look<'_>, dir: Ino, block: FsBlock, level: u8, f: &mut dyn FnMut
 mod tests {
     use super::*;
     use crate::namei;
-    use crate::ops::{NewFile, Ops, transact};
+    use crate::ops::{NewFile, Ops};
     use crate::types::{Cred, MkfsOptions, MountOptions};
     use crate::volume::Volume;
+    use crate::volume::transact;
     use myriad_device::{AlignedBuf, BlockDevice, MemoryDevice};
     use myriad_format::inode::{S_IFDIR, S_IFREG};
     use myriad_format::superblock::Superblock;

@@ -883,8 +883,9 @@ pub(crate) fn list(
 mod tests {
     use super::*;
     use crate::namei;
-    use crate::ops::{NewFile, Ops, transact};
+    use crate::ops::{NewFile, Ops};
     use crate::types::{Cred, LinkRules, Node, RenameMode};
+    use crate::volume::transact;
     use crate::volume::{Volume, testing};
     use myriad_check::{Options as CheckOptions, check};
     use myriad_device::MemoryDevice;

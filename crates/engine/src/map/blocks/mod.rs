@@ -20,7 +20,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{FILE_END, Mapping};
+use super::mapping::{FILE_END, Mapping};
 use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::Result;
 use myriad_format::extent::Extent;

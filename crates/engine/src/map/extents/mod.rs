@@ -19,7 +19,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{FILE_END, Mapping};
+use super::mapping::{FILE_END, Mapping};
 use crate::btree::Tree;
 use crate::edit::{BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::Result;
