@@ -13,9 +13,10 @@
 //! holds the volume would read through the engine's cache, and be no second opinion. A volume that commits during each of
 //! `LOOKS_MAX` looks is said to be too busy; `fsck --online` checks those that a daemon has mounted (`online`).
 
+use crate::look::{Writer, look};
+use crate::options::{CheckError, Options};
 use crate::replay::replay;
 use crate::report::Report;
-use crate::run::{CheckError, Options, Writer, look};
 use crate::superblock;
 use myriad_device::BlockDevice;
 use myriad_format::Lsn;

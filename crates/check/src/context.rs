@@ -3,9 +3,9 @@
 use crate::blocks::Blocks;
 use crate::findings::number;
 use crate::io::{Damage, Reader};
+use crate::needed::NeededParts;
+use crate::options::Progress;
 use crate::report::{Finding, Place};
-use crate::run::Progress;
-use crate::tables::NeededParts;
 use myriad_device::Moment;
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::extent::Extent;

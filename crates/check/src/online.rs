@@ -7,8 +7,9 @@
 //! With `Options::scrub` it reads the data of the moment too. Data with checksums stays where it is until it is freed, and
 //! what has been freed by the time that it is read is passed over (`Scrub::freed_blocks`).
 
+use crate::look::{Writer, look};
+use crate::options::{CheckError, Options};
 use crate::report::Report;
-use crate::run::{CheckError, Options, Writer, look};
 use myriad_device::Moment;
 
 /// What became of a look at a moment.

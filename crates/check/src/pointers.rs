@@ -2,7 +2,7 @@
 //! once and reports what is wrong with it, repair follows what it can. What they lead to is handed on as extents, in order.
 
 use crate::io::{Damage, Reader};
-use crate::tree::Visitor;
+use crate::visitor::Visitor;
 use myriad_format::extent::Extent;
 use myriad_format::pointers::{self, Pointer, RawPointer};
 use myriad_format::table::{POINTERS, POINTERS_OFFSET};

@@ -2,8 +2,8 @@
 
 use crate::findings::number;
 use crate::io::Reader;
+use crate::options::CheckError;
 use crate::report::{Finding, LogLoss, Place};
-use crate::run::CheckError;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Lsn, header};

@@ -288,7 +288,13 @@ mod tests {
 
     #[test]
     fn json_escapes() {
-        let finding = Finding { number: 12, place: Place::Inode(Ino(7)), message: "a\"b\\\n".to_owned(), file: None };
+        let finding = Finding {
+            number: 12,
+            place: Place::Inode(Ino(7)),
+            message: "a\"b\\\n".to_owned(),
+            file: None,
+            is_leftover: false,
+        };
         let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
         let json = report.to_json();
         assert!(
@@ -302,7 +308,7 @@ mod tests {
     fn a_damaged_file_is_named_with_its_bytes() {
         let file = Some(FileRange { path: Some(b"/d/\xff".to_vec()), offset: 4096, length: 8192 });
         let message = "unread".to_owned();
-        let finding = Finding { number: 181, place: Place::Inode(Ino(7)), message, file };
+        let finding = Finding { number: 181, place: Place::Inode(Ino(7)), message, file, is_leftover: false };
         assert_eq!(finding.to_string(), "/d/\u{fffd}: bytes 4096 to 12287: unread [data-unreadable 181]");
         let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
         let expected = "\"path\":\"/d/\u{fffd}\",\"path_hex\":\"2f642fff\",\"offset\":4096,\"length\":8192}";

@@ -19,6 +19,7 @@
 use crate::blocks::PAGE_BLOCKS;
 use crate::context::{Context, in_parallel};
 use crate::directory::Directories;
+use crate::fault::Fault;
 use crate::findings::number;
 use crate::inodes::Run;
 use crate::io::Damage;
@@ -35,29 +36,6 @@ use std::sync::{Mutex, PoisonError};
 const READ_BYTES: usize = 1 << 20;
 /// Blocks remembered as damaged; the rest are counted. A device that is failing as a whole must not take all memory.
 const DAMAGED_MAX: usize = 1 << 20;
-
-/// What is wrong with a block of data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    Checksum,
-    Unreadable(String),
-}
-
-impl Fault {
-    pub fn number(&self) -> u32 {
-        match self {
-            Self::Checksum => number::DATA_CHECKSUM,
-            Self::Unreadable(_) => number::DATA_UNREADABLE,
-        }
-    }
-
-    pub fn sentence(&self) -> String {
-        match self {
-            Self::Checksum => "the contents are not what was written: their checksum is wrong".to_owned(),
-            Self::Unreadable(error) => format!("the device cannot read the contents: {error}"),
-        }
-    }
-}
 
 /// What was found so far.
 #[derive(Default)]

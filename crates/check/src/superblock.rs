@@ -1,10 +1,10 @@
 //! The superblock, or the best copy of it.
 
 use crate::io::read_at;
-use crate::run::{CheckError, copies};
+use crate::options::CheckError;
 use myriad_device::BlockDevice;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
-use myriad_format::superblock::{Superblock, SuperblockError};
+use myriad_format::superblock::{Superblock, SuperblockError, has_copy};
 use myriad_format::{
     AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, BlockHeader, BlockKind, Corrupt,
     FsBlock,
@@ -127,4 +127,20 @@ pub(crate) fn describes_same(a: &Superblock, b: &Superblock) -> bool {
         (s.volume(), sizes, seams, log, s.hash_key, s.root_ino.get(), s.geometry().has_checksums)
     };
     fixed(a) == fixed(b)
+}
+
+/// Groups with a copy of the superblock, ascending, without a look at all the others.
+pub(crate) fn copies(ag_count: u32) -> impl Iterator<Item = u32> {
+    let mut groups = vec![1_u32];
+    for base in [3_u32, 5, 7] {
+        let mut power = base;
+        while power < ag_count {
+            groups.push(power);
+            let Some(next) = power.checked_mul(base) else { break };
+            power = next;
+        }
+    }
+    groups.sort_unstable();
+    debug_assert!(groups.iter().all(|&ag| has_copy(AgNo(ag))));
+    groups.into_iter().filter(move |&ag| ag < ag_count)
 }

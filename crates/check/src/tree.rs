@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::io::{Damage, Reader};
 use crate::pointers::{self, InodePointers};
 use crate::report::Place;
+use crate::visitor::Visitor;
 use myriad_format::btree::{ChildEntry, LEVEL_MAX, NodeHeader, TreeKind};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use zerocopy::little_endian::U64;
@@ -16,18 +17,6 @@ pub(crate) struct Tree {
     pub owner: u64,
     pub root: FsBlock,
     pub level: u16,
-}
-
-/// What a walk hands to its caller, who decides what to do about it.
-pub(crate) trait Visitor {
-    /// A node is about to be read; `false`: do not follow it.
-    fn node(&mut self, block: FsBlock) -> bool;
-    fn record(&mut self, record: &[u8]);
-    fn damage(&mut self, damage: Damage);
-    /// A node leads to nothing.
-    fn empty(&mut self, block: FsBlock) {
-        self.damage(Corrupt::TreeNode { block, field: "pointers", value: 0 }.into());
-    }
 }
 
 /// Walks a tree; records come in order unless damage was reported.

@@ -97,25 +97,15 @@ pub trait BlockRead {
 pub trait BlockStore: BlockRead {
     /// Changes a block of the given kind.
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
-    /// Starts a new block, header filled in and the rest zero, whatever it held before. No part of the committed state
-    /// may use it: the block may be written home before its commit.
+    /// Makes a block one of the given kind, header filled in and the rest zero, whatever it held before.
     fn init<R>(
         &mut self,
-        block: FsBlock,
+        block: NewBlock,
         kind: BlockKind,
         owner: u64,
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R>;
-    /// As [`Self::init`], for a block that the committed state may still use: the new content goes through the log
-    /// and is never written home ahead of its commit. A block forgotten since the last commit may come back this way.
-    fn reinit<R>(
-        &mut self,
-        block: FsBlock,
-        kind: BlockKind,
-        owner: u64,
-        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
-    ) -> Result<R>;
-    /// Forgets a block that was metadata and is being freed: it is not written again, and replay will not touch it.
+    /// Forgets a block that was metadata and is being freed: nothing of what it holds is written any more.
     fn forget(&mut self, block: FsBlock);
     /// As [`Self::forget`], for a block of inodes. Who still holds one of its numbers must not find there again what the
     /// device has of it.
@@ -124,12 +114,36 @@ pub trait BlockStore: BlockRead {
     }
 }
 
+/// A block that is to become metadata, and where it comes from: that decides how the order in force may write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewBlock {
+    pub block: FsBlock,
+    pub origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Free space: the committed state does not use the block, so it may be written at once.
+    Free,
+    /// It may have been forgotten since the last commit: the committed state may still use it until the next one.
+    Reused,
+}
+
+impl NewBlock {
+    /// A block taken from free space, which a freed block reaches only when its freeing is durable; or a block of a new group.
+    pub fn free(block: FsBlock) -> Self {
+        Self { block, origin: Origin::Free }
+    }
+
+    pub fn reused(block: FsBlock) -> Self {
+        Self { block, origin: Origin::Reused }
+    }
+}
+
 /// Where a tree's nodes come from and go to.
 pub trait NodeSource<S: BlockStore> {
-    /// Whether a block it hands out may have been freed since the last commit, so that new nodes must be logged.
-    const LOGGED: bool;
     /// A block for a new node; not yet initialised.
-    fn allocate(&mut self, store: &mut S) -> Result<FsBlock>;
+    fn allocate(&mut self, store: &mut S) -> Result<NewBlock>;
     /// Takes back a node's block, which the store has forgotten already, or a block it allocated that was never used.
     fn free(&mut self, store: &mut S, block: FsBlock) -> Result<()>;
 }

@@ -31,8 +31,6 @@ pub(crate) enum Rank {
     Rename,
     /// Inode locks by stripe.
     Inode,
-    /// The orphan list as written; only behind the closed gate.
-    OrphanList,
     /// Making groups that have never been used.
     NewGroup,
     /// One group's space.
@@ -137,14 +135,13 @@ pub(crate) type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a
 
 /// The rank that a lock's type names.
 const fn rank(number: u8) -> Rank {
-    const ALL: [Rank; 13] = [
+    const ALL: [Rank; 12] = [
         Rank::Append,
         Rank::FileData,
         Rank::Checkpointer,
         Rank::Gate,
         Rank::Rename,
         Rank::Inode,
-        Rank::OrphanList,
         Rank::NewGroup,
         Rank::Group,
         Rank::Freed,

@@ -1,6 +1,6 @@
 //! Making a volume.
 
-use crate::edit::BlockStore;
+use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Error, Result};
 use crate::ops;
 use crate::order::Txn;
@@ -297,7 +297,7 @@ pub(crate) fn make(
     {
         let mut txn = Txn::enter(&volume);
         let result = {
-            txn.init(FsBlock(0), BlockKind::Superblock, 0, |edit| {
+            txn.init(NewBlock::free(FsBlock(0)), BlockKind::Superblock, 0, |edit| {
                 let header = *myriad_format::BlockHeader::read(edit.bytes());
                 sb.header = header;
                 edit.put(0, zerocopy::IntoBytes::as_bytes(&sb));

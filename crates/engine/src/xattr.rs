@@ -3,7 +3,7 @@
 use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL};
 use crate::checksums;
 use crate::dir::BlockSource;
-use crate::edit::BlockStore;
+use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::map;
@@ -103,7 +103,7 @@ pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]
         let mut next = FsBlock::NONE;
         for (index, part) in list.chunks(per_block).enumerate().rev() {
             let block = source.allocate(txn)?;
-            txn.init(block, BlockKind::Attributes, ino.0, |edit| {
+            txn.init(NewBlock::free(block), BlockKind::Attributes, ino.0, |edit| {
                 let raw = AttrBlockHeader::read_mut(edit.range_mut(0, AttrBlockHeader::SIZE));
                 raw.length = U32::new(part.len() as u32);
                 raw.index = U32::new(index as u32);

@@ -3,7 +3,7 @@
 //! Names are compared with each other by their hashes, which are held in memory, for so many at a time (`HELD_MAX`).
 
 use super::entries::{Entry, parse};
-use super::{At, Names, Sums, covered, find_block, report_bad_entry, report_equal_hashes};
+use super::names::{At, Names, Sums, covered, find_block, report_bad_entry, report_equal_hashes};
 use crate::context::Context;
 use crate::extents::for_each_extent;
 use crate::findings::number;

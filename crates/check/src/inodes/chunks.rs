@@ -1,6 +1,6 @@
 //! Chunks of inode blocks, and the tree of a group that records them (`inodes=dynamic`).
 
-use super::{Block, GroupFacts, for_each_block, take_inode, take_run};
+use super::facts::{Block, GroupFacts, for_each_block, take_inode, take_run};
 use crate::context::Context;
 use crate::findings::number;
 use crate::io::Reader;
@@ -67,7 +67,7 @@ fn check_chunk(context: &Context<'_>, ag: AgNo, start: FsBlock, record: &ChunkRe
     let slots = context.geometry.slots_per_block() as usize;
     let mut infos = vec![SlotInfo::default(); count * slots];
     let (mut free_mask, mut used_mask, mut known) = (0_u64, 0_u64, 0_u64);
-    for_each_block(context, start, count, |index, Block { bytes, damage, .. }| {
+    for_each_block(&context.reader, read_block, start, count, |index, Block { bytes, damage, .. }| {
         let block = start.offset_by(index as u64);
         damage.into_iter().for_each(|damage| context.damage(Place::Block(block), damage));
         let Some(bytes) = bytes else { return };

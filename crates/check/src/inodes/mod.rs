@@ -4,59 +4,21 @@
 //! bitmap. What is here is the same for both.
 
 mod chunks;
+mod facts;
 pub(crate) mod table;
 
 pub(crate) use chunks::decode_chunk;
+pub(crate) use facts::{GroupFacts, Run, check_blocks};
 
-use crate::attributes::check_attributes;
 use crate::context::Context;
-use crate::extents::check_map;
-use crate::findings::number;
-use crate::io::Damage;
 use crate::report::Place;
-use crate::slots::{bad_inode, inode_at, inodes_of};
+use crate::slots::{inode_at, inodes_of};
 use crate::table::{SlotInfo, Span};
+use facts::{Block, ReadBlock, for_each_block};
 use myriad_format::choices::Inodes;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary};
-use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG, TARGET_MAX, fork};
-use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Ino};
-use std::sync::atomic::Ordering::Relaxed;
-
-/// What the pass learned of a group.
-#[derive(Default)]
-pub(crate) struct GroupFacts {
-    /// Header and region summaries, if they can be believed.
-    pub header: Option<(GroupHeader, Vec<RegionSummary>)>,
-    pub inode_blocks: u64,
-    pub inodes_used: u64,
-    /// Directories by region of the group.
-    pub directories: Vec<u32>,
-    /// Initialised inode blocks, ascending.
-    pub runs: Vec<Run>,
-    /// Their slots; `None` if there was no room for them.
-    pub spans: Option<Vec<Span>>,
-    /// Directories, ascending, until they are taken.
-    pub directory_inos: Vec<Ino>,
-}
-
-/// A run of initialised inode blocks.
-#[derive(Clone, Copy)]
-pub(crate) struct Run {
-    pub start: FsBlock,
-    pub count: u32,
-    /// A bit for each that is sound.
-    known: u64,
-    /// It holds an inode.
-    pub is_used: bool,
-}
-
-impl GroupFacts {
-    /// Slots that a table of the group's inodes has.
-    pub fn slot_count(&self, context: &Context<'_>) -> u64 {
-        let blocks: u64 = self.runs.iter().filter(|run| run.is_used).map(|run| u64::from(run.count)).sum();
-        blocks * u64::from(context.geometry.slots_per_block())
-    }
-}
+use myriad_format::inode::RawInode;
+use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, Ino};
 
 /// Checks a group's inodes.
 pub(crate) fn check_group(context: &Context<'_>, ag: AgNo) -> GroupFacts {
@@ -117,36 +79,13 @@ fn decode_header(context: &Context<'_>, ag: AgNo, header: &GroupHeader) -> Resul
     Ok(())
 }
 
-/// A block of inodes as it was read.
-struct Block<'a> {
-    /// What of it can be believed; `None`: nothing.
-    bytes: Option<&'a [u8]>,
-    /// The units of it that cannot be, if it is made of units.
-    bad_units: Vec<u32>,
-    /// What is wrong with the rest.
-    damage: Vec<Damage>,
-}
-
-/// Reads a run of inode blocks and hands each to `f`, with its place in the run.
-fn for_each_block(context: &Context<'_>, start: FsBlock, count: usize, mut f: impl FnMut(usize, Block<'_>)) {
-    let reader = &context.reader;
-    let block_size = reader.block_size();
-    let mut bytes = vec![0; count * block_size];
-    // One read for the whole run; block by block when that fails, to name the one that cannot be read.
-    let whole = reader.read_device(start, &mut bytes).is_ok();
-    for (index, buf) in bytes.chunks_exact_mut(block_size).enumerate() {
-        let block = start.offset_by(index as u64);
-        let found = match context.choices.inodes {
-            Inodes::Static => table::read_block(reader, block, whole, buf),
-            Inodes::Dynamic | Inodes::Bucket => chunks::read_block(reader, block, whole, buf),
-        };
-        f(index, found);
-    }
-}
-
 /// Hands every inode of a run to `f` that the check accepted.
 pub(crate) fn for_each_inode(context: &Context<'_>, run: Run, mut f: impl FnMut(Ino, &RawInode)) {
-    for_each_block(context, run.start, run.count as usize, |index, Block { bytes, damage, .. }| {
+    let read_block: ReadBlock = match context.choices.inodes {
+        Inodes::Static => table::read_block,
+        Inodes::Dynamic | Inodes::Bucket => chunks::read_block,
+    };
+    for_each_block(&context.reader, read_block, run.start, run.count as usize, |index, Block { bytes, damage, .. }| {
         let block = run.start.offset_by(index as u64);
         // It was told of the others.
         if run.known >> index & 1 == 1 {
@@ -173,83 +112,4 @@ pub(crate) fn read_span(context: &Context<'_>, run: Run) -> Span {
         }
     });
     Span::new(run.start, &infos, slots)
-}
-
-/// Checks an inode that [`RawInode::check`] accepted, and takes it into the facts about its group.
-fn take_inode(
-    context: &Context<'_>,
-    (block, slot): (FsBlock, u32),
-    raw: &RawInode,
-    (data, attributes): (&[u8], &[u8]),
-    infos: &mut [SlotInfo],
-    facts: &mut GroupFacts,
-) {
-    let ino = context.geometry.ino(block, slot);
-    check_inode(context, ino, raw, data, attributes);
-    infos[slot as usize] = SlotInfo::of(raw);
-    facts.inodes_used += 1;
-    if raw.is_dir() {
-        facts.directory_inos.push(ino);
-        let region = context.geometry.ag_block_of(block).0 >> context.geometry.region_bits;
-        facts.directories[region as usize] += 1;
-    }
-}
-
-/// Notes a run of blocks that have been looked at, and their slots as long as there is room for them.
-fn take_run(context: &Context<'_>, start: FsBlock, known: u64, infos: &[SlotInfo], facts: &mut GroupFacts) {
-    let slots = context.geometry.slots_per_block();
-    let is_used = infos.iter().any(SlotInfo::is_used);
-    facts.runs.push(Run { start, count: infos.len() as u32 / slots, known, is_used });
-    if !is_used {
-        return;
-    }
-    let Some(spans) = &mut facts.spans else { return };
-    let held = context.slots_held.fetch_add(infos.len() as u64, Relaxed) + infos.len() as u64;
-    if held <= context.slots_max {
-        spans.push(Span::new(start, infos, slots));
-    } else {
-        // All of the group comes later.
-        context.slots_held.fetch_sub(facts.slot_count(context), Relaxed);
-        facts.spans = None;
-    }
-}
-
-fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], attributes: &[u8]) {
-    let place = Place::Inode(ino);
-    let size = raw.size.get();
-    let bad = |corrupt: Corrupt| context.damage(place, Damage::from(corrupt));
-    if raw.file_type() == S_IFLNK && !(1..=TARGET_MAX).contains(&size) {
-        bad(bad_inode(ino, "size", size));
-    }
-    let is_inline = raw.fork_code() == fork::INLINE;
-    if !is_inline && !data.is_empty() {
-        bad(bad_inode(ino, "data_len", data.len() as u64));
-    }
-    let fits = match raw.fork_code() {
-        fork::INLINE if !raw.is_dir() => size == data.len() as u64,
-        fork::SHORT_LINK => size <= raw.fork_room() as u64,
-        fork::NONE => size == 0 || raw.file_type() == S_IFREG,
-        _ => true,
-    };
-    if !fits {
-        context.report(
-            number::INODE_SIZE,
-            place,
-            format!("size {size} does not fit its contents of {} bytes", data.len()),
-        );
-    }
-    // A directory's blocks are followed, and counted, by the pass over names.
-    if !raw.is_dir() {
-        let blocks = check_map(context, ino, raw, |extent| context.note_data(&extent)).blocks
-            + check_attributes(context, ino, raw, attributes);
-        check_blocks(context, ino, raw, blocks);
-    }
-}
-
-/// Compares an inode's count of blocks with what was found.
-pub(crate) fn check_blocks(context: &Context<'_>, ino: Ino, raw: &RawInode, blocks: u64) {
-    if raw.block_total() != blocks {
-        let message = format!("says it has {} blocks, {blocks} were found", raw.block_total());
-        context.report_leftover(number::INODE_BLOCKS, Place::Inode(ino), message);
-    }
 }

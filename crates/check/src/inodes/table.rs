@@ -7,7 +7,7 @@
 //! than the table, as after a crash of an order that does not order it, the table itself says it: no unit past what was
 //! initialised verifies, for such a unit was never written, and what lay in its place belonged to another volume.
 
-use super::{Block, GroupFacts, for_each_block, take_inode, take_run};
+use super::facts::{Block, GroupFacts, for_each_block, take_inode, take_run};
 use crate::bitmap::{self, Bitmap};
 use crate::context::Context;
 use crate::findings::number;
@@ -91,7 +91,7 @@ fn check_run(
     let start = block_at(geometry, ag, run.start);
     let mut infos = vec![SlotInfo::default(); run.len() * slots];
     let mut known = 0_u64;
-    for_each_block(context, start, run.len(), |index, Block { bytes, bad_units, damage }| {
+    for_each_block(&context.reader, read_block, start, run.len(), |index, Block { bytes, bad_units, damage }| {
         let block = start.offset_by(index as u64);
         known |= u64::from(damage.is_empty()) << index;
         damage.into_iter().for_each(|damage| context.damage(Place::Block(block), damage));

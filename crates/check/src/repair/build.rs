@@ -2,7 +2,7 @@
 
 use crate::directory::indexed::index::root_level;
 use crate::io::Reader;
-use crate::run::CheckError;
+use crate::options::CheckError;
 use myriad_device::BlockDevice;
 use myriad_format::btree::{ChildEntry, NodeHeader, TreeKind};
 use myriad_format::dir::{

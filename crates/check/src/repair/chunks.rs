@@ -6,7 +6,7 @@ use super::{Chunk, Item, Repair, state};
 use crate::context::is_tree_block;
 use crate::inodes::decode_chunk;
 use crate::io::Damage;
-use crate::run::CheckError;
+use crate::options::CheckError;
 use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::tree::{Tree, walk};
 use myriad_format::btree;

@@ -7,7 +7,7 @@
 use super::build::{Fill, level_of, node_count, write, write_tree, written};
 use super::{Chunk, Item, Repair};
 use crate::context::is_tree_block;
-use crate::run::CheckError;
+use crate::options::CheckError;
 use crate::space::{bitmap, free_by_region};
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS};
 use myriad_format::choices::{Inodes as InodesChoice, Space};

@@ -35,9 +35,10 @@ mod tables;
 use crate::blocks::Blocks;
 use crate::findings::number;
 use crate::io::{Reader, lay_over_units};
+use crate::look::{Outcome, Writer, look, probe_groups};
+use crate::options::{CheckError, Options, Progress};
 use crate::replay::{Replay, replay};
 use crate::report::Report;
-use crate::run::{CheckError, Options, Outcome, Progress, Writer, copies, look, probe_groups};
 use crate::superblock;
 use build::{flush, write};
 use myriad_device::BlockDevice;
@@ -639,7 +640,9 @@ impl<'a> Repair<'a> {
             | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };
         sb.features_compatible.set(sb.features_compatible.get() | known);
         let sb = *sb;
-        copies(self.geometry.ag_count).chain([0]).try_for_each(|ag| write_superblock(&self.reader, sb, AgNo(ag)))
+        superblock::copies(self.geometry.ag_count)
+            .chain([0])
+            .try_for_each(|ag| write_superblock(&self.reader, sb, AgNo(ag)))
     }
 }
 

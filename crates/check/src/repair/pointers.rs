@@ -2,8 +2,8 @@
 
 use super::build::write;
 use crate::io::Reader;
+use crate::options::CheckError;
 use crate::pointers::InodePointers;
-use crate::run::CheckError;
 use myriad_format::extent::Extent;
 use myriad_format::pointers::{self, Pointer, RawPointer};
 use myriad_format::table::POINTERS;

@@ -9,7 +9,7 @@ use super::build::{write, written};
 use super::{Item, Repair, state};
 use crate::bitmap;
 use crate::inodes::table::{block_at, initialised, mend_fixed, write_bitmap};
-use crate::run::CheckError;
+use crate::options::CheckError;
 use crate::slots::{inode_at, is_type};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::RawInode;

@@ -10,7 +10,7 @@ use super::{Repair, state};
 use crate::blocks::Blocks;
 use crate::extents::for_each_extent;
 use crate::io::Reader;
-use crate::run::CheckError;
+use crate::options::CheckError;
 use crate::tables::{first_of, part_blocks, read_table};
 use myriad_format::checksum::{self, ChecksumHeader, PARTS};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};

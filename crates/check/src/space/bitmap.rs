@@ -3,7 +3,7 @@
 //! All of it can be derived from who has which block. So a unit that is torn is taken to say what the owners say, and nothing
 //! else is compared with it.
 
-use super::Free;
+use super::free::Free;
 use crate::bitmap::{self, Bitmap};
 use crate::context::Context;
 use crate::findings::number;

@@ -5,23 +5,17 @@
 //! here is the same for both.
 
 pub(crate) mod bitmap;
+mod free;
 mod trees;
 
 use crate::context::{Context, is_tree_block};
 use crate::findings::number;
 use crate::inodes::GroupFacts;
 use crate::report::Place;
+use free::Free;
 use myriad_format::choices::Space;
 use myriad_format::group::{FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader};
 use myriad_format::{AgBlock, AgNo, Geometry};
-
-/// What a group calls free, group-relative.
-struct Free {
-    /// Start and length, ascending.
-    extents: Vec<(u32, u32)>,
-    /// Blocks held back for the trees of free space.
-    reserve: Vec<u32>,
-}
 
 /// Checks a group's free space; how many blocks are free.
 pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -> u64 {

@@ -1,6 +1,6 @@
 //! The two trees of a group's free extents, and its reserve (`space=btree`).
 
-use super::Free;
+use super::free::Free;
 use crate::context::Context;
 use crate::findings::number;
 use crate::report::Place;

@@ -21,7 +21,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::{Result, refuse};
 use myriad_format::btree::{ChildEntry, LEVEL_MAX, NodeHeader, TreeKind};
 use myriad_format::{Corrupt, FsBlock, header};
@@ -159,15 +159,13 @@ impl Tree {
         source: &mut N,
     ) -> Result<Self> {
         let root = source.allocate(store)?;
-        let tree = Self { kind, root, level: 0, owner };
-        tree.init(store, N::LOGGED, root, 0, &[])?;
-        Ok(tree)
+        Self::create_at(kind, owner, store, root)
     }
 
     /// A new, empty tree whose root the caller has placed.
-    pub fn create_at<S: BlockStore>(kind: TreeKind, owner: u64, store: &mut S, root: FsBlock) -> Result<Self> {
-        let tree = Self { kind, root, level: 0, owner };
-        tree.init(store, false, root, 0, &[])?;
+    pub fn create_at<S: BlockStore>(kind: TreeKind, owner: u64, store: &mut S, root: NewBlock) -> Result<Self> {
+        let tree = Self { kind, root: root.block, level: 0, owner };
+        tree.init(store, root, 0, &[])?;
         Ok(tree)
     }
 
@@ -300,18 +298,18 @@ impl Tree {
         if grows && self.level == LEVEL_MAX {
             return refuse(Errno::NOSPC);
         }
-        let mut fresh = [FsBlock::NONE; LEVELS + 1];
+        let mut fresh = [NewBlock::free(FsBlock::NONE); LEVELS + 1];
         let need = full + usize::from(grows);
         for index in 0..need {
             match source.allocate(store) {
                 // A free-space tree that offers our own nodes is damaged.
-                Ok(block) if block == leaf.block || path.0.iter().any(|step| step.block == block) => {
+                Ok(NewBlock { block, .. }) if block == leaf.block || path.0.iter().any(|step| step.block == block) => {
                     return Err(Corrupt::TreeNode { block, field: "free block", value: block.0 }.into());
                 }
-                Ok(block) => fresh[index] = block,
+                Ok(node) => fresh[index] = node,
                 Err(error) => {
-                    for &block in &fresh[..index] {
-                        source.free(store, block)?;
+                    for node in &fresh[..index] {
+                        source.free(store, node.block)?;
                     }
                     return Err(error);
                 }
@@ -322,8 +320,8 @@ impl Tree {
         let mut len = kind.record_size;
         let mut block = leaf.block;
         for (level, &right) in fresh[..full].iter().enumerate() {
-            let separator = self.split(store, N::LOGGED, block, level as u16, right, at, &entry[..len])?;
-            entry = padded(&child_entry(separator, right));
+            let separator = self.split(store, block, level as u16, right, at, &entry[..len])?;
+            entry = padded(&child_entry(separator, right.block));
             len = ChildEntry::SIZE;
             if level + 1 < height {
                 at = path.0[level + 1].index + 1;
@@ -334,8 +332,8 @@ impl Tree {
             let mut entries = [0; 2 * ChildEntry::SIZE];
             entries[..16].copy_from_slice(&child_entry(0, self.root));
             entries[16..].copy_from_slice(&entry[..16]);
-            self.init(store, N::LOGGED, fresh[full], self.level + 1, &entries)?;
-            self.root = fresh[full];
+            self.init(store, fresh[full], self.level + 1, &entries)?;
+            self.root = fresh[full].block;
             self.level += 1;
             Ok(())
         } else {
@@ -554,29 +552,22 @@ impl Tree {
         Ok(leaf)
     }
 
-    fn init<S: BlockStore>(&self, store: &mut S, logged: bool, block: FsBlock, level: u16, items: &[u8]) -> Result<()> {
-        let fill = |edit: &mut BlockEdit<'_>| {
+    fn init<S: BlockStore>(&self, store: &mut S, node: NewBlock, level: u16, items: &[u8]) -> Result<()> {
+        store.init(node, self.kind.block, self.owner, |edit| {
             edit.put(offset_of!(NodeHeader, level), &level.to_le_bytes());
             set_count(edit, items.len() / self.stride_at(level));
             edit.put(BODY, items);
-        };
-        if logged {
-            store.reinit(block, self.kind.block, self.owner, fill)
-        } else {
-            store.init(block, self.kind.block, self.owner, fill)
-        }
+        })
     }
 
     /// Splits the full node `left` while inserting `entry` at `at`; the upper part goes to `right`. Returns the
     /// separator between them.
-    #[expect(clippy::too_many_arguments, reason = "one step of insert, which holds all of these")]
     fn split<S: BlockStore>(
         &self,
         store: &mut S,
-        logged: bool,
         left: FsBlock,
         level: u16,
-        right: FsBlock,
+        right: NewBlock,
         at: usize,
         entry: &[u8],
     ) -> Result<u64> {
@@ -596,7 +587,7 @@ impl Tree {
             Ok((cut, upper, separator))
         })?;
         let stays_left = upper.len() / stride + cut == self.max_at(store, level);
-        self.init(store, logged, right, level, &upper)?;
+        self.init(store, right, level, &upper)?;
         store.change(left, self.kind.block, |edit| {
             set_count(edit, cut);
             if stays_left {

@@ -1,7 +1,7 @@
 //! A block store in memory that holds its callers to the rules, a node source that runs dry on demand, and numbers
 //! from a seed.
 
-use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource, Origin};
 use crate::error::{Result, refuse};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, header};
 use rustix::io::Errno;
@@ -31,23 +31,6 @@ impl TestStore {
     /// Whether the committed state uses the block as metadata, so that nothing may overwrite it in place.
     pub fn is_committed(&self, block: FsBlock) -> bool {
         self.committed.contains(&block)
-    }
-
-    fn start<R>(
-        &mut self,
-        block: FsBlock,
-        kind: BlockKind,
-        owner: u64,
-        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
-    ) -> Result<R> {
-        assert!(self.lenient || !self.blocks.contains_key(&block), "{block:?} is in use");
-        assert!(block.0 < self.geometry.block_count);
-        let mut bytes = vec![0xa5; self.geometry.block_size()];
-        header::init(&mut bytes, kind, [7; 16], owner, block);
-        let mut mask = 0;
-        let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
-        self.blocks.insert(block, bytes);
-        Ok(result)
     }
 }
 
@@ -84,23 +67,22 @@ impl BlockStore for TestStore {
 
     fn init<R>(
         &mut self,
-        block: FsBlock,
+        NewBlock { block, origin }: NewBlock,
         kind: BlockKind,
         owner: u64,
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
-        assert!(!self.committed.contains(&block), "{block:?} of the committed state is written in place");
-        self.start(block, kind, owner, f)
-    }
-
-    fn reinit<R>(
-        &mut self,
-        block: FsBlock,
-        kind: BlockKind,
-        owner: u64,
-        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
-    ) -> Result<R> {
-        self.start(block, kind, owner, f)
+        if origin == Origin::Free {
+            assert!(!self.committed.contains(&block), "{block:?} of the committed state is written in place");
+        }
+        assert!(self.lenient || !self.blocks.contains_key(&block), "{block:?} is in use");
+        assert!(block.0 < self.geometry.block_count);
+        let mut bytes = vec![0xa5; self.geometry.block_size()];
+        header::init(&mut bytes, kind, [7; 16], owner, block);
+        let mut mask = 0;
+        let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
+        self.blocks.insert(block, bytes);
+        Ok(result)
     }
 
     fn forget(&mut self, block: FsBlock) {
@@ -122,14 +104,12 @@ impl TestSource {
 }
 
 impl NodeSource<TestStore> for TestSource {
-    const LOGGED: bool = false;
-
-    fn allocate(&mut self, _store: &mut TestStore) -> Result<FsBlock> {
+    fn allocate(&mut self, _store: &mut TestStore) -> Result<NewBlock> {
         if self.budget == 0 {
             return refuse(Errno::NOSPC);
         }
         self.budget -= 1;
-        self.free.pop_first().map_or_else(|| refuse(Errno::NOSPC), Ok)
+        self.free.pop_first().map_or_else(|| refuse(Errno::NOSPC), |block| Ok(NewBlock::free(block)))
     }
 
     fn free(&mut self, store: &mut TestStore, block: FsBlock) -> Result<()> {

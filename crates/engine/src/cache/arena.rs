@@ -16,6 +16,7 @@
 
 #![allow(unsafe_code)]
 
+use super::unhomed::Unhomed;
 use crate::locks::{Held, Rank};
 use parking_lot::RawRwLock;
 use parking_lot::lock_api::RawRwLock as _;
@@ -167,7 +168,7 @@ impl ProcessMark {
     }
 }
 
-/// One frame's state. `mask`, `unhomed` and `first_lsn` change only under the exclusive latch or by the checkpointer.
+/// One frame's state. `mask` and `unhomed` change only under the exclusive latch or by the checkpointer.
 #[repr(align(64))]
 pub(crate) struct FrameHeader {
     latch: RawRwLock,
@@ -179,10 +180,8 @@ pub(crate) struct FrameHeader {
     version: AtomicU32,
     /// Granules changed in the open epoch.
     pub mask: AtomicU64,
-    /// Granules logged and not yet written home.
-    pub unhomed: AtomicU64,
-    /// Log position from which `unhomed` can be replayed; meaningless when that is 0.
-    pub first_lsn: AtomicU64,
+    /// What of it the block's home does not have.
+    pub unhomed: Unhomed,
 }
 
 pub(crate) struct Arena {

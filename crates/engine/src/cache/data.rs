@@ -43,7 +43,7 @@ impl Cache {
         let index = self.pop_free(&mut state)?;
         let header = self.arena.header(index);
         header.mask.store(0, Ordering::Relaxed);
-        header.unhomed.store(0, Ordering::Relaxed);
+        header.unhomed.clear();
         header.flags.store(flag::DATA | flag::PRIVATE, Ordering::Release);
         Ok(index)
     }
@@ -76,7 +76,7 @@ impl Cache {
         let state = self.bury(block);
         let header = self.arena.header(index);
         header.block.store(block.0, Ordering::Relaxed);
-        header.first_lsn.store(epoch, Ordering::Relaxed);
+        header.unhomed.publish(epoch);
         let stay = if passing { flag::PASSING } else { flag::REFERENCED };
         header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | stay, Ordering::Release);
         self.insert(block, index);
@@ -95,7 +95,7 @@ impl Cache {
             let header = self.arena.header(index);
             let mine = flag::DATA_DIRTY | flag::DATA;
             header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == mine
-                && header.first_lsn.load(Ordering::Relaxed) == epoch
+                && header.unhomed.is_published_in(epoch)
         })
     }
 

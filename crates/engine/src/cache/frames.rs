@@ -83,7 +83,7 @@ impl Cache {
                 continue;
             }
             if flags & flag::DEAD == 0 {
-                if header.mask.load(Ordering::Relaxed) != 0 || header.unhomed.load(Ordering::Relaxed) != 0 {
+                if header.mask.load(Ordering::Relaxed) != 0 || header.unhomed.is_any() {
                     continue;
                 }
                 if flags & flag::REFERENCED != 0 && !everything {

@@ -36,8 +36,7 @@ impl Cache {
                 if !self.read_only {
                     overlay.remove(block);
                     let header = self.arena.header(index);
-                    header.unhomed.store(applied.mask, Ordering::Relaxed);
-                    header.first_lsn.store(applied.lsn.0, Ordering::Relaxed);
+                    header.unhomed.add_logged(applied.mask, applied.lsn);
                     header.flags.fetch_or(flag::AWAY, Ordering::Relaxed);
                     self.recovered.lock().push(index);
                 }

@@ -23,6 +23,7 @@ mod frames;
 mod gate;
 mod load;
 mod table;
+mod unhomed;
 mod warm;
 
 use ahead::Streams;
@@ -35,7 +36,7 @@ use crate::counters::{Count, Counters};
 use crate::error::{Error, Result};
 use crate::locks::{Mutex, MutexGuard, Rank, RwLock};
 use myriad_device::{BlockDevice, BlockSet};
-use myriad_format::{BlockKind, FsBlock};
+use myriad_format::{BlockKind, FsBlock, Lsn};
 use myriad_log::Overlay;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -277,7 +278,7 @@ impl Cache {
         let header = self.arena.header(index);
         header.block.store(block.0, Ordering::Relaxed);
         header.mask.store(0, Ordering::Relaxed);
-        header.unhomed.store(0, Ordering::Relaxed);
+        header.unhomed.clear();
         header.flags.store(kind | flag::REFERENCED, Ordering::Release);
         self.insert(block, index);
         Ok(index)
@@ -326,17 +327,15 @@ impl Cache {
     }
 
     /// Marks the frame of a block as dead, if it has one. Returns the log position its unhomed changes need.
-    pub fn kill(&self, block: FsBlock) -> Option<u64> {
+    pub fn kill(&self, block: FsBlock) -> Option<Lsn> {
         let mut needed = None;
         let mut was_fresh = false;
         if let Some(index) = self.find(block) {
             let bytes = self.arena.write(index);
             let header = self.arena.header(index);
-            if header.unhomed.load(Ordering::Relaxed) != 0 {
-                needed = Some(header.first_lsn.load(Ordering::Relaxed));
-            }
+            needed = header.unhomed.logged_from();
             header.mask.store(0, Ordering::Relaxed);
-            header.unhomed.store(0, Ordering::Relaxed);
+            header.unhomed.clear();
             let clear = !(flag::FRESH | flag::DATA_DIRTY | flag::CHANGED_AGAIN);
             was_fresh = header.flags.fetch_and(clear, Ordering::Relaxed) & flag::FRESH != 0;
             header.flags.fetch_or(flag::DEAD, Ordering::Release);
@@ -350,8 +349,7 @@ impl Cache {
             let mut overlay = self.overlay.write();
             if overlay.contains(block) {
                 // The oldest of all is exact enough: it only keeps the tail where it is for one more checkpoint.
-                let oldest = overlay.oldest().map_or(0, |lsn| lsn.0);
-                needed = Some(needed.map_or(oldest, |lsn: u64| lsn.min(oldest)));
+                needed = needed.into_iter().chain(overlay.oldest()).min();
                 overlay.remove(block);
             }
         }
@@ -363,7 +361,7 @@ impl Cache {
         let _latch = self.arena.write(index);
         let header = self.arena.header(index);
         if header.block.load(Ordering::Relaxed) == block {
-            header.unhomed.store(0, Ordering::Relaxed);
+            header.unhomed.clear();
             header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
         }
     }

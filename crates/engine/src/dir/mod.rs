@@ -23,12 +23,11 @@
 //!
 //! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
+pub(crate) mod hints;
 mod indexed;
 mod linear;
 
-pub(crate) use linear::Hints;
-
-use crate::edit::{BlockStore, NodeSource};
+use crate::edit::{BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result};
 use crate::map::{self, FILE_END, Mapping};
 use crate::order::{Look, Txn};
@@ -88,11 +87,9 @@ impl BlockSource {
 
 /// Nodes of the extent tree, which `extent` counts itself.
 impl NodeSource<Txn<'_>> for BlockSource {
-    const LOGGED: bool = false;
-
-    fn allocate(&mut self, store: &mut Txn<'_>) -> Result<FsBlock> {
+    fn allocate(&mut self, store: &mut Txn<'_>) -> Result<NewBlock> {
         let volume = store.volume();
-        Ok(volume.allocate_extent(store, self.goal, 1, 1)?.0)
+        Ok(NewBlock::free(volume.allocate_extent(store, self.goal, 1, 1)?.0))
     }
 
     fn free(&mut self, store: &mut Txn<'_>, block: FsBlock) -> Result<()> {

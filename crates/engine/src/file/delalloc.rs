@@ -8,6 +8,7 @@
 //! flush of what is dirty does not make room. Flushing page by page, up to the first without room, would have fsync refuse what a
 //! write accepted. Maps that need no nodes would undo this. `tests/full.rs`, `scattered_*`, holds this to account.
 
+use super::load::load;
 use super::read::InPlace;
 use super::{FileData, OpenFile};
 use crate::checksums;
@@ -17,13 +18,12 @@ use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::map::{self, Mapping};
 use crate::namei::Guarded;
-use crate::ops::transact;
 use crate::order::Txn;
 use crate::perm;
 use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::types::Cred;
-use crate::volume::{Reason, Share, Volume};
+use crate::volume::{Reason, Share, Volume, transact};
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
@@ -75,24 +75,6 @@ pub(crate) fn fill(volume: &Volume, content: &[u8]) -> Result<Vec<Page>> {
         }
     }
     Ok(pages)
-}
-
-/// Loads the size from the inode at the first use of the data lock.
-pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
-    if !data.loaded {
-        let look = volume.look();
-        let raw = inode::read_node(&look, file.node())?;
-        data.size = raw.size.get();
-        data.has_rest = volume.orphans.has(file.ino, Reason::Cut);
-        data.loaded = true;
-    }
-    if data.has_rest {
-        // What it grows by must read as zeros.
-        let end = data.size.div_ceil(volume.cache.block_size() as u64);
-        super::resize::free_rest(volume, file, FileBlock(end))?;
-        data.has_rest = false;
-    }
-    Ok(())
 }
 
 /// Notes that memory is ahead of the inode: the file is on the list of dirty ones until its flush.

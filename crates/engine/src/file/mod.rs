@@ -27,6 +27,7 @@
 //! Locking: a file's data lock is taken outside the gate and held across device reads.
 
 mod delalloc;
+mod load;
 mod read;
 mod resize;
 #[cfg(test)]
@@ -38,12 +39,9 @@ pub(crate) use delalloc::{
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
-use crate::error::{Errno, Error, Result};
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::map;
-use crate::session::Keeper;
-use crate::types::{Node, Stat};
-use crate::volume::Volume;
+use crate::types::{Keeper, Node, Stat};
 use myriad_format::Ino;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -192,6 +190,14 @@ struct Shard {
     files: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Arc<OpenFile>>>,
 }
 
+impl Shard {
+    /// Apart from the look at the count, which most who ask need no more than.
+    #[inline(never)]
+    fn find(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        self.files.lock().get(&ino.0).cloned()
+    }
+}
+
 impl OpenFiles {
     pub fn new() -> Self {
         Self {
@@ -213,10 +219,7 @@ impl OpenFiles {
     #[inline]
     pub fn find(&self, ino: Ino) -> Option<Arc<OpenFile>> {
         let shard = self.shard(ino);
-        if shard.count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        shard.files.lock().get(&ino.0).cloned()
+        if shard.count.load(Ordering::Acquire) == 0 { None } else { shard.find(ino) }
     }
 
     /// Whether somebody has it open. The inode is locked: shared, nobody closes it for the last time meanwhile.
@@ -382,10 +385,4 @@ impl OpenFiles {
             file.ctime.store(time, Ordering::Relaxed);
         }
     }
-}
-
-/// The end of a range of bytes; EFBIG past the largest size.
-fn range_end(volume: &Volume, offset: u64, length: u64) -> Result<u64> {
-    let size_max = map::size_max(&volume.geometry);
-    offset.checked_add(length).filter(|&end| end <= size_max).ok_or(Error::Refused(Errno::FBIG))
 }

@@ -59,7 +59,7 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     volume.counters.bump(Count::reads);
     if !file.data.read().loaded {
         let mut data = file.data.write();
-        super::delalloc::load(volume, file, &mut data)?;
+        super::load::load(volume, file, &mut data)?;
     }
     let data = file.data.read();
     if offset >= data.size || buf.is_empty() {

@@ -1,17 +1,18 @@
 //! Truncation, preallocation, holes, and where data lies.
 
-use super::delalloc::{self, drop_page_range, load, page, set_ahead};
-use super::{FileData, OpenFile, range_end};
+use super::delalloc::{self, drop_page_range, page, set_ahead};
+use super::load::{EXTENTS_PER_TXN, free_rest, load};
+use super::{FileData, OpenFile};
 use crate::counters::Count;
 use crate::dir::BlockSource;
 use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::locks::RwLockWriteGuard;
 use crate::map::{self, Mapping};
-use crate::ops::{free_range, transact, transact_giving};
+use crate::ops::free_range;
 use crate::placement;
 use crate::types::{AllocateMode, Cred};
-use crate::volume::{MAP_BLOCKS, Reason, Share, Volume};
+use crate::volume::{MAP_BLOCKS, Reason, Share, Volume, transact, transact_giving};
 use myriad_format::FileBlock;
 use myriad_format::extent::Extent;
 use myriad_format::inode::S_IFREG;
@@ -19,8 +20,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U64};
 
-/// Extents freed in one transaction.
-const EXTENTS_PER_TXN: usize = 256;
 /// Extents looked at before others may evict what was read for it: a map may be larger than the cache.
 const EXTENTS_PER_LOOK: u32 = 1024;
 
@@ -130,24 +129,6 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         // The file may grow before the next opening does the rest.
         result => result.inspect_err(|error| volume.shut_down(error)),
     }
-}
-
-/// Frees what a truncation has left at and behind `from`, in as many transactions as it takes.
-pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock) -> Result<()> {
-    let mut left = Some(from);
-    while let Some(from) = left {
-        left = transact(volume, 0, |txn| {
-            let _lock = volume.lock_exclusive(file.ino);
-            let mut raw = inode::read_node(&txn.look, file.node())?;
-            let left = free_range(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
-            inode::write(txn, file.ino, &raw)?;
-            if left.is_none() {
-                volume.orphans.settle(file.ino, Reason::Cut);
-            }
-            Ok(left)
-        })?;
-    }
-    Ok(())
 }
 
 /// Whether the file has so few extents that one transaction can free them with the flush of what follows. If so, notes
@@ -385,4 +366,10 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
         block = until;
     }
     if hole { Ok(data.size) } else { Err(Errno::NXIO.into()) }
+}
+
+/// The end of a range of bytes; EFBIG past the largest size.
+fn range_end(volume: &Volume, offset: u64, length: u64) -> Result<u64> {
+    let size_max = map::size_max(&volume.geometry);
+    offset.checked_add(length).filter(|&end| end <= size_max).ok_or(Error::Refused(Errno::FBIG))
 }

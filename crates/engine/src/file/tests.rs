@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cache::flag;
+use crate::error::{Errno, Error};
 use crate::ops::Ops;
 use crate::session::Fs;
 use crate::types::{AllocateMode, Cred, LinkRules, MountOptions, OpenOptions};

@@ -7,9 +7,10 @@
 //! Slots are taken lowest first, blocks of a chunk in order: inodes made one after the other lie in one order on disk.
 
 use crate::btree::{Tree, key_of};
-use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result, refuse};
-use crate::space::{Blocks, Pool};
+use crate::space::blocks::Blocks;
+use crate::space::pool::Pool;
 use myriad_format::btree::{INODE_CHUNKS, LEVEL_MAX};
 use myriad_format::group::{FIRST_INODE_TREE_BLOCK, GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};
@@ -43,11 +44,9 @@ struct Nodes<'a> {
 }
 
 impl<S: BlockStore> NodeSource<S> for Nodes<'_> {
-    const LOGGED: bool = false;
-
-    fn allocate(&mut self, store: &mut S) -> Result<FsBlock> {
+    fn allocate(&mut self, store: &mut S) -> Result<NewBlock> {
         match self.blocks.allocate(store, self.goal, 1, 1)? {
-            Some((block, _)) => Ok(self.blocks.pool.geometry.fs_block(self.blocks.pool.ag, block)),
+            Some((block, _)) => Ok(NewBlock::free(self.blocks.pool.geometry.fs_block(self.blocks.pool.ag, block))),
             None => refuse(Errno::NOSPC),
         }
     }
@@ -69,7 +68,7 @@ impl Chunks {
     /// Makes the tree of a group without chunks.
     pub fn create<S: BlockStore>(pool: &Pool, store: &mut S) -> Result<Self> {
         let root = pool.geometry.fs_block(pool.ag, AgBlock(FIRST_INODE_TREE_BLOCK));
-        Ok(Self::of(pool, Tree::create_at(INODE_CHUNKS, u64::from(pool.ag.0), store, root)?, 0))
+        Ok(Self::of(pool, Tree::create_at(INODE_CHUNKS, u64::from(pool.ag.0), store, NewBlock::free(root))?, 0))
     }
 
     /// Those that a group's header names.
@@ -340,14 +339,19 @@ impl Chunks {
         chunk.used_mask.set(chunk.used_mask.get() | 1 << index);
         let found = self.tree.replace(store, &bytes_of(&chunk))?;
         self.expect_chunk(found, block)?;
-        store.init(pool.geometry.fs_block(pool.ag, block), BlockKind::Inode, u64::from(pool.ag.0), |edit| {
-            let head = InodeBlockHeader::read_mut(edit.range_mut(0, InodeBlockHeader::SIZE));
-            head.slot_count.set(slots as u16);
-            head.free_count.set(slots as u16 - 2);
-            for (at, word) in run(2, slots - 2).into_iter().enumerate() {
-                head.free_mask[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
-            }
-        })?;
+        store.init(
+            NewBlock::free(pool.geometry.fs_block(pool.ag, block)),
+            BlockKind::Inode,
+            u64::from(pool.ag.0),
+            |edit| {
+                let head = InodeBlockHeader::read_mut(edit.range_mut(0, InodeBlockHeader::SIZE));
+                head.slot_count.set(slots as u16);
+                head.free_count.set(slots as u16 - 2);
+                for (at, word) in run(2, slots - 2).into_iter().enumerate() {
+                    head.free_mask[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+                }
+            },
+        )?;
         Ok((block, 1))
     }
 

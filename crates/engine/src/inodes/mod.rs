@@ -8,7 +8,8 @@ mod table;
 
 use crate::edit::{BlockRead, BlockStore};
 use crate::error::Result;
-use crate::space::{Blocks, Pool};
+use crate::space::blocks::Blocks;
+use crate::space::pool::Pool;
 use chunks::Chunks;
 use myriad_format::group::GroupHeader;
 use myriad_format::{AgBlock, Corrupt, FsBlock};

@@ -6,10 +6,10 @@
 //! Inodes are taken as FFS takes them: near the one given, the first free one from its block on; else the first free one from where the last search ended
 //! (the rotor, which is in memory only), once around.
 
-use crate::edit::{BlockRead, BlockStore};
+use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
-use crate::space::Pool;
 use crate::space::bitmap::Bits;
+use crate::space::pool::Pool;
 use myriad_format::group::GroupHeader;
 use myriad_format::{AgBlock, BlockKind, Corrupt, Ino};
 
@@ -73,7 +73,7 @@ impl Table {
         let first = geometry.table_start(ag);
         while first + self.initialised <= block.0 {
             let new = geometry.fs_block(ag, AgBlock(first + self.initialised));
-            store.init(new, BlockKind::InodeTable, u64::from(ag.0), |_| ())?;
+            store.init(NewBlock::free(new), BlockKind::InodeTable, u64::from(ag.0), |_| ())?;
             self.initialised += 1;
         }
         if !self.bits.put(pool, store, index, 1, false)? {

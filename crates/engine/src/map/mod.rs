@@ -16,31 +16,22 @@
 
 mod blocks;
 mod extents;
+mod mapping;
 mod promises;
 
+pub(crate) use mapping::{FILE_END, Mapping};
 pub(crate) use promises::{Promised, nodes_of_new};
 
 use crate::edit::{BlockRead, BlockStore, NodeSource};
 use crate::error::Result;
 use myriad_format::choices::Map;
-use myriad_format::extent::{Extent, FILE_BLOCK_MAX, LENGTH_MAX};
+use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Geometry, Ino};
 use std::ops::Range;
 
-/// First file block that no map can address.
-pub(crate) const FILE_END: FileBlock = FileBlock(FILE_BLOCK_MAX + 1);
 /// Of so many blocks of files, one is for a node of a tree of extents: enough where free space lies in runs of a few dozen blocks.
 const BLOCKS_PER_NODE: u64 = 1024;
-
-/// What a file block is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mapping {
-    /// It lies in this extent, which may be a part of a longer run.
-    Mapped(Extent),
-    /// Neither it nor any block before `until` is allocated.
-    Hole { until: FileBlock },
-}
 
 /// What `file_block` of the file is.
 pub(crate) fn lookup<S: BlockRead>(

@@ -1,6 +1,6 @@
 //! chmod, chown, utimes, inode flags.
 
-use super::{Ops, transact};
+use super::Ops;
 use crate::attr_list::{self, ACCESS_ACL};
 use crate::counters::Count;
 use crate::error::{Errno, Result};
@@ -9,7 +9,7 @@ use crate::namei::Guarded;
 use crate::perm;
 use crate::perm::Subject;
 use crate::types::{AccessTimes, Node, SetAttr, SetTime, Stat, Time, XattrMode};
-use crate::volume::Share;
+use crate::volume::{Share, transact};
 use crate::xattr;
 use myriad_format::Ino;
 use myriad_format::inode::{RawInode, flag};

@@ -1,6 +1,6 @@
 //! create, mkdir, mknod, symlink, and files without a name.
 
-use super::{Ops, touch_dir, transact};
+use super::{Ops, touch_dir};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
@@ -14,7 +14,7 @@ use crate::order::Txn;
 use crate::perm::{self, NewInode};
 use crate::placement;
 use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
-use crate::volume::{Reason, Share, Volume};
+use crate::volume::{Reason, Share, Volume, transact};
 use crate::xattr;
 use myriad_format::fork::{Fork, ShortTarget};
 use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};

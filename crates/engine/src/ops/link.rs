@@ -1,6 +1,6 @@
 //! link: a further name for a file.
 
-use super::{Ops, touch_dir, transact};
+use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, NewEntry};
 use crate::error::{Errno, Result};
@@ -9,7 +9,7 @@ use crate::namei::Guarded;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::{LinkRules, Node, Stat, check_name};
-use crate::volume::{OPERATION_BLOCKS, Reason};
+use crate::volume::{OPERATION_BLOCKS, Reason, transact};
 use myriad_format::Ino;
 use myriad_format::inode::NLINK_MAX;
 use zerocopy::little_endian::{I64, U32, U64};

@@ -290,21 +290,3 @@ fn touch_dir(raw: &mut RawInode, now: Time) {
     raw.mtime = I64::new(now);
     raw.ctime = I64::new(now);
 }
-
-/// Runs `f` as one transaction that may take `blocks` blocks.
-pub(crate) fn transact<'a, T>(volume: &'a Volume, blocks: u64, f: impl FnOnce(&mut Txn<'a>) -> Result<T>) -> Result<T> {
-    let mut txn = volume.begin(blocks)?;
-    let result = f(&mut txn);
-    txn.finish(result)
-}
-
-/// As [`transact`], for an operation that gives space back: it works on a full volume.
-pub(crate) fn transact_giving<'a, T>(
-    volume: &'a Volume,
-    blocks: u64,
-    f: impl FnOnce(&mut Txn<'a>) -> Result<T>,
-) -> Result<T> {
-    let mut txn = volume.begin_giving(blocks)?;
-    let result = f(&mut txn);
-    txn.finish(result)
-}

@@ -2,7 +2,7 @@
 
 use super::create::Whiteout;
 use super::unlink::{Gone, drop_link, emptied, finish_emptied, finish_gone};
-use super::{Ops, touch_dir, transact};
+use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, Hit, Name, NewEntry, Search};
 use crate::error::{Errno, Result};
@@ -13,7 +13,7 @@ use crate::order::{Look, Txn};
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::{FileType, Node, RenameMode, check_name};
-use crate::volume::OPERATION_BLOCKS;
+use crate::volume::{OPERATION_BLOCKS, transact};
 use myriad_format::Ino;
 use myriad_format::inode::{NLINK_MAX, RawInode};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! unlink, rmdir, and what happens to a file when its last name and its last handle are gone.
 
-use super::{Ops, touch_dir, transact};
+use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
 use crate::error::{Errno, Error, Result};
@@ -12,7 +12,7 @@ use crate::perm;
 use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::types::Node;
-use crate::volume::{Reason, Volume};
+use crate::volume::{Reason, Volume, transact};
 use crate::xattr;
 use myriad_format::inode::{RawInode, S_IFREG};
 use myriad_format::{Corrupt, FileBlock, Ino};

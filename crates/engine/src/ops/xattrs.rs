@@ -1,6 +1,6 @@
 //! Extended attributes, and ACLs among them.
 
-use super::{Ops, transact, transact_giving};
+use super::Ops;
 use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL, XattrOp};
 use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
@@ -9,7 +9,7 @@ use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm::acl::Acl;
 use crate::types::{Node, XattrMode};
-use crate::volume::Share;
+use crate::volume::{Share, transact, transact_giving};
 use crate::xattr;
 use myriad_format::Ino;
 use zerocopy::little_endian::{I64, U16};

@@ -13,6 +13,7 @@
 
 use super::epoch::Pending;
 use super::images::Images;
+use super::orphan_list::OrphanList;
 use crate::cache::{FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -22,7 +23,7 @@ use crate::planted::{Bug, planted};
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::AlignedBuf;
-use myriad_format::{FsBlock, header};
+use myriad_format::{FsBlock, Lsn, header};
 use myriad_log::{Checkpoint, Log, LogPlace};
 use std::sync::atomic::Ordering;
 
@@ -45,8 +46,9 @@ pub(crate) struct Checkpointer {
     pub(super) released: Vec<(FsBlock, u32)>,
     /// Epochs below this one are durable.
     pub durable: u64,
-    /// Log position that blocks forgotten in the epoch being committed still need.
-    pub(super) needed_lsn: u64,
+    /// Oldest log position that blocks forgotten in the epoch being committed still need.
+    pub(super) needed: Option<Lsn>,
+    pub orphan_list: OrphanList,
     /// A closed epoch that is not durable.
     pub(super) pending: Option<Pending>,
     /// Order `softdep`: a round that is not durable.
@@ -62,7 +64,7 @@ pub(crate) struct Checkpointer {
 
 /// Whether a frame holds changes of its block that are not home.
 pub(super) fn is_away(header: &FrameHeader) -> bool {
-    header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.load(Ordering::Relaxed) != 0
+    header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.is_any()
 }
 
 /// Writes frames (block, frame; sorted) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
@@ -120,7 +122,8 @@ impl Checkpointer {
             staging: AlignedBuf::default(),
             released: pending,
             durable: 1,
-            needed_lsn: u64::MAX,
+            needed: None,
+            orphan_list: OrphanList::default(),
             pending: None,
             round: None,
             is_forced: false,

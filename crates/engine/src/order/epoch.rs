@@ -1,13 +1,15 @@
 //! Epochs: what operations change between two checkpoints, while it gathers and on its way to the device.
 
 use super::Txn;
+use super::log::{EpochCost, Forgotten};
+use super::orphan_list::OrphanList;
 use crate::cache::Closed;
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
 use crate::volume::Volume;
 use myriad_format::FsBlock;
-use myriad_format::log::PendingFree;
 use myriad_log::Sealed;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the operations since the last checkpoint have changed.
@@ -19,51 +21,29 @@ pub(crate) struct OpenEpoch {
     pub ordered: Mutex<{ Rank::Leaf as u8 }, Vec<(u64, u32)>>,
     /// How many those are, readable without the lock.
     pub ordered_count: AtomicU64,
-    /// Bytes that the epoch will take in the log.
-    pub log_bytes: AtomicU64,
-    /// Blocks that are new in it, and will be written whole.
-    pub fresh_blocks: AtomicU64,
-    /// Blocks that it has changed although logged changes of theirs are not home, and those among them that are to go home
-    /// at the next checkpoint, which copies them for that.
-    pub again_blocks: AtomicU64,
-    pub hot_blocks: AtomicU64,
-    /// Blocks whose logged changes are older than this position are to go home at the next checkpoint; an estimate.
-    pub home_before: AtomicU64,
-    /// Blocks with changes that are not home, those of this epoch included.
-    pub away_blocks: AtomicU64,
+    /// What all this will take of the log and the next checkpoint.
+    pub cost: EpochCost,
     /// Number of the epoch: those below are closed.
     number: AtomicU64,
 }
 
 /// What an epoch gave up.
+#[derive(Default)]
 pub(crate) struct Freed {
     /// Extents freed: not in the trees until the epoch is durable.
     pub limbo: Vec<(FsBlock, u32)>,
-    /// Metadata blocks forgotten.
-    pub revokes: Vec<FsBlock>,
-    /// Lowest log position that forgotten blocks need for as long as the epoch is not durable.
-    pub needed_lsn: u64,
-}
-
-impl Default for Freed {
-    fn default() -> Self {
-        Self { limbo: Vec::new(), revokes: Vec::new(), needed_lsn: u64::MAX }
-    }
+    /// Metadata blocks forgotten: what the log is to know of them.
+    pub forgotten: Forgotten,
 }
 
 impl OpenEpoch {
-    pub fn new() -> Self {
+    pub fn new(granule_size: usize) -> Self {
         Self {
             dirty: (0..64).map(|_| Mutex::new(Vec::new())).collect(),
             freed: Mutex::new(Freed::default()),
             ordered: Mutex::new(Vec::new()),
             ordered_count: AtomicU64::new(0),
-            log_bytes: AtomicU64::new(0),
-            fresh_blocks: AtomicU64::new(0),
-            again_blocks: AtomicU64::new(0),
-            hot_blocks: AtomicU64::new(0),
-            away_blocks: AtomicU64::new(0),
-            home_before: AtomicU64::new(0),
+            cost: EpochCost::new(granule_size),
             number: AtomicU64::new(1),
         }
     }
@@ -117,19 +97,24 @@ pub(super) struct Pending {
 /// Ends the open epoch behind the closed gate, and begins the next one.
 /// Freed extents that are `waiting` for the trees, and those of this epoch, count in the next one as long as they wait: each
 /// checkpoint names them, and whoever frees faster than they are put into the trees is held up.
-pub(super) fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waiting: usize) -> Result<ClosedEpoch> {
+pub(super) fn close_epoch<'a>(
+    volume: &'a Volume,
+    closed: &'a Closed<'a>,
+    waiting: usize,
+    orphan_list: &mut OrphanList,
+) -> Result<ClosedEpoch> {
     // Whoever was inside while the gate was being closed may have ended in the middle of his changes.
     volume.check_not_shut_down()?;
     let mut txn = Txn::behind(volume, closed);
-    let prepared = volume.prepare_capture(&mut txn);
+    // Without a checkpoint nothing says when a list and what it lists are as of the same moment: the check finds what soft updates leave.
+    let orphans = if volume.soft.is_some() { BTreeSet::new() } else { volume.orphans.numbers() };
+    let prepared =
+        orphan_list.write(&mut txn, orphans).and_then(|()| volume.prepare_capture(&mut txn, orphan_list.root()));
     txn.finish(prepared)?;
     let epoch = &volume.epoch;
     let waiting = waiting + epoch.freed.lock().limbo.len();
-    epoch.log_bytes.store((waiting * PendingFree::SIZE) as u64, Ordering::Relaxed);
+    epoch.cost.reset(waiting);
     epoch.ordered_count.store(0, Ordering::Relaxed);
-    epoch.fresh_blocks.store(0, Ordering::Relaxed);
-    epoch.again_blocks.store(0, Ordering::Relaxed);
-    epoch.hot_blocks.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
         number: epoch.number.fetch_add(1, Ordering::Release),
         dirty: epoch.take_dirty(),

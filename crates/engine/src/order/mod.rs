@@ -15,8 +15,11 @@ mod images;
 mod log;
 pub(crate) mod moment;
 mod none;
+mod orphan_list;
 pub(crate) mod soft;
 mod txn;
 
 pub(crate) use epoch::OpenEpoch;
+pub(crate) use log::Cost;
+pub(crate) use orphan_list::OrphanList;
 pub(crate) use txn::{Look, Txn};

@@ -15,7 +15,8 @@ impl Checkpointer {
         self.release(volume)?;
         volume.release_empty_chunks()?;
         let closed = volume.cache.gate.close();
-        let ClosedEpoch { number, dirty, freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
+        let ClosedEpoch { number, dirty, freed, ordered } =
+            close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
         let cache = &volume.cache;
         let mut home: Vec<(u64, u32)> = Vec::with_capacity(dirty.len());
         for index in dirty {
@@ -25,9 +26,7 @@ impl Checkpointer {
                 continue;
             }
             header.mask.store(0, Ordering::Relaxed);
-            // Not home until written: keeps the sweeper away.
-            header.unhomed.store(u64::MAX, Ordering::Relaxed);
-            header.first_lsn.store(0, Ordering::Relaxed);
+            header.unhomed.set_whole();
             home.push((header.block.load(Ordering::Relaxed), index));
         }
         drop(closed);

@@ -1,8 +1,9 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
+use super::log::Cost;
 use crate::cache::{Closed, Entered, FrameHeader, flag};
 use crate::counters::Count;
-use crate::edit::{BlockEdit, BlockRead, BlockStore};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
 use crate::error::{Error, Result};
 #[cfg(debug_assertions)]
 use crate::order::facts;
@@ -75,11 +76,7 @@ impl<'a> Look<'a> {
 pub(crate) struct Txn<'a> {
     pub look: Look<'a>,
     dirty: Vec<u32>,
-    log_bytes: u64,
-    fresh_blocks: u64,
-    again_blocks: u64,
-    hot_blocks: u64,
-    away_blocks: u64,
+    cost: Cost,
     changed: bool,
     finished: bool,
     /// Order `softdep`: what it gives up, and from where.
@@ -126,11 +123,7 @@ impl<'a> Txn<'a> {
         Self {
             look,
             dirty: SPARE.take(),
-            log_bytes: 0,
-            fresh_blocks: 0,
-            again_blocks: 0,
-            hot_blocks: 0,
-            away_blocks: 0,
+            cost: Cost::default(),
             changed: false,
             finished: false,
             given_up: None,
@@ -178,23 +171,8 @@ impl<'a> Txn<'a> {
         let header = self.volume().cache.arena.header(index);
         let flags = header.flags.load(Ordering::Relaxed);
         if flags & flag::FRESH == 0 {
-            let old = header.mask.load(Ordering::Relaxed);
-            let new = old | mask;
-            if new != old {
-                header.mask.store(new, Ordering::Relaxed);
-                let granules = u64::from((new ^ old).count_ones());
-                self.log_bytes += granules * self.volume().granule;
-                if old == 0 {
-                    self.log_bytes += 16;
-                    if header.unhomed.load(Ordering::Relaxed) == 0 {
-                        self.away_blocks += 1;
-                    } else {
-                        let before = self.volume().epoch.home_before.load(Ordering::Relaxed);
-                        self.again_blocks += 1;
-                        self.hot_blocks += u64::from(header.first_lsn.load(Ordering::Relaxed) < before);
-                    }
-                }
-            }
+            let volume = self.volume();
+            self.cost.mark(header, mask, &volume.epoch.cost);
         }
         if flags & flag::LISTED == 0 {
             header.flags.fetch_or(flag::LISTED, Ordering::Relaxed);
@@ -202,9 +180,9 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Bytes that the changes so far add to the log.
-    pub fn log_bytes(&self) -> u64 {
-        self.log_bytes
+    /// Whether its changes are as much as one of several transactions that share a long work should have.
+    pub fn is_long(&self) -> bool {
+        self.cost.log_bytes > self.volume().part_max
     }
 
     /// Frees blocks: they go to limbo until this epoch is durable.
@@ -215,7 +193,7 @@ impl<'a> Txn<'a> {
             self.given_up().extents.push((start, length));
         } else {
             volume.epoch.freed.lock().limbo.push((start, length));
-            self.log_bytes += 16;
+            self.cost.extent_freed();
         }
         volume.totals.free_blocks.fetch_add(i64::from(length), Ordering::Relaxed);
         volume.counters.add(Count::blocks_freed, u64::from(length));
@@ -238,7 +216,7 @@ impl<'a> Txn<'a> {
     #[cold]
     fn keep_lasting(&mut self, soft: &Soft, block: FsBlock, kind: BlockKind, index: u32, bytes: &[u8]) {
         if soft.before(block, kind, index, bytes) {
-            self.volume().cache.arena.header(index).unhomed.store(u64::MAX, Ordering::Relaxed);
+            self.volume().cache.arena.header(index).unhomed.set_whole();
         }
         if matches!(kind, BlockKind::InodeTable | BlockKind::Pointers) {
             self.given_up().from.push(block.0);
@@ -255,17 +233,14 @@ impl<'a> Txn<'a> {
 
     fn init_block<R>(
         &mut self,
-        block: FsBlock,
+        NewBlock { block, origin }: NewBlock,
         kind: BlockKind,
         owner: u64,
-        logged: bool,
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
         let volume = self.volume();
-        if logged {
-            // It may have been forgotten in this very epoch. Its whole content is logged, so nothing older can shine
-            // through, and a revoke would drop the new record with the old ones.
-            volume.epoch.freed.lock().revokes.retain(|&revoked| revoked != block);
+        if origin == Origin::Reused {
+            volume.epoch.freed.lock().forgotten.take_back(block);
         }
         let frame = volume.cache.create(block, kind)?;
         let mut bytes = frame.write();
@@ -273,8 +248,8 @@ impl<'a> Txn<'a> {
         let mut mask = u64::MAX;
         let header = volume.cache.arena.header(frame.index);
         let changing = Changing { header, changed: &mut self.changed };
-        if !logged {
-            self.fresh_blocks += 1;
+        if origin == Origin::Free {
+            self.cost.block_made();
             header.flags.fetch_or(flag::FRESH, Ordering::Relaxed);
         }
         let result = f(&mut BlockEdit::new(&mut bytes, &mut mask));
@@ -282,7 +257,7 @@ impl<'a> Txn<'a> {
         header.flags.fetch_or(flag::LOADED, Ordering::Release);
         if let Some(soft) = &volume.soft {
             soft.begun(block, kind, owner, frame.index);
-            header.unhomed.store(u64::MAX, Ordering::Relaxed);
+            header.unhomed.set_whole();
         }
         self.note(frame.index, mask);
         Ok(result)
@@ -327,39 +302,26 @@ impl BlockStore for Txn<'_> {
 
     fn init<R>(
         &mut self,
-        block: FsBlock,
+        block: NewBlock,
         kind: BlockKind,
         owner: u64,
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
-        self.init_block(block, kind, owner, false, f)
-    }
-
-    fn reinit<R>(
-        &mut self,
-        block: FsBlock,
-        kind: BlockKind,
-        owner: u64,
-        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
-    ) -> Result<R> {
-        self.init_block(block, kind, owner, true, f)
+        self.init_block(block, kind, owner, f)
     }
 
     fn forget(&mut self, block: FsBlock) {
         self.changed = true;
-        self.log_bytes += 8;
+        self.cost.block_forgotten();
         let volume = self.volume();
         if let Some(soft) = &volume.soft {
             soft.forgotten(block);
         }
         // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
-        // changes either in its frame or in `needed_lsn`.
+        // changes either in its frame or among what was forgotten.
         let mut freed = volume.epoch.freed.lock();
         let needed = volume.cache.kill(block);
-        freed.revokes.push(block);
-        if let Some(lsn) = needed {
-            freed.needed_lsn = freed.needed_lsn.min(lsn);
-        }
+        freed.forgotten.add(block, needed);
     }
 
     fn forget_inodes(&mut self, block: FsBlock) {
@@ -400,18 +362,7 @@ impl Drop for Txn<'_> {
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
         }
-        let epoch = &volume.epoch;
-        for (sum, more) in [
-            (&epoch.log_bytes, self.log_bytes),
-            (&epoch.fresh_blocks, self.fresh_blocks),
-            (&epoch.again_blocks, self.again_blocks),
-            (&epoch.hot_blocks, self.hot_blocks),
-            (&epoch.away_blocks, self.away_blocks),
-        ] {
-            if more > 0 {
-                sum.fetch_add(more, Ordering::Relaxed);
-            }
-        }
+        volume.epoch.cost.add(&self.cost);
         SPARE.set(std::mem::take(&mut self.dirty));
     }
 }

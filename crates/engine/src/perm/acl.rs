@@ -13,7 +13,7 @@
 //!
 //! `check` reads the stored bytes as they are, without allocating; everything else goes through [`Acl`].
 
-use super::{S_ISGID, Subject};
+use super::subject::{S_ISGID, Subject};
 use crate::error::Errno;
 use crate::types::Cred;
 use myriad_format::inode::{S_IFDIR, S_IFMT};

@@ -7,7 +7,7 @@
 use super::acl::{Acl, chmod_acl, mode_from_acl, value_from_text};
 use super::*;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL, XattrOp, check_xattr};
-use myriad_format::inode::{S_IFIFO, flag};
+use myriad_format::inode::{S_IFIFO, S_IFREG, flag};
 use rustix::fs::{
     self, Access, AtFlags, CWD, IFlags, Mode, OFlags, StatVfsMountFlags, Timespec, Timestamps, XattrFlags,
 };

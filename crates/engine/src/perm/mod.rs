@@ -14,10 +14,14 @@
 pub mod acl;
 #[cfg(test)]
 mod host;
+mod subject;
+
+use subject::S_IXGRP;
+pub use subject::{S_ISGID, S_ISUID, S_ISVTX, Subject};
 
 use crate::error::Errno;
 use crate::types::{Cred, OpenOptions, SetTime};
-use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, flag};
+use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFMT, flag};
 
 /// Bits of an access mask, as in access(2).
 pub const READ: u8 = 4;
@@ -25,45 +29,8 @@ pub const WRITE: u8 = 2;
 /// Execute a file, search a directory.
 pub const EXECUTE: u8 = 1;
 
-pub const S_ISUID: u16 = 0o4000;
-pub const S_ISGID: u16 = 0o2000;
-pub const S_ISVTX: u16 = 0o1000;
-const S_IXGRP: u16 = 0o0010;
-
 /// Flags that callers may set; the others describe the inode's layout.
 pub const USER_FLAGS: u32 = flag::IMMUTABLE | flag::APPEND | flag::NODUMP | flag::NOATIME;
-
-/// What permission depends on, of the inode in question.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    /// Type and permission bits.
-    pub mode: u16,
-    pub uid: u32,
-    pub gid: u32,
-    /// Flags as in the inode.
-    pub flags: u32,
-    /// Value of system.posix_acl_access, if there is one. `None` must mean that there is none.
-    pub access_acl: Option<&'a [u8]>,
-}
-
-impl Subject<'_> {
-    pub fn is_dir(&self) -> bool {
-        self.mode & S_IFMT == S_IFDIR
-    }
-
-    fn is_regular(&self) -> bool {
-        self.mode & S_IFMT == S_IFREG
-    }
-
-    fn has_flag(&self, flag: u32) -> bool {
-        self.flags & flag != 0
-    }
-
-    /// inode_owner_or_capable.
-    pub fn is_owned_by(&self, cred: &Cred) -> bool {
-        cred.uid == self.uid || cred.is_root()
-    }
-}
 
 /// Fails unless `cred` has all of `mask`: EACCES, or EPERM for writing to an immutable file (inode_permission).
 ///
@@ -329,6 +296,7 @@ pub fn new_inode(cred: &Cred, dir: &Subject<'_>, default_acl: Option<&[u8]>, mod
 #[cfg(test)]
 mod tests {
     use super::*;
+    use myriad_format::inode::S_IFREG;
 
     const OWNER: u32 = 1000;
     const GROUP: u32 = 2000;

@@ -281,15 +281,3 @@ impl Fs {
         Ok(())
     }
 }
-
-/// Who keeps files alive that have neither name nor handle: a mount, for the inodes that its kernel knows.
-pub trait Keeper: Send + Sync {
-    /// Asked when a file loses its last name. True, if it begins to hold it: it counts as open until [`Fs::release`],
-    /// which another thread may call before this returns. False, if it does not know it, or holds it already. Called
-    /// with the inode locked; must not call the volume.
-    fn hold(&self, node: Node) -> bool;
-
-    /// A change of content took set-id bits away, which nobody asked for by name: whoever remembers the mode is told. Called
-    /// before the change returns, with nothing locked.
-    fn mode_changed(&self, node: Node);
-}

@@ -92,7 +92,7 @@ impl Fs {
             cache_size: frames * block,
             cache_used: frames.saturating_sub(volume.cache.free_frames() as u64) * block,
             dirty_data: volume.files.dirty_pages.load(Ordering::Relaxed) * block,
-            dirty_log: volume.epoch.log_bytes.load(Ordering::Relaxed),
+            dirty_log: volume.epoch.cost.log_bytes(),
             // A checkpoint in progress has it: not worth waiting for.
             log_used: volume.checkpointer.try_lock().and_then(|checkpointer| checkpointer.log_used()),
         }

@@ -19,7 +19,7 @@ mod trees;
 
 pub use directories::ReadDir;
 pub use file::File;
-pub use fs::{Fs, Keeper};
+pub use fs::Fs;
 pub use info::{Levels, VolumeInfo};
 pub use paths::AsPath;
 pub use trees::{Walk, WalkEntry, WalkError};

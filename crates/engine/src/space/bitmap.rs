@@ -10,9 +10,8 @@
 //!
 //! No block is ever needed to record a change: there is no reserve.
 
-use super::Free;
-use super::pool::Pool;
-use crate::edit::{BlockRead, BlockStore};
+use super::pool::{Free, Pool};
+use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use myriad_format::bitmap::UNIT_BITS;
@@ -47,7 +46,7 @@ impl Bits {
     pub fn init<S: BlockStore>(&mut self, pool: &Pool, store: &mut S) -> Result<()> {
         for index in 0..self.len.div_ceil(pool.geometry.bits_per_block()) {
             let block = pool.geometry.fs_block(pool.ag, AgBlock(self.start + index));
-            store.init(block, self.kind, u64::from(pool.ag.0), |_| ())?;
+            store.init(NewBlock::free(block), self.kind, u64::from(pool.ag.0), |_| ())?;
         }
         self.counted.fill(0);
         Ok(())

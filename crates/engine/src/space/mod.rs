@@ -13,136 +13,20 @@
 //! Not here: which group to use, and when freed blocks are safe to be free again (limbo): both are the engine's.
 
 pub(crate) mod bitmap;
-mod pool;
+pub(crate) mod blocks;
+pub(crate) mod pool;
 #[cfg(test)]
 mod tests;
 mod trees;
 
-use crate::edit::{BlockRead, BlockStore};
+use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
 use crate::inodes::Inodes;
-use bitmap::Bitmap;
+use blocks::Blocks;
 use myriad_format::checksum::ChecksumHeader;
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummary};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, header};
-pub(crate) use pool::Pool;
-use pool::{Region, regions_of};
-use trees::Trees;
-
-/// A free extent: group-relative start, length.
-type Free = (u32, u32);
-
-/// How a group's free blocks are recorded.
-enum Record {
-    Trees(Trees),
-    Bitmap(Bitmap),
-}
-
-/// The blocks of a group: what is free among them.
-pub(crate) struct Blocks {
-    pub pool: Pool,
-    record: Record,
-}
-
-impl Blocks {
-    /// Makes the record of a group of which nothing is free.
-    fn create<S: BlockStore>(pool: Pool, store: &mut S) -> Result<Self> {
-        let record = if pool.geometry.has_bitmap {
-            Record::Bitmap(Bitmap::create(&pool, store)?)
-        } else {
-            Record::Trees(Trees::create(&pool, store)?)
-        };
-        Ok(Self { pool, record })
-    }
-
-    fn load(pool: Pool, head: &GroupHeader) -> std::result::Result<Self, Corrupt> {
-        let record = if pool.geometry.has_bitmap {
-            Record::Bitmap(Bitmap::load(&pool))
-        } else {
-            Record::Trees(Trees::load(&pool, head)?)
-        };
-        Ok(Self { pool, record })
-    }
-
-    fn save(&self, head: &mut GroupHeader) {
-        head.free_blocks.set(self.pool.free_blocks);
-        match &self.record {
-            Record::Trees(trees) => trees.save(&self.pool, head),
-            Record::Bitmap(_) => {}
-        }
-    }
-
-    /// Free blocks that are held back.
-    fn reserved(&self) -> u32 {
-        match &self.record {
-            Record::Trees(trees) => trees.reserve.count as u32,
-            Record::Bitmap(_) => 0,
-        }
-    }
-
-    /// As [`AgSpace::allocate`], but the header is not written.
-    pub fn allocate<S: BlockStore>(
-        &mut self,
-        store: &mut S,
-        goal: AgBlock,
-        min: u32,
-        max: u32,
-    ) -> Result<Option<(AgBlock, u32)>> {
-        let pool = &mut self.pool;
-        assert!(min > 0 && min <= max && goal.0 < pool.block_count);
-        let goal = goal.0.max(pool.first_block);
-        let found = match &mut self.record {
-            Record::Trees(trees) => trees.allocate(pool, store, goal, min, max)?,
-            Record::Bitmap(bitmap) => bitmap.allocate(pool, store, goal, min, max)?,
-        };
-        Ok(found.map(|(start, length)| (AgBlock(start), length)))
-    }
-
-    /// As [`AgSpace::free`], but the header is not written.
-    pub fn free<S: BlockStore>(&mut self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
-        let pool = &mut self.pool;
-        let end = start.0.checked_add(length);
-        if length == 0 || start.0 < pool.first_block || end.is_none_or(|end| end > pool.block_count) {
-            return Err(Corrupt::DoubleFree { ag: pool.ag, start: start.0, length }.into());
-        }
-        match &mut self.record {
-            Record::Trees(trees) => trees.free(pool, store, start.0, length),
-            Record::Bitmap(bitmap) => bitmap.free(pool, store, start.0, length),
-        }
-    }
-
-    /// Makes sure that the next change finds what it needs to be recorded.
-    fn prepare<S: BlockStore>(&mut self, store: &mut S) -> Result<()> {
-        match &mut self.record {
-            Record::Trees(trees) => trees.refill(&mut self.pool, store),
-            Record::Bitmap(_) => Ok(()),
-        }
-    }
-
-    /// Length of the longest extent that the next allocation finds; `enough` may stand for any that is longer.
-    pub fn longest<S: BlockStore>(&mut self, store: &mut S, enough: u32) -> Result<u32> {
-        self.prepare(store)?;
-        match &mut self.record {
-            Record::Trees(trees) => trees.longest(&self.pool, store),
-            Record::Bitmap(bitmap) => bitmap.longest(&self.pool, store, enough),
-        }
-    }
-
-    /// Takes back a node of a tree of the group that the store has forgotten. Where the committed state may use it, and it is none of the
-    /// fixed blocks, it must not be used before the next checkpoint.
-    pub fn free_node<S: BlockStore>(&mut self, store: &mut S, block: FsBlock) -> Result<()> {
-        let at = self.pool.own(block)?;
-        match &mut self.record {
-            Record::Trees(trees) if at < FIXED_BLOCKS => trees.keep_node(&mut self.pool, store, block),
-            // The tree's first block: it stays at its fixed place, unused.
-            Record::Bitmap(_) if at < FIXED_BLOCKS => Ok(()),
-            _ => {
-                self.pool.released.push(block);
-                Ok(())
-            }
-        }
-    }
-}
+use pool::{Pool, Region, regions_of};
 
 /// Space and inodes of one allocation group.
 pub(crate) struct AgSpace {
@@ -168,7 +52,7 @@ impl AgSpace {
         let blocks = Blocks::create(pool, store)?;
         let inodes = Inodes::create(&blocks.pool, store)?;
         let mut space = Self { blocks, inodes, inodes_used: 0, directories: 0, checksums_made: 0, is_listed: false };
-        store.init(block, BlockKind::Group, u64::from(ag.0), |edit| {
+        store.init(NewBlock::free(block), BlockKind::Group, u64::from(ag.0), |edit| {
             let head = GroupHeader::read_mut(edit.range_mut(0, GroupHeader::SIZE));
             head.ag.set(ag.0);
             head.block_count.set(block_count);
@@ -287,9 +171,7 @@ impl AgSpace {
 
     /// Counts anew what the bitmaps say is free.
     pub fn recount<S: BlockStore>(&mut self, store: &mut S) -> Result<()> {
-        if let Record::Bitmap(bitmap) = &mut self.blocks.record {
-            bitmap.recount(&mut self.blocks.pool, store)?;
-        }
+        self.blocks.recount(store)?;
         if let Some(used) = self.inodes.recount(&self.blocks.pool, store)? {
             self.inodes_used = used;
         }
@@ -300,10 +182,8 @@ impl AgSpace {
     /// treats them like freed file blocks. To be called at every checkpoint; it also lets go of what is held back
     /// beyond its need, so that blocks freed by shrinking trees become free extents again.
     pub fn take_released<S: BlockStore>(&mut self, store: &mut S) -> Result<Vec<FsBlock>> {
-        if let Record::Trees(trees) = &mut self.blocks.record
-            && trees.is_to_be_trimmed()
-        {
-            trees.trim(&mut self.blocks.pool)?;
+        if self.blocks.is_to_be_trimmed() {
+            self.blocks.trim()?;
             self.save(store)?;
         }
         Ok(std::mem::take(&mut self.blocks.pool.released))
@@ -312,11 +192,7 @@ impl AgSpace {
     /// Whether [`Self::take_released`] or [`Self::release_empty_chunks`] may have something to do. Only what changes the group can make
     /// it so.
     pub fn has_to_give_back(&self) -> bool {
-        let is_to_be_trimmed = match &self.blocks.record {
-            Record::Trees(trees) => trees.is_to_be_trimmed(),
-            Record::Bitmap(_) => false,
-        };
-        is_to_be_trimmed || !self.blocks.pool.released.is_empty() || self.has_empty_chunks()
+        self.blocks.is_to_be_trimmed() || !self.blocks.pool.released.is_empty() || self.has_empty_chunks()
     }
 
     /// What [`Self::take_released`] would hand out, from a mirror about to be dropped.
@@ -361,7 +237,7 @@ impl AgSpace {
             }
             for index in geometry.checksum_part(ag, part) {
                 let block = geometry.fs_block(ag, AgBlock(FIXED_BLOCKS + index));
-                store.init(block, BlockKind::Checksums, u64::from(ag.0), |edit| {
+                store.init(NewBlock::free(block), BlockKind::Checksums, u64::from(ag.0), |edit| {
                     let head = ChecksumHeader::read_mut(edit.range_mut(0, ChecksumHeader::SIZE));
                     head.first.set(index * geometry.checksums_per_block());
                 })?;
@@ -381,12 +257,7 @@ impl AgSpace {
 
     /// The first free extent that ends after `block`. What is held back is not looked at.
     pub fn free_after<S: BlockRead>(&mut self, store: &mut S, block: AgBlock) -> Result<Option<(AgBlock, u32)>> {
-        let pool = &self.blocks.pool;
-        let found = match &mut self.blocks.record {
-            Record::Trees(trees) => trees.free_after(pool, store, block.0)?,
-            Record::Bitmap(bitmap) => bitmap.free_after(pool, store, block.0)?,
-        };
-        Ok(found.map(|(start, length)| (AgBlock(start), length)))
+        self.blocks.free_after(store, block)
     }
 
     /// Takes an inode: near `near` if there is one; else, if `grow`, in room made for it near there; else anywhere in the group.

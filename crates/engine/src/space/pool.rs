@@ -4,6 +4,9 @@ use crate::error::Result;
 use myriad_format::group::HEADER_BLOCK;
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Geometry};
 
+/// A free extent: group-relative start, length.
+pub(super) type Free = (u32, u32);
+
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(super) struct Region {
     pub free_blocks: u32,

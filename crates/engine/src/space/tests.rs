@@ -1,4 +1,5 @@
-use super::trees::TRIM_SLACK;
+use super::blocks::Record;
+use super::trees::{TRIM_SLACK, Trees};
 use super::*;
 use crate::btree::testing::{Rng, TestStore, geometry};
 use crate::error::Error;

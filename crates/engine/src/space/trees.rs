@@ -5,15 +5,14 @@
 //!   2. The group's `free_blocks` is the sum of the lengths in either tree plus the blocks of the reserve.
 //!   3. Before an operation changes the trees, the reserve holds every node the operation may need, or the trees are
 //!      empty and need none. So freeing never fails for lack of space.
-//!   4. A node freed by these trees goes to the reserve and from there only into the same trees, which log it
-//!      (`NodeSource::LOGGED`): the committed state may still use the block. What the reserve cannot hold is handed out by
+//!   4. A node freed by these trees goes to the reserve and from there only into the same trees, as a block that
+//!      is reused (`NewBlock::reused`): the committed state may still use it. What the reserve cannot hold is handed out by
 //!      `AgSpace::take_released` and must wait like file blocks for the checkpoint.
 //!   5. The fixed blocks of the trees never enter the trees; a tree that moved away leaves its one in the reserve.
 
-use super::Free;
-use super::pool::Pool;
+use super::pool::{Free, Pool};
 use crate::btree::Tree;
-use crate::edit::{BlockRead, BlockStore, NodeSource};
+use crate::edit::{BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::{Result, refuse};
 use crate::planted::{Bug, planted};
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, LEVEL_MAX};
@@ -65,14 +64,12 @@ struct Nodes<'a> {
 }
 
 impl<S: BlockStore> NodeSource<S> for Nodes<'_> {
-    const LOGGED: bool = true;
-
-    fn allocate(&mut self, _store: &mut S) -> Result<FsBlock> {
+    fn allocate(&mut self, _store: &mut S) -> Result<NewBlock> {
         let Some(last) = self.reserve.count.checked_sub(1) else { return refuse(Errno::NOSPC) };
         let block = self.reserve.blocks[last];
         self.pool.take(block, 1)?;
         self.reserve.count = last;
-        Ok(self.pool.geometry.fs_block(self.pool.ag, AgBlock(block)))
+        Ok(NewBlock::reused(self.pool.geometry.fs_block(self.pool.ag, AgBlock(block))))
     }
 
     fn free(&mut self, _store: &mut S, block: FsBlock) -> Result<()> {
@@ -92,7 +89,7 @@ pub(super) struct Trees {
 impl Trees {
     /// Makes empty trees.
     pub fn create<S: BlockStore>(pool: &Pool, store: &mut S) -> Result<Self> {
-        let at = |block: u32| pool.geometry.fs_block(pool.ag, AgBlock(block));
+        let at = |block: u32| NewBlock::free(pool.geometry.fs_block(pool.ag, AgBlock(block)));
         let owner = u64::from(pool.ag.0);
         Ok(Self {
             by_start: Tree::create_at(FREE_BY_START, owner, store, at(FIRST_BY_START_BLOCK))?,

@@ -46,16 +46,6 @@ pub(crate) enum Share {
     Last,
 }
 
-/// What the open epoch may come to before something is done about it.
-pub(super) struct EpochMost {
-    /// In the log.
-    pub log_bytes: u64,
-    /// New blocks, which a checkpoint copies before it writes them.
-    pub fresh_blocks: u64,
-    /// Blocks that must go home and are changed again, of which it copies as they were.
-    pub hot_blocks: u64,
-}
-
 impl Volume {
     /// Begins an operation that changes metadata and may allocate up to `blocks` blocks, which are reserved until its end:
     /// waits for room in cache, log and volume; ENOSPC if there is none. 0 blocks: it allocates nothing.
@@ -76,7 +66,7 @@ impl Volume {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        if !self.cache.has_room() || self.epoch_exceeds(&self.epoch_soft) {
+        if !self.cache.has_room() || self.epoch.cost.exceeds(&self.epoch_soft) {
             self.throttle()?;
         }
         if self.soft.as_ref().is_some_and(|soft| soft.inodes_waiting() > 0)
@@ -181,28 +171,14 @@ impl Volume {
         OPERATION_BLOCKS + u64::from(self.geometry.chunk_blocks)
     }
 
-    #[inline]
-    fn epoch_exceeds(&self, most: &EpochMost) -> bool {
-        let epoch = &self.epoch;
-        epoch.log_bytes.load(Ordering::Relaxed) > most.log_bytes
-            || epoch.fresh_blocks.load(Ordering::Relaxed) > most.fresh_blocks
-            || epoch.hot_blocks.load(Ordering::Relaxed) > most.hot_blocks
-            || epoch.again_blocks.load(Ordering::Relaxed) > most.hot_blocks && self.is_crowded_soon()
-    }
-
-    /// Whether the cache is nearly so full of blocks that are not home that a checkpoint brings all of them home.
-    fn is_crowded_soon(&self) -> bool {
-        self.epoch.away_blocks.load(Ordering::Relaxed) * 4 > self.cache.frame_count() as u64
-    }
-
     #[cold]
     fn throttle(&self) -> Result<()> {
         if !self.cache.has_room() {
             self.make_room()?;
         }
-        if self.epoch_exceeds(&self.epoch_soft) {
+        if self.epoch.cost.exceeds(&self.epoch_soft) {
             self.wake_background(false);
-            if !self.options.background || self.epoch_exceeds(&self.epoch_hard) {
+            if !self.options.background || self.epoch.cost.exceeds(&self.epoch_hard) {
                 self.counters.bump(Count::log_stalls);
                 self.commit_through(self.epoch.current())?;
             }
@@ -276,6 +252,24 @@ impl Volume {
     pub fn unreserve(&self, blocks: u64) {
         self.totals.reserved_blocks.fetch_sub(blocks as i64, Ordering::Relaxed);
     }
+}
+
+/// Runs `f` as one transaction that may take `blocks` blocks.
+pub(crate) fn transact<'a, T>(volume: &'a Volume, blocks: u64, f: impl FnOnce(&mut Txn<'a>) -> Result<T>) -> Result<T> {
+    let mut txn = volume.begin(blocks)?;
+    let result = f(&mut txn);
+    txn.finish(result)
+}
+
+/// As [`transact`], for an operation that gives space back: it works on a full volume.
+pub(crate) fn transact_giving<'a, T>(
+    volume: &'a Volume,
+    blocks: u64,
+    f: impl FnOnce(&mut Txn<'a>) -> Result<T>,
+) -> Result<T> {
+    let mut txn = volume.begin_giving(blocks)?;
+    let result = f(&mut txn);
+    txn.finish(result)
 }
 
 #[cfg(test)]

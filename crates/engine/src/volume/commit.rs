@@ -54,9 +54,9 @@ impl Volume {
         }
     }
 
-    /// What a checkpoint writes itself, behind the closed gate: totals and the orphan list.
-    pub fn prepare_capture(&self, txn: &mut Txn<'_>) -> Result<()> {
-        self.write_orphans(txn)?;
+    /// What a checkpoint changes itself, behind the closed gate: blocks that groups let go, and totals. `orphan_root` is the
+    /// first block of the list of orphans.
+    pub fn prepare_capture(&self, txn: &mut Txn<'_>, orphan_root: Option<FsBlock>) -> Result<()> {
         for block in std::mem::take(&mut *self.stray_blocks.lock()) {
             txn.block_free(block, 1);
         }
@@ -88,7 +88,7 @@ impl Volume {
         let free = self.totals.free_blocks.load(Ordering::Relaxed) as u64;
         let inodes = self.totals.inodes_used.load(Ordering::Relaxed) as u64;
         let directories = self.totals.directories.load(Ordering::Relaxed) as u64;
-        let orphan_root = self.orphan_blocks.lock().0.first().map_or(0, |block| block.0);
+        let orphan_root = orphan_root.map_or(0, |block| block.0);
         let high_water = self.high_water.load(Ordering::Relaxed);
         let features = self.features.load(Ordering::Relaxed);
         let generation = self.generations.load(Ordering::Relaxed);
@@ -120,9 +120,9 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::transact;
     use crate::types::{MkfsOptions, MountOptions};
     use crate::volume::testing;
+    use crate::volume::transact;
     use myriad_device::{AlignedBuf, BlockDevice, MemoryDevice};
     use myriad_format::{AgBlock, AgNo};
     use std::sync::Arc;

@@ -239,10 +239,9 @@ impl Volume {
     /// Returns how many of the extents, from the first on: where they lie apart, each changes a leaf of either tree, and what
     /// all of them change might fit neither a checkpoint nor the cache.
     pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<usize> {
-        let log_bytes = &self.epoch.log_bytes;
-        let begun = log_bytes.load(Ordering::Relaxed);
+        let begun = self.epoch.cost.log_bytes();
         let mut done = 0;
-        while done < released.len() && log_bytes.load(Ordering::Relaxed).saturating_sub(begun) <= self.release_max {
+        while done < released.len() && self.epoch.cost.log_bytes().saturating_sub(begun) <= self.part_max {
             // What is inside the gate cannot evict.
             if !self.cache.has_room() {
                 self.cache.sweep(false);
@@ -251,7 +250,7 @@ impl Volume {
             let mut txn = Txn::enter(self);
             let mut count = 0;
             let result = batch.iter().try_for_each(|&(start, length)| {
-                if count > 0 && txn.log_bytes() > self.release_max {
+                if count > 0 && txn.is_long() {
                     return Ok(());
                 }
                 count += 1;

@@ -5,11 +5,10 @@
 //! when it returns. An operation that runs meanwhile goes by the old or by the new value; each value is safe with any other, at
 //! any moment.
 
-use super::Volume;
+use super::{Volume, transact};
 use crate::edit::BlockStore;
 use crate::error::{Error, Result};
 use crate::locks::{Rank, RwLock};
-use crate::ops::transact;
 use crate::options::{Options, Row, Value};
 use crate::types::{AccessTimes, Allocation, Clock, MountOptions};
 use myriad_format::superblock::Superblock;

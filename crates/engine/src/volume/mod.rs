@@ -10,8 +10,7 @@ mod orphans;
 mod superblock;
 mod transfer;
 
-use admission::EpochMost;
-pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share};
+pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
 pub(crate) use transfer::WRITE_MAX;
 
 use crate::cache::{Cache, Closed};
@@ -20,9 +19,9 @@ use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::namei::NameCache;
-use crate::order::OpenEpoch;
 use crate::order::checkpoint::Checkpointer;
 use crate::order::soft::Soft;
+use crate::order::{Cost, OpenEpoch};
 use crate::placement::Placement;
 use crate::space::AgSpace;
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
@@ -30,13 +29,12 @@ use inode_locks::STRIPES;
 use myriad_device::BlockDevice;
 use myriad_format::choices::Choices;
 use myriad_format::group::RESERVE_MAX;
-use myriad_format::inode::{RawInode, generation_at};
+use myriad_format::inode::generation_at;
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace, Reach};
 pub(crate) use orphans::{Orphans, Reason};
 use parking_lot::Condvar;
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use superblock::rand_seed;
@@ -79,8 +77,6 @@ pub(crate) struct Volume {
     pub superblock: Superblock,
     pub choices: Choices,
     pub root: Ino,
-    /// Bytes of a granule.
-    pub granule: u64,
     pub log_is_external: bool,
     pub recovered: bool,
     pub epoch: OpenEpoch,
@@ -93,11 +89,9 @@ pub(crate) struct Volume {
     pub usable_blocks: u64,
     pub placement: Placement,
     pub names: NameCache,
-    pub dir_hints: crate::dir::Hints,
+    pub dir_hints: crate::dir::hints::Hints,
     pub files: OpenFiles,
     pub orphans: Orphans,
-    /// Blocks of the orphan list as last written, and the list.
-    orphan_blocks: Mutex<{ Rank::OrphanList as u8 }, (Vec<FsBlock>, BTreeSet<u64>)>,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
     /// Wakes the background thread.
     pub wake: (parking_lot::Mutex<Wake>, Condvar),
@@ -133,10 +127,10 @@ pub(crate) struct Volume {
     ended: AtomicU8,
     shut_down_reason: Mutex<{ Rank::Leaf as u8 }, String>,
     /// At which a checkpoint is due, and at which operations wait for one.
-    epoch_soft: EpochMost,
-    epoch_hard: EpochMost,
-    /// Bytes of log that putting freed blocks into the trees may cost at a time.
-    pub release_max: u64,
+    epoch_soft: Cost,
+    epoch_hard: Cost,
+    /// Bytes of log that one part of a long work may cost: what puts freed blocks into the trees, or empties a directory.
+    pub part_max: u64,
     /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
     pub dirty_data_soft: u64,
     pub dirty_data_max: u64,
@@ -248,11 +242,17 @@ impl Volume {
         let generation = generation_at(now(&options.clock));
         let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
         let soft = |bytes: u64| (frames / 16).min(bytes >> geometry.block_bits);
-        let epoch_most = |log_part: u64, times: u64| EpochMost {
-            log_bytes: log_capacity / log_part,
-            fresh_blocks: times * soft(IMAGES_SOFT_BYTES),
+        let epoch_most = |log_part: u64, times: u64| {
             // Of a small cache most is hot soon: more of them, or there are checkpoints all the time.
-            hot_blocks: times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits),
+            let hot_blocks = times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits);
+            Cost {
+                log_bytes: log_capacity / log_part,
+                fresh_blocks: times * soft(IMAGES_SOFT_BYTES),
+                again_blocks: hot_blocks,
+                hot_blocks,
+                // Nearly so many that a checkpoint brings all of them home.
+                away_blocks: frames / 4,
+            }
         };
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
         Ok(Self {
@@ -264,10 +264,9 @@ impl Volume {
             counters,
             device,
             root: Ino(superblock.root_ino.get()),
-            granule: geometry.granule_size() as u64,
             log_is_external,
             recovered,
-            epoch: OpenEpoch::new(),
+            epoch: OpenEpoch::new(geometry.granule_size()),
             soft: (order == Order::Soft).then(Soft::default),
             may_have_leftovers: Order::of_code(superblock.last_order.get()) == Order::Soft || order == Order::Soft,
             totals: Totals {
@@ -281,10 +280,9 @@ impl Volume {
             placement: Placement::new(&geometry, options.placement, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
-            dir_hints: crate::dir::Hints::new(),
+            dir_hints: crate::dir::hints::Hints::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
-            orphan_blocks: Mutex::new((Vec::new(), BTreeSet::new())),
             checkpointer: Mutex::new(checkpointer),
             wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
             namespace_generation: AtomicU64::new(1),
@@ -306,7 +304,7 @@ impl Volume {
             shut_down_reason: Mutex::new(String::new()),
             epoch_soft: epoch_most(12, 1),
             epoch_hard: epoch_most(8, 2),
-            release_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
+            part_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
             dirty_data_soft: soft(DIRTY_SOFT_BYTES),
             dirty_data_max: frames / 4,
             overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,

@@ -1,9 +1,9 @@
 //! The index of a directory: every record must be where lookup finds it, and the records must be the live entries.
 
+use super::blocks::{for_each_block, position};
 use crate::context::Context;
 use crate::directory::entries::{name_at, parse};
-use crate::directory::indexed::{entry_blocks_made, for_each_block, position};
-use crate::directory::{find_block, report_equal_hashes};
+use crate::directory::names::{find_block, report_equal_hashes};
 use crate::findings::number;
 use crate::io::Damage;
 use crate::report::Place;
@@ -312,6 +312,11 @@ impl NodeWalk<'_> {
             self.node(&buf, level - 1, number);
         }
     }
+}
+
+/// How many entry blocks were made, by what is known of the index: one without an index, none if its root cannot be read.
+pub(crate) fn entry_blocks_made(index: Option<Option<&Root>>) -> u64 {
+    index.map_or(1, |root| root.map_or(0, |root| u64::from(root.entry_blocks)))
 }
 
 /// Level of a root that is no leaf, in an index of this depth: the smallest whose nodes have enough pointers.

@@ -3,22 +3,24 @@
 //! Index and entries are compared without holding either in memory: both sides add up a digest of each (tag, position,
 //! inode). Only when the sums differ are the two listed and compared.
 
+mod blocks;
 pub(crate) mod index;
 
+pub(crate) use blocks::position;
+
 use super::entries::{self, Entry, parse};
-use super::{At, Names, Sums, covered, report_bad_entry, report_equal_hashes};
+use super::names::{At, Names, Sums, covered, report_bad_entry, report_equal_hashes};
 use crate::context::Context;
 use crate::extents::for_each_extent;
 use crate::findings::number;
-use crate::io::Damage;
 use crate::report::Place;
-use index::{Digest, Index, Root};
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, LIST_END};
+use blocks::for_each_block;
+use index::{Digest, Index, Root, entry_blocks_made};
+use myriad_format::dir::{ENTRIES_OFFSET, LIST_END};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
-use myriad_format::{BlockKind, FileBlock, Ino};
+use myriad_format::{FileBlock, Ino};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Sums over a directory's live entries.
 struct IndexedSums<'a> {
@@ -203,66 +205,6 @@ fn check_unique(context: &Context<'_>, ino: Ino, raw: &RawInode, bytes: &[u8], n
         report_equal_hashes(context, ino, raw, name(pair[0].1), name(pair[1].1));
     }
 }
-/// Why an entry block is left out.
-pub(crate) enum BadBlock {
-    Damage(Damage),
-    /// Where its entries end is impossible.
-    Tail(usize),
-}
-
-impl BadBlock {
-    fn report(self, context: &Context<'_>, ino: Ino, file_block: FileBlock) {
-        let place = Place::Inode(ino);
-        match self {
-            Self::Damage(damage) => context.damage(place, damage),
-            Self::Tail(tail) => {
-                let message = format!("entry block {file_block}: tail {tail} is impossible");
-                context.report(number::ENTRY_BLOCK, place, message);
-            }
-        }
-    }
-}
-
-/// How many entry blocks were made, by what is known of the index: one without an index, none if its root cannot be read.
-pub(crate) fn entry_blocks_made(index: Option<Option<&Root>>) -> u64 {
-    index.map_or(1, |root| root.map_or(0, |root| u64::from(root.entry_blocks)))
-}
-
-/// Hands the entry blocks that were made to `f`: header and packed entries. Blocks mapped past those hold nothing yet.
-pub(crate) fn for_each_block(
-    context: &Context<'_>,
-    ino: Ino,
-    extents: &[Extent],
-    made: u64,
-    mut f: impl FnMut(FileBlock, Result<(&EntryBlockHeader, &[u8]), BadBlock>),
-) {
-    let mut buf = context.reader.new_buffer();
-    for extent in extents.iter().filter(|extent| !extent.unwritten && extent.file_block.0 < made) {
-        let length = u64::from(extent.length).min(made - extent.file_block.0);
-        for offset in 0..length {
-            let file_block = FileBlock(extent.file_block.0 + offset);
-            match context.reader.read(extent.start.offset_by(offset), BlockKind::DirEntries, ino.0, &mut buf) {
-                Err(damage) => f(file_block, Err(BadBlock::Damage(damage))),
-                Ok(()) => {
-                    let header = EntryBlockHeader::read(&buf);
-                    let tail = header.tail.get() as usize;
-                    let is_possible = (ENTRIES_OFFSET..=buf.len()).contains(&tail);
-                    let entries = is_possible.then(|| (header, &buf[ENTRIES_OFFSET..tail]));
-                    f(file_block, entries.ok_or(BadBlock::Tail(tail)));
-                }
-            }
-            if context.cancelled.load(Relaxed) {
-                return;
-            }
-        }
-    }
-}
-
-/// Position of the entry at `offset` bytes into the entries of a block.
-pub(crate) fn position(file_block: FileBlock, offset: u32, block_size: usize) -> u64 {
-    (file_block.0 * block_size as u64 + ENTRIES_OFFSET as u64 + u64::from(offset)) / 8
-}
-
 /// Follows the list of blocks with room from its head; `blocks` are those that say they are on it, and what is next.
 fn check_room(head: u32, mut blocks: HashMap<u32, u32>) -> Result<(), String> {
     let mut at = head;

@@ -4,9 +4,9 @@
 use super::{Added, NewMap, Pass, set_twins};
 use crate::directory::indexed::position;
 use crate::io::Damage;
+use crate::options::CheckError;
 use crate::repair::Repair;
 use crate::repair::build::{Record, write};
-use crate::run::CheckError;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};

@@ -6,9 +6,9 @@
 use super::{Added, NewMap, Pass};
 use crate::directory::entries::{entry_at, length_at};
 use crate::directory::linear::units_of;
+use crate::options::CheckError;
 use crate::repair::Repair;
 use crate::repair::build::write;
-use crate::run::CheckError;
 use myriad_format::dir::{EntryHeader, UNITS_MAX, clear_unit, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;

@@ -9,7 +9,7 @@ use super::{Item, Repair, state};
 use crate::context::directory_kind;
 use crate::directory::entries::{Entry, entry_at, length_at};
 use crate::directory::indexed::position;
-use crate::run::CheckError;
+use crate::options::CheckError;
 use crate::slots::{body_parts, inode_at};
 use myriad_format::choices::Directory;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryHeader, LIST_END};

@@ -13,7 +13,7 @@
 
 use crate::counters::Count;
 use crate::dir::{BlockSource, Probe};
-use crate::edit::{BlockEdit, BlockStore};
+use crate::edit::{BlockEdit, BlockStore, NewBlock};
 use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use myriad_format::dir::{
@@ -244,7 +244,7 @@ fn all_records(bytes: &[u8]) -> Vec<Record> {
 /// Makes an index of one leaf. The directory has one entry block, with room or not.
 pub(crate) fn create(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, records: &[Record]) -> Result<FsBlock> {
     let root = source.allocate(txn)?;
-    txn.init(root, BlockKind::DirIndex, dir.0, |edit| {
+    txn.init(NewBlock::free(root), BlockKind::DirIndex, dir.0, |edit| {
         let header = IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE));
         header.room_head = U32::new(LIST_END);
         header.entry_blocks = U32::new(1);
@@ -311,7 +311,7 @@ fn split(
             assert!(fits, "half a leaf fits a leaf");
         }
     };
-    txn.init(sibling, BlockKind::DirIndex, dir.0, |edit| {
+    txn.init(NewBlock::free(sibling), BlockKind::DirIndex, dir.0, |edit| {
         IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = leaf_depth + 1;
         fill(edit, &moved);
     })?;
@@ -336,7 +336,7 @@ fn grow(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, root: &mut FsBloc
     }
     let node = source.allocate(txn)?;
     let old = *root;
-    txn.init(node, BlockKind::DirIndex, dir.0, |edit| {
+    txn.init(NewBlock::free(node), BlockKind::DirIndex, dir.0, |edit| {
         let header = IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE));
         header.level = top.level + 1;
         header.depth = top.depth + 1;
@@ -378,7 +378,7 @@ fn set_pointer(
         let mut child = FsBlock(txn.look.read(node, BlockKind::DirIndex, |bytes| pointer(bytes, at))?);
         if child.is_none() {
             child = source.allocate(txn)?;
-            txn.init(child, BlockKind::DirIndex, dir.0, |edit| {
+            txn.init(NewBlock::free(child), BlockKind::DirIndex, dir.0, |edit| {
                 IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).level = at_level - 1;
             })?;
             let (offset, bytes) = encode_pointer(at, child.0);
@@ -529,9 +529,10 @@ fn visit(look: &Look<'_>, dir: Ino, block: FsBlock, level: u8, f: &mut dyn FnMut
 mod tests {
     use super::*;
     use crate::namei;
-    use crate::ops::{NewFile, Ops, transact};
+    use crate::ops::{NewFile, Ops};
     use crate::types::{Cred, MkfsOptions, MountOptions};
     use crate::volume::Volume;
+    use crate::volume::transact;
     use myriad_device::{AlignedBuf, BlockDevice, MemoryDevice};
     use myriad_format::inode::{S_IFDIR, S_IFREG};
     use myriad_format::superblock::Superblock;

@@ -25,7 +25,7 @@ use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
 };
 use crate::counters::Count;
-use crate::edit::BlockStore;
+use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::map::{self, FILE_END, Mapping};
@@ -347,7 +347,7 @@ fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> 
     let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let (block, _) = txn.volume().allocate_extent(txn, source.goal, 1, 1)?;
     let live = raw.size.get() as u32;
-    txn.init(block, BlockKind::DirEntries, dir.0, |edit| {
+    txn.init(NewBlock::free(block), BlockKind::DirEntries, dir.0, |edit| {
         edit.put(ENTRIES_OFFSET, &data);
         let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
         header.tail = U32::new((ENTRIES_OFFSET + data.len()) as u32);
@@ -535,7 +535,7 @@ fn add_entry_block(
             start
         }
     };
-    txn.init(at, BlockKind::DirEntries, dir.0, |edit| {
+    txn.init(NewBlock::free(at), BlockKind::DirEntries, dir.0, |edit| {
         let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
         header.tail = U32::new(ENTRIES_OFFSET as u32);
         header.next_room = U32::new(head);
@@ -743,7 +743,6 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
 
 /// Gives up as many blocks of a directory without entries as are good for one transaction. True when the rest fits a transaction.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
-    let most = txn.volume().release_max;
     let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let mut is_done = false;
     for steps in 0..GIVEN_UP_MAX {
@@ -764,7 +763,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
         }
         // What is taken counts among the inode's blocks at once: it says when there are few.
         std::mem::replace(&mut source, BlockSource::new(placement::data(txn.volume(), dir, None))).settle(raw);
-        if txn.log_bytes() > most {
+        if txn.is_long() {
             break;
         }
     }
@@ -884,8 +883,9 @@ pub(crate) fn list(
 mod tests {
     use super::*;
     use crate::namei;
-    use crate::ops::{NewFile, Ops, transact};
+    use crate::ops::{NewFile, Ops};
     use crate::types::{Cred, LinkRules, Node, RenameMode};
+    use crate::volume::transact;
     use crate::volume::{Volume, testing};
     use myriad_check::{Options as CheckOptions, check};
     use myriad_device::MemoryDevice;

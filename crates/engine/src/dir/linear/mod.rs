@@ -31,7 +31,7 @@ use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
 };
 use crate::counters::Count;
-use crate::edit::BlockStore;
+use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Errno, Result};
 use crate::map::{self, Mapping};
 use crate::order::{Look, Txn};
@@ -42,7 +42,6 @@ use myriad_format::inode::RawInode;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use unit::{Entry, Place, entries};
 use zerocopy::little_endian::U64;
 
@@ -55,41 +54,6 @@ const LISTED_BLOCKS: u64 = 64;
 
 /// Blocks that a directory gives up in one transaction. Tests are to come there with small directories.
 const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
-
-/// Directories of which it is remembered where the last lookup succeeded. Two may share a place, and take it from each other:
-/// that costs time.
-const HINTS: usize = 1024;
-
-/// Where lookups in directories begin: for each the unit of the last hit. A hint may be wrong, or another directory's, at any
-/// time.
-pub(crate) struct Hints(Box<[AtomicU64]>);
-
-impl Hints {
-    pub fn new() -> Self {
-        Self((0..HINTS).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    /// The place of a directory, and what its word has above the number of a unit, which has 30 bits.
-    fn place(&self, dir: Ino, raw: &RawInode) -> (&AtomicU64, u64) {
-        let hash = (dir.0 ^ u64::from(raw.generation.get()).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (&self.0[(hash >> 54) as usize % HINTS], hash << 10 >> 30 << 30)
-    }
-
-    fn get(&self, dir: Ino, raw: &RawInode) -> u64 {
-        let (word, whose) = self.place(dir, raw);
-        let word = word.load(Ordering::Relaxed);
-        if word >> 30 << 30 == whose { word & ((1 << 30) - 1) } else { 0 }
-    }
-
-    fn put(&self, dir: Ino, raw: &RawInode, unit: u64) {
-        let (word, whose) = self.place(dir, raw);
-        let new = whose | unit;
-        // Written only when it changes: others look at it as well.
-        if word.load(Ordering::Relaxed) != new {
-            word.store(new, Ordering::Relaxed);
-        }
-    }
-}
 
 /// What a search for a name saw on its way through all units.
 pub(crate) struct Seen {
@@ -374,7 +338,7 @@ fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) 
         _ => entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?.offset_by(1),
     };
     let (start, length) = volume.allocate_extent(txn, near, 1, 1)?;
-    txn.init(start, BlockKind::LinearEntries, dir.0, |edit| {
+    txn.init(NewBlock::free(start), BlockKind::LinearEntries, dir.0, |edit| {
         let len = edit.bytes().len();
         edit.range_mut(0, len).chunks_exact_mut(UNIT_SIZE).for_each(clear_unit);
     })?;

@@ -20,8 +20,8 @@
 #[cfg(test)]
 mod tests;
 
-use super::{FILE_END, Mapping};
-use crate::edit::{BlockEdit, BlockRead, BlockStore, NodeSource};
+use super::mapping::{FILE_END, Mapping};
+use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::Result;
 use myriad_format::extent::Extent;
 use myriad_format::fork::Fork;
@@ -259,8 +259,8 @@ pub(super) fn insert<S: BlockStore, N: NodeSource<S>>(
         match source.allocate(store) {
             Ok(node) => nodes.push(node),
             Err(error) => {
-                for node in nodes {
-                    source.free(store, node)?;
+                for NewBlock { block, .. } in nodes {
+                    source.free(store, block)?;
                 }
                 return Err(error);
             }
@@ -279,13 +279,9 @@ pub(super) fn insert<S: BlockStore, N: NodeSource<S>>(
         while !steps.is_whole() {
             let (array, index) = steps.list()[steps.count - 1];
             let node = nodes.pop().ok_or(Corrupt::Inode { ino, field: "pointers", value: piece.start })?;
-            if N::LOGGED {
-                store.reinit(node, BlockKind::Pointers, ino.0, |_| ())?;
-            } else {
-                store.init(node, BlockKind::Pointers, ino.0, |_| ())?;
-            }
-            array.put(store, index, [Pointer { block: node, unwritten: false }.encode()])?;
-            steps.steps[steps.count] = (Array::Node(node), way.index(steps.count - 1));
+            store.init(node, BlockKind::Pointers, ino.0, |_| ())?;
+            array.put(store, index, [Pointer { block: node.block, unwritten: false }.encode()])?;
+            steps.steps[steps.count] = (Array::Node(node.block), way.index(steps.count - 1));
             steps.count += 1;
         }
         let (array, index) = steps.list()[steps.count - 1];

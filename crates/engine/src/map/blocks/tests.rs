@@ -46,7 +46,9 @@ impl Fixture {
         let block = geometry.fs_block(AgNo(0), block);
         // What the slot had before means nothing.
         store
-            .init(block, BlockKind::InodeTable, 0, |edit| edit.put(geometry.inode_offset(slot), &[0xee; 248]))
+            .init(NewBlock::free(block), BlockKind::InodeTable, 0, |edit| {
+                edit.put(geometry.inode_offset(slot), &[0xee; 248])
+            })
             .unwrap();
         let mut inode = RawInode::zeroed();
         inode.mode.set(mode | 0o644);

@@ -19,9 +19,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::{FILE_END, Mapping};
+use super::mapping::{FILE_END, Mapping};
 use crate::btree::Tree;
-use crate::edit::{BlockRead, BlockStore, NodeSource};
+use crate::edit::{BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::Result;
 use myriad_format::btree::EXTENTS;
 use myriad_format::extent::{Extent, LENGTH_MAX, RawExtent};
@@ -292,12 +292,10 @@ struct Nodes<'a, N> {
 }
 
 impl<S: BlockStore, N: NodeSource<S>> NodeSource<S> for Nodes<'_, N> {
-    const LOGGED: bool = N::LOGGED;
-
-    fn allocate(&mut self, store: &mut S) -> Result<FsBlock> {
-        let block = self.inner.allocate(store)?;
+    fn allocate(&mut self, store: &mut S) -> Result<NewBlock> {
+        let node = self.inner.allocate(store)?;
         self.count += 1;
-        Ok(block)
+        Ok(node)
     }
 
     fn free(&mut self, store: &mut S, block: FsBlock) -> Result<()> {

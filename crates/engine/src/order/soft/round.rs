@@ -44,7 +44,7 @@ impl Checkpointer {
             let is_open = held.is_none();
             let has_given = is_open && give_back(volume)?;
             let closed = held.take().unwrap_or_else(|| volume.cache.gate.close());
-            let epoch = close_epoch(volume, &closed, self.released.len())?;
+            let epoch = close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
             let durable = epoch.number + 1;
             let (round, is_clean) = begin_round(volume, &closed, epoch, self.is_forced)?;
             let is_empty = round.images.blocks.is_empty() && round.data.is_empty();
@@ -175,7 +175,7 @@ fn drop_settled(volume: &Volume, state: &mut State) {
     for block in settled {
         let shadow = state.shadows.remove(&block).expect("just listed");
         state.unlist(block, &shadow);
-        arena.header(shadow.frame).unhomed.store(0, Ordering::Relaxed);
+        arena.header(shadow.frame).unhomed.clear();
     }
 }
 

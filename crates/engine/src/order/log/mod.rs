@@ -13,9 +13,15 @@
 //! the oldest record of such a block is older than a quarter of the log, or frames that are away crowd the cache, step 2 copies
 //! the whole block, and the copy goes home after the commit. XFS logs such blocks again instead, so that their records are young.
 //! That was built first and replaced: it takes room in the log exactly when there is little. For the copies' sake a checkpoint is
-//! due with 64 MiB of such blocks (`OpenEpoch::hot_blocks`), or they would take as much memory as the cache.
+//! due with 64 MiB of such blocks (`Cost::hot_blocks`), or they would take as much memory as the cache.
 //!
 //! With neither data nor fresh blocks, 3 and 4 are one write and one flush.
+
+mod cost;
+mod forgotten;
+
+pub(crate) use cost::{Cost, EpochCost};
+pub(crate) use forgotten::Forgotten;
 
 use super::checkpoint::{Checkpointer, is_away, write_frames};
 use super::epoch::{ClosedEpoch, Pending, close_epoch, join_neighbours};
@@ -41,15 +47,20 @@ pub(super) enum Home {
     Gone,
 }
 
+/// The log position that a frame's changes need for as long as they are not home.
+fn needed_by(header: &FrameHeader) -> Option<Lsn> {
+    if is_away(header) { header.unhomed.logged_from() } else { None }
+}
+
 /// Under the frame's latch.
 pub(super) fn home_of(header: &FrameHeader, block: u64) -> Home {
-    if !is_away(header) {
-        return Home::Gone;
+    match needed_by(header) {
+        None => Home::Gone,
+        Some(_) if header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block => {
+            Home::Later
+        }
+        Some(lsn) => Home::Write(lsn.0),
     }
-    if header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block {
-        return Home::Later;
-    }
-    Home::Write(header.first_lsn.load(Ordering::Relaxed))
 }
 
 impl Checkpointer {
@@ -72,19 +83,20 @@ impl Checkpointer {
         volume.release_empty_chunks()?;
 
         let closed = volume.cache.gate.close();
-        let ClosedEpoch { number, dirty, mut freed, ordered } = close_epoch(volume, &closed, self.released.len())?;
-        if dirty.is_empty() && freed.limbo.is_empty() && freed.revokes.is_empty() && ordered.is_empty() {
+        let ClosedEpoch { number, dirty, mut freed, ordered } =
+            close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
+        if dirty.is_empty() && freed.limbo.is_empty() && freed.forgotten.blocks().is_empty() && ordered.is_empty() {
             drop(closed);
             self.durable = number + 1;
             // Data written straight to its place may still be in the device's cache.
             return volume.device_flush();
         }
         self.capture(volume, &dirty);
-        volume.epoch.away_blocks.store(self.away.len() as u64, Ordering::Relaxed);
+        volume.epoch.cost.set_away(self.away.len());
         drop(closed);
         volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
         volume.counters.add(Count::checkpoint_fresh_blocks, self.fresh.blocks.len() as u64);
-        self.needed_lsn = freed.needed_lsn;
+        self.needed = freed.forgotten.needed();
         join_neighbours(&mut freed.limbo);
         if planted(Bug::DiscardBeforeCommit) && volume.live.now().discard == Discard::Always {
             let bits = volume.geometry.block_bits;
@@ -92,7 +104,7 @@ impl Checkpointer {
                 |&(start, length): &(FsBlock, u32)| volume.device.discard(start.0 << bits, u64::from(length) << bits);
             let _ = freed.limbo.iter().try_for_each(discard);
         }
-        for &block in &freed.revokes {
+        for &block in freed.forgotten.blocks() {
             self.builder.revoke(block);
         }
         // What an earlier epoch freed and nobody has put into the trees yet is still pending.
@@ -122,9 +134,9 @@ impl Checkpointer {
         volume.counters.add(Count::checkpoint_bytes, body_len);
         self.builder = sealed.recycle();
         self.durable = number + 1;
-        self.needed_lsn = u64::MAX;
+        self.needed = None;
         // Before they can be allocated, and written as what nobody looks at.
-        self.keep(volume, freed.revokes.iter().map(|block| block.0));
+        self.keep(volume, freed.forgotten.blocks().iter().map(|block| block.0));
         self.note_freed(&freed.limbo);
         self.released.append(&mut freed.limbo);
         self.move_tail(volume);
@@ -174,7 +186,7 @@ impl Checkpointer {
         let is_full_soon = log.room() < log.checkpoint_max() + capacity / 8;
         // A little of the next epoch's own length on top.
         let before = if is_full_soon { log.head().0.saturating_sub(capacity / 4 - capacity / 16) } else { 0 };
-        volume.epoch.home_before.store(before, Ordering::Relaxed);
+        volume.epoch.cost.expect_home(before);
     }
 
     /// Whether the cache is full of blocks that are away.
@@ -185,7 +197,7 @@ impl Checkpointer {
     /// Copies what the closing epoch changed. The gate is closed: nothing moves.
     fn capture(&mut self, volume: &Volume, dirty: &[u32]) {
         let cache = &volume.cache;
-        let head = self.log.as_ref().expect("order log has a log").head().0;
+        let head = self.log.as_ref().expect("order log has a log").head();
         self.builder.clear();
         for &index in dirty {
             let header = cache.arena.header(index);
@@ -206,14 +218,11 @@ impl Checkpointer {
             if mask == 0 {
                 continue;
             }
-            let unhomed = header.unhomed.load(Ordering::Relaxed);
-            if unhomed == 0 {
-                header.first_lsn.store(head, Ordering::Relaxed);
-            } else if header.first_lsn.load(Ordering::Relaxed) < self.home_before {
+            if header.unhomed.logged_from().is_some_and(|lsn| lsn.0 < self.home_before) {
                 // It holds the log's tail, and operations touch it too often for it to go home in between.
                 self.hot.push(block.0, index, &bytes);
             }
-            header.unhomed.store(unhomed | mask, Ordering::Relaxed);
+            header.unhomed.add_logged(mask, head);
             self.builder.record(block, mask, &bytes);
             if flags & flag::AWAY == 0 {
                 header.flags.fetch_or(flag::AWAY, Ordering::Relaxed);
@@ -288,14 +297,12 @@ impl Checkpointer {
         for index in std::mem::take(&mut self.away) {
             let header = cache.arena.header(index);
             // A sweep may have given a dead frame to another block meanwhile; what counts is what it holds now.
-            if !is_away(header) {
-                header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
-                continue;
-            }
-            if header.first_lsn.load(Ordering::Relaxed) < before {
-                home.push((header.block.load(Ordering::Relaxed), index));
-            } else {
-                keep.push(index);
+            match needed_by(header) {
+                None => {
+                    header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
+                }
+                Some(lsn) if lsn.0 < before => home.push((header.block.load(Ordering::Relaxed), index)),
+                Some(_) => keep.push(index),
             }
         }
         home.sort_unstable();
@@ -357,17 +364,10 @@ impl Checkpointer {
         // Nothing leaves the overlay or is forgotten unseen: what a forgotten block needs is noted under this lock, and
         // a block taken from the overlay is on the list of recovered frames before the overlay's lock is free again.
         let freed = volume.epoch.freed.lock();
-        let mut tail = log.head().0.min(self.needed_lsn).min(freed.needed_lsn);
-        if let Some(lsn) = cache.overlay.read().oldest() {
-            tail = tail.min(lsn.0);
-        }
+        let overlay = cache.overlay.read().oldest();
         self.away.append(&mut cache.take_recovered());
-        for &index in &self.away {
-            let header = cache.arena.header(index);
-            if is_away(header) {
-                tail = tail.min(header.first_lsn.load(Ordering::Relaxed));
-            }
-        }
-        log.set_tail(Lsn(tail));
+        let away = self.away.iter().filter_map(|&index| needed_by(cache.arena.header(index)));
+        let needed = [self.needed, freed.forgotten.needed(), overlay].into_iter().flatten().chain(away).min();
+        log.set_tail(needed.map_or(log.head(), |lsn| lsn.min(log.head())));
     }
 }

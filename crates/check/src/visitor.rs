@@ -1,0 +1,16 @@
+//! Who walks a map is told by these what is met, whatever the kind of the map.
+
+use crate::io::Damage;
+use myriad_format::{Corrupt, FsBlock};
+
+/// What a walk hands to its caller, who decides what to do about it.
+pub(crate) trait Visitor {
+    /// A node is about to be read; `false`: do not follow it.
+    fn node(&mut self, block: FsBlock) -> bool;
+    fn record(&mut self, record: &[u8]);
+    fn damage(&mut self, damage: Damage);
+    /// A node leads to nothing.
+    fn empty(&mut self, block: FsBlock) {
+        self.damage(Corrupt::TreeNode { block, field: "pointers", value: 0 }.into());
+    }
+}
