@@ -195,7 +195,7 @@ pub static TABLE: [Row; 30] = [
         name: "log-size",
         values: Values::Bytes { least: 0, most: myriad_log::RING_BYTES_MAX, powers: false },
         when: When::Mkfs,
-        about: "size of the log; 0: no log, which allows order=none only",
+        about: "size of the log; 0: no log, for the other orders",
         source: "XFS 1996, 4.1",
         unset: "by the volume's size, at most 128M",
         words: &[],
