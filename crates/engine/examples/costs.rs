@@ -4,12 +4,14 @@
 //! cargo run --release -p myriad-engine --example costs -- ENTRIES [SEAM=CHOICE,...] [--only OPERATION]
 //! ```
 //!
-//! Makes a volume in memory with these choices and in it one directory of so many empty files, and prints a line for each of: `create`, all of them, with a
-//! sync at the end; `lookup`, of 1000 random names, warm; `cold`, the same, each with nothing cached; `stat`, of 1000 that are there; `list`, all, with
-//! nothing cached; `unlink`, all, in random order, with a sync at the end. Counts are for one operation, for `list` for one entry.
+//! Makes a volume in memory with these choices and in it one directory of so many empty files, and prints a line for each of:
+//! `create`, all of them, with a sync at the end; `lookup`, of 1000 random names, warm; `cold`, the same, each with nothing cached;
+//! `stat`, of 1000 that are there; `list`, all, with nothing cached; `unlink`, all, in random order, with a sync at the end. Counts
+//! are for one operation, for `list` for one entry.
 //!
-//! Nothing is timed and nothing is left to chance: two runs give the same counts. Run with `--only OPERATION` under a tool that counts instructions, at two sizes,
-//! it says what one operation takes: the files are made first in any case.
+//! Nothing is timed and nothing is left to chance: two runs give the same counts. Run with `--only OPERATION` under a tool that
+//! counts instructions, at two sizes, it says what one operation takes: the files are made first in any case. For valgrind it has
+//! to be built with `--features rustix/use-libc-auxv` (docs/performance.md, "What the seams cost").
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, Node, Session};
