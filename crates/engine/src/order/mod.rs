@@ -5,8 +5,8 @@
 //! each; blocks freed (limbo), metadata blocks forgotten (revokes), and file data to be written first.
 //!
 //! `checkpoint` closes an epoch and makes it durable, as the order in force demands: `log`, `soft` or `none`. `moment` holds a committed
-//! state for a reader. `orphan_list` is written by checkpoints of `log` and `none`. `facts` say what a change means, for orders that must know. No operation, tree or directory knows the order in
-//! force.
+//! state for a reader. `orphan_list` is written by checkpoints of `log` and `none`. `facts` say what a change means, for orders that
+//! must know. No operation, tree or directory knows the order in force.
 
 pub(crate) mod checkpoint;
 mod epoch;
