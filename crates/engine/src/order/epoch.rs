@@ -1,6 +1,7 @@
 //! Epochs: what operations change between two checkpoints, while it gathers and on its way to the device.
 
 use super::Txn;
+use super::group_commit::EpochNumber;
 use crate::cache::Closed;
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
@@ -31,8 +32,7 @@ pub(crate) struct OpenEpoch {
     pub home_before: AtomicU64,
     /// Blocks with changes that are not home, those of this epoch included.
     pub away_blocks: AtomicU64,
-    /// Number of the epoch: those below are closed.
-    number: AtomicU64,
+    number: EpochNumber,
 }
 
 /// What an epoch gave up.
@@ -64,13 +64,13 @@ impl OpenEpoch {
             hot_blocks: AtomicU64::new(0),
             away_blocks: AtomicU64::new(0),
             home_before: AtomicU64::new(0),
-            number: AtomicU64::new(1),
+            number: EpochNumber::new(),
         }
     }
 
     /// Number of the open epoch. It stays the same for whoever is inside the gate.
     pub fn current(&self) -> u64 {
-        self.number.load(Ordering::Acquire)
+        self.number.current()
     }
 
     /// Takes all lists of changed frames. While the gate is closed.
@@ -131,7 +131,7 @@ pub(super) fn close_epoch<'a>(volume: &'a Volume, closed: &'a Closed<'a>, waitin
     epoch.again_blocks.store(0, Ordering::Relaxed);
     epoch.hot_blocks.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
-        number: epoch.number.fetch_add(1, Ordering::Release),
+        number: epoch.number.advance(closed),
         dirty: epoch.take_dirty(),
         freed: std::mem::take(&mut *epoch.freed.lock()),
         ordered: {

@@ -9,6 +9,7 @@
 
 pub(crate) mod checkpoint;
 mod epoch;
+mod group_commit;
 mod images;
 mod log;
 pub(crate) mod moment;
@@ -16,4 +17,5 @@ mod none;
 mod txn;
 
 pub(crate) use epoch::OpenEpoch;
+pub(crate) use group_commit::commit_through;
 pub(crate) use txn::{Look, Txn};
