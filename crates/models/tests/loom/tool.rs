@@ -12,10 +12,10 @@ pub const COMMITTERS: usize = 2;
 pub const ROUNDS: u64 = 1;
 
 /// Runs `model` in every way in which its threads can meet, if they are stopped where they could go on at most `preemptions` times
-/// in a run, and twice more in the long form. Without such a bound the larger models would take days, and most faults show with two or
+/// in a run, and once more in the long form. Without such a bound the larger models would take days, and most faults show with two or
 /// three.
 pub fn explore(preemptions: usize, model: fn()) {
-    let more = if std::env::var_os("MYRIAD_LONG").is_some() { 2 } else { 0 };
+    let more = if std::env::var_os("MYRIAD_LONG").is_some() { 1 } else { 0 };
     for fences in [Fences::BeforeLoads, Fences::AfterStores] {
         set_fences(fences);
         let mut builder = loom::model::Builder::new();
