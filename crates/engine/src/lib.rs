@@ -63,6 +63,7 @@ mod inodes;
 mod locks;
 mod map;
 mod mkfs;
+mod name_cache;
 mod namei;
 mod ops;
 pub mod options;
@@ -80,6 +81,7 @@ mod session;
 mod space;
 #[doc(hidden)]
 pub mod starve;
+mod sync;
 mod thread_slot;
 mod types;
 mod volume;

@@ -1,15 +1,17 @@
 //! A number for each thread, small and its own as long as it lives, for what is kept a copy a thread: the gate's counters, an epoch's
 //! lists, the counters of paths.
 
+mod table;
+
+use crate::sync::AtomicU64;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use table::Table;
 
 /// Numbers that there are. The last one is shared by all threads that come when the others are taken.
 pub(crate) const SLOTS: usize = 64;
 pub(crate) const SHARED: usize = SLOTS - 1;
 
-/// Slots that some living thread has to itself.
-static TAKEN: AtomicU64 = AtomicU64::new(1 << SHARED);
+static TABLE: Table<SHARED> = Table { taken: AtomicU64::new(Table::<SHARED>::NONE_TAKEN) };
 
 /// Not yet known.
 const UNSET: usize = usize::MAX;
@@ -24,10 +26,7 @@ struct Tenant;
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        let slot = SLOT.replace(SHARED);
-        if slot < SHARED {
-            TAKEN.fetch_and(!(1 << slot), Ordering::AcqRel);
-        }
+        TABLE.give_back(SLOT.replace(SHARED));
     }
 }
 
@@ -40,22 +39,10 @@ pub(crate) fn thread_slot() -> usize {
 
 #[cold]
 fn take_slot() -> usize {
-    let mut taken = TAKEN.load(Ordering::Relaxed);
-    let slot = loop {
-        let free = taken.trailing_ones() as usize;
-        if free >= SHARED {
-            break SHARED;
-        }
-        match TAKEN.compare_exchange_weak(taken, taken | 1 << free, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => break free,
-            Err(now) => taken = now,
-        }
-    };
+    let slot = TABLE.take();
     // A thread that is ending already has nobody to give the slot back.
     if TENANT.try_with(|_| SLOT.set(slot)).is_err() {
-        if slot < SHARED {
-            TAKEN.fetch_and(!(1 << slot), Ordering::AcqRel);
-        }
+        TABLE.give_back(slot);
         SLOT.set(SHARED);
         return SHARED;
     }

@@ -378,4 +378,6 @@ impl Drop for Unfilled<'_> {
 }
 
 #[cfg(test)]
+mod gate_tests;
+#[cfg(test)]
 mod tests;

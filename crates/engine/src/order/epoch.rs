@@ -1,6 +1,7 @@
 //! Epochs: what operations change between two checkpoints, while it gathers and on its way to the device.
 
 use super::Txn;
+use super::group_commit::EpochNumber;
 use super::log::{EpochCost, Forgotten};
 use super::orphan_list::OrphanList;
 use crate::cache::Closed;
@@ -23,8 +24,7 @@ pub(crate) struct OpenEpoch {
     pub ordered_count: AtomicU64,
     /// What all this will take of the log and the next checkpoint.
     pub cost: EpochCost,
-    /// Number of the epoch: those below are closed.
-    number: AtomicU64,
+    number: EpochNumber,
 }
 
 /// What an epoch gave up.
@@ -44,13 +44,13 @@ impl OpenEpoch {
             ordered: Mutex::new(Vec::new()),
             ordered_count: AtomicU64::new(0),
             cost: EpochCost::new(granule_size),
-            number: AtomicU64::new(1),
+            number: EpochNumber::new(),
         }
     }
 
     /// Number of the open epoch. It stays the same for whoever is inside the gate.
     pub fn current(&self) -> u64 {
-        self.number.load(Ordering::Acquire)
+        self.number.current()
     }
 
     /// Takes all lists of changed frames. While the gate is closed.
@@ -116,7 +116,7 @@ pub(super) fn close_epoch<'a>(
     epoch.cost.reset(waiting);
     epoch.ordered_count.store(0, Ordering::Relaxed);
     Ok(ClosedEpoch {
-        number: epoch.number.fetch_add(1, Ordering::Release),
+        number: epoch.number.advance(closed),
         dirty: epoch.take_dirty(),
         freed: std::mem::take(&mut *epoch.freed.lock()),
         ordered: {

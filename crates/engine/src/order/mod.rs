@@ -11,6 +11,7 @@
 pub(crate) mod checkpoint;
 mod epoch;
 mod facts;
+mod group_commit;
 mod images;
 mod log;
 pub(crate) mod moment;
@@ -20,6 +21,7 @@ pub(crate) mod soft;
 mod txn;
 
 pub(crate) use epoch::OpenEpoch;
+pub(crate) use group_commit::commit_through;
 pub(crate) use log::Cost;
 pub(crate) use orphan_list::OrphanList;
 pub(crate) use txn::{Look, Txn};

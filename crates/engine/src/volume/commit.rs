@@ -4,7 +4,8 @@ use super::Volume;
 use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::Result;
-use crate::order::Txn;
+use crate::order::checkpoint::Checkpointer;
+use crate::order::{self, Txn};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};
 use std::sync::atomic::Ordering;
@@ -18,13 +19,11 @@ impl Volume {
 
     /// Waits until `epoch` is durable, making the checkpoint if nobody else does.
     pub fn commit_through(&self, epoch: u64) -> Result<()> {
-        let mut checkpointer = self.checkpointer.lock();
-        if checkpointer.durable > epoch {
+        let run = |checkpointer: &mut Checkpointer| checkpointer.run(self);
+        if !order::commit_through(&self.checkpointer, epoch, |checkpointer| checkpointer.durable, run)? {
             // True also of a volume that was closed meanwhile.
             return self.check_not_shut_down();
         }
-        checkpointer.run(self)?;
-        drop(checkpointer);
         if !self.options.background {
             self.give_back(false);
         }

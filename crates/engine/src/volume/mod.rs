@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
-use crate::namei::NameCache;
+use crate::name_cache::NameCache;
 use crate::order::checkpoint::Checkpointer;
 use crate::order::soft::Soft;
 use crate::order::{Cost, OpenEpoch};

@@ -1,7 +1,7 @@
 //! The memory behind the cache: frames of one block each in one huge-page mapping, a header of one cache line a frame.
 //!
-//! This is the engine's only unsafe module. Its invariants: a frame's bytes are reached only through its latch, or copied
-//! without it and thrown away if its version says that they were changed meanwhile (a sequence lock); memory that is
+//! This module is the engine's only unsafe code. Its invariants: a frame's bytes are reached only through its latch, or copied
+//! without it and thrown away if its version says that they were changed meanwhile (a sequence lock, `latch.rs`); memory that is
 //! zero is a valid value of everything kept in [`Zeroed`] slices; and where somebody may copy, whoever has the latch changes
 //! bytes through [`SharedBytes`] only, so that both sides are atomic words.
 //!
@@ -16,13 +16,17 @@
 
 #![allow(unsafe_code)]
 
+mod latch;
+
 use super::unhomed::Unhomed;
 use crate::locks::{Held, Rank};
+use latch::Latch;
+pub(crate) use latch::SharedBytes;
 use parking_lot::RawRwLock;
 use parking_lot::lock_api::RawRwLock as _;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A slice of zeros in huge pages of its own: a random access to a big table costs half as much with them. Memory is
@@ -168,16 +172,17 @@ impl ProcessMark {
     }
 }
 
+/// A header is one cache line.
+const _: () = assert!(size_of::<FrameHeader>() == 64);
+
 /// One frame's state. `mask` and `unhomed` change only under the exclusive latch or by the checkpointer.
 #[repr(align(64))]
 pub(crate) struct FrameHeader {
-    latch: RawRwLock,
+    latch: Latch,
     /// The block it holds.
     pub block: AtomicU64,
     /// Bits of `flag`.
     pub flags: AtomicU32,
-    /// Rises when the exclusive latch is taken, and when it is let go of: odd meanwhile.
-    version: AtomicU32,
     /// Granules changed in the open epoch.
     pub mask: AtomicU64,
     /// What of it the block's home does not have.
@@ -237,11 +242,7 @@ impl Arena {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self, index: u32) -> FrameWrite<'_> {
         let held = Held::wait(Rank::Latch, 0);
-        let header = self.header(index);
-        header.latch.lock_exclusive();
-        header.version.store(header.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        // Before the first change.
-        fence(Ordering::Release);
+        self.header(index).latch.lock_exclusive();
         FrameWrite { arena: self, index, _held: held }
     }
 
@@ -253,22 +254,12 @@ impl Arena {
     pub fn try_copy<T: FromBytes + IntoBytes>(&self, index: u32, offset: usize, value: &mut T) -> bool {
         const { assert!(size_of::<T>().is_multiple_of(8)) };
         assert!(offset.is_multiple_of(8) && offset + size_of::<T>() <= 1 << self.block_bits);
-        let header = self.header(index);
-        let before = header.version.load(Ordering::Acquire);
-        if before % 2 == 1 {
-            return false;
-        }
         // SAFETY: the range was just checked to lie inside the frame, whose memory is aligned for words and lives as long
         // as `self`. Whoever changes it meanwhile does so by the same atomic words, and what was read is used only if the
         // version says that nobody did.
         let words: &[AtomicU64] =
             unsafe { std::slice::from_raw_parts(self.frame(index).add(offset).cast(), size_of::<T>() / 8) };
-        for (bytes, word) in value.as_mut_bytes().chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        // After the last word.
-        fence(Ordering::Acquire);
-        header.version.load(Ordering::Relaxed) == before
+        self.header(index).latch.try_copy(words, value)
     }
 
     /// Starts loading the cache lines at `offset` of a frame into the processor's cache.
@@ -349,13 +340,9 @@ impl FrameWrite<'_> {
         // SAFETY: the frame lies inside the mapping, is aligned for words, and lives as long as the arena. For as long as
         // `self` is borrowed nobody has its bytes otherwise but by atomic words, or to look ([`SharedBytes::get`]).
         let words = unsafe { std::slice::from_raw_parts(self.arena.frame(self.index).cast(), words) };
-        SharedBytes { words }
+        // SAFETY: `self` is the exclusive latch.
+        unsafe { SharedBytes::new(words) }
     }
-}
-
-/// The bytes of a frame, for whoever has its latch for change, while others may copy them ([`Arena::try_copy`]).
-pub(crate) struct SharedBytes<'a> {
-    words: &'a [AtomicU64],
 }
 
 impl SharedBytes<'_> {
@@ -365,40 +352,12 @@ impl SharedBytes<'_> {
         // meanwhile is to read.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
     }
-
-    /// Stores bytes, word by word; words of which they are a part are stored whole. Only the caller changes any of them.
-    #[inline]
-    pub fn put(&mut self, offset: usize, mut bytes: &[u8]) {
-        let mut at = offset / 8;
-        let patch = |at: usize, from: usize, bytes: &[u8]| {
-            let word = &self.words[at];
-            let mut whole = word.load(Ordering::Relaxed).to_ne_bytes();
-            whole[from..from + bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
-        };
-        let within = offset % 8;
-        if within > 0 {
-            let (head, rest) = bytes.split_at(bytes.len().min(8 - within));
-            patch(at, within, head);
-            bytes = rest;
-            at += 1;
-        }
-        let (whole, tail) = bytes.as_chunks::<8>();
-        for (word, bytes) in self.words[at..at + whole.len()].iter().zip(whole) {
-            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-        }
-        if !tail.is_empty() {
-            patch(at + whole.len(), 0, tail);
-        }
-    }
 }
 
 impl Drop for FrameWrite<'_> {
     fn drop(&mut self) {
-        let header = self.arena.header(self.index);
-        header.version.store(header.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         // SAFETY: `Arena::write` took the exclusive latch.
-        unsafe { header.latch.unlock_exclusive() };
+        unsafe { self.arena.header(self.index).latch.unlock_exclusive() };
     }
 }
 

@@ -1,0 +1,110 @@
+//! A frame's latch, with the version by which readers copy a few words without it (a sequence lock).
+//!
+//! | who changes | who copies |
+//! |---|---|
+//! | 1. Take the latch, and make the version odd | 1. Read the version. If it is odd, give up |
+//! | 2. Store the words | 2. Read the words |
+//! | 3. Make the version even, and let the latch go | 3. Read the version again. If it is another one, throw the words away |
+//!
+//! A processor or the compiler may exchange the words' accesses with those of the version, were there no fences. The one who changes
+//! has a release fence after step 1, and his last store of the version is a release. The one who copies acquires by his first load,
+//! and has an acquire fence before step 3. So if he sees one word of a change, he sees at least the odd version; and if he starts
+//! from an even version, he sees all the words that were stored before it.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, RawLock, RawRwLock, fence};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Zero is a free latch of version 0.
+pub(crate) struct Latch {
+    pub(super) lock: RawRwLock,
+    /// Rises when the exclusive latch is taken, and when it is let go of: odd meanwhile.
+    pub(super) version: AtomicU32,
+}
+
+impl Latch {
+    #[inline]
+    pub fn lock_shared(&self) {
+        self.lock.lock_shared();
+    }
+
+    /// # Safety
+    /// The caller took the shared latch.
+    #[inline]
+    pub unsafe fn unlock_shared(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.lock.unlock_shared() };
+    }
+
+    #[inline]
+    pub fn lock_exclusive(&self) {
+        self.lock.lock_exclusive();
+        self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // Before the first change.
+        fence(Ordering::Release);
+    }
+
+    /// # Safety
+    /// The caller took the exclusive latch.
+    #[inline]
+    pub unsafe fn unlock_exclusive(&self) {
+        self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        // SAFETY: the caller's promise.
+        unsafe { self.lock.unlock_exclusive() };
+    }
+
+    /// Copies as many of the words as the value has. False, with `value` anything, if somebody has the latch for change, or had
+    /// it meanwhile. They change the words by [`SharedBytes::put`] alone.
+    #[inline]
+    #[must_use]
+    pub fn try_copy<T: FromBytes + IntoBytes>(&self, words: &[AtomicU64], value: &mut T) -> bool {
+        let before = self.version.load(Ordering::Acquire);
+        if before % 2 == 1 {
+            return false;
+        }
+        for (bytes, word) in value.as_mut_bytes().chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        // After the last word.
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == before
+    }
+}
+
+/// The bytes of a frame, for whoever has its latch for change, while others may copy them ([`Latch::try_copy`]).
+pub(crate) struct SharedBytes<'a> {
+    pub(super) words: &'a [AtomicU64],
+}
+
+impl<'a> SharedBytes<'a> {
+    /// # Safety
+    /// Of all who change these words, only those who have the latch of their frame do, and the caller has it while this lives.
+    pub unsafe fn new(words: &'a [AtomicU64]) -> Self {
+        Self { words }
+    }
+
+    /// Stores bytes, word by word; words of which they are a part are stored whole. Only the caller changes any of them.
+    #[inline]
+    pub fn put(&mut self, offset: usize, mut bytes: &[u8]) {
+        let mut at = offset / 8;
+        let patch = |at: usize, from: usize, bytes: &[u8]| {
+            let word = &self.words[at];
+            let mut whole = word.load(Ordering::Relaxed).to_ne_bytes();
+            whole[from..from + bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        };
+        let within = offset % 8;
+        if within > 0 {
+            let (head, rest) = bytes.split_at(bytes.len().min(8 - within));
+            patch(at, within, head);
+            bytes = rest;
+            at += 1;
+        }
+        let (whole, tail) = bytes.as_chunks::<8>();
+        for (word, bytes) in self.words[at..at + whole.len()].iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        if !tail.is_empty() {
+            patch(at + whole.len(), 0, tail);
+        }
+    }
+}
