@@ -16,6 +16,7 @@ use crate::volume::{device, guard};
 use anyhow::Result;
 use myriad_check::{CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
 use myriad_device::{Access, BlockDevice, FileDevice};
+use myriad_format::choices;
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
 use std::fs::File;
@@ -205,7 +206,13 @@ impl Command for Fsck {
             out.finish()?;
             if was_closed_cleanly == Some(false) && !report.repaired && writer.is_none() {
                 let is_unchecked = superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
+                let is_soft =
+                    superblock.is_some_and(|found| found.last_order.get() == choices::Order::SoftUpdates as u32);
                 let next = match (is_unchecked, is_repair) {
+                    (false, _) if is_soft && !report.is_usable() => None,
+                    (false, _) if is_soft => Some(
+                        "with order=softdep it can be used as it is; myriad fsck -p gives back what it holds for nothing",
+                    ),
                     (false, _) => Some("its log counts; the next opening for changes empties it"),
                     (true, false) => Some("it has no log that counts; myriad fsck -p lets it be changed again"),
                     // The report says so.
