@@ -267,7 +267,7 @@ fn human(
     owners: &mut Owners,
 ) -> io::Result<()> {
     write!(out, "  File: ")?;
-    out.name(&place.path)?;
+    out.name(&place.bytes())?;
     if let Some(target) = target {
         write!(out, " -> ")?;
         out.name(target)?;

@@ -9,6 +9,7 @@
 //! descend    a tree visited by directories that are held open
 //! guard      files of the host that are not written over unasked
 //! backup     backups of what is replaced
+//! reference  a file that attributes are taken from, of a volume or of the host
 //! device     the bytes of a volume, for verbs that look below the engine
 //! ```
 
@@ -21,6 +22,7 @@ pub mod guard;
 mod live;
 mod open;
 pub(crate) mod place;
+mod reference;
 mod tree;
 pub mod wait;
 
@@ -32,4 +34,5 @@ pub use guard::Guard;
 pub use live::Live;
 pub use open::{Access, Mounted, Opened, Volume, Volumes, check_is_image, umask};
 pub use place::Place;
+pub use reference::{Reference, reference};
 pub use tree::{Folder, Names, OpenWrite, ReadAt, Step, Tree, WriteAt};

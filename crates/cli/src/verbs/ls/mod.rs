@@ -11,7 +11,7 @@ mod print;
 pub mod sort;
 
 use crate::context::Context;
-use crate::failure::{At, image_name};
+use crate::failure::At;
 use crate::pattern::{self, Pattern};
 use crate::show::color::{Marks, When};
 use crate::show::size::Unit;
@@ -187,8 +187,8 @@ impl Command for Ls {
     const NAME: &'static str = "ls";
     const ABOUT: &'static str = "List directories";
     const DETAILS: &'static str = "Options are those of ls(1). Names are sorted by their bytes, as ls does in the C locale. On a \
-        terminal, names with control characters are shown in the form $'...', which shells turn back into the same bytes. Where \
-        places are in several images, the image is named before each path.";
+        terminal, names with control characters are shown in the form $'...', which shells turn back into the same bytes. Files given \
+        as places, and the headings of directories, are shown as IMAGE:/path, which other verbs take.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad ls vol.img", "lists the root directory"),
         ("myriad ls -la vol.img:/home", "lists a directory with attributes"),
@@ -197,7 +197,6 @@ impl Command for Ls {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let has_several_images = self.places.iter().any(|place| !place.is_in_image_of(&self.places[0]));
         let form = self.form(context.out().is_terminal());
         let mut listing = Listing::new(context, &self, form);
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
@@ -205,14 +204,9 @@ impl Command for Ls {
             let mut directories = Vec::new();
             let mut files: Vec<(Opened, Vec<Item>)> = Vec::new();
             for place in &self.places {
-                let heading = if has_several_images {
-                    [image_name(&place.image).as_bytes(), b":", &place.path].concat()
-                } else {
-                    place.path.clone()
-                };
                 let result = volumes.get(&place.image).and_then(|volume| {
                     let stat = self.stat_operand(&volume, place)?;
-                    let item = Item { name: heading, place: place.clone(), stat };
+                    let item = Item { name: place.bytes(), place: place.clone(), stat };
                     if stat.is_dir() && !self.directory {
                         directories.push((volume, item));
                     } else if let Some((_, items)) = files.iter_mut().find(|(known, _)| known.is_same(&volume)) {
@@ -235,8 +229,8 @@ impl Command for Ls {
             if self.reverse {
                 directories.reverse();
             }
-            for (volume, Item { name: heading, place, .. }) in directories {
-                listing.tree(&volume, &place, &heading, self.places.len() > 1 || self.recursive)?;
+            for (volume, Item { place, .. }) in directories {
+                listing.tree(&volume, &place, self.places.len() > 1 || self.recursive)?;
             }
             Ok(())
         })?;
