@@ -104,9 +104,8 @@ impl Command for Df {
         let headings: Vec<String> = fields.iter().map(|field| self.heading(*field, unit.as_ref())).collect();
         let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
         let rows = found.iter().map(|found| fields.iter().map(|field| found.show(*field, unit.as_ref())).collect());
-        let left =
-            fields.iter().take_while(|field| matches!(field, Field::Source | Field::Fstype | Field::Target)).count();
-        table::columns(&mut context.out(), &headings, left, rows.collect())?;
+        let is_text = |column: usize| matches!(fields[column], Field::Source | Field::Fstype | Field::Target);
+        table::columns(&mut context.out(), &headings, is_text, rows.collect())?;
         Ok(context.status())
     }
 }

@@ -203,7 +203,7 @@ impl Mount {
             ]);
         }
         if !rows.is_empty() {
-            table::columns(&mut context.out(), &["Volume", "Directory", "", "Process"], 3, rows)?;
+            table::columns(&mut context.out(), &["Volume", "Directory", "", "Process"], |column| column < 3, rows)?;
         }
         Ok(Status::OK)
     }
