@@ -5,7 +5,7 @@
 //! arguments  places and the options of every verb that opens a volume
 //! open       opens volumes, each once; wait: until somebody else has closed one
 //! tree       what verbs ask of files: of the engine (open), or of the kernel below a mount point (live)
-//! canonical  where a path leads
+//! canonical  where a path leads, and the way from one to another
 //! descend    a tree visited by directories that are held open
 //! guard      files of the host that are not written over unasked
 //! backup     backups of what is replaced
@@ -28,7 +28,7 @@ pub mod wait;
 
 pub use arguments::{ChangeArgs, OpenArgs, place, place_or_root, places};
 pub use backup::BackupArgs;
-pub use canonical::canonical;
+pub use canonical::{canonical, way};
 pub use descend::{Visit, Visited, descend};
 pub use guard::Guard;
 pub use live::Live;
