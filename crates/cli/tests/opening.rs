@@ -136,6 +136,8 @@ fn a_forgotten_colon_or_slash_is_shown_where_it_belongs() {
         ("ls vol.img:x/y", 1, "write vol.img:/x/y"),
         ("find vol.img/x/", 1, "write vol.img:/x/"),
         ("stat vol.img:", 2, "write vol.img:/"),
+        ("mount vol.img:/d .", 1, "the volume itself is to be named; write vol.img\n"),
+        ("mount vol.im .", 1, "vol.im: No such file or directory; check the name; myriad mkfs makes a volume\n"),
         ("info vol.img:/", 1, "the volume itself is to be named; write vol.img\n"),
         ("cat vol.img", 2, "write vol.img:/"),
         ("mkdir vol.img/docs", 2, "write vol.img:/docs"),
