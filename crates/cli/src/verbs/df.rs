@@ -86,10 +86,10 @@ impl Command for Df {
 
     fn run(self, context: &Context) -> Result<Status> {
         let mut found = Vec::new();
-        for place in &self.places {
-            let result = self.measure(context, place, &mut found);
-            context.tolerate(result)?;
-        }
+        volume::look(context, self.places.iter().map(|place| &*place.image), || {
+            found.clear();
+            self.places.iter().try_for_each(|place| context.tolerate(self.measure(context, place, &mut found)))
+        })?;
         if self.places.is_empty() {
             self.measure_mounted(context, &mut found)?;
         }

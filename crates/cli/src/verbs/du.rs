@@ -96,7 +96,14 @@ impl Command for Du {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let mut walk = Walk::new(context, &self);
+        volume::look(context, self.places.iter().map(|place| &*place.image), || self.measure_all(context))?;
+        Ok(context.status())
+    }
+}
+
+impl Du {
+    fn measure_all(&self, context: &Context) -> Result<()> {
+        let mut walk = Walk::new(context, self);
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
             for (index, place) in self.places.iter().enumerate() {
                 // Inode numbers mean something within a volume only.
@@ -110,7 +117,7 @@ impl Command for Du {
             let total = walk.total;
             walk.print(None, &total)?;
         }
-        Ok(context.status())
+        Ok(())
     }
 }
 

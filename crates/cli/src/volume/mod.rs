@@ -3,7 +3,7 @@
 //! ```text
 //! place      IMAGE:/path
 //! arguments  places and the options of every verb that opens a volume
-//! open       opens volumes, each once; wait: until somebody else has closed one
+//! open       opens volumes, each once; wait: until somebody else has closed one; beside: while somebody else is changing one
 //! tree       what verbs ask of files: of the engine (open), or of the kernel below a mount point (live)
 //! canonical  where a path leads, and the way from one to another
 //! descend    a tree visited by directories that are held open
@@ -15,6 +15,7 @@
 
 mod arguments;
 mod backup;
+mod beside;
 mod canonical;
 mod descend;
 pub mod device;
@@ -28,6 +29,7 @@ pub mod wait;
 
 pub use arguments::{ChangeArgs, OpenArgs, place, place_or_root, places};
 pub use backup::BackupArgs;
+pub use beside::look;
 pub use canonical::{canonical, way};
 pub use descend::{Visit, Visited, descend};
 pub use guard::Guard;

@@ -198,7 +198,39 @@ impl Command for Ls {
 
     fn run(self, context: &Context) -> Result<Status> {
         let form = self.form(context.out().is_terminal());
-        let mut listing = Listing::new(context, &self, form);
+        volume::look(context, self.places.iter().map(|place| &*place.image), || self.list(context, form))?;
+        Ok(context.status())
+    }
+}
+
+/// Files asked for at once: enough for lookups to overlap their waits.
+const BATCH: usize = 256;
+
+/// One line of a listing.
+struct Item {
+    /// As it is shown.
+    name: Vec<u8>,
+    place: Place,
+    stat: Stat,
+}
+
+/// How names are laid out.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    #[value(alias = "verbose")]
+    Long,
+    #[value(name = "single-column")]
+    One,
+    #[value(name = "vertical")]
+    Columns,
+    #[value(alias = "horizontal")]
+    Across,
+    Commas,
+}
+
+impl Ls {
+    fn list(&self, context: &Context, form: Form) -> Result<()> {
+        let mut listing = Listing::new(context, self, form);
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
             // As ls does: first the files, together; then each directory under its name.
             let mut directories = Vec::new();
@@ -233,37 +265,9 @@ impl Command for Ls {
                 listing.tree(&volume, &place, self.places.len() > 1 || self.recursive)?;
             }
             Ok(())
-        })?;
-        Ok(context.status())
+        })
     }
-}
 
-/// Files asked for at once: enough for lookups to overlap their waits.
-const BATCH: usize = 256;
-
-/// One line of a listing.
-struct Item {
-    /// As it is shown.
-    name: Vec<u8>,
-    place: Place,
-    stat: Stat,
-}
-
-/// How names are laid out.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    #[value(alias = "verbose")]
-    Long,
-    #[value(name = "single-column")]
-    One,
-    #[value(name = "vertical")]
-    Columns,
-    #[value(alias = "horizontal")]
-    Across,
-    Commas,
-}
-
-impl Ls {
     fn form(&self, is_terminal: bool) -> Form {
         let is_long = self.long || self.no_owner || self.no_group_long || self.numeric || self.full_time;
         if let Some(form) = self.format {
