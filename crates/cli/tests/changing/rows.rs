@@ -119,6 +119,7 @@ pub const ROWS: &[Row] = &[
     row("mv -v @/link @/to-d"),
     row("mv @/f @/f"),
     row("mv -v @/f @/hard"),
+    row("mv -fv @/f @/g"),
     row("mv -u @/f @/g"),
     row("mv -uv @/g @/f"),
     any_code(row("mv -nv @/f @/g")),

@@ -1,6 +1,6 @@
 //! `ls` beside ls(1).
 
-use super::{Bench, Row, other, row};
+use super::{Bench, Row, other, row, sorted};
 
 const ROWS: &[Row] = &[
     row("ls @"),
@@ -23,6 +23,10 @@ const ROWS: &[Row] = &[
     row("ls --time=access -t @/many"),
     row("ls -u @/many"),
     row("ls -ut @/many"),
+    // Each in its own order.
+    sorted("ls -U @"),
+    sorted("ls -f @"),
+    sorted("ls --sort=none -A @"),
     row("ls -X @"),
     row("ls --sort=extension -r @/sub"),
     row("ls -v @/many"),
