@@ -19,7 +19,16 @@ pub struct Context {
     /// Errors that do not end the run are counted only.
     passes_over_errors: Cell<bool>,
     out: RefCell<Output>,
+    /// What is kept back of the rest: see `hold`.
+    held: RefCell<Option<Held>>,
     bars: MultiProgress,
+}
+
+/// What a run has said on standard error that may not be true.
+struct Held {
+    lines: Vec<String>,
+    /// Errors before it.
+    errors: u64,
 }
 
 impl Context {
@@ -34,6 +43,7 @@ impl Context {
             errors: Cell::new(0),
             passes_over_errors: Cell::new(false),
             out: RefCell::new(Output::stdout()),
+            held: RefCell::new(None),
             bars: MultiProgress::with_draw_target(target),
         }
     }
@@ -99,9 +109,35 @@ impl Context {
 
     /// A line on standard error. If that is closed, nobody wants to know.
     fn say(&self, line: &str) {
+        if let Some(held) = &mut *self.held.borrow_mut() {
+            held.lines.push(line.to_owned());
+            return;
+        }
         self.bars.suspend(|| {
             let _ = writeln!(std::io::stderr(), "{line}");
         });
+    }
+
+    /// Keeps back whatever is said from here on, until it is known to be true.
+    pub fn hold(&self) {
+        self.out().doubt();
+        *self.held.borrow_mut() = Some(Held { lines: Vec::new(), errors: self.errors.get() });
+    }
+
+    /// What was kept back is true.
+    pub fn release(&self) -> anyhow::Result<()> {
+        self.out().settle(true)?;
+        let held = self.held.take();
+        held.into_iter().flat_map(|held| held.lines).for_each(|line| self.say(&line));
+        Ok(())
+    }
+
+    /// What was kept back is not true: it was never said.
+    pub fn forget(&self) {
+        let _ = self.out().settle(false);
+        if let Some(held) = self.held.take() {
+            self.errors.set(held.errors);
+        }
     }
 
     /// A question on standard error, in words; the answer comes on the same line.

@@ -13,6 +13,8 @@ pub struct Output {
     is_terminal: bool,
     /// What is kept back, if it is.
     held: Option<SpooledTempFile>,
+    /// It is kept back until it is known to be true, whatever a verb lets go.
+    is_doubtful: bool,
 }
 
 impl Output {
@@ -24,7 +26,7 @@ impl Output {
         } else {
             Box::new(BufWriter::with_capacity(64 << 10, stdout))
         };
-        Self { writer, is_terminal, held: None }
+        Self { writer, is_terminal, held: None, is_doubtful: false }
     }
 
     pub fn is_terminal(&self) -> bool {
@@ -47,13 +49,32 @@ impl Output {
     pub fn hold(&mut self) {
         let is_pipe = rustix::fs::fstat(rustix::stdio::stdout())
             .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Fifo);
-        if is_pipe {
+        if is_pipe && !self.is_doubtful {
             self.held = Some(tempfile::spooled_tempfile(HELD_MAX));
         }
     }
 
+    /// Keeps back all that is written from here on, until `settle`.
+    pub fn doubt(&mut self) {
+        self.held = Some(tempfile::spooled_tempfile(HELD_MAX));
+        self.is_doubtful = true;
+    }
+
+    /// What was kept back is true, and let go; or it is not, and forgotten.
+    pub fn settle(&mut self, is_true: bool) -> io::Result<()> {
+        self.is_doubtful = false;
+        if is_true {
+            return self.release();
+        }
+        self.held = None;
+        Ok(())
+    }
+
     /// Lets go what was kept back.
     pub fn release(&mut self) -> io::Result<()> {
+        if self.is_doubtful {
+            return Ok(());
+        }
         let Some(mut held) = self.held.take() else { return Ok(()) };
         held.rewind()?;
         io::copy(&mut held, &mut self.writer)?;

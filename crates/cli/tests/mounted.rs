@@ -458,6 +458,10 @@ fn df_finds_the_volumes_that_are_mounted() {
     let found: Vec<Value> = rows.filter(|row| row["mount_point"] == mount_point).collect();
     let named = place.line("df --json vol.img:/f").ok().json();
     assert_eq!((found.len(), &found[0]["size"]), (1, &named["size"]));
+    let shown = place.line("df").ok();
+    let (heading, shown) = (shown.lines()[0], shown.lines()[1]);
+    let column = heading.find("Mounted on").unwrap();
+    assert!(shown[column..].starts_with('/') && shown[..column].ends_with(' '), "{heading}\n{shown}");
     let target = place.line("df --output=target vol.img").ok();
     assert_eq!(target.lines(), ["Mounted on", mount_point]);
     place.line("df vol.img:/none").expect(1, &["vol.img:/none: No such file"]);
@@ -499,6 +503,21 @@ fn paths_below_a_mount_point_are_understood() {
         let meant = format!("; write {}:{path}\n", mount_point.display());
         assert!(said.contains(&meant), "{line}: not {meant}{said}");
     }
+    // Where a whole volume is wanted, that is named.
+    let meant = format!("lies in the volume that is mounted on {0}; name {0}\n", mount_point.display());
+    for (line, code) in [
+        ("fsck mnt/d", 8),
+        ("fsck --online mnt/d", 8),
+        ("info mnt/d", 1),
+        ("debug mnt/d superblock", 1),
+        ("stats mnt/d", 1),
+        ("trim mnt/d", 1),
+        ("tune mnt/d", 1),
+        ("umount mnt/d", 1),
+    ] {
+        place.line(line).expect(code, &[&meant]);
+    }
+    place.line("fsck mnt").expect(8, &["a volume is mounted there; name its image"]);
     place.line("rm out/f").expect(2, &["write IMAGE:/path\n"]);
     place.umount();
     place.line("rm mnt/d/f").expect(2, &["write IMAGE:/path\n"]);

@@ -52,7 +52,7 @@ fn a_verb_that_waits_goes_on_once_the_volume_is_free() {
 fn patience_ends() {
     let place = Place::with_volume(16 << 20);
     let fs = hold(&place);
-    place.line("ls vol.img").expect(1, &["in use by process"]);
+    place.line("cat vol.img:/f").expect(1, &["in use by process"]);
     let refused = place.line("ls --wait=0 vol.img").expect(1, &["in use by process"]);
     assert!(!refused.err.contains("waiting"), "{refused:?}");
     place
@@ -136,6 +136,8 @@ fn a_forgotten_colon_or_slash_is_shown_where_it_belongs() {
         ("ls vol.img:x/y", 1, "write vol.img:/x/y"),
         ("find vol.img/x/", 1, "write vol.img:/x/"),
         ("stat vol.img:", 2, "write vol.img:/"),
+        ("mount vol.img:/d .", 1, "the volume itself is to be named; write vol.img\n"),
+        ("mount vol.im .", 1, "vol.im: No such file or directory; check the name; myriad mkfs makes a volume\n"),
         ("info vol.img:/", 1, "the volume itself is to be named; write vol.img\n"),
         ("cat vol.img", 2, "write vol.img:/"),
         ("mkdir vol.img/docs", 2, "write vol.img:/docs"),
@@ -183,8 +185,6 @@ fn a_volume_in_use_is_told_of_once_in_a_run() {
         "mkdir vol.img:/a vol.img:/b",
         "chmod 600 vol.img:/a vol.img:/b",
         "cat vol.img:/a vol.img:/b",
-        "ls vol.img:/a vol.img:/b",
-        "stat vol.img:/a vol.img:/b",
         "cp vol.img:/a vol.img:/b .",
     ] {
         let said = place.line(line).expect(1, &["vol.img: in use by process"]).err;

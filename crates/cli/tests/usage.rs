@@ -134,7 +134,8 @@ fn images_that_cannot_be_opened_are_named() {
     place.line("cat dir:/x").expect(1, &["dir: a directory of the host, not an image"]);
     place.line("cat none:/a/b:/x").expect(1, &["none:/a/b: No such file"]);
     place.line("fsck none.img").expect(8, &["No such file"]);
-    place.line("fsck dir").expect(8, &["neither a regular file nor a block device"]);
+    place.line("fsck dir").expect(8, &["dir: a directory of the host, not an image"]);
+    place.line("fsck /dev/null").expect(8, &["neither a regular file nor a block device"]);
 }
 
 #[test]

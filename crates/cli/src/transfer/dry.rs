@@ -31,6 +31,10 @@ impl<T: Target> Target for Dry<T> {
         dir.as_ref().map_or(Ok(None), |dir| self.target.find(dir, name))
     }
 
+    fn names(&self, dir: &Self::Dir) -> Result<Vec<Vec<u8>>> {
+        dir.as_ref().map_or(Ok(Vec::new()), |dir| self.target.names(dir))
+    }
+
     fn leads_to(&self, dir: &Self::Dir, name: &[u8], target: &[u8]) -> bool {
         dir.as_ref().is_some_and(|dir| self.target.leads_to(dir, name, target))
     }
@@ -84,6 +88,10 @@ impl<T: Target> Target for Dry<T> {
 
     fn link(&self, _: (&Self::Dir, &[u8]), (dir, name): (&Self::Dir, &[u8])) -> Result<()> {
         self.check_free(dir.as_ref(), name, false)
+    }
+
+    fn link_path(&self, _: &[u8], _: bool, (dir, name): (&Self::Dir, &[u8])) -> Result<bool> {
+        self.check_free(dir.as_ref(), name, false).map(|()| true)
     }
 
     fn check_replaced(&self, dir: &Self::Dir, name: &[u8], place: &str) -> anyhow::Result<()> {

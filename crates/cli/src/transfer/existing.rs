@@ -2,7 +2,9 @@
 
 use super::batch::{Meta, Wanted};
 use super::holes::Holes;
+use super::link::Linking;
 use super::target::{Attrs, Found, Keep};
+use crate::volume::BackupArgs;
 use anyhow::Result;
 use myriad_engine::FileType;
 use std::sync::Arc;
@@ -68,6 +70,10 @@ pub struct Rules<'a> {
     pub ask: Option<Ask<'a>>,
     /// What is replaced is removed, and not written anew: its mode and owner are no longer of interest, nor its type.
     pub removes: bool,
+    /// What is replaced is kept under another name.
+    pub backups: BackupArgs,
+    /// Files get no copies but links.
+    pub linking: Option<Linking>,
     /// Nothing is made: the target only looks.
     pub is_dry: bool,
     pub holes: Holes,
@@ -75,6 +81,14 @@ pub struct Rules<'a> {
 
 impl From<Existing> for Rules<'_> {
     fn from(existing: Existing) -> Self {
-        Self { existing, ask: None, removes: false, is_dry: false, holes: Holes::Auto }
+        Self {
+            existing,
+            ask: None,
+            removes: false,
+            backups: BackupArgs::default(),
+            linking: None,
+            is_dry: false,
+            holes: Holes::Auto,
+        }
     }
 }

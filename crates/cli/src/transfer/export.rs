@@ -236,7 +236,7 @@ impl Export {
         let mut sink = ArchiveSink::new(output, compression, owner, place.clone()).at(place)?;
         let feed = self.feed(context, volume, None)?;
         let is_stdout = self.is_stdout();
-        let tell: run::Tell<'_> = &|path, entry, outcome| tell_made(context, path, entry, outcome, is_stdout);
+        let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, is_stdout);
         let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
         tally.left_out = sink.left_out;
         tally.skipped -= sink.left_out;
@@ -247,7 +247,7 @@ impl Export {
     fn list(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
         let mut sink = Listing::default();
         let feed = self.feed(context, volume, None)?;
-        let tell: run::Tell<'_> = &|path, entry, outcome| tell_made(context, path, entry, outcome, false);
+        let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, false);
         let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
         tally.left_out = sink.left_out;
         tally.skipped -= sink.left_out;
@@ -305,7 +305,7 @@ impl Export {
         let stat = move |below: &[u8]| rustix::fs::statat(CWD, join(&path, below), AtFlags::SYMLINK_NOFOLLOW);
         let look = move |below: &[u8]| host_target::found(&stat(below).ok()?).ok();
         let wanted = existing::wanted(self.existing.existing(), keep, Box::new(look));
-        let tell: run::Tell<'_> = &|path, entry, outcome| tell_made(context, path, entry, outcome, false);
+        let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, false);
         let rules = Rules { is_dry: self.select.dry_run, ..self.existing.existing().into() };
         let target = || HostTarget::new(self.target.as_os_str().as_bytes().to_vec(), self.existing.guard());
         if self.select.dry_run {

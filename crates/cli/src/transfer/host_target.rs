@@ -9,7 +9,7 @@ use crate::show::name::{Shown, join};
 use crate::volume::{Guard, guard};
 use myriad_engine::{Errno, Error, FileType, Time};
 use myriad_format::xattr::AttrIter;
-use rustix::fs::{AtFlags, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -169,6 +169,11 @@ impl Target for HostTarget {
         }
     }
 
+    fn names(&self, dir: &Self::Dir) -> Result<Vec<Vec<u8>>> {
+        let entries = rustix::fs::Dir::read_from(dir)?;
+        entries.map(|entry| Ok(entry?.file_name().to_bytes().to_vec())).collect()
+    }
+
     fn leads_to(&self, dir: &Self::Dir, name: &[u8], target: &[u8]) -> bool {
         rustix::fs::readlinkat(dir, name, Vec::new()).is_ok_and(|found| found.as_bytes() == target)
     }
@@ -235,6 +240,21 @@ impl Target for HostTarget {
 
     fn link(&self, (from, source): (&Self::Dir, &[u8]), (dir, name): (&Self::Dir, &[u8])) -> Result<()> {
         Ok(rustix::fs::linkat(from, source, dir, name, AtFlags::empty())?)
+    }
+
+    fn link_path(&self, source: &[u8], follow: bool, (dir, name): (&Self::Dir, &[u8])) -> Result<bool> {
+        let (link, stat) = match follow {
+            true => (AtFlags::SYMLINK_FOLLOW, AtFlags::empty()),
+            false => (AtFlags::empty(), AtFlags::SYMLINK_NOFOLLOW),
+        };
+        match rustix::fs::linkat(CWD, source, dir, name, link) {
+            Err(Errno::EXIST) => {
+                let found = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let is_same = host::link_key(&found) == host::link_key(&rustix::fs::statat(CWD, source, stat)?);
+                if is_same { Ok(false) } else { Err(Errno::EXIST.into()) }
+            }
+            linked => Ok(linked.map(|()| true)?),
+        }
     }
 
     fn check_replaced(&self, dir: &Self::Dir, name: &[u8], place: &str) -> anyhow::Result<()> {

@@ -187,7 +187,7 @@ impl Import {
         let guard = self.existing.guard();
         let is_dry = self.select.dry_run;
         let rules = || Rules { is_dry, ..self.existing.existing().into() };
-        let tell: run::Tell<'_> = &|path, entry, outcome| tell_made(context, path, entry, outcome, false);
+        let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, false);
         let options = Options {
             skip_unreadable: self.report.skip_unreadable,
             doing: "importing",

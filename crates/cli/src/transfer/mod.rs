@@ -12,7 +12,8 @@
 //! on the host means that a single file is to go to, and `cp` is a folder of its own.
 //!
 //! What is left out and what is replaced: `exclude` has the patterns, `existing` says what happens to a file that is there, `delete`
-//! removes what `import --delete` does not find in the source, `dry` is a target for a dry run.
+//! removes what `import --delete` does not find in the source, `dry` is a target for a dry run, and `link` has the links that `cp -l` and
+//! `cp -s` make instead of copies.
 //!
 //! Not here: what a volume is. These verbs know the engine by its API only.
 
@@ -31,6 +32,7 @@ mod host;
 mod host_target;
 mod host_tree;
 mod import;
+mod link;
 pub(crate) mod path;
 mod run;
 mod stream;

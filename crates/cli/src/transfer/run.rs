@@ -29,6 +29,10 @@ pub trait Sink {
     fn spoil(&mut self) -> Result<(), Fault>;
     /// Ends the work. `is_cut_short`: more was to come, and what there is must not pass for the whole.
     fn finish(&mut self, is_cut_short: bool) -> Result<(), Fault>;
+    /// The name under which what the last entry replaced is kept, in the same directory.
+    fn backup(&self) -> Option<&[u8]> {
+        None
+    }
     /// Errors about entries that were taken before, as when a directory is left.
     fn belated(&mut self) -> Vec<anyhow::Error>;
     /// Attributes that could not be kept, in words.
@@ -192,8 +196,8 @@ impl Tally {
     }
 }
 
-/// Tells of an entry that was taken: its path, and what became of it.
-pub type Tell<'a> = &'a dyn Fn(&[u8], &Entry, Outcome) -> Result<()>;
+/// Tells of an entry that was taken: its path, what became of it, and the name under which what it replaced is kept.
+pub type Tell<'a> = &'a dyn Fn(&[u8], &Entry, Outcome, Option<&[u8]>) -> Result<()>;
 
 /// How a transfer treats what goes wrong, and what it tells.
 #[derive(Clone, Copy, Default)]
@@ -355,7 +359,7 @@ impl Run<'_> {
                         _ => {}
                     }
                     if let Some(tell) = self.options.tell {
-                        tell(batch.get(entry.path), &entry, outcome)?;
+                        tell(batch.get(entry.path), &entry, outcome, sink.backup())?;
                     }
                 } else if entry.meta.file_type() != FileType::Directory {
                     self.tally.skipped += 1;

@@ -139,6 +139,8 @@ pub trait Target {
     type File;
 
     fn find(&self, dir: &Self::Dir, name: &[u8]) -> Result<Option<Found>>;
+    /// The names in a directory.
+    fn names(&self, dir: &Self::Dir) -> Result<Vec<Vec<u8>>>;
     /// Whether a name is a symbolic link with this target.
     fn leads_to(&self, dir: &Self::Dir, name: &[u8], target: &[u8]) -> bool;
     /// ENOTDIR if it is something else.
@@ -157,6 +159,9 @@ pub trait Target {
     fn make_node(&self, dir: &Self::Dir, name: &[u8], meta: &Meta, attrs: &Attrs, xattrs: &[u8]) -> Result<()>;
     /// A further name for the file at `from`.
     fn link(&self, from: (&Self::Dir, &[u8]), to: (&Self::Dir, &[u8])) -> Result<()>;
+    /// A further name for the file at a path of the same file system, or for what that leads to; whether it was made: what has the name
+    /// already may be that file.
+    fn link_path(&self, source: &[u8], follow: bool, to: (&Self::Dir, &[u8])) -> Result<bool>;
     /// Refuses if the file at a name must stay, whatever was asked for: a volume, of which `place` is the name for messages.
     fn check_replaced(&self, dir: &Self::Dir, name: &[u8], place: &str) -> anyhow::Result<()>;
     /// From here on what is made is to replace something: it has to be durable before it has the other's name.

@@ -81,6 +81,10 @@ impl Target for VolumeTarget {
         }
     }
 
+    fn names(&self, dir: &Node) -> Result<Vec<Vec<u8>>> {
+        self.session.read_dir_node(*dir)?.map(|entry| Ok(entry?.name)).collect()
+    }
+
     fn leads_to(&self, dir: &Node, name: &[u8], target: &[u8]) -> bool {
         let stat = self.session.lookup(*dir, name);
         stat.and_then(|stat| self.session.readlink_node(stat.node())).is_ok_and(|found| found == target)
@@ -145,6 +149,14 @@ impl Target for VolumeTarget {
     fn link(&self, (from, source): (&Node, &[u8]), (dir, name): (&Node, &[u8])) -> Result<()> {
         let stat = self.session.lookup(*from, source)?;
         self.session.link_at(stat.node(), *dir, name).map(|_| ())
+    }
+
+    fn link_path(&self, source: &[u8], follow: bool, (dir, name): (&Node, &[u8])) -> Result<bool> {
+        let stat = if follow { self.session.stat(source)? } else { self.session.lstat(source)? };
+        match self.session.link_at(stat.node(), *dir, name) {
+            Err(Error::Refused(Errno::EXIST)) if self.session.lookup(*dir, name)?.ino == stat.ino => Ok(false),
+            linked => linked.map(|_| true),
+        }
     }
 
     fn check_replaced(&self, dir: &Node, name: &[u8], place: &str) -> anyhow::Result<()> {

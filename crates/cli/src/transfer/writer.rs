@@ -11,6 +11,7 @@
 use super::batch::{Batch, Body, Entry, Meta};
 use super::existing::{Existing, Rules};
 use super::holes::{Holes, has_zeros, write_sparsely, write_zeros};
+use super::link::Link;
 use super::path;
 use super::run::{Fault, Outcome, Sink};
 use super::target::{Attrs, Found, Keep, Owner, Target};
@@ -46,6 +47,8 @@ struct Open<F> {
     name: Vec<u8>,
     /// Where it is made, if it is to replace another.
     temporary: Option<Vec<u8>>,
+    /// The name that the other is to have then.
+    backup: Option<Vec<u8>>,
     /// Where the next data begins if there is no hole before it.
     written: u64,
 }
@@ -63,6 +66,8 @@ pub struct Writer<'a, T: Target> {
     /// Directories that have their attributes and may be entered again, by inode; for archives only.
     finished: Option<HashSet<u64>>,
     temporaries: u64,
+    /// The name under which what the last entry replaced is kept.
+    backup: Option<Vec<u8>>,
     /// What was wrong with directories that were left: no fault of the entry in hand.
     belated: Vec<anyhow::Error>,
 }
@@ -86,6 +91,7 @@ impl<'a, T: Target> Writer<'a, T> {
             open: None,
             finished: is_unordered.then(HashSet::new),
             temporaries: 0,
+            backup: None,
             belated: Vec::new(),
         }
     }
@@ -262,7 +268,8 @@ impl<'a, T: Target> Writer<'a, T> {
         let mut attrs = self.keep.attrs(meta);
         match make(&self.target, self.top(), name, &attrs) {
             Ok(file) => {
-                return Ok(Placed::Made { file, attrs, temporary: None, is_replacement: false, is_rewritten: false });
+                let (is_replacement, is_rewritten) = (false, false);
+                return Ok(Placed::Made { file, attrs, temporary: None, backup: None, is_replacement, is_rewritten });
             }
             Err(Error::Refused(Errno::EXIST)) => {}
             Err(error) => return Err(self.fault(path, error)),
@@ -282,7 +289,11 @@ impl<'a, T: Target> Writer<'a, T> {
             return Ok(Placed::Spared);
         }
         self.check_room_for(path, meta.file_type(), found)?;
-        self.inherit(&mut attrs, meta, found);
+        let names = || self.target.names(self.top());
+        let backup = self.rules.backups.name_for(name, names).map_err(|error| self.fault(path, error))?;
+        if backup.is_none() {
+            self.inherit(&mut attrs, meta, found);
+        }
         loop {
             self.temporaries += 1;
             let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();
@@ -292,11 +303,13 @@ impl<'a, T: Target> Writer<'a, T> {
             let (is_replacement, is_rewritten) = (true, kind != Kind::HardLink && is_file(meta, found));
             match made {
                 Ok(None) => {
-                    self.replace(path, &temporary, name)?;
-                    return Ok(Placed::Made { file: None, attrs, temporary: None, is_replacement, is_rewritten });
+                    self.replace(path, &temporary, name, backup.as_deref())?;
+                    let temporary = None;
+                    return Ok(Placed::Made { file: None, attrs, temporary, backup, is_replacement, is_rewritten });
                 }
                 Ok(file) => {
-                    return Ok(Placed::Made { file, attrs, temporary: Some(temporary), is_replacement, is_rewritten });
+                    let temporary = Some(temporary);
+                    return Ok(Placed::Made { file, attrs, temporary, backup, is_replacement, is_rewritten });
                 }
                 Err(Error::Refused(Errno::EXIST)) => {}
                 Err(error) => return Err(self.fault(path, error)),
@@ -309,7 +322,10 @@ impl<'a, T: Target> Writer<'a, T> {
         let name = path::split(path).1;
         let place = self.target.place(path);
         if self.rules.existing == Existing::Refuse {
-            let next = "give --update, --replace or --skip-existing, or choose another target";
+            let next = match self.rules.linking {
+                Some(_) => "give -f to replace it, or -n to leave it",
+                None => "give --update, --replace or --skip-existing, or choose another target",
+            };
             return Err(Fault::Entry(Failure::new(place, "is there already", next).into()));
         }
         if found.is_some_and(|found| found.file_type == FileType::Directory) {
@@ -322,7 +338,8 @@ impl<'a, T: Target> Writer<'a, T> {
             FileType::Socket => Some("is a socket"),
             FileType::File | FileType::Directory | FileType::Symlink => None,
         };
-        let is_other = |found: &Found| found.file_type != file_type && !self.rules.removes;
+        let makes_room = self.rules.removes || self.rules.backups.is_asked();
+        let is_other = |found: &Found| found.file_type != file_type && !makes_room;
         if let Some(what) = found.filter(is_other).and_then(special) {
             // What others read and write there would never reach them again.
             let next = "remove it first: it is replaced by its like only";
@@ -363,12 +380,21 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    /// Puts a replacement in its place.
-    fn replace(&self, path: &[u8], temporary: &[u8], name: &[u8]) -> Result<(), Fault> {
+    /// Puts a replacement in its place; what has that gets the name `backup`, if it is to be kept.
+    fn replace(&self, path: &[u8], temporary: &[u8], name: &[u8], backup: Option<&[u8]>) -> Result<(), Fault> {
         // Again: while the copy was made, somebody may have begun to use what is there.
         let checked = self.target.check_replaced(self.top(), name, &self.target.place(path)).map_err(Fault::Entry);
-        let replaced = checked
-            .and_then(|()| self.target.rename(self.top(), temporary, name).map_err(|error| self.fault(path, error)));
+        let (target, top) = (&self.target, self.top());
+        let replaced = checked.and_then(|()| {
+            let moved = backup.map_or(Ok(()), |backup| target.rename(top, name, backup));
+            let renamed = moved.and_then(|()| {
+                target.rename(top, temporary, name).inspect_err(|_| {
+                    // The error in hand says more than one about this: the file is there under its other name.
+                    let _ = backup.map_or(Ok(()), |backup| target.rename(top, backup, name));
+                })
+            });
+            renamed.map_err(|error| self.fault(path, error))
+        });
         replaced.inspect_err(|_| {
             // It stays under its other name only if that cannot be removed either.
             let _ = self.target.unlink(self.top(), temporary);
@@ -416,7 +442,10 @@ impl<'a, T: Target> Writer<'a, T> {
 
     fn outcome(&self, placed: &Placed<T::File>) -> Outcome {
         match placed {
-            Placed::Made { is_replacement: true, is_rewritten, .. } if self.rules.removes || !is_rewritten => {
+            Placed::Made { backup: Some(_), .. } => Outcome::Done,
+            Placed::Made { is_replacement: true, is_rewritten, .. }
+                if self.rules.removes || !is_rewritten && self.rules.linking.is_none() =>
+            {
                 Outcome::Replaced
             }
             Placed::Made { .. } => Outcome::Done,
@@ -430,9 +459,10 @@ impl<'a, T: Target> Writer<'a, T> {
         let make = |target: &T, dir: &T::Dir, name: &[u8], _: &Attrs| target.make_file(dir, name).map(Some);
         let placed = self.place(path, meta, Kind::Plain, make)?;
         let outcome = self.outcome(&placed);
-        if let Placed::Made { file: Some(file), attrs, temporary, .. } = placed {
+        self.note_backup(&placed);
+        if let Placed::Made { file: Some(file), attrs, temporary, backup, .. } = placed {
             let (name, xattrs) = (path::split(path).1.to_vec(), xattrs.to_vec());
-            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, written: 0 });
+            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, backup, written: 0 });
             let written = self.data(0, data);
             if written.is_err() {
                 self.spoil()?;
@@ -440,6 +470,33 @@ impl<'a, T: Target> Writer<'a, T> {
             written.and_then(|()| self.end())?;
         }
         Ok(outcome)
+    }
+
+    /// A link to a file of the source, in the place of a copy.
+    fn link_entry(&mut self, path: &[u8], link: &Link, meta: &Meta) -> Result<Outcome, Fault> {
+        // What is there already may be the file itself.
+        let is_there = std::cell::Cell::new(false);
+        let placed = match link {
+            Link::Hard(source, follow) => self.place(path, meta, Kind::HardLink, |target, dir, name, _| {
+                is_there.set(!target.link_path(source, *follow, (dir, name))?);
+                Ok(None)
+            })?,
+            Link::Symbolic(text) => {
+                let meta = Meta { mode: FileType::Symlink.mode_bits() | 0o777, ..*meta };
+                self.place(path, &meta, Kind::Symlink(text), |target, dir, name, attrs| {
+                    target.make_symlink(dir, name, text, attrs, b"").map(|()| None)
+                })?
+            }
+        };
+        self.note_backup(&placed);
+        Ok(if is_there.get() { Outcome::Skipped } else { self.outcome(&placed) })
+    }
+
+    /// Remembers, for whoever tells of this entry, under which name what it replaced is kept.
+    fn note_backup(&mut self, placed: &Placed<T::File>) {
+        if let Placed::Made { backup, .. } = placed {
+            self.backup.clone_from(backup);
+        }
     }
 
     /// A file whose content was not read, because what is there seemed to be spared.
@@ -475,6 +532,8 @@ enum Placed<F> {
         attrs: Attrs,
         /// The name that it has until its data is all there.
         temporary: Option<Vec<u8>>,
+        /// The name that what it replaces gets.
+        backup: Option<Vec<u8>>,
         is_replacement: bool,
         /// It has content of its own, as what it replaces: one file was written anew.
         is_rewritten: bool,
@@ -515,6 +574,11 @@ impl<T: Target> Sink for Writer<'_, T> {
             let what = "a directory, whose place no file can take";
             return Err(Fault::Entry(Failure::new(self.target.place(b""), what, "name a file in it").into()));
         }
+        self.backup = None;
+        if let Some(linking) = self.rules.linking.as_ref().filter(|_| file_type != FileType::Directory) {
+            let link = linking.of(batch.get(entry.path), &path);
+            return self.link_entry(&path, &link, meta);
+        }
         let placed = match &entry.body {
             Body::None if file_type == FileType::Directory => return self.directory(&path, meta, xattrs),
             Body::None => self.place(&path, meta, Kind::Plain, |target, dir, name, attrs| {
@@ -548,10 +612,11 @@ impl<T: Target> Sink for Writer<'_, T> {
             Outcome::Skipped if entry.link.is_some() => self.skipped(&path, meta),
             outcome => outcome,
         };
-        if let Placed::Made { file: Some(file), attrs, temporary, .. } = placed {
+        self.note_backup(&placed);
+        if let Placed::Made { file: Some(file), attrs, temporary, backup, .. } = placed {
             let name = path::split(&path).1.to_vec();
             let xattrs = xattrs.to_vec();
-            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, written: 0 });
+            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, backup, written: 0 });
         }
         Ok(outcome)
     }
@@ -578,7 +643,7 @@ impl<T: Target> Sink for Writer<'_, T> {
 
     fn end(&mut self) -> Result<(), Fault> {
         let open = self.open.take().expect("data comes after its entry");
-        let Open { file, size, attrs, xattrs, name, temporary, written } = open;
+        let Open { file, size, attrs, xattrs, name, temporary, backup, written } = open;
         let path = crate::show::name::join(&self.current, &name);
         self.target.set_replacing(temporary.is_some());
         let filled = match self.rules.holes {
@@ -592,7 +657,7 @@ impl<T: Target> Sink for Writer<'_, T> {
             return Err(self.fault(&path, error));
         }
         match temporary {
-            Some(temporary) => self.replace(&path, &temporary, &name),
+            Some(temporary) => self.replace(&path, &temporary, &name, backup.as_deref()),
             None => Ok(()),
         }
     }
@@ -616,6 +681,10 @@ impl<T: Target> Sink for Writer<'_, T> {
         let settled = self.settle(&first).map_err(|error| self.fault(b"", error));
         self.frames.push(Frame { leave: Leave::Nothing, ..first });
         result.and(settled)
+    }
+
+    fn backup(&self) -> Option<&[u8]> {
+        self.backup.as_deref()
     }
 
     fn belated(&mut self) -> Vec<anyhow::Error> {

@@ -6,7 +6,7 @@ use crate::failure::{At, Failure};
 use crate::show::mode;
 use crate::show::mode_change::ModeChange;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, Place, Tree, Visit, Visited, Volumes, descend};
+use crate::volume::{self, Access, ChangeArgs, Place, Reference, Tree, Visit, Visited, Volumes, descend};
 use anyhow::Result;
 use myriad_engine::{FileType, SetAttr, Stat};
 use std::ffi::{OsStr, OsString};
@@ -23,9 +23,9 @@ pub struct Chmod {
     /// Say nothing of what cannot be changed; the exit code tells all the same
     #[arg(short = 'f', long)]
     silent: bool,
-    /// Give files the bits of this one
-    #[arg(long, value_name = "IMAGE:/path", value_parser = volume::place(), conflicts_with = "mode")]
-    reference: Option<Place>,
+    /// Give files the bits of this one: IMAGE:/path, or a file of the host
+    #[arg(long, value_name = "FILE", value_parser = volume::reference(), conflicts_with = "mode")]
+    reference: Option<Reference>,
     /// The mode, before all operands; -w in its place is read as --mode=-w
     #[arg(long, value_name = "MODE", allow_hyphen_values = true)]
     mode: Option<String>,
@@ -61,10 +61,7 @@ impl Command for Chmod {
         let umask = volume::umask();
         let result = Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
             let change = match (&self.reference, mode) {
-                (Some(place), _) => {
-                    let stat = volumes.get(&place.image)?.tree().stat(&place.path).at(place)?;
-                    ModeChange::exactly(stat.mode & 0o7777)
-                }
+                (Some(reference), _) => ModeChange::exactly(reference.stat(volumes, true)?.mode & 0o7777),
                 (None, mode) => ModeChange::parse(&mode).map_err(|error| Failure::usage("", error, ""))?,
             };
             let mut work = Changing { verb: &self, context, changes: &changes, change, umask };

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::owner::{self, OwnerSpec, Owners};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, Place, Tree, Visit, Visited, Volumes, descend};
+use crate::volume::{self, Access, ChangeArgs, Place, Reference, Tree, Visit, Visited, Volumes, descend};
 use anyhow::Result;
 use myriad_engine::{SetAttr, Stat};
 use std::cell::RefCell;
@@ -40,9 +40,9 @@ pub struct ChownArgs {
     /// Say nothing of what cannot be changed; the exit code tells all the same
     #[arg(short = 'f', long)]
     silent: bool,
-    /// Give files the owner of this one
-    #[arg(long, value_name = "IMAGE:/path", value_parser = volume::place())]
-    pub reference: Option<Place>,
+    /// Give files the owner of this one: IMAGE:/path, or a file of the host
+    #[arg(long, value_name = "FILE", value_parser = volume::reference())]
+    pub reference: Option<Reference>,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: (),
@@ -107,8 +107,8 @@ impl ChownArgs {
         let result = Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
             let owners = RefCell::new(Owners::default());
             let spec = match (&self.reference, &task.spec) {
-                (Some(place), _) => {
-                    let stat = volumes.get(&place.image)?.tree().stat(&place.path).at(place)?;
+                (Some(reference), _) => {
+                    let stat = reference.stat(volumes, true)?;
                     let mut owners = owners.borrow_mut();
                     let user = (!task.is_group).then(|| (stat.uid, owners.user(stat.uid).to_owned()));
                     OwnerSpec { user, group: Some((stat.gid, owners.group(stat.gid).to_owned())) }

@@ -86,10 +86,10 @@ impl Command for Df {
 
     fn run(self, context: &Context) -> Result<Status> {
         let mut found = Vec::new();
-        for place in &self.places {
-            let result = self.measure(context, place, &mut found);
-            context.tolerate(result)?;
-        }
+        volume::look(context, self.places.iter().map(|place| &*place.image), || {
+            found.clear();
+            self.places.iter().try_for_each(|place| context.tolerate(self.measure(context, place, &mut found)))
+        })?;
         if self.places.is_empty() {
             self.measure_mounted(context, &mut found)?;
         }
@@ -104,9 +104,8 @@ impl Command for Df {
         let headings: Vec<String> = fields.iter().map(|field| self.heading(*field, unit.as_ref())).collect();
         let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
         let rows = found.iter().map(|found| fields.iter().map(|field| found.show(*field, unit.as_ref())).collect());
-        let left =
-            fields.iter().take_while(|field| matches!(field, Field::Source | Field::Fstype | Field::Target)).count();
-        table::columns(&mut context.out(), &headings, left, rows.collect())?;
+        let is_text = |column: usize| matches!(fields[column], Field::Source | Field::Fstype | Field::Target);
+        table::columns(&mut context.out(), &headings, is_text, rows.collect())?;
         Ok(context.status())
     }
 }

@@ -1,7 +1,7 @@
 //! `du`: what trees take.
 
 use crate::context::Context;
-use crate::failure::{At, image_name};
+use crate::failure::At;
 use crate::pattern::{self, Pattern};
 use crate::progress::Progress;
 use crate::show::name::{join, put};
@@ -88,7 +88,7 @@ impl Command for Du {
     const NAME: &'static str = "du";
     const ABOUT: &'static str = "Show how much space trees take";
     const DETAILS: &'static str = "Options are those of du(1). A file with several names counts once, as does one that is below several arguments. Space that inodes themselves \
-        take is not counted. Where arguments are in several images, the image is named before each path.";
+        take is not counted. Paths are printed as IMAGE:/path, which other verbs take.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad du -sh vol.img", "shows what all files take together"),
         ("myriad du -h -d 1 -t 100M vol.img:/srv", "shows the directories that take more than 100 MiB"),
@@ -96,7 +96,14 @@ impl Command for Du {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let mut walk = Walk::new(context, &self);
+        volume::look(context, self.places.iter().map(|place| &*place.image), || self.measure_all(context))?;
+        Ok(context.status())
+    }
+}
+
+impl Du {
+    fn measure_all(&self, context: &Context) -> Result<()> {
+        let mut walk = Walk::new(context, self);
         Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
             for (index, place) in self.places.iter().enumerate() {
                 // Inode numbers mean something within a volume only.
@@ -110,7 +117,7 @@ impl Command for Du {
             let total = walk.total;
             walk.print(None, &total)?;
         }
-        Ok(context.status())
+        Ok(())
     }
 }
 
@@ -176,7 +183,6 @@ struct Walk<'a> {
     total: Sum,
     unit: Unit,
     style: Style,
-    names_images: bool,
     now: Time,
 }
 
@@ -191,7 +197,6 @@ impl<'a> Walk<'a> {
             total: Sum::default(),
             unit: du.units.unit(du.si).unwrap_or(bytes_or_kib),
             style: du.time_style.clone().unwrap_or_else(Style::long_iso),
-            names_images: du.places.iter().any(|place| !place.is_in_image_of(&du.places[0])),
             now: time::now(),
         }
     }
@@ -302,10 +307,7 @@ impl<'a> Walk<'a> {
             write!(out, "{}\t", self.style.show(newest, self.now))?;
         }
         let name = match file {
-            Some((place, path)) if self.names_images => {
-                [image_name(&place.image).as_bytes(), b":", &join(&place.path, path)].concat()
-            }
-            Some((place, path)) => join(&place.path, path),
+            Some((place, path)) => place.below(path).bytes(),
             None => b"total".to_vec(),
         };
         if self.du.null {

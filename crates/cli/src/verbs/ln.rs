@@ -7,7 +7,7 @@ use crate::failure::{At, Failure};
 use crate::show::name::{self, put};
 use crate::show::quoted::Quoted;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, BackupArgs, ChangeArgs, Opened, Place, Volumes, canonical};
+use crate::volume::{self, Access, BackupArgs, ChangeArgs, Opened, Place, Volumes, canonical, way};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, FileType, RenameMode};
 use std::collections::HashMap;
@@ -233,18 +233,6 @@ fn relative(volume: &Opened, target: &Place, link: &Place) -> Result<Vec<u8>> {
     Ok(way(&from, &to))
 }
 
-/// From one directory to a file, both as paths from the root.
-fn way(from: &[u8], to: &[u8]) -> Vec<u8> {
-    let names = |path: &[u8]| -> Vec<Vec<u8>> {
-        path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
-    };
-    let (from, to) = (names(from), names(to));
-    let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
-    let up = vec![b"..".to_vec(); from.len() - common];
-    let way = [&up, &to[common..]].concat().join(&b"/"[..]);
-    if way.is_empty() { b".".to_vec() } else { way }
-}
-
 impl Linking<'_> {
     fn tell(&self, target: &Target, link: &Place, backup: Option<&Place>) -> Result<()> {
         let words = || {
@@ -265,24 +253,5 @@ impl Linking<'_> {
                 put(fields, "backup", &backup.path);
             }
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ways_lead_up_and_down() {
-        for (from, to, expected) in [
-            ("/", "/a", "a"),
-            ("/bin", "/lib/a", "../lib/a"),
-            ("/a/b/c", "/a/x", "../../x"),
-            ("/a", "/a", "."),
-            ("/a/b", "/", "../.."),
-            ("/ab", "/a", "../a"),
-        ] {
-            assert_eq!(way(from.as_bytes(), to.as_bytes()), expected.as_bytes(), "{from} {to}");
-        }
     }
 }

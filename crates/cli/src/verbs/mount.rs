@@ -8,6 +8,7 @@ use crate::mount::options::{self, Settings};
 use crate::mount::{control, detach, remount};
 use crate::show::table;
 use crate::verb::{Command, Example, Status};
+use crate::volume::guard::unreachable_name;
 use crate::volume::place::is_same_file;
 use anyhow::Result;
 use myriad_fuse::mounts;
@@ -100,7 +101,7 @@ impl Command for Mount {
     const MORE: fn() -> String = options::help;
 
     fn run(self, context: &Context) -> Result<Status> {
-        let (Some(image), Some(directory)) = (&self.image, &self.directory) else { return self.list(context) };
+        let (Some(given), Some(directory)) = (&self.image, &self.directory) else { return self.list(context) };
         if let Some(namespace) = self.namespace.as_ref().filter(|_| !self.detached) {
             let file = File::open(namespace).at(image_name(namespace))?;
             let entered = move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount));
@@ -113,7 +114,7 @@ impl Command for Mount {
             remount::run(context, directory, &options, self.sloppy, self.fake)?;
             return Ok(Status::OK);
         }
-        let image = std::path::absolute(image).at(image_name(image))?;
+        let image = std::path::absolute(given).at(image_name(given))?;
         let mut settings = Settings::new(image.to_string_lossy().into_owned());
         for text in &self.options {
             let pass_over =
@@ -129,7 +130,7 @@ impl Command for Mount {
         for path in [&mut settings.engine.log_device, &mut settings.log_file].into_iter().flatten() {
             *path = std::path::absolute(&*path).at(image_name(path))?;
         }
-        std::fs::metadata(&image).at(image_name(&image))?;
+        std::fs::metadata(&image).map_err(|error| unreachable_name(given, error))?;
         let mount_point = myriad_fuse::clear_mount_point(directory).at(image_name(directory))?;
         if !mount_point.is_dir() {
             return Err(Failure::new(image_name(directory), "not a directory", "name one to mount on").into());
@@ -203,7 +204,7 @@ impl Mount {
             ]);
         }
         if !rows.is_empty() {
-            table::columns(&mut context.out(), &["Volume", "Directory", "", "Process"], 3, rows)?;
+            table::columns(&mut context.out(), &["Volume", "Directory", "", "Process"], |column| column < 3, rows)?;
         }
         Ok(Status::OK)
     }

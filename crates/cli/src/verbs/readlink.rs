@@ -73,15 +73,17 @@ impl Command for Readlink {
             (.., true) => Some(Needs::Nothing),
             _ => None,
         };
-        Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
-            for file in &self.files {
-                context.check()?;
-                match volumes.get(&file.image).and_then(|volume| self.show(context, &volume, file, needs)) {
-                    Err(_) if self.silent || context.is_quiet() => context.count_error(),
-                    result => context.tolerate(result)?,
+        volume::look(context, self.files.iter().map(|file| &*file.image), || {
+            Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
+                for file in &self.files {
+                    context.check()?;
+                    match volumes.get(&file.image).and_then(|volume| self.show(context, &volume, file, needs)) {
+                        Err(_) if self.silent || context.is_quiet() => context.count_error(),
+                        result => context.tolerate(result)?,
+                    }
                 }
-            }
-            Ok(())
+                Ok(())
+            })
         })?;
         Ok(context.status())
     }

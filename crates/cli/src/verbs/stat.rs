@@ -65,19 +65,21 @@ impl Command for Stat {
 
     fn run(self, context: &Context) -> Result<Status> {
         let format = self.parse_format()?;
-        let mut owners = Owners::default();
-        Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
-            for file in &self.files {
-                let result = volumes.get(&file.image).and_then(|volume| {
-                    if self.file_system {
-                        self.show_volume(context, &volume, file, format.as_ref())
-                    } else {
-                        self.show(context, &volume, file, format.as_ref(), &mut owners)
-                    }
-                });
-                context.tolerate(result)?;
-            }
-            Ok(())
+        volume::look(context, self.files.iter().map(|file| &*file.image), || {
+            let mut owners = Owners::default();
+            Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
+                for file in &self.files {
+                    let result = volumes.get(&file.image).and_then(|volume| {
+                        if self.file_system {
+                            self.show_volume(context, &volume, file, format.as_ref())
+                        } else {
+                            self.show(context, &volume, file, format.as_ref(), &mut owners)
+                        }
+                    });
+                    context.tolerate(result)?;
+                }
+                Ok(())
+            })
         })?;
         Ok(context.status())
     }
@@ -267,7 +269,7 @@ fn human(
     owners: &mut Owners,
 ) -> io::Result<()> {
     write!(out, "  File: ")?;
-    out.name(&place.path)?;
+    out.name(&place.bytes())?;
     if let Some(target) = target {
         write!(out, " -> ")?;
         out.name(target)?;

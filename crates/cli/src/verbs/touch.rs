@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::{date, time};
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, OpenWrite, Place, Volumes};
+use crate::volume::{self, Access, ChangeArgs, OpenWrite, Place, Reference, Volumes};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, SetAttr, SetTime, Stat, Time};
 
@@ -34,9 +34,9 @@ pub struct Touch {
     /// This time instead of now
     #[arg(short = 't', value_name = "[[CC]YY]MMDDhhmm[.ss]", conflicts_with = "reference")]
     stamp: Option<String>,
-    /// The times of this file instead of now
-    #[arg(short, long, value_name = "IMAGE:/path", value_parser = volume::place())]
-    reference: Option<Place>,
+    /// The times of this file instead of now: IMAGE:/path, or a file of the host
+    #[arg(short, long, value_name = "FILE", value_parser = volume::reference())]
+    reference: Option<Reference>,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: (),
@@ -87,8 +87,7 @@ impl Touch {
     fn times(&self, volumes: &mut Volumes) -> Result<SetAttr> {
         let wrong = |error: String| Failure::usage("", error, "");
         let reference: Option<Stat> = match &self.reference {
-            Some(place) if self.no_dereference => Some(volumes.get(&place.image)?.lstat(place)?),
-            Some(place) => Some(volumes.get(&place.image)?.tree().stat(&place.path).at(place)?),
+            Some(reference) => Some(reference.stat(volumes, !self.no_dereference)?),
             None => None,
         };
         let time = |of_reference: fn(&Stat) -> Time| -> Result<SetTime> {

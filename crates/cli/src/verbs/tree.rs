@@ -140,9 +140,16 @@ impl Command for Tree {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
+        volume::look(context, self.places.iter().map(|place| &*place.image), || self.draw(context))?;
+        Ok(context.status())
+    }
+}
+
+impl Tree {
+    fn draw(&self, context: &Context) -> Result<()> {
         let mut drawing = Drawing {
             context,
-            tree: &self,
+            tree: self,
             colors: (self.color && !self.no_color).then(Colors::from_environment),
             owners: Owners::default(),
             now: time::now(),
@@ -163,8 +170,7 @@ impl Command for Tree {
             Ok(())
         });
         result?;
-        drawing.report()?;
-        Ok(context.status())
+        drawing.report()
     }
 }
 

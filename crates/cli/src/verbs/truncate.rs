@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::size;
 use crate::verb::{Command, Example, Status};
-use crate::volume::{self, Access, ChangeArgs, OpenWrite, Place, Volumes};
+use crate::volume::{self, Access, ChangeArgs, OpenWrite, Place, Reference, Volumes};
 use anyhow::Result;
 use myriad_engine::{Errno, Error};
 
@@ -15,9 +15,9 @@ pub struct Truncate {
     #[arg(short, long, value_name = "[+-<>/%]SIZE", allow_hyphen_values = true, value_parser = SizeChange::parse,
         required_unless_present = "reference")]
     size: Option<SizeChange>,
-    /// The size of this file; with --size, which is then relative, from that
-    #[arg(short, long, value_name = "IMAGE:/path", value_parser = volume::place())]
-    reference: Option<Place>,
+    /// The size of this file, IMAGE:/path or a file of the host; with --size, which is then relative, from that
+    #[arg(short, long, value_name = "FILE", value_parser = volume::reference())]
+    reference: Option<Reference>,
     /// Make no files
     #[arg(short = 'c', long)]
     no_create: bool,
@@ -101,7 +101,7 @@ impl Command for Truncate {
         let changes = Changes::new(context, Self::NAME, TellArgs { json: self.json, verbose: false });
         let result = Volumes::new(Access::Change, self.change.mount_options()).finish(|volumes| {
             let base = match &self.reference {
-                Some(place) => Some(volumes.get(&place.image)?.tree().stat(&place.path).at(place)?.size),
+                Some(reference) => Some(reference.stat(volumes, true)?.size),
                 None => None,
             };
             for file in &self.files {

@@ -142,7 +142,7 @@ impl Tune {
         }
         if !self.json && (self.settings.is_empty() || !context.is_quiet()) {
             let third = if self.settings.is_empty() { "Default" } else { "Before" };
-            table::columns(&mut out, &["Option", "Value", third, "Set by"], 4, lines)?;
+            table::columns(&mut out, &["Option", "Value", third, "Set by"], |column| column < 4, lines)?;
         }
         Ok(())
     }

@@ -134,7 +134,8 @@ impl Umount {
         }
         match mounts.len() {
             0 => {
-                let error = Failure::new(image_name(target), "not mounted", "myriad mount shows what is");
+                let not_mounted = || Failure::new(image_name(target), "not mounted", "myriad mount shows what is");
+                let error = control::inside_mount(target).unwrap_or_else(not_mounted);
                 Err(control::or_elsewhere(&path, error.into()))
             }
             1 => Ok(mounts.pop().map(|(mount, daemon)| (mount, Some(daemon))).expect("there is one")),

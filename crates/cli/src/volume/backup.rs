@@ -47,20 +47,32 @@ impl BackupArgs {
         self.control() != Control::None
     }
 
-    /// Gives the file at `place` the name of its backup: which that is, if one is to be kept.
-    pub fn keep(&self, volume: &Opened, place: &Place) -> Result<Option<Place>> {
-        let (directory, name) = place.split();
+    /// The name under which a file is to be kept that has the name `name`, if it is; `names` are those of its directory.
+    pub fn name_for<E>(
+        &self,
+        name: &[u8],
+        names: impl FnOnce() -> Result<Vec<Vec<u8>>, E>,
+    ) -> Result<Option<Vec<u8>>, E> {
         let last = match self.control() {
             Control::None => return Ok(None),
             Control::Simple => 0,
-            Control::Numbered | Control::Existing => last_number(volume, &directory, name)?,
+            Control::Numbered | Control::Existing => {
+                names()?.iter().filter_map(|found| number(found, name)).max().unwrap_or(0)
+            }
         };
-        let backup = match (self.control(), last) {
+        Ok(Some(match (self.control(), last) {
             (Control::Simple, _) | (Control::Existing, 0) => {
                 [name, self.suffix.as_ref().map_or(b"~", |suffix| suffix.as_bytes())].concat()
             }
             _ => [name, format!(".~{}~", last + 1).as_bytes()].concat(),
-        };
+        }))
+    }
+
+    /// Gives the file at `place` the name of its backup: which that is, if one is to be kept.
+    pub fn keep(&self, volume: &Opened, place: &Place) -> Result<Option<Place>> {
+        let (directory, name) = place.split();
+        let names = || volume.tree().names(&directory.path).at(&directory)?.map(|name| name.at(&directory)).collect();
+        let Some(backup) = self.name_for(name, names)? else { return Ok(None) };
         let backup = directory.below(&backup);
         volume.tree().rename(&place.path, &backup.path, RenameMode::Replace).at(&backup)?;
         Ok(Some(backup))
@@ -72,15 +84,7 @@ impl BackupArgs {
     }
 }
 
-/// The number of the last numbered backup; 0 if there is none.
-fn last_number(volume: &Opened, directory: &Place, name: &[u8]) -> Result<u64> {
-    let mut last = 0;
-    for found in volume.tree().names(&directory.path).at(directory)? {
-        last = last.max(number(&found.at(directory)?, name).unwrap_or(0));
-    }
-    Ok(last)
-}
-
+/// The number in the name `found`, if that is one of a numbered backup of `name`.
 fn number(found: &[u8], name: &[u8]) -> Option<u64> {
     let digits = found.strip_prefix(name)?.strip_prefix(b".~")?.strip_suffix(b"~")?;
     std::str::from_utf8(digits)

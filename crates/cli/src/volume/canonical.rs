@@ -1,4 +1,4 @@
-//! Where a path leads when all links are followed.
+//! Where a path leads when all links are followed, and the way from one path to another.
 
 use super::Tree;
 use crate::show::name::join;
@@ -40,4 +40,35 @@ pub fn canonical(tree: &dyn Tree, path: &[u8]) -> Result<Vec<u8>> {
         }
     }
     Ok(found)
+}
+
+/// From one directory to a file, both as paths from the root.
+pub fn way(from: &[u8], to: &[u8]) -> Vec<u8> {
+    let names = |path: &[u8]| -> Vec<Vec<u8>> {
+        path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
+    };
+    let (from, to) = (names(from), names(to));
+    let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+    let up = vec![b"..".to_vec(); from.len() - common];
+    let way = [&up, &to[common..]].concat().join(&b"/"[..]);
+    if way.is_empty() { b".".to_vec() } else { way }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_lead_up_and_down() {
+        for (from, to, expected) in [
+            ("/", "/a", "a"),
+            ("/bin", "/lib/a", "../lib/a"),
+            ("/a/b/c", "/a/x", "../../x"),
+            ("/a", "/a", "."),
+            ("/a/b", "/", "../.."),
+            ("/ab", "/a", "../a"),
+        ] {
+            assert_eq!(way(from.as_bytes(), to.as_bytes()), expected.as_bytes(), "{from} {to}");
+        }
+    }
 }

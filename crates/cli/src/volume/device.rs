@@ -1,5 +1,6 @@
 //! The bytes of an unmounted volume, for verbs that look below the engine: `info`, `debug`, `fsck`.
 
+use super::check_is_image;
 use super::guard::unreachable_name;
 use super::wait::patiently;
 use crate::failure::{At, FOREIGN_NEXT, Failure, host_error, image_name};
@@ -58,9 +59,11 @@ pub fn explain_open(error: OpenError) -> anyhow::Error {
             let failure = Failure::new(image_name(&in_use.path), what, next);
             control::or_mounted(&in_use.path, failure.into())
         }
-        OpenError::Unsuitable { path, reason } => {
-            Failure::new(image_name(&path), reason, "give an image file or a block device").into()
-        }
+        OpenError::Unsuitable { path, reason } => match control::inside_mount(&path) {
+            Some(failure) => failure.into(),
+            None if path.is_dir() => check_is_image(&path).expect_err("it is a directory"),
+            None => Failure::new(image_name(&path), reason, "give an image file or a block device").into(),
+        },
         OpenError::Io { path, source, .. } => {
             Err::<(), _>(source).at(image_name(&path)).expect_err("made from an error")
         }

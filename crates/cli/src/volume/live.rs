@@ -115,7 +115,7 @@ fn proc_path(file: &OwnedFd) -> PathBuf {
     Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
-fn stat_of(file: impl AsFd) -> Result<Stat> {
+pub(super) fn stat_of(file: impl AsFd) -> Result<Stat> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let raw: Statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, mask)?;
     FileType::from_mode(raw.stx_mode).ok_or(Error::Refused(Errno::INVAL))?;

@@ -3,17 +3,19 @@
 //! ```text
 //! place      IMAGE:/path
 //! arguments  places and the options of every verb that opens a volume
-//! open       opens volumes, each once; wait: until somebody else has closed one
+//! open       opens volumes, each once; wait: until somebody else has closed one; beside: while somebody else is changing one
 //! tree       what verbs ask of files: of the engine (open), or of the kernel below a mount point (live)
-//! canonical  where a path leads
+//! canonical  where a path leads, and the way from one to another
 //! descend    a tree visited by directories that are held open
 //! guard      files of the host that are not written over unasked
 //! backup     backups of what is replaced
+//! reference  a file that attributes are taken from, of a volume or of the host
 //! device     the bytes of a volume, for verbs that look below the engine
 //! ```
 
 mod arguments;
 mod backup;
+mod beside;
 mod canonical;
 mod descend;
 pub mod device;
@@ -21,15 +23,18 @@ pub mod guard;
 mod live;
 mod open;
 pub(crate) mod place;
+mod reference;
 mod tree;
 pub mod wait;
 
 pub use arguments::{ChangeArgs, OpenArgs, place, place_or_root, places};
 pub use backup::BackupArgs;
-pub use canonical::canonical;
+pub use beside::look;
+pub use canonical::{canonical, way};
 pub use descend::{Visit, Visited, descend};
 pub use guard::Guard;
 pub use live::Live;
 pub use open::{Access, Mounted, Opened, Volume, Volumes, check_is_image, umask};
 pub use place::Place;
+pub use reference::{Reference, reference};
 pub use tree::{Folder, Names, OpenWrite, ReadAt, Step, Tree, WriteAt};

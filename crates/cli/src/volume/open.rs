@@ -4,6 +4,7 @@
 //! Whoever may write an image may do anything to what is in it, as with any archive; so the verbs pass every permission
 //! check, and what they make belongs to the user who ran them.
 
+use super::beside::{self, Beside};
 use super::guard::{self, unreachable_name};
 use super::place::is_same_file;
 use super::wait::patiently;
@@ -29,6 +30,8 @@ pub struct Volume {
     fs: Fs,
     session: Session,
     image: PathBuf,
+    /// It is open beside its writer. The last to go: it looks whether the volume has changed.
+    beside: Option<Beside>,
 }
 
 impl Volume {
@@ -42,7 +45,11 @@ impl Volume {
     fn try_open(image: &Path, access: Access, options: &MountOptions) -> Result<myriad_engine::Result<Self>> {
         check_is_image(image)?;
         let options = MountOptions { read_only: access == Access::Read, ..options.clone() };
-        match Fs::open(image, options) {
+        match Fs::open(image, options.clone()) {
+            Err(error @ Error::InUse(_)) if access == Access::Read && beside::is_allowed() => {
+                let found = Beside::open(image, &options)?;
+                Ok(found.map(|(fs, beside)| Self { beside: Some(beside), ..Self::new(fs, image) }).ok_or(error))
+            }
             Err(error @ Error::InUse(_)) => Ok(Err(error)),
             Err(Error::Foreign) => Err(foreign(image)),
             other => Ok(Ok(Self::new(other.at(image_name(image))?, image))),
@@ -51,7 +58,7 @@ impl Volume {
 
     pub fn new(fs: Fs, image: &Path) -> Self {
         let session = fs.session(credentials());
-        Self { fs, session, image: image.to_owned() }
+        Self { fs, session, image: image.to_owned(), beside: None }
     }
 
     pub fn fs(&self) -> &Fs {
@@ -88,7 +95,9 @@ impl Volume {
             // It holds the volume open.
             let _session = self.session;
         }
-        self.fs.close().at(name)
+        let closed = self.fs.close().at(name);
+        drop(self.beside);
+        closed
     }
 }
 

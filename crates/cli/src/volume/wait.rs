@@ -33,6 +33,11 @@ pub fn begin(patience: Patience, is_quiet: bool) {
     PATIENCE.get_or_init(|| (patience, is_quiet));
 }
 
+/// Whether the user wants to wait.
+pub fn is_asked() -> bool {
+    PATIENCE.get().is_some()
+}
+
 /// Tries until nobody has the volume in use, or patience is at its end; the inner error says who has.
 pub fn patiently<T, E: Display>(
     mut attempt: impl FnMut() -> Result<std::result::Result<T, E>>,

@@ -101,7 +101,8 @@ fn judge(place: &Place, mount: Option<&MountPlace>) {
 
 /// Runs a row in `folder`, its tree being `tree`: the verb of `program`, or GNU's own.
 fn run(place: &Place, row: &Row, folder: &Path, program: Option<&str>, tree: &str) -> Answer {
-    let words = row.line.split(' ').map(|word| word.replace("@/", &format!("{tree}/")).replace('_', " "));
+    let (tree, base) = (format!("{tree}/"), format!("{}/", place.path("base").display()));
+    let words = row.line.split(' ').map(|word| word.replace('_', " ").replace("@/", &tree).replace("%/", &base));
     let words: Vec<String> = words.collect();
     let script = format!("umask {:03o}; exec \"$0\" \"$@\"", row.umask);
     let mut command = place.command("sh", &["-c", &script]);

@@ -3,7 +3,7 @@
 /// A command line for GNU's program and for the verb of its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// `@` is the tree, an underscore between words a space inside of one.
+    /// `@` is the tree, `%` the one on the host from which all were copied, an underscore between words a space inside of one.
     pub line: &'static str,
     /// What standard input holds; then questions are compared, too.
     pub input: Option<&'static str>,
@@ -119,6 +119,7 @@ pub const ROWS: &[Row] = &[
     row("mv -v @/link @/to-d"),
     row("mv @/f @/f"),
     row("mv -v @/f @/hard"),
+    row("mv -fv @/f @/g"),
     row("mv -u @/f @/g"),
     row("mv -uv @/g @/f"),
     any_code(row("mv -nv @/f @/g")),
@@ -191,6 +192,10 @@ pub const ROWS: &[Row] = &[
     timed("touch -h -d 2020-02-03 @/dangling"),
     timed("touch -d 2020-02-03 @/link"),
     timed("touch -hr @/link @/f"),
+    timed("touch -r %/g @/f @/new"),
+    timed("touch -hr %/link @/f"),
+    timed("touch -a -r %/dangling @/f"),
+    row("touch -r %/none @/f"),
     row("touch -d soonish @/f"),
     row("touch -t 13 @/f"),
     row("touch -r @/none @/f"),
@@ -218,6 +223,9 @@ pub const ROWS: &[Row] = &[
     row("chmod -Rc 755 @/chain"),
     row("chmod -R 700 @/to-d"),
     row("chmod --reference=@/run -v @/f"),
+    row("chmod --reference=%/run -v @/f"),
+    row("chmod --reference=%/link -v @/g"),
+    row("chmod --reference=%/none @/g"),
     row("chmod nonsense @/f"),
     row("chmod 755"),
     row("chmod 755 @/none @/f"),
@@ -246,6 +254,7 @@ pub const ROWS: &[Row] = &[
     root("chown -v --from=0 7 @/f @/g"),
     root("chown -v --from=:9 7:7 @/f @/g"),
     root("chown --reference=@/g -v @/f"),
+    root("chown --reference=%/g -v @/f"),
     root("chown 7 @/run"),
     root("chown 7 @/none @/f"),
     root("chown -f 7 @/none"),
@@ -256,6 +265,7 @@ pub const ROWS: &[Row] = &[
     root("chgrp -Rv 7 @/d"),
     root("chgrp -h 7 @/link"),
     root("chgrp --reference=@/g -v @/f"),
+    root("chgrp --reference=%/g -v @/f"),
     root("chgrp no-such-group-here @/f"),
     // truncate
     row("truncate -s 0 @/f"),
@@ -275,6 +285,9 @@ pub const ROWS: &[Row] = &[
     row("truncate -r @/hole @/f"),
     row("truncate -r @/hole -s +1 @/f"),
     row("truncate -r @/hole -s 1 @/f"),
+    row("truncate -r %/hole @/f @/new"),
+    row("truncate -r %/g -s -2 @/f"),
+    row("truncate -r %/none @/f"),
     row("truncate -s 1 @/d"),
     row("truncate -s 1 @/none/x"),
     row("truncate -s 1 @/link"),

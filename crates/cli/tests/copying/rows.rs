@@ -9,22 +9,28 @@ pub struct Row {
     /// For another user than root it is different on purpose: no set-user-ID file comes to the host, and a file that may not be
     /// written is written anew all the same, and keeps its mode.
     pub is_for_root: bool,
+    /// For source and target in one volume only.
+    pub is_inside: bool,
 }
 
 const fn row(line: &'static str) -> Row {
-    Row { line, answers: "", is_untold: false, is_for_root: false }
+    Row { line, answers: "", is_untold: false, is_for_root: false, is_inside: false }
 }
 
 const fn untold(line: &'static str) -> Row {
-    Row { line, answers: "", is_untold: true, is_for_root: false }
+    Row { is_untold: true, ..row(line) }
 }
 
 const fn by_root(line: &'static str) -> Row {
-    Row { line, answers: "", is_untold: false, is_for_root: true }
+    Row { is_for_root: true, ..row(line) }
 }
 
 const fn asked(line: &'static str, answers: &'static str) -> Row {
-    Row { line, answers, is_untold: false, is_for_root: false }
+    Row { answers, ..row(line) }
+}
+
+const fn inside(row: Row) -> Row {
+    Row { is_inside: true, ..row }
 }
 
 pub const SETUP: &str = r#"
@@ -40,7 +46,7 @@ pub const SETUP: &str = r#"
     mkfifo s/fifo
     echo ta > t/a; echo tb > t/b; chmod 600 t/b; echo told > t/old; echo tnew > t/new; echo tc > t/d/c; echo z > t/d/z
     chmod 700 t/d; echo target > t/target; ln -s target t/tolink; ln -s none t/dangling; ln -s d t/todir
-    echo locked > t/locked; chmod 400 t/locked; mkfifo t/pipe
+    echo kept > t/kept; echo 3 > 't/kept.~3~'; echo x > 't/kept.~9'; echo locked > t/locked; chmod 400 t/locked; mkfifo t/pipe
     if [ "$(id -u)" = 0 ]; then chown 12:34 t/b s/own s/suid; chmod 4755 s/suid; chmod 640 s/own; fi
     find s t -exec touch -h -d '2010-01-01 00:00:00.5' {} +
     touch -d '2005-01-01' s/old t/new; touch -d '2015-01-01' s/new t/old
@@ -160,6 +166,80 @@ pub const ROWS: &[Row] = &[
     row("--remove-destination -v s/a t/dangling"),
     row("--remove-destination -v s/a t/pipe"),
     row("--remove-destination -v s/a t"),
+    // What is kept of what is replaced.
+    row("-bv s/a t"),
+    row("-bv s/a t/fresh"),
+    row("-bv s/a t/b"),
+    row("-bv s/own t/b"),
+    row("-bpv s/own t/b"),
+    row("-bv s/a t/kept"),
+    row("-bv s/a t/tolink"),
+    row("-bv s/a t/dangling"),
+    row("-bv s/a t/pipe"),
+    row("-bvT s/a t/d"),
+    row("-bv s/none t/a"),
+    row("-bPv s/link t/a"),
+    row("-bPv s/link t/tolink"),
+    row("-rbv s/d t"),
+    row("-abv s/d t"),
+    row("-bv s/a s/b s/run t"),
+    row("--backup -v s/a t"),
+    row("--backup=numbered -v s/a t"),
+    row("--backup=numbered -v s/a t/kept"),
+    row("--backup=existing -v s/a t/kept"),
+    row("--backup=simple -v s/a t/kept"),
+    row("--backup=none -v s/a t"),
+    row("--backup=sometimes -v s/a t"),
+    row("-S .old -v s/a t"),
+    row("-b --suffix=.old -v s/a t"),
+    row("-bnv s/a t"),
+    row("-buv s/old s/new t"),
+    asked("-biv s/a s/b t", "y\nn\n"),
+    by_root("-bfv s/a t/locked"),
+    row("-b --remove-destination -v s/a t"),
+    // Links instead of copies.
+    inside(row("-lv s/a t/fresh")),
+    inside(row("-lv s/a s/b s/run t/d")),
+    inside(untold("-lv s/a t")),
+    inside(row("-lfv s/a t")),
+    inside(row("-lnv s/a t")),
+    inside(asked("-liv s/a t", "y\n")),
+    inside(asked("-liv s/a t", "n\n")),
+    inside(row("-lbv s/a t")),
+    inside(row("-l --remove-destination -v s/a t")),
+    inside(row("-lv s/a s/a")),
+    inside(row("-lv s/hard/h s/hard/i")),
+    inside(row("-lv s/d t/fresh")),
+    inside(row("-rlv s/d t/fresh")),
+    inside(untold("-rlv s/d t")),
+    inside(row("-rlfv s/d t")),
+    inside(row("-alv s/d t/fresh")),
+    inside(row("-alv s/hard t")),
+    inside(row("-rlv s/hard t")),
+    inside(row("-lv s/link t/fresh")),
+    inside(row("-lPv s/link t/fresh")),
+    inside(row("-lv s/dangling t/fresh")),
+    inside(row("-lPv s/dangling t/fresh")),
+    inside(row("-rlPv s/links t")),
+    inside(row("-rlv s/links t")),
+    inside(row("-lv s/fifo t/fresh")),
+    inside(row("-lfv s/a t/tolink")),
+    inside(row("-lsv s/a t/fresh")),
+    // With the directories above.
+    row("--parents -v s/a t"),
+    row("--parents -v s/d/e/f t"),
+    row("--parents -v s/d/e/f s/d/c s/a t"),
+    row("--parents s/d//e/./f t"),
+    row("--parents -pv s/d/e/f t"),
+    row("--parents -av s/d/e t"),
+    row("--parents -rv s/d/e t/d"),
+    row("--parents -v s/a t/fresh"),
+    row("--parents -v s/a t/b"),
+    row("--parents -v -t t/d s/hard/k/l s/hard/h"),
+    row("--parents -vT s/a t"),
+    row("--parents --preserve=mode s/d/e/f t"),
+    row("--parents --no-preserve=mode s/d/e/f t"),
+    inside(row("--parents -lv s/d/e/f t")),
     // Where to.
     row("-v -t t s/a s/b"),
     row("-v s/a s/b -t t/d"),

@@ -1,6 +1,6 @@
 //! `ls` beside ls(1).
 
-use super::{Bench, Row, other, paths_of_host, row};
+use super::{Bench, Row, other, row, sorted};
 
 const ROWS: &[Row] = &[
     row("ls @"),
@@ -23,6 +23,10 @@ const ROWS: &[Row] = &[
     row("ls --time=access -t @/many"),
     row("ls -u @/many"),
     row("ls -ut @/many"),
+    // Each in its own order.
+    sorted("ls -U @"),
+    sorted("ls -f @"),
+    sorted("ls --sort=none -A @"),
     row("ls -X @"),
     row("ls --sort=extension -r @/sub"),
     row("ls -v @/many"),
@@ -87,7 +91,7 @@ const ROWS: &[Row] = &[
 
 #[test]
 fn ls_shows_what_ls_shows() {
-    Bench::new().compare(ROWS, paths_of_host);
+    Bench::new().compare(ROWS, |_, out| out);
 }
 
 #[test]
@@ -100,14 +104,15 @@ fn colours_are_those_of_the_environment() {
         super::answer(command.env("LC_ALL", "C.UTF-8").env("LS_COLORS", colors).spawn().expect("start")).ok().out
     };
     for line in ["ls --color=always @", "ls -l --color=always --time-style=+ @/link @/broken @/link-dir @/b.tar.gz"] {
-        let ours = paths_of_host("", run(super::PROGRAM, line, "vol.img:/t"));
+        let ours = super::seen(super::By::Order, &run(super::PROGRAM, line, "vol.img:/t"));
         let theirs = run("ls", line.strip_prefix("ls ").expect("a line of ls"), "t");
         assert_eq!(ours.escape_ascii().to_string(), theirs.escape_ascii().to_string(), "{line}");
     }
 }
 
+/// What is printed names the image too, so that it can be copied into another command.
 #[test]
-fn several_images_are_named() {
+fn paths_name_the_image() {
     let bench = Bench::new();
     bench.place.line("mkfs b.img --size 64M -q").ok();
     bench.place.line("mkdir vol.img:/d b.img:/d b.img:/d/e").ok();
@@ -115,7 +120,12 @@ fn several_images_are_named() {
     let shown = bench.place.line("ls -R vol.img:/d b.img:/d b.img:/f").ok();
     assert_eq!(shown.text(), "b.img:/f\n\nb.img:/d:\ne\n\nb.img:/d/e:\n\nvol.img:/d:\n");
     let shown = bench.place.line("ls vol.img:/d vol.img:/t/many/file1").ok();
-    assert_eq!(shown.text(), "/t/many/file1\n\n/d:\n", "one image needs no name");
+    assert_eq!(shown.text(), "vol.img:/t/many/file1\n\nvol.img:/d:\n");
+    let shown = bench.place.line("ls -d b.img:/d b.img").ok();
+    assert_eq!(shown.text(), "b.img:/\nb.img:/d\n");
+    let shown = bench.place.line("ls -dQ b.img:/d").ok();
+    assert_eq!(shown.text(), "\"b.img:/d\"\n");
+    assert_eq!(bench.place.line("ls -R b.img").ok().text(), "b.img:/:\nd\nf\n\nb.img:/d:\ne\n\nb.img:/d/e:\n");
 }
 
 #[test]

@@ -50,6 +50,8 @@ fn volumes_and_wrong_formats() {
         shown.text().starts_with("  File: vol.img:/\n    Namelen: 255     Type: myriad\nBlock size: 4096\n"),
         "{shown:?}"
     );
+    let shown = bench.place.line("stat vol.img:/t/link").ok();
+    assert!(shown.text().starts_with("  File: vol.img:/t/link -> hello.txt\n"), "{shown:?}");
     assert_eq!(bench.place.line("stat -f -c %T:%S:%l vol.img").ok().text(), "myriad:4096:255\n");
     assert_eq!(bench.place.line("stat -f --json vol.img").ok().json()["name_max"], 255);
     assert_eq!(bench.place.line("stat -c %m:%o:%d vol.img:/t").ok().text(), "vol.img:4096:0\n");

@@ -232,7 +232,7 @@ pub fn of_target(target: &Path) -> Result<Option<Daemon>> {
     let next = "name the directory that a volume is mounted on, or its image";
     let not_mounted = |what: String| Failure::new(image_name(target), what, next);
     match mounts::mounted_at(&path).at("/proc/self/mountinfo")? {
-        None => Err(not_mounted("not mounted".into()).into()),
+        None => Err(inside_mount(target).unwrap_or_else(|| not_mounted("not mounted".into())).into()),
         Some(mount) if !mount.is_ours() => {
             Err(not_mounted(format!("not a Myriad volume but {} is mounted there", mount.fs_type)).into())
         }
@@ -266,6 +266,14 @@ pub fn below_mount(directory: &Path) -> Option<(PathBuf, PathBuf)> {
     let mount = path.ancestors().find_map(|above| mounts.iter().rfind(|mount| mount.mount_point == above))?;
     let below = path.strip_prefix(&mount.mount_point).ok()?.to_owned();
     mount.is_ours().then(|| (mount.mount_point.clone(), below))
+}
+
+/// Of a file of a mounted volume, where a whole volume is to be named: what that would be.
+pub fn inside_mount(path: &Path) -> Option<Failure> {
+    let (mount_point, below) = below_mount(path)?;
+    let mount_point = image_name(&mount_point);
+    let what = format!("lies in the volume that is mounted on {mount_point}");
+    (!below.as_os_str().is_empty()).then(|| Failure::new(image_name(path), what, format!("name {mount_point}")))
 }
 
 /// An error about an image that is in use says more if a daemon of ours has it mounted.

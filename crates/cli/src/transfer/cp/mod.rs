@@ -5,23 +5,26 @@
 //! side      operands, and those whose volume is open
 //! apart     what must not be copied: a file onto itself
 //! goal      where one source goes
+//! parents   the directories above a source, with --parents
 //! ```
 
 mod apart;
 mod goal;
 mod options;
+mod parents;
 mod side;
 
-use super::batch::{Entry, Feed};
+use super::batch::{Entry, Feed, Meta, Wanted};
 use super::existing::{self, Existing, Rules};
 use super::holes::Holes;
 use super::host_target::{HostTarget, open_directory};
+use super::link::Linking;
 use super::run::{self, Done, Options, Outcome, Tally};
 use super::stream::StreamSink;
 use super::target::{Keep, Owner};
 use super::volume_target::VolumeTarget;
 use super::writer::Writer;
-use super::{host, host_tree, session, summarize, volume_tree};
+use super::{host, host_tree, path, session, summarize, volume_tree};
 use crate::ask::Asker;
 use crate::context::Context;
 use crate::failure::{At, Failure};
@@ -29,11 +32,12 @@ use crate::show::name::join;
 use crate::show::quoted::Quoted;
 use crate::verb::{Command, Example, Status};
 use crate::volume::place::is_same_file;
-use crate::volume::{Access, ChangeArgs, Volumes, guard};
+use crate::volume::{Access, ChangeArgs, Volumes, canonical, guard};
 use anyhow::Result;
 use goal::{Goal, Wish};
 use myriad_engine::{Errno, Error, FileType};
-use options::{Follow, FollowArgs, KeepArgs, ReplaceArgs};
+use options::{Follow, FollowArgs, KeepArgs, LinkArgs, Links, ReplaceArgs};
+use parents::Made;
 use side::{Operand, Side, operand};
 use std::collections::HashMap;
 use std::io::Write;
@@ -54,6 +58,11 @@ pub struct Cp {
     keep: KeepArgs,
     #[command(flatten)]
     replace: ReplaceArgs,
+    #[command(flatten)]
+    links: LinkArgs,
+    /// Copy each operand to its whole path below the target directory, and make the directories on the way
+    #[arg(long, conflicts_with = "no_target_directory")]
+    parents: bool,
     /// Take the target as the new name, also if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
@@ -92,12 +101,17 @@ impl Command for Cp {
         A volume is not replaced by a file without --force, and not at all while it is in use: the root of the volume is IMAGE:/. \
         Holes stay holes. Files that are names of one inode stay so below one operand, with -a, -d or --preserve=links. Without -p \
         or -a, copies belong to you and have the time of the copy. Symbolic links are followed, unless with -r, -a, -d or -P: \
-        then they are copied as such, with -H but for those that are operands; -L follows all, inside a volume never out of it.";
+        then they are copied as such, with -H but for those that are operands; -L follows all, inside a volume never out of it. \
+        Links that -l and -s make take the place of a file that is there only with -f, -i, -b or --remove-destination.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad cp notes.txt vol.img:/docs/", "copies a file into a volume"),
         ("myriad cp -a vol.img:/docs /srv/docs", "copies a tree out of a volume, with everything"),
         ("myriad cp -r a.img:/x b.img:/y", "copies a tree from volume to volume"),
         ("myriad cp -uv -t vol.img:/docs *.txt", "copies those that are newer than their copies, and prints which"),
+        (
+            "myriad cp -al vol.img:/srv vol.img:/srv.old",
+            "makes a second tree of the same files, which takes no room for contents",
+        ),
         ("pg_dump mail | myriad cp - vol.img:/dumps/mail", "copies standard input to a file of a volume"),
     ];
 
@@ -114,6 +128,7 @@ impl Command for Cp {
             let what = "a volume has no files that share blocks";
             return Err(Failure::usage("--reflink", what, "give --reflink=auto, or leave it out").into());
         }
+        self.replace.check()?;
         let answers = self.answers(sources)?;
         // A volume that is read and written is opened once, to write.
         let written = Volumes::new(Access::Change, self.change.mount_options());
@@ -134,9 +149,10 @@ impl Command for Cp {
                 for source in sources {
                     context.check()?;
                     let name = source.name().filter(|_| into && self.replace.existing() != Existing::Skip);
-                    let copied = match name.and_then(|name| made.get(name)) {
+                    let name = name.map(|name| if self.parents { source.bytes() } else { name.to_vec() });
+                    let copied = match name.as_ref().and_then(|name| made.get(name)) {
                         Some(first) => {
-                            let target = target.operand().below(name.expect("it is what was found"));
+                            let target = target.operand().below(name.as_ref().expect("it is what was found"));
                             Err(Failure::just_made(source, target, first).into())
                         }
                         None => {
@@ -174,7 +190,12 @@ impl Cp {
     }
 
     fn follow(&self) -> Follow {
-        self.follow.follow(self.is_recursive())
+        // As with cp(1): what symbolic links lead to gets the further names.
+        self.follow.follow(self.is_recursive() && self.links.asked() != Some(Links::Hard))
+    }
+
+    fn existing(&self) -> Existing {
+        if self.links.asked().is_some() { self.replace.existing_for_links() } else { self.replace.existing() }
     }
 
     /// Who answers questions, if some are to be asked.
@@ -190,13 +211,14 @@ impl Cp {
     }
 
     fn check_target(&self, target: &Side, into: bool, sources: usize) -> Result<()> {
-        if into || sources == 1 && self.target_directory.is_none() {
+        if into || sources == 1 && self.target_directory.is_none() && !self.parents {
             return Ok(());
         }
         let next = match target {
             Side::Host(path) if guard::is_volume(path) => {
                 format!("it is a Myriad volume: write {}:/ for its root", target.operand())
             }
+            _ if self.parents => "with --parents the target is a directory that is there".into(),
             _ if sources == 1 => "give -t a directory that is there".into(),
             _ => "several files can be copied to a directory only".into(),
         };
@@ -217,7 +239,12 @@ impl Cp {
         if file_type == Some(FileType::Directory) && !self.is_recursive() {
             return Err(Failure::new(operand, "is a directory", "copy it with -r or -a").into());
         }
+        if self.links.asked().is_some() && !source.is_beside(target) {
+            let what = format!("is not in the same volume as {}", target.operand());
+            return Err(Failure::usage(operand, what, "leave out -l or -s to copy it").into());
+        }
         let name = match into {
+            true if self.parents => Some(parents::name(source)?),
             true => Some(operand.name().map(<[u8]>::to_vec).ok_or_else(|| {
                 let next = match source {
                     Side::Standard => "give the name of the new file as the target",
@@ -233,31 +260,107 @@ impl Cp {
             Some(FileType::Directory) => false,
             Some(_) => !self.is_recursive(),
             None => !is_link,
-        };
+        } && self.links.asked().is_none();
         if is_content && file_type.is_some_and(|found| found != FileType::File) && source.image().is_some() {
             let next = "copy it as such with -r or -a";
             return Err(
                 Failure::new(operand, "is a pipe, socket or device, without content in the volume", next).into()
             );
         }
-        apart::check_apart(source, target, name.as_deref(), self.follow() == Follow::Never)?;
-        let existing = self.replace.existing();
-        let wish = Wish {
-            is_content,
-            replaces_names: self.replace.remove_destination,
-            spares: existing == Existing::Skip,
-            guard: self.replace.guard(),
-        };
-        let goal = Goal::find(context, target, name.as_deref(), wish)?;
+        let is_directory = file_type == Some(FileType::Directory);
+        // A further name of a file may be one that it has.
+        if is_directory || self.links.asked() != Some(Links::Hard) {
+            apart::check_apart(source, target, name.as_deref(), self.follow() == Follow::Never)?;
+        }
+        if !is_directory {
+            self.check_backup(source, target, name.as_deref())?;
+        }
         let told = match &name {
             Some(name) => target.operand().bytes_below(name),
             None => target.operand().bytes(),
         };
-        let tell =
-            |path: &[u8], entry: &Entry, outcome: Outcome| Self::tell(context, (&operand, &told), path, entry, outcome);
+        let tell = |path: &[u8], entry: &Entry, outcome: Outcome, backup: Option<&[u8]>| {
+            Self::tell(context, (&operand, &told), path, entry, (outcome, backup))
+        };
         let tell: Option<run::Tell<'_>> = if self.verbose { Some(&tell) } else { None };
         let options = Options { doing: "copying", tell, ..Options::default() };
+        if let Some(name) = name.as_deref().filter(|_| self.parents) {
+            return self.transfer_with_parents(context, answers, (source, target), name, options);
+        }
+        let wish = Wish {
+            is_content,
+            replaces_names: self.replace.remove_destination
+                || self.replace.backups.is_asked()
+                || self.links.asked().is_some(),
+            spares: self.existing() == Existing::Skip,
+            guard: self.replace.guard(),
+        };
+        let goal = Goal::find(context, target, name.as_deref(), wish)?;
         self.transfer(context, answers, (source, target), goal, options)
+    }
+
+    /// Refuses if what is in the way would be kept under the name of the source.
+    fn check_backup(&self, source: &Side, target: &Side, name: Option<&[u8]>) -> Result<()> {
+        let operand = target.operand();
+        let Some(last) = name.or(operand.name()).filter(|_| source.file_type().is_some()) else { return Ok(()) };
+        // Of numbered ones none is replaced.
+        let Ok(Some(kept)) = self.replace.backups.name_for(last, || Ok::<_, anyhow::Error>(Vec::new())) else {
+            return Ok(());
+        };
+        let checked = match name {
+            Some(_) => apart::check_apart(source, target, Some(&kept), false),
+            None => apart::check_apart(source, &target.beside(&kept), None, false),
+        };
+        checked.map_err(|_| {
+            let what = "the backup of what it replaces would take its name";
+            Failure::new(source.operand(), what, "give --backup=numbered, or another -S").into()
+        })
+    }
+
+    /// Makes the directories above `name` first; they get what they keep last.
+    fn transfer_with_parents(
+        &self,
+        context: &Context,
+        answers: Option<&Rc<Asker>>,
+        (source, target): (&Side, &Side),
+        name: &[u8],
+        options: Options<'_>,
+    ) -> Result<(Tally, Result<()>)> {
+        let (above, base) = path::split(name);
+        let base = base.to_vec();
+        // Of what is not there nothing is made.
+        if let Side::Volume(volume, place) = source {
+            volume.session().lstat(&place.path).at(place)?;
+        }
+        let parents = parents::of(source, above)?;
+        let place = target.operand().bytes();
+        match target {
+            Side::Standard => Err(Failure::usage("-", "is no directory", "leave out --parents").into()),
+            Side::Volume(volume, directory) => {
+                let top = session(volume).stat(&directory.path).at(directory)?.node();
+                let made = VolumeTarget::new(session(volume), directory.clone(), self.replace.guard());
+                let made = Made::make(context, made, top, (above, &parents), &place, self.verbose)?;
+                let dir = *made.last().unwrap_or(&top);
+                let place = directory.below(above);
+                let goal = Goal::Volume { session: session(volume), dir, base: Some(base), place };
+                let keep = self.keep_in_volume(umask());
+                let done = self.transfer(context, answers, (source, target), goal, options);
+                let finished = made.finish(&parents, keep);
+                done.map(|(tally, result)| (tally, result.and(finished)))
+            }
+            Side::Host(directory) | Side::Mounted(_, _, directory) => {
+                let mask = umask();
+                let made = HostTarget::new(place.clone(), self.replace.guard());
+                let top = open_directory(directory)?;
+                let made = Made::make(context, made, top, (above, &parents), &place, self.verbose);
+                rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask.into()));
+                let made = made?;
+                let goal = Goal::Host { dir: directory.join(std::ffi::OsStr::from_bytes(above)), base };
+                let done = self.transfer(context, answers, (source, target), goal, options);
+                let finished = made.finish(&parents, self.keep_on_host(mask));
+                done.map(|(tally, result)| (tally, result.and(finished)))
+            }
+        }
     }
 
     /// Prints a file as cp(1) does: all that are made, and no directory that was there.
@@ -266,7 +369,7 @@ impl Cp {
         (source, target): (&Operand, &[u8]),
         path: &[u8],
         entry: &Entry,
-        outcome: Outcome,
+        (outcome, backup): (Outcome, Option<&[u8]>),
     ) -> Result<()> {
         if outcome == Outcome::Merged {
             return Ok(());
@@ -277,7 +380,22 @@ impl Cp {
         if outcome == Outcome::Replaced {
             writeln!(out, "removed {}", Quoted(&to))?;
         }
-        Ok(writeln!(out, "{} -> {}", Quoted(&from), Quoted(&to))?)
+        let kept = backup.map_or(String::new(), |name| {
+            let directory = to.iter().rposition(|&byte| byte == b'/').map_or(&b""[..], |slash| &to[..=slash]);
+            format!(" (backup: {})", Quoted(&join(directory, name)))
+        });
+        Ok(writeln!(out, "{} -> {}{kept}", Quoted(&from), Quoted(&to))?)
+    }
+
+    fn keep_in_volume(&self, mask: u16) -> Keep {
+        let caller = Owner::New(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        self.keep.keep(Some(if self.keep.owner() { Owner::AsSource } else { caller }), mask)
+    }
+
+    /// Only root may give files away.
+    fn keep_on_host(&self, mask: u16) -> Keep {
+        let may_give = self.keep.owner() && rustix::process::geteuid().is_root();
+        self.keep.keep(may_give.then_some(Owner::AsSource), mask)
     }
 
     fn transfer(
@@ -288,28 +406,24 @@ impl Cp {
         goal: Goal,
         options: Options<'_>,
     ) -> Result<(Tally, Result<()>)> {
-        let existing = self.replace.existing();
-        let (mask, owns) = (umask(), self.keep.owner());
+        let mask = umask();
         let keep = match &goal {
-            Goal::Volume { .. } => {
-                let caller = Owner::New(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-                self.keep.keep(Some(if owns { Owner::AsSource } else { caller }), mask)
-            }
-            // Only root may give files away.
-            _ => self.keep.keep((owns && rustix::process::geteuid().is_root()).then_some(Owner::AsSource), mask),
+            Goal::Volume { .. } => self.keep_in_volume(mask),
+            _ => self.keep_on_host(mask),
         };
+        let linking = self.links.asked().map(|links| self.linking(links, source, &goal)).transpose()?;
         let feed = self.feed(source, target, &goal, keep)?;
         Ok(match goal {
             Goal::Volume { session, dir, base, place } => {
                 let target = VolumeTarget::new(session, place, self.replace.guard());
-                let rules = self.rules(existing, context, answers);
+                let rules = self.rules(context, answers, linking);
                 let mut writer = Writer::new(target, dir, base, keep, rules, false);
                 run::run(context, feed, &mut writer, options)
             }
             Goal::Host { dir, base } => {
                 let top = open_directory(&dir)?;
                 let target = HostTarget::new(dir.as_os_str().as_bytes().to_vec(), self.replace.guard());
-                let rules = self.rules(existing, context, answers);
+                let rules = self.rules(context, answers, linking);
                 let mut writer = Writer::new(target, top, Some(base), keep, rules, false);
                 let result = run::run(context, feed, &mut writer, options);
                 rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask.into()));
@@ -319,17 +433,64 @@ impl Cp {
         })
     }
 
-    fn rules<'a>(&self, existing: Existing, context: &'a Context, answers: Option<&Rc<Asker>>) -> Rules<'a> {
+    /// What links are to lead to, and from where.
+    fn linking(&self, links: Links, source: &Side, goal: &Goal) -> Result<Linking> {
+        let follow = self.follow() != Follow::Never;
+        if links == Links::Hard {
+            let source = match source {
+                Side::Volume(_, place) => place.path.clone(),
+                Side::Host(path) | Side::Mounted(_, _, path) => path.as_os_str().as_bytes().to_vec(),
+                Side::Standard => unreachable!("it lies in no volume"),
+            };
+            return Ok(Linking::Hard { source, follow });
+        }
+        match (source, goal) {
+            (Side::Volume(volume, place), Goal::Volume { place: target, .. }) => {
+                let real = |path: &[u8]| canonical(&**volume, path).at(place);
+                let source = match place.split() {
+                    _ if source.is_dir() => real(&place.path)?,
+                    (directory, name) => join(&real(&directory.path)?, name),
+                };
+                Ok(Linking::Symbolic { source, target: real(&target.path)? })
+            }
+            (Side::Host(path) | Side::Mounted(_, _, path), Goal::Host { dir, .. }) => {
+                let real = |path: &Path| {
+                    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+                    path.canonicalize().at(source.operand()).map(|path| path.into_os_string().into_encoded_bytes())
+                };
+                let from = match (path.parent(), path.file_name()) {
+                    (Some(directory), Some(name)) if !source.is_dir() => join(&real(directory)?, name.as_bytes()),
+                    _ => real(path)?,
+                };
+                Ok(Linking::Symbolic { source: from, target: real(dir)? })
+            }
+            _ => unreachable!("both lie in one volume"),
+        }
+    }
+
+    fn rules<'a>(&self, context: &'a Context, answers: Option<&Rc<Asker>>, linking: Option<Linking>) -> Rules<'a> {
         let ask = answers.map(Rc::clone).map(|answers| -> existing::Ask<'a> {
             Box::new(move |place| answers.ask(context, &format!("myriad cp: overwrite {}", Quoted(place.as_bytes()))))
         });
-        Rules { existing, ask, removes: self.replace.remove_destination, is_dry: false, holes: self.sparse }
+        Rules {
+            existing: self.existing(),
+            ask,
+            removes: self.replace.remove_destination,
+            backups: self.replace.backups.clone(),
+            linking,
+            is_dry: false,
+            holes: self.sparse,
+        }
     }
 
     fn feed(&self, source: &Side, target: &Side, goal: &Goal, keep: Keep) -> Result<Feed> {
         let follow = self.follow();
-        let links = self.keep.links();
-        let wanted = goal.look().and_then(|look| existing::wanted(self.replace.existing(), keep, look));
+        let makes_links = self.links.asked().is_some();
+        let links = self.keep.links() && !makes_links;
+        let wanted = match makes_links {
+            true => Some(Arc::new(|_: &[u8], _: &Meta| false) as Wanted),
+            false => goal.look().and_then(|look| existing::wanted(self.replace.existing(), keep, look)),
+        };
         match source {
             Side::Standard => host_tree::read_input(std::io::stdin()).at("-"),
             Side::Host(path) | Side::Mounted(_, _, path) => {
@@ -338,9 +499,10 @@ impl Cp {
                 let left_out = image.map(|stat| (host::link_key(&stat), "the image of the volume that it would go to"));
                 let options = host_tree::Options {
                     one_file_system: self.one_file_system,
-                    follow: follow != Follow::Never,
+                    // Of a file that is to be linked nothing is read.
+                    follow: follow != Follow::Never && (!makes_links || source.is_link()),
                     follow_all: (follow == Follow::Always).then(|| follow_links(source, path)).transpose()?,
-                    streams: !self.is_recursive(),
+                    streams: !self.is_recursive() && !makes_links,
                     links,
                     left_out,
                     wanted,

@@ -2,7 +2,9 @@
 
 use super::super::existing::Existing;
 use super::super::target::{Keep, Modes, Owner};
-use crate::volume::Guard;
+use crate::failure::Failure;
+use crate::volume::{BackupArgs, Guard};
+use anyhow::Result;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 
@@ -22,12 +24,14 @@ pub struct ReplaceArgs {
     /// device is replaced itself
     #[arg(long)]
     pub remove_destination: bool,
-    /// Replace files that may not be written, too, as is done in any case
+    /// Replace files that may not be written, too, as is done in any case; with -l and -s, replace files that are there
     #[arg(short = 'f')]
     unwritable: bool,
     /// Replace a file though it is a volume; never one that is in use
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    pub backups: BackupArgs,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +51,50 @@ impl ReplaceArgs {
         }
     }
 
+    /// Likewise, where links are made: they take the place of nothing unasked.
+    pub fn existing_for_links(&self) -> Existing {
+        let makes_room = self.unwritable || self.interactive || self.remove_destination || self.backups.is_asked();
+        if makes_room || self.existing() != Existing::Replace { self.existing() } else { Existing::Refuse }
+    }
+
+    /// Refuses what makes no sense together.
+    pub fn check(&self) -> Result<()> {
+        if self.backups.is_asked() && self.existing() == Existing::Skip {
+            let what = "nothing that is to be left as it is needs a backup";
+            return Err(Failure::usage("--backup", what, "leave out one of -b and -n").into());
+        }
+        Ok(())
+    }
+
     pub fn guard(&self) -> Guard {
         Guard::unless(self.force)
+    }
+}
+
+/// Links instead of copies.
+#[derive(clap::Args)]
+pub struct LinkArgs {
+    /// Give files a further name instead of copying them; inside one volume
+    #[arg(short, long, conflicts_with = "symbolic_link")]
+    link: bool,
+    /// Make symbolic links to files instead of copying them; inside one volume, by the way from one to the other
+    #[arg(short, long)]
+    symbolic_link: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    Hard,
+    Symbolic,
+}
+
+impl LinkArgs {
+    pub fn asked(&self) -> Option<Links> {
+        match (self.link, self.symbolic_link) {
+            (true, _) => Some(Links::Hard),
+            (_, true) => Some(Links::Symbolic),
+            _ => None,
+        }
     }
 }
 

@@ -117,6 +117,29 @@ impl Side {
         }
     }
 
+    /// The file `name` beside it, in the same directory.
+    pub fn beside(&self, name: &[u8]) -> Self {
+        match self {
+            Self::Standard => Self::Standard,
+            Self::Host(path) => Self::Host(path.with_file_name(OsStr::from_bytes(name))),
+            Self::Volume(volume, place) => Self::Volume(Rc::clone(volume), place.split().0.below(name)),
+            Self::Mounted(mounted, place, path) => {
+                let path = path.with_file_name(OsStr::from_bytes(name));
+                Self::Mounted(Rc::clone(mounted), place.split().0.below(name), path)
+            }
+        }
+    }
+
+    /// Whether both lie on one file system, of which the files may have further names there.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Volume(one, _), Self::Volume(other, _)) => Rc::ptr_eq(one, other),
+            (Self::Mounted(one, ..), Self::Mounted(other, ..)) => Rc::ptr_eq(one, other),
+            (Self::Host(_), Self::Host(_)) => true,
+            _ => false,
+        }
+    }
+
     /// The image of its volume.
     pub fn image(&self) -> Option<&Path> {
         match self {

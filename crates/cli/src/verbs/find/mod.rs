@@ -81,11 +81,23 @@ impl Command for Find {
 
     fn run(self, context: &Context) -> Result<Status> {
         let now = time::now();
-        let (mut expression, plan) = expression::parse(&self.expression, now)?;
+        let (_, plan) = expression::parse(&self.expression, now)?;
         if self.json && plan.prints_own {
             let what = "there is a form of its own in the expression";
             return Err(Failure::usage("find: --json", what, "leave out -print0, -printf, -ls and -exec").into());
         }
+        if plan.deletes || plan.runs_commands {
+            self.search(context, now)?;
+        } else {
+            volume::look(context, self.places.iter().map(|place| &*place.image), || self.search(context, now))?;
+        }
+        Ok(context.status())
+    }
+}
+
+impl Find {
+    fn search(&self, context: &Context, now: myriad_engine::Time) -> Result<()> {
+        let (mut expression, plan) = expression::parse(&self.expression, now)?;
         let links = match (self.follow || plan.follows, self.follow_places) {
             (true, _) => Links::Follow,
             (_, true) => Links::Places,
@@ -100,8 +112,7 @@ impl Command for Find {
         }
         let result = search.run(&self.places, &expression);
         context.out().release()?;
-        result?;
-        Ok(context.status())
+        result
     }
 }
 

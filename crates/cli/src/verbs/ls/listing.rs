@@ -31,15 +31,13 @@ impl<'a> Listing<'a> {
     }
 
     /// A directory and, with -R, those below it: each before its content, in the order shown.
-    pub fn tree(&mut self, volume: &Opened, top: &Place, heading: &[u8], with_heading: bool) -> Result<()> {
-        let mut ahead = vec![(top.path.clone(), heading.to_vec())];
-        while let Some((path, heading)) = ahead.pop() {
+    pub fn tree(&mut self, volume: &Opened, top: &Place, with_heading: bool) -> Result<()> {
+        let mut ahead = vec![top.clone()];
+        while let Some(place) = ahead.pop() {
             self.context.check()?;
-            let place = Place { path, ..top.clone() };
-            let result = self.directory(volume, &place, with_heading.then_some(&heading)).map(|below| {
+            let result = self.directory(volume, &place, with_heading).map(|below| {
                 if self.ls.recursive {
-                    let below = below.into_iter().rev();
-                    ahead.extend(below.map(|name| (join(&place.path, &name), join(&heading, &name))));
+                    ahead.extend(below.iter().rev().map(|name| place.below(name)));
                 }
             });
             self.context.tolerate(result)?;
@@ -48,12 +46,10 @@ impl<'a> Listing<'a> {
     }
 
     /// Shows one directory; the names of the directories in it.
-    fn directory(&mut self, volume: &Opened, place: &Place, heading: Option<&Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    fn directory(&mut self, volume: &Opened, place: &Place, with_heading: bool) -> Result<Vec<Vec<u8>>> {
         let items = self.read(volume, place)?;
-        if let Some(heading) = heading
-            && !self.ls.json
-        {
-            let shown = self.printer.quoted(heading);
+        if with_heading && !self.ls.json {
+            let shown = self.printer.quoted(&place.bytes());
             let mut out = self.context.out();
             if self.shown > 0 {
                 writeln!(out)?;

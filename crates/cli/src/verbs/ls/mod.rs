@@ -11,7 +11,7 @@ mod print;
 pub mod sort;
 
 use crate::context::Context;
-use crate::failure::{At, image_name};
+use crate::failure::At;
 use crate::pattern::{self, Pattern};
 use crate::show::color::{Marks, When};
 use crate::show::size::Unit;
@@ -187,8 +187,8 @@ impl Command for Ls {
     const NAME: &'static str = "ls";
     const ABOUT: &'static str = "List directories";
     const DETAILS: &'static str = "Options are those of ls(1). Names are sorted by their bytes, as ls does in the C locale. On a \
-        terminal, names with control characters are shown in the form $'...', which shells turn back into the same bytes. Where \
-        places are in several images, the image is named before each path.";
+        terminal, names with control characters are shown in the form $'...', which shells turn back into the same bytes. Files given \
+        as places, and the headings of directories, are shown as IMAGE:/path, which other verbs take.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad ls vol.img", "lists the root directory"),
         ("myriad ls -la vol.img:/home", "lists a directory with attributes"),
@@ -197,49 +197,8 @@ impl Command for Ls {
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
-        let has_several_images = self.places.iter().any(|place| !place.is_in_image_of(&self.places[0]));
         let form = self.form(context.out().is_terminal());
-        let mut listing = Listing::new(context, &self, form);
-        Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
-            // As ls does: first the files, together; then each directory under its name.
-            let mut directories = Vec::new();
-            let mut files: Vec<(Opened, Vec<Item>)> = Vec::new();
-            for place in &self.places {
-                let heading = if has_several_images {
-                    [image_name(&place.image).as_bytes(), b":", &place.path].concat()
-                } else {
-                    place.path.clone()
-                };
-                let result = volumes.get(&place.image).and_then(|volume| {
-                    let stat = self.stat_operand(&volume, place)?;
-                    let item = Item { name: heading, place: place.clone(), stat };
-                    if stat.is_dir() && !self.directory {
-                        directories.push((volume, item));
-                    } else if let Some((_, items)) = files.iter_mut().find(|(known, _)| known.is_same(&volume)) {
-                        items.push(item);
-                    } else {
-                        files.push((volume, vec![item]));
-                    }
-                    Ok(())
-                });
-                context.tolerate(result)?;
-            }
-            for (volume, items) in &mut files {
-                self.sort(volume, items);
-                listing.files(volume, items)?;
-            }
-            let (order, clock) = (self.order(), self.clock());
-            directories.sort_by(|(_, one), (_, other)| {
-                order.compare(clock, (&one.name, &one.stat), (&other.name, &other.stat))
-            });
-            if self.reverse {
-                directories.reverse();
-            }
-            for (volume, Item { name: heading, place, .. }) in directories {
-                listing.tree(&volume, &place, &heading, self.places.len() > 1 || self.recursive)?;
-            }
-            Ok(())
-        })?;
+        volume::look(context, self.places.iter().map(|place| &*place.image), || self.list(context, form))?;
         Ok(context.status())
     }
 }
@@ -270,6 +229,45 @@ enum Form {
 }
 
 impl Ls {
+    fn list(&self, context: &Context, form: Form) -> Result<()> {
+        let mut listing = Listing::new(context, self, form);
+        Volumes::new(Access::Read, self.open.mount_options()).finish(|volumes| {
+            // As ls does: first the files, together; then each directory under its name.
+            let mut directories = Vec::new();
+            let mut files: Vec<(Opened, Vec<Item>)> = Vec::new();
+            for place in &self.places {
+                let result = volumes.get(&place.image).and_then(|volume| {
+                    let stat = self.stat_operand(&volume, place)?;
+                    let item = Item { name: place.bytes(), place: place.clone(), stat };
+                    if stat.is_dir() && !self.directory {
+                        directories.push((volume, item));
+                    } else if let Some((_, items)) = files.iter_mut().find(|(known, _)| known.is_same(&volume)) {
+                        items.push(item);
+                    } else {
+                        files.push((volume, vec![item]));
+                    }
+                    Ok(())
+                });
+                context.tolerate(result)?;
+            }
+            for (volume, items) in &mut files {
+                self.sort(volume, items);
+                listing.files(volume, items)?;
+            }
+            let (order, clock) = (self.order(), self.clock());
+            directories.sort_by(|(_, one), (_, other)| {
+                order.compare(clock, (&one.name, &one.stat), (&other.name, &other.stat))
+            });
+            if self.reverse {
+                directories.reverse();
+            }
+            for (volume, Item { place, .. }) in directories {
+                listing.tree(&volume, &place, self.places.len() > 1 || self.recursive)?;
+            }
+            Ok(())
+        })
+    }
+
     fn form(&self, is_terminal: bool) -> Form {
         let is_long = self.long || self.no_owner || self.no_group_long || self.numeric || self.full_time;
         if let Some(form) = self.format {

@@ -65,7 +65,7 @@ impl Stats {
         table::facts(&mut out, &facts)?;
         if self.counters {
             let rows = counters.iter().map(|(name, value)| vec![(*name).to_owned(), value.to_string()]).collect();
-            table::columns(&mut out, &["Counter", "Value"], 1, rows)?;
+            table::columns(&mut out, &["Counter", "Value"], |column| column == 0, rows)?;
         }
         Ok(context.status())
     }

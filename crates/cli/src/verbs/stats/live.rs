@@ -114,7 +114,12 @@ fn show(out: &mut Output, figures: &Figures, last: Option<&Figures>, with_counte
         .collect();
     if !rows.is_empty() {
         writeln!(out)?;
-        table::columns(out, &["Request", "per s", "Count", "Errors", "Mean", "p50", "p99", "Longest"], 1, rows)?;
+        table::columns(
+            out,
+            &["Request", "per s", "Count", "Errors", "Mean", "p50", "p99", "Longest"],
+            |column| column == 0,
+            rows,
+        )?;
     }
     if with_counters {
         let rows = figures.counters().map(|(name, value)| {
@@ -122,7 +127,7 @@ fn show(out: &mut Output, figures: &Figures, last: Option<&Figures>, with_counte
             vec![name.to_owned(), format!("{:.0}", rate(value, before)), value.to_string()]
         });
         writeln!(out)?;
-        table::columns(out, &["Counter", "per s", "Value"], 1, rows.collect())?;
+        table::columns(out, &["Counter", "per s", "Value"], |column| column == 0, rows.collect())?;
     }
     Ok(())
 }

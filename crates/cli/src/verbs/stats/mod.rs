@@ -86,7 +86,10 @@ impl Stats {
         let place = image_name(&self.target);
         let path = real_path(&self.target).at(&place)?;
         let Some(mount) = mounts::mounted_at(&path).at("/proc/self/mountinfo")?.filter(Entry::is_ours) else {
-            return control::mount_of(&path);
+            return match control::inside_mount(&self.target).filter(|_| path.is_dir()) {
+                Some(failure) => Err(failure.into()),
+                None => control::mount_of(&path),
+            };
         };
         let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);
         match daemon {
