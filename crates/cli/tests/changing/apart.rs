@@ -1,7 +1,7 @@
 //! What GNU's tools have no equal of, or do otherwise.
 
 use crate::common::mount::{MountPlace, is_alive, kill, wait_until};
-use crate::common::{Answer, PROGRAM, Place, answer, put};
+use crate::common::{Answer, PROGRAM, Place, answer, copy_program, put};
 use myriad_engine::SetAttr;
 use myriad_format::inode::flag;
 use serde_json::Value;
@@ -177,7 +177,7 @@ fn a_plain_users_files_are_his() {
     }
     let place = furnished();
     // The checkout may lie where other users may not go.
-    std::fs::copy(PROGRAM, place.path("myriad")).unwrap();
+    copy_program(&place.path("myriad"));
     let own = |path: &std::path::Path| std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
     own(&place.path(""));
     own(&place.path("vol.img"));

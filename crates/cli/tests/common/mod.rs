@@ -81,7 +81,7 @@ impl Place {
     /// A copy of the program here, which every user may run: the checkout may lie where others may not go.
     pub fn program_for_all(&self) -> PathBuf {
         let (directory, program) = (self.path(""), self.path("program"));
-        std::fs::copy(PROGRAM, &program).expect("copy the program");
+        copy_program(&program);
         for path in [&directory, &program] {
             std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("modes");
         }
@@ -145,4 +145,11 @@ pub fn bytes(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).expect("read");
     bytes
+}
+
+/// Copies the program. By another process: a file that this one has written may still be open in what a thread has just started, and is
+/// not run then (ETXTBSY).
+pub fn copy_program(target: &std::path::Path) {
+    let copied = Command::new("cp").arg(PROGRAM).arg(target).status().expect("cp");
+    assert!(copied.success(), "copy the program");
 }

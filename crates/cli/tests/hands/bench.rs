@@ -1,6 +1,6 @@
 //! A folder with everything that may stand where something else was meant, what it looked like, and what it is again.
 
-use crate::common::{PROGRAM, host, put};
+use crate::common::{copy_program, host, put};
 use crate::kinds::PIPED;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::{Cred, FileType, Fs, MkfsOptions, MountOptions};
@@ -113,7 +113,7 @@ impl Bench {
         read.lock_shared().unwrap();
         let program = tempfile::tempdir().expect("a directory for the program");
         fs::set_permissions(program.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(PROGRAM, program.path().join("myriad")).expect("copy the program");
+        copy_program(&program.path().join("myriad"));
         let (pristine, volumes, mounts) = (Tree::new(), BTreeMap::new(), Vec::new());
         let mut bench = Self { folder, program, pristine, volumes, _holders: vec![used, read], mounts, user };
         bench.mount_hosts();

@@ -219,7 +219,10 @@ impl<'a> Txn<'a> {
             self.volume().cache.arena.header(index).unhomed.set_whole();
         }
         if matches!(kind, BlockKind::InodeTable | BlockKind::Pointers) {
-            self.given_up().from.push(block.0);
+            let from = &mut self.given_up().from;
+            if from.last() != Some(&block.0) {
+                from.push(block.0);
+            }
         }
     }
 

@@ -103,14 +103,12 @@ impl Volume {
             if generation != self.first_generation.load(Ordering::Relaxed) {
                 new.next_generation = U32::new(generation);
             }
-            if new != *Superblock::read(edit.bytes()) {
-                // The word of compatible features, the high-water mark, the fields from the orphan list to the order, and
-                // the generation; everything else stays as it was.
-                let bytes = zerocopy::IntoBytes::as_bytes(&new);
-                edit.put(64, &bytes[64..72]);
-                edit.put(104, &bytes[104..108]);
-                edit.put(168, &bytes[168..204]);
-                edit.put(368, &bytes[368..372]);
+            // Only what differs is marked: the log copies what is marked.
+            let new = zerocopy::IntoBytes::as_bytes(&new);
+            for (at, word) in (0..).step_by(8).zip(new.chunks_exact(8)) {
+                if edit.bytes()[at..at + 8] != *word {
+                    edit.put(at, word);
+                }
             }
         })
     }

@@ -39,8 +39,14 @@ use myriad_format::extent::Extent;
 use myriad_format::fork::Fork;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
+use std::mem::offset_of;
 use zerocopy::little_endian::{U32, U64};
 
+/// Fields that are changed by themselves: of an entry block, which comes after it in the list of those with room; of the index root, the
+/// first of that list, and how many entry blocks there are.
+const NEXT_ROOM: usize = offset_of!(EntryBlockHeader, next_room);
+const ROOM_HEAD: usize = offset_of!(IndexHeader, room_head);
+const ENTRY_BLOCKS: usize = offset_of!(IndexHeader, entry_blocks);
 /// Blocks with room that an insertion tries before it adds one. Their room may be holes too small for its name, and the
 /// list as long as the directory; inside the gate nothing can be evicted for what it would read.
 const ROOM_TRIES: u32 = 8;
@@ -401,11 +407,11 @@ fn insert_in_blocks(
         let at = entry_block(&txn.look, dir, raw, block)?;
         let next = txn.change(at, BlockKind::DirEntries, |edit| {
             let next = EntryBlockHeader::read(edit.bytes()).next_room.get();
-            edit.put(56, &0_u32.to_le_bytes());
+            edit.put(NEXT_ROOM, &0_u32.to_le_bytes());
             next
         })?;
         let next = if next == 0 { LIST_END } else { next };
-        txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &next.to_le_bytes()))?;
+        txn.change(root, BlockKind::DirIndex, |edit| edit.put(ROOM_HEAD, &next.to_le_bytes()))?;
     };
     let record = index::Record { tag: entry.name.tag(), position, ino: entry.ino };
     if !planted(Bug::IndexForgotten) {
@@ -490,12 +496,12 @@ fn list_room(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, root: FsBlock, block: 
         if EntryBlockHeader::read(edit.bytes()).next_room.get() != 0 {
             return true;
         }
-        edit.put(56, &head.to_le_bytes());
+        edit.put(NEXT_ROOM, &head.to_le_bytes());
         false
     })?;
     if !listed {
         let code = block.0 as u32 + 1;
-        txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &code.to_le_bytes()))?;
+        txn.change(root, BlockKind::DirIndex, |edit| edit.put(ROOM_HEAD, &code.to_le_bytes()))?;
     }
     Ok(())
 }
@@ -541,8 +547,8 @@ fn add_entry_block(
         header.next_room = U32::new(head);
     })?;
     txn.change(root, BlockKind::DirIndex, |edit| {
-        edit.put(52, &(made + 1).to_le_bytes());
-        edit.put(56, &(made + 1).to_le_bytes());
+        edit.put(ROOM_HEAD, &(made + 1).to_le_bytes());
+        edit.put(ENTRY_BLOCKS, &(made + 1).to_le_bytes());
     })
 }
 
@@ -703,7 +709,7 @@ fn shrink(
     match step {
         Shrinking::Leaf(merge) => index::merge(txn, source, merge),
         Shrinking::Blocks { left, gone } => {
-            txn.change(root, BlockKind::DirIndex, |edit| edit.put(56, &left.to_le_bytes()))?;
+            txn.change(root, BlockKind::DirIndex, |edit| edit.put(ENTRY_BLOCKS, &left.to_le_bytes()))?;
             for block in gone {
                 txn.forget(block);
             }
@@ -718,8 +724,8 @@ fn shrink(
             Ok(())
         }
         Shrinking::Unlist { block, next } => {
-            txn.change(block, BlockKind::DirEntries, |edit| edit.put(56, &0_u32.to_le_bytes()))?;
-            txn.change(root, BlockKind::DirIndex, |edit| edit.put(52, &next.to_le_bytes()))
+            txn.change(block, BlockKind::DirEntries, |edit| edit.put(NEXT_ROOM, &0_u32.to_le_bytes()))?;
+            txn.change(root, BlockKind::DirIndex, |edit| edit.put(ROOM_HEAD, &next.to_le_bytes()))
         }
     }
 }
@@ -900,7 +906,7 @@ mod tests {
         transact(volume, 0, |txn| {
             let mut raw = inode::read(&txn.look, ino)?;
             let root = index_root(&raw).unwrap();
-            txn.change(root, BlockKind::DirIndex, |edit| edit.put(56, &blocks.to_le_bytes()))?;
+            txn.change(root, BlockKind::DirIndex, |edit| edit.put(ENTRY_BLOCKS, &blocks.to_le_bytes()))?;
             raw.add_blocks(i64::from(blocks));
             inode::write(txn, ino, &raw)
         })

@@ -33,6 +33,9 @@ pub(in crate::order) enum Part {
         old: u32,
         new: u32,
     },
+    /// What its fork says, of an inode that is not mapped by pointers alone: extents, or the index of a directory. That goes together
+    /// with changes elsewhere, so no volume that is written without a log has it.
+    Fork,
     /// Of a directory, which holds entries up to there.
     Size {
         old: u64,
@@ -54,6 +57,11 @@ fn places() -> impl Iterator<Item = usize> {
 
 fn raw(unit: &[u8], at: usize) -> &RawInode {
     RawInode::read(&unit[at..])
+}
+
+/// Whether its fork says no more than whether there are pointers.
+fn is_by_pointers(inode: &RawInode) -> bool {
+    matches!(inode.fork_code(), fork::BLOCKS | fork::NONE)
 }
 
 fn is_used(inode: &RawInode) -> bool {
@@ -94,6 +102,8 @@ fn between_inodes(old: &[u8], new: &[u8], at: usize, f: &mut dyn FnMut(Fact)) {
         let flags = |of| was.flags.get() & of != is.flags.get() & of;
         if flags(ATTRIBUTE_FLAGS) || was.attribute_root() != is.attribute_root() {
             tell(Part::Attributes);
+        } else if was.fork != is.fork || was.fork_kind != is.fork_kind && !(is_by_pointers(was) && is_by_pointers(is)) {
+            tell(Part::Fork);
         }
         if flags(GUARDS) {
             tell(Part::Guards { old: was.flags.get() & GUARDS, new: is.flags.get() & GUARDS });
@@ -122,6 +132,10 @@ pub(super) fn undo(image: &mut [u8], old: &[u8], at: usize, part: Part) {
             is.flags.set(is.flags.get() & !ATTRIBUTE_FLAGS | was.flags.get() & ATTRIBUTE_FLAGS);
             let pointers = at + POINTERS_OFFSET..at + INODE_SIZE;
             image[pointers.clone()].copy_from_slice(&old[pointers]);
+        }
+        Part::Fork => {
+            let (was, is) = (*raw(old, at), RawInode::read_mut(&mut image[at..]));
+            (is.fork, is.fork_kind) = (was.fork, was.fork_kind);
         }
         Part::Links { old, .. } => RawInode::read_mut(&mut image[at..]).nlink.set(old),
         Part::Guards { old, .. } => {
@@ -180,8 +194,7 @@ pub(super) fn unexplained(old: &[u8], undone: &[u8]) -> Option<String> {
             same.size = was.size;
             (same.parent, same.name_hash, same.entry_position) = (was.parent, was.name_hash, was.entry_position);
         }
-        let is_mapped = |code| matches!(code, fork::BLOCKS | fork::NONE);
-        if is_mapped(was.fork_code()) && is_mapped(is.fork_code()) {
+        if is_by_pointers(was) && is_by_pointers(is) {
             // It follows from the pointers, which are compared.
             same.fork_kind = was.fork_kind;
         }
