@@ -3,11 +3,12 @@
 //! ```text
 //! entry names an inode     the inode lasts, with links for all names that then may last; the directory's size covers the entry.
 //!                          A directory: its parent has a link for it. In another one's place: the inode's data lasts as well.
-//! entry names it no more   it is to go, or another of its names lasts (the name of a rename, which its identity says)
+//!                          No other entry of the same name lasts. An inode that has other names: the directory is reached by what lasts.
+//! entry names it no more   it is to go, or all names that it has last; a directory: its identity, too
 //! inode begins             its bit lasts as taken, its place in the table as initialised
 //! inode ends               no name of it lasts
 //! links                    as many as there are, and as names that are gone still last
-//! identity                 the entry that it says lasts, or no name of the directory does
+//! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
 //! attributes               what they lie in lasts, and the superblock says that the volume has some
 //! size of a directory      all its blocks are mapped
@@ -235,9 +236,15 @@ impl<'a> Judge<'a> {
                 .saturating_sub(subdirectories.added);
             // One with no name at all may only appear where its identity says that it is.
             let is_at_home = names.removed > 0 || lasting.identity() == current.identity();
-            return Ok(is_at_home && parent.raw().nlink.get() > have);
+            let may_move = names.removed == 0 || self.is_anchored(place.dir)?;
+            return Ok(is_at_home && may_move && parent.raw().nlink.get() > have);
         }
-        let have = (current.raw().nlink.get() + names.removed + names.shown).saturating_sub(names.added);
+        let had = (current.raw().nlink.get() + names.removed).saturating_sub(names.added);
+        let have = had + names.shown;
+        if had > 0 && !self.is_anchored(place.dir)? {
+            // Other names of it may go once this one lasts, so it must be one by which the inode is found.
+            return Ok(false);
+        }
         let is_whole = !is_replacing
             || planted(Bug::SoftWhole)
             || lasting.0[POINTERS_OFFSET..] == current.0[POINTERS_OFFSET..]
@@ -252,12 +259,28 @@ impl<'a> Judge<'a> {
         if planted(Bug::SoftLastName) || self.is_forced || !current.is_used() || current.raw().nlink.get() == 0 {
             return Ok(true);
         }
-        let added = self.names(named.ino).added;
-        Ok(if current.raw().is_dir() {
-            added == 0 && lasting.identity() == current.identity()
-        } else {
-            current.raw().nlink.get() > added
-        })
+        // How many names last its links do not say: power loss may have left it more.
+        let all_last = self.names(named.ino).added == 0;
+        Ok(all_last && (!current.raw().is_dir() || lasting.identity() == current.identity()))
+    }
+
+    /// Whether a directory can be reached from the root by what lasts: its name and its identity do, and those of all above it.
+    fn is_anchored(&self, mut dir: Ino) -> Result<bool> {
+        if self.is_forced {
+            return Ok(true);
+        }
+        let root = self.look.volume.root;
+        let mut left = self.look.volume.totals.inodes_used.load(std::sync::atomic::Ordering::Relaxed);
+        while dir != root {
+            let (lasting, current) = self.inodes(dir)?;
+            let lasts = lasting.is_used() && lasting.identity() == current.identity() && self.names(dir).added == 0;
+            left -= 1;
+            if !lasts || left < 0 {
+                return Ok(false);
+            }
+            dir = Ino(current.raw().parent.get());
+        }
+        Ok(true)
     }
 
     /// Whether the size that lasts of a directory covers a unit of it.
@@ -485,7 +508,8 @@ impl Judge<'_> {
         }
         if let Some(identity) = part(|part| *part == Part::Identity) {
             // While no name lasts, there is none that it could be wrong about.
-            if names.added > 0 && names.removed > 0 && !planted(Bug::SoftIdentity) {
+            let is_reached = names.added == 0 && self.is_anchored(Ino(RawInode::read(&unit[at..]).parent.get()))?;
+            if names.removed > 0 && !is_reached && !planted(Bug::SoftIdentity) {
                 facts::undo(unit, lasting, identity);
             }
         }
