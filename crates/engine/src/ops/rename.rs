@@ -304,6 +304,8 @@ impl Ops<'_> {
             {
                 return Ok(true);
             }
+        } else if dir::is_held(&ends.target_search) && look.holds_name(ends.target.dir, ends.target.name.tag())? {
+            return Ok(true);
         }
         Ok(mode.leaves_whiteout()
             && look.holds_another(ends.source.dir, ends.source.name.tag(), ends.source_hit.ino, 1)?)

@@ -62,6 +62,8 @@ pub(crate) struct Seen {
     in_unit: Option<(u64, Range<usize>)>,
     /// Units up to the last one with an entry.
     used: u64,
+    /// An entry of the name has gone, and keeps its place.
+    pub is_held: bool,
 }
 
 /// Where an entry goes.
@@ -220,7 +222,7 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     look.volume.counters.bump(Count::dir_scans);
     let needed = entry_size(name.bytes.len());
-    let mut seen = Seen { in_entry: None, in_unit: None, used: 0 };
+    let mut seen = Seen { in_entry: None, in_unit: None, used: 0, is_held: false };
     let (mut hit, mut twin) = (None, None);
     visit(look, dir, raw, 0..units(raw), &mut |unit| {
         let (mut has_tag, mut has_entry) = (false, false);
@@ -243,7 +245,9 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
             if unit.is_held(look, &entry) {
                 // Neither its bytes nor its tag can be another's, and it does not move.
                 has_entry = true;
-                has_tag |= entry.header.tag.get() == name.tag();
+                let is_same = entry.header.tag.get() == name.tag();
+                has_tag |= is_same;
+                seen.is_held |= is_same;
                 gathered = None;
                 continue;
             }

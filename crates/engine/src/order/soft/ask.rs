@@ -31,7 +31,25 @@ impl Look<'_> {
     }
 }
 
+impl Look<'_> {
+    /// Whether a name of a directory, which a search did not find, may come only once all that was changed before is durable: it was another
+    /// file's, which lives on, and would be there twice.
+    pub fn holds_name(&self, dir: Ino, tag: u32) -> Result<bool> {
+        self.holds_another(dir, tag, Ino(0), 0)
+    }
+}
+
 impl Volume {
+    /// Does what may have to wait until all that was changed before is durable; `None` says so, and that nothing was done. That is asked for once:
+    /// `is_settled`.
+    pub fn once_settled<T>(&self, mut attempt: impl FnMut(bool) -> Result<Option<T>>) -> Result<T> {
+        if let Some(done) = attempt(false)? {
+            return Ok(done);
+        }
+        self.commit_now()?;
+        Ok(attempt(true)?.expect("it waits once"))
+    }
+
     /// Whether two names can change what they name with each other: without a log, no order of writes makes that safe.
     pub fn can_exchange(&self) -> bool {
         self.soft.is_none()

@@ -70,6 +70,8 @@ pub(super) struct Judge<'a> {
     /// Names may go before others last.
     is_forced: bool,
     names: HashMap<u64, Pending>,
+    /// Directories and tags of entries that are gone and last.
+    gone: HashSet<(u64, u32)>,
     subdirectories: HashMap<u64, Pending>,
     /// Inodes with attributes in blocks that are new, and those with blocks of pointers that do not last as they are.
     new_attributes: HashSet<u64>,
@@ -88,6 +90,7 @@ impl<'a> Judge<'a> {
             data,
             is_forced,
             names: HashMap::new(),
+            gone: HashSet::new(),
             subdirectories: HashMap::new(),
             new_attributes: HashSet::new(),
             open_maps: HashSet::new(),
@@ -114,13 +117,16 @@ impl<'a> Judge<'a> {
                 for (number, unit) in current.chunks_exact(UNIT_SIZE).enumerate() {
                     let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[number * UNIT_SIZE..][..UNIT_SIZE]);
                     facts::between(shadow.kind, lasting, unit, &mut |fact| {
-                        if let Fact::Entry { old, new, .. } = fact {
-                            counted.push((old, new));
+                        if let Fact::Entry { tag, old, new, .. } = fact {
+                            counted.push((tag, old, new));
                         }
                     });
                 }
                 drop(current);
-                for (old, new) in counted {
+                for (tag, old, new) in counted {
+                    if new.is_none() {
+                        self.gone.insert((shadow.owner, tag));
+                    }
                     self.count(shadow.owner, old, new);
                 }
             }
@@ -384,13 +390,15 @@ impl Judge<'_> {
 
     fn judge_entries(&mut self, place: &Place, found: &[Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {
         for fact in found {
-            let Fact::Entry { at, old, new, .. } = *fact else { continue };
+            let Fact::Entry { at, tag, old, new } = *fact else { continue };
             assert!(at.is_some(), "a name that lasts has lost its place: {fact:?}");
             let may_name = match new {
                 Some(named) => self.may_name(named, place, old.is_some())?,
                 None => true,
             };
             let may_vanish = match old {
+                // The name would be there twice.
+                Some(_) if old.is_none() && self.gone.contains(&(place.dir.0, tag)) => false,
                 Some(named) => self.may_vanish(named)?,
                 None => true,
             };
