@@ -10,7 +10,7 @@
 //! links                    as many as there are, and as names that are gone still last
 //! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
-//! attributes               what they lie in lasts, and the superblock says that the volume has some
+//! attributes               what they lie in lasts, and the superblock says that the volume has some, and which groups are made
 //! size of a directory      all its blocks are mapped
 //! ```
 
@@ -467,7 +467,10 @@ impl Judge<'_> {
         let wanted = self.look.volume.features.load(std::sync::atomic::Ordering::Relaxed);
         let has_features =
             self.lasting(FsBlock(0), BlockKind::Superblock, features)?.is_some_and(|bits| wanted & !bits == 0);
-        let has_attributes = has_features && !self.new_attributes.contains(&ino.0);
+        let groups = |bytes: &[u8]| Superblock::read(bytes).ag_high_water.get();
+        let made = self.lasting(FsBlock(0), BlockKind::Superblock, groups)?;
+        let are_groups_made = made == Some(self.look.volume.high_water());
+        let has_attributes = has_features && are_groups_made && !self.new_attributes.contains(&ino.0);
         if let Some(born) = part(|part| *part == Part::Born) {
             let (place, slot) = self.geometry.locate(ino).expect("an inode of a table");
             let ag = self.geometry.ag_of(place);
