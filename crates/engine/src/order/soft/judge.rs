@@ -292,7 +292,10 @@ impl<'a> Judge<'a> {
     /// Whether the size that lasts of a directory covers a unit of it.
     fn is_covered(&self, place: &Place) -> Result<bool> {
         let (lasting, current) = self.inodes(place.dir)?;
-        if lasting.raw().size == current.raw().size {
+        // It may have given up a block and got another one in its place.
+        let is_mapped =
+            facts::pointers_of(&lasting.0).eq(facts::pointers_of(&current.0)) && !self.open_maps.contains(&place.dir.0);
+        if is_mapped && lasting.raw().size == current.raw().size {
             return Ok(lasting.is_used());
         }
         // Only those that its inode points to are looked for; the others come once the directory has stopped growing.
