@@ -330,15 +330,16 @@ impl<'a> Judge<'a> {
         Ok(self.pointer(inode, at, lasting)? != 0)
     }
 
-    /// Whether a file was cut inside a block whose rest, which is zero now, does not last as zeros: who makes the file longer would see
-    /// what was there. All of the file then stays as it lasts.
-    fn is_cut_open(&self, was: &Inode, is: &Inode) -> Result<bool> {
-        let size = is.raw().size.get();
+    /// Whether a file was cut, or grew, inside a block that does not last as it is: behind the smaller size, where there are zeros now or what
+    /// was written since, the device may have bytes of before the cut, or of a write whose size power loss has taken. All of the file then
+    /// stays as it lasts.
+    fn is_edge_open(&self, was: &Inode, is: &Inode) -> Result<bool> {
+        let size = is.raw().size.get().min(was.raw().size.get());
         let is_cut = !planted(Bug::SoftCut)
             && was.is_used()
             && was.raw().generation == is.raw().generation
             && !is.raw().is_dir()
-            && was.raw().size.get() > size
+            && was.raw().size != is.raw().size
             && size % self.geometry.block_size() as u64 != 0;
         if !is_cut {
             return Ok(false);
@@ -496,7 +497,7 @@ impl Judge<'_> {
         let inode = |bytes: &[u8]| Inode(bytes[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
         let is = inode(unit);
         if let Some(lasting) = lasting
-            && self.is_cut_open(&inode(lasting), &is)?
+            && self.is_edge_open(&inode(lasting), &is)?
         {
             let was = inode(lasting);
             RawInode::read_mut(&mut unit[at..]).size = was.raw().size;
@@ -568,10 +569,10 @@ impl Judge<'_> {
         let (was, is) = self.inodes(owner)?;
         // What a directory's size covers must be mapped.
         let may_clear = !is.raw().is_dir() || was.raw().size == is.raw().size;
-        let is_cut_open = self.is_cut_open(&was, &is)?;
+        let is_edge_open = self.is_edge_open(&was, &is)?;
         for fact in found {
             let Fact::Pointer { new, .. } = *fact else { continue };
-            let may = !is_cut_open && if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
+            let may = !is_edge_open && if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
             if !may {
                 facts::undo(unit, lasting, fact);
             }
