@@ -397,12 +397,12 @@ impl Judge<'_> {
             let Fact::Entry { at, tag, old, new } = *fact else { continue };
             assert!(at.is_some(), "a name that lasts has lost its place: {fact:?}");
             let may_name = match new {
+                // The name would be there twice.
+                Some(_) if old.is_none() && self.gone.contains(&(place.dir.0, tag)) => false,
                 Some(named) => self.may_name(named, place, old.is_some())?,
                 None => true,
             };
             let may_vanish = match old {
-                // The name would be there twice.
-                Some(_) if old.is_none() && self.gone.contains(&(place.dir.0, tag)) => false,
                 Some(named) => self.may_vanish(named)?,
                 None => true,
             };
@@ -528,19 +528,20 @@ impl Judge<'_> {
                 facts::undo(unit, lasting, identity);
             }
         }
-        if let Some(fact @ Fact::Inode { part: Part::Size { old, new }, .. }) =
-            part(|part| matches!(part, Part::Size { .. }))
-            && new > old
-        {
-            let inode = Inode(unit[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
-            let last = FileBlock((new - 1) >> self.geometry.block_bits);
+        let size = RawInode::read(&unit[at..]).size.get();
+        // One that begins had nothing.
+        let lasted = lasting.filter(|_| part(|part| *part == Part::Born).is_none());
+        let old = lasted.map_or(0, |lasting| RawInode::read(&lasting[at..]).size.get());
+        if RawInode::read(&unit[at..]).is_dir() && size > old {
+            let inode = inode(unit);
+            let last = FileBlock((size - 1) >> self.geometry.block_bits);
             let first = FileBlock(old >> self.geometry.block_bits);
             let mut is_mapped = true;
             for block in first.0..=last.0 {
                 is_mapped &= self.is_mapped(&inode, FileBlock(block))?;
             }
             if !is_mapped && !planted(Bug::SoftSize) {
-                facts::undo(unit, lasting, fact);
+                RawInode::read_mut(&mut unit[at..]).size.set(old);
                 // Blocks behind its size are no blocks of a directory.
                 for fact in found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })) {
                     facts::undo(unit, lasting, fact);
