@@ -314,8 +314,8 @@ impl Ops<'_> {
     /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
     fn is_below(&self, look: &Look<'_>, ino: Ino, ancestor: Ino) -> Result<bool> {
         let mut at = ino;
-        // A chain longer than the volume has directories is a loop, which only damage can make.
-        for _ in 0..=self.volume.statfs().directories + 1 {
+        // A chain longer than the volume has inodes is a loop, which only damage can make. The count of directories may be too low.
+        for _ in 0..=self.volume.statfs().inodes_used + 1 {
             if at == ancestor {
                 return Ok(true);
             }

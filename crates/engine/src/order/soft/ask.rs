@@ -71,7 +71,7 @@ impl Volume {
     /// Counts anew what is free in each group, and in the volume: what the counts say is not what the bitmaps say after a crash without a
     /// log.
     pub fn recount(&self) -> Result<()> {
-        let (mut free, mut ready, mut inodes) = (0, 0, 0);
+        let (mut free, mut ready, mut inodes, mut directories) = (0, 0, 0, 0);
         for ag in (0..self.geometry.ag_count).map(AgNo) {
             if ag.0 >= self.high_water() {
                 let virgin = i64::from(self.geometry.usable_blocks_in(ag));
@@ -90,6 +90,7 @@ impl Volume {
                 free += i64::from(space.free_blocks());
                 ready += i64::from(space.available());
                 inodes += i64::from(space.inodes_used());
+                directories += i64::from(space.directories());
                 Ok(())
             })();
             txn.finish(counted)?;
@@ -97,6 +98,8 @@ impl Volume {
         self.totals.free_blocks.store(free, Ordering::Relaxed);
         self.totals.ready_blocks.store(ready, Ordering::Relaxed);
         self.totals.inodes_used.store(inodes, Ordering::Relaxed);
+        // No bits say how many these are: the counts of the groups are all there is.
+        self.totals.directories.store(directories, Ordering::Relaxed);
         Ok(())
     }
 }
