@@ -337,6 +337,12 @@ pub(crate) fn insert(
 /// Maps a new block at the end, all of whose units are free.
 fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) -> Result<()> {
     let volume = txn.volume();
+    if volume.may_have_leftovers && is_in_blocks(raw) {
+        // Power loss may have left some behind its end.
+        let mut source = BlockSource::new(placement::data(volume, dir, None));
+        free_blocks(txn, &mut source, dir, raw, block)?;
+        source.settle(raw);
+    }
     let near = match block.0 {
         0 => volume.block_of(dir),
         _ => entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?.offset_by(1),
