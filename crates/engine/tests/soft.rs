@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 const SECTOR: usize = 512;
 
+/// Sectors, by the offset of each.
+type Sectors = BTreeMap<u64, Vec<u8>>;
+
 fn setup(block_size: u32, size: u64) -> Setup {
     let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
     Setup::of(Row { choices: ffs.choices, order: Order::Soft }, block_size, size)
@@ -70,13 +73,9 @@ impl State {
 }
 
 /// Hands on what was durable before each flush, the sectors in flight then, and the number of the flush.
-fn each_window(
-    base: &MemoryDevice,
-    events: &[Event],
-    look: &mut dyn FnMut(&MemoryDevice, &BTreeMap<u64, Vec<u8>>, u64),
-) {
+fn each_window(base: &MemoryDevice, events: &[Event], look: &mut dyn FnMut(&MemoryDevice, &Sectors, u64)) {
     let durable = base.clone_image();
-    let mut window: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    let mut window = Sectors::new();
     let mut flushes = 0;
     for event in events.iter().chain([&Event::Flush]) {
         match event {
