@@ -84,13 +84,16 @@ pub(crate) fn step(look: &Look<'_>, cred: &Cred, node: Node, name: Name<'_>) -> 
 #[inline]
 pub(crate) fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<(Ino, RawInode)> {
     let hit = dir::lookup(look, dir, raw, name)?.ok_or(Errno::NOENT)?;
-    if !raw.has_flag(flag::HASH_TWINS) {
-        look.volume.names.put(dir, name.hash, hit.ino);
-    }
     let found = match hit.raw {
         Some(found) => found,
         None => inode::read(look, hit.ino)?,
     };
+    if look.volume.is_leftover(hit.ino, &found, dir, name.hash) {
+        return Err(Errno::NOENT.into());
+    }
+    if !raw.has_flag(flag::HASH_TWINS) {
+        look.volume.names.put(dir, name.hash, hit.ino);
+    }
     Ok((hit.ino, found))
 }
 

@@ -130,6 +130,11 @@ pub(crate) struct Found {
     pub raw: Option<RawInode>,
 }
 
+/// Whether a name that was searched for had an entry that has gone, and keeps its place for now.
+pub(crate) fn is_held(search: &Search) -> bool {
+    matches!(&search.seen, Seen::Linear(seen) if seen.is_held)
+}
+
 /// What a search for a change found out.
 pub(crate) struct Search {
     pub hit: Option<Hit>,

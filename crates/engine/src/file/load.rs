@@ -3,9 +3,12 @@
 use super::{FileData, OpenFile};
 use crate::error::Result;
 use crate::inode;
+use crate::map::{self, FILE_END, Mapping};
 use crate::ops::free_range;
+use crate::order::Look;
 use crate::volume::{Reason, Volume, transact};
 use myriad_format::FileBlock;
+use myriad_format::inode::RawInode;
 
 /// Extents freed in one transaction.
 pub(super) const EXTENTS_PER_TXN: usize = 256;
@@ -16,7 +19,8 @@ pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Res
         let look = volume.look();
         let raw = inode::read_node(&look, file.node())?;
         data.size = raw.size.get();
-        data.has_rest = volume.orphans.has(file.ino, Reason::Cut);
+        data.has_rest = volume.orphans.has(file.ino, Reason::Cut)
+            || volume.may_have_leftovers && !volume.options.read_only && has_rest(&look, file, &raw)?;
         data.loaded = true;
     }
     if data.has_rest {
@@ -44,4 +48,18 @@ pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock) -> Re
         })?;
     }
     Ok(())
+}
+
+/// Whether a file has blocks with content behind its end. The list of orphans does not say what power loss has left in order `softdep`.
+fn has_rest(look: &Look<'_>, file: &OpenFile, raw: &RawInode) -> Result<bool> {
+    let mut at = FileBlock(raw.size.get().div_ceil(look.volume.cache.block_size() as u64));
+    while map::is_mapped(raw) && at < FILE_END {
+        at = match map::lookup(&mut &*look, raw, file.ino, at)? {
+            Mapping::Hole { until } => until,
+            // Reserved ahead, and zeros.
+            Mapping::Mapped(extent) if extent.unwritten => extent.end(),
+            Mapping::Mapped(_) => return Ok(true),
+        };
+    }
+    Ok(false)
 }

@@ -59,7 +59,8 @@ impl Ops<'_> {
             return Err(Errno::FBIG.into());
         }
         let nodes = map::nodes_of_new(&self.volume.geometry, pages);
-        transact(self.volume, self.volume.blocks_to_create() + pages + nodes, |txn| {
+        let blocks = self.volume.blocks_to_create() + pages + nodes;
+        let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let (mut dir, guarded) = self.directory(&txn.look, node)?;
@@ -86,6 +87,9 @@ impl Ops<'_> {
             if let Some(attr) = new.attr {
                 let acl = self.change(&subject_of(&owner), attr, raw.ctime.get(), &mut raw)?;
                 owner.access_acl = acl.or(owner.access_acl);
+            }
+            if !is_settled && dir::is_held(&search) && txn.look.holds_name(parent, name.tag())? {
+                return Ok(None);
             }
             reserve_acls(txn, &owner)?;
             let room = dir::prepare(&txn.look, parent, &dir, name, search)?;
@@ -123,8 +127,9 @@ impl Ops<'_> {
                 raw.nlink = nlink;
                 inode::write(txn, ino, &raw)?;
             }
-            Ok(inode::stat(volume, ino, &raw))
-        })
+            Ok(Some(inode::stat(volume, ino, &raw)))
+        };
+        self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled)))
     }
 
     /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before. It is open

@@ -6,6 +6,7 @@ use crate::dir::{self, NewEntry};
 use crate::error::{Errno, Result};
 use crate::inode;
 use crate::namei::Guarded;
+use crate::order::Txn;
 use crate::perm;
 use crate::planted::{Bug, planted};
 use crate::types::{LinkRules, Node, Stat, check_name};
@@ -20,7 +21,7 @@ impl Ops<'_> {
         self.volume.counters.bump(Count::links);
         let name = self.name(name);
         let (ino, parent) = (Ino(node.ino), Ino(to.ino));
-        transact(self.volume, OPERATION_BLOCKS, |txn| {
+        let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
             let _locks = volume.lock_many(&[parent, ino]);
             let (mut dir, guarded) = self.directory(&txn.look, to)?;
@@ -47,6 +48,9 @@ impl Ops<'_> {
             if raw.nlink.get() >= NLINK_MAX {
                 return Err(Errno::MLINK.into());
             }
+            if !is_settled && dir::is_held(&search) && txn.look.holds_name(parent, name.tag())? {
+                return Ok(None);
+            }
             let file_type = (raw.mode.get() >> 12) as u8;
             let room = dir::prepare(&txn.look, parent, &dir, name, search)?;
             let position = dir::insert(txn, parent, &mut dir, NewEntry { name, ino, file_type }, &room)?;
@@ -66,7 +70,8 @@ impl Ops<'_> {
             inode::write(txn, ino, &raw)?;
             touch_dir(&mut dir, now);
             inode::write(txn, parent, &dir)?;
-            Ok(self.stat_of(&txn.look, ino, &raw))
-        })
+            Ok(Some(self.stat_of(&txn.look, ino, &raw)))
+        };
+        self.volume.once_settled(|is_settled| transact(self.volume, OPERATION_BLOCKS, |txn| attempt(txn, is_settled)))
     }
 }

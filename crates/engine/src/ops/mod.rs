@@ -96,9 +96,6 @@ impl<'a> Ops<'a> {
             return Err(Errno::NAMETOOLONG.into());
         }
         let (ino, child) = namei::find(look, dir, &raw, name)?;
-        if self.volume.is_leftover(ino, &child, dir, name.hash) {
-            return Err(Errno::NOENT.into());
-        }
         inode::check_named(ino, &child, dir, |child| child.name_hash.get() == name.hash)?;
         Ok(self.stat_of(look, ino, &child))
     }

@@ -304,6 +304,8 @@ impl Ops<'_> {
             {
                 return Ok(true);
             }
+        } else if dir::is_held(&ends.target_search) && look.holds_name(ends.target.dir, ends.target.name.tag())? {
+            return Ok(true);
         }
         Ok(mode.leaves_whiteout()
             && look.holds_another(ends.source.dir, ends.source.name.tag(), ends.source_hit.ino, 1)?)
@@ -312,8 +314,8 @@ impl Ops<'_> {
     /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
     fn is_below(&self, look: &Look<'_>, ino: Ino, ancestor: Ino) -> Result<bool> {
         let mut at = ino;
-        // A chain longer than the volume has directories is a loop, which only damage can make.
-        for _ in 0..=self.volume.statfs().directories + 1 {
+        // A chain longer than the volume has inodes is a loop, which only damage can make. The count of directories may be too low.
+        for _ in 0..=self.volume.statfs().inodes_used + 1 {
             if at == ancestor {
                 return Ok(true);
             }

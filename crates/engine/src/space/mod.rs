@@ -203,7 +203,9 @@ impl AgSpace {
     /// Counts a directory whose inode is at `at` in or out.
     pub fn count_directory<S: BlockStore>(&mut self, store: &mut S, at: AgBlock, appears: bool) -> Result<()> {
         let region = self.blocks.pool.region_index(at);
-        let step = |count: u32| if appears { count.checked_add(1) } else { count.checked_sub(1) };
+        // Of a group with a table it is a hint: power loss without a log may have left it too low.
+        let least = if self.blocks.pool.geometry.has_table() { Some(0) } else { None };
+        let step = |count: u32| if appears { count.checked_add(1) } else { count.checked_sub(1).or(least) };
         let here = step(self.blocks.pool.regions[region].directories);
         let (Some(here), Some(all)) = (here, step(self.directories)) else {
             return Err(self.blocks.pool.corrupt("directories", self.directories));

@@ -82,7 +82,7 @@ pub(crate) struct Volume {
     pub epoch: OpenEpoch,
     /// What order `softdep` keeps beside it.
     pub soft: Option<Soft>,
-    /// It was written in order `softdep`, now or before.
+    /// It may be written in order `softdep`, now, or before it was opened in another one: what that leaves, only the check takes away.
     pub may_have_leftovers: bool,
     pub totals: Totals,
     /// Blocks that can be allocated while nothing is: all but the log and what lies at a fixed place.
@@ -268,7 +268,7 @@ impl Volume {
             recovered,
             epoch: OpenEpoch::new(geometry.granule_size()),
             soft: (order == Order::Soft).then(Soft::default),
-            may_have_leftovers: Order::of_code(superblock.last_order.get()) == Order::Soft || order == Order::Soft,
+            may_have_leftovers: Order::check_soft(&choices, geometry.has_checksums).is_ok(),
             totals: Totals {
                 free_blocks: AtomicI64::new(0),
                 ready_blocks: AtomicI64::new(0),

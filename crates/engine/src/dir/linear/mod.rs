@@ -62,6 +62,8 @@ pub(crate) struct Seen {
     in_unit: Option<(u64, Range<usize>)>,
     /// Units up to the last one with an entry.
     used: u64,
+    /// An entry of the name has gone, and keeps its place.
+    pub is_held: bool,
 }
 
 /// Where an entry goes.
@@ -220,7 +222,7 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     look.volume.counters.bump(Count::dir_scans);
     let needed = entry_size(name.bytes.len());
-    let mut seen = Seen { in_entry: None, in_unit: None, used: 0 };
+    let mut seen = Seen { in_entry: None, in_unit: None, used: 0, is_held: false };
     let (mut hit, mut twin) = (None, None);
     visit(look, dir, raw, 0..units(raw), &mut |unit| {
         let (mut has_tag, mut has_entry) = (false, false);
@@ -243,7 +245,9 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
             if unit.is_held(look, &entry) {
                 // Neither its bytes nor its tag can be another's, and it does not move.
                 has_entry = true;
-                has_tag |= entry.header.tag.get() == name.tag();
+                let is_same = entry.header.tag.get() == name.tag();
+                has_tag |= is_same;
+                seen.is_held |= is_same;
                 gathered = None;
                 continue;
             }
@@ -333,6 +337,12 @@ pub(crate) fn insert(
 /// Maps a new block at the end, all of whose units are free.
 fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) -> Result<()> {
     let volume = txn.volume();
+    if volume.may_have_leftovers && is_in_blocks(raw) {
+        // Power loss may have left some behind its end.
+        let mut source = BlockSource::new(placement::data(volume, dir, None));
+        free_blocks(txn, &mut source, dir, raw, block)?;
+        source.settle(raw);
+    }
     let near = match block.0 {
         0 => volume.block_of(dir),
         _ => entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?.offset_by(1),

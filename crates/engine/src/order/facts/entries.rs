@@ -58,12 +58,14 @@ pub(super) fn between(old: &[u8], new: &[u8], f: &mut dyn FnMut(Fact)) {
     let was: Vec<(Entry<'_>, Named)> = live(old).collect();
     let mut is_found = vec![false; was.len()];
     for entry in entries(new) {
-        let same = was.iter().position(|(other, _)| other.tag == entry.tag && other.name == entry.name);
+        let is_same = |other: &Entry<'_>| other.tag == entry.tag && other.name == entry.name;
+        // Damage may have made a name there twice: each stands for itself.
+        let same = was.iter().zip(&is_found).position(|((other, _), is_found)| !is_found && is_same(other));
         // A name that went and came back lies twice in a unit: its old entry, which is free, and the new one. The live one counts.
         if entry.named.is_none() && entries(new).any(|other| other.named.is_some() && other.name == entry.name) {
             continue;
         }
-        let before = same.filter(|&index| !is_found[index]).map(|index| {
+        let before = same.map(|index| {
             is_found[index] = true;
             was[index].1
         });

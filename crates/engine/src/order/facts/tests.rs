@@ -61,6 +61,15 @@ fn names_that_come_go_and_name_another() {
     assert_eq!(facts(BlockKind::LinearEntries, &old, &moved), []);
 }
 
+/// Damage had made a name there twice in a unit: one of the two entries was taken for one that had lost its place, which ended a checkpoint in a panic.
+#[test]
+fn a_name_that_is_there_twice() {
+    let old = names(&[("a", 7), ("a", 8), ("bb", 9)]);
+    let new = names(&[("a", 7), ("a", 8), ("bb", 0)]);
+    let found = facts(BlockKind::LinearEntries, &old, &new);
+    assert!(matches!(found[..], [Fact::Entry { at: Some(_), tag: 2, new: None, .. }]), "{found:?}");
+}
+
 fn inode(unit: &mut [u8], index: usize) -> &mut RawInode {
     RawInode::read_mut(&mut unit[UnitHeader::SIZE + index * INODE_SIZE..])
 }

@@ -31,7 +31,25 @@ impl Look<'_> {
     }
 }
 
+impl Look<'_> {
+    /// Whether a name of a directory, which a search did not find, may come only once all that was changed before is durable: it was another
+    /// file's, which lives on, and would be there twice.
+    pub fn holds_name(&self, dir: Ino, tag: u32) -> Result<bool> {
+        self.holds_another(dir, tag, Ino(0), 0)
+    }
+}
+
 impl Volume {
+    /// Does what may have to wait until all that was changed before is durable; `None` says so, and that nothing was done. That is asked for once:
+    /// `is_settled`.
+    pub fn once_settled<T>(&self, mut attempt: impl FnMut(bool) -> Result<Option<T>>) -> Result<T> {
+        if let Some(done) = attempt(false)? {
+            return Ok(done);
+        }
+        self.commit_now()?;
+        Ok(attempt(true)?.expect("it waits once"))
+    }
+
     /// Whether two names can change what they name with each other: without a log, no order of writes makes that safe.
     pub fn can_exchange(&self) -> bool {
         self.soft.is_none()
@@ -53,7 +71,7 @@ impl Volume {
     /// Counts anew what is free in each group, and in the volume: what the counts say is not what the bitmaps say after a crash without a
     /// log.
     pub fn recount(&self) -> Result<()> {
-        let (mut free, mut ready, mut inodes) = (0, 0, 0);
+        let (mut free, mut ready, mut inodes, mut directories) = (0, 0, 0, 0);
         for ag in (0..self.geometry.ag_count).map(AgNo) {
             if ag.0 >= self.high_water() {
                 let virgin = i64::from(self.geometry.usable_blocks_in(ag));
@@ -72,6 +90,7 @@ impl Volume {
                 free += i64::from(space.free_blocks());
                 ready += i64::from(space.available());
                 inodes += i64::from(space.inodes_used());
+                directories += i64::from(space.directories());
                 Ok(())
             })();
             txn.finish(counted)?;
@@ -79,6 +98,8 @@ impl Volume {
         self.totals.free_blocks.store(free, Ordering::Relaxed);
         self.totals.ready_blocks.store(ready, Ordering::Relaxed);
         self.totals.inodes_used.store(inodes, Ordering::Relaxed);
+        // No bits say how many these are: the counts of the groups are all there is.
+        self.totals.directories.store(directories, Ordering::Relaxed);
         Ok(())
     }
 }

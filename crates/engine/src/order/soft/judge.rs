@@ -3,13 +3,14 @@
 //! ```text
 //! entry names an inode     the inode lasts, with links for all names that then may last; the directory's size covers the entry.
 //!                          A directory: its parent has a link for it. In another one's place: the inode's data lasts as well.
-//! entry names it no more   it is to go, or another of its names lasts (the name of a rename, which its identity says)
+//!                          No other entry of the same name lasts. An inode that has other names: the directory is reached by what lasts.
+//! entry names it no more   it is to go, or all names that it has last; a directory: its identity, too
 //! inode begins             its bit lasts as taken, its place in the table as initialised
 //! inode ends               no name of it lasts
 //! links                    as many as there are, and as names that are gone still last
-//! identity                 the entry that it says lasts, or no name of the directory does
+//! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
-//! attributes               what they lie in lasts, and the superblock says that the volume has some
+//! attributes               what they lie in lasts, and the superblock says that the volume has some, and which groups are made
 //! size of a directory      all its blocks are mapped
 //! ```
 
@@ -69,6 +70,8 @@ pub(super) struct Judge<'a> {
     /// Names may go before others last.
     is_forced: bool,
     names: HashMap<u64, Pending>,
+    /// Directories and tags of entries that are gone and last.
+    gone: HashSet<(u64, u32)>,
     subdirectories: HashMap<u64, Pending>,
     /// Inodes with attributes in blocks that are new, and those with blocks of pointers that do not last as they are.
     new_attributes: HashSet<u64>,
@@ -87,6 +90,7 @@ impl<'a> Judge<'a> {
             data,
             is_forced,
             names: HashMap::new(),
+            gone: HashSet::new(),
             subdirectories: HashMap::new(),
             new_attributes: HashSet::new(),
             open_maps: HashSet::new(),
@@ -113,13 +117,16 @@ impl<'a> Judge<'a> {
                 for (number, unit) in current.chunks_exact(UNIT_SIZE).enumerate() {
                     let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[number * UNIT_SIZE..][..UNIT_SIZE]);
                     facts::between(shadow.kind, lasting, unit, &mut |fact| {
-                        if let Fact::Entry { old, new, .. } = fact {
-                            counted.push((old, new));
+                        if let Fact::Entry { tag, old, new, .. } = fact {
+                            counted.push((tag, old, new));
                         }
                     });
                 }
                 drop(current);
-                for (old, new) in counted {
+                for (tag, old, new) in counted {
+                    if new.is_none() {
+                        self.gone.insert((shadow.owner, tag));
+                    }
                     self.count(shadow.owner, old, new);
                 }
             }
@@ -235,9 +242,15 @@ impl<'a> Judge<'a> {
                 .saturating_sub(subdirectories.added);
             // One with no name at all may only appear where its identity says that it is.
             let is_at_home = names.removed > 0 || lasting.identity() == current.identity();
-            return Ok(is_at_home && parent.raw().nlink.get() > have);
+            let may_move = names.removed == 0 || self.is_anchored(place.dir)?;
+            return Ok(is_at_home && may_move && parent.raw().nlink.get() > have);
         }
-        let have = (current.raw().nlink.get() + names.removed + names.shown).saturating_sub(names.added);
+        let had = (current.raw().nlink.get() + names.removed).saturating_sub(names.added);
+        let have = had + names.shown;
+        if had > 0 && !self.is_anchored(place.dir)? {
+            // Other names of it may go once this one lasts, so it must be one by which the inode is found.
+            return Ok(false);
+        }
         let is_whole = !is_replacing
             || planted(Bug::SoftWhole)
             || lasting.0[POINTERS_OFFSET..] == current.0[POINTERS_OFFSET..]
@@ -252,18 +265,37 @@ impl<'a> Judge<'a> {
         if planted(Bug::SoftLastName) || self.is_forced || !current.is_used() || current.raw().nlink.get() == 0 {
             return Ok(true);
         }
-        let added = self.names(named.ino).added;
-        Ok(if current.raw().is_dir() {
-            added == 0 && lasting.identity() == current.identity()
-        } else {
-            current.raw().nlink.get() > added
-        })
+        // How many names last its links do not say: power loss may have left it more.
+        let all_last = self.names(named.ino).added == 0;
+        Ok(all_last && (!current.raw().is_dir() || lasting.identity() == current.identity()))
+    }
+
+    /// Whether a directory can be reached from the root by what lasts: its name and its identity do, and those of all above it.
+    fn is_anchored(&self, mut dir: Ino) -> Result<bool> {
+        if self.is_forced {
+            return Ok(true);
+        }
+        let root = self.look.volume.root;
+        let mut left = self.look.volume.totals.inodes_used.load(std::sync::atomic::Ordering::Relaxed);
+        while dir != root {
+            let (lasting, current) = self.inodes(dir)?;
+            let lasts = lasting.is_used() && lasting.identity() == current.identity() && self.names(dir).added == 0;
+            left -= 1;
+            if !lasts || left < 0 {
+                return Ok(false);
+            }
+            dir = Ino(current.raw().parent.get());
+        }
+        Ok(true)
     }
 
     /// Whether the size that lasts of a directory covers a unit of it.
     fn is_covered(&self, place: &Place) -> Result<bool> {
         let (lasting, current) = self.inodes(place.dir)?;
-        if lasting.raw().size == current.raw().size {
+        // It may have given up a block and got another one in its place.
+        let is_mapped =
+            facts::pointers_of(&lasting.0).eq(facts::pointers_of(&current.0)) && !self.open_maps.contains(&place.dir.0);
+        if is_mapped && lasting.raw().size == current.raw().size {
             return Ok(lasting.is_used());
         }
         // Only those that its inode points to are looked for; the others come once the directory has stopped growing.
@@ -298,15 +330,16 @@ impl<'a> Judge<'a> {
         Ok(self.pointer(inode, at, lasting)? != 0)
     }
 
-    /// Whether a file was cut inside a block whose rest, which is zero now, does not last as zeros: who makes the file longer would see
-    /// what was there. All of the file then stays as it lasts.
-    fn is_cut_open(&self, was: &Inode, is: &Inode) -> Result<bool> {
-        let size = is.raw().size.get();
+    /// Whether a file was cut, or grew, inside a block that does not last as it is: behind the smaller size, where there are zeros now or what
+    /// was written since, the device may have bytes of before the cut, or of a write whose size power loss has taken. All of the file then
+    /// stays as it lasts.
+    fn is_edge_open(&self, was: &Inode, is: &Inode) -> Result<bool> {
+        let size = is.raw().size.get().min(was.raw().size.get());
         let is_cut = !planted(Bug::SoftCut)
             && was.is_used()
             && was.raw().generation == is.raw().generation
             && !is.raw().is_dir()
-            && was.raw().size.get() > size
+            && was.raw().size != is.raw().size
             && size % self.geometry.block_size() as u64 != 0;
         if !is_cut {
             return Ok(false);
@@ -361,9 +394,11 @@ impl Judge<'_> {
 
     fn judge_entries(&mut self, place: &Place, found: &[Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {
         for fact in found {
-            let Fact::Entry { at, old, new, .. } = *fact else { continue };
+            let Fact::Entry { at, tag, old, new } = *fact else { continue };
             assert!(at.is_some(), "a name that lasts has lost its place: {fact:?}");
             let may_name = match new {
+                // The name would be there twice.
+                Some(_) if old.is_none() && self.gone.contains(&(place.dir.0, tag)) => false,
                 Some(named) => self.may_name(named, place, old.is_some())?,
                 None => true,
             };
@@ -436,7 +471,10 @@ impl Judge<'_> {
         let wanted = self.look.volume.features.load(std::sync::atomic::Ordering::Relaxed);
         let has_features =
             self.lasting(FsBlock(0), BlockKind::Superblock, features)?.is_some_and(|bits| wanted & !bits == 0);
-        let has_attributes = has_features && !self.new_attributes.contains(&ino.0);
+        let groups = |bytes: &[u8]| Superblock::read(bytes).ag_high_water.get();
+        let made = self.lasting(FsBlock(0), BlockKind::Superblock, groups)?;
+        let are_groups_made = made == Some(self.look.volume.high_water());
+        let has_attributes = has_features && are_groups_made && !self.new_attributes.contains(&ino.0);
         if let Some(born) = part(|part| *part == Part::Born) {
             let (place, slot) = self.geometry.locate(ino).expect("an inode of a table");
             let ag = self.geometry.ag_of(place);
@@ -459,7 +497,7 @@ impl Judge<'_> {
         let inode = |bytes: &[u8]| Inode(bytes[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
         let is = inode(unit);
         if let Some(lasting) = lasting
-            && self.is_cut_open(&inode(lasting), &is)?
+            && self.is_edge_open(&inode(lasting), &is)?
         {
             let was = inode(lasting);
             RawInode::read_mut(&mut unit[at..]).size = was.raw().size;
@@ -485,23 +523,25 @@ impl Judge<'_> {
         }
         if let Some(identity) = part(|part| *part == Part::Identity) {
             // While no name lasts, there is none that it could be wrong about.
-            if names.added > 0 && names.removed > 0 && !planted(Bug::SoftIdentity) {
+            let is_reached = names.added == 0 && self.is_anchored(Ino(RawInode::read(&unit[at..]).parent.get()))?;
+            if names.removed > 0 && !is_reached && !planted(Bug::SoftIdentity) {
                 facts::undo(unit, lasting, identity);
             }
         }
-        if let Some(fact @ Fact::Inode { part: Part::Size { old, new }, .. }) =
-            part(|part| matches!(part, Part::Size { .. }))
-            && new > old
-        {
-            let inode = Inode(unit[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
-            let last = FileBlock((new - 1) >> self.geometry.block_bits);
+        let size = RawInode::read(&unit[at..]).size.get();
+        // One that begins had nothing.
+        let lasted = lasting.filter(|_| part(|part| *part == Part::Born).is_none());
+        let old = lasted.map_or(0, |lasting| RawInode::read(&lasting[at..]).size.get());
+        if RawInode::read(&unit[at..]).is_dir() && size > old {
+            let inode = inode(unit);
+            let last = FileBlock((size - 1) >> self.geometry.block_bits);
             let first = FileBlock(old >> self.geometry.block_bits);
             let mut is_mapped = true;
             for block in first.0..=last.0 {
                 is_mapped &= self.is_mapped(&inode, FileBlock(block))?;
             }
             if !is_mapped && !planted(Bug::SoftSize) {
-                facts::undo(unit, lasting, fact);
+                RawInode::read_mut(&mut unit[at..]).size.set(old);
                 // Blocks behind its size are no blocks of a directory.
                 for fact in found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })) {
                     facts::undo(unit, lasting, fact);
@@ -530,10 +570,10 @@ impl Judge<'_> {
         let (was, is) = self.inodes(owner)?;
         // What a directory's size covers must be mapped.
         let may_clear = !is.raw().is_dir() || was.raw().size == is.raw().size;
-        let is_cut_open = self.is_cut_open(&was, &is)?;
+        let is_edge_open = self.is_edge_open(&was, &is)?;
         for fact in found {
             let Fact::Pointer { new, .. } = *fact else { continue };
-            let may = !is_cut_open && if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
+            let may = !is_edge_open && if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
             if !may {
                 facts::undo(unit, lasting, fact);
             }

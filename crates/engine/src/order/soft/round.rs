@@ -4,7 +4,7 @@
 //! stays closed, so that a commit ends.
 
 use super::judge::Judge;
-use super::{Freed, Soft, State};
+use super::{Freed, Shadow, Soft, State};
 use crate::cache::Closed;
 use crate::counters::Count;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::order::epoch::{ClosedEpoch, close_epoch, join_neighbours};
 use crate::order::images::{Images, write_images};
 use crate::planted::{Bug, planted};
 use crate::volume::Volume;
-use myriad_format::Ino;
+use myriad_format::{BlockKind, Ino};
 use std::sync::atomic::Ordering;
 
 /// Rounds of a commit that let others change things in between.
@@ -163,19 +163,27 @@ fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forc
     judged.map(|()| (round, is_clean))
 }
 
-/// Drops the shadows of blocks that last as they are.
+/// Drops the shadows of blocks that last as they are. Those of inodes stay as long as names differ: a name may come and go, and leave the inode as
+/// it was, which must show more links all the same.
 fn drop_settled(volume: &Volume, state: &mut State) {
     let arena = &volume.cache.arena;
-    let settled: Vec<u64> = state
-        .shadows
-        .iter()
-        .filter(|(_, shadow)| shadow.lasting.as_deref().is_some_and(|lasting| lasting == &*arena.read(shadow.frame)))
-        .map(|(&block, _)| block)
-        .collect();
-    for block in settled {
-        let shadow = state.shadows.remove(&block).expect("just listed");
-        state.unlist(block, &shadow);
-        arena.header(shadow.frame).unhomed.clear();
+    for are_inodes in [false, true] {
+        let has_names =
+            !state.ghosts.is_empty() || state.shadows.values().any(|shadow| shadow.kind == BlockKind::LinearEntries);
+        if are_inodes && has_names {
+            return;
+        }
+        let is_settled = |shadow: &Shadow| {
+            (shadow.kind == BlockKind::InodeTable) == are_inodes
+                && shadow.lasting.as_deref().is_some_and(|lasting| lasting == &*arena.read(shadow.frame))
+        };
+        let settled: Vec<u64> =
+            state.shadows.iter().filter(|(_, shadow)| is_settled(shadow)).map(|(&block, _)| block).collect();
+        for block in settled {
+            let shadow = state.shadows.remove(&block).expect("just listed");
+            state.unlist(block, &shadow);
+            arena.header(shadow.frame).unhomed.clear();
+        }
     }
 }
 
