@@ -5,6 +5,7 @@
 mod ahead;
 mod attr;
 mod create;
+mod leftovers;
 mod link;
 mod read_dir;
 mod rename;
@@ -27,6 +28,7 @@ use std::sync::atomic::Ordering;
 use zerocopy::little_endian::I64;
 
 pub(crate) use create::{Content, NewFile, new_node};
+pub(crate) use leftovers::take_leftovers;
 pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
 
 /// Who does what to which volume.

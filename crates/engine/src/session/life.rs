@@ -3,7 +3,7 @@
 use crate::cache::ProcessMark;
 use crate::error::{Errno, Error, Result};
 use crate::file;
-use crate::ops::reclaim_orphans;
+use crate::ops::{reclaim_orphans, take_leftovers};
 use crate::order::checkpoint::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
@@ -143,6 +143,7 @@ impl Volume {
             }
             if superblock.state.get() == state::IN_USE && Order::of_code(superblock.last_order.get()) == Order::Soft {
                 self.recount()?;
+                take_leftovers(self)?;
             }
             reclaim_orphans(self)?;
         }
