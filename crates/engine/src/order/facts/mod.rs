@@ -10,7 +10,7 @@
 //! inodes    an inode begins, ends, has other links, another identity, other attributes, another size
 //! pointers  a block of a file begins or ends, in an inode or in a block of pointers
 //! bits      blocks or inodes are taken or given back
-//! marks     tables that are initialised, groups that are made, features
+//! marks     tables that are initialised, groups that are made
 //! ```
 //!
 //! Each fact can be undone in a copy of the new bytes ([`undo`]); that is how soft updates write a block before all of its changes are

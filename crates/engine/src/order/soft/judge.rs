@@ -238,15 +238,15 @@ impl<'a> Judge<'a> {
         if named.file_type == DIRECTORY {
             let (parent, parent_now) = self.inodes(place.dir)?;
             let subdirectories = self.subdirectories(place.dir);
-            let have = (parent_now.raw().nlink.get() + subdirectories.removed + subdirectories.shown)
-                .saturating_sub(subdirectories.added);
+            let more = subdirectories.removed + subdirectories.shown;
+            let have = parent_now.raw().nlink.get().saturating_add(more).saturating_sub(subdirectories.added);
             // One with no name at all may only appear where its identity says that it is.
             let is_at_home = names.removed > 0 || lasting.identity() == current.identity();
             let may_move = names.removed == 0 || self.is_anchored(place.dir)?;
             return Ok(is_at_home && may_move && parent.raw().nlink.get() > have);
         }
-        let had = (current.raw().nlink.get() + names.removed).saturating_sub(names.added);
-        let have = had + names.shown;
+        let had = current.raw().nlink.get().saturating_add(names.removed).saturating_sub(names.added);
+        let have = had.saturating_add(names.shown);
         if had > 0 && !self.is_anchored(place.dir)? {
             // Other names of it may go once this one lasts, so it must be one by which the inode is found.
             return Ok(false);
@@ -554,9 +554,9 @@ impl Judge<'_> {
         let shown = if planted(Bug::SoftLinksLow) {
             links
         } else if !is_dir {
-            links + names.removed
+            links.saturating_add(names.removed)
         } else if links > 0 {
-            links + self.subdirectories(ino).removed
+            links.saturating_add(self.subdirectories(ino).removed)
         } else {
             // It goes, and is named as long as its name lasts.
             let was = lasting.map_or(0, |lasting| RawInode::read(&lasting[at..]).nlink.get());

@@ -7,7 +7,7 @@ use super::judge::Judge;
 use super::{Freed, Shadow, Soft, State};
 use crate::cache::Closed;
 use crate::counters::Count;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::order::Txn;
 use crate::order::checkpoint::Checkpointer;
 use crate::order::epoch::{ClosedEpoch, close_epoch, join_neighbours};
@@ -56,6 +56,11 @@ impl Checkpointer {
                 }
                 self.durable = durable;
                 return Ok(());
+            }
+            if self.is_forced && is_empty && !is_clean {
+                // Nothing that this program does brings it here; what a damaged volume says of itself may.
+                let source = std::io::Error::other("changes wait for each other; run fsck");
+                return Err(Error::Io { op: "order of writes", offset: 0, source });
             }
             // What is undone waits for something that a round writes. Only threads that meet between `holds_another` and their change can
             // make two entries wait for each other: then names may go before others last, as in FFS.
