@@ -8,6 +8,7 @@ use crate::order::checkpoint::Checkpointer;
 use crate::order::{self, Txn};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{U32, U64};
 
@@ -103,11 +104,16 @@ impl Volume {
             if generation != self.first_generation.load(Ordering::Relaxed) {
                 new.next_generation = U32::new(generation);
             }
-            // Only what differs is marked: the log copies what is marked.
-            let new = zerocopy::IntoBytes::as_bytes(&new);
-            for (at, word) in (0..).step_by(8).zip(new.chunks_exact(8)) {
-                if edit.bytes()[at..at + 8] != *word {
-                    edit.put(at, word);
+            if new != *Superblock::read(edit.bytes()) {
+                // All of these fields, whichever has changed: a superblock at home may be older than what of the log is left.
+                let new = zerocopy::IntoBytes::as_bytes(&new);
+                for range in [
+                    offset_of!(Superblock, features_compatible)..offset_of!(Superblock, features_read_only),
+                    offset_of!(Superblock, ag_high_water)..offset_of!(Superblock, state),
+                    offset_of!(Superblock, orphan_root)..offset_of!(Superblock, chunk_blocks),
+                    offset_of!(Superblock, next_generation)..offset_of!(Superblock, table_every),
+                ] {
+                    edit.put(range.start, &new[range.clone()]);
                 }
             }
         })
