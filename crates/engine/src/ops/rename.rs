@@ -9,6 +9,7 @@ use crate::error::{Errno, Result};
 use crate::file::OpenFile;
 use crate::inode;
 use crate::namei::Guarded;
+use crate::order::soft::SETTLE_TRIES;
 use crate::order::{Look, Txn};
 use crate::perm;
 use crate::planted::{Bug, planted};
@@ -44,13 +45,13 @@ impl Ops<'_> {
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut flushed = None;
-        let mut is_settled = false;
+        let mut settled = 0;
         loop {
             let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
             let renamed = transact(self.volume, blocks, |txn| {
                 // Two renames of directories at once could each move one below the other.
                 let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
-                self.rename_inside(txn, source, target, mode, slashes, (flushed, is_settled))
+                self.rename_inside(txn, source, target, mode, slashes, (flushed, settled))
             })?;
             match renamed {
                 Renamed::Done(gone, emptied) => {
@@ -63,7 +64,7 @@ impl Ops<'_> {
                 }
                 Renamed::SettleFirst => {
                     self.volume.commit_now()?;
-                    is_settled = true;
+                    settled += 1;
                 }
             }
         }
@@ -80,7 +81,7 @@ impl Ops<'_> {
         target: End<'_>,
         mode: RenameMode,
         slashes: (bool, bool),
-        (flushed, is_settled): (Option<Node>, bool),
+        (flushed, settled): (Option<Node>, u32),
     ) -> Result<Renamed> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
@@ -111,7 +112,7 @@ impl Ops<'_> {
                 target_search,
                 slashes,
                 flushed,
-                is_settled,
+                settled,
             };
             return self.rename_locked(txn, ends, mode);
         }
@@ -219,7 +220,7 @@ impl Ops<'_> {
             return Ok(Renamed::Done(Gone::Done, None));
         }
 
-        if !ends.is_settled && self.must_settle(txn, &ends, &replaced, mode)? {
+        if ends.settled < SETTLE_TRIES && self.must_settle(txn, &ends, &replaced, mode)? {
             return Ok(Renamed::SettleFirst);
         }
         let room = match replaced {
@@ -298,7 +299,8 @@ impl Ops<'_> {
     ) -> Result<bool> {
         let look = &txn.look;
         if let Some((hit, raw)) = replaced {
-            let links = if raw.is_dir() { 1 } else { raw.nlink.get() };
+            // What has other names has them on the device once that was asked for.
+            let links = if raw.is_dir() || ends.settled > 0 { 1 } else { raw.nlink.get() };
             if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)?
                 || raw.is_dir() && look.keeps_others(hit.ino)?
             {
@@ -359,8 +361,8 @@ struct Ends<'n> {
     slashes: (bool, bool),
     /// The file that has been flushed for this rename. Its number may be another's by now.
     flushed: Option<Node>,
-    /// All that was changed before this rename is durable.
-    is_settled: bool,
+    /// How often all that was changed before this rename has been made durable for it.
+    settled: u32,
 }
 
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
@@ -391,7 +393,7 @@ mod tests {
         // As if the target had come after every look at it but the last.
         let attempt = |flushed| {
             transact(&volume, OPERATION_BLOCKS, |txn| {
-                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (flushed, false))
+                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (flushed, 0))
             })
             .unwrap()
         };
@@ -422,14 +424,7 @@ mod tests {
         crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
         let end = |name| ops.end((root, name));
         let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
-            ops.rename_inside(
-                txn,
-                end(b"new"),
-                end(b"old"),
-                RenameMode::Replace,
-                (false, false),
-                (Some(flushed), false),
-            )
+            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (Some(flushed), 0))
         });
         assert!(matches!(attempt.unwrap(), Renamed::FlushFirst(file) if file.node() == node));
     }

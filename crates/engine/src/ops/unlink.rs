@@ -8,6 +8,7 @@ use crate::inode;
 use crate::map::{self, FILE_END};
 use crate::namei::Guarded;
 use crate::order::Txn;
+use crate::order::soft::SETTLE_TRIES;
 use crate::perm;
 use crate::placement;
 use crate::planted::{Bug, planted};
@@ -44,7 +45,7 @@ impl Ops<'_> {
         let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
-        let mut is_settled = false;
+        let mut settled = 0;
         let (gone, emptied) = loop {
             let removed = transact(volume, 0, |txn| {
                 let mut entry = self.lock_entry(txn, node, name)?;
@@ -64,7 +65,7 @@ impl Ops<'_> {
                     (true, true) if !dir::is_empty(&txn.look, ino, &raw)? => return Err(Errno::NOTEMPTY.into()),
                     _ => {}
                 }
-                if directory && !is_settled && txn.look.keeps_others(ino)? {
+                if directory && settled < SETTLE_TRIES && txn.look.keeps_others(ino)? {
                     return Ok(None);
                 }
                 dir::remove(txn, parent, &mut entry.dir, name, entry.hit)?;
@@ -81,7 +82,7 @@ impl Ops<'_> {
                 break done;
             }
             volume.commit_now()?;
-            is_settled = true;
+            settled += 1;
         };
         finish_emptied(volume, emptied)?;
         finish_gone(volume, gone)

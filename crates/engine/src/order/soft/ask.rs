@@ -9,6 +9,9 @@ use myriad_format::inode::RawInode;
 use myriad_format::{AgNo, Corrupt, FsBlock, Ino};
 use std::sync::atomic::Ordering;
 
+/// How often an operation makes everything durable because of what others did meanwhile.
+pub(crate) const SETTLE_TRIES: u32 = 8;
+
 impl Look<'_> {
     /// Whether nothing else may take the place of an entry of a directory, whose name has gone: that with this tag in a unit of a block.
     pub fn holds_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
@@ -40,14 +43,16 @@ impl Look<'_> {
 }
 
 impl Volume {
-    /// Does what may have to wait until all that was changed before is durable; `None` says so, and that nothing was done. That is asked for once:
-    /// `is_settled`.
+    /// Does what may have to wait until all that was changed before is durable; `None` says so, and that nothing was done. Others may be in the
+    /// way again after that; `is_settled`: there were so many of them that it is to be done all the same.
     pub fn once_settled<T>(&self, mut attempt: impl FnMut(bool) -> Result<Option<T>>) -> Result<T> {
-        if let Some(done) = attempt(false)? {
-            return Ok(done);
+        for _ in 0..SETTLE_TRIES {
+            if let Some(done) = attempt(false)? {
+                return Ok(done);
+            }
+            self.commit_now()?;
         }
-        self.commit_now()?;
-        Ok(attempt(true)?.expect("it waits once"))
+        Ok(attempt(true)?.expect("it waits no more"))
     }
 
     /// Whether two names can change what they name with each other: without a log, no order of writes makes that safe.

@@ -67,7 +67,7 @@ pub(super) struct Judge<'a> {
     state: &'a State,
     /// Data that this round writes.
     data: &'a HashSet<u64>,
-    /// Names may go before others last.
+    /// Changes wait for each other: names of files may go before others last, and a name may be there twice.
     is_forced: bool,
     names: HashMap<u64, Pending>,
     /// Directories and tags of entries that are gone and last.
@@ -260,8 +260,14 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether a name of an inode that is gone may be missing.
-    fn may_vanish(&self, named: Named) -> Result<bool> {
+    fn may_vanish(&self, named: Named, dir: Ino, tag: u32) -> Result<bool> {
         let (lasting, current) = self.inodes(named.ino)?;
+        // Of a directory that goes, and that a rename has left two names, its own goes last: the other one alone would be nobody's.
+        let (parent, hash, _) = lasting.identity();
+        let is_own = named.file_type == DIRECTORY && parent == dir.0 && hash as u32 == tag;
+        if is_own && self.names(named.ino).removed > 1 && !self.is_forced {
+            return Ok(false);
+        }
         // A directory has one name, which its identity says: it is not found by any other, so nothing makes it go first.
         let is_forced = self.is_forced && !current.raw().is_dir();
         if planted(Bug::SoftLastName) || is_forced || !current.is_used() || current.raw().nlink.get() == 0 {
@@ -400,12 +406,12 @@ impl Judge<'_> {
             assert!(at.is_some(), "a name that lasts has lost its place: {fact:?}");
             let may_name = match new {
                 // The name would be there twice.
-                Some(_) if old.is_none() && self.gone.contains(&(place.dir.0, tag)) => false,
+                Some(_) if old.is_none() && !self.is_forced && self.gone.contains(&(place.dir.0, tag)) => false,
                 Some(named) => self.may_name(named, place, old.is_some())?,
                 None => true,
             };
             let may_vanish = match old {
-                Some(named) => self.may_vanish(named)?,
+                Some(named) => self.may_vanish(named, place.dir, tag)?,
                 None => true,
             };
             if !may_name || !may_vanish {

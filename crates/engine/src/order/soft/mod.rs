@@ -46,6 +46,7 @@ mod ask;
 mod judge;
 mod round;
 
+pub(crate) use ask::SETTLE_TRIES;
 pub(super) use round::Round;
 
 use super::{Look, facts};
