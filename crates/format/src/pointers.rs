@@ -17,9 +17,9 @@ pub const UNIT_POINTERS: usize = UNIT_ROOM / RawPointer::SIZE;
 pub const DEPTH_MAX: usize = POINTERS - DIRECT;
 
 /// The block is allocated but reads as zero.
-const UNWRITTEN: u64 = 1 << 63;
+pub const UNWRITTEN: u64 = 1 << 63;
 /// The block's number.
-const BLOCK: u64 = (1 << 48) - 1;
+pub const BLOCK: u64 = (1 << 48) - 1;
 
 on_disk! {
     /// A pointer. 0 is a hole.

@@ -8,7 +8,6 @@ use crate::inode;
 use crate::map::{self, FILE_END};
 use crate::namei::Guarded;
 use crate::order::Txn;
-use crate::order::soft::SETTLE_TRIES;
 use crate::perm;
 use crate::placement;
 use crate::planted::{Bug, planted};
@@ -45,9 +44,8 @@ impl Ops<'_> {
         let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
-        let mut settled = 0;
-        let (gone, emptied) = loop {
-            let removed = transact(volume, 0, |txn| {
+        let (gone, emptied) = volume.once_settled(|is_settled| {
+            transact(volume, 0, |txn| {
                 let mut entry = self.lock_entry(txn, node, name)?;
                 let ino = entry.hit.ino;
                 let mut raw = inode::read(&txn.look, ino)?;
@@ -65,7 +63,7 @@ impl Ops<'_> {
                     (true, true) if !dir::is_empty(&txn.look, ino, &raw)? => return Err(Errno::NOTEMPTY.into()),
                     _ => {}
                 }
-                if directory && settled < SETTLE_TRIES && txn.look.keeps_others(ino)? {
+                if directory && !is_settled && txn.look.keeps_others(ino)? {
                     return Ok(None);
                 }
                 dir::remove(txn, parent, &mut entry.dir, name, entry.hit)?;
@@ -77,13 +75,8 @@ impl Ops<'_> {
                 inode::write(txn, parent, &entry.dir)?;
                 self.forget_name(parent, name, ino, &raw);
                 Ok(Some((drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &entry.dir))))
-            })?;
-            if let Some(done) = removed {
-                break done;
-            }
-            volume.commit_now()?;
-            settled += 1;
-        };
+            })
+        })?;
         finish_emptied(volume, emptied)?;
         finish_gone(volume, gone)
     }

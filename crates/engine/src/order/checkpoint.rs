@@ -53,8 +53,6 @@ pub(crate) struct Checkpointer {
     pub(super) pending: Option<Pending>,
     /// Order `softdep`: a round that is not durable.
     pub(super) round: Option<Round>,
-    /// Order `softdep`: names that are gone may be missing though no other name of what they named lasts.
-    pub(super) is_forced: bool,
     /// The volume is closed: there are no further checkpoints.
     is_closed: bool,
     /// A committed state that somebody reads, and how many there were.
@@ -126,7 +124,6 @@ impl Checkpointer {
             orphan_list: OrphanList::default(),
             pending: None,
             round: None,
-            is_forced: false,
             is_closed: false,
             held: None,
             moments: 0,

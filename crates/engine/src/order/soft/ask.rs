@@ -32,9 +32,7 @@ impl Look<'_> {
     pub fn holds_another(&self, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
         self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.holds_another(self, dir, tag, victim, links))
     }
-}
 
-impl Look<'_> {
     /// Whether a name of a directory, which a search did not find, may come only once all that was changed before is durable: it was another
     /// file's, which lives on, and would be there twice.
     pub fn holds_name(&self, dir: Ino, tag: u32) -> Result<bool> {

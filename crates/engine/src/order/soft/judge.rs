@@ -21,17 +21,15 @@ use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK};
+use myriad_format::pointers::{self, BLOCK, UNWRITTEN};
 use myriad_format::superblock::Superblock;
 use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{AgBlock, BlockKind, FileBlock, FsBlock, Geometry, Ino, pointers};
+use myriad_format::{AgBlock, BlockKind, FileBlock, FsBlock, Geometry, Ino};
 use std::collections::{HashMap, HashSet};
 
 /// File type of a directory in an entry.
 const DIRECTORY: u8 = (S_IFDIR >> 12) as u8;
-/// The block's number in a pointer, and the bit that says it was never written.
-const BLOCK: u64 = (1 << 48) - 1;
-const UNWRITTEN: u64 = 1 << 63;
 
 /// Names of an inode, or subdirectories of a directory, that differ between what is and what lasts.
 #[derive(Clone, Copy, Default)]

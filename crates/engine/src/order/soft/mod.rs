@@ -53,6 +53,7 @@ use super::{Look, facts};
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
 use myriad_format::inode::RawInode;
+use myriad_format::pointers::BLOCK;
 use myriad_format::table::INODE_SIZE;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
@@ -99,6 +100,13 @@ pub(crate) struct Soft {
     inodes_waiting: AtomicU64,
 }
 
+impl Freed {
+    /// Whether a block is one of those given up.
+    fn has(&self, block: u64) -> bool {
+        self.extents.iter().any(|&(start, length)| (start.0..start.0 + u64::from(length)).contains(&block))
+    }
+}
+
 fn owner_of(kind: BlockKind, bytes: &[u8]) -> u64 {
     if kind.is_of_units() { UnitHeader::read(bytes).owner.get() } else { 0 }
 }
@@ -125,8 +133,8 @@ impl Shadow {
     fn points_to(&self, freed: &Freed, slot_of: impl Fn(Ino) -> Option<(u64, usize)>, block: u64) -> bool {
         let Some(bytes) = &self.lasting else { return false };
         let is_freed = |word: u64| {
-            let at = word & ((1 << 48) - 1);
-            at != 0 && freed.extents.iter().any(|&(start, length)| (start.0..start.0 + u64::from(length)).contains(&at))
+            let at = word & BLOCK;
+            at != 0 && freed.has(at)
         };
         match self.kind {
             BlockKind::InodeTable => {
@@ -153,6 +161,11 @@ impl Shadow {
 }
 
 impl State {
+    /// What the device has of a block that has changed, or was freed.
+    fn shadow(&self, block: u64) -> Option<&Shadow> {
+        self.shadows.get(&block).or_else(|| self.ghosts.get(&block))
+    }
+
     fn is_clean(&self) -> bool {
         self.shadows.is_empty() && self.freed.is_empty()
     }
@@ -250,7 +263,7 @@ impl Soft {
     fn lasting_names(&self, dir: Ino, tag: Option<u32>) -> Vec<Ino> {
         let state = self.state.lock();
         let blocks = state.directories.get(&dir.0).into_iter().flatten();
-        let shadows = blocks.filter_map(|block| state.shadows.get(block).or_else(|| state.ghosts.get(block)));
+        let shadows = blocks.filter_map(|block| state.shadow(*block));
         let names = shadows
             .flat_map(|shadow| shadow.both().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE)).flat_map(facts::live));
         names.filter(|(entry, _)| tag.is_none_or(|tag| tag == entry.tag)).map(|(_, named)| named.ino).collect()

@@ -39,14 +39,15 @@ impl Checkpointer {
         let mut held = None;
         let mut rounds = 0;
         let mut was_empty = false;
-        self.is_forced = false;
+        // Names that are gone may be missing though no other name of what they named lasts.
+        let mut is_forced = false;
         loop {
             let is_open = held.is_none();
             let has_given = is_open && give_back(volume)?;
             let closed = held.take().unwrap_or_else(|| volume.cache.gate.close());
             let epoch = close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
             let durable = epoch.number + 1;
-            let (round, is_clean) = begin_round(volume, &closed, epoch, self.is_forced)?;
+            let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced)?;
             let is_empty = round.images.blocks.is_empty() && round.data.is_empty();
             // What was freed is given back as well, unless others keep this from its end.
             if is_empty && is_clean && (!is_open || volume.soft.as_ref().is_none_or(Soft::is_clean)) {
@@ -57,15 +58,15 @@ impl Checkpointer {
                 self.durable = durable;
                 return Ok(());
             }
-            if self.is_forced && is_empty && !is_clean {
+            if is_forced && is_empty && !is_clean {
                 // Nothing that this program does brings it here; what a damaged volume says of itself may.
                 let source = std::io::Error::other("changes wait for each other; run fsck");
                 return Err(Error::Io { op: "order of writes", offset: 0, source });
             }
             // What is undone waits for something that a round writes. Only threads that meet between `holds_another` and their change can
             // make two entries wait for each other: then names may go before others last, as in FFS.
-            self.is_forced = is_empty && !is_clean && was_empty && !has_given;
-            volume.counters.add(Count::soft_forced, u64::from(self.is_forced));
+            is_forced = is_empty && !is_clean && was_empty && !has_given;
+            volume.counters.add(Count::soft_forced, u64::from(is_forced));
             was_empty = is_empty;
             self.round = Some(round);
             rounds += 1;
@@ -202,13 +203,11 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
         Some((block.0, volume.geometry.inode_offset(slot)))
     };
     // A block of pointers that went with what it points to: who finds it, finds it by another one that the transaction changed.
-    let is_its_own = |block: u64| {
-        freed.extents.iter().any(|&(start, length)| (start.0..start.0 + u64::from(length)).contains(&block))
-    };
-    freed.from.iter().filter(|&&block| !is_its_own(block)).all(|block| {
-        let shadow = state.shadows.get(block).or_else(|| state.ghosts.get(block));
-        shadow.is_none_or(|shadow| !shadow.points_to(freed, place, *block))
-    })
+    freed
+        .from
+        .iter()
+        .filter(|&&block| !freed.has(block))
+        .all(|&block| state.shadow(block).is_none_or(|shadow| !shadow.points_to(freed, place, block)))
 }
 
 /// Gives back what was freed and nothing that lasts points to; whether there was anything. Outside the gate.
