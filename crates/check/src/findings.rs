@@ -81,6 +81,8 @@ kinds! {
     158 INDEX_PLACE "index-place" true "An index record lies where lookup does not find it.";
     159 INDEX_SHAPE "index-shape" true "The levels or depths of a directory index are wrong.";
     160 TWINS "hash-twins" true "Two names of a directory share their hash, and its flag does not say so.";
+    161 SLOT_RUNS "slot-runs" true "The runs of a block of directory slots do not lead to the slots in use.";
+    162 SLOT_COUNTS "slot-counts" true "The extents of a directory do not count the names in their slots.";
     170 ATTRIBUTE_FLAG "attribute-flag" true "A flag does not fit the attributes that are there.";
     171 CHECKSUM_TABLE "checksum-table" true "A part of a group's table of data checksums is missing.";
     180 DATA_CHECKSUM "data-checksum" false "Contents of a file are not what was written: their checksum is wrong.";

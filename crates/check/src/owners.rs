@@ -5,7 +5,7 @@
 
 use crate::context::Context;
 use crate::directory::entries::{Entry, entry_at, parse};
-use crate::directory::{Directories, linear};
+use crate::directory::{Directories, linear, slots};
 use crate::extents::for_each_extent;
 use crate::fault::Fault;
 use crate::inodes::{Run, for_each_inode};
@@ -157,14 +157,22 @@ fn inode(context: &Context<'_>, ino: Ino) -> Option<(RawInode, Vec<u8>)> {
     Some((raw, body_parts(&buf, body).0.to_vec()))
 }
 
+/// Hands the entries of a directory without an index on.
+type EachEntry = fn(&Context<'_>, Ino, &RawInode, &mut dyn FnMut(&Entry<'_>));
+
 /// The entry that an inode's identity describes, if it is there: its directory and name.
 fn name_by_identity(context: &Context<'_>, ino: Ino) -> Option<(Ino, Vec<u8>)> {
     let (raw, _) = inode(context, ino)?;
     let parent = Ino(raw.parent.get());
     let (directory, body) = inode(context, parent).filter(|(raw, _)| raw.is_dir())?;
-    if context.directory_kind() == Directory::Linear {
+    let each_entry = match context.directory_kind() {
+        Directory::Linear => Some(linear::for_each_entry as EachEntry),
+        Directory::Slots => Some(slots::for_each_entry as EachEntry),
+        _ => None,
+    };
+    if let Some(each_entry) = each_entry {
         let mut name = None;
-        linear::for_each_entry(context, parent, &directory, &mut |entry| {
+        each_entry(context, parent, &directory, &mut |entry| {
             if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
                 name = Some((parent, entry.name.to_vec()));
             }
@@ -198,8 +206,10 @@ fn for_each_entry(context: &Context<'_>, directory: Ino, f: &mut dyn FnMut(&Entr
     let mut visit =
         |bytes: &[u8]| parse(bytes).flatten().filter(|entry| !entry.ino.is_none()).for_each(|entry| f(&entry));
     let Some((raw, body)) = inode(context, directory) else { return };
-    if context.directory_kind() == Directory::Linear {
-        return linear::for_each_entry(context, directory, &raw, f);
+    match context.directory_kind() {
+        Directory::Linear => return linear::for_each_entry(context, directory, &raw, f),
+        Directory::Slots => return slots::for_each_entry(context, directory, &raw, f),
+        _ => {}
     }
     if raw.fork_code() == fork::INLINE {
         visit(&body);

@@ -26,6 +26,8 @@ counters! {
     /// Directories.
     dir_scans, dir_index_probes, dir_index_false_hits, dir_leaf_splits, dir_doublings, dir_to_block, dir_to_index,
     dir_to_inline, dir_compactions, dir_trims,
+    /// Blocks that counts said have no names, and free slots that runs led past: neither was looked at.
+    dir_blocks_skipped, dir_slots_skipped,
     /// Space.
     blocks_allocated, blocks_freed, blocks_discarded, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Order.

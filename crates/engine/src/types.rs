@@ -471,6 +471,8 @@ pub struct MountOptions {
     pub placement: PlacementPolicy,
     pub dirpref: DirPref,
     pub allocation: Allocation,
+    /// Most names of a directory, where its kind counts them: that of `directory=slots`.
+    pub dir_limit: Option<u64>,
     /// Whether the name cache is used.
     pub name_cache: bool,
     /// Memory for cached blocks, in bytes; at least 1024 blocks. Default: a quarter of the machine's memory, at most 4 GiB.
@@ -519,6 +521,7 @@ impl Default for MountOptions {
             placement: PlacementPolicy::DirPref,
             dirpref: DirPref::default(),
             allocation: Allocation::Delayed,
+            dir_limit: None,
             name_cache: true,
             cache_size: default_cache_size(),
             commit_interval_ms: 5000,

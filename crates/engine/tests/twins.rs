@@ -65,6 +65,11 @@ fn names_with_the_same_hash_are_told_apart_in_linear_directories() {
     told_apart(Directory::Linear);
 }
 
+#[test]
+fn names_with_the_same_hash_are_told_apart_in_slots() {
+    told_apart(Directory::Slots);
+}
+
 fn told_apart(directory: Directory) {
     let hasher = NameHasher::new(KEY);
     assert_eq!(hasher.hash(TWINS[0].as_bytes()), hasher.hash(TWINS[1].as_bytes()));
@@ -72,7 +77,7 @@ fn told_apart(directory: Directory) {
     let fs = open(&device);
     let session = fs.session(Cred::root());
     let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
-    // In the inode, in one block, with an index; and one that gets its index later.
+    // Where directories are indexed: in the inode, in one block, with an index; and one that gets its index later.
     let directories = [("body", 0), ("block", 60), ("index", 1000), ("later", 0)];
     for (directory, others) in directories {
         session.mkdir(directory, 0o755).unwrap();

@@ -129,7 +129,7 @@ seam! {
     /// How a directory lies on the device.
     Directory, "directory", "how a directory lies on the device" {
         Linear = 1, "linear", true, "entries one after the other, searched from the front", "FFS";
-        Slots = 2, "slots", false, "slots of fixed size in extents that count what they hold", "simplefs";
+        Slots = 2, "slots", true, "slots of fixed size in extents that count what they hold", "simplefs";
         Tree = 3, "btree", false, "entries in the leaves of a B+ tree by hash", "XFS 1996, 5.5";
         Indexed = 4, "indexed", true, "entry blocks that never move, and an index of hashes on the device", "Myriad";
         Append = 5, "append", false, "names that are only ever added", "DLFS";
@@ -400,9 +400,8 @@ mod tests {
     #[test]
     fn what_is_not_in_this_build_is_refused_by_name() {
         assert_eq!(
-            Directory::parse("slots").unwrap_err(),
-            "directory=slots (slots of fixed size in extents that count what they hold) is not in this build, \
-             which has: linear, indexed"
+            Directory::parse("append").unwrap_err(),
+            "directory=append (names that are only ever added) is not in this build, which has: linear, slots, indexed"
         );
         assert_eq!(
             Space::parse("b-tree").unwrap_err(),
@@ -412,8 +411,8 @@ mod tests {
             Profile::parse("xfs").unwrap_err(),
             "profile xfs (XFS as Sweeney and others describe it in 1996) is not in this build: it wants directory=btree"
         );
-        assert!(Profile::parse("simplefs").unwrap_err().ends_with("it wants directory=slots"));
-        assert_eq!(Profile::parse("zfs").unwrap_err(), "`zfs` is no profile; this build has: myriad, ffs");
+        assert!(Profile::parse("direct").unwrap_err().contains("directory=append"));
+        assert_eq!(Profile::parse("zfs").unwrap_err(), "`zfs` is no profile; this build has: myriad, ffs, simplefs");
         assert_eq!(Profile::parse("myriad").unwrap().choices, Choices::default());
         let mut choices = Choices::default();
         assert_eq!(choices.set("directory", "indexed"), Ok(true));
@@ -436,9 +435,9 @@ mod tests {
         let mut superblock = <Superblock as zerocopy::FromZeros>::new_zeroed();
         Choices::default().write(&mut superblock);
         assert_eq!(Choices::read(&superblock).unwrap(), Choices::default());
-        superblock.directory = Directory::Slots as u8;
+        superblock.directory = Directory::Append as u8;
         let refused = Choices::read(&superblock).unwrap_err();
-        assert_eq!(refused.to_string(), "the volume's choice directory=slots is not in this build");
+        assert_eq!(refused.to_string(), "the volume's choice directory=append is not in this build");
         superblock.directory = 99;
         assert!(matches!(Choices::read(&superblock), Err(Incompatible::Seam { seam: "directory", code: 99 })));
     }
@@ -452,5 +451,8 @@ mod tests {
         let refused = MYRIAD.choices.check_order(Order::SoftUpdates).unwrap_err();
         assert!(refused.to_string().starts_with("order=softdep is never safe with space=btree"), "{refused}");
         assert!(MYRIAD.choices.check_order(Order::None).is_ok());
+        let slots = Choices { directory: Directory::Slots, ..ffs.choices };
+        let refused = slots.check_order(Order::SoftUpdates).unwrap_err();
+        assert!(refused.to_string().starts_with("order=softdep is never safe with directory=slots"), "{refused}");
     }
 }

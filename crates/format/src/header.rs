@@ -40,6 +40,8 @@ pub enum BlockKind {
     Attributes = u32::from_le_bytes(*b"MYAT"),
     Orphans = u32::from_le_bytes(*b"MYOR"),
     Checksums = u32::from_le_bytes(*b"MYCS"),
+    DirSlots = u32::from_le_bytes(*b"MYDS"),
+    DirExtents = u32::from_le_bytes(*b"MYDX"),
     BlockBitmap = u32::from_le_bytes(*b"MYUB"),
     InodeBitmap = u32::from_le_bytes(*b"MYUF"),
     InodeTable = u32::from_le_bytes(*b"MYUI"),
@@ -48,7 +50,7 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Superblock,
         Self::Group,
         Self::FreeByStart,
@@ -61,6 +63,8 @@ impl BlockKind {
         Self::Attributes,
         Self::Orphans,
         Self::Checksums,
+        Self::DirSlots,
+        Self::DirExtents,
         Self::BlockBitmap,
         Self::InodeBitmap,
         Self::InodeTable,
@@ -90,6 +94,8 @@ impl BlockKind {
             Self::Attributes => "extended attributes",
             Self::Orphans => "orphan list",
             Self::Checksums => "checksums of file data",
+            Self::DirSlots => "directory slots",
+            Self::DirExtents => "directory extents",
             Self::BlockBitmap => "bitmap of blocks",
             Self::InodeBitmap => "bitmap of inodes",
             Self::InodeTable => "inode table",

@@ -23,6 +23,7 @@ pub mod header;
 pub mod inode;
 pub mod log;
 pub mod pointers;
+pub mod slots;
 pub mod superblock;
 pub mod table;
 pub mod unit;
@@ -58,6 +59,10 @@ pub const LAYOUTS: &[Layout] = &[
     dir::EntryBlockHeader::LAYOUT,
     dir::IndexHeader::LAYOUT,
     dir::IndexRecord::LAYOUT,
+    slots::SlotHeader::LAYOUT,
+    slots::SlotBlockHeader::LAYOUT,
+    slots::ExtentsHeader::LAYOUT,
+    slots::DirExtent::LAYOUT,
     xattr::AttrBlockHeader::LAYOUT,
     xattr::AttrHeader::LAYOUT,
     log::AnchorBlock::LAYOUT,

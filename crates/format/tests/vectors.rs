@@ -5,6 +5,7 @@ use myriad_format::choices::{Choices, Order};
 use myriad_format::dir::{encode_pointer, home_line};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{flag, fork};
+use myriad_format::slots::{DirExtent, SlotBlockHeader, SlotHeader, SlotLayout, tag_of};
 use myriad_format::superblock::{FORMAT_VERSION, has_copy, state};
 use myriad_format::{AgNo, BlockKind, FileBlock, FsBlock, Geometry, Ino, NameHasher, dir, header, log, xattr};
 use zerocopy::{FromBytes, IntoBytes};
@@ -89,6 +90,40 @@ fn directories_and_their_indexes() {
     assert_eq!([1, 8, 9, 255].map(dir::entry_size), [24, 24, 32, 272]);
     assert_eq!([512, 4096, 65536].map(dir::leaf_lines), [7, 63, 1023]);
     assert_eq!(encode_pointer(3, 0x1234_5678_9abc), (64 + 18, [0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12]));
+}
+
+/// A block of 1024 bytes: three slots, of which the first and the third are in use.
+#[test]
+fn slots_of_a_directory() {
+    let layout = SlotLayout::new(1024);
+    let mut block = vec![0; 1024];
+    layout.init(&mut block, [0; 16], 0x1122, FsBlock(0x3344));
+    assert_eq!(hex(&block[48..56 + 13]), format!("{}03{}", "00".repeat(16), "00".repeat(4)));
+    for (slot, run, ino, name) in [(0, 2, 0x0102_0304_0506, &b"a"[..]), (2, 1, 0x99, b"foo")] {
+        let at = layout.offset(slot);
+        let head = SlotHeader::read_mut(&mut block[at..]);
+        head.ino.set(ino);
+        head.run = run;
+        head.name_len = name.len() as u8;
+        head.file_type = 8;
+        head.tag.set(tag_of(0x1c26_97ab_786a_6237));
+        block[at + SlotHeader::SIZE..][..name.len()].copy_from_slice(name);
+    }
+    SlotBlockHeader::read_mut(&mut block).names.set(2);
+    assert_eq!(hex(&block[48..56]), "0200000000000000");
+    assert_eq!(hex(&block[56..56 + 15]), "060504030201000002010837626100");
+    assert_eq!(hex(&block[56 + 268..56 + 268 + 15]), "00".repeat(15));
+    assert_eq!(hex(&block[56 + 2 * 268..56 + 2 * 268 + 17]), "9900000000000000010308376266 6f6f00".replace(' ', ""));
+    let mut record = DirExtent::zeroed();
+    (record.names, record.used) = (0x0102.into(), 0x83);
+    assert_eq!(hex(record.as_bytes()), "02018300");
+    // Two spans of blocks of 512 bytes: 114 extents of 8 blocks behind a block of records.
+    let layout = SlotLayout::new(512);
+    assert_eq!((layout.slots, layout.extents, layout.span_blocks()), (1, 114, 913));
+    assert_eq!((layout.file_block(0), layout.file_block(911), layout.file_block(912)), (1, 912, 914));
+    assert_eq!(layout.record_of(115), (913, 56 + 4));
+    let [large, largest] = [4096, 65536].map(SlotLayout::new);
+    assert_eq!((large.slots, large.extents, largest.slots, largest.extents), (15, 1010, 244, 16370));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::machine::{Engine, Way};
 use crate::replay;
-use crate::setup::{Devices, Setup, let_root_shrink};
+use crate::setup::{Devices, Setup, let_root_shrink, statfs_but_root};
 use crate::table::Row;
 use crate::verdict::{catch, check_silent, quietly};
 use myriad_engine::{Allocation, Discard, PlacementPolicy, StatFs};
@@ -138,7 +138,7 @@ pub fn settled(engine: &Engine) -> Result<StatFs, String> {
     for _ in 0..2 {
         engine.fs().sync().map_err(|error| error.to_string())?;
     }
-    engine.fs().statfs().map_err(|error| error.to_string())
+    statfs_but_root(engine.fs()).map_err(|error| error.to_string())
 }
 
 /// Removes everything but the root, and what hangs on the root itself.

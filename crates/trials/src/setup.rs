@@ -3,7 +3,7 @@
 use crate::table::Row;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
-use myriad_engine::{Clock, Cred, Discard, Fs, MkfsOptions, MountOptions, Order};
+use myriad_engine::{Clock, Cred, Discard, Fs, MkfsOptions, MountOptions, Order, StatFs};
 use myriad_format::choices::{Choices, Directory};
 use myriad_sim::compare::Rules;
 use myriad_sim::rng::Rng;
@@ -59,6 +59,14 @@ pub fn let_root_shrink(fs: &Fs) -> engine::Result<()> {
         root.create("settled", 0o644)?;
         root.unlink("settled")
     })
+}
+
+/// What a volume has left, the blocks that the root directory keeps among what is free: directories of some kinds keep theirs as
+/// long as they are there, and this one always is.
+pub fn statfs_but_root(fs: &Fs) -> engine::Result<StatFs> {
+    let left = fs.statfs()?;
+    let kept = fs.session(Cred::root()).stat("/")?.blocks * 512 / u64::from(left.block_size);
+    Ok(StatFs { free_blocks: left.free_blocks + kept, ..left })
 }
 
 /// Options that make a run the same every time: no thread of its own, no clock but this one.

@@ -1,34 +1,26 @@
 //! Directories of kind `linear`: units of 512 bytes, each with a checksum of its own, filled by their entries.
-//!
-//! Names are compared with each other by their hashes, which are held in memory, for so many at a time (`HELD_MAX`).
 
 use super::entries::{Entry, parse};
-use super::names::{At, Names, Sums, covered, find_block, report_bad_entry, report_equal_hashes};
+use super::hashes::Hashes;
+use super::names::{At, Names, Sums, covered, find_block, is_in_blocks_alone, report_bad_entry};
 use crate::context::Context;
 use crate::extents::for_each_extent;
 use crate::findings::number;
 use crate::io::{Damage, Reader};
 use crate::report::Place;
 use myriad_format::extent::Extent;
-use myriad_format::inode::{RawInode, fork};
+use myriad_format::inode::RawInode;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader, verify_one};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Hashes of names held at a time, each with the place of its entry. The directory is read once more for each further part.
-const HELD_MAX: usize = if cfg!(debug_assertions) { 1 << 10 } else { 1 << 20 };
 
 /// Checks a directory whose blocks have been claimed; how many blocks its size needs, and whether all of it could be read.
 pub(super) fn check(names: &Names<'_>, ino: Ino, raw: &RawInode, extents: &[Extent], sums: &mut Sums) -> (u64, bool) {
     let context = names.context;
     let place = Place::Inode(ino);
     let size = raw.size.get();
-    if raw.fork_code() != fork::NONE && !raw.is_dir_in_blocks() {
-        context.damage(place, Corrupt::Inode { ino, field: "fork_kind", value: u64::from(raw.fork_kind) }.into());
+    if !is_in_blocks_alone(context, ino, raw) {
         return (0, false);
-    }
-    if let Some(root) = raw.index_root() {
-        context.damage(place, Corrupt::Inode { ino, field: "index root", value: root.0 }.into());
     }
     let block_size = context.reader.block_size();
     let needed = size.div_ceil(block_size as u64);
@@ -44,7 +36,7 @@ pub(super) fn check(names: &Names<'_>, ino: Ino, raw: &RawInode, extents: &[Exte
     }
     let units = size / UNIT_SIZE as u64;
     let mut is_whole = true;
-    let mut hashes = Hashes { held: Vec::new(), count: 0, part: None };
+    let mut hashes = Hashes::new();
     for_each_unit(context, ino, extents, needed, |unit, bytes| {
         let bytes = match bytes {
             Ok(bytes) => bytes,
@@ -82,13 +74,8 @@ pub(super) fn check(names: &Names<'_>, ino: Ino, raw: &RawInode, extents: &[Exte
             }
         }
     });
-    let parts = hashes.count.div_ceil(HELD_MAX).next_power_of_two();
-    if parts == 1 {
-        hashes.compare(context, ino, raw, extents);
-        return (needed, is_whole);
-    }
-    for part in 0..parts as u64 {
-        let mut hashes = Hashes { held: Vec::new(), count: 0, part: Some((part, parts as u64)) };
+    let name = |place| name_at(context, ino, extents, place);
+    hashes.compare(context, ino, raw, name, |hashes| {
         for_each_unit(context, ino, extents, needed, |unit, bytes| {
             for entry in parse(bytes.unwrap_or_default()).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
                 if unit < units {
@@ -96,38 +83,8 @@ pub(super) fn check(names: &Names<'_>, ino: Ino, raw: &RawInode, extents: &[Exte
                 }
             }
         });
-        hashes.compare(context, ino, raw, extents);
-    }
+    });
     (needed, is_whole)
-}
-
-/// Hashes of names, and where each is: of all names, or of those whose hash belongs to a part.
-struct Hashes {
-    held: Vec<(u64, u64)>,
-    count: usize,
-    /// Which, of how many.
-    part: Option<(u64, u64)>,
-}
-
-impl Hashes {
-    fn add(&mut self, hash: u64, place: u64) {
-        self.count += 1;
-        match self.part {
-            Some((part, parts)) if hash % parts == part => self.held.push((hash, place)),
-            None if self.count <= HELD_MAX => self.held.push((hash, place)),
-            _ => {}
-        }
-    }
-
-    fn compare(mut self, context: &Context<'_>, ino: Ino, raw: &RawInode, extents: &[Extent]) {
-        self.held.sort_unstable();
-        for pair in self.held.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-            let [a, b] = [pair[0].1, pair[1].1].map(|place| name_at(context, ino, extents, place));
-            if let (Some(a), Some(b)) = (a, b) {
-                report_equal_hashes(context, ino, raw, &a, &b);
-            }
-        }
-    }
 }
 
 /// Where an entry lies: its offset in the directory, in words of 8 bytes. Identities say nothing of it.

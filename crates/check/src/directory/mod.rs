@@ -4,11 +4,13 @@
 //! holds them. What an entry says is judged here.
 
 pub(crate) mod entries;
+mod hashes;
 pub(crate) mod indexed;
 pub(crate) mod linear;
 mod names;
+pub(crate) mod slots;
 
-pub(crate) use names::{Directories, Names};
+pub(crate) use names::{Directories, Names, covered};
 
 use crate::attributes::check_attributes;
 use crate::extents::check_map;
@@ -39,6 +41,7 @@ impl Names<'_> {
         // Of each: how many of its blocks hold entries, and whether all of it could be read.
         let (made, is_whole) = match context.directory_kind() {
             Directory::Linear => linear::check(self, ino, raw, &extents, &mut sums),
+            Directory::Slots => slots::check(self, ino, raw, &extents, &mut sums),
             _ => indexed::check(self, ino, raw, data, &extents, &mut blocks, &mut sums),
         };
         if self.has_more && !(is_whole && map.is_sound) {
@@ -65,6 +68,7 @@ impl Names<'_> {
         let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned();
         match context.directory_kind() {
             Directory::Linear => linear::entries_again(context, ino, raw, left_out, &mut check),
+            Directory::Slots => slots::entries_again(context, ino, raw, left_out, &mut check),
             _ => indexed::entries_again(context, ino, raw, data, left_out, &mut check),
         }
         self.count_directory(ino, subdirectories);

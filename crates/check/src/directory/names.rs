@@ -7,7 +7,7 @@ use crate::report::Place;
 use crate::slots::inode_at;
 use crate::table::{SlotTable, identity_digest, slot_bit};
 use myriad_format::extent::Extent;
-use myriad_format::inode::{RawInode, flag};
+use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::{Corrupt, FileBlock, FsBlock, Ino};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -150,8 +150,22 @@ pub(super) fn report_equal_hashes(context: &Context<'_>, ino: Ino, raw: &RawInod
     }
 }
 
+/// Whether a directory has all its entries in the blocks of its map, as those without index have, or none at all; anything else is
+/// damage, and reported. False: it has entries nowhere.
+pub(super) fn is_in_blocks_alone(context: &Context<'_>, ino: Ino, raw: &RawInode) -> bool {
+    let place = Place::Inode(ino);
+    if raw.fork_code() != fork::NONE && !raw.is_dir_in_blocks() {
+        context.damage(place, Corrupt::Inode { ino, field: "fork_kind", value: u64::from(raw.fork_kind) }.into());
+        return false;
+    }
+    if let Some(root) = raw.index_root() {
+        context.damage(place, Corrupt::Inode { ino, field: "index root", value: root.0 }.into());
+    }
+    true
+}
+
 /// How many blocks the extents map from file block 0 on without a hole.
-pub(super) fn covered(extents: &[Extent]) -> u64 {
+pub(crate) fn covered(extents: &[Extent]) -> u64 {
     extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end })
 }
 

@@ -108,7 +108,8 @@ impl Repair<'_> {
             raw.size.set(0);
         }
         raw.check(ino).ok()?;
-        if raw.is_dir() && raw.fork_code() == fork::INLINE && self.choices.directory == Directory::Linear {
+        let has_no_body = matches!(self.choices.directory, Directory::Linear | Directory::Slots);
+        if raw.is_dir() && raw.fork_code() == fork::INLINE && has_no_body {
             Fork::None.encode(raw);
         }
         let code = raw.fork_code();

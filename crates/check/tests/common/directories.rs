@@ -5,6 +5,9 @@ use myriad_format::choices::Directory;
 use myriad_format::dir::{self, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, fork};
+use myriad_format::slots::{
+    DirExtent, EXTENT_BLOCKS, ExtentsHeader, SLOT_BYTES, SlotBlockHeader, SlotHeader, SlotLayout,
+};
 use myriad_format::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,8 +40,10 @@ impl Builder {
             self.node(ino).body_slots = 0;
             return;
         }
-        if self.shape.choices.directory == Directory::Linear {
-            return self.lay_out_linear(ino, ag, &entries);
+        match self.shape.choices.directory {
+            Directory::Linear => return self.lay_out_linear(ino, ag, &entries),
+            Directory::Slots => return self.lay_out_slots(ino, ag, &entries),
+            _ => {}
         }
         let size = self.shape.block_size;
         let packed: Vec<Vec<u8>> = entries.iter().map(|(name, ino)| self.entry_bytes(name, *ino)).collect();
@@ -165,6 +170,73 @@ impl Builder {
         let blocks = extents.len() as u64 + self.map(ino, &extents, ag, true);
         let raw = &mut self.node(ino).raw;
         raw.size.set(size as u64);
+        raw.set_block_total(blocks + raw.block_total());
+    }
+
+    /// Gives a directory extents of slots; a hole is a free one.
+    fn lay_out_slots(&mut self, ino: Ino, ag: u32, entries: &[(Vec<u8>, Ino)]) {
+        let layout = SlotLayout::new(self.shape.block_size);
+        let per_extent = layout.slots * EXTENT_BLOCKS as usize;
+        let extents = entries.len().div_ceil(per_extent) as u64;
+        let mut map: Vec<Extent> = Vec::new();
+        let mut records: Vec<(FsBlock, Vec<u8>)> = Vec::new();
+        let mut names = 0;
+        for extent in 0..extents {
+            let (record_block, record_at) = layout.record_of(extent);
+            if record_block == layout.file_block(extent * EXTENT_BLOCKS) - 1 {
+                let at = self.take(ag, 1);
+                map.push(Extent { file_block: FileBlock(record_block), start: at, length: 1, unwritten: false });
+                let mut block = self.new_block(BlockKind::DirExtents, ino.0, at);
+                ExtentsHeader::read_mut(&mut block).extents.set(if extent == 0 { extents as u32 } else { 0 });
+                records.push((at, block));
+            }
+            let start = self.take(ag, EXTENT_BLOCKS as u32);
+            let file_block = FileBlock(layout.file_block(extent * EXTENT_BLOCKS));
+            map.push(Extent { file_block, start, length: EXTENT_BLOCKS as u32, unwritten: false });
+            for number in extent * EXTENT_BLOCKS..(extent + 1) * EXTENT_BLOCKS {
+                let at = start.offset_by(number % EXTENT_BLOCKS);
+                let mut block = self.new_block(BlockKind::DirSlots, ino.0, at);
+                // The slot that the run before leads past others to, from the last one back.
+                let mut next = layout.slots;
+                let first = number as usize * layout.slots;
+                let mut used = 0;
+                for slot in (0..layout.slots).rev() {
+                    let (name, target) = entries.get(first + slot).cloned().unwrap_or((Vec::new(), Ino(0)));
+                    if target.is_none() && slot > 0 {
+                        continue;
+                    }
+                    let bytes = &mut block[layout.offset(slot)..][..SLOT_BYTES];
+                    let head = SlotHeader::read_mut(bytes);
+                    head.run = (next - slot) as u8;
+                    next = slot;
+                    if target.is_none() {
+                        continue;
+                    }
+                    let hash = self.hasher.hash(&name);
+                    head.ino.set(target.0);
+                    head.name_len = name.len() as u8;
+                    head.tag.set(hash as u16);
+                    let raw = &mut self.node(target).raw;
+                    head.file_type = (raw.mode.get() >> 12) as u8;
+                    if raw.parent.get() == ino.0 && raw.name_hash.get() == hash {
+                        raw.entry_position.set((first + slot) as u32);
+                    }
+                    bytes[SlotHeader::SIZE..][..name.len()].copy_from_slice(&name);
+                    used += 1;
+                }
+                SlotBlockHeader::read_mut(&mut block).names.set(used);
+                self.put(at, block);
+                let record = DirExtent::read_mut(&mut records.last_mut().unwrap().1[record_at..]);
+                record.names.set(record.names.get() + used as u16);
+                record.used |= u8::from(used > 0) << (number % EXTENT_BLOCKS);
+                names += u64::from(used);
+            }
+        }
+        records.into_iter().for_each(|(at, block)| self.put(at, block));
+        self.node(ino).body_slots = 0;
+        let blocks = layout.file_blocks(extents) + self.map(ino, &map, ag, true);
+        let raw = &mut self.node(ino).raw;
+        raw.size.set(names * SLOT_BYTES as u64);
         raw.set_block_total(blocks + raw.block_total());
     }
 

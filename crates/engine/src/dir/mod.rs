@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `indexed` | entries that never move, and an index from the hash of a name to its entry and inode |
 //! | `linear` | entries one after the other in units of 512 bytes, searched from the front |
+//! | `slots` | slots of one size in extents of eight blocks, which count their names: empty ones are passed over |
 //!
 //! What a caller may rely on, whichever kind it is:
 //!
@@ -26,6 +27,8 @@
 pub(crate) mod hints;
 mod indexed;
 mod linear;
+mod place;
+mod slots;
 
 use crate::edit::{BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result};
@@ -45,6 +48,7 @@ macro_rules! of_kind {
         match $volume.choices.directory {
             Directory::Indexed => indexed::$function($($argument),*),
             Directory::Linear => linear::$function($($argument),*),
+            Directory::Slots => slots::$function($($argument),*),
             other => not_built(other),
         }
     };
@@ -147,6 +151,7 @@ pub(crate) struct Search {
 enum Seen {
     Indexed(indexed::Seen),
     Linear(linear::Seen),
+    Slots(slots::Seen),
 }
 
 /// Where a new name goes. It dies with the directory's next change.
@@ -158,6 +163,7 @@ pub(crate) struct Room {
 enum Place {
     Indexed(indexed::Room),
     Linear(linear::Room),
+    Slots(slots::Room),
 }
 
 /// What a new entry says.

@@ -129,7 +129,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 30] = [
+pub static TABLE: [Row; 31] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -284,6 +284,22 @@ pub static TABLE: [Row; 30] = [
         get: |options| Value::Bytes(options.mount.cache_size),
         set: |options, value| {
             options.mount.cache_size = unset_or_bytes(&value).unwrap_or_else(default_cache_size);
+        },
+    },
+    Row {
+        name: "dirlimit",
+        values: Values::Number { least: 1, most: u32::MAX as u64 },
+        when: When::Live,
+        about: "most names of a directory of kind slots; simplefs has 30600",
+        source: "simplefs",
+        unset: "none",
+        words: &[],
+        get: |options| options.mount.dir_limit.map_or(Value::Unset, Value::Number),
+        set: |options, value| {
+            options.mount.dir_limit = match value {
+                Value::Number(most) => Some(most),
+                _ => None,
+            };
         },
     },
     Row {

@@ -39,6 +39,8 @@ pub(crate) struct Live {
     /// Held by who changes any of it; taken before all other locks.
     turn: parking_lot::Mutex<()>,
     commit_interval_ms: AtomicU64,
+    /// 0: none.
+    dir_limit: AtomicU64,
     moves_atime: AtomicBool,
     allocates_at_write: AtomicBool,
 }
@@ -50,6 +52,7 @@ impl Live {
             label: RwLock::new(String::new()),
             turn: parking_lot::Mutex::new(()),
             commit_interval_ms: AtomicU64::new(0),
+            dir_limit: AtomicU64::new(0),
             moves_atime: AtomicBool::new(false),
             allocates_at_write: AtomicBool::new(false),
         };
@@ -66,6 +69,7 @@ impl Live {
 
     fn set(&self, options: &MountOptions) {
         self.commit_interval_ms.store(options.commit_interval_ms, Ordering::Relaxed);
+        self.dir_limit.store(options.dir_limit.unwrap_or(0), Ordering::Relaxed);
         self.moves_atime.store(options.atime != AccessTimes::Never && !options.read_only, Ordering::Relaxed);
         self.allocates_at_write.store(options.allocation == Allocation::AtWrite, Ordering::Relaxed);
         *self.now.write() = options.clone();
@@ -83,6 +87,11 @@ impl Live {
     /// In milliseconds; 0: changes wait for a sync.
     pub fn commit_interval_ms(&self) -> u64 {
         self.commit_interval_ms.load(Ordering::Relaxed)
+    }
+
+    /// Most names of a directory, of a kind that counts them.
+    pub fn dir_limit(&self) -> Option<u64> {
+        Some(self.dir_limit.load(Ordering::Relaxed)).filter(|&most| most > 0)
     }
 
     /// Whether any access time moves.

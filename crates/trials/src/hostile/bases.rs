@@ -482,6 +482,7 @@ mod tests {
             BlockKind::Pointers => choices.map == Map::Blocks,
             BlockKind::DirEntries | BlockKind::DirIndex => choices.directory == Directory::Indexed,
             BlockKind::LinearEntries => choices.directory == Directory::Linear,
+            BlockKind::DirSlots | BlockKind::DirExtents => choices.directory == Directory::Slots,
             _ => true,
         }
     }

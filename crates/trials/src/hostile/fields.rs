@@ -7,6 +7,7 @@ use myriad_format::dir::{
 };
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, fork};
+use myriad_format::slots::{DirExtent, ExtentsHeader, SlotBlockHeader, SlotHeader, SlotLayout};
 use myriad_format::superblock::{OrphanHeader, Superblock};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -118,6 +119,17 @@ pub fn fields_of(block: &[u8]) -> Vec<Field> {
             push_entries(&mut fields, block, ENTRIES_OFFSET, tail);
         }
         BlockKind::DirIndex => push_index(&mut fields, block),
+        BlockKind::DirSlots => push_slots(&mut fields, block),
+        BlockKind::DirExtents => {
+            push_layout(&mut fields, 0, &ExtentsHeader::LAYOUT);
+            // Of extents that there are, and of the first one that there is not.
+            let rooms = (ExtentsHeader::SIZE..block.len()).step_by(DirExtent::SIZE);
+            let is_used = |at: &usize| block[*at..].iter().take(DirExtent::SIZE).any(|&byte| byte != 0);
+            let last = rooms.clone().rev().find(is_used).unwrap_or(0);
+            for at in rooms.take_while(|&at| at <= last + DirExtent::SIZE) {
+                push_record(&mut fields, at, &DirExtent::LAYOUT, block);
+            }
+        }
         BlockKind::Attributes => {
             push_layout(&mut fields, 0, &AttrBlockHeader::LAYOUT);
             let length = AttrBlockHeader::read(block).length.get() as usize;
@@ -300,6 +312,17 @@ fn push_entries(fields: &mut Vec<Field>, block: &[u8], mut at: usize, end: usize
             break;
         }
         at += length;
+    }
+}
+
+fn push_slots(fields: &mut Vec<Field>, block: &[u8]) {
+    push_layout(fields, 0, &SlotBlockHeader::LAYOUT);
+    let layout = SlotLayout::new(block.len());
+    for at in (0..layout.slots).map(|slot| layout.offset(slot)) {
+        push_layout(fields, at, &SlotHeader::LAYOUT);
+        if SlotHeader::read(&block[at..]).ino.get() != 0 {
+            fields.push(Field { at: at + SlotHeader::SIZE, bit: 0, bits: 8, name: "name" });
+        }
     }
 }
 

@@ -191,9 +191,13 @@ impl Repair<'_> {
         Ok(true)
     }
 
-    /// Reads an entry block; whether it is torn, that is, all but its checksum is right. `None` if it is none.
     fn read_entry_block(&self, directory: Ino, block: FsBlock, buf: &mut [u8]) -> Option<bool> {
-        match self.reader.read(block, BlockKind::DirEntries, directory.0, buf) {
+        self.read_torn(directory, block, BlockKind::DirEntries, buf)
+    }
+
+    /// Reads a block of a directory; whether it is torn, that is, all but its checksum is right. `None` if it is none of this kind.
+    pub(super) fn read_torn(&self, directory: Ino, block: FsBlock, kind: BlockKind, buf: &mut [u8]) -> Option<bool> {
+        match self.reader.read(block, kind, directory.0, buf) {
             Ok(()) => Some(false),
             Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
                 let head = BlockHeader::read(buf);

@@ -2,6 +2,7 @@
 
 mod indexed;
 mod linear;
+mod slots;
 
 use super::build::{Record, write, write_index};
 use super::inodes::BuiltMap;
@@ -118,6 +119,7 @@ impl Repair<'_> {
         let pass = Pass { room_head: LIST_END, ..Pass::default() };
         match directory_kind(&self.superblock) {
             Directory::Linear => self.visit_linear(directory, pass, queue),
+            Directory::Slots => self.visit_slots(directory, pass, queue),
             _ => self.visit_indexed(directory, pass, queue),
         }
     }
@@ -465,6 +467,7 @@ impl Repair<'_> {
         let raw = self.raw(directory)?;
         let runs = match directory_kind(&self.superblock) {
             Directory::Linear => self.runs_linear(directory, &raw),
+            Directory::Slots => self.runs_slots(directory, &raw),
             _ => self.runs_indexed(directory, &raw)?,
         };
         let mut children = Vec::new();
@@ -528,16 +531,15 @@ impl Repair<'_> {
                 names.insert(entry.name.to_vec(), entry.ino);
             }
         };
-        if directory_kind(&self.superblock) == Directory::Linear {
-            self.runs_linear(directory, &raw).iter().for_each(|(run, _)| collect(run));
-        } else if raw.fork_code() == fork::INLINE {
-            let (block, _) = self.geometry.locate(directory).expect("items have a block");
-            let data = self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
-            collect(&data);
-        } else {
-            for (_, _, bytes) in self.entry_blocks(directory)? {
-                collect(&bytes);
+        match directory_kind(&self.superblock) {
+            Directory::Linear => self.runs_linear(directory, &raw).iter().for_each(|(run, _)| collect(run)),
+            Directory::Slots => self.runs_slots(directory, &raw).iter().for_each(|(run, _)| collect(run)),
+            _ if raw.fork_code() == fork::INLINE => {
+                let (block, _) = self.geometry.locate(directory).expect("items have a block");
+                let data = self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
+                collect(&data);
             }
+            _ => self.entry_blocks(directory)?.iter().for_each(|(_, _, bytes)| collect(bytes)),
         }
         Ok(names)
     }
@@ -546,6 +548,7 @@ impl Repair<'_> {
     fn append(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
         match directory_kind(&self.superblock) {
             Directory::Linear => self.append_linear(directory, added),
+            Directory::Slots => self.append_slots(directory, added),
             _ => self.append_indexed(directory, added),
         }
     }

@@ -10,6 +10,7 @@ use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHea
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};
+use myriad_format::slots::{DirExtent, ExtentsHeader, SlotBlockHeader, SlotHeader, SlotLayout};
 use myriad_format::superblock::{OrphanHeader, Superblock};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -29,6 +30,8 @@ pub fn parts(geometry: &Geometry, block: &Block) -> Vec<Part> {
         BlockKind::Inode => inodes(geometry, block),
         BlockKind::DirEntries => entry_block(bytes),
         BlockKind::DirIndex => index(bytes, geometry),
+        BlockKind::DirSlots => slots(bytes),
+        BlockKind::DirExtents => dir_extents(bytes),
         BlockKind::Attributes => attributes(bytes),
         BlockKind::Orphans => orphans(bytes),
         BlockKind::Checksums => checksums(bytes),
@@ -160,6 +163,35 @@ pub fn entries(bytes: &[u8], mut at: usize, end: usize) -> Vec<Part> {
         }
         at += length;
     }
+    parts
+}
+
+/// Slots in use, and slot 0.
+fn slots(bytes: &[u8]) -> Vec<Part> {
+    let layout = SlotLayout::new(bytes.len());
+    let mut parts = Vec::from_iter(Part::read(&SlotBlockHeader::LAYOUT, bytes, 0, "directory slots"));
+    for slot in 0..layout.slots {
+        let at = layout.offset(slot);
+        let header = SlotHeader::read(&bytes[at..]);
+        let name = &bytes[at + SlotHeader::SIZE..][..usize::from(header.name_len)];
+        let title = match header.ino.get() {
+            0 if slot == 0 => "slot 0: free".into(),
+            0 => continue,
+            _ => format!("slot {slot}: {}", Shown(name)),
+        };
+        parts.extend(Part::read(&SlotHeader::LAYOUT, bytes, at, title));
+    }
+    parts
+}
+
+/// Extents that have names.
+fn dir_extents(bytes: &[u8]) -> Vec<Part> {
+    let mut parts = Vec::from_iter(Part::read(&ExtentsHeader::LAYOUT, bytes, 0, "directory extents"));
+    let records = bytes[ExtentsHeader::SIZE..].chunks_exact(DirExtent::SIZE).enumerate();
+    parts.extend(records.filter(|(_, record)| record.iter().any(|&byte| byte != 0)).filter_map(|(index, _)| {
+        let at = ExtentsHeader::SIZE + index * DirExtent::SIZE;
+        Part::read(&DirExtent::LAYOUT, bytes, at, format!("extent {index}"))
+    }));
     parts
 }
 

@@ -4,10 +4,11 @@
 //! the last entry or the first free entry that is long enough.
 
 use crate::dir::NewEntry;
+use crate::dir::place::Place;
 use crate::edit::BlockEdit;
 use crate::error::Result;
+use myriad_format::Ino;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, entry_size};
-use myriad_format::{Corrupt, FileBlock, Ino};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -18,19 +19,6 @@ pub(crate) struct Entry<'a> {
     pub offset: usize,
     pub header: &'a EntryHeader,
     pub name: &'a [u8],
-}
-
-/// Which directory, and which of its blocks: for messages.
-#[derive(Clone, Copy)]
-pub(crate) struct Place {
-    pub dir: Ino,
-    pub block: FileBlock,
-}
-
-impl Place {
-    pub fn corrupt(self, offset: usize, field: &'static str, value: u64) -> crate::error::Error {
-        Corrupt::DirEntry { ino: self.dir, block: self.block, offset: offset as u32, field, value }.into()
-    }
 }
 
 /// Iterates over the entries in `bytes`, the first of which has offset `ENTRIES_OFFSET`. Damage ends the iteration with

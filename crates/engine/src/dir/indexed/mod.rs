@@ -21,6 +21,7 @@
 mod entries;
 mod index;
 
+use super::place::Place;
 use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
 };
@@ -33,7 +34,7 @@ use crate::order::{Look, Txn};
 use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::volume::{Reason, Share};
-use entries::{Entries, Place, Run};
+use entries::{Entries, Run};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::fork::Fork;

@@ -27,6 +27,7 @@
 
 mod unit;
 
+use super::place::Place;
 use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
 };
@@ -42,7 +43,7 @@ use myriad_format::inode::RawInode;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
 use std::ops::Range;
-use unit::{Entry, Place, entries};
+use unit::{Entry, entries};
 use zerocopy::little_endian::U64;
 
 /// Units of the largest directory. Tests are to come there.

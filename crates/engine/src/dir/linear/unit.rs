@@ -5,27 +5,15 @@
 //! entry, or that of several, which are moved together for it. An entry never leaves its unit.
 
 use crate::dir::NewEntry;
+use crate::dir::place::Place;
 use crate::edit::BlockEdit;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use myriad_format::Ino;
 use myriad_format::dir::{EntryHeader, entry_size};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{Corrupt, FileBlock, Ino};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
-
-/// Which directory, and which of its blocks: for messages.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub dir: Ino,
-    pub block: FileBlock,
-}
-
-impl Place {
-    pub fn corrupt(self, offset: usize, field: &'static str, value: u64) -> Error {
-        Corrupt::DirEntry { ino: self.dir, block: self.block, offset: offset as u32, field, value }.into()
-    }
-}
 
 /// One entry, free or live.
 #[derive(Clone, Copy)]

@@ -1,0 +1,510 @@
+//! Directories of slots: what their kind promises beyond what every directory does.
+
+use myriad_engine::options::read_for_tune;
+use myriad_engine::{Allocation, Cred, Errno, Fs, Node, RenameMode, Session};
+use myriad_format::choices::{Choices, Directory, Map, PROFILES};
+use myriad_format::slots::PAPER_NAMES_MAX;
+use myriad_sim::generate::{self, Profile};
+use myriad_sim::rng::{self, Rng};
+use myriad_trials::crash::base::Base;
+use myriad_trials::crash::explore::{Depth, Explorer};
+use myriad_trials::crash::known::{Counts, Known};
+use myriad_trials::crash::plan::Bounds;
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::check_silent;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Slots of a block of 4096 bytes, and of an extent of such blocks.
+const SLOTS: u64 = 15;
+const EXTENT: u32 = 8 * 15;
+
+fn setup(block_size: u32, size: u64) -> Setup {
+    let mut setup = Setup::new(block_size, size);
+    setup.choices = Choices { directory: Directory::Slots, ..Choices::default() };
+    setup
+}
+
+/// A volume with a directory `d`, and a file to be linked into it.
+struct Volume {
+    device: Devices,
+    fs: Fs,
+    session: Session,
+    dir: Node,
+    file: Node,
+}
+
+impl Volume {
+    fn new(setup: &Setup) -> Self {
+        let device = Devices::from(Arc::new(setup.format()));
+        let fs = setup.open(device.clone()).unwrap();
+        let session = fs.session(Cred::root());
+        let dir = session.mkdir("d", 0o755).unwrap();
+        let file = session.create("f", 0o644).unwrap();
+        Self { device, fs, session, dir, file }
+    }
+
+    fn link(&self, name: &[u8]) {
+        self.session.link_at(self.file, self.dir, name).unwrap();
+    }
+
+    fn unlink(&self, name: &[u8]) {
+        self.session.unlink_at(self.dir, name).unwrap();
+    }
+
+    /// Up to `max` entries from a cookie on: names and the cookies behind them.
+    fn list(&self, cookie: u64, max: usize) -> Vec<(Vec<u8>, u64)> {
+        let entries = self.session.read_dir_at(self.dir, cookie, max).unwrap();
+        entries.into_iter().map(|entry| (entry.name, entry.cookie)).collect()
+    }
+
+    fn list_all(&self) -> Vec<(Vec<u8>, u64)> {
+        let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
+        loop {
+            let more = self.list(all.last().map_or(0, |(_, cookie)| *cookie), 50);
+            if more.is_empty() {
+                return all;
+            }
+            all.extend(more);
+        }
+    }
+
+    /// The slot of a name: a cookie is the number of the slot behind it.
+    fn slot(&self, name: &[u8]) -> u64 {
+        self.list_all().into_iter().find(|(other, _)| other == name).unwrap().1 - 1
+    }
+
+    fn blocks(&self) -> u64 {
+        self.session.stat("d").unwrap().blocks / 8
+    }
+
+    fn free(&self) -> u64 {
+        self.fs.sync().unwrap();
+        self.fs.sync().unwrap();
+        self.fs.statfs().unwrap().free_blocks
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
+    }
+
+    /// How much a counter goes up by what `f` does.
+    fn counted(&self, name: &str, f: impl FnOnce()) -> u64 {
+        let before = self.count(name);
+        f();
+        self.count(name) - before
+    }
+
+    fn close(self) {
+        drop(self.session);
+        self.fs.close().unwrap();
+        check_silent(&self.device).unwrap();
+    }
+}
+
+fn name(i: u32) -> Vec<u8> {
+    format!("{i:08}").into_bytes()
+}
+
+/// The first free slot gets the next name, whatever was removed before it, and removed names free theirs for one of any length.
+#[test]
+fn the_first_free_slot_is_used_first() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    for i in 0..3 * EXTENT {
+        volume.link(&name(i));
+        assert_eq!(volume.list(u64::from(i), 9), [(name(i), u64::from(i) + 1)]);
+    }
+    // A block for the records, and three extents.
+    assert_eq!(volume.blocks(), 1 + 3 * 8);
+    for i in [300, 7, 15, 8, 16, 121] {
+        volume.unlink(&name(i));
+    }
+    for (slot, length) in [(7, 255), (8, 1), (15, 254), (16, 2), (121, 100), (300, 8)] {
+        let new = vec![b'a' + (slot % 26) as u8; length];
+        volume.link(&new);
+        assert_eq!(volume.slot(&new), slot);
+    }
+    volume.link(b"further");
+    assert_eq!((volume.slot(b"further"), volume.blocks()), (u64::from(3 * EXTENT), 1 + 4 * 8));
+    assert_eq!(volume.session.stat("d").unwrap().size, 268 * u64::from(3 * EXTENT + 1));
+    volume.close();
+}
+
+/// Blocks and extents without names are not looked at: what is left is found at once, and so is where there is room.
+#[test]
+fn what_is_empty_is_passed_over() {
+    let mut setup = setup(4096, 64 << 20);
+    setup.options.name_cache = false;
+    let volume = Volume::new(&setup);
+    for i in 0..10 * EXTENT {
+        volume.link(&name(i));
+    }
+    let last = name(10 * EXTENT - 1);
+    let look = || assert!(volume.session.lookup(volume.dir, &last).is_ok());
+    let full = volume.counted("blocks_touched", look);
+    assert!(full > 80, "{full}");
+    assert_eq!(volume.counted("dir_blocks_skipped", look), 0);
+    // Left are the last name, and the eighth of the third block of the third extent.
+    let alone = 2 * EXTENT + 2 * SLOTS as u32 + 7;
+    for i in (0..10 * EXTENT - 1).filter(|i| *i != alone) {
+        volume.unlink(&name(i));
+    }
+    let left = volume.counted("blocks_touched", look);
+    assert!(left <= full - 80 + 2, "{left} of {full}");
+    assert_eq!(volume.counted("dir_blocks_skipped", look), 80 - 2);
+    // Seven free slots before one and seven behind it, and fourteen before the other.
+    assert_eq!(volume.counted("dir_slots_skipped", look), (7 - 1) + 7 + (14 - 1));
+    let list = || assert_eq!(volume.list(0, 100).len(), 2);
+    assert!(volume.counted("blocks_touched", list) < 10);
+    assert_eq!(volume.counted("dir_blocks_skipped", list), 80 - 2);
+    // All is where it was, and the first slot is free.
+    assert_eq!((volume.slot(&name(alone)), volume.slot(&last)), (u64::from(alone), u64::from(10 * EXTENT - 1)));
+    let link = volume.counted("blocks_touched", || volume.link(b"new"));
+    assert!(link < 16, "{link}");
+    assert_eq!(volume.slot(b"new"), 0);
+    volume.close();
+}
+
+/// A removal changes a block of slots, the block of records, and no other of the directory's. The log has little of either.
+#[test]
+fn a_removal_changes_two_blocks_of_the_directory() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    for i in 0..5 * EXTENT {
+        volume.link(&name(i));
+    }
+    volume.fs.sync().unwrap();
+    let written = volume.counted("checkpoint_bytes", || {
+        volume.unlink(&name(300));
+        volume.fs.sync().unwrap();
+    });
+    assert!(written < 2048, "{written}");
+    volume.close();
+}
+
+/// With the paper's limit a directory takes 30,600 names and no more; without it, more. A name that makes room is followed by another.
+#[test]
+fn a_limit_is_kept_by_those_who_set_it() {
+    let mut limited = setup(4096, 64 << 20);
+    limited.options.dir_limit = Some(200);
+    let volume = Volume::new(&limited);
+    for i in 0..200 {
+        volume.link(&name(i));
+    }
+    let refused = |result: myriad_engine::Result<()>| assert_eq!(result.unwrap_err().errno(), Errno::MLINK);
+    let inodes = volume.fs.statfs().unwrap().inodes_used;
+    refused(volume.session.link_at(volume.file, volume.dir, b"new").map(drop));
+    refused(volume.session.create("d/new", 0o644).map(drop));
+    refused(volume.session.mkdir("d/new", 0o755).map(drop));
+    refused(volume.session.rename("f", "d/new", RenameMode::NoReplace));
+    assert_eq!(volume.fs.statfs().unwrap().inodes_used, inodes);
+    // What takes another's place is none more.
+    volume.session.create("g", 0o644).unwrap();
+    volume.session.rename("g", &[b"d/", &name(5)[..]].concat(), RenameMode::Replace).unwrap();
+    volume.unlink(&name(7));
+    volume.link(b"new");
+    refused(volume.session.link_at(volume.file, volume.dir, b"newer").map(drop));
+    volume.fs.tune(&read_for_tune(["dirlimit=auto"]).unwrap()).unwrap();
+    volume.link(b"newer");
+    volume.fs.tune(&read_for_tune(["dirlimit=100"]).unwrap()).unwrap();
+    refused(volume.session.link_at(volume.file, volume.dir, b"newest").map(drop));
+    assert_eq!(volume.list_all().len(), 201);
+    volume.close();
+}
+
+/// The paper's tests, one after the other, on its profile: make as many files as the limit allows, of which one more is refused;
+/// list them; remove every other one and make as many, then those between; remove all; and a volume as it was. With its 30,600
+/// files in the long form, otherwise with a tenth: each operation looks at all names.
+#[test]
+fn the_paper_s_four_tests() {
+    let profile = PROFILES.iter().find(|profile| profile.name == "simplefs").unwrap();
+    let mut setup = Setup::new(4096, 200 << 20);
+    (setup.choices, setup.order) = (profile.choices, myriad_engine::Order::None);
+    // As many inodes as blocks, as the paper's volumes have.
+    setup.bytes_per_inode = 4096;
+    let extents = if rng::is_long() { 255 } else { 26 };
+    let most = extents * u64::from(EXTENT);
+    assert_eq!(255 * u64::from(EXTENT), PAPER_NAMES_MAX);
+    setup.options.dir_limit = Some(most);
+    let volume = Volume::new(&setup);
+    let path = |i: u64, suffix: &str| format!("d/{i}{suffix}.txt");
+    let free = volume.free();
+    for i in 0..most {
+        volume.session.create(&path(i, ""), 0o644).unwrap();
+    }
+    assert_eq!(volume.session.create(&path(most, ""), 0o644).unwrap_err().errno(), Errno::MLINK);
+    assert_eq!(volume.blocks(), 1 + extents * 8, "extents, and the block of their records");
+    let list = |volume: &Volume| -> BTreeSet<Vec<u8>> {
+        let all = volume.list_all();
+        let names: BTreeSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
+        assert_eq!(all.len(), names.len(), "a name was listed twice");
+        names
+    };
+    assert_eq!(list(&volume).len() as u64, most);
+    for start in [0, 1] {
+        for i in (start..most).step_by(2) {
+            volume.session.unlink(&path(i, "")).unwrap();
+            volume.session.create(&path(i, "_1"), 0o644).unwrap();
+        }
+        volume.fs.sync().unwrap();
+    }
+    let expected: BTreeSet<Vec<u8>> = (0..most).map(|i| path(i, "_1").into_bytes()[2..].to_vec()).collect();
+    assert_eq!(list(&volume), expected);
+    drop(volume.session);
+    volume.fs.close().unwrap();
+    check_silent(&volume.device).unwrap();
+    let fs = setup.open(volume.device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    let volume = Volume { fs, session, ..volume };
+    assert_eq!(list(&volume), expected);
+    for i in 0..most {
+        volume.session.unlink(&path(i, "_1")).unwrap();
+    }
+    assert_eq!(volume.blocks(), 1 + extents * 8, "extents stay");
+    assert_eq!(list(&volume), BTreeSet::new());
+    volume.session.rmdir("d").unwrap();
+    volume.session.mkdir("d", 0o755).unwrap();
+    assert_eq!(volume.free(), free);
+    volume.close();
+}
+
+/// While somebody lists a directory by a few entries at a time, others make, remove, rename and replace names in it. Who is there
+/// all the time is listed once.
+#[test]
+fn a_listing_shows_once_what_is_there_throughout() {
+    let volume = Volume::new(&setup(1024, 64 << 20));
+    let mut rng = Rng::new(rng::seed_or(12));
+    let random_name = |rng: &mut Rng| {
+        let mut name = format!("{}-", rng.below(400)).into_bytes();
+        name.resize(3 + rng.index(250), b'x');
+        name
+    };
+    let mut names = BTreeSet::new();
+    for _ in 0..300 {
+        let name = random_name(&mut rng);
+        if names.insert(name.clone()) {
+            volume.link(&name);
+        }
+    }
+    for round in 0..60 {
+        let mut throughout = names.clone();
+        let mut listed: Vec<Vec<u8>> = Vec::new();
+        let mut cookie = 0;
+        let batch = 1 + round % 7;
+        loop {
+            let entries = volume.list(cookie, batch);
+            let Some((_, last)) = entries.last() else { break };
+            assert!(*last < 1 << 62 && *last > cookie);
+            cookie = *last;
+            listed.extend(entries.into_iter().map(|(name, _)| name));
+            for _ in 0..rng.below(6) {
+                let name = random_name(&mut rng);
+                let other = names.iter().nth(rng.index(names.len().max(1))).cloned().unwrap_or_default();
+                match rng.below(5) {
+                    0 | 1 if names.insert(name.clone()) => volume.link(&name),
+                    2 | 3 if names.remove(&other) => {
+                        throughout.remove(&other);
+                        volume.unlink(&other);
+                    }
+                    _ if names.contains(&other) && names.insert(name.clone()) => {
+                        let from = [b"d/", &other[..]].concat();
+                        volume.session.rename(&from, &[b"d/", &name[..]].concat(), RenameMode::NoReplace).unwrap();
+                        names.remove(&other);
+                        throughout.remove(&other);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for name in &throughout {
+            assert_eq!(
+                listed.iter().filter(|other| *other == name).count(),
+                1,
+                "round {round}: {}",
+                name.escape_ascii()
+            );
+        }
+    }
+    let listed: BTreeSet<Vec<u8>> = volume.list_all().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(listed, names);
+    volume.close();
+}
+
+/// Any entry can be the one to go on from, and gives what came behind it.
+#[test]
+fn a_listing_goes_on_from_any_entry() {
+    let volume = Volume::new(&setup(4096, 64 << 20));
+    for i in 0..300 {
+        volume.link(&name(i));
+    }
+    for i in (40..250).filter(|i| i % 3 > 0) {
+        volume.unlink(&name(i));
+    }
+    let all = volume.list_all();
+    assert_eq!(all.len(), 300 - 140);
+    for (index, (_, cookie)) in all.iter().enumerate() {
+        let rest = volume.list(*cookie, usize::MAX);
+        assert_eq!(rest, all[index + 1..].to_vec());
+    }
+    // What no listing gave is no reason for more than nothing, or some of it.
+    for cookie in [1 << 62, u64::MAX, u64::MAX >> 1, 5, 77 << 32] {
+        let rest = volume.list(cookie, usize::MAX);
+        assert!(all.ends_with(&rest), "{cookie}");
+    }
+    volume.close();
+}
+
+/// An extent is taken in pieces where no eight free blocks lie side by side.
+#[test]
+fn space_in_pieces_is_space() {
+    for map in [Map::Extents, Map::Blocks] {
+        let mut setup = setup(4096, 8 << 20);
+        setup.options.allocation = Allocation::AtWrite;
+        setup.choices.map = map;
+        setup.choices.inodes =
+            if map == Map::Blocks { myriad_format::choices::Inodes::Static } else { setup.choices.inodes };
+        let volume = Volume::new(&setup);
+        // Names in one directory that has its room, so that what is left are files of one block.
+        let mut files = 0;
+        let data = vec![1; 4096];
+        loop {
+            let file = volume
+                .session
+                .create(&format!("file{files}"), 0o644)
+                .and_then(|_| volume.session.open(&format!("file{files}"), myriad_engine::OpenOptions::READ_WRITE));
+            let Ok(file) = file else { break };
+            if file.write_at(&data, 0).is_err() {
+                break;
+            }
+            files += 1;
+        }
+        assert!(files > 500, "{files}");
+        for i in (0..files).step_by(2) {
+            volume.session.unlink(&format!("file{i}")).unwrap();
+        }
+        volume.fs.sync().unwrap();
+        let mut names = 0;
+        loop {
+            match volume.session.link_at(volume.file, volume.dir, &name(names)) {
+                Ok(_) => names += 1,
+                Err(error) => break assert_eq!(error.errno(), Errno::NOSPC),
+            }
+        }
+        assert!(names > 5 * EXTENT, "{names}");
+        let listed: Vec<Vec<u8>> = volume.list_all().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(listed, (0..names).map(name).collect::<Vec<_>>());
+        volume.close();
+    }
+}
+
+/// Names that need more blocks than the smallest cache has frames, 1024: a block of 512 bytes has one slot.
+const MANY: u32 = 1500;
+
+/// A search goes through all of a directory inside the gate, where nothing leaves the cache; and a directory of several spans is
+/// given up some extents at a time.
+#[test]
+fn a_directory_may_be_larger_than_the_cache() {
+    for map in [Map::Extents, Map::Blocks] {
+        let mut setup = setup(512, 64 << 20);
+        setup.choices.map = map;
+        setup.choices.inodes =
+            if map == Map::Blocks { myriad_format::choices::Inodes::Static } else { setup.choices.inodes };
+        setup.options.cache_size = 0;
+        let volume = Volume::new(&setup);
+        let fresh = volume.free();
+        for i in 0..MANY {
+            volume.link(&name(i));
+        }
+        for round in 0..2 {
+            for i in [0, MANY / 2, MANY - 1, 5] {
+                assert!(volume.session.lookup(volume.dir, &name(i)).is_ok());
+            }
+            assert!(volume.session.lookup(volume.dir, b"absent").is_err());
+            if round == 0 {
+                volume.fs.drop_caches().unwrap();
+            }
+        }
+        assert_eq!(volume.list_all().len(), MANY as usize);
+        let blocks = volume.session.stat("d").unwrap().blocks;
+        assert!(volume.session.rmdir("d").is_err());
+        for i in 0..MANY {
+            volume.unlink(&name(i));
+        }
+        assert_eq!(volume.session.stat("d").unwrap().blocks, blocks);
+        assert!(volume.list_all().is_empty());
+        volume.session.rmdir("d").unwrap();
+        assert!(volume.session.stat("d").is_err());
+        // As it was: with an empty directory.
+        volume.session.mkdir("d", 0o755).unwrap();
+        assert_eq!(volume.free(), fresh);
+        volume.close();
+    }
+}
+
+/// The same while the log holds what the blocks do not, and without leave to write.
+#[test]
+fn what_the_log_holds_is_found_past_the_cache() {
+    let mut setup = setup(512, 64 << 20);
+    setup.options.cache_size = 0;
+    let device = Arc::new(setup.format());
+    let fs = setup.open(device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    let dir = session.mkdir("d", 0o755).unwrap();
+    let file = session.create("f", 0o644).unwrap();
+    for i in 0..MANY {
+        session.link_at(file, dir, &name(i)).unwrap();
+    }
+    fs.sync().unwrap();
+    for i in (0..MANY).step_by(30) {
+        session.rename(&[b"d/", &name(i)[..]].concat(), &format!("d/changed{i}"), RenameMode::NoReplace).unwrap();
+    }
+    fs.sync().unwrap();
+    // As if power were lost here.
+    let crashed = Arc::new(device.clone_image());
+    drop(session);
+    fs.close().unwrap();
+    for read_only in [true, false] {
+        let mut setup = setup.clone();
+        setup.options.read_only = read_only;
+        let fs = setup.open(Arc::new(crashed.clone_image())).unwrap();
+        let session = fs.session(Cred::root());
+        for i in (0..MANY).step_by(30) {
+            assert!(session.stat(&format!("d/changed{i}")).is_ok(), "{i}");
+            assert!(session.stat(&[b"d/", &name(i)[..]].concat()).is_err(), "{i}");
+        }
+        let listed: BTreeSet<Vec<u8>> = session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(listed.len(), MANY as usize);
+        fs.close().unwrap();
+    }
+}
+
+/// Every state that losing power may leave in runs of random operations is recovered to one that the oracle accepts.
+#[test]
+fn power_may_be_lost_at_any_time() {
+    let depth = Depth {
+        bounds: Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
+        again: Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
+        again_percent: 2,
+        before_percent: 10,
+        continue_percent: 3,
+    };
+    let first = rng::seed_or(1);
+    let runs = if rng::is_long() { 60 } else { 6 };
+    let mut distinct = 0;
+    for seed in first..first + runs {
+        let (block_size, size) = [(512, 4 << 20), (4096, 16 << 20), (1024, 4 << 20)][seed as usize % 3];
+        let mut setup = setup(block_size, size);
+        setup.options.cache_size = 4 << 20;
+        setup.options.name_cache = seed % 2 == 0;
+        setup.log_size = Some((34 * u64::from(block_size)).max(256 << 10));
+        let base = Base::new(setup, &[]).unwrap();
+        let (judged, contents, counts) = (Known::default(), Known::default(), Counts::default());
+        let explorer = Explorer { depth, judged: &judged, contents: &contents, counts: &counts };
+        let (steps, _) = generate::run(seed, 300, Profile { burst_every: 40, burst_max: 60, ..Profile::crash() });
+        if let Err(message) = explorer.explore(&base, &steps, seed) {
+            let replay = rng::replay_line("myriad-engine", "slots::power_may_be_lost_at_any_time", seed, "");
+            panic!("{message}\n{replay}");
+        }
+        distinct += counts.distinct();
+    }
+    assert!(distinct > 100 * runs, "{distinct}");
+}
