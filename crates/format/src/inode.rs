@@ -148,6 +148,16 @@ on_disk! {
     }
 }
 
+/// Kinds of forks as a set: bit k for kind k.
+const fn kinds(list: &[u8]) -> u16 {
+    let (mut set, mut at) = (0, 0);
+    while at < list.len() {
+        set |= 1 << list[at];
+        at += 1;
+    }
+    set
+}
+
 impl RawInode {
     pub fn block_total(&self) -> u64 {
         let mut bytes = [0; 8];
@@ -199,14 +209,16 @@ impl RawInode {
     /// Checks what the type of a used inode implies; what lies behind the fork is checked when it is followed.
     pub fn check(&self, ino: Ino) -> Result<(), Corrupt> {
         let bad = |field, value| Err(Corrupt::Inode { ino, field, value });
-        let allowed: &[u8] = match self.file_type() {
-            S_IFREG => &[fork::NONE, fork::EXTENTS, fork::TREE, fork::BLOCKS],
-            S_IFDIR => &[fork::INLINE, fork::NONE, fork::DIRECTORY, fork::DIRECTORY_TREE, fork::BLOCKS],
-            S_IFLNK => &[fork::SHORT_LINK, fork::INLINE, fork::EXTENTS, fork::TREE, fork::BLOCKS],
-            S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK => &[fork::NONE],
+        let allowed = match self.file_type() {
+            S_IFREG => const { kinds(&[fork::NONE, fork::EXTENTS, fork::TREE, fork::BLOCKS]) },
+            S_IFDIR => {
+                const { kinds(&[fork::INLINE, fork::NONE, fork::DIRECTORY, fork::DIRECTORY_TREE, fork::BLOCKS]) }
+            }
+            S_IFLNK => const { kinds(&[fork::SHORT_LINK, fork::INLINE, fork::EXTENTS, fork::TREE, fork::BLOCKS]) },
+            S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK => const { kinds(&[fork::NONE]) },
             _ => return bad("mode", u64::from(self.mode.get())),
         };
-        if !allowed.contains(&self.fork_code()) {
+        if allowed >> self.fork_code() & 1 == 0 {
             return bad("fork_kind", u64::from(self.fork_kind));
         }
         if usize::from(self.body_slots) > BODY_SLOTS_MAX {

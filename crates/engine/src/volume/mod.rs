@@ -11,6 +11,7 @@ mod superblock;
 mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
+pub(crate) use inode_locks::TwoLocks;
 pub(crate) use transfer::WRITE_MAX;
 
 use crate::cache::{Cache, Closed};
@@ -90,6 +91,7 @@ pub(crate) struct Volume {
     pub placement: Placement,
     pub names: NameCache,
     pub dir_hints: crate::dir::hints::Hints,
+    pub last_blocks: crate::dir::hints::LastBlocks,
     pub files: OpenFiles,
     pub orphans: Orphans,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
@@ -281,6 +283,7 @@ impl Volume {
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
+            last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
             checkpointer: Mutex::new(checkpointer),
