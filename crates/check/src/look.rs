@@ -17,7 +17,6 @@ use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::table::{Part, SlotTable, Span};
 use crate::{space, superblock, tables};
 use myriad_device::{BlockDevice, Moment};
-use myriad_format::choices::Choices;
 use myriad_format::superblock::{Superblock, feature};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, Lsn, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -69,7 +68,7 @@ pub(crate) fn look(
     }
     let context = Context {
         reader,
-        choices: Choices::read(&superblock)?,
+        choices: superblock.choices()?,
         hasher: NameHasher::new(superblock.hash_key),
         superblock,
         geometry,

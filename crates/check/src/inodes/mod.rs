@@ -53,7 +53,7 @@ pub(crate) fn check_group(context: &Context<'_>, ag: AgNo) -> GroupFacts {
     match context.choices.inodes {
         Inodes::Dynamic => chunks::check_group(context, ag, &header, &mut facts),
         Inodes::Static => table::check_group(context, ag, &header, &mut facts),
-        Inodes::Bucket => unreachable!("`Choices::read` refuses buckets"),
+        Inodes::Bucket => unreachable!("`Superblock::choices` refuses buckets"),
     }
     facts
 }

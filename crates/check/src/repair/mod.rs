@@ -321,7 +321,7 @@ impl<'a> Repair<'a> {
         let mut repair = Self {
             reader: Arc::new(reader),
             hasher: NameHasher::new(superblock.hash_key),
-            choices: Choices::read(&superblock)?,
+            choices: superblock.choices()?,
             superblock,
             geometry,
             ag_used,

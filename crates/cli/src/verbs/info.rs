@@ -13,7 +13,6 @@ use anyhow::Result;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::options::{Options, TABLE, When};
 use myriad_engine::{Fs, MountOptions, StatFs, VolumeInfo};
-use myriad_format::choices::Choices;
 use myriad_format::superblock::{Superblock, feature, state};
 use myriad_fuse::{Handle, Kind};
 use serde_json::{Map, Value, json};
@@ -168,7 +167,7 @@ impl Facts {
 
     fn choices(&self) -> Vec<(&'static str, &'static str)> {
         // What no build knows is no volume to it, and has no facts.
-        let known = Choices::read(&self.superblock).map(|choices| choices.all().to_vec()).unwrap_or_default();
+        let known = self.superblock.choices().map(|choices| choices.all().to_vec()).unwrap_or_default();
         known.into_iter().map(|(seam, choice)| (seam, choice.name)).collect()
     }
 

@@ -169,7 +169,7 @@ impl Volume {
         options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
-        let choices = Choices::read(&superblock)?;
+        let choices = superblock.choices()?;
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
