@@ -5,9 +5,10 @@
 
 mod chunks;
 mod facts;
-pub(crate) mod table;
+mod repair;
+mod table;
 
-pub(crate) use chunks::decode_chunk;
+pub(crate) use chunks::ChunkRecords;
 pub(crate) use facts::{GroupFacts, Run, check_blocks};
 
 use crate::context::Context;
