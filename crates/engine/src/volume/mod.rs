@@ -11,7 +11,6 @@ mod superblock;
 mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
-pub(crate) use transfer::WRITE_MAX;
 
 use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
@@ -19,7 +18,7 @@ use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
-use crate::order::checkpoint::Checkpointer;
+use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::order::{Cost, OpenEpoch};
 use crate::placement::Placement;

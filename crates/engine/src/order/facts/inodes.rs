@@ -6,7 +6,6 @@
 
 use super::Fact;
 use super::pointers::{put, word};
-use crate::inode::USER_FLAGS;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::table::{INODE_SIZE, POINTERS, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::UnitHeader;
@@ -208,5 +207,5 @@ pub(super) fn unexplained(old: &[u8], undone: &[u8]) -> Option<String> {
 
 /// Flags that are values.
 fn free_flags() -> u32 {
-    USER_FLAGS & !GUARDS | flag::HASH_TWINS
+    flag::USER & !GUARDS | flag::HASH_TWINS
 }
