@@ -134,8 +134,7 @@ fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forc
     let data = epoch.ordered.iter().map(|&(block, _)| block).collect();
     let txn = Txn::behind(volume, closed);
     let mut images = Vec::new();
-    let judged = {
-        let mut judge = Judge::new(&txn.look, &state, &data, is_forced);
+    let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
         state.shadows.iter().try_for_each(|(&block, shadow)| {
             let image = judge.image(block, shadow)?;
             if shadow.lasting.as_ref() != Some(&image) {
@@ -143,7 +142,7 @@ fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forc
             }
             Ok(())
         })
-    };
+    });
     let judged: Result<()> = txn.finish(judged);
     let mut round = Round {
         images: Images::new(volume.cache.block_size()),
