@@ -295,12 +295,9 @@ pub(crate) fn stat(volume: &Volume, ino: Ino, raw: &RawInode) -> Stat {
         mtime: raw.mtime.get(),
         ctime: raw.ctime.get(),
         btime: raw.btime.get(),
-        flags: raw.flags.get() & USER_FLAGS,
+        flags: raw.flags.get() & flag::USER,
     }
 }
-
-/// Inode flags that users see and set.
-pub(crate) const USER_FLAGS: u32 = flag::IMMUTABLE | flag::APPEND | flag::NODUMP | flag::NOATIME;
 
 pub(crate) fn is_file(raw: &RawInode) -> bool {
     raw.file_type() == S_IFREG

@@ -83,6 +83,9 @@ pub mod fork {
     pub const BLOCKS: u8 = 7;
 }
 
+/// Bytes of the fork that are left beside an attribute root, which has its end.
+pub const ROOM_BESIDE_ROOT: usize = 24;
+
 /// Bits of `RawInode::flags`.
 pub mod flag {
     /// May not be changed, renamed, linked or removed.
@@ -100,6 +103,8 @@ pub mod flag {
     /// Directory: two of its names share all 64 hash bits, so a hit must be confirmed by name.
     pub const HASH_TWINS: u32 = 1 << 7;
     pub const KNOWN: u32 = (1 << 8) - 1;
+    /// Those that callers may see and set; the others describe the inode's layout.
+    pub const USER: u32 = IMMUTABLE | APPEND | NODUMP | NOATIME;
 }
 
 /// File types in `mode`.
@@ -203,7 +208,7 @@ impl RawInode {
 
     /// Bytes of the fork that data may use: all 32, or 24 when the attribute root is there.
     pub fn fork_room(&self) -> usize {
-        if self.has_flag(flag::ATTR_BLOCKS) { crate::fork::ROOM_BESIDE_ROOT } else { self.fork.len() }
+        if self.has_flag(flag::ATTR_BLOCKS) { ROOM_BESIDE_ROOT } else { self.fork.len() }
     }
 
     /// Checks what the type of a used inode implies; what lies behind the fork is checked when it is followed.

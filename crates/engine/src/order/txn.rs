@@ -1,6 +1,6 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
-use super::log::Cost;
+use super::log::cost::Cost;
 use crate::cache::{Closed, Entered, FrameHeader, flag};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, Origin};

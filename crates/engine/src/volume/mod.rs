@@ -12,7 +12,6 @@ mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
 pub(crate) use inode_locks::TwoLocks;
-pub(crate) use transfer::WRITE_MAX;
 
 use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
@@ -20,7 +19,7 @@ use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
-use crate::order::checkpoint::Checkpointer;
+use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::order::{Cost, OpenEpoch};
 use crate::placement::Placement;
@@ -171,7 +170,7 @@ impl Volume {
         options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
-        let choices = Choices::read(&superblock)?;
+        let choices = superblock.choices()?;
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
