@@ -119,6 +119,7 @@ impl<'a> Txn<'a> {
         Self::new(Look::new(volume, Standing::Closed { _closed: closed }))
     }
 
+    #[inline(always)]
     fn new(look: Look<'a>) -> Self {
         Self {
             look,
