@@ -27,7 +27,7 @@ from scipy import stats
 
 from . import curves, factorial, factors, ratios
 from .ratios import CONFIDENCE, Estimate
-from .samples import DEVICE, Samples, same
+from .samples import DEVICE, Samples, choices_of, same
 
 REPRODUCED = "reproduced"
 DIRECTION = "direction only"
@@ -40,7 +40,7 @@ NO_EFFECT = {"ratio": 1.0, "coefficient": 0.0, "slope": 0.0}
 KINDS = (*NO_EFFECT, "largest")
 SHOWN = ("times", "percent", "points", "slope")
 SHOWS = ("ranks", "model", "triangles", "lattice", "curves", "ratios")
-SELECTION = {"combination", "workload", "phase", "target", "size", "size_most", "factors", "options"}
+SELECTION = {"combination", "workload", "phase", "target", "size", "size_most", "factors"}
 
 
 class BadClaims(Exception):
@@ -66,6 +66,7 @@ class Claim:
     paper_text: str = ""
     expect: tuple[float, float] = (-math.inf, math.inf)
     shown: str = "times"
+    machine: str = ""
 
 
 @dataclass
@@ -75,9 +76,11 @@ class Group:
     place: str
     title: str
     workload: str
+    machine: str
     factors: list[str]
     show: list[str]
     redraw: str
+    fixed: dict[str, str]
     claims: list[Claim]
 
 
@@ -91,6 +94,7 @@ class Finding:
     target: str = ""
     clock: str = ""
     scale: float = math.nan
+    options: str = ""
     estimate: Estimate | None = None
     value: str = ""
 
@@ -115,15 +119,16 @@ def read(path: Path | None = None) -> list[Group]:
 
 def _group(raw: dict) -> Group:
     name = raw.get("id", "a group without id")
-    wanted = {"id", "paper", "place", "title", "workload", "factors", "show", "claims"}
-    if not wanted <= raw.keys() or not raw.keys() <= wanted | {"redraw"}:
-        raise BadClaims(f"{name}: fields {sorted(wanted ^ raw.keys() - {'redraw'})} missing or unknown")
+    wanted = {"id", "paper", "place", "title", "workload", "machine", "factors", "show", "claims"}
+    optional = {"redraw": "", "fixed": {}}
+    if not wanted <= raw.keys() or not raw.keys() <= wanted | optional.keys():
+        raise BadClaims(f"{name}: fields {sorted(raw.keys() - wanted - optional.keys() | wanted - raw.keys())} missing or unknown")
     if not set(raw["show"]) <= set(SHOWS):
         raise BadClaims(f"{name}: show {raw['show']}; known are {', '.join(SHOWS)}")
     for short in raw["factors"]:
         _known(short, name)
-    claims = [_claim(dict(claim), name) for claim in raw.pop("claims")]
-    return Group(**{"redraw": "", **raw}, claims=claims)
+    claims = [_claim({"machine": raw["machine"], **claim}, name) for claim in raw.pop("claims")]
+    return Group(**{**optional, **raw}, claims=claims)
 
 
 def _known(short: str, place: str) -> None:
@@ -138,11 +143,13 @@ def _claim(raw: dict, group: str) -> Claim:
     kind = raw.get("kind")
     needs = {"id", "text", "kind", "phase"}
     needs |= {"ratio": {"from", "to", "expect"}, "coefficient": {"term", "expect"}, "slope": {"select", "expect"}}.get(kind, {"term"})
-    optional = {"metric", "paper", "paper_text", "shown"}
+    optional = {"metric", "paper", "paper_percent", "paper_text", "shown", "machine"}
     if kind not in KINDS:
         raise BadClaims(f"{name}: kind {kind!r}; known are {', '.join(KINDS)}")
     if not needs <= raw.keys() or not raw.keys() <= needs | optional:
         raise BadClaims(f"{name}: fields {sorted(raw.keys() - needs - optional | needs - raw.keys())} missing or unknown")
+    if "paper_percent" in raw:
+        raw["paper"] = 100 / raw.pop("paper_percent")
     if "paper" not in raw and "paper_text" not in raw:
         raise BadClaims(f"{name}: says nothing of the paper's value")
     if raw.get("metric", "seconds") not in ("seconds", *DEVICE) or raw.get("shown", "times") not in SHOWN:
@@ -187,42 +194,38 @@ def _chosen(samples: Samples, group: Group, claim: Claim, selection: dict) -> pd
         if table.empty:
             raise _Missing(f"no samples of target {selection['target']}")
     for short in dict.fromkeys([*group.factors, *_letters(selection)]):
-        table = _with_factor(table, short, short in _letters(selection))
-    for option, choice in selection.get("factors", {}).items():
-        column = f"factor.{option}"
-        table = table[table[column] == choice] if column in table else table.iloc[:0]
+        table = _with_factor(samples, table, short, short in _letters(selection))
+    for option, choice in {**group.fixed, **selection.get("factors", {})}.items():
+        table = table[choices_of(table, option) == choice]
         if table.empty:
-            raise _Missing(f"no samples with {option}={choice}")
-    for option, choice in selection.get("options", {}).items():
-        table = table[table["options_key"].str.split(",").map(lambda words, w=f"{option}={choice}": w in words)]
-        if table.empty:
-            raise _Missing(f"no samples with {option}={choice}")
+            raise _Missing(f"no samples with {option}={choice}{samples.why_absent(option)}")
     return table
 
 
-def _with_factor(table: pd.DataFrame, short: str, on: bool) -> pd.DataFrame:
+def _with_factor(samples: Samples, table: pd.DataFrame, short: str, on: bool) -> pd.DataFrame:
     option, off_names, on_names = factors.choices(short)
-    column = f"factor.{option}"
-    if column not in table or table[column].isna().all():
+    chosen = choices_of(table, option)
+    if chosen.isna().all():
         if on:
-            raise _Missing(f"factor {short} ({option}) is absent: no samples have it")
+            raise _Missing(f"factor {short} ({option}) is absent: no samples have it{samples.why_absent(option)}")
         return table
     names = on_names if on else off_names
-    found = table[table[column].isin(names)]
+    found = table[chosen.isin(names)]
     if found.empty:
-        raise _Missing(f"no samples with {option}={names[0]} ({short} {'on' if on else 'off'}) and the rest as asked")
+        what = f"{option}={names[0]} ({short} {'on' if on else 'off'}) and the rest as asked"
+        raise _Missing(f"no samples with {what}{samples.why_absent(option)}")
     return found
 
 
-def _sized(table: pd.DataFrame, selection: dict) -> pd.DataFrame:
-    """By size, once target and scale are one: the largest is that of this target."""
+def _sized(table: pd.DataFrame, selection: dict, scale: float) -> pd.DataFrame:
+    """By size, once target and scale are one: the largest is that of this target, a size of the paper that at this scale."""
     if "size_most" in selection:
-        table = table[table["size"] <= selection["size_most"]]
+        table = table[table["size"] <= selection["size_most"] * scale + 0.5]
     size = selection.get("size")
     if size == "largest":
         table = table[table["size"] == table["size"].max()]
     elif size is not None:
-        table = table[table["size"] == size]
+        table = table[(table["size"] - size * scale).abs() <= 0.5]
     if table.empty:
         raise _Missing(f"no samples of size {size or selection.get('size_most')}")
     return table
@@ -236,20 +239,52 @@ def _cost(table: pd.DataFrame, claim: Claim) -> np.ndarray:
     return column.to_numpy(float)
 
 
-PLACE = ["target", "clock", "scale"]
+PLACE = ["target", "clock", "scale", "options_key"]
 
 
-def _places(table: pd.DataFrame) -> list[tuple]:
-    """Targets with samples: modelled ones first, as the machines of the papers are nearest to those; large scales before small."""
+def _nearest(claim: Claim, target: str, clock: str, scale: float, options: str) -> tuple:
+    """Sorts targets: that nearest to the paper's machine, then modelled ones; large scales before small."""
+    return (target != claim.machine, clock != "modelled", clock == "none", -scale, target, options)
+
+
+def _places(claim: Claim, table: pd.DataFrame) -> list[tuple]:
     found = table[PLACE].drop_duplicates().itertuples(index=False, name=None)
-    return sorted(found, key=lambda p: (p[1] != "modelled", p[1] == "none", -p[2], p[0]))
+    return sorted(found, key=lambda place: _nearest(claim, *place))
 
 
 def _at(table: pd.DataFrame, place: tuple, but_target: bool = False) -> pd.DataFrame:
     for column, value in zip(PLACE, place, strict=True):
-        if column != "target" or not but_target:
+        if not but_target or column not in ("target", "options_key"):
             table = table[same(table[column], value)]
     return table
+
+
+def _settled(samples: Samples, sides: list[pd.DataFrame], asked: set[str]) -> tuple[list[pd.DataFrame], str]:
+    """Sides that differ in nothing but what was asked for: a factor that varies beside it is held at its off, or at the first choice
+    that all sides have. Samples of different settings are never pooled. Gives what was held, as text."""
+    held = []
+    for option in sorted(set(samples.factors) - asked):
+        found = [choices_of(side, option) for side in sides]
+        levels = [set(choices.dropna()) for choices in found]
+        if len(set().union(*levels)) < 2:
+            continue
+        # A side without any is of a target that has no such option.
+        common = set.intersection(*[names for names in levels if names])
+        if not common:
+            raise _Missing(f"no samples that agree in {option}")
+        choice = factors.base(option, common)
+        sides = [side[choices == choice] if names else side for side, choices, names in zip(sides, found, levels, strict=True)]
+        if any(side.empty for side in sides):
+            raise _Missing(f"no samples with {option}={choice} and the rest as asked")
+        held.append(f"{option}={choice}")
+    return sides, ", ".join(held)
+
+
+def _asked(group: Group, *selections: dict) -> set[str]:
+    """Options that a claim sets itself."""
+    shorts = [*group.factors, *(short for selection in selections for short in _letters(selection))]
+    named = {option for selection in (group.fixed, *(s.get("factors", {}) for s in selections)) for option in selection}
+    return {factors.choices(short)[0] for short in shorts} | named
 
 
 # ------------------------------------------------------------------------------------------------ judging
@@ -270,11 +305,12 @@ def _ratio(samples: Samples, group: Group, claim: Claim) -> list[Finding]:
     # Two targets against each other: neither is "the" target.
     across = claim.source.get("target") != claim.goal.get("target")
     found, missing = [], _Missing("no target has samples of both sides")
-    for place in _places(goals):
+    for place in _places(claim, goals):
         try:
-            top, bottom = _sized(_at(sources, place, across), claim.source), _sized(_at(goals, place), claim.goal)
+            top, bottom = _sized(_at(sources, place, across), claim.source, place[2]), _sized(_at(goals, place), claim.goal, place[2])
+            (top, bottom), held = _settled(samples, [top, bottom], _asked(group, claim.source, claim.goal))
             exact = place[1] == "modelled" or claim.metric != "seconds"
-            found.append(_finding(claim, place, ratios.ratio(_cost(top, claim), _cost(bottom, claim), exact)))
+            found.append(_finding(claim, place, ratios.ratio(_cost(top, claim), _cost(bottom, claim), exact), held))
         except _Missing as error:
             missing = error
     return _some(found, missing)
@@ -283,13 +319,15 @@ def _ratio(samples: Samples, group: Group, claim: Claim) -> list[Finding]:
 def _slope(samples: Samples, group: Group, claim: Claim) -> list[Finding]:
     chosen = _chosen(samples, group, claim, claim.select)
     found, missing = [], _Missing("too few sizes")
-    for place in _places(chosen):
+    for place in _places(claim, chosen):
         try:
-            rows = _sized(_at(chosen, place), claim.select)
+            rows = _sized(_at(chosen, place), claim.select, place[2])
+            (rows,), held = _settled(samples, [rows], _asked(group, claim.select))
             rows = rows[rows["size"].notna() & (rows["cost"] > 0)]
             if rows["size"].nunique() < curves.SIZES_LEAST:
                 raise _Missing(f"{rows['size'].nunique()} sizes; a slope takes {curves.SIZES_LEAST}")
-            found.append(_finding(claim, place, curves.slope(rows["size"].to_numpy(float), rows["cost"].to_numpy(float))))
+            estimate = curves.slope(rows["size"].to_numpy(float), rows["cost"].to_numpy(float))
+            found.append(_finding(claim, place, estimate, held))
         except _Missing as error:
             missing = error
     return _some(found, missing)
@@ -302,8 +340,13 @@ def _some(found: list[Finding], missing: _Missing) -> list[Finding]:
 
 
 def of_group(tests: list[factorial.Factorial], group: Group) -> list[factorial.Factorial]:
-    """The tests of a group: its workload, and only factors of the paper."""
-    return [t for t in tests if t.about["workload"] == group.workload and {f.short for f in t.factors} <= set(group.factors)]
+    """The tests of a group: its workload, only factors of the paper, and what the group holds fixed."""
+
+    def belongs(test: factorial.Factorial) -> bool:
+        fixed = all(test.settings.get(option) == choice for option, choice in group.fixed.items())
+        return test.about["workload"] == group.workload and fixed and {f.short for f in test.factors} <= set(group.factors)
+
+    return [test for test in tests if belongs(test)]
 
 
 def _model(samples: Samples, tests: list[factorial.Factorial], group: Group, claim: Claim) -> list[Finding]:
@@ -313,7 +356,7 @@ def _model(samples: Samples, tests: list[factorial.Factorial], group: Group, cla
         _chosen(samples, group, claim, {"combination": "+".join(sorted(wanted))})
         raise _Missing(f"no test has all combinations of {', '.join(sorted(wanted))}")
     found = []
-    for test in sorted(mine, key=lambda t: (t.about["clock"] != "modelled", -t.about["scale"], t.about["target"])):
+    for test in sorted(mine, key=lambda t: _nearest(claim, *(t.about[column] for column in PLACE))):
         place = tuple(test.about[column] for column in PLACE)
         if claim.kind == "largest":
             first = test.factors[factorial.by_effect(test)[0]].short
@@ -334,8 +377,10 @@ def _model(samples: Samples, tests: list[factorial.Factorial], group: Group, cla
     return found
 
 
-def _finding(claim: Claim, place: tuple, estimate: Estimate) -> Finding:
+def _finding(claim: Claim, place: tuple, estimate: Estimate, held: str = "") -> Finding:
     verdict, why = decide(claim, estimate)
+    if held:
+        why += f" (with {held})"
     return Finding(claim, verdict, _sentence(why), *place, estimate=estimate)
 
 

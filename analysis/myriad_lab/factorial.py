@@ -16,7 +16,7 @@ Without any spread between repetitions, as on a modelled clock, there are no err
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -57,12 +57,14 @@ class Cell:
 
 @dataclass
 class Factorial:
-    """One test: `cells` by mask, all 2^k of them. `about` has the fields that tell it from other tests."""
+    """One test: `cells` by mask, all 2^k of them. `about` has the fields that tell it from other tests, `settings` the options that
+    are the same in all of it."""
 
     title: str
     factors: list[Factor]
     cells: dict[int, Cell]
     about: dict
+    settings: dict[str, str] = field(default_factory=dict)
     unit: str = "seconds per operation"
 
     @property
@@ -107,7 +109,7 @@ def find(samples: Samples) -> tuple[list[Factorial], list[str]]:
             if test:
                 tests.append(test)
             else:
-                incomplete.append(f"{title(about)}, {'·'.join(f.short for f in chosen)}: no samples of {', '.join(missing)}")
+                incomplete.append(f"{title(about)}, {'·'.join(f.short for f in chosen)}: incomplete: {', '.join(missing)}")
     return tests, incomplete
 
 
@@ -119,16 +121,33 @@ def title(about: dict) -> str:
 
 
 def _test(about: dict, rows: pd.DataFrame, factors: list[Factor]) -> tuple[Factorial | None, list[str]]:
-    cells, missing = {}, []
+    cells, missing, used = {}, [], []
     for mask in range(1 << len(factors)):
+        name = "+".join(f.short for i, f in enumerate(factors) if mask >> i & 1) or "none"
         here = rows
         for i, factor in enumerate(factors):
             here = here[here[f"factor.{factor.option}"] == (factor.on if mask >> i & 1 else factor.off)]
         if here.empty:
-            missing.append("+".join(f.short for i, f in enumerate(factors) if mask >> i & 1) or "none")
+            missing.append(name)
+        elif (here["cost"] <= 0).any():
+            # Nothing can be divided by it.
+            missing.append(f"{name} (takes no time)")
         else:
+            used.append(here)
             cells[mask] = Cell.of(here.sort_values(["run", "order"])["cost"].to_numpy(float))
-    return (None, missing) if missing else (Factorial(title(about), factors, cells, about), [])
+    if missing:
+        return None, missing
+    return Factorial(title(about), factors, cells, about, _settings(pd.concat(used))), []
+
+
+def _settings(rows: pd.DataFrame) -> dict[str, str]:
+    """Options and factors that have one choice in all rows."""
+    all_of_a_row = [
+        options | dict(factor.split("=", 1) for factor in key.split(",") if factor)
+        for options, key in zip(rows["options"], rows["factors_key"], strict=True)
+    ]
+    first = all_of_a_row[0]
+    return {name: choice for name, choice in first.items() if all(other.get(name) == choice for other in all_of_a_row)}
 
 
 def rank_table(test: Factorial) -> pd.DataFrame:

@@ -44,9 +44,14 @@ def of_option(option: str, levels: set[str]) -> list[Factor]:
                 found.append(Factor(row["short"], row["title"], option, off, on))
     if found or len(levels) < 2:
         return found
-    ordered = sorted(levels, key=lambda level: (level not in _table()["off-words"], level))
-    off = ordered[0]
-    return [Factor(_short(option, on, len(levels)), f"{option}={on}", option, off, on) for on in ordered[1:]]
+    off = base(option, levels)
+    return [Factor(_short(option, on, len(levels)), f"{option}={on}", option, off, on) for on in sorted(levels - {off})]
+
+
+def base(option: str, levels: set[str]) -> str:
+    """The choice among these that counts as off; where none does, the first."""
+    offs = [name for row in _table()["factor"] if row["option"] == option for name in row["off"]]
+    return min(levels, key=lambda level: (level not in offs, level not in _table()["off-words"], level))
 
 
 def _short(option: str, on: str, levels: int) -> str:

@@ -39,7 +39,7 @@ def buildworld(divides_by_n: bool = True) -> Factorial:
             sd *= np.sqrt(row.n / (row.n - 1))
         cells[mask] = Cell(row.mean, float(sd), int(row.n))
     about = {"suite": "ffsopt", "workload": "buildworld", "phase": "build", "target": "the paper's machine"}
-    return Factorial("buildworld: build (as the paper measured it)", [_factor(s) for s in shorts], cells, about, "seconds")
+    return Factorial("buildworld: build (as the paper measured it)", [_factor(s) for s in shorts], cells, about, unit="seconds")
 
 
 def table2() -> pd.DataFrame:

@@ -48,12 +48,19 @@ class Samples:
     """All samples of one report.
 
     `table` has a column for each field, `device.*` for the counters of the device (requests, bytes, blocks) and `factor.NAME` for
-    each factor (text; missing where a sample does not have it). `cost` is seconds per operation.
+    each factor (text; missing where a sample does not have it). `cost` is seconds per operation. `absent` has, by what was asked for,
+    why a build or machine did not have it.
     """
 
     table: pd.DataFrame
     factors: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def why_absent(self, option: str) -> str:
+        """What the runs said of a factor that they did not have, to be put behind a clause; empty if nothing."""
+        found = [why for asked, why in self.absent.items() if asked.split("=")[0] == option]
+        return f" ({found[0]})" if found else ""
 
     @property
     def is_synthetic(self) -> bool:
@@ -66,10 +73,10 @@ def read(paths: list[Path], by_commit: bool = False) -> Samples:
 
     `by_commit`: each build is a target of its own, as in mount@1a2b3c4, so that two builds can be compared.
     """
-    rows, problems, seen = [], [], set()
+    rows, problems, seen, absent = [], [], set(), {}
     for path in _files(paths):
         idle = again = 0
-        for place, sample in _lines(path):
+        for place, sample in _lines(path, absent):
             identity = json.dumps(sample, sort_keys=True)
             if identity in seen:
                 again += 1
@@ -86,6 +93,7 @@ def read(paths: list[Path], by_commit: bool = False) -> Samples:
         for row in rows:
             row["target"] += f"@{row['commit'][:7]}"
     found = _samples(rows, problems)
+    found.absent = absent
     mixed = sum(data["commit"].nunique() > 1 for _, data in cells(found))
     if mixed:
         found.problems.append(f"{mixed} measurements have samples of several commits; --by-commit tells them apart")
@@ -116,7 +124,8 @@ def _open(path: Path) -> io.TextIOBase:
     return path.open(encoding="utf-8")
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict]]:
+def _lines(path: Path, absent: dict[str, str]) -> Iterator[tuple[str, dict]]:
+    """Samples with their places; what the header calls absent goes into `absent`."""
     header: dict = {}
     try:
         with _open(path) as file:
@@ -136,6 +145,8 @@ def _lines(path: Path) -> Iterator[tuple[str, dict]]:
                     if number != 1 or not isinstance(value["header"], dict):
                         raise BadResults(f"{place}: a header is an object on the first line")
                     header = value["header"]
+                    absent |= {str(one["factor"]): str(one["why"]) for one in header.get("absent", [])}
+                    absent |= {str(target): str(why) for target, why in header.get("left_out", {}).items()}
                 else:
                     yield place, _checked({**header, **value}, place)
     except (OSError, UnicodeDecodeError, EOFError, zstandard.ZstdError) as error:
@@ -173,7 +184,7 @@ def _row(sample: dict) -> dict:
     row |= {"started": sample.get("started") or "", "seconds": seconds}
     row["cost"] = None if seconds is None else seconds / sample["count"] if sample["count"] > 0 else None
     row["factors_key"] = ",".join(f"{name}={factors[name]}" for name in sorted(factors))
-    row["options_key"] = ",".join(f"{name}={_text(options[name])}" for name in sorted(options))
+    row["options"] = {name: _text(options[name]) for name in sorted(options) if name not in factors}
     row |= {f"factor.{name}": choice for name, choice in factors.items()}
     row |= {f"device.{name}": device.get(name) for name in DEVICE}
     row |= {f"machine.{name}": machine.get(name) for name in ("kernel", "cpu", "cores", "memory_bytes")}
@@ -185,9 +196,22 @@ def _samples(rows: list[dict], problems: list[str]) -> Samples:
     table = pd.DataFrame(rows, columns=columns)
     for name in ("cost", "seconds", "size", "scale", *(f"device.{name}" for name in DEVICE)):
         table[name] = pd.to_numeric(table[name])
-    # Text, so that a missing size is a value like any other when samples are grouped.
+    table["options_key"] = _differing_options(table)
     factors = sorted(name.removeprefix("factor.") for name in table.columns if name.startswith("factor."))
     return Samples(table, factors, problems)
+
+
+def _differing_options(table: pd.DataFrame) -> list[str]:
+    """Of each sample the options that tell it from others with the same factors, as text. Samples carry all options of their volume;
+    most are the same everywhere or follow from the factors, and would only hide that samples are repetitions of each other."""
+    keys = [name for name in CELL if name != "options_key"]
+    differing: set[str] = set()
+    for _, rows in table.groupby(keys, dropna=False):
+        first = rows["options"].iloc[0]
+        for other in rows["options"]:
+            if other != first:
+                differing |= {name for name in first.keys() | other.keys() if first.get(name) != other.get(name)}
+    return [",".join(f"{name}={value}" for name, value in options.items() if name in differing) for options in table["options"]]
 
 
 def cells(samples: Samples) -> list[tuple[dict, pd.DataFrame]]:
@@ -196,6 +220,13 @@ def cells(samples: Samples) -> list[tuple[dict, pd.DataFrame]]:
         return []
     groups = samples.table.groupby(list(CELL), dropna=False, sort=True)
     return [(dict(zip(CELL, key, strict=True)), rows) for key, rows in groups]
+
+
+def choices_of(table: pd.DataFrame, option: str) -> pd.Series:
+    """The choice of an option in each sample: as a factor, or as it was set in all; missing where a target has no such option."""
+    set_in_all = table["options"].map(lambda options: options.get(option))
+    column = f"factor.{option}"
+    return table[column].where(table[column].notna(), set_in_all) if column in table else set_in_all
 
 
 def same(column: pd.Series, value: object) -> pd.Series:

@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import synthetic
 
-from myriad_lab import claims, factorial, ratios, samples
+from myriad_lab import claims, factorial, papers, ratios, samples
 from myriad_lab.claims import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, UNDECIDED, Claim
 from myriad_lab.ratios import Estimate
 
@@ -18,6 +19,23 @@ def test_the_papers_own_value_would_count_as_reproduced():
             if claim.paper is not None:
                 verdict, _ = claims.decide(claim, Estimate.exact(claim.paper))
                 assert verdict == REPRODUCED, claim.id
+
+
+def test_numbers_of_claims_are_those_of_the_papers_tables():
+    of = {c.id: c.paper for g in GROUPS for c in g.claims}
+    build = papers.buildworld()
+    for name, mask in (("su", 1), ("dp", 2), ("vm", 4), ("dh", 8), ("all", 15)):
+        assert f"{100 / of[f'buildworld-{name}']:.2f}" == f"{build.percent(mask):.2f}"
+    two, three = (papers.table(f"ffsopt-table{n}").set_index("term")["estimate"] for n in (2, 3))
+    assert of["buildworld-dpsu"] == two["DP:SU"]
+    assert (of["folder-remove-su-model"], of["folder-remove-dhsu-model"]) == (three["SU"], three["DH:SU"])
+    orlov = papers.table("orlov").query("system == 1").set_index("mode")
+    for mode in ("async", "sync", "softdep"):
+        assert of[f"ports-untar-{mode}"] == orlov.loc[mode, "tar_ratio"]
+        assert of[f"ports-remove-{mode}"] == orlov.loc[mode, "rm_ratio"]
+    rates = papers.table("xfs96-figure4").set_index(["series", "size"])["per_second"]
+    assert of["xfs-lookup-50000"] == pytest.approx(rates["XFS", 50000] / rates["EFS", 50000], rel=1e-3)
+    assert of["xfs-lookup-cliff"] == pytest.approx(rates["XFS", 90000] / rates["XFS", 150000], rel=0.01)
 
 
 def test_without_samples_every_claim_is_not_run():
@@ -62,8 +80,6 @@ def found_of(name, raw):
 
 
 def folder(**changes):
-    import numpy as np
-
     return synthetic.factorial("folder", "create", (1 / 29, 1.0, 1.0, 0.98), 1 / 12, np.random.default_rng(1), 0.02, 4, **changes)
 
 
@@ -78,7 +94,7 @@ def test_the_modelled_disk_comes_first_and_others_follow():
 
 
 def test_a_build_without_a_factor_is_told():
-    without = [s for s in folder() if s["factors"].pop("dirhash") == "off"]
+    without = [s for s in folder() if s["factors"].pop("dirhash") == s["options"].pop("dirhash") == "off"]
     (found,) = found_of("folder-create-dh", without)
     assert found.verdict == NOT_RUN and found.why == "Factor DH (dirhash) is absent: no samples have it."
     (other,) = found_of("folder-create-su", without)
@@ -86,15 +102,53 @@ def test_a_build_without_a_factor_is_told():
 
 
 def test_a_choice_without_samples_is_told():
-    log_only = [synthetic.sample(workload="folder", phase="create", factors={"order": "log"}, run=r) for r in range(4)]
+    log_only = [synthetic.sample(workload="folder", phase="create", options={"order": "log", "directory": "linear"}, run=r) for r in range(4)]
     (found,) = found_of("folder-create-su", log_only)
     assert found.verdict == NOT_RUN and "order=sync" in found.why
+
+
+def test_settings_that_a_claim_does_not_name_are_never_pooled():
+    # With colour=red everything is ten times faster; blue is first by the alphabet, and counts as off.
+    def made(colours):
+        return [
+            synthetic.sample(workload="dirhash", phase="create", size=size, factors={"dirhash": h, "colour": d}, options={"directory": "linear"}, seconds=t * f * (1 + r / 100), run=r)
+            for d, f in colours
+            for h, t in (("off", 8.0), ("on", 1.0))
+            for size in (10, 1000)
+            for r in range(3)
+        ]
+
+    (found,) = found_of("dirhash-create-gain", made((("blue", 1), ("red", 0.1))))
+    assert found.estimate.value == pytest.approx(8) and found.why.endswith("(with colour=blue).")
+    assert found.estimate.n == (3, 3)
+    # Where the two sides have no setting in common there is nothing to compare.
+    apart = [s for s in made((("blue", 1), ("red", 0.1))) if (s["factors"]["dirhash"] == "on") == (s["factors"]["colour"] == "red")]
+    (found,) = found_of("dirhash-create-gain", apart)
+    assert found.verdict == NOT_RUN and found.why == "No samples that agree in colour."
+
+
+def test_different_options_are_judged_apart():
+    raw = [s | {"options": {"directory": "linear", "cachesize": c}} for c in ("1G", "2G") for s in folder()]
+    found = found_of("folder-create-dh", raw)
+    assert [f.options for f in found] == ["cachesize=1G", "cachesize=2G"] and found[0].estimate.n == (4, 4)
+
+
+def test_sizes_of_the_paper_are_multiplied_by_the_scale():
+    raw = [
+        synthetic.sample(workload="lookup", phase="lookup", scale=0.1, size=5000, factors={"directory": d}, seconds=t * (1 + r / 100), run=r)
+        for d, t in (("linear", 60.0), ("btree", 1.0))
+        for r in range(3)
+    ]
+    (found,) = found_of("xfs-lookup-50000", raw)
+    assert found.verdict == REPRODUCED
+    (other,) = found_of("xfs-lookup-cliff", raw)
+    assert other.verdict == NOT_RUN and "150000" in other.why
 
 
 def test_counts_of_the_device_need_no_clock():
     device = {"reads": 0, "writes": 1000, "read_bytes": 0, "written_bytes": 0, "flushes": 0, "seek_blocks": None}
     raw = [
-        synthetic.sample(clock="none", seconds=None, factors={"order": order}, device=device | {"writes": writes})
+        synthetic.sample(clock="none", seconds=None, factors={"order": order}, options={"directory": "linear"}, device=device | {"writes": writes})
         for order, writes in (("sync", 3000), ("softdep", 1200))
     ]
     (found,) = found_of("writes-su", raw)
@@ -103,9 +157,9 @@ def test_counts_of_the_device_need_no_clock():
     assert seeks.verdict == NOT_RUN and "seek_blocks" in seeks.why
 
 
-def test_two_targets_against_each_other_by_option():
+def test_two_workloads_against_each_other():
     raw = [
-        synthetic.sample(workload="small-files", phase="read", target="ext4", options={"scenario": s}, seconds=t * (1 + r / 100), run=r)
+        synthetic.sample(workload=f"small_files_{s}", phase="read", target="ext4", seconds=t * (1 + r / 100), run=r)
         for s, t in ((1, 4.0), (3, 1.0))
         for r in range(3)
     ]
@@ -126,7 +180,7 @@ def test_two_targets_against_each_other_by_option():
 )
 def test_mistakes_in_the_file_are_named(tmp_path, change, reason):
     good = (
-        '[[group]]\nid = "g"\npaper = "P"\nplace = "1"\ntitle = "t"\nworkload = "w"\nfactors = ["SU"]\nshow = []\n'
+        '[[group]]\nid = "g"\npaper = "P"\nplace = "1"\ntitle = "t"\nworkload = "w"\nmachine = "m"\nfactors = ["SU"]\nshow = []\n'
         'claims = [{ id = "c", text = "t", phase = "p", kind = "ratio", from = "", to = "SU", paper = 3, expect = [2, 8] }]\n'
     )
     path = tmp_path / "claims.toml"
@@ -139,6 +193,14 @@ def test_mistakes_in_the_file_are_named(tmp_path, change, reason):
 
 
 def test_estimates_of_ratios_say_what_they_rest_on():
-    import numpy as np
-
     assert ratios.ratio(np.array([1.0, 2.0]), np.array([1.0, 2.0, 3.0])).n == (2, 3)
+
+
+def test_a_claim_about_linear_directories_is_not_judged_on_others():
+    raw = folder()
+    for sample in raw:
+        sample["options"] = sample["options"] | {"directory": "indexed"}
+    (found,) = found_of("folder-create-su", raw)
+    assert found.verdict == NOT_RUN and found.why == "No samples with directory=linear."
+    (found,) = found_of("folder-remove-su-model", [s | {"phase": "remove"} for s in raw])
+    assert found.verdict == NOT_RUN

@@ -122,7 +122,7 @@ def test_without_results_the_report_is_a_list_of_predictions(tmp_path):
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path):
-    raw = synthetic.factorial("tar", "extract", (0.3, 0.9), 1.0, np.random.default_rng(1), 0.02, 4)
+    raw = synthetic.factorial("tar", "unpack", (0.3, 0.9), 1.0, np.random.default_rng(1), 0.02, 4)
     results = synthetic.write(raw + synthetic.peers(np.random.default_rng(2), 4), tmp_path / "r.jsonl")
     for name in ("a", "b"):
         assert command.main(["report", str(results), "--out", str(tmp_path / name)]) == 0

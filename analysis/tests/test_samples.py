@@ -96,3 +96,22 @@ def test_samples_of_two_builds_are_told_and_can_be_told_apart(tmp_path):
     assert mixed.problems == ["1 measurements have samples of several commits; --by-commit tells them apart"]
     apart = samples.read([path], by_commit=True)
     assert set(apart.table["target"]) == {"process@aaaaaaa", "process@bbbbbbb"} and not apart.problems
+
+
+def test_what_a_run_did_not_have_is_kept_with_the_reason(tmp_path):
+    header = {"absent": [{"factor": "order=sync/softdep", "why": "order=sync is not in this build"}], "left_out": {"mount": "no FUSE"}}
+    (tmp_path / "r.jsonl").write_text(json.dumps({"schema": 1, "header": header}) + "\n" + json.dumps(synthetic.sample()))
+    found = samples.read([tmp_path / "r.jsonl"])
+    assert found.absent == {"order=sync/softdep": "order=sync is not in this build", "mount": "no FUSE"}
+    assert found.why_absent("order") == " (order=sync is not in this build)" and found.why_absent("dirhash") == ""
+
+
+def test_a_line_as_the_lab_writes_it():
+    raw = {
+        "schema": 1, "suite": "tar", "workload": "tar", "phase": "find", "target": "process", "factors": {"placement": "rotor"},
+        "options": {"placement": "rotor"}, "seed": 1, "run": 0, "order": 4, "count": 7, "bytes": 0, "seconds": 0.5, "clock": "wall",
+        "device": {"reads": 3, "writes": None, "read_bytes": None, "written_bytes": None, "flushes": None, "seek_blocks": None},
+        "blocks_touched": None, "started": "2026-01-01T00:00:00Z", "size": None, "scale": 0.25,
+    }  # fmt: skip
+    row = samples.from_dicts([raw]).table.iloc[0]
+    assert row["cost"] == 0.5 / 7 and row["device.reads"] == 3 and row["device.writes"] != row["device.writes"]

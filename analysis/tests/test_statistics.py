@@ -46,7 +46,7 @@ def test_a_missing_combination_is_named_and_nothing_is_made_up():
     raw = synthetic.factorial("w", "p", (0.5, 0.9), 1.0, np.random.default_rng(1), 0.02, 2)
     raw = [s for s in raw if s["factors"] != {"order": "softdep", "placement": "dirpref"}]
     tests, incomplete = factorial.find(samples.from_dicts(raw))
-    assert not tests and incomplete == ["w: p (process), SU·DP: no samples of SU+DP"]
+    assert not tests and incomplete == ["w: p (process), SU·DP: incomplete: SU+DP"]
 
 
 def test_three_orders_make_two_factors_against_sync():
@@ -143,7 +143,22 @@ def test_slopes_of_a_flat_and_a_linear_cost():
 
 def test_curves_have_a_line_for_each_factor_and_an_interval_for_each_size():
     charts = curves.charts(samples.from_dicts(synthetic.dirhash(np.random.default_rng(1), 4)))
-    assert [(c.workload, c.phase) for c in charts] == [("dirhash", "create"), ("dirhash", "remove"), ("dirhash", "stat-random")]
+    assert [(c.workload, c.phase) for c in charts] == [("dirhash", "create"), ("dirhash", "remove"), ("dirhash", "stat_random")]
     assert [c.label for c in charts[0].curves] == ["process, dirhash=off", "process, dirhash=on"]
     points = charts[0].curves[0].points
     assert len(points) == 6 and (points["low"] < points["mean"]).all() and (points["mean"] < points["high"]).all()
+
+
+def test_options_that_follow_from_factors_do_not_part_repetitions_and_others_do():
+    raw = [synthetic.sample(factors={"order": o}, options={"order": o, "log-size": size, "cache": "1G"}, run=r) for o, size in (("sync", "0"), ("log", "64M")) for r in range(2)]
+    found = samples.from_dicts(raw)
+    assert set(found.table["options_key"]) == {""} and len(factorial.find(found)[0]) == 1
+    other = [s | {"options": s["options"] | {"cache": "2G"}} for s in raw]
+    found = samples.from_dicts(raw + other)
+    assert set(found.table["options_key"]) == {"cache=1G", "cache=2G"} and len(factorial.find(found)[0]) == 2
+
+
+def test_a_phase_that_takes_no_time_on_the_modelled_disk_is_told():
+    raw = [synthetic.sample(clock="modelled", seconds=t, factors={"order": o}) for o, t in (("sync", 0.0), ("softdep", 0.0))]
+    tests, incomplete = factorial.find(samples.from_dicts(raw))
+    assert not tests and "takes no time" in incomplete[0]

@@ -47,7 +47,15 @@ def draw(rows: pd.DataFrame, floor: float | None, shape: Shape) -> Canvas:
     if canvas.is_narrow:
         axes.set_yticks([])
         for y, label in enumerate(rows["label"]):
-            axes.annotate(label, (0.0, y - 0.2), xycoords=("axes fraction", "data"), xytext=(2, 0), textcoords="offset points", va="bottom")
+            axes.annotate(
+                label,
+                (0.0, y - 0.2),
+                xycoords=("axes fraction", "data"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="bottom",
+                bbox={"boxstyle": "square,pad=0.1", "facecolor": LIGHT["surface"], "edgecolor": "none", "alpha": 0.8},
+            )
     else:
         axes.set_yticks(range(len(rows)), rows["label"])
         axes.tick_params(axis="y", length=0)

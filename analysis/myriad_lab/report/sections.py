@@ -55,6 +55,9 @@ def _head(report: Report) -> str:
     out.append(html.element("div", html.paragraph(*_about(table)), class_="where"))
     if report.samples.problems:
         out.append(html.bullets(html.text(p) for p in report.samples.problems))
+    if report.samples.absent:
+        what = [f"{html.text(asked)}: {html.text(why)}" for asked, why in sorted(report.samples.absent.items())]
+        out.append(html.details(f"{len(what)} factors or targets that the runs did not have", html.bullets(what)))
     links = [("short", "In short"), *[(name, name) for name in PAPERS], ("peers", "Alternatives"), ("method", "Method")]
     there = {group.paper for group in report.groups} | {"short", "method"} | ({"peers"} if len(report.peers) else set())
     items = [html.element("a", html.text(label), href=f"#{anchor}") for anchor, label in links if anchor in there]
@@ -134,17 +137,18 @@ def _group(report: Report, group: claims.Group) -> str:
 
 
 def _preferred(tests: list[Factorial], group: claims.Group) -> list[Factorial]:
-    """Of each phase and size the test that is drawn: most factors, then a modelled clock, then the largest scale."""
+    """Of each phase and size the test that is drawn: most factors, then the machine of the group, then the largest scale."""
     chosen: dict[tuple, Factorial] = {}
+
+    def rank(test: Factorial) -> tuple:
+        about = test.about
+        return (-len(test.factors), about["target"] != group.machine, about["clock"] != "modelled", -about["scale"], about["target"])
+
     for test in claims.of_group(tests, group):
         place = (test.about["phase"], None if pd.isna(test.about["size"]) else test.about["size"])
-        if place not in chosen or _rank(test) < _rank(chosen[place]):
+        if place not in chosen or rank(test) < rank(chosen[place]):
             chosen[place] = test
     return list(chosen.values())
-
-
-def _rank(test: Factorial) -> tuple:
-    return (-len(test.factors), test.about["clock"] != "modelled", -test.about["scale"], test.about["target"])
 
 
 def _buildworld(report: Report) -> str:
@@ -269,6 +273,10 @@ def _peers(report: Report) -> str:
             "“Would find” is the least difference that this many runs find four times in five.",
         )
     )
+    settings = sorted(set(report.peers["ours_factors"]) - {""})
+    if settings:
+        # Of several combinations one stands for us; which must be said.
+        out.append(html.paragraph(f"Ours is with {html.text('; or '.join(settings))}.", class_="where"))
     frame = report.peers.copy()
     several = frame["suite"].nunique() > 1
     frame["label"] = [_peer_label(row, several) for row in frame.to_dict("records")]

@@ -27,6 +27,18 @@ SYMBOLS = {
 }
 
 
+# With a space at which no line ends.
+UNITS = {"times": "", "percent": "\u00a0%", "points": "\u00a0points", "slope": ""}
+
+
+def between(low: float, high: float, shown: str) -> str:
+    """Two ends of a range, the unit once."""
+    if shown == "percent":
+        low, high = high, low
+    ends = [in_unit(x, shown).removesuffix(UNITS[shown]).removeprefix("slope ") for x in (low, high)]
+    return f"{ends[0]} to {ends[1]}{UNITS[shown] if shown != 'times' else ''}"
+
+
 def verdict(name: str) -> str:
     """A verdict with its sign, so that colour is not needed."""
     return html.element("span", f"{SYMBOLS[name]} {html.text(name)}", class_=f"verdict {name.replace(' ', '-')}")
@@ -39,10 +51,8 @@ def in_unit(value: float, shown: str) -> str:
     if shown == "times":
         return times(value)
     if shown == "percent":
-        return f"{100 / value:.2f} %"
-    if shown == "points":
-        return signed(value, 2) + " points"
-    return signed(value, 2)
+        return f"{100 / value:.2f}{UNITS[shown]}"
+    return ("slope " if shown == "slope" else "") + signed(value, 2) + UNITS[shown]
 
 
 def signed(value: float, digits: int) -> str:
@@ -58,8 +68,7 @@ def interval(estimate: Estimate | None, shown: str = "times") -> str:
         return f"{middle} (one run)"
     if estimate.is_exact:
         return f"{middle} (exact)"
-    ends = sorted((estimate.low, estimate.high), reverse=shown == "percent")
-    return f"{middle} ({in_unit(ends[0], shown)} to {in_unit(ends[1], shown)})"
+    return f"{middle} ({between(estimate.low, estimate.high, shown)})"
 
 
 def of_paper(claim: Claim) -> str:
@@ -74,10 +83,8 @@ def expected(claim: Claim) -> str:
     if claim.kind == "largest":
         return claim.term
     if math.isinf(high):
-        return f"at least {in_unit(low, claim.shown)}" if claim.shown != "percent" else f"at most {in_unit(low, claim.shown)}"
-    if claim.shown == "percent":
-        low, high = high, low
-    return f"{in_unit(low, claim.shown)} to {in_unit(high, claim.shown)}"
+        return f"at {'most' if claim.shown == 'percent' else 'least'} {in_unit(low, claim.shown)}"
+    return between(low, high, claim.shown)
 
 
 def of_ours(findings: list[Finding]) -> str:
@@ -95,12 +102,13 @@ def of_ours(findings: list[Finding]) -> str:
 def place(finding: Finding) -> str:
     clock = "" if finding.clock == "wall" else f", {finding.clock} clock" if finding.clock != "none" else ", counted"
     scale = "" if finding.scale == 1 else f", scale {number(finding.scale)}"
-    return f"on {finding.target}{clock}{scale}"
+    options = f", {finding.options}" if finding.options else ""
+    return f"on {finding.target}{clock}{scale}{options}"
 
 
 def claims(caption: str, rows: list[tuple[Group, list[Finding]]], notes: dict[str, str], where: bool) -> str:
     """`where`: one table of many groups, shorter, with a link to the group; otherwise the claims of one group, in full."""
-    columns = [("Verdict", ""), ("Claim", ""), ("Paper", ""), ("Ours", "")]
+    columns = [("Verdict", ""), ("Claim", ""), ("Paper", ""), ("Ours", "ours")]
     if where:
         columns.insert(1, ("Where", ""))
     else:
@@ -110,7 +118,7 @@ def claims(caption: str, rows: list[tuple[Group, list[Finding]]], notes: dict[st
         claim, first = findings[0].claim, findings[0]
         why = html.text(first.why) + (" " + html.text(notes[claim.id]) if claim.id in notes else "")
         link = html.element("a", html.text(f"{group.paper} {group.place}"), href=f"#{group.id}")
-        about = html.text(claim.text) + html.element("span", html.text(f"{group.workload}: {claim.phase}"), class_="small")
+        about = html.text(claim.text.replace(" %", "\u00a0%")) + html.element("span", html.text(f"{group.workload}: {claim.phase}"), class_="small")
         if where:
             body.append([verdict(first.verdict), link, about, of_paper(claim), of_ours(findings[:1])])
         else:
