@@ -18,7 +18,7 @@ SIZES_LEAST = 3
 
 @dataclass
 class Curve:
-    """One line: `points` has a row a size (size, mean, low, high, n), in `unit`. `is_paper`: drawn as a reference."""
+    """One line: `points` has a row a size (size, mean, low, high, n), in seconds per operation. `is_paper`: drawn as a reference."""
 
     label: str
     points: pd.DataFrame
@@ -32,7 +32,6 @@ class Chart:
     workload: str
     phase: str
     curves: list[Curve]
-    unit: str = "seconds per operation"
 
 
 def mean(costs: np.ndarray) -> Estimate:
@@ -56,12 +55,15 @@ def charts(samples: Samples) -> list[Chart]:
             continue
         # What differs between curves is what a label has to say.
         several = [n for n in samples.factors if rows[f"factor.{n}"].nunique(dropna=True) > 1]
+        scales = rows["scale"].nunique() > 1
         curves = []
         for _, line in rows.groupby(["target", "clock", "scale", "factors_key", "options_key"], dropna=False, sort=True):
             if line["size"].nunique() < SIZES_LEAST:
                 continue
             one = line.iloc[0]
             varied = [f"{n}={one[f'factor.{n}']}" for n in several if not pd.isna(one[f"factor.{n}"])]
+            varied += [f"scale {one['scale']:g}"] if scales else []
+            varied += [one["options_key"]] if one["options_key"] else []
             curves.append(Curve(", ".join([one["target"], *varied]), _points(line)))
         if curves:
             found.append(Chart(workload, phase, curves))

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from .samples import Samples, cells, same
+from .samples import Samples, cells
 
 CONFIDENCE = 0.95
 # Of a difference that is there, the share of runs of the whole measurement that would find it, for `detectable`.
@@ -191,12 +191,3 @@ def noise_floor(samples: Samples, seed: int, target: str | None = None) -> Floor
             apart.append(abs(np.log(found.value)))
             called += not found.low <= 1 <= found.high
     return Floor(float(np.exp(np.quantile(apart, CONFIDENCE))), called / len(apart), used) if used else None
-
-
-def select(samples: Samples, **fields: object) -> pd.DataFrame:
-    """Samples that have these values; `None` as a value asks for nothing."""
-    table = samples.table
-    for name, value in fields.items():
-        if value is not None:
-            table = table[same(table[name], value)]
-    return table

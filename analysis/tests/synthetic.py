@@ -53,9 +53,8 @@ def dirhash(rng: np.random.Generator, runs: int) -> list[dict]:
     for phase, (fixed, each) in {"create": (40e-6, 20e-9), "remove": (35e-6, 0), "stat_random": (6e-6, 15e-9)}.items():
         for size, hashed, run in itertools.product((10, 100, 1000, 3000, 10_000, 30_000), ("off", "on"), range(runs)):
             cost = (fixed + (each * size if hashed == "off" else 0)) * np.exp(rng.normal(0, 0.04))
-            out.append(
-                sample(suite="dirhash", workload="dirhash", phase=phase, size=size, count=size, seconds=float(cost * size), run=run, factors={"dirhash": hashed}, options={"directory": "linear"})
-            )
+            fields = {"size": size, "count": size, "seconds": float(cost * size), "run": run, "factors": {"dirhash": hashed}}
+            out.append(sample(suite="dirhash", workload="dirhash", phase=phase, options={"directory": "linear"}, **fields))
     return out
 
 
@@ -64,7 +63,8 @@ def xfs(rng: np.random.Generator, runs: int) -> list[dict]:
     for size, kind, run in itertools.product((100, 500, 1000, 10_000, 50_000, 90_000, 150_000), ("linear", "btree", "indexed"), range(runs)):
         cost = {"linear": 2e-6 + 3e-9 * size, "btree": 4e-6 * (30 if size > 1e5 else 1), "indexed": 3e-6 * (20 if size > 1e5 else 1)}[kind]
         seconds = float(cost * 1000 * np.exp(rng.normal(0, 0.05)))
-        out.append(sample(suite="lookup", workload="lookup", phase="lookup", scale=1.0, size=size, seconds=seconds, run=run, factors={"directory": kind}))
+        fields = {"size": size, "seconds": seconds, "run": run, "factors": {"directory": kind}}
+        out.append(sample(suite="lookup", workload="lookup", phase="lookup", scale=1.0, **fields))
     return out
 
 

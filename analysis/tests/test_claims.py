@@ -111,12 +111,15 @@ def test_settings_that_a_claim_does_not_name_are_never_pooled():
     # With colour=red everything is ten times faster; blue is first by the alphabet, and counts as off.
     def made(colours):
         return [
-            synthetic.sample(workload="dirhash", phase="create", size=size, factors={"dirhash": h, "colour": d}, options={"directory": "linear"}, seconds=t * f * (1 + r / 100), run=r)
+            synthetic.sample(
+                workload="dirhash", phase="create", size=size, factors={"dirhash": h, "colour": d}, options={"directory": "linear"},
+                seconds=t * f * (1 + r / 100), run=r,
+            )
             for d, f in colours
             for h, t in (("off", 8.0), ("on", 1.0))
             for size in (10, 1000)
             for r in range(3)
-        ]
+        ]  # fmt: skip
 
     (found,) = found_of("dirhash-create-gain", made((("blue", 1), ("red", 0.1))))
     assert found.estimate.value == pytest.approx(8) and found.why.endswith("(with colour=blue).")

@@ -150,7 +150,8 @@ def test_curves_have_a_line_for_each_factor_and_an_interval_for_each_size():
 
 
 def test_options_that_follow_from_factors_do_not_part_repetitions_and_others_do():
-    raw = [synthetic.sample(factors={"order": o}, options={"order": o, "log-size": size, "cache": "1G"}, run=r) for o, size in (("sync", "0"), ("log", "64M")) for r in range(2)]
+    both = ({"order": "sync", "log-size": "0", "cache": "1G"}, {"order": "log", "log-size": "64M", "cache": "1G"})
+    raw = [synthetic.sample(factors={"order": o["order"]}, options=o, run=r) for o in both for r in range(2)]
     found = samples.from_dicts(raw)
     assert set(found.table["options_key"]) == {""} and len(factorial.find(found)[0]) == 1
     other = [s | {"options": s["options"] | {"cache": "2G"}} for s in raw]

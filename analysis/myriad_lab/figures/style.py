@@ -118,16 +118,15 @@ def _settings(shape: Shape) -> dict:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as files: `svgs` by shape, for a page; `png` of the wide one. `alt` says in words what is seen."""
+    """A picture as files: `svgs` by shape, for a page; `png` of the wide one."""
 
     name: str
-    alt: str
     svgs: dict[str, str]
     png: bytes
 
 
 def render(name: str, alt: str, draw: Callable[[Shape], Canvas]) -> Picture:
-    """Draws in both shapes. `name` is the file's, and unique on a page."""
+    """Draws in both shapes. `name` is the file's, and unique on a page; `alt` says in words what is seen."""
     svgs, png = {}, b""
     for shape in (WIDE, NARROW):
         with matplotlib.rc_context(_settings(shape)):
@@ -139,7 +138,7 @@ def render(name: str, alt: str, draw: Callable[[Shape], Canvas]) -> Picture:
                 pixels = io.BytesIO()
                 canvas.figure.savefig(pixels, format="png", dpi=144, metadata={"Software": None})
                 png = pixels.getvalue()
-    return Picture(name, alt, svgs, png)
+    return Picture(name, svgs, png)
 
 
 ROLE = {colour: role for role, colour in LIGHT.items()}

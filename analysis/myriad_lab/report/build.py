@@ -74,7 +74,7 @@ def write(report: Report, out: Path) -> Path:
 def _tables(report: Report) -> dict[str, pd.DataFrame]:
     ranks, models = [], []
     for test in report.tests:
-        about = {k: v for k, v in test.about.items()} | {"factors": "·".join(f"{f.short}({f.option}={f.off}|{f.on})" for f in test.factors)}
+        about = test.about | {"factors": "·".join(f"{f.short}({f.option}={f.off}|{f.on})" for f in test.factors)}
         for row in factorial.rank_table(test).to_dict("records"):
             ranks.append(about | {"combination": test.name(row["mask"])} | {k: row[k] for k in ("mean", "percent", "error", "n")})
         for log in (False, True):
@@ -104,7 +104,8 @@ def _cells(samples: Samples) -> pd.DataFrame:
         costs = data["cost"].dropna().to_numpy(float)
         row = {**{k: key[k] for k in CELL}, "n": len(data)}
         if len(costs):
-            row |= {"cost_mean": costs.mean(), "cost_median": float(pd.Series(costs).median()), "cost_min": costs.min(), "cost_max": costs.max()}
+            row |= {"cost_mean": costs.mean(), "cost_median": float(pd.Series(costs).median())}
+            row |= {"cost_min": costs.min(), "cost_max": costs.max()}
         if len(costs) and (costs > 0).all():
             found = curves.mean(costs)
             row |= {"cost_geometric": found.value, "low": found.low, "high": found.high}
@@ -124,7 +125,8 @@ def _claims(report: Report) -> pd.DataFrame:
                     {"id": claim.id, "paper": group.paper, "place": group.place, "workload": group.workload, "phase": claim.phase}
                     | {"claim": claim.text, "kind": claim.kind, "metric": claim.metric, "counts": first == 0, "paper_value": claim.paper}
                     | {"paper_text": claim.paper_text, "expect_low": claim.expect[0], "expect_high": claim.expect[1]}
-                    | {"target": found.target, "clock": found.clock, "scale": found.scale, "options": found.options, "value": e.value if e else found.value or None}
+                    | {"target": found.target, "clock": found.clock, "scale": found.scale, "options": found.options}
+                    | {"value": e.value if e else found.value or None}
                     | {"low": e.low if e else None, "high": e.high if e else None, "verdict": found.verdict, "why": found.why}
                 )
     return pd.DataFrame(rows)

@@ -22,7 +22,8 @@ def section(report: Report, files: list[str]) -> str:
                 "<b>Ratios</b> are of geometric means; their intervals are Welch’s t intervals on the logarithms, 95 %. "
                 "The seed matters only to the random halves of the noise floor: " + str(report.seed) + ".",
                 "<b>The linear model</b> has a coefficient for every set of factors, in percent of the time with all off, as in FFSOPT 4.3; "
-                f"one is shown if p &lt; 1/{1 / SIGNIFICANCE:.0f}. Beside it stands the same model on the logarithm of time, whose coefficients are factors.",
+                f"one is shown if p &lt; 1/{1 / SIGNIFICANCE:.0f}. Beside it stands the same model on the logarithm of time, whose "
+                "coefficients are factors.",
                 "<b>A modelled clock</b> has no noise: repetitions that agree are exact, and a difference is a difference.",
                 "<b>Verdicts.</b> Reproduced: the interval lies on the paper’s side of “no effect”, and the value in the expected range. "
                 "Direction only: the same side, another size. Undecided: the interval holds both answers. "

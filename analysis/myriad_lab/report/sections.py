@@ -93,7 +93,8 @@ def _short(report: Report) -> str:
     )
     judged = [(g, f) for g, f in rows if f[0].verdict != claims.NOT_RUN]
     if judged:
-        out.append(tables.claims("Claims that our samples answer, each on the target that is nearest to the paper's machine", judged, report.notes, True))
+        caption = "Claims that our samples answer, each on the target that is nearest to the paper's machine"
+        out.append(tables.claims(caption, judged, report.notes, True))
     waiting = Counter((g.paper, g.title, f[0].why) for g, f in rows if f[0].verdict == claims.NOT_RUN)
     if waiting:
         what = [f"{html.text(paper)}, {html.text(title)}: {n}. {html.text(why)}" for (paper, title, why), n in waiting.items()]
@@ -214,7 +215,7 @@ def _xfs96() -> list[Curve]:
 
 
 def _with_xfs96(chart: Chart) -> Chart:
-    return Chart(chart.workload, chart.phase, chart.curves + _xfs96(), chart.unit)
+    return Chart(chart.workload, chart.phase, chart.curves + _xfs96())
 
 
 def _chart(report: Report, chart: Chart, prefix: str) -> str:
@@ -223,13 +224,15 @@ def _chart(report: Report, chart: Chart, prefix: str) -> str:
     parts = [mine[i : i + curve_figure.LINES_MOST] for i in range(0, len(mine), curve_figure.LINES_MOST)] or [[]]
     out = []
     for k, part in enumerate(parts):
-        shown = Chart(chart.workload, chart.phase, part + theirs, chart.unit)
+        shown = Chart(chart.workload, chart.phase, part + theirs)
         said = "; ".join(_range(c) for c in shown.curves)
         name = "".join(c if c.isalnum() else "-" for c in f"{prefix}-{chart.phase}-{k + 1}".lower())
         more = f" ({k + 1} of {len(parts)})" if len(parts) > 1 else ""
         whose = "" if mine else " The paper's numbers only: ours were not run."
-        caption = f"{html.text(chart.workload)}: {html.text(chart.phase)}{more}: time per operation by size, with 95 % intervals.{whose}"
-        picture = render(name, f"Time per operation of {chart.workload}, {chart.phase}, by size. {said}.", lambda s, c=shown: curve_figure.draw(c, s))
+        title = f"{html.text(chart.workload)}: {html.text(chart.phase)}{more}"
+        caption = f"{title}: time per operation by size, with 95 % intervals.{whose}"
+        alt = f"Time per operation of {chart.workload}, {chart.phase}, by size. {said}."
+        picture = render(name, alt, lambda shape, c=shown: curve_figure.draw(c, shape))
         out.append(report.draw(picture, caption))
     return "".join(out)
 
