@@ -193,12 +193,12 @@ def _chosen(samples: Samples, group: Group, claim: Claim, selection: dict) -> pd
         table = table[table["target"] == selection["target"]]
         if table.empty:
             raise _Missing(f"no samples of target {selection['target']}")
-    for short in dict.fromkeys([*group.factors, *_letters(selection)]):
-        table = _with_factor(samples, table, short, short in _letters(selection))
     for option, choice in {**group.fixed, **selection.get("factors", {})}.items():
         table = table[choices_of(table, option) == choice]
         if table.empty:
             raise _Missing(f"no samples with {option}={choice}{samples.why_absent(option)}")
+    for short in dict.fromkeys([*group.factors, *_letters(selection)]):
+        table = _with_factor(samples, table, short, short in _letters(selection))
     return table
 
 

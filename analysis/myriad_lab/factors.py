@@ -65,6 +65,11 @@ def rank(option: str) -> tuple[int, str]:
     return (known.index(option) if option in known else len(known), option)
 
 
+def is_known(option: str) -> bool:
+    """Whether a paper has it as a factor."""
+    return any(row["option"] == option for row in _table()["factor"])
+
+
 def named(short: str) -> dict:
     """The row of a factor of the papers. A name that is not there is a mistake in the claims."""
     return next(row for row in _table()["factor"] if row["short"] == short)

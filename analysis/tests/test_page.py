@@ -113,6 +113,10 @@ def test_a_factor_that_no_claim_knows_shows_by_itself(page):
     assert "What no claim asks for" in page and "listing: all (process)" in page
 
 
+def test_a_test_says_what_was_held_in_all_of_it(page):
+    assert "In all of it directory=linear." in page
+
+
 def test_without_results_the_report_is_a_list_of_predictions(tmp_path):
     assert command.main(["report", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "index.html").read_text()
@@ -121,11 +125,28 @@ def test_without_results_the_report_is_a_list_of_predictions(tmp_path):
     assert set(table["verdict"]) == {claims.NOT_RUN}
 
 
+# One group, so that little is drawn.
+FEW = """[[group]]
+id = "tar"
+paper = "P"
+place = "1"
+title = "t"
+workload = "tar"
+machine = "process"
+factors = ["SU", "DP"]
+show = ["ranks", "model", "triangles", "lattice"]
+claims = [{ id = "c", text = "t", phase = "unpack", kind = "ratio", from = "", to = "SU", paper = 3, expect = [2, 8] }]
+"""
+
+
 def test_the_same_results_give_the_same_bytes(tmp_path):
+    few = tmp_path / "few.toml"
+    few.write_text(FEW)
     raw = synthetic.factorial("tar", "unpack", (0.3, 0.9), 1.0, np.random.default_rng(1), 0.02, 4)
     results = synthetic.write(raw + synthetic.peers(np.random.default_rng(2), 4), tmp_path / "r.jsonl")
     for name in ("a", "b"):
-        assert command.main(["report", str(results), "--out", str(tmp_path / name)]) == 0
+        assert command.main(["report", str(results), "--claims", str(few), "--out", str(tmp_path / name)]) == 0
+    assert "✓ reproduced" in (tmp_path / "a" / "index.html").read_text()
     files = [sorted(p.relative_to(tmp_path / name) for p in (tmp_path / name).rglob("*.*")) for name in ("a", "b")]
     assert files[0] == files[1]
     assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files[0])
@@ -136,7 +157,9 @@ def test_names_of_workloads_and_targets_are_text_never_markup(tmp_path):
     raw = [synthetic.sample(workload=evil, phase=evil, target=t, options={"o": evil}, run=r) for t in ("mount", evil) for r in range(4)]
     raw += [synthetic.sample(workload=evil, phase=evil, factors={"f": f}, run=r, size=s) for f in (evil, "off") for r in range(2) for s in (1, 2, 3)]
     results = synthetic.write(raw, tmp_path / "r.jsonl")
-    assert command.main(["report", str(results), "--out", str(tmp_path / "out")]) == 0
+    few = tmp_path / "few.toml"
+    few.write_text(FEW)
+    assert command.main(["report", str(results), "--claims", str(few), "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "index.html").read_text()
     Reader(page)
     assert evil not in page and "&lt;b&gt;&amp;" in page

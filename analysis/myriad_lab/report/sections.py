@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from .. import claims, factorial, papers, ratios
+from .. import claims, factorial, factors, papers, ratios
 from ..curves import Chart, Curve
 from ..factorial import Factorial
 from ..figures import curves as curve_figure
@@ -167,8 +167,10 @@ def _test(report: Report, test: Factorial, prefix: str, show: list[str]) -> str:
     n = sorted({cell.n for cell in test.cells.values()})
     out = [html.element("h4", html.text(test.title))]
     fixed = f"Scale {number(test.about['scale'])}, {test.about['clock']} clock, n = {'–'.join(str(x) for x in n[:: max(len(n) - 1, 1)])}."
-    if test.about["options_key"]:
-        fixed += f" Options {test.about['options_key']}."
+    flipped = {factor.option for factor in test.factors}
+    held = [f"{name}={choice}" for name, choice in sorted(test.settings.items()) if factors.is_known(name) and name not in flipped]
+    fixed += f" In all of it {', '.join(held)}." if held else ""
+    fixed += f" Options {test.about['options_key']}." if test.about["options_key"] else ""
     out.append(html.paragraph(html.text(fixed), class_="where"))
     out.append(_pictures(report, test, name, show, ""))
     if "ranks" in show:
