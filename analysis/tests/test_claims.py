@@ -56,6 +56,7 @@ def test_without_samples_every_claim_is_not_run():
         ((2, 8), (0.7, 0.6, 0.8), NOT_REPRODUCED),
         ((2, 8), (1.0, 0.9, 1.1), NOT_REPRODUCED),
         ((2, 8), (1.5, 0.9, 2.5), UNDECIDED),
+        ((2, 8), (3, 0.9, 10), UNDECIDED),
         ((2, 8), (4, math.nan, math.nan), UNDECIDED),
         # Something gets slower.
         ((0.5, 0.9), (0.7, 0.6, 0.8), REPRODUCED),
