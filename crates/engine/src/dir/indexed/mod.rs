@@ -19,6 +19,7 @@
 //! names share 64 hash bits, and every operation that touches the entry in any case.
 
 mod entries;
+mod hashed;
 mod index;
 
 use super::{
@@ -59,15 +60,15 @@ const LISTED_BLOCKS: u64 = 64;
 /// changed in each of several. Tests are to come there with small directories.
 const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
 
-/// What a search saw on its way: the leaf of the index where the name belongs, if there is an index.
+/// What a search saw on its way: the leaf of the index where the name belongs, if there is an index and it was asked.
 pub(crate) struct Seen {
     leaf: Option<FsBlock>,
 }
 
 /// Where an entry goes. Without an index, its block is small and looked at once more.
 pub(crate) struct Room {
-    /// The leaf of the index where the name belongs, and the head of the list of blocks with room.
-    index: Option<(FsBlock, u32)>,
+    /// The leaf of the index where the name belongs, if that is known, and the head of the list of blocks with room.
+    index: Option<(Option<FsBlock>, u32)>,
 }
 
 fn hit(ino: Ino, position: u32) -> Hit {
@@ -125,11 +126,14 @@ fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
 /// Looks a name up, to read. With an index, a record whose inode's identity matches is taken at its word.
 pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
     let unread = |hit: Option<Hit>| hit.map(|hit| Found { ino: hit.ino, raw: None });
+    if let Some(search) = hashed::search(look, dir, raw, name) {
+        return Ok(unread(search.hit));
+    }
     let Some(root) = index_root_in(raw) else {
         return Ok(unread(scan(look, dir, raw, name)?.hit));
     };
     if raw.has_flag(flag::HASH_TWINS) {
-        return Ok(unread(search(look, dir, raw, name)?.hit));
+        return Ok(unread(search_index(look, dir, raw, name)?.hit));
     }
     let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 4];
     let count = index::find(look, dir, root, name.tag(), &mut records)?;
@@ -144,11 +148,19 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
     // A hard link under another name than its identity, or a false hit of the tag: the entry decides.
     look.volume.counters.bump(Count::dir_index_false_hits);
-    Ok(unread(search(look, dir, raw, name)?.hit))
+    Ok(unread(search_index(look, dir, raw, name)?.hit))
 }
 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    match hashed::search(look, dir, raw, name) {
+        Some(search) => Ok(search),
+        None => search_index(look, dir, raw, name),
+    }
+}
+
+/// A search by the index on disk, or through the one block of a directory without one.
+fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     let Some(root) = index_root_in(raw) else {
         return scan(look, dir, raw, name);
     };
@@ -247,7 +259,7 @@ pub(crate) fn prepare(
     seen: super::Seen,
 ) -> Result<super::Place> {
     let super::Seen::Indexed(Seen { leaf }) = seen else { unreachable!("a search of this directory") };
-    let Some((root, leaf)) = index_root_in(raw).zip(leaf) else {
+    let Some(root) = index_root_in(raw) else {
         return Ok(super::Place::Indexed(Room { index: None }));
     };
     let (head, made) = look.read(root, BlockKind::DirIndex, |bytes| {
@@ -293,6 +305,13 @@ pub(crate) fn insert(
     place: &super::Place,
 ) -> Result<u32> {
     let super::Place::Indexed(room) = place else { unreachable!("a search of this directory") };
+    if txn.volume().dir_hashes.is_on() {
+        return hashed::insert(txn, dir, raw, entry, |txn, raw| insert_entry(txn, dir, raw, entry, room));
+    }
+    insert_entry(txn, dir, raw, entry, room)
+}
+
+fn insert_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEntry<'_>, room: &Room) -> Result<u32> {
     if !is_in_blocks(raw) {
         if let Some(position) = insert_in_body(txn, dir, raw, entry)? {
             return Ok(position);
@@ -387,7 +406,7 @@ fn insert_in_blocks(
     };
     let mut root = root;
     let mut tried = 0;
-    let (leaf, mut known_head) = room.index.unzip();
+    let (leaf, mut known_head) = room.index.map_or((None, None), |(leaf, head)| (leaf, Some(head)));
     let position = loop {
         let head = match known_head.take() {
             Some(head) => head,
@@ -566,6 +585,13 @@ pub(crate) fn has_idle_blocks(raw: &RawInode) -> bool {
 /// list of orphans, and they are given up after the transaction.
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let position = hit.spot.0 as u32;
+    if txn.volume().dir_hashes.is_on() {
+        return hashed::remove(txn, dir, raw, name, position, |txn, raw| remove_entry(txn, dir, raw, name, position));
+    }
+    remove_entry(txn, dir, raw, name, position)
+}
+
+fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, position: u32) -> Result<()> {
     let (block, offset) = split_position(&txn.look, position);
     if !is_in_blocks(raw) {
         let (length, used) = inode::change_body(txn, dir, raw, |edit, base, used| {

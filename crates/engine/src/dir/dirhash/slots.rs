@@ -1,0 +1,315 @@
+//! The hash table: where entries lie, by the keyed hashes of their names.
+//!
+//! Open addressing with linear probing, in two levels: an array of arrays of [`ARRAY`] slots, so that no allocation is large. A
+//! slot holds the position of an entry and nothing else; what its name is, the directory's own block says. The slots of a name
+//! are its *chain*: from its home to the first slot that is empty.
+//!
+//! ```text
+//! home of "b" --> [ 17: "a" ] [ deleted ] [ 90: "b" ] [ empty ]      "b" is there; a name with the same home that is none
+//!                                                                    of the two is not: the chain has ended
+//! ```
+//!
+//! Invariants
+//!   1. A name's position lies in its chain: no empty slot lies between its home and its slot.
+//!   2. `used` counts the slots that are not empty, deleted ones among them. It is less than the number of slots, so every
+//!      chain ends.
+//!   3. No deleted slot lies right before an empty one: it would make chains longer for nothing.
+
+/// Slots of an array of the second level: 1 KiB.
+pub(super) const ARRAY: usize = 256;
+/// Bytes of an array, and of the pointer to it.
+const ARRAY_BYTES: u64 = (size_of::<[u32; ARRAY]>() + size_of::<Box<[u32; ARRAY]>>()) as u64;
+
+/// Never used, or reclaimed.
+const EMPTY: u32 = u32::MAX;
+/// Held an entry, and may be inside a chain.
+const DELETED: u32 = u32::MAX - 1;
+/// Set beside the position of an entry whose name has gone while its bytes keep their place (order `softdep`).
+const GONE: u32 = 1 << 31;
+/// Positions are below this: 16 GiB of directory, in units of 8 bytes.
+pub(super) const POSITIONS_MAX: u64 = (1 << 31) - 2;
+
+/// What a slot of a chain holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    Live(u32),
+    /// The name has gone, the entry's bytes keep their place.
+    Gone(u32),
+}
+
+pub(super) struct Slots {
+    arrays: Vec<Box<[u32; ARRAY]>>,
+    used: usize,
+}
+
+impl Slots {
+    /// Arrays of a table for so many entries at most: a third of its slots stay empty even then.
+    pub fn arrays_for(entries_max: u64) -> u64 {
+        (3 * entries_max).div_ceil(2).div_ceil(ARRAY as u64).max(1)
+    }
+
+    /// Bytes of so many arrays.
+    pub fn bytes_for(arrays: u64) -> u64 {
+        arrays * ARRAY_BYTES
+    }
+
+    /// An empty table; `None` without memory.
+    pub fn new(arrays: u64) -> Option<Self> {
+        let arrays = usize::try_from(arrays).ok()?;
+        let mut table = Vec::new();
+        table.try_reserve_exact(arrays).ok()?;
+        for _ in 0..arrays {
+            let mut slots: Vec<u32> = Vec::new();
+            slots.try_reserve_exact(ARRAY).ok()?;
+            slots.resize(ARRAY, EMPTY);
+            let array: Box<[u32; ARRAY]> = slots.into_boxed_slice().try_into().expect("as many as it was made for");
+            table.push(array);
+        }
+        Some(Self { arrays: table, used: 0 })
+    }
+
+    pub fn arrays(&self) -> usize {
+        self.arrays.len()
+    }
+
+    fn len(&self) -> usize {
+        self.arrays.len() * ARRAY
+    }
+
+    fn at(&self, slot: usize) -> u32 {
+        self.arrays[slot / ARRAY][slot % ARRAY]
+    }
+
+    fn put(&mut self, slot: usize, value: u32) {
+        self.arrays[slot / ARRAY][slot % ARRAY] = value;
+    }
+
+    fn after(&self, slot: usize) -> usize {
+        if slot + 1 == self.len() { 0 } else { slot + 1 }
+    }
+
+    fn before(&self, slot: usize) -> usize {
+        if slot == 0 { self.len() - 1 } else { slot - 1 }
+    }
+
+    fn home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.len() as u128) >> 64) as usize
+    }
+
+    /// Numbers and values of a chain's slots.
+    fn raw_chain(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
+        let mut slot = self.home(hash);
+        std::iter::from_fn(move || {
+            let value = self.at(slot);
+            let this = slot;
+            slot = self.after(slot);
+            (value != EMPTY).then_some((this, value))
+        })
+    }
+
+    /// What the chain of a hash holds.
+    pub fn chain(&self, hash: u64) -> impl Iterator<Item = Slot> {
+        self.raw_chain(hash).filter(|&(_, value)| value != DELETED).map(|(_, value)| match value & GONE {
+            0 => Slot::Live(value),
+            _ => Slot::Gone(value & !GONE),
+        })
+    }
+
+    /// Adds a position. False, with nothing done, if three quarters of the slots are in use: chains would become long.
+    #[must_use]
+    pub fn add(&mut self, hash: u64, slot: Slot) -> bool {
+        if self.used >= self.len() / 4 * 3 {
+            return false;
+        }
+        let value = match slot {
+            Slot::Live(position) => position,
+            Slot::Gone(position) => position | GONE,
+        };
+        debug_assert!(u64::from(value & !GONE) < POSITIONS_MAX);
+        let mut at = self.home(hash);
+        while self.at(at) < DELETED {
+            at = self.after(at);
+        }
+        self.used += usize::from(self.at(at) == EMPTY);
+        self.put(at, value);
+        true
+    }
+
+    fn find(&self, hash: u64, position: u32) -> Option<usize> {
+        self.raw_chain(hash).find(|&(_, value)| value == position).map(|(slot, _)| slot)
+    }
+
+    /// Takes the position of a name away; false if it is not there. Deleted slots at the end of a chain become empty, those
+    /// before this one as well.
+    #[must_use]
+    pub fn remove(&mut self, hash: u64, position: u32) -> bool {
+        let Some(slot) = self.find(hash, position) else { return false };
+        self.put(slot, DELETED);
+        let mut end = slot;
+        while self.at(end) == DELETED {
+            end = self.after(end);
+        }
+        if self.at(end) == EMPTY {
+            let mut last = self.before(end);
+            while self.at(last) == DELETED {
+                self.put(last, EMPTY);
+                self.used -= 1;
+                last = self.before(last);
+            }
+        }
+        true
+    }
+
+    /// Puts another value in the place of a position; false if it is not there.
+    #[must_use]
+    pub fn replace(&mut self, hash: u64, position: u32, with: Slot) -> bool {
+        let Some(slot) = self.find(hash, position) else { return false };
+        self.put(
+            slot,
+            match with {
+                Slot::Live(position) => position,
+                Slot::Gone(position) => position | GONE,
+            },
+        );
+        true
+    }
+
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    #[cfg(test)]
+    fn count(&self, is: impl Fn(u32) -> bool) -> usize {
+        (0..self.len()).filter(|&slot| is(self.at(slot))).count()
+    }
+
+    /// Checks the invariants that can be seen without names.
+    #[cfg(test)]
+    pub fn assert_sound(&self) {
+        assert_eq!(self.used, self.count(|value| value != EMPTY));
+        for slot in 0..self.len() {
+            let is_idle = self.at(slot) == DELETED && self.at(self.after(slot)) == EMPTY;
+            assert!(!is_idle, "slot {slot} is deleted at the end of a chain");
+        }
+    }
+
+    /// Bytes that it has, by its own capacities.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        (self.arrays.capacity() * size_of::<Box<[u32; ARRAY]>>() + self.len() * size_of::<u32>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hash with this home in a table of one array.
+    fn hash(home: u64) -> u64 {
+        home << 56
+    }
+
+    fn live(slots: &Slots, hash: u64) -> Vec<u32> {
+        slots
+            .chain(hash)
+            .filter_map(|slot| match slot {
+                Slot::Live(position) => Some(position),
+                Slot::Gone(_) => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn chains_go_on_over_what_was_removed_and_around_the_end() {
+        let mut slots = Slots::new(1).unwrap();
+        for position in 0..6 {
+            assert!(slots.add(hash(253), Slot::Live(position)));
+        }
+        assert_eq!(live(&slots, hash(253)), [0, 1, 2, 3, 4, 5]);
+        assert!(slots.remove(hash(253), 1) && slots.remove(hash(253), 3));
+        assert_eq!(live(&slots, hash(253)), [0, 2, 4, 5]);
+        assert!(!slots.remove(hash(253), 3), "it is not there");
+        assert!(!slots.remove(hash(100), 2), "it has another home");
+        assert_eq!(slots.used(), 6);
+        // Deleted slots are used again before empty ones.
+        assert!(slots.add(hash(253), Slot::Live(9)));
+        assert_eq!((slots.used(), live(&slots, hash(253))), (6, vec![0, 9, 2, 4, 5]));
+        slots.assert_sound();
+    }
+
+    /// The paper's fifth issue (FFSOPT 3.5): only deleted slots behind the removed one were reclaimed.
+    #[test]
+    fn all_deleted_slots_at_the_end_of_a_chain_become_empty() {
+        let mut slots = Slots::new(1).unwrap();
+        for position in 0..8 {
+            assert!(slots.add(hash(250), Slot::Live(position)));
+        }
+        for position in [3, 5, 6, 4] {
+            assert!(slots.remove(hash(250), position));
+        }
+        assert_eq!(slots.used(), 8, "a live one ends the chain");
+        assert!(slots.remove(hash(250), 7));
+        assert_eq!(slots.used(), 3, "the whole run is reclaimed, not what came behind the last one removed");
+        slots.assert_sound();
+        assert!((0..3).all(|position| slots.remove(hash(250), position)));
+        assert_eq!(slots.used(), 0);
+    }
+
+    #[test]
+    fn gone_entries_stay_in_their_chain_and_are_nobodys_name() {
+        let mut slots = Slots::new(1).unwrap();
+        for position in [5, 6, 7] {
+            assert!(slots.add(hash(9), Slot::Live(position)));
+        }
+        assert!(slots.replace(hash(9), 6, Slot::Gone(6)) && !slots.replace(hash(9), 6, Slot::Live(1)));
+        assert_eq!(slots.chain(hash(9)).collect::<Vec<_>>(), [Slot::Live(5), Slot::Gone(6), Slot::Live(7)]);
+        assert!(!slots.remove(hash(9), 6) && slots.remove(hash(9), 7));
+        assert_eq!(slots.used(), 2);
+        slots.assert_sound();
+    }
+
+    #[test]
+    fn a_quarter_of_the_slots_stays_empty() {
+        let mut slots = Slots::new(2).unwrap();
+        let taken = (0..1000).filter(|&i| slots.add(u64::from(i) << 54, Slot::Live(i))).count();
+        assert_eq!((taken, slots.used()), (384, 384));
+        // Slots that hold what was deleted count, as long as they are inside chains.
+        assert!(slots.remove(0, 0));
+        assert!(slots.used() == 384 && !slots.add(0, Slot::Live(1000)));
+    }
+
+    /// Random changes against a list: what is there is found, what is not is not, and slots are counted.
+    #[test]
+    fn random_changes_agree_with_a_list() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            state >> 33
+        };
+        let mut slots = Slots::new(3).unwrap();
+        let mut all: Vec<(u64, u32)> = Vec::new();
+        for step in 0..40_000_u32 {
+            // Few homes, so that chains are long and grow together.
+            let hash = (random() % 40) << 58;
+            if random() % 2 == 0 && all.len() < 450 {
+                assert_eq!(slots.add(hash, Slot::Live(step)), slots.used() <= 576);
+                all.push((hash, step));
+            } else if !all.is_empty() {
+                let (hash, position) = all.swap_remove(random() as usize % all.len());
+                if step % 3 == 0 {
+                    assert!(slots.replace(hash, position, Slot::Live(step)));
+                    all.push((hash, step));
+                } else {
+                    assert!(slots.remove(hash, position));
+                    assert!(!slots.remove(hash, position));
+                }
+            }
+            if step % 64 == 0 {
+                slots.assert_sound();
+                assert!(all.iter().all(|&(hash, position)| live(&slots, hash).contains(&position)));
+                assert_eq!(slots.count(|value| value < DELETED), all.len());
+            }
+        }
+    }
+}
