@@ -18,6 +18,8 @@ use std::sync::Arc;
 fn setup(block_size: u32, size: u64) -> Setup {
     let mut setup = Setup::new(block_size, size);
     setup.choices = Choices { directory: Directory::Linear, ..Choices::default() };
+    // What there is beside the rules of the kind itself is in `dirhash.rs`.
+    setup.options.dirhash.is_on = Some(false);
     setup
 }
 
@@ -377,6 +379,9 @@ fn power_may_be_lost_at_any_time() {
         let mut setup = setup(block_size, size);
         setup.options.cache_size = 4 << 20;
         setup.options.name_cache = seed % 2 == 0;
+        // Hashes are in memory only, and make no difference.
+        setup.options.dirhash.is_on = Some(seed % 2 == 0);
+        setup.options.dirhash.size_min = 0;
         setup.log_size = Some((34 * u64::from(block_size)).max(256 << 10));
         let base = Base::new(setup, &[]).unwrap();
         let (judged, contents, counts) = (Known::default(), Known::default(), Counts::default());

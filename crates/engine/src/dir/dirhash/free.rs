@@ -37,17 +37,14 @@ impl FreeSpace {
         (3 * units).div_ceil(2)
     }
 
-    /// All of so many units, without entries. `None` without memory.
-    pub fn new(units: u32) -> Option<Self> {
-        let capacity = Self::capacity_for(units.into()) as usize;
-        let mut words = Vec::new();
-        words.try_reserve_exact(capacity).ok()?;
-        words.resize(capacity, WHOLE);
+    /// All of so many units, without entries.
+    pub fn new(units: u32) -> Self {
+        let words = vec![WHOLE; Self::capacity_for(units.into()) as usize].into_boxed_slice();
         let mut first = [NONE; CLASSES];
         if units > 0 {
             first[LARGEST] = 0;
         }
-        Some(Self { words: words.into_boxed_slice(), units, first })
+        Self { words, units, first }
     }
 
     #[cfg(test)]
@@ -179,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_fullest_unit_that_has_room_is_taken() {
-        let mut free = FreeSpace::new(4).unwrap();
+        let mut free = FreeSpace::new(4);
         assert_eq!((CLASSES, WHOLE), (35, 62));
         assert_eq!(free.candidates(34).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert!(free.take(0, 57) && free.take(1, 50) && free.take(2, 57) && free.take(3, 30));
@@ -199,7 +196,7 @@ mod tests {
 
     #[test]
     fn units_come_and_go_at_the_end() {
-        let mut free = FreeSpace::new(2).unwrap();
+        let mut free = FreeSpace::new(2);
         assert!(free.take(0, 40) && free.take(1, 40));
         assert!(free.grow() && !free.grow(), "there is room for half as many more");
         assert_eq!((free.units(), free.used(), free.first[LARGEST]), (3, 2, 2));
@@ -221,7 +218,7 @@ mod tests {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             (state >> 33) as usize % limit
         };
-        let mut free = FreeSpace::new(40).unwrap();
+        let mut free = FreeSpace::new(40);
         for _ in 0..20_000 {
             match random(6) {
                 0 => drop(free.grow()),

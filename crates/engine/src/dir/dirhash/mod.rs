@@ -50,12 +50,15 @@ pub(crate) const WORD: usize = free::WORD;
 /// Part of `dirhash_maxmem` that one hash may have when others must go for it.
 const EVICTING_PART: u64 = 2;
 
+/// Takes a name of a directory: the name, where its entry lies, the words that the entry takes, and of which piece.
+pub(crate) type TakeName<'f> = &'f mut dyn FnMut(&[u8], Slot, usize, u64) -> Kept;
+
 /// A directory as its kind shows it to whoever makes a hash.
 pub(crate) trait Summarised {
     fn shape(&self) -> Result<Shape>;
 
-    /// Hands the name of each entry to `f`, until it refuses one: the name, where it lies, the words and the piece of its entry.
-    fn each_name(&self, f: &mut dyn FnMut(&[u8], Slot, usize, u64) -> Kept) -> Result<Kept>;
+    /// Hands all names to `f`, until it refuses one.
+    fn each_name(&self, f: TakeName<'_>) -> Result<Kept>;
 }
 
 /// The hashes of a volume.
@@ -81,6 +84,13 @@ pub(crate) struct Change<'a> {
 impl Change<'_> {
     pub fn table(&self) -> Option<&Table> {
         self.table.as_ref()
+    }
+
+    /// The directory has so many bytes now: it may be too small for a hash.
+    pub fn has_size(&mut self, bytes: u64) {
+        if bytes < self.volume.dir_hashes.size_min.load(Ordering::Relaxed) {
+            self.table = None;
+        }
     }
 
     /// Tells the hash what has changed. It is dropped if it has no room for that, or does not agree.
@@ -124,12 +134,12 @@ impl DirHashes {
         let DirHash { is_on, memory_max, size_min, checks } = options.dirhash;
         let is_on = is_on.unwrap_or(self.kind == Directory::Linear) && memory_max > 0;
         self.memory_max.store(memory_max, Ordering::Relaxed);
-        self.size_min.store(size_min, Ordering::Relaxed);
+        let was = self.size_min.swap(size_min, Ordering::Relaxed);
         self.checks.store(checks || cfg!(debug_assertions), Ordering::Relaxed);
         let mut pool = self.pool.lock();
         // Under the pool's lock, as whoever adds a hash sees it: none is left that nobody tells of changes.
         self.is_on.store(is_on, Ordering::Relaxed);
-        pool.shrink(if is_on { memory_max } else { 0 })
+        pool.shrink(if is_on && size_min <= was { memory_max } else { 0 })
     }
 
     #[inline]
@@ -170,8 +180,8 @@ impl DirHashes {
         if !self.is_on() {
             return None;
         }
+        // A directory without a name is asked for names by whoever has it open still, and soon gone.
         if raw.size.get() < self.size_min.load(Ordering::Relaxed) || raw.nlink.get() == 0 {
-            self.forget(dir);
             return None;
         }
         let found = self.pool.lock().find(dir, raw.generation.get(), true);
@@ -234,12 +244,10 @@ impl DirHashes {
         // Whoever finds it now waits until it is made.
         let mut place = hash.table.try_write().expect("nobody else knows it yet");
         drop(pool);
-        let table = Table::new(shape).and_then(|mut table| {
-            let noted =
-                whole.each_name(&mut |name, slot, words, piece| table.note(self.home_of(name), slot, words, piece));
-            matches!(noted, Ok(Ok(()))).then_some(table)
-        });
-        let is_made = table.is_some();
+        let mut table = Table::new(shape);
+        let noted = whole.each_name(&mut |name, slot, words, piece| table.note(self.home_of(name), slot, words, piece));
+        let is_made = matches!(noted, Ok(Ok(())));
+        let table = is_made.then_some(table);
         *place = table;
         drop(place);
         if !is_made {
@@ -279,10 +287,166 @@ impl DirHashes {
         result
     }
 
+    /// Drops all hashes.
+    pub fn drop_all(&self) {
+        self.pool.lock().shrink(0);
+    }
+
     /// Drops the hash of a directory.
     pub fn forget(&self, dir: Ino) {
         if self.is_on() {
             self.pool.lock().forget(dir);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dir::{self, Name};
+    use crate::edit::BlockStore;
+    use crate::error::Errno;
+    use crate::inode;
+    use crate::namei;
+    use crate::ops::{NewFile, Ops};
+    use crate::types::{Cred, MkfsOptions, Node};
+    use crate::volume::{testing, transact};
+    use myriad_device::MemoryDevice;
+    use myriad_format::choices::Choices;
+    use myriad_format::inode::{S_IFDIR, S_IFREG};
+    use myriad_format::{BlockKind, FileBlock};
+    use zerocopy::little_endian::U32;
+
+    const NAMES: u32 = 300;
+
+    fn name(i: u32) -> Vec<u8> {
+        format!("{i:08}").into_bytes()
+    }
+
+    /// A volume of linear directories, and one with names that has a hash.
+    fn volume() -> (Volume, Node) {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let choices = Choices { directory: Directory::Linear, ..Choices::default() };
+        crate::mkfs::format(device.clone(), None, &MkfsOptions { choices, ..MkfsOptions::default() }).unwrap();
+        let volume = testing::open(device);
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = namei::root(&volume.look()).unwrap();
+        let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
+        for i in 0..NAMES {
+            ops.make(dir, &name(i), &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap();
+        }
+        assert!(has(&volume, dir, &name(0)));
+        assert_eq!(volume.dir_hashes.level().1, 1);
+        (volume, dir)
+    }
+
+    fn count(volume: &Volume, wanted: &str) -> u64 {
+        volume.counters.snapshot().into_iter().find(|(name, _)| *name == wanted).unwrap().1
+    }
+
+    fn has_in(volume: &Volume, dir: Node, raw: &RawInode, name: &[u8]) -> bool {
+        let name = Name { bytes: name, hash: volume.hasher.hash(name) };
+        dir::lookup(&volume.look(), Ino(dir.ino), raw, name).unwrap().is_some()
+    }
+
+    fn has(volume: &Volume, dir: Node, name: &[u8]) -> bool {
+        let raw = inode::read_node(&volume.look(), dir).unwrap();
+        has_in(volume, dir, &raw, name)
+    }
+
+    /// FFSOPT 3.5, second issue: whoever still had a directory open that had been removed was told of damage.
+    #[test]
+    fn a_directory_without_a_name_gets_no_hash() {
+        let (volume, dir) = volume();
+        volume.dir_hashes.drop_all();
+        let mut raw = inode::read_node(&volume.look(), dir).unwrap();
+        raw.nlink = U32::new(0);
+        assert!(has_in(&volume, dir, &raw, &name(1)) && !has_in(&volume, dir, &raw, b"other"));
+        assert_eq!(volume.dir_hashes.level(), (0, 0));
+    }
+
+    /// A number that another directory had is no reason to believe its hash.
+    #[test]
+    fn a_hash_is_that_of_one_generation() {
+        let (volume, dir) = volume();
+        let mut raw = inode::read_node(&volume.look(), dir).unwrap();
+        let builds = count(&volume, "dirhash_builds");
+        raw.generation = U32::new(raw.generation.get() + 1);
+        assert!(has_in(&volume, dir, &raw, &name(1)));
+        assert_eq!((count(&volume, "dirhash_builds"), volume.dir_hashes.level().1), (builds + 1, 1));
+    }
+
+    /// FFSOPT 3.5, last: dirhash finds bad hardware. What changed behind its back is found, and the directory is believed.
+    #[test]
+    fn a_hash_that_does_not_say_what_the_directory_says_is_dropped() {
+        let (volume, dir) = volume();
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let entry = |number: usize| 16 + number * 24;
+        let change = |f: &dyn Fn(&mut crate::edit::BlockEdit<'_>)| {
+            transact(&volume, 0, |txn| {
+                let raw = inode::read_node(&txn.look, dir)?;
+                let Ok(crate::map::Mapping::Mapped(extent)) =
+                    crate::map::lookup(&mut &txn.look, &raw, Ino(dir.ino), FileBlock(0))
+                else {
+                    panic!("it has blocks")
+                };
+                txn.change(extent.start, BlockKind::LinearEntries, f)
+            })
+            .unwrap();
+        };
+        let mismatches = || count(&volume, "dirhash_mismatches");
+        // An entry is gone: the search says so.
+        change(&|edit| edit.put(entry(3), &[0; 8]));
+        assert_eq!(mismatches(), 0);
+        assert!(!has(&volume, dir, &name(3)));
+        assert_eq!((mismatches(), volume.dir_hashes.level()), (1, (0, 0)));
+        // A change of that unit is compared with the hash: here it has a name that is not in it.
+        assert!(has(&volume, dir, &name(4)) && volume.dir_hashes.level().1 == 1);
+        change(&|edit| edit.put(entry(5) + 16, b"changed!"));
+        ops.unlink(dir, &name(6)).unwrap();
+        assert_eq!((mismatches(), volume.dir_hashes.level()), (2, (0, 0)));
+        assert!(has(&volume, dir, &name(7)) && !has(&volume, dir, &name(6)) && !has(&volume, dir, &name(5)));
+        assert_eq!((mismatches(), volume.dir_hashes.level().1), (2, 1));
+    }
+
+    /// Whoever does not come to the end of a change leaves no hash behind.
+    #[test]
+    fn a_change_that_fails_drops_the_hash() {
+        let (volume, dir) = volume();
+        let generation = inode::read_node(&volume.look(), dir).unwrap().generation.get();
+        let level = || volume.dir_hashes.level();
+        let ino = Ino(dir.ino);
+        DirHashes::change(&volume, ino, generation, |change| {
+            assert_eq!(change.table().map(Table::names), Some(u64::from(NAMES)));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(level().1, 1);
+        DirHashes::change(&volume, ino, generation, |_| Err::<(), _>(Errno::NOSPC.into())).unwrap_err();
+        assert_eq!(level(), (0, 0));
+        assert!(has(&volume, dir, &name(1)) && level().1 == 1);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            DirHashes::change(&volume, ino, generation, |_| -> Result<()> { panic!("in the middle") })
+        }));
+        assert!(panicked.is_err());
+        assert!(has(&volume, dir, &name(1)), "it is searched");
+        assert!(has(&volume, dir, &name(2)), "and the hash made anew after that");
+        assert_eq!((level().1, count(&volume, "dirhash_mismatches")), (1, 0));
+    }
+
+    /// A hash that goes while it is looked at lives as long as somebody looks, and is charged so long.
+    #[test]
+    fn a_hash_is_charged_until_the_last_one_lets_go() {
+        let (volume, dir) = volume();
+        let raw = inode::read_node(&volume.look(), dir).unwrap();
+        let (bytes, _) = volume.dir_hashes.level();
+        let names = volume.dir_hashes.peek(&volume, Ino(dir.ino), &raw, |table| {
+            volume.dir_hashes.drop_all();
+            assert_eq!(volume.dir_hashes.level(), (bytes, 0));
+            Ok(table.names())
+        });
+        assert_eq!((names, volume.dir_hashes.level()), (Some(u64::from(NAMES)), (0, 0)));
     }
 }

@@ -1,8 +1,8 @@
 //! The hash table: where entries lie, by the keyed hashes of their names.
 //!
 //! Open addressing with linear probing, in two levels: an array of arrays of [`ARRAY`] slots, so that no allocation is large. A
-//! slot holds the position of an entry and nothing else; what its name is, the directory's own block says. The slots of a name
-//! are its *chain*: from its home to the first slot that is empty.
+//! slot holds the position of an entry, and 8 bits of its name's hash, its *mark*; what its name is, the directory's own block
+//! says. The slots of a name are its *chain*: from its home to the first slot that is empty.
 //!
 //! ```text
 //! home of "b" --> [ 17: "a" ] [ deleted ] [ 90: "b" ] [ empty ]      "b" is there; a name with the same home that is none
@@ -15,10 +15,19 @@
 //!      chain ends.
 //!   3. No deleted slot lies right before an empty one: it would make chains longer for nothing.
 
-/// Slots of an array of the second level: 1 KiB.
-pub(super) const ARRAY: usize = 256;
+/// Slots of an array of the second level.
+const ARRAY: usize = 256;
 /// Bytes of an array, and of the pointer to it.
-const ARRAY_BYTES: u64 = (size_of::<[u32; ARRAY]>() + size_of::<Box<[u32; ARRAY]>>()) as u64;
+const ARRAY_BYTES: u64 = (size_of::<Array>() + size_of::<Box<Array>>()) as u64;
+
+/// An array of the second level.
+#[derive(Clone)]
+struct Array {
+    values: [u32; ARRAY],
+    /// Without them every slot of a chain would have to be compared with the entry that it is for, in a block of the directory:
+    /// where three quarters are in use that is eight of them for a name that is not there. The paper's slots have none.
+    marks: [u8; ARRAY],
+}
 
 /// Never used, or reclaimed.
 const EMPTY: u32 = u32::MAX;
@@ -37,8 +46,23 @@ pub(crate) enum Slot {
     Gone(u32),
 }
 
+impl Slot {
+    fn value(self) -> u32 {
+        match self {
+            Self::Live(position) => position,
+            Self::Gone(position) => position | GONE,
+        }
+    }
+}
+
+/// What a home does not tell of a hash: its high bits choose that.
+fn mark_of(hash: u64) -> u8 {
+    hash as u8
+}
+
 pub(super) struct Slots {
-    arrays: Vec<Box<[u32; ARRAY]>>,
+    #[expect(clippy::vec_box, reason = "each array is allocated by itself")]
+    arrays: Vec<Box<Array>>,
     used: usize,
 }
 
@@ -53,19 +77,10 @@ impl Slots {
         arrays * ARRAY_BYTES
     }
 
-    /// An empty table; `None` without memory.
-    pub fn new(arrays: u64) -> Option<Self> {
-        let arrays = usize::try_from(arrays).ok()?;
-        let mut table = Vec::new();
-        table.try_reserve_exact(arrays).ok()?;
-        for _ in 0..arrays {
-            let mut slots: Vec<u32> = Vec::new();
-            slots.try_reserve_exact(ARRAY).ok()?;
-            slots.resize(ARRAY, EMPTY);
-            let array: Box<[u32; ARRAY]> = slots.into_boxed_slice().try_into().expect("as many as it was made for");
-            table.push(array);
-        }
-        Some(Self { arrays: table, used: 0 })
+    /// An empty table.
+    pub fn new(arrays: u64) -> Self {
+        let empty = || Box::new(Array { values: [EMPTY; ARRAY], marks: [0; ARRAY] });
+        Self { arrays: (0..arrays).map(|_| empty()).collect(), used: 0 }
     }
 
     pub fn arrays(&self) -> usize {
@@ -77,11 +92,15 @@ impl Slots {
     }
 
     fn at(&self, slot: usize) -> u32 {
-        self.arrays[slot / ARRAY][slot % ARRAY]
+        self.arrays[slot / ARRAY].values[slot % ARRAY]
+    }
+
+    fn mark_at(&self, slot: usize) -> u8 {
+        self.arrays[slot / ARRAY].marks[slot % ARRAY]
     }
 
     fn put(&mut self, slot: usize, value: u32) {
-        self.arrays[slot / ARRAY][slot % ARRAY] = value;
+        self.arrays[slot / ARRAY].values[slot % ARRAY] = value;
     }
 
     fn after(&self, slot: usize) -> usize {
@@ -97,7 +116,7 @@ impl Slots {
     }
 
     /// Numbers and values of a chain's slots.
-    fn raw_chain(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
+    fn chain(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
         let mut slot = self.home(hash);
         std::iter::from_fn(move || {
             let value = self.at(slot);
@@ -107,11 +126,16 @@ impl Slots {
         })
     }
 
-    /// What the chain of a hash holds.
-    pub fn chain(&self, hash: u64) -> impl Iterator<Item = Slot> {
-        self.raw_chain(hash).filter(|&(_, value)| value != DELETED).map(|(_, value)| match value & GONE {
-            0 => Slot::Live(value),
-            _ => Slot::Gone(value & !GONE),
+    /// What the chain of a hash holds that may be the hash's; adds to `passed` how many slots there are up to that.
+    pub fn like(&self, hash: u64, passed: &mut u64) -> impl Iterator<Item = Slot> {
+        self.chain(hash).filter_map(move |(slot, value)| {
+            *passed += 1;
+            match value {
+                DELETED => None,
+                _ if self.mark_at(slot) != mark_of(hash) => None,
+                value if value & GONE == 0 => Some(Slot::Live(value)),
+                value => Some(Slot::Gone(value & !GONE)),
+            }
         })
     }
 
@@ -121,10 +145,7 @@ impl Slots {
         if self.used >= self.len() / 4 * 3 {
             return false;
         }
-        let value = match slot {
-            Slot::Live(position) => position,
-            Slot::Gone(position) => position | GONE,
-        };
+        let value = slot.value();
         debug_assert!(u64::from(value & !GONE) < POSITIONS_MAX);
         let mut at = self.home(hash);
         while self.at(at) < DELETED {
@@ -132,11 +153,12 @@ impl Slots {
         }
         self.used += usize::from(self.at(at) == EMPTY);
         self.put(at, value);
+        self.arrays[at / ARRAY].marks[at % ARRAY] = mark_of(hash);
         true
     }
 
     fn find(&self, hash: u64, position: u32) -> Option<usize> {
-        self.raw_chain(hash).find(|&(_, value)| value == position).map(|(slot, _)| slot)
+        self.chain(hash).find(|&(_, value)| value == position).map(|(slot, _)| slot)
     }
 
     /// Takes the position of a name away; false if it is not there. Deleted slots at the end of a chain become empty, those
@@ -164,13 +186,7 @@ impl Slots {
     #[must_use]
     pub fn replace(&mut self, hash: u64, position: u32, with: Slot) -> bool {
         let Some(slot) = self.find(hash, position) else { return false };
-        self.put(
-            slot,
-            match with {
-                Slot::Live(position) => position,
-                Slot::Gone(position) => position | GONE,
-            },
-        );
+        self.put(slot, with.value());
         true
     }
 
@@ -197,7 +213,8 @@ impl Slots {
     /// Bytes that it has, by its own capacities.
     #[cfg(test)]
     pub fn bytes(&self) -> u64 {
-        (self.arrays.capacity() * size_of::<Box<[u32; ARRAY]>>() + self.len() * size_of::<u32>()) as u64
+        let arrays: usize = self.arrays.iter().map(|array| size_of_val(&**array)).sum();
+        (self.arrays.capacity() * size_of::<Box<Array>>() + arrays) as u64
     }
 }
 
@@ -212,7 +229,7 @@ mod tests {
 
     fn live(slots: &Slots, hash: u64) -> Vec<u32> {
         slots
-            .chain(hash)
+            .like(hash, &mut 0)
             .filter_map(|slot| match slot {
                 Slot::Live(position) => Some(position),
                 Slot::Gone(_) => None,
@@ -222,7 +239,7 @@ mod tests {
 
     #[test]
     fn chains_go_on_over_what_was_removed_and_around_the_end() {
-        let mut slots = Slots::new(1).unwrap();
+        let mut slots = Slots::new(1);
         for position in 0..6 {
             assert!(slots.add(hash(253), Slot::Live(position)));
         }
@@ -241,7 +258,7 @@ mod tests {
     /// The paper's fifth issue (FFSOPT 3.5): only deleted slots behind the removed one were reclaimed.
     #[test]
     fn all_deleted_slots_at_the_end_of_a_chain_become_empty() {
-        let mut slots = Slots::new(1).unwrap();
+        let mut slots = Slots::new(1);
         for position in 0..8 {
             assert!(slots.add(hash(250), Slot::Live(position)));
         }
@@ -258,20 +275,35 @@ mod tests {
 
     #[test]
     fn gone_entries_stay_in_their_chain_and_are_nobodys_name() {
-        let mut slots = Slots::new(1).unwrap();
+        let mut slots = Slots::new(1);
         for position in [5, 6, 7] {
             assert!(slots.add(hash(9), Slot::Live(position)));
         }
         assert!(slots.replace(hash(9), 6, Slot::Gone(6)) && !slots.replace(hash(9), 6, Slot::Live(1)));
-        assert_eq!(slots.chain(hash(9)).collect::<Vec<_>>(), [Slot::Live(5), Slot::Gone(6), Slot::Live(7)]);
+        assert_eq!(slots.like(hash(9), &mut 0).collect::<Vec<_>>(), [Slot::Live(5), Slot::Gone(6), Slot::Live(7)]);
         assert!(!slots.remove(hash(9), 6) && slots.remove(hash(9), 7));
         assert_eq!(slots.used(), 2);
         slots.assert_sound();
     }
 
     #[test]
+    fn only_what_has_the_mark_is_looked_at() {
+        let mut slots = Slots::new(1);
+        for position in 0..20 {
+            assert!(slots.add(hash(9) | u64::from(position % 10), Slot::Live(position)));
+        }
+        let mut passed = 0;
+        assert_eq!(slots.like(hash(9) | 3, &mut passed).collect::<Vec<_>>(), [Slot::Live(3), Slot::Live(13)]);
+        assert_eq!(passed, 20);
+        assert_eq!(slots.like(hash(9) | 10, &mut 0).count(), 0);
+        // A slot that is used again has the mark of whoever has it now.
+        assert!(slots.remove(hash(9) | 3, 3) && slots.add(hash(9) | 77, Slot::Live(20)));
+        assert_eq!(slots.like(hash(9) | 77, &mut 0).collect::<Vec<_>>(), [Slot::Live(20)]);
+    }
+
+    #[test]
     fn a_quarter_of_the_slots_stays_empty() {
-        let mut slots = Slots::new(2).unwrap();
+        let mut slots = Slots::new(2);
         let taken = (0..1000).filter(|&i| slots.add(u64::from(i) << 54, Slot::Live(i))).count();
         assert_eq!((taken, slots.used()), (384, 384));
         // Slots that hold what was deleted count, as long as they are inside chains.
@@ -287,7 +319,7 @@ mod tests {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             state >> 33
         };
-        let mut slots = Slots::new(3).unwrap();
+        let mut slots = Slots::new(3);
         let mut all: Vec<(u64, u32)> = Vec::new();
         for step in 0..40_000_u32 {
             // Few homes, so that chains are long and grow together.

@@ -73,15 +73,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// For an empty directory of this shape. `None` without memory.
-    pub fn new(shape: Shape) -> Option<Self> {
-        Some(Self {
-            slots: Slots::new(shape.arrays())?,
-            free: if shape.sums_free { Some(FreeSpace::new(u32::try_from(shape.pieces).ok()?)?) } else { None },
+    /// For an empty directory of this shape, which has a size in bytes.
+    pub fn new(shape: Shape) -> Self {
+        Self {
+            slots: Slots::new(shape.arrays()),
+            free: shape.sums_free.then(|| FreeSpace::new(shape.pieces as u32)),
             names: 0,
             pieces_max: POSITIONS_MAX / (shape.piece_size / 8),
             expected: AtomicU32::new(NOTHING),
-        })
+        }
     }
 
     pub fn names(&self) -> u64 {
@@ -92,19 +92,22 @@ impl Table {
         self.free.as_ref().expect("asked of kinds whose free space is summarised")
     }
 
-    /// Hands what the chain of a hash holds to `f` until it returns true: first the entry behind the last one that was found, if
-    /// it is among them. Who asks for names in the order in which they lie finds each at once.
-    pub fn find(&self, hash: u64, mut f: impl FnMut(Slot, bool) -> error::Result<bool>) -> error::Result<()> {
+    /// Hands what the chain of a hash holds that may be the hash's to `f` until it returns true: first the entry behind the last one
+    /// that was found, if it is among them, and says so. Who asks for names in the order in which they lie finds each at once.
+    /// Returns how many slots were looked at.
+    pub fn find(&self, hash: u64, mut f: impl FnMut(Slot, bool) -> error::Result<bool>) -> error::Result<u64> {
+        let mut passed = 0;
         let expected = Slot::Live(self.expected.load(Ordering::Relaxed));
-        if self.slots.chain(hash).any(|slot| slot == expected) && f(expected, true)? {
-            return Ok(());
+        if self.slots.like(hash, &mut passed).any(|slot| slot == expected) && f(expected, true)? {
+            return Ok(passed);
         }
-        for slot in self.slots.chain(hash) {
+        passed = 0;
+        for slot in self.slots.like(hash, &mut passed) {
             if f(slot, false)? {
-                return Ok(());
+                break;
             }
         }
-        Ok(())
+        Ok(passed)
     }
 
     /// A name was found whose entry takes so many words: the next one may be asked for next.
@@ -163,7 +166,7 @@ impl Table {
     /// Compares with what a piece says of itself: the hash of each name and where it lies, and its free words.
     pub fn agrees(&self, names: impl Iterator<Item = (u64, u32)>, piece: u64, words: usize) -> Kept {
         for (hash, position) in names {
-            right(self.slots.chain(hash).filter(|&slot| slot == Slot::Live(position)).count() == 1)?;
+            right(self.slots.like(hash, &mut 0).filter(|&slot| slot == Slot::Live(position)).count() == 1)?;
         }
         right(self.free.as_ref().is_none_or(|free| free.agrees(piece as u32, words)))
     }
@@ -192,7 +195,7 @@ mod tests {
         for pieces in [1, 5, 128, 1000, 8191] {
             for sums_free in [true, false] {
                 let shape = Shape { sums_free, ..shape(pieces) };
-                assert_eq!(shape.bytes(), Some(Table::new(shape).unwrap().bytes()), "{shape:?}");
+                assert_eq!(shape.bytes(), Some(Table::new(shape).bytes()), "{shape:?}");
             }
         }
         assert_eq!(shape(1 << 30).bytes(), None, "positions have 31 bits");
@@ -200,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_hash_is_dropped_when_three_quarters_of_its_slots_are_in_use() {
-        let mut table = Table::new(shape(50)).unwrap();
+        let mut table = Table::new(shape(50));
         // 1536 slots: 150 % of 1000 entries, rounded up.
         for i in 0..1152 {
             assert_eq!(table.note(spread(i), Slot::Live(i as u32), 1, i % 50), Ok(()), "{i}");
@@ -210,25 +213,25 @@ mod tests {
 
     #[test]
     fn a_hash_is_dropped_when_the_directory_is_half_as_large_again() {
-        let mut table = Table::new(shape(50)).unwrap();
+        let mut table = Table::new(shape(50));
         assert!((50..75).all(|_| table.grown() == Ok(())));
         assert_eq!(table.grown(), Err(Useless::Outgrown));
     }
 
     #[test]
     fn a_hash_is_dropped_when_an_eighth_is_left() {
-        let mut table = Table::new(shape(64)).unwrap();
+        let mut table = Table::new(shape(64));
         // Room for 96.
         assert_eq!((table.truncated(13), table.truncated(12)), (Ok(()), Ok(())));
         assert_eq!(table.truncated(11), Err(Useless::Outgrown));
         // One array is not worth that.
-        let mut small = Table::new(shape(8)).unwrap();
+        let mut small = Table::new(shape(8));
         assert_eq!((small.slots.arrays(), small.truncated(0)), (1, Ok(())));
     }
 
     #[test]
     fn what_does_not_agree_is_said() {
-        let mut table = Table::new(shape(5)).unwrap();
+        let mut table = Table::new(shape(5));
         assert_eq!(table.added(7, 2, 3, 0), Ok(()));
         assert_eq!(table.agrees([(7, 2)].into_iter(), 0, 59), Ok(()));
         assert_eq!(table.agrees([(7, 2)].into_iter(), 0, 58), Err(Useless::Wrong));
@@ -244,7 +247,7 @@ mod tests {
     /// The paper's third issue (FFSOPT 3.5) was a typo that disabled this.
     #[test]
     fn who_asks_in_order_is_answered_first() {
-        let mut table = Table::new(shape(5)).unwrap();
+        let mut table = Table::new(shape(5));
         // Three names with one home, which lie one after the other.
         for position in [2, 5, 8] {
             assert_eq!(table.added(7, position, 3, 0), Ok(()));

@@ -6,7 +6,7 @@
 
 use super::{Place, entries, entry_block, index_root, position_of, split_position};
 use crate::counters::Count;
-use crate::dir::dirhash::{Change, DirHashes, Kept, Shape, Slot, Summarised, WORD};
+use crate::dir::dirhash::{Change, DirHashes, Kept, Shape, Slot, Summarised, TakeName, WORD};
 use crate::dir::{Name, NewEntry, Search, Seen, is_in_blocks};
 use crate::error::Result;
 use crate::map::{self, Mapping};
@@ -42,7 +42,7 @@ impl Summarised for Whole<'_, '_> {
         Ok(Shape { pieces: self.blocks()?, entries_max, piece_size: piece_size as u64, sums_free: false })
     }
 
-    fn each_name(&self, f: &mut dyn FnMut(&[u8], Slot, usize, u64) -> Kept) -> Result<Kept> {
+    fn each_name(&self, f: TakeName<'_>) -> Result<Kept> {
         let (look, dir) = (self.look, self.dir);
         let (mut kept, mut next, end) = (Ok(()), 0, self.blocks()?);
         while next < end && kept.is_ok() {
@@ -73,14 +73,14 @@ impl Summarised for Whole<'_, '_> {
 pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Option<Search> {
     let volume = look.volume;
     let hashes = &volume.dir_hashes;
-    if !hashes.is_on() || !is_in_blocks(raw) {
+    if !is_in_blocks(raw) {
         return None;
     }
     hashes.look(volume, dir, raw, &Whole { look, dir, raw }, |table| {
-        let (mut hit, mut twin, mut probes) = (None, None, 0);
-        table.find(hashes.home(name.hash), |slot, is_expected| {
+        let (mut hit, mut twin, mut compared) = (None, None, 0);
+        let passed = table.find(hashes.home(name.hash), |slot, is_expected| {
             let Slot::Live(position) = slot else { return Ok(false) };
-            probes += 1;
+            compared += 1;
             let (block, offset) = split_position(look, position);
             let at = entry_block(look, dir, raw, block)?;
             look.read(at, BlockKind::DirEntries, |bytes| {
@@ -101,8 +101,8 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
                 Ok(false)
             })?
         })?;
-        volume.counters.add(Count::dirhash_probes, probes);
-        volume.counters.add(Count::dir_tags_compared, probes);
+        volume.counters.add(Count::dirhash_probes, passed);
+        volume.counters.add(Count::dir_tags_compared, compared);
         volume.counters.bump(if hit.is_some() { Count::dirhash_hits } else { Count::dirhash_misses });
         Ok(Search { hit, twin, seen: Seen::Indexed(super::Seen { leaf: None }) })
     })
@@ -138,6 +138,7 @@ pub(super) fn remove(
         remove(txn, raw)?;
         change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, 0, 0, false));
         check(&txn.look, dir, raw, position, change);
+        change.has_size(raw.size.get());
         Ok(())
     })
 }

@@ -126,7 +126,9 @@ fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
 /// Looks a name up, to read. With an index, a record whose inode's identity matches is taken at its word.
 pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
     let unread = |hit: Option<Hit>| hit.map(|hit| Found { ino: hit.ino, raw: None });
-    if let Some(search) = hashed::search(look, dir, raw, name) {
+    if look.volume.dir_hashes.is_on()
+        && let Some(search) = hashed::search(look, dir, raw, name)
+    {
         return Ok(unread(search.hit));
     }
     let Some(root) = index_root_in(raw) else {
@@ -153,10 +155,12 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
-    match hashed::search(look, dir, raw, name) {
-        Some(search) => Ok(search),
-        None => search_index(look, dir, raw, name),
+    if look.volume.dir_hashes.is_on()
+        && let Some(search) = hashed::search(look, dir, raw, name)
+    {
+        return Ok(search);
     }
+    search_index(look, dir, raw, name)
 }
 
 /// A search by the index on disk, or through the one block of a directory without one.

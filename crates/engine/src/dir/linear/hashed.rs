@@ -5,17 +5,17 @@
 //!
 //! Not here: when there is a hash (`dir::dirhash`). Where there is none, each function answers `None`, and its caller searches.
 
+use super::room::{RoomFound, room_in};
 use super::unit::{Entry, Place, entry_at};
-use super::{ENTRIES_MAX, Unit, entry_block, room_in, split, units, visit};
+use super::{ENTRIES_MAX, Unit, entry_block, split, units, visit};
 use crate::counters::Count;
-use crate::dir::dirhash::{Change, Kept, Shape, Slot, Summarised, WORD};
+use crate::dir::dirhash::{Change, Kept, Shape, Slot, Summarised, TakeName, WORD};
 use crate::dir::{Name, Search, Seen, Spot};
 use crate::error::Result;
 use crate::order::Look;
 use myriad_format::inode::RawInode;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, Ino};
-use std::ops::Range;
 
 /// Units that are tried for a name before the directory grows. Where they have too little room after all, it is because of
 /// entries that keep their place (order `softdep`), or they have the name's tag.
@@ -42,7 +42,7 @@ impl Summarised for Whole<'_, '_> {
         Ok(Shape { pieces: units(self.raw), entries_max: ENTRIES_MAX, piece_size: UNIT_SIZE as u64, sums_free: true })
     }
 
-    fn each_name(&self, f: &mut dyn FnMut(&[u8], Slot, usize, u64) -> Kept) -> Result<Kept> {
+    fn each_name(&self, f: TakeName<'_>) -> Result<Kept> {
         let mut kept = Ok(());
         visit(self.look, self.dir, self.raw, 0..units(self.raw), &mut |unit| {
             for entry in unit.entries() {
@@ -105,8 +105,8 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     let whole = Whole { look, dir, raw };
     hashes.look(volume, dir, raw, &whole, |table| {
         let (mut hit, mut twin, mut is_held) = (None, None, false);
-        let mut probes = 0;
-        table.find(hashes.home(name.hash), |slot, is_expected| {
+        let mut compared = 0;
+        let passed = table.find(hashes.home(name.hash), |slot, is_expected| {
             let position = match slot {
                 Slot::Live(position) => position,
                 Slot::Gone(position) => {
@@ -119,7 +119,7 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
                     return Ok(false);
                 }
             };
-            probes += 1;
+            compared += 1;
             with_unit(look, dir, raw, unit_of(position), |unit| {
                 let entry = live_entry(&unit, position)?;
                 if entry.header.tag.get() != name.tag() {
@@ -137,21 +137,15 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
                 Ok(false)
             })
         })?;
-        volume.counters.add(Count::dirhash_probes, probes);
-        volume.counters.add(Count::dir_tags_compared, probes);
+        volume.counters.add(Count::dirhash_probes, passed);
+        volume.counters.add(Count::dir_tags_compared, compared);
         volume.counters.bump(if hit.is_some() { Count::dirhash_hits } else { Count::dirhash_misses });
         Ok(Search { hit, twin, seen: Seen::Linear(super::Seen { room: None, is_held }) })
     })
 }
 
-/// The entries of a unit that have room for a name that a search by the hash did not find, if any have; and the units that are in
-/// use.
-pub(super) fn room(
-    look: &Look<'_>,
-    dir: Ino,
-    raw: &RawInode,
-    name: Name<'_>,
-) -> Option<(Option<(u64, Range<usize>)>, u64)> {
+/// Where there is room for a name that a search by the hash did not find.
+pub(super) fn room(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Option<RoomFound> {
     look.volume.dir_hashes.peek(look.volume, dir, raw, |table| {
         let needed = myriad_format::dir::entry_size(name.bytes.len());
         let used = used_units(look, dir, raw, table.free().used().into())?;
@@ -159,10 +153,10 @@ pub(super) fn room(
             let found = with_unit(look, dir, raw, number, |unit| room_in(look, &unit, name.tag(), needed, |_| false))?;
             let found = found.filter(|found| !found.has_tag);
             if let Some(range) = found.and_then(|found| found.in_entry.or(found.in_unit)) {
-                return Ok((Some((number, range)), used));
+                return Ok(RoomFound { range: Some((number, range)), used });
             }
         }
-        Ok((None, used))
+        Ok(RoomFound { range: None, used })
     })
 }
 

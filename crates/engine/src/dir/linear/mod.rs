@@ -28,6 +28,7 @@
 //! compaction may move past who lists.
 
 mod hashed;
+mod room;
 mod unit;
 
 use super::dirhash::{Change, DirHashes, WORD};
@@ -45,6 +46,7 @@ use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
+use room::{RoomFound, RoomSeen, room_in};
 use std::ops::Range;
 use unit::{Entry, Place, entries};
 use zerocopy::little_endian::U64;
@@ -68,23 +70,6 @@ pub(crate) struct Seen {
     room: Option<RoomSeen>,
     /// An entry of the name has gone, and keeps its place.
     pub is_held: bool,
-}
-
-/// What a search saw of room on its way through all units.
-#[derive(Default)]
-struct RoomSeen {
-    /// The first entry whose own slack suffices, and the first range of entries of one unit whose slack does together.
-    in_entry: Option<(u64, Range<usize>)>,
-    in_unit: Option<(u64, Range<usize>)>,
-    /// Units up to the last one with an entry.
-    used: u64,
-}
-
-impl RoomSeen {
-    /// The entries of a unit that have room, if there are any, and the units that are in use.
-    fn found(self) -> (Option<(u64, Range<usize>)>, u64) {
-        (self.in_entry.or(self.in_unit), self.used)
-    }
 }
 
 /// Where an entry goes.
@@ -229,70 +214,6 @@ fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, units: Range<
     Ok(hit)
 }
 
-/// What one unit has for a new entry.
-#[derive(Default)]
-struct RoomIn {
-    /// An entry has the name's tag, or keeps the place of one that had it.
-    has_tag: bool,
-    has_entry: bool,
-    /// An entry that has gone and keeps its place has the tag.
-    is_held: bool,
-    /// The first entry whose own slack suffices, and the first entries that have as much together.
-    in_entry: Option<Range<usize>>,
-    in_unit: Option<Range<usize>>,
-}
-
-/// Looks for room in a unit, for an entry of `needed` bytes with this tag. Hands entries that have the tag to `f`, and stops if it
-/// returns true.
-fn room_in(
-    look: &Look<'_>,
-    unit: &Unit<'_>,
-    tag: u32,
-    needed: usize,
-    mut f: impl FnMut(&Entry<'_>) -> bool,
-) -> Result<Option<RoomIn>> {
-    let mut room = RoomIn::default();
-    // From the first entry with slack on.
-    let mut gathered: Option<(usize, usize)> = None;
-    let mut compared = 0;
-    for entry in unit.entries() {
-        let entry = entry?;
-        if entry.is_live() {
-            compared += 1;
-            room.has_entry = true;
-            if entry.header.tag.get() == tag {
-                if f(&entry) {
-                    look.volume.counters.add(Count::dir_tags_compared, compared);
-                    return Ok(None);
-                }
-                room.has_tag = true;
-            }
-        }
-        if unit.is_held(look, &entry) {
-            // Neither its bytes nor its tag can be another's, and it does not move.
-            room.has_entry = true;
-            let is_same = entry.header.tag.get() == tag;
-            room.has_tag |= is_same;
-            room.is_held |= is_same;
-            gathered = None;
-            continue;
-        }
-        let slack = entry.slack();
-        if slack >= needed && room.in_entry.is_none() {
-            room.in_entry = Some(entry.offset..entry.end());
-        }
-        if slack > 0 || gathered.is_some() {
-            let (from, sum) = gathered.unwrap_or((entry.offset, 0));
-            gathered = Some((from, sum + slack));
-            if sum + slack >= needed && room.in_unit.is_none() {
-                room.in_unit = Some(from..entry.end());
-            }
-        }
-    }
-    look.volume.counters.add(Count::dir_tags_compared, compared);
-    Ok(Some(room))
-}
-
 fn hit_of(unit: u64, entry: &Entry<'_>) -> Hit {
     Hit { ino: Ino(entry.header.ino.get()), spot: spot_of(unit, entry.offset), position: 0 }
 }
@@ -339,14 +260,7 @@ fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Sea
         })?;
         let Some(room) = room else { return Ok(false) };
         is_held |= room.is_held;
-        if room.has_entry {
-            seen.used = unit.number + 1;
-        }
-        if !room.has_tag {
-            let here = |range| (unit.number, range);
-            seen.in_entry = seen.in_entry.take().or(room.in_entry.map(here));
-            seen.in_unit = seen.in_unit.take().or(room.in_unit.map(here));
-        }
+        seen.note(unit.number, room);
         Ok(true)
     })?;
     Ok(Search { hit, twin, seen: super::Seen::Linear(Seen { room: Some(seen), is_held }) })
@@ -361,7 +275,7 @@ pub(crate) fn prepare(
     seen: super::Seen,
 ) -> Result<super::Place> {
     let super::Seen::Linear(seen) = seen else { unreachable!("a search of this directory") };
-    let (found, used) = match seen.room {
+    let RoomFound { range, used } = match seen.room {
         Some(seen) => seen.found(),
         None => match hashed::room(look, dir, raw, name) {
             Some(found) => found,
@@ -375,7 +289,7 @@ pub(crate) fn prepare(
         },
     };
     let room = |unit, range| super::Place::Linear(Room { unit, range, used: used.max(unit + 1) });
-    if let Some((unit, range)) = found {
+    if let Some((unit, range)) = range {
         return Ok(room(unit, range));
     }
     let unit = units(raw);
@@ -480,6 +394,7 @@ fn truncate(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, used: u64, change: 
         source.settle(raw);
     }
     change.tell(|_, table| table.truncated(units(raw)));
+    change.has_size(raw.size.get());
     Ok(())
 }
 
