@@ -11,7 +11,8 @@
 //! at any time: whoever finds none searches the directory.
 //!
 //! **Mechanism.** A hash knows where the entries of all names lie, so a name that it does not know is not there ([`slots`]); and
-//! how much of each unit is free, so who adds a name looks at one unit ([`free`]). Whatever changes entries tells it
+//! how much of each unit is free, so who adds a name looks at one unit ([`free`]). Under soft updates it knows which names wait to be gone
+//! ([`gone`]). Whatever changes entries tells it
 //! ([`DirHashes::change`]). The kinds do both in a file of their own (`linear/hashed.rs`, `indexed/hashed.rs`).
 //!
 //! What may be relied on:
@@ -26,6 +27,7 @@
 //! pool's lock is a leaf.
 
 mod free;
+mod gone;
 mod pool;
 mod slots;
 mod table;
@@ -39,10 +41,9 @@ use myriad_format::choices::Directory;
 use myriad_format::inode::RawInode;
 use myriad_format::{Ino, NameHasher};
 use pool::{Hash, Meter, Pool, STRUCTURE};
-pub(crate) use slots::Slot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-pub(crate) use table::{Kept, Shape, Table, Useless};
+pub(crate) use table::{Kept, Noted, Shape, Table, Useless};
 
 /// Bytes of a word, in which positions and free space are counted.
 pub(crate) const WORD: usize = free::WORD;
@@ -50,15 +51,12 @@ pub(crate) const WORD: usize = free::WORD;
 /// Part of `dirhash_maxmem` that one hash may have when others must go for it.
 const EVICTING_PART: u64 = 2;
 
-/// Takes a name of a directory: the name, where its entry lies, the words that the entry takes, and of which piece.
-pub(crate) type TakeName<'f> = &'f mut dyn FnMut(&[u8], Slot, usize, u64) -> Kept;
-
 /// A directory as its kind shows it to whoever makes a hash.
 pub(crate) trait Summarised {
     fn shape(&self) -> Result<Shape>;
 
-    /// Hands all names to `f`, until it refuses one.
-    fn each_name(&self, f: TakeName<'_>) -> Result<Kept>;
+    /// Hands all that the directory has to `f`, until it refuses something.
+    fn each(&self, f: &mut dyn FnMut(Noted<'_>) -> Kept) -> Result<Kept>;
 }
 
 /// The hashes of a volume.
@@ -245,7 +243,7 @@ impl DirHashes {
         let mut place = hash.table.try_write().expect("nobody else knows it yet");
         drop(pool);
         let mut table = Table::new(shape);
-        let noted = whole.each_name(&mut |name, slot, words, piece| table.note(self.home_of(name), slot, words, piece));
+        let noted = whole.each(&mut |noted| table.note(noted, |name| self.home_of(name)));
         let is_made = matches!(noted, Ok(Ok(())));
         let table = is_made.then_some(table);
         *place = table;

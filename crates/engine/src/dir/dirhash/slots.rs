@@ -33,27 +33,8 @@ struct Array {
 const EMPTY: u32 = u32::MAX;
 /// Held an entry, and may be inside a chain.
 const DELETED: u32 = u32::MAX - 1;
-/// Set beside the position of an entry whose name has gone while its bytes keep their place (order `softdep`).
-const GONE: u32 = 1 << 31;
-/// Positions are below this: 16 GiB of directory, in units of 8 bytes.
-pub(super) const POSITIONS_MAX: u64 = (1 << 31) - 2;
-
-/// What a slot of a chain holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
-    Live(u32),
-    /// The name has gone, the entry's bytes keep their place.
-    Gone(u32),
-}
-
-impl Slot {
-    fn value(self) -> u32 {
-        match self {
-            Self::Live(position) => position,
-            Self::Gone(position) => position | GONE,
-        }
-    }
-}
+/// Positions are below this: some 32 GiB of directory, in units of 8 bytes.
+pub(super) const POSITIONS_MAX: u64 = DELETED as u64;
 
 /// What a home does not tell of a hash: its high bits choose that.
 fn mark_of(hash: u64) -> u8 {
@@ -126,33 +107,27 @@ impl Slots {
         })
     }
 
-    /// What the chain of a hash holds that may be the hash's; adds to `passed` how many slots there are up to that.
-    pub fn like(&self, hash: u64, passed: &mut u64) -> impl Iterator<Item = Slot> {
+    /// Positions in the chain of a hash that may be the hash's; adds to `passed` how many slots there are up to each.
+    pub fn like(&self, hash: u64, passed: &mut u64) -> impl Iterator<Item = u32> {
         self.chain(hash).filter_map(move |(slot, value)| {
             *passed += 1;
-            match value {
-                DELETED => None,
-                _ if self.mark_at(slot) != mark_of(hash) => None,
-                value if value & GONE == 0 => Some(Slot::Live(value)),
-                value => Some(Slot::Gone(value & !GONE)),
-            }
+            (value != DELETED && self.mark_at(slot) == mark_of(hash)).then_some(value)
         })
     }
 
     /// Adds a position. False, with nothing done, if three quarters of the slots are in use: chains would become long.
     #[must_use]
-    pub fn add(&mut self, hash: u64, slot: Slot) -> bool {
+    pub fn add(&mut self, hash: u64, position: u32) -> bool {
         if self.used >= self.len() / 4 * 3 {
             return false;
         }
-        let value = slot.value();
-        debug_assert!(u64::from(value & !GONE) < POSITIONS_MAX);
+        debug_assert!(u64::from(position) < POSITIONS_MAX);
         let mut at = self.home(hash);
         while self.at(at) < DELETED {
             at = self.after(at);
         }
         self.used += usize::from(self.at(at) == EMPTY);
-        self.put(at, value);
+        self.put(at, position);
         self.arrays[at / ARRAY].marks[at % ARRAY] = mark_of(hash);
         true
     }
@@ -182,11 +157,11 @@ impl Slots {
         true
     }
 
-    /// Puts another value in the place of a position; false if it is not there.
+    /// Puts another position in the place of one; false if it is not there.
     #[must_use]
-    pub fn replace(&mut self, hash: u64, position: u32, with: Slot) -> bool {
+    pub fn replace(&mut self, hash: u64, position: u32, with: u32) -> bool {
         let Some(slot) = self.find(hash, position) else { return false };
-        self.put(slot, with.value());
+        self.put(slot, with);
         true
     }
 
@@ -228,20 +203,14 @@ mod tests {
     }
 
     fn live(slots: &Slots, hash: u64) -> Vec<u32> {
-        slots
-            .like(hash, &mut 0)
-            .filter_map(|slot| match slot {
-                Slot::Live(position) => Some(position),
-                Slot::Gone(_) => None,
-            })
-            .collect()
+        slots.like(hash, &mut 0).collect()
     }
 
     #[test]
     fn chains_go_on_over_what_was_removed_and_around_the_end() {
         let mut slots = Slots::new(1);
         for position in 0..6 {
-            assert!(slots.add(hash(253), Slot::Live(position)));
+            assert!(slots.add(hash(253), position));
         }
         assert_eq!(live(&slots, hash(253)), [0, 1, 2, 3, 4, 5]);
         assert!(slots.remove(hash(253), 1) && slots.remove(hash(253), 3));
@@ -250,7 +219,7 @@ mod tests {
         assert!(!slots.remove(hash(100), 2), "it has another home");
         assert_eq!(slots.used(), 6);
         // Deleted slots are used again before empty ones.
-        assert!(slots.add(hash(253), Slot::Live(9)));
+        assert!(slots.add(hash(253), 9));
         assert_eq!((slots.used(), live(&slots, hash(253))), (6, vec![0, 9, 2, 4, 5]));
         slots.assert_sound();
     }
@@ -260,7 +229,7 @@ mod tests {
     fn all_deleted_slots_at_the_end_of_a_chain_become_empty() {
         let mut slots = Slots::new(1);
         for position in 0..8 {
-            assert!(slots.add(hash(250), Slot::Live(position)));
+            assert!(slots.add(hash(250), position));
         }
         for position in [3, 5, 6, 4] {
             assert!(slots.remove(hash(250), position));
@@ -274,41 +243,28 @@ mod tests {
     }
 
     #[test]
-    fn gone_entries_stay_in_their_chain_and_are_nobodys_name() {
-        let mut slots = Slots::new(1);
-        for position in [5, 6, 7] {
-            assert!(slots.add(hash(9), Slot::Live(position)));
-        }
-        assert!(slots.replace(hash(9), 6, Slot::Gone(6)) && !slots.replace(hash(9), 6, Slot::Live(1)));
-        assert_eq!(slots.like(hash(9), &mut 0).collect::<Vec<_>>(), [Slot::Live(5), Slot::Gone(6), Slot::Live(7)]);
-        assert!(!slots.remove(hash(9), 6) && slots.remove(hash(9), 7));
-        assert_eq!(slots.used(), 2);
-        slots.assert_sound();
-    }
-
-    #[test]
     fn only_what_has_the_mark_is_looked_at() {
         let mut slots = Slots::new(1);
         for position in 0..20 {
-            assert!(slots.add(hash(9) | u64::from(position % 10), Slot::Live(position)));
+            assert!(slots.add(hash(9) | u64::from(position % 10), position));
         }
         let mut passed = 0;
-        assert_eq!(slots.like(hash(9) | 3, &mut passed).collect::<Vec<_>>(), [Slot::Live(3), Slot::Live(13)]);
+        assert_eq!(slots.like(hash(9) | 3, &mut passed).collect::<Vec<_>>(), [3, 13]);
         assert_eq!(passed, 20);
         assert_eq!(slots.like(hash(9) | 10, &mut 0).count(), 0);
         // A slot that is used again has the mark of whoever has it now.
-        assert!(slots.remove(hash(9) | 3, 3) && slots.add(hash(9) | 77, Slot::Live(20)));
-        assert_eq!(slots.like(hash(9) | 77, &mut 0).collect::<Vec<_>>(), [Slot::Live(20)]);
+        assert!(slots.remove(hash(9) | 3, 3) && slots.add(hash(9) | 77, 20));
+        assert_eq!(slots.like(hash(9) | 77, &mut 0).collect::<Vec<_>>(), [20]);
     }
 
     #[test]
     fn a_quarter_of_the_slots_stays_empty() {
         let mut slots = Slots::new(2);
-        let taken = (0..1000).filter(|&i| slots.add(u64::from(i) << 54, Slot::Live(i))).count();
+        let taken = (0..1000).filter(|&i| slots.add(u64::from(i) << 54, i)).count();
         assert_eq!((taken, slots.used()), (384, 384));
         // Slots that hold what was deleted count, as long as they are inside chains.
         assert!(slots.remove(0, 0));
-        assert!(slots.used() == 384 && !slots.add(0, Slot::Live(1000)));
+        assert!(slots.used() == 384 && !slots.add(0, 1000));
     }
 
     /// Random changes against a list: what is there is found, what is not is not, and slots are counted.
@@ -325,12 +281,12 @@ mod tests {
             // Few homes, so that chains are long and grow together.
             let hash = (random() % 40) << 58;
             if random() % 2 == 0 && all.len() < 450 {
-                assert_eq!(slots.add(hash, Slot::Live(step)), slots.used() <= 576);
+                assert_eq!(slots.add(hash, step), slots.used() <= 576);
                 all.push((hash, step));
             } else if !all.is_empty() {
                 let (hash, position) = all.swap_remove(random() as usize % all.len());
                 if step % 3 == 0 {
-                    assert!(slots.replace(hash, position, Slot::Live(step)));
+                    assert!(slots.replace(hash, position, step));
                     all.push((hash, step));
                 } else {
                     assert!(slots.remove(hash, position));

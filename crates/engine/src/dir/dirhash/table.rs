@@ -4,7 +4,8 @@
 //! made anew at the next access (`DirHashes::change`).
 
 use super::free::FreeSpace;
-use super::slots::{POSITIONS_MAX, Slot, Slots};
+use super::gone::Gone;
+use super::slots::{POSITIONS_MAX, Slots};
 use crate::error;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,6 +23,17 @@ pub(crate) struct Shape {
     pub piece_size: u64,
     /// Whether its free space is summarised: where entries may be moved together.
     pub sums_free: bool,
+    /// Whether entries may keep their places when their names have gone.
+    pub keeps_gone: bool,
+}
+
+/// What a directory has, as it is shown to whoever makes its hash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Noted<'n> {
+    /// A name, where its entry lies, the words that the entry takes, and of which piece.
+    Name { name: &'n [u8], position: u32, words: usize, piece: u64 },
+    /// The entry of a name that has gone keeps its place.
+    Gone { tag: u32, piece: u64 },
 }
 
 impl Shape {
@@ -37,7 +49,8 @@ impl Shape {
     /// Bytes of tables; `None` for a directory that is too large for any hash.
     pub fn bytes(self) -> Option<u64> {
         let free = if self.sums_free { FreeSpace::capacity_for(self.pieces) } else { 0 };
-        self.is_in_reach().then(|| Slots::bytes_for(self.arrays()) + free)
+        let gone = if self.keeps_gone { Gone::bytes_for(self.pieces * self.entries_max) } else { 0 };
+        self.is_in_reach().then(|| Slots::bytes_for(self.arrays()) + free + gone)
     }
 }
 
@@ -64,7 +77,7 @@ fn fits(has_room: bool) -> Kept {
 pub(crate) struct Table {
     slots: Slots,
     free: Option<FreeSpace>,
-    /// Names, without those that have gone.
+    gone: Option<Gone>,
     names: u64,
     /// Pieces that there can be: all positions in them are below [`POSITIONS_MAX`].
     pieces_max: u64,
@@ -78,6 +91,7 @@ impl Table {
         Self {
             slots: Slots::new(shape.arrays()),
             free: shape.sums_free.then(|| FreeSpace::new(shape.pieces as u32)),
+            gone: shape.keeps_gone.then(|| Gone::new(shape.pieces * shape.entries_max)),
             names: 0,
             pieces_max: POSITIONS_MAX / (shape.piece_size / 8),
             expected: AtomicU32::new(NOTHING),
@@ -92,18 +106,18 @@ impl Table {
         self.free.as_ref().expect("asked of kinds whose free space is summarised")
     }
 
-    /// Hands what the chain of a hash holds that may be the hash's to `f` until it returns true: first the entry behind the last one
+    /// Hands the positions that may be a hash's to `f` until it returns true: first that of the entry behind the last one
     /// that was found, if it is among them, and says so. Who asks for names in the order in which they lie finds each at once.
     /// Returns how many slots were looked at.
-    pub fn find(&self, hash: u64, mut f: impl FnMut(Slot, bool) -> error::Result<bool>) -> error::Result<u64> {
+    pub fn find(&self, hash: u64, mut f: impl FnMut(u32, bool) -> error::Result<bool>) -> error::Result<u64> {
         let mut passed = 0;
-        let expected = Slot::Live(self.expected.load(Ordering::Relaxed));
-        if self.slots.like(hash, &mut passed).any(|slot| slot == expected) && f(expected, true)? {
+        let expected = self.expected.load(Ordering::Relaxed);
+        if self.slots.like(hash, &mut passed).any(|position| position == expected) && f(expected, true)? {
             return Ok(passed);
         }
         passed = 0;
-        for slot in self.slots.like(hash, &mut passed) {
-            if f(slot, false)? {
+        for position in self.slots.like(hash, &mut passed) {
+            if f(position, false)? {
                 break;
             }
         }
@@ -116,39 +130,52 @@ impl Table {
     }
 
     /// A name that the directory has, found while the hash is made.
-    pub fn note(&mut self, hash: u64, slot: Slot, words: usize, piece: u64) -> Kept {
-        fits(self.slots.add(hash, slot))?;
-        if let Slot::Live(_) = slot {
-            self.names += 1;
-            self.take(piece, words)?;
+    pub fn note(&mut self, noted: Noted<'_>, home_of: impl Fn(&[u8]) -> u64) -> Kept {
+        match noted {
+            Noted::Name { name, position, words, piece } => self.added(home_of(name), position, words, piece),
+            Noted::Gone { tag, piece } => {
+                self.gone_from(tag, piece, |_, _| true);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    fn take(&mut self, piece: u64, words: usize) -> Kept {
-        right(self.free.as_mut().is_none_or(|free| free.take(piece as u32, words)))
+    /// Nothing of the directory waits: no entry of a name that has gone keeps its place any more.
+    pub fn nothing_waits(&mut self) {
+        if let Some(gone) = &mut self.gone {
+            gone.forget();
+        }
+    }
+
+    /// The entry of a name that has gone keeps its place in a piece. `is_held`: whether one with a tag does so in a piece.
+    pub fn gone_from(&mut self, tag: u32, piece: u64, is_held: impl Fn(u32, u32) -> bool) {
+        if let Some(gone) = &mut self.gone {
+            gone.note(tag, piece as u32, is_held);
+        }
+    }
+
+    /// Whether an entry with this tag may keep its place though its name has gone.
+    pub fn may_hold(&self, tag: u32, is_held: impl Fn(u32, u32) -> bool) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.may_hold(tag, is_held))
     }
 
     /// A name was added, whose entry takes so many words of a piece.
     pub fn added(&mut self, hash: u64, position: u32, words: usize, piece: u64) -> Kept {
-        fits(piece < self.pieces_max && self.slots.add(hash, Slot::Live(position)))?;
+        fits(piece < self.pieces_max && self.slots.add(hash, position))?;
         self.names += 1;
-        self.take(piece, words)
+        right(self.free.as_mut().is_none_or(|free| free.take(piece as u32, words)))
     }
 
-    /// A name has gone. `keeps_place`: nothing else may have the bytes of its entry yet.
-    pub fn removed(&mut self, hash: u64, position: u32, words: usize, piece: u64, keeps_place: bool) -> Kept {
-        right(match keeps_place {
-            true => self.slots.replace(hash, position, Slot::Gone(position)),
-            false => self.slots.remove(hash, position),
-        })?;
+    /// A name has gone.
+    pub fn removed(&mut self, hash: u64, position: u32, words: usize, piece: u64) -> Kept {
+        right(self.slots.remove(hash, position))?;
         self.names = self.names.checked_sub(1).ok_or(Useless::Wrong)?;
         right(self.free.as_mut().is_none_or(|free| free.give(piece as u32, words)))
     }
 
     /// An entry was moved inside its piece.
     pub fn moved(&mut self, hash: u64, from: u32, to: u32) -> Kept {
-        right(self.slots.replace(hash, from, Slot::Live(to)))
+        right(self.slots.replace(hash, from, to))
     }
 
     /// A piece without entries is there behind the others.
@@ -166,14 +193,14 @@ impl Table {
     /// Compares with what a piece says of itself: the hash of each name and where it lies, and its free words.
     pub fn agrees(&self, names: impl Iterator<Item = (u64, u32)>, piece: u64, words: usize) -> Kept {
         for (hash, position) in names {
-            right(self.slots.like(hash, &mut 0).filter(|&slot| slot == Slot::Live(position)).count() == 1)?;
+            right(self.slots.like(hash, &mut 0).filter(|&other| other == position).count() == 1)?;
         }
         right(self.free.as_ref().is_none_or(|free| free.agrees(piece as u32, words)))
     }
 
     #[cfg(test)]
     pub fn bytes(&self) -> u64 {
-        self.slots.bytes() + self.free.as_ref().map_or(0, FreeSpace::bytes)
+        self.slots.bytes() + self.free.as_ref().map_or(0, FreeSpace::bytes) + self.gone.as_ref().map_or(0, Gone::bytes)
     }
 }
 
@@ -182,7 +209,7 @@ mod tests {
     use super::*;
 
     fn shape(pieces: u64) -> Shape {
-        Shape { pieces, entries_max: 20, piece_size: 512, sums_free: true }
+        Shape { pieces, entries_max: 20, piece_size: 512, sums_free: true, keeps_gone: false }
     }
 
     fn spread(i: u64) -> u64 {
@@ -194,7 +221,7 @@ mod tests {
     fn what_is_charged_is_what_is_allocated() {
         for pieces in [1, 5, 128, 1000, 8191] {
             for sums_free in [true, false] {
-                let shape = Shape { sums_free, ..shape(pieces) };
+                let shape = Shape { sums_free, keeps_gone: sums_free, ..shape(pieces) };
                 assert_eq!(shape.bytes(), Some(Table::new(shape).bytes()), "{shape:?}");
             }
         }
@@ -206,7 +233,7 @@ mod tests {
         let mut table = Table::new(shape(50));
         // 1536 slots: 150 % of 1000 entries, rounded up.
         for i in 0..1152 {
-            assert_eq!(table.note(spread(i), Slot::Live(i as u32), 1, i % 50), Ok(()), "{i}");
+            assert_eq!(table.added(spread(i), i as u32, 1, i % 50), Ok(()), "{i}");
         }
         assert_eq!(table.added(spread(2000), 2000, 1, 0), Err(Useless::Outgrown));
     }
@@ -237,10 +264,10 @@ mod tests {
         assert_eq!(table.agrees([(7, 2)].into_iter(), 0, 58), Err(Useless::Wrong));
         assert_eq!(table.agrees([(7, 4)].into_iter(), 0, 59), Err(Useless::Wrong));
         assert_eq!(table.moved(7, 3, 4), Err(Useless::Wrong));
-        assert_eq!(table.removed(7, 3, 3, 0, false), Err(Useless::Wrong));
+        assert_eq!(table.removed(7, 3, 3, 0), Err(Useless::Wrong));
         assert_eq!(table.truncated(0), Err(Useless::Wrong), "a unit that has entries goes");
-        assert_eq!(table.removed(7, 2, 3, 0, false), Ok(()));
-        assert_eq!(table.removed(7, 2, 3, 0, false), Err(Useless::Wrong));
+        assert_eq!(table.removed(7, 2, 3, 0), Ok(()));
+        assert_eq!(table.removed(7, 2, 3, 0), Err(Useless::Wrong));
         assert_eq!(table.names(), 0);
     }
 
@@ -262,11 +289,11 @@ mod tests {
                 .unwrap();
             first
         };
-        assert_eq!(first(&table), Some((Slot::Live(2), false)));
+        assert_eq!(first(&table), Some((2, false)));
         table.found(5, 3);
-        assert_eq!(first(&table), Some((Slot::Live(8), true)));
+        assert_eq!(first(&table), Some((8, true)));
         // The one that is expected has another home.
         table.found(8, 3);
-        assert_eq!(first(&table), Some((Slot::Live(2), false)));
+        assert_eq!(first(&table), Some((2, false)));
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Place, entries, entry_block, index_root, position_of, split_position};
 use crate::counters::Count;
-use crate::dir::dirhash::{Change, DirHashes, Kept, Shape, Slot, Summarised, TakeName, WORD};
+use crate::dir::dirhash::{Change, DirHashes, Kept, Noted, Shape, Summarised, WORD};
 use crate::dir::{Name, NewEntry, Search, Seen, is_in_blocks};
 use crate::error::Result;
 use crate::map::{self, Mapping};
@@ -39,10 +39,16 @@ impl Summarised for Whole<'_, '_> {
     fn shape(&self) -> Result<Shape> {
         let piece_size = self.look.volume.cache.block_size();
         let entries_max = ((piece_size - ENTRIES_OFFSET) / entry_size(1)) as u64;
-        Ok(Shape { pieces: self.blocks()?, entries_max, piece_size: piece_size as u64, sums_free: false })
+        Ok(Shape {
+            pieces: self.blocks()?,
+            entries_max,
+            piece_size: piece_size as u64,
+            sums_free: false,
+            keeps_gone: false,
+        })
     }
 
-    fn each_name(&self, f: TakeName<'_>) -> Result<Kept> {
+    fn each(&self, f: &mut dyn FnMut(Noted<'_>) -> Kept) -> Result<Kept> {
         let (look, dir) = (self.look, self.dir);
         let (mut kept, mut next, end) = (Ok(()), 0, self.blocks()?);
         while next < end && kept.is_ok() {
@@ -58,7 +64,8 @@ impl Summarised for Whole<'_, '_> {
                 for entry in entries::Entries::of_block(bytes, Place { dir, block })? {
                     let entry = entry?;
                     if entry.header.ino.get() != 0 {
-                        kept = f(entry.name, Slot::Live(position_of(look, block, entry.offset)), 0, block.0);
+                        let position = position_of(look, block, entry.offset);
+                        kept = f(Noted::Name { name: entry.name, position, words: 0, piece: block.0 });
                     }
                 }
                 Ok(kept.is_ok())
@@ -78,8 +85,7 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
     hashes.look(volume, dir, raw, &Whole { look, dir, raw }, |table| {
         let (mut hit, mut twin, mut compared) = (None, None, 0);
-        let passed = table.find(hashes.home(name.hash), |slot, is_expected| {
-            let Slot::Live(position) = slot else { return Ok(false) };
+        let passed = table.find(hashes.home(name.hash), |position, is_expected| {
             compared += 1;
             let (block, offset) = split_position(look, position);
             let at = entry_block(look, dir, raw, block)?;
@@ -136,7 +142,7 @@ pub(super) fn remove(
 ) -> Result<()> {
     DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| {
         remove(txn, raw)?;
-        change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, 0, 0, false));
+        change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, 0, 0));
         check(&txn.look, dir, raw, position, change);
         change.has_size(raw.size.get());
         Ok(())

@@ -9,7 +9,7 @@ use super::room::{RoomFound, room_in};
 use super::unit::{Entry, Place, entry_at};
 use super::{ENTRIES_MAX, Unit, entry_block, split, units, visit};
 use crate::counters::Count;
-use crate::dir::dirhash::{Change, Kept, Shape, Slot, Summarised, TakeName, WORD};
+use crate::dir::dirhash::{Change, Kept, Noted, Shape, Summarised, WORD};
 use crate::dir::{Name, Search, Seen, Spot};
 use crate::error::Result;
 use crate::order::Look;
@@ -39,20 +39,27 @@ struct Whole<'w, 'v> {
 
 impl Summarised for Whole<'_, '_> {
     fn shape(&self) -> Result<Shape> {
-        Ok(Shape { pieces: units(self.raw), entries_max: ENTRIES_MAX, piece_size: UNIT_SIZE as u64, sums_free: true })
+        Ok(Shape {
+            pieces: units(self.raw),
+            entries_max: ENTRIES_MAX,
+            piece_size: UNIT_SIZE as u64,
+            sums_free: true,
+            keeps_gone: self.look.volume.soft.is_some(),
+        })
     }
 
-    fn each_name(&self, f: TakeName<'_>) -> Result<Kept> {
+    fn each(&self, f: &mut dyn FnMut(Noted<'_>) -> Kept) -> Result<Kept> {
         let mut kept = Ok(());
         visit(self.look, self.dir, self.raw, 0..units(self.raw), &mut |unit| {
             for entry in unit.entries() {
                 let entry = entry?;
-                let position = unit.position(&entry);
+                let piece = unit.number;
                 kept = match entry.is_live() {
-                    true => f(entry.name, Slot::Live(position), entry.needs() / WORD, unit.number),
-                    false if unit.is_held(self.look, &entry) => {
-                        entry.gone_name(unit.block).map_or(Ok(()), |name| f(name, Slot::Gone(position), 0, unit.number))
+                    true => {
+                        let (position, words) = (unit.position(&entry), entry.needs() / WORD);
+                        f(Noted::Name { name: entry.name, position, words, piece })
                     }
+                    false if unit.is_held(self.look, &entry) => f(Noted::Gone { tag: entry.header.tag.get(), piece }),
                     false => Ok(()),
                 };
                 if kept.is_err() {
@@ -104,21 +111,8 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     let hashes = &volume.dir_hashes;
     let whole = Whole { look, dir, raw };
     hashes.look(volume, dir, raw, &whole, |table| {
-        let (mut hit, mut twin, mut is_held) = (None, None, false);
-        let mut compared = 0;
-        let passed = table.find(hashes.home(name.hash), |slot, is_expected| {
-            let position = match slot {
-                Slot::Live(position) => position,
-                Slot::Gone(position) => {
-                    // Which name's it was, the order knows.
-                    let (block, at) = split(look, unit_of(position));
-                    if volume.soft.is_some() && unit_of(position) < units(raw) {
-                        let fs_block = entry_block(look, dir, raw, block)?;
-                        is_held |= look.holds_entry(fs_block, at / UNIT_SIZE, name.tag());
-                    }
-                    return Ok(false);
-                }
-            };
+        let (mut hit, mut twin, mut compared) = (None, None, 0);
+        let passed = table.find(hashes.home(name.hash), |position, is_expected| {
             compared += 1;
             with_unit(look, dir, raw, unit_of(position), |unit| {
                 let entry = live_entry(&unit, position)?;
@@ -140,8 +134,23 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
         volume.counters.add(Count::dirhash_probes, passed);
         volume.counters.add(Count::dir_tags_compared, compared);
         volume.counters.bump(if hit.is_some() { Count::dirhash_hits } else { Count::dirhash_misses });
+        let is_held = hit.is_none() && table.may_hold(name.tag(), |tag, unit| holds(look, dir, raw, tag, unit));
         Ok(Search { hit, twin, seen: Seen::Linear(super::Seen { room: None, is_held }) })
     })
+}
+
+/// Whether an entry with a tag keeps its place in a unit though its name has gone.
+fn holds(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u32) -> bool {
+    let (block, at) = split(look, unit.into());
+    entry_block(look, dir, raw, block).is_ok_and(|block| look.holds_entry(block, at / UNIT_SIZE, tag))
+}
+
+/// Tells the hash that the entry of a name that has gone keeps its place.
+pub(super) fn keep(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u64, change: &mut Change<'_>) {
+    change.tell(|_, table| {
+        table.gone_from(tag, unit, |tag, unit| holds(look, dir, raw, tag, unit));
+        Ok(())
+    });
 }
 
 /// Where there is room for a name that a search by the hash did not find.

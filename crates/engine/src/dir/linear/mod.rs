@@ -417,10 +417,19 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| {
         let at = entry_block(&txn.look, dir, raw, block)?;
         let keeps_place = txn.look.keeps_entry(at, offset / UNIT_SIZE, name.tag());
+        if keeps_place && !txn.look.has_changed(dir) {
+            change.tell(|_, table| {
+                table.nothing_waits();
+                Ok(())
+            });
+        }
         txn.change(at, BlockKind::LinearEntries, |edit| {
             unit::remove(edit, offset, keeps_place, Place { dir, block })
         })??;
-        change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, words, unit, keeps_place));
+        change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, words, unit));
+        if keeps_place {
+            hashed::keep(&txn.look, dir, raw, name.tag(), unit, change);
+        }
         hashed::check(&txn.look, dir, raw, unit, change);
         match change.table().map(|table| u64::from(table.free().used())) {
             Some(used) if used < units(raw) && txn.volume().soft.is_none() => truncate(txn, dir, raw, used, change),

@@ -46,13 +46,6 @@ impl Entry<'_> {
         usize::from(self.header.length.get())
     }
 
-    /// The name that a free entry had, if it still has its bytes.
-    pub fn gone_name<'b>(&self, block: &'b [u8]) -> Option<&'b [u8]> {
-        let len = usize::from(self.header.name_len);
-        let is_there = !self.is_live() && len > 0 && entry_size(len) <= self.length();
-        is_there.then(|| &block[self.offset + EntryHeader::SIZE..][..len])
-    }
-
     pub fn end(&self) -> usize {
         self.offset + self.length()
     }
