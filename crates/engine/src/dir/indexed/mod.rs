@@ -164,6 +164,7 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 }
 
 /// A search by the index on disk, or through the one block of a directory without one.
+#[inline]
 fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     let Some(root) = index_root_in(raw) else {
         return scan(look, dir, raw, name);
@@ -315,6 +316,7 @@ pub(crate) fn insert(
     insert_entry(txn, dir, raw, entry, room)
 }
 
+#[inline]
 fn insert_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEntry<'_>, room: &Room) -> Result<u32> {
     if !is_in_blocks(raw) {
         if let Some(position) = insert_in_body(txn, dir, raw, entry)? {
@@ -595,6 +597,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     remove_entry(txn, dir, raw, name, position)
 }
 
+#[inline]
 fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, position: u32) -> Result<()> {
     let (block, offset) = split_position(&txn.look, position);
     if !is_in_blocks(raw) {

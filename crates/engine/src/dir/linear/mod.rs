@@ -66,8 +66,8 @@ const ENTRIES_MAX: u64 = (UNIT_ROOM / entry_size(1)) as u64;
 
 /// What a search for a name learned.
 pub(crate) struct Seen {
-    /// What it saw of room, if it went through all units.
-    room: Option<RoomSeen>,
+    /// What it saw of room, if it went through all units. In a box: searches of other kinds carry the place for it along.
+    room: Option<Box<RoomSeen>>,
     /// An entry of the name has gone, and keeps its place.
     pub is_held: bool,
 }
@@ -263,7 +263,7 @@ fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Sea
         seen.note(unit.number, room);
         Ok(true)
     })?;
-    Ok(Search { hit, twin, seen: super::Seen::Linear(Seen { room: Some(seen), is_held }) })
+    Ok(Search { hit, twin, seen: super::Seen::Linear(Seen { room: Some(Box::new(seen)), is_held }) })
 }
 
 /// Refuses a name for which a directory of the largest size has no room.
