@@ -180,7 +180,7 @@ pub(crate) fn plan(
     sb.header.volume = uuid;
     sb.version = U32::new(VERSION_UNFINISHED);
     sb.block_bits = options.block_size.trailing_zeros() as u8;
-    options.choices.write(&mut sb);
+    sb.set_choices(&options.choices);
     let can_be_soft = Order::check_soft(&options.choices, options.data_checksums);
     if options.order == Order::Soft {
         can_be_soft.as_ref().map_err(|error| option_error("order", error.to_string()))?;

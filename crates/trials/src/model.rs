@@ -1,7 +1,6 @@
 //! The same operations on the engine and on `sim::Model`: same answers, same trees, and a checker with nothing to say.
 
 use crate::machine::{Engine, Way};
-use crate::replay;
 use crate::setup::{Devices, Setup, let_root_shrink};
 use crate::table::Row;
 use crate::verdict::{catch, check_silent, quietly};
@@ -57,7 +56,7 @@ impl Compared {
         let last = quietly(|| compare(&setup, self.way, &small)).err().unwrap_or_default();
         Err(format!(
             "{message}\n{}\nshrunk to {} steps: {last}\n{}",
-            replay::line(&self.row, &self.name()),
+            self.row.replay_line(&self.name()),
             small.len(),
             shrink::show(&small)
         ))

@@ -1,7 +1,7 @@
 //! The figures of a live mount: collected by the daemon, sent as JSON, compared and shown by `myriad stats`.
 
 use super::control::Status;
-use crate::verbs::df::put_statfs;
+use crate::show::statfs::put_statfs;
 use myriad_engine::Fs;
 use myriad_fuse::Stats;
 use serde_json::{Map, Value, json};

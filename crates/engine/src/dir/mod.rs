@@ -329,6 +329,7 @@ fn free_blocks(
     raw: &mut RawInode,
     from: FileBlock,
 ) -> Result<()> {
+    txn.volume().last_blocks.forget(dir);
     let mut extents = Vec::new();
     let mut next = Some(from);
     while let Some(start) = next {

@@ -113,7 +113,7 @@ impl Volume {
         let sb = &self.superblock;
         let mut options = Options { mount, ..Options::default() };
         let mkfs = &mut options.mkfs;
-        mkfs.choices = myriad_format::choices::Choices::read(sb).expect("checked when the volume was opened");
+        mkfs.choices = sb.choices().expect("checked when the volume was opened");
         mkfs.block_size = block as u32;
         mkfs.ag_size = Some(u64::from(sb.ag_blocks.get()) * block);
         mkfs.region_size = u64::from(sb.region_blocks.get()) * block;

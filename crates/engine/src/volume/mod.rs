@@ -11,7 +11,7 @@ mod superblock;
 mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
-pub(crate) use transfer::WRITE_MAX;
+pub(crate) use inode_locks::TwoLocks;
 
 use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
@@ -20,7 +20,7 @@ use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
-use crate::order::checkpoint::Checkpointer;
+use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::order::{Cost, OpenEpoch};
 use crate::placement::Placement;
@@ -92,6 +92,7 @@ pub(crate) struct Volume {
     pub names: NameCache,
     pub dir_hints: crate::dir::hints::Hints,
     pub dir_hashes: DirHashes,
+    pub last_blocks: crate::dir::hints::LastBlocks,
     pub files: OpenFiles,
     pub orphans: Orphans,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
@@ -171,7 +172,7 @@ impl Volume {
         options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
-        let choices = Choices::read(&superblock)?;
+        let choices = superblock.choices()?;
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
@@ -285,6 +286,7 @@ impl Volume {
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
             dir_hashes: DirHashes::new(choices.directory, hasher, crate::mkfs::secret(options.seed)?, &options),
+            last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
             checkpointer: Mutex::new(checkpointer),

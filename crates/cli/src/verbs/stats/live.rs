@@ -1,13 +1,14 @@
 //! The figures of a mount, for people.
 
-use super::{Stats, prometheus};
+use super::Stats;
 use crate::context::Context;
 use crate::failure::image_name;
 use crate::mount::control::{Daemon, Request};
+use crate::mount::prometheus;
 use crate::mount::stats::{Figures, kind_text};
 use crate::output::Output;
 use crate::show::{size, table};
-use crate::verb::Status;
+use crate::status::Status;
 use anyhow::Result;
 use std::io::{self, Write};
 use std::thread;

@@ -7,7 +7,7 @@
 use super::{Place, entries, entry_block, index_root, position_of, split_position};
 use crate::counters::Count;
 use crate::dir::dirhash::{Change, DirHashes, Kept, Noted, Shape, Summarised, WORD};
-use crate::dir::{Name, NewEntry, Search, Seen, is_in_blocks};
+use crate::dir::{Hit, Name, NewEntry, Search, Seen, is_in_blocks};
 use crate::error::Result;
 use crate::map::{self, Mapping};
 use crate::order::{Look, Txn};
@@ -96,7 +96,7 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
                     return Ok(false);
                 }
                 if entry.name == name.bytes {
-                    hit = Some(super::hit(Ino(entry.header.ino.get()), position));
+                    hit = Some(super::hit(Ino(entry.header.ino.get()), position, at));
                     table.found(position, entry_size(name.bytes.len()) / WORD);
                     volume.counters.add(Count::dirhash_expected, u64::from(is_expected));
                     return Ok(true);
@@ -110,7 +110,7 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
         volume.counters.add(Count::dirhash_probes, passed);
         volume.counters.add(Count::dir_tags_compared, compared);
         volume.counters.bump(if hit.is_some() { Count::dirhash_hits } else { Count::dirhash_misses });
-        Ok(Search { hit, twin, seen: Seen::Indexed(super::Seen { leaf: None }) })
+        Ok(Search { hit, twin, seen: Seen::Indexed(super::Seen { index: None }) })
     })
 }
 
@@ -137,13 +137,13 @@ pub(super) fn remove(
     dir: Ino,
     raw: &mut RawInode,
     name: Name<'_>,
-    position: u32,
+    hit: Hit,
     remove: impl FnOnce(&mut Txn<'_>, &mut RawInode) -> Result<()>,
 ) -> Result<()> {
     DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| {
         remove(txn, raw)?;
-        change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, 0, 0));
-        check(&txn.look, dir, raw, position, change);
+        change.tell(|hashes, table| table.removed(hashes.home(name.hash), hit.position, 0, 0));
+        check(&txn.look, dir, raw, hit.position, change);
         change.has_size(raw.size.get());
         Ok(())
     })

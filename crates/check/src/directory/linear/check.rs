@@ -1,13 +1,13 @@
-//! Directories of kind `linear`: units of 512 bytes, each with a checksum of its own, filled by their entries.
+//! The check of directories of kind `linear`: each unit by itself, and whether a name is there twice.
 //!
 //! Names are compared with each other by their hashes, which are held in memory, for so many at a time (`HELD_MAX`).
 
-use super::entries::{Entry, parse};
-use super::names::{At, Names, Sums, covered, find_block, report_bad_entry, report_equal_hashes};
 use crate::context::Context;
-use crate::extents::for_each_extent;
+use crate::directory::entries::{self, Entry, parse};
+use crate::directory::names::{At, Names, Sums, covered, find_block, report_bad_entry, report_equal_hashes};
 use crate::findings::number;
 use crate::io::{Damage, Reader};
+use crate::map::for_each_extent;
 use crate::report::Place;
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
@@ -19,7 +19,13 @@ use std::sync::atomic::Ordering::Relaxed;
 const HELD_MAX: usize = if cfg!(debug_assertions) { 1 << 10 } else { 1 << 20 };
 
 /// Checks a directory whose blocks have been claimed; how many blocks its size needs, and whether all of it could be read.
-pub(super) fn check(names: &Names<'_>, ino: Ino, raw: &RawInode, extents: &[Extent], sums: &mut Sums) -> (u64, bool) {
+pub(in crate::directory) fn check(
+    names: &Names<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    extents: &[Extent],
+    sums: &mut Sums,
+) -> (u64, bool) {
     let context = names.context;
     let place = Place::Inode(ino);
     let size = raw.size.get();
@@ -150,7 +156,7 @@ fn name_at(context: &Context<'_>, ino: Ino, extents: &[Extent], place: u64) -> O
     let units = read_units(&context.reader, ino, block, &mut buf).ok()?;
     let unit = units.into_iter().nth((byte % block_size) as usize / UNIT_SIZE)?.ok()?;
     let offset = (byte as usize % UNIT_SIZE).checked_sub(UnitHeader::SIZE)?;
-    super::entries::name_at(unit, offset).map(<[u8]>::to_vec)
+    entries::name_at(unit, offset).map(<[u8]>::to_vec)
 }
 
 /// Reads an entry block: of each of its units the entries, or why it is not believed.
@@ -207,7 +213,7 @@ pub(crate) fn for_each_unit(
 
 /// Hands the entries of a directory that has been checked to `f`. `left_out`: what of its map is believed, if not all of it
 /// could be read.
-pub(super) fn entries_again(
+pub(in crate::directory) fn entries_again(
     context: &Context<'_>,
     ino: Ino,
     raw: &RawInode,

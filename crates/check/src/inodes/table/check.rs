@@ -1,16 +1,9 @@
-//! Inode tables and their bitmaps (`inodes=static`): how they are checked, and what a repair finds of them and writes.
-//!
-//! The mode of an inode says whether it is in use, and the bitmap has to say the same. So the bitmap can always be derived. A
-//! unit that is torn costs its two inodes: what the bitmap says of them is compared with nothing.
-//!
-//! A table is initialised from its first block on, and the group's header counts how far. Where that count is lost, or older
-//! than the table, as after a crash of an order that does not order it, the table itself says it: no unit past what was
-//! initialised verifies, for such a unit was never written, and what lay in its place belonged to another volume.
+//! The check of a group's inode table, and of the bitmap of its inodes; how a table is read, and what of it can be derived.
 
-use super::facts::{Block, GroupFacts, for_each_block, take_inode, take_run};
 use crate::bitmap::{self, Bitmap};
 use crate::context::Context;
 use crate::findings::number;
+use crate::inodes::facts::{Block, GroupFacts, for_each_block, take_inode, take_run};
 use crate::io::Reader;
 use crate::report::Place;
 use crate::slots::{Slots, bad_inode, inode_at, inodes_of};
@@ -38,7 +31,7 @@ fn inodes_of_unit(geometry: &Geometry, block: u32, unit: u32) -> Range<u32> {
 }
 
 /// Verifies a block of a table; `is_read`: `buf` has it as it is on the device.
-pub(super) fn read_block<'a>(reader: &Reader, block: FsBlock, is_read: bool, buf: &'a mut [u8]) -> Block<'a> {
+pub(crate) fn read_block<'a>(reader: &Reader, block: FsBlock, is_read: bool, buf: &'a mut [u8]) -> Block<'a> {
     let owner = u64::from(reader.geometry.ag_of(block).0);
     let found = match is_read {
         true => reader.settle_units(block, BlockKind::InodeTable, owner, buf),
@@ -48,7 +41,7 @@ pub(super) fn read_block<'a>(reader: &Reader, block: FsBlock, is_read: bool, buf
 }
 
 /// Checks a group's table, and its bitmap.
-pub(super) fn check_group(context: &Context<'_>, ag: AgNo, header: &GroupHeader, facts: &mut GroupFacts) {
+pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, header: &GroupHeader, facts: &mut GroupFacts) {
     let place = Place::Group(ag);
     let geometry = &context.geometry;
     let bad = |field, value: u32| {

@@ -1,12 +1,12 @@
-//! Repair: inodes in chunks (`inodes=dynamic`). What a group's tree names, and what a search of the group finds.
+//! Repair of inodes in chunks: what a group's tree names, what a search of the group finds, and the records of a new tree.
 
-use super::build::write;
-use super::inodes::Salvage;
-use super::{Chunk, Item, Repair, state};
+use super::check::decode_chunk;
 use crate::context::is_tree_block;
-use crate::inodes::decode_chunk;
+use crate::inodes::repair::Salvage;
 use crate::io::Damage;
 use crate::options::CheckError;
+use crate::repair::build::write;
+use crate::repair::volume::{Chunk, Item, Repair, state};
 use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::tree::{Tree, walk};
 use myriad_format::btree;
@@ -25,10 +25,17 @@ enum Found {
     Lost,
 }
 
+/// Records of a group's chunks, and how many inode blocks those have.
+#[derive(Default)]
+pub(crate) struct ChunkRecords {
+    pub records: Vec<u8>,
+    pub blocks: u32,
+}
+
 impl Repair<'_> {
     /// Trees of inodes may be older than what was synced, for a part of the log is lost: takes what they name, and then makes
     /// sure that every group is searched, also by the next repair if this one is cut short.
-    pub(super) fn distrust_trees(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn distrust_trees(&mut self) -> Result<(), CheckError> {
         for ag in (0..self.ag_used).map(AgNo) {
             self.chunks_of_tree(ag);
         }
@@ -47,7 +54,7 @@ impl Repair<'_> {
     }
 
     /// Finds the inodes in chunks: those that trees name, and where a tree cannot be believed those that a search finds.
-    pub(super) fn find_in_chunks(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn find_in_chunks(&mut self) -> Result<(), CheckError> {
         let mut searched = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
             if self.are_trees_old || !self.chunks_of_tree(ag) {
@@ -259,7 +266,7 @@ impl Repair<'_> {
     }
 
     /// A free slot in a chunk, or the first one of a new chunk.
-    pub(super) fn place_in_chunks(&mut self, wanted: Option<(FsBlock, u32)>) -> Result<(FsBlock, u32), CheckError> {
+    pub(crate) fn place_in_chunks(&mut self, wanted: Option<(FsBlock, u32)>) -> Result<(FsBlock, u32), CheckError> {
         let is_chunk = |repair: &Self, block: FsBlock| {
             repair
                 .chunks
@@ -287,7 +294,7 @@ impl Repair<'_> {
     }
 
     /// Takes a slot of the block at hand out of the map of free ones.
-    pub(super) fn use_slot(&mut self, slot: u32) {
+    pub(crate) fn use_slot(&mut self, slot: u32) {
         if let Some((_, buf, dirty)) = &mut self.at_hand {
             let head = InodeBlockHeader::read_mut(buf);
             head.free_mask[slot as usize / 8] &= !(1 << (slot % 8));
@@ -297,7 +304,7 @@ impl Repair<'_> {
     }
 
     /// Frees the slots of an inode and of its body.
-    pub(super) fn free_in_chunk(&mut self, ino: Ino, raw: &RawInode) -> Result<(), CheckError> {
+    pub(crate) fn free_in_chunk(&mut self, ino: Ino, raw: &RawInode) -> Result<(), CheckError> {
         let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
         let first = u32::from(raw.body_first.get());
         let body = first..first + u32::from(raw.body_slots);
@@ -320,6 +327,41 @@ impl Repair<'_> {
         self.at_hand
             .as_ref()
             .is_some_and(|(_, buf, _)| InodeBlockHeader::read(buf).free_mask[slot as usize / 8] >> (slot % 8) & 1 == 1)
+    }
+
+    /// Records of a group's chunks, with masks from their blocks. A chunk without inodes is given up.
+    pub(crate) fn chunk_records(&mut self, ag: AgNo) -> Result<ChunkRecords, CheckError> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
+        let chunks: Vec<(FsBlock, Chunk)> =
+            self.chunks.range(first..end).map(|(&start, &chunk)| (start, chunk)).collect();
+        let mut inodes = ChunkRecords::default();
+        let mut buf = self.reader.new_buffer();
+        for (start, chunk) in chunks {
+            let mut record = ChunkRecord::zeroed();
+            record.start.set(u64::from(self.geometry.ag_block_of(start).0));
+            record.count = chunk.count as u8;
+            record.initialised = chunk.initialised as u8;
+            let (mut free_mask, mut used_mask) = (0_u64, 0_u64);
+            for at in 0..chunk.initialised {
+                let block = start.offset_by(u64::from(at));
+                self.reader.read(block, BlockKind::Inode, u64::from(ag.0), &mut buf).map_err(|damage| {
+                    CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}"))
+                })?;
+                let free = u32::from(InodeBlockHeader::read(&buf).free_count.get());
+                free_mask |= u64::from(free > 0) << at;
+                used_mask |= u64::from(free < self.geometry.slots_per_block() - 1) << at;
+            }
+            if used_mask == 0 {
+                self.blocks.release(start, u64::from(chunk.count));
+                continue;
+            }
+            record.free_mask.set(free_mask);
+            record.used_mask.set(used_mask);
+            inodes.blocks += chunk.count;
+            inodes.records.extend_from_slice(record.as_bytes());
+        }
+        Ok(inodes)
     }
 }
 

@@ -4,29 +4,23 @@
 //! leaves the one or the other whole. A mixture could look sound and lack chunks, and what a search finds in place of a tree
 //! are also inodes that are long gone. Trees of free space are derived each time, from nothing that they say.
 
-use super::build::{Fill, level_of, node_count, write, write_tree, written};
-use super::{Chunk, Item, Repair};
+use super::trees::{FreeTrees, free_nodes, pop};
+use super::{bitmap, free_by_region};
 use crate::context::is_tree_block;
+use crate::inodes::ChunkRecords;
 use crate::options::CheckError;
-use crate::space::{bitmap, free_by_region};
-use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS};
-use myriad_format::choices::{Inodes as InodesChoice, Space};
+use crate::repair::build::{Fill, node_count, write, write_tree, written};
+use crate::repair::volume::{Repair, state};
+use myriad_format::btree::INODE_CHUNKS;
+use myriad_format::choices::{Inodes, Space};
 use myriad_format::group::{
-    FIRST_BY_START_BLOCK, FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary,
+    FIRST_BY_START_BLOCK, FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummary,
 };
-use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
+use myriad_format::inode::ChunkRecord;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, header};
-use zerocopy::IntoBytes;
 
 /// Headers that wait for one flush: a block of memory each.
 const HEADERS_AT_ONCE: usize = 256;
-
-/// A group's inodes, counted.
-#[derive(Default)]
-struct Inodes {
-    records: Vec<u8>,
-    blocks: u32,
-}
 
 /// A group's inode tree that has been written, and what there is for its trees of free space.
 struct Nodes {
@@ -40,26 +34,8 @@ struct Nodes {
     fill: Fill,
 }
 
-/// What a group's header says of its trees of free space: each root, group-relative, with its level. All zero without.
-#[derive(Default)]
-struct FreeTrees {
-    by_start: (u32, u8),
-    by_length: (u32, u8),
-    reserve: Vec<u32>,
-}
-
-/// Takes a place for a node.
-fn pop(places: &mut Vec<FsBlock>) -> Result<FsBlock, CheckError> {
-    places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
-}
-
-/// Nodes of both trees of free extents.
-fn free_nodes(free: &[(u32, u32)], block_size: usize, fill: Fill) -> usize {
-    [FREE_BY_START, FREE_BY_LENGTH].into_iter().map(|kind| node_count(kind, free.len(), block_size, fill)).sum()
-}
-
 impl Repair<'_> {
-    pub(super) fn write_groups(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn write_groups(&mut self) -> Result<(), CheckError> {
         let mut free = 0;
         let mut headers = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
@@ -77,7 +53,7 @@ impl Repair<'_> {
         for ag in self.ag_used..self.geometry.ag_count {
             free += u64::from(self.geometry.usable_blocks_in(AgNo(ag)));
         }
-        let used = self.items.iter().filter(|item| item.state & super::state::GONE == 0);
+        let used = self.items.iter().filter(|item| item.state & state::GONE == 0);
         let (inodes, directories) =
             used.fold((0, 0), |(all, dirs), item| (all + 1, dirs + u64::from(item.file_type == 4)));
         self.superblock.free_blocks.set(free);
@@ -95,15 +71,15 @@ impl Repair<'_> {
         let mut nodes = self.inode_tree(ag)?;
         let mut free = std::mem::take(&mut nodes.free);
         let trees = match self.choices.space {
-            Space::Trees => self.write_free_trees(ag, &mut free, &mut nodes)?,
+            Space::Trees => self.write_free_trees(ag, &mut free, &mut nodes.places, nodes.fill)?,
             Space::Bitmap => {
                 written(&self.reader, bitmap::write(&self.reader, ag, &free))?;
                 FreeTrees::default()
             }
         };
         let inode_blocks = match self.choices.inodes {
-            InodesChoice::Static => self.write_inode_bitmap(ag)?,
-            InodesChoice::Dynamic | InodesChoice::Bucket => nodes.inode_blocks,
+            Inodes::Static => self.write_inode_bitmap(ag)?,
+            Inodes::Dynamic | Inodes::Bucket => nodes.inode_blocks,
         };
 
         let regions = blocks.div_ceil(self.geometry.region_blocks());
@@ -148,20 +124,6 @@ impl Repair<'_> {
         Ok((buf, free_blocks))
     }
 
-    fn block_of(&self, item: &Item) -> FsBlock {
-        self.geometry.locate(item.ino).map_or(FsBlock::NONE, |(block, _)| block)
-    }
-
-    /// The inodes of a group that are in use.
-    pub(super) fn items_in(&self, ag: AgNo) -> impl Iterator<Item = &Item> {
-        let first = self.geometry.fs_block(ag, AgBlock(0));
-        let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
-        // Inode numbers ascend with blocks.
-        let items = &self.items[self.items.partition_point(|item| self.block_of(item) < first)..];
-        let items = &items[..items.partition_point(|item| self.block_of(item) < end)];
-        items.iter().filter(|item| item.state & super::state::GONE == 0)
-    }
-
     /// Whether one of a group's first blocks is made for a node of its trees.
     fn is_for_trees(&self, at: u32) -> bool {
         if at == FIRST_INODE_TREE_BLOCK { !self.geometry.has_table() } else { !self.geometry.has_bitmap }
@@ -173,7 +135,7 @@ impl Repair<'_> {
         let blocks = self.geometry.blocks_in(ag);
         let block_size = self.reader.block_size();
         let (has_chunks, has_trees) = (!self.geometry.has_table(), !self.geometry.has_bitmap);
-        let inodes = if has_chunks { self.chunk_records(ag)? } else { Inodes::default() };
+        let inodes = if has_chunks { self.chunk_records(ag)? } else { ChunkRecords::default() };
 
         // Nodes come from the fixed blocks first, then from the group. How many the free-space trees need depends on what is
         // free, which taking them changes: take until there are enough.
@@ -237,51 +199,6 @@ impl Repair<'_> {
         Ok(Nodes { root, level, inode_blocks: inodes.blocks, free, places, fill })
     }
 
-    /// Writes a group's trees of free extents; what is left of the places becomes the reserve.
-    fn write_free_trees(
-        &mut self,
-        ag: AgNo,
-        free: &mut [(u32, u32)],
-        nodes: &mut Nodes,
-    ) -> Result<FreeTrees, CheckError> {
-        let first = self.geometry.fs_block(ag, AgBlock(0));
-        let (block_size, owner) = (self.reader.block_size(), u64::from(ag.0));
-        let Nodes { places, fill, .. } = nodes;
-        // The reserve is what the next change of the trees may need, taken from the end of the longest extent, so that the
-        // number of extents and with it of nodes stays.
-        let need = free_nodes(free, block_size, *fill);
-        let level = level_of(FREE_BY_START, free.len(), block_size, *fill);
-        let reserve_wanted = ((level + 2) * 3).min(RESERVE_MAX);
-        while places.len() < need + reserve_wanted {
-            let Some(longest) = free.iter_mut().max_by_key(|extent| extent.1).filter(|extent| extent.1 > 1) else {
-                break;
-            };
-            longest.1 -= 1;
-            let block = first.offset_by(u64::from(longest.0 + longest.1));
-            self.blocks.claim(block, 1);
-            places.insert(0, block);
-        }
-        let pack = |high: u32, low: u32| (u64::from(high) << 32 | u64::from(low)).to_le_bytes();
-        let by_start: Vec<u8> = free.iter().flat_map(|&(start, length)| pack(start, length)).collect();
-        let mut lengths: Vec<(u32, u32)> = free.iter().map(|&(start, length)| (length, start)).collect();
-        lengths.sort_unstable();
-        let by_length: Vec<u8> = lengths.iter().flat_map(|&(length, start)| pack(length, start)).collect();
-        let relative = |block: FsBlock| self.geometry.ag_block_of(block).0;
-        let mut write = |kind, records: &[u8]| {
-            let (root, level) = write_tree(&self.reader, kind, owner, records, *fill, &mut || pop(places))?;
-            Ok::<_, CheckError>((relative(root), level))
-        };
-        let by_start = write(FREE_BY_START, &by_start)?;
-        let by_length = write(FREE_BY_LENGTH, &by_length)?;
-        if places.len() > RESERVE_MAX {
-            return Err(CheckError::Repair(format!(
-                "group {ag} has {} blocks left over for its reserve",
-                places.len()
-            )));
-        }
-        Ok(FreeTrees { by_start, by_length, reserve: places.iter().map(|&block| relative(block)).collect() })
-    }
-
     /// Where a group is too full for two inode trees, the new one has to be written over the old one, and no header may name a
     /// mixture. Until it names the new one, a search has to find the group's inodes.
     fn forget_header(&mut self, ag: AgNo) -> Result<(), CheckError> {
@@ -290,43 +207,8 @@ impl Repair<'_> {
     }
 
     /// Without a header, a group's inodes are searched for.
-    pub(super) fn blank_header(&self, ag: AgNo) -> Result<(), CheckError> {
+    pub(crate) fn blank_header(&self, ag: AgNo) -> Result<(), CheckError> {
         write(&self.reader, self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)), &mut self.reader.new_buffer())
-    }
-
-    /// Records of a group's chunks, with masks from their blocks. A chunk without inodes is given up.
-    fn chunk_records(&mut self, ag: AgNo) -> Result<Inodes, CheckError> {
-        let first = self.geometry.fs_block(ag, AgBlock(0));
-        let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
-        let chunks: Vec<(FsBlock, Chunk)> =
-            self.chunks.range(first..end).map(|(&start, &chunk)| (start, chunk)).collect();
-        let mut inodes = Inodes::default();
-        let mut buf = self.reader.new_buffer();
-        for (start, chunk) in chunks {
-            let mut record = ChunkRecord::zeroed();
-            record.start.set(u64::from(self.geometry.ag_block_of(start).0));
-            record.count = chunk.count as u8;
-            record.initialised = chunk.initialised as u8;
-            let (mut free_mask, mut used_mask) = (0_u64, 0_u64);
-            for at in 0..chunk.initialised {
-                let block = start.offset_by(u64::from(at));
-                self.reader.read(block, BlockKind::Inode, u64::from(ag.0), &mut buf).map_err(|damage| {
-                    CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}"))
-                })?;
-                let free = u32::from(InodeBlockHeader::read(&buf).free_count.get());
-                free_mask |= u64::from(free > 0) << at;
-                used_mask |= u64::from(free < self.geometry.slots_per_block() - 1) << at;
-            }
-            if used_mask == 0 {
-                self.blocks.release(start, u64::from(chunk.count));
-                continue;
-            }
-            record.free_mask.set(free_mask);
-            record.used_mask.set(used_mask);
-            inodes.blocks += chunk.count;
-            inodes.records.extend_from_slice(record.as_bytes());
-        }
-        Ok(inodes)
     }
 
     /// Free extents of a group, group-relative, ascending.

@@ -1,4 +1,4 @@
-//! Tables of data checksums: their blocks, and that each part that data needs has been made. What a table says of the
+//! The check of tables of data checksums: their blocks, and that each part that data needs has been made. What a table says of the
 //! data is the scrub's to compare.
 
 use crate::context::Context;

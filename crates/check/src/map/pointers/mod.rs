@@ -1,6 +1,10 @@
 //! Walks the pointers of a file (`map=blockmap`) without trusting them, as `tree` walks trees: the check follows each block of pointers
 //! once and reports what is wrong with it, repair follows what it can. What they lead to is handed on as extents, in order.
 
+mod build;
+
+pub(crate) use build::{build, node_count};
+
 use crate::io::{Damage, Reader};
 use crate::visitor::Visitor;
 use myriad_format::extent::Extent;

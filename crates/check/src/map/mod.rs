@@ -1,9 +1,10 @@
 //! File maps: where an inode's blocks are.
 
+pub(crate) mod pointers;
+
 use crate::context::Context;
 use crate::findings::number;
 use crate::io::{Damage, Reader};
-use crate::pointers::{self, InodePointers};
 use crate::report::Place;
 use crate::tree::{Tree, check_pointers, check_tree, walk};
 use crate::visitor::Visitor;
@@ -12,6 +13,7 @@ use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::fork::{Fork, TreeRoot};
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::{Corrupt, FsBlock, Geometry, Ino, choices};
+use pointers::InodePointers;
 use std::collections::HashSet;
 
 /// How an inode's fork maps blocks.

@@ -1,17 +1,17 @@
-//! Repair: tables of data checksums, where blocks of them are lost.
+//! Repair of tables of data checksums, where blocks of them are lost.
 //!
 //! A checksum that is lost cannot be derived: the contents are all there is. Most of a damaged block's sectors are sound
 //! as a rule, so each checksum that can still be read is compared with its contents first. The table is then written anew
 //! from the contents, and what no checksum vouched for is told of, file by file. Contents that differ from a checksum in a
 //! sound table are never taken as they are, unless that is asked for (`accept`).
 
-use super::build::{flush, write};
-use super::{Repair, state};
+use super::check::{first_of, part_blocks, read_table};
 use crate::blocks::Blocks;
-use crate::extents::for_each_extent;
 use crate::io::Reader;
+use crate::map::for_each_extent;
 use crate::options::CheckError;
-use crate::tables::{first_of, part_blocks, read_table};
+use crate::repair::build::{flush, write};
+use crate::repair::volume::{Repair, state};
 use myriad_format::checksum::{self, ChecksumHeader, PARTS};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 impl Repair<'_> {
     /// The written blocks of files, on a volume with checksums.
-    pub(super) fn find_data(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn find_data(&mut self) -> Result<(), CheckError> {
         if self.geometry.has_checksums {
             let data = Blocks::new();
             self.for_each_data(|_, start, length| _ = data.claim(start, length))?;
@@ -46,7 +46,7 @@ impl Repair<'_> {
     }
 
     /// Puts a group's table right; which parts of it there are.
-    pub(super) fn mend_table(&mut self, ag: AgNo) -> Result<u64, CheckError> {
+    pub(crate) fn mend_table(&mut self, ag: AgNo) -> Result<u64, CheckError> {
         if !self.geometry.has_checksums {
             return Ok(0);
         }
@@ -130,7 +130,7 @@ impl Repair<'_> {
     }
 
     /// Says whose contents were taken as they are.
-    pub(super) fn tell_unvouched(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn tell_unvouched(&mut self) -> Result<(), CheckError> {
         let mut files: BTreeMap<usize, u64> = BTreeMap::new();
         let unvouched = std::mem::replace(&mut self.unvouched, Blocks::new());
         if unvouched.is_empty() {
@@ -155,7 +155,7 @@ impl Repair<'_> {
 }
 
 /// Takes the contents of these blocks as they are: their checksums become those of what is there. Everything is home.
-pub(super) fn accept(reader: &Reader, blocks: &[FsBlock]) -> Result<(), CheckError> {
+pub(crate) fn accept(reader: &Reader, blocks: &[FsBlock]) -> Result<(), CheckError> {
     let mut tables: BTreeMap<FsBlock, Vec<FsBlock>> = BTreeMap::new();
     for &block in blocks {
         tables.entry(reader.geometry.checksum_of(block).0).or_default().push(block);

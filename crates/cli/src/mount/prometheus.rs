@@ -1,7 +1,7 @@
 //! The figures of a mount in the text format that Prometheus and its kin collect.
 
-use crate::mount::control::Status;
-use crate::mount::stats::Figures;
+use super::control::Status;
+use super::stats::Figures;
 use std::fmt::Write;
 use std::path::Path;
 

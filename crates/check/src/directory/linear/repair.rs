@@ -3,12 +3,12 @@
 //! Entries stay in their units, but for one whose tag another one of its unit has: it goes into a new unit at the end.
 //! Nothing says where a unit belongs but the map, so blocks behind a hole of it move up.
 
-use super::{Added, NewMap, Pass};
+use super::check::units_of;
 use crate::directory::entries::{entry_at, length_at};
-use crate::directory::linear::units_of;
+use crate::directory::fix::{Added, NewMap, Pass, free_entry};
 use crate::options::CheckError;
-use crate::repair::Repair;
 use crate::repair::build::write;
+use crate::repair::volume::Repair;
 use myriad_format::dir::{EntryHeader, UNITS_MAX, clear_unit, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
@@ -17,7 +17,7 @@ use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, header};
 use std::collections::VecDeque;
 
 impl Repair<'_> {
-    pub(super) fn visit_linear(
+    pub(crate) fn visit_linear(
         &mut self,
         directory: Ino,
         mut pass: Pass,
@@ -145,7 +145,7 @@ impl Repair<'_> {
                 self.act(format!(
                     "directory {directory}: dropped what is at byte {at} of the entries of unit {number}"
                 ));
-                super::free_entry(&mut bytes[at..next]);
+                free_entry(&mut bytes[at..next]);
                 at = next;
                 continue;
             };
@@ -159,10 +159,10 @@ impl Repair<'_> {
             match self.judge(directory, &entry, hash, false, pass, queue) {
                 Err(why) => {
                     self.act(format!("directory {directory}: dropped {}: {why}", name.escape_ascii()));
-                    super::free_entry(&mut bytes[at..next]);
+                    free_entry(&mut bytes[at..next]);
                 }
                 Ok(file_type) if tags.contains(&(hash as u32)) => {
-                    super::free_entry(&mut bytes[at..next]);
+                    free_entry(&mut bytes[at..next]);
                     crowded.push(Added { name, ino, file_type });
                 }
                 Ok(file_type) => {
@@ -228,7 +228,7 @@ impl Repair<'_> {
     }
 
     /// Adds names in new units at the end of a directory that has been visited.
-    pub(super) fn append_linear(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+    pub(crate) fn append_linear(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
         self.change_directories()?;
         let raw = self.raw(directory)?;
         let (extents, nodes) = self.blocks_of_map(directory, &raw);
@@ -245,7 +245,7 @@ impl Repair<'_> {
     }
 
     /// The entries of a directory, unit by unit, as far as they are believed. None is torn: a device writes a unit as one.
-    pub(super) fn runs_linear(&self, directory: Ino, raw: &RawInode) -> Vec<(Vec<u8>, bool)> {
+    pub(crate) fn runs_linear(&self, directory: Ino, raw: &RawInode) -> Vec<(Vec<u8>, bool)> {
         let mut runs = Vec::new();
         let mut buf = self.reader.new_buffer();
         let (extents, _) = self.blocks_of_map(directory, raw);

@@ -1,12 +1,13 @@
 //! Repair, first half: which inodes there are and which blocks are theirs.
 
-use super::build::{Fill, node_count, write_tree};
-use super::{Item, Repair, no_room, state};
 use crate::attributes::ACL_NAMES;
-use crate::extents::{Map, map_of};
 use crate::io::Damage;
+use crate::map::pointers;
+use crate::map::{Map, map_of};
 use crate::options::CheckError;
-use crate::pointers::{self, InodePointers};
+use crate::repair::build::{Fill, node_count, write_tree};
+use crate::repair::pending::{BuiltMap, Salvaged};
+use crate::repair::volume::{Item, Repair, no_room, state};
 use crate::slots::is_type;
 use crate::tree::walk;
 use crate::visitor::Visitor;
@@ -21,19 +22,8 @@ use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
 use std::collections::{BTreeMap, HashSet};
 use zerocopy::IntoBytes;
 
-/// What is left of a damaged file map.
-pub(super) struct Salvaged {
-    extents: Vec<Extent>,
-    /// Start and length of what the file had past its end.
-    past: Vec<(FsBlock, u64)>,
-    /// Nodes of the old tree, which is there until the new one is.
-    nodes: Vec<FsBlock>,
-    /// Blocks of these extents, and of attributes.
-    blocks: u64,
-}
-
 /// Reads whatever of a tree can be read.
-pub(super) struct Salvage<'a> {
+pub(crate) struct Salvage<'a> {
     pub repair: &'a Repair<'a>,
     pub record: &'a mut dyn FnMut(&[u8]),
     /// Nodes claimed, where nodes are to be claimed.
@@ -73,7 +63,7 @@ impl Visitor for Salvage<'_> {
 
 impl Repair<'_> {
     /// What of the old volume is not to be believed, for a part of the log is lost.
-    pub(super) fn distrust(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn distrust(&mut self) -> Result<(), CheckError> {
         match self.choices.inodes {
             // How far a table is initialised is found without a header.
             Inodes::Static => Ok(()),
@@ -82,7 +72,7 @@ impl Repair<'_> {
     }
 
     /// Finds the inodes there are, puts their own fields right, and takes what they own.
-    pub(super) fn find_inodes(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn find_inodes(&mut self) -> Result<(), CheckError> {
         match self.choices.inodes {
             Inodes::Static => self.find_in_tables()?,
             Inodes::Dynamic | Inodes::Bucket => self.find_in_chunks()?,
@@ -93,7 +83,7 @@ impl Repair<'_> {
 
     /// Puts an inode's own fields right and takes its blocks. Its data length and attributes as they shall be; `None` if
     /// it cannot be one.
-    pub(super) fn take_inode(
+    pub(crate) fn take_inode(
         &mut self,
         ino: Ino,
         raw: &mut RawInode,
@@ -304,7 +294,7 @@ impl Repair<'_> {
     /// Writes the file maps that were damaged. All inodes' blocks are known by now. New trees are durable before an inode
     /// names one, and that is before anything is written over what only an old map names: power lost in between costs no extent.
     /// Where there is no room for a tree, other maps go first and give back what they named.
-    pub(super) fn write_maps(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn write_maps(&mut self) -> Result<(), CheckError> {
         let mut rest = std::mem::take(&mut self.maps);
         while !rest.is_empty() {
             let mut built = Vec::new();
@@ -355,9 +345,9 @@ impl Repair<'_> {
     /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
     fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<Option<BuiltMap>>, CheckError> {
         if self.geometry.map == choices::Map::Blocks {
-            let need = super::pointers::node_count(&self.geometry, extents);
+            let need = pointers::node_count(&self.geometry, extents);
             let Some(places) = self.take_all(need)? else { return Ok(None) };
-            let list = super::pointers::build(&self.reader, ino, extents, places)?;
+            let list = pointers::build(&self.reader, ino, extents, places)?;
             return Ok(Some(Some(BuiltMap::Pointers { list, nodes: need as u64 })));
         }
         let raw = self.raw(ino)?;
@@ -376,7 +366,7 @@ impl Repair<'_> {
 
     /// Puts a map into an inode in place of what it has: extents, or the nodes that lead to them. Fork and pointers of an inode lie in
     /// one sector.
-    pub(super) fn set_map(&mut self, ino: Ino, extents: &[Extent], built: Option<BuiltMap>) -> Result<(), CheckError> {
+    pub(crate) fn set_map(&mut self, ino: Ino, extents: &[Extent], built: Option<BuiltMap>) -> Result<(), CheckError> {
         self.change_inode(ino, |raw| {
             fork_of(raw, extents, &built).encode(raw);
             raw.set_block_total(raw.block_total() + built.as_ref().map_or(0, BuiltMap::nodes));
@@ -392,12 +382,12 @@ impl Repair<'_> {
     }
 
     /// Writes the nodes of a map that does not fit the inode.
-    pub(super) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltMap>, CheckError> {
+    pub(crate) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltMap>, CheckError> {
         self.map_tree(ino, extents, Fill::Ample)?.ok_or_else(no_room)
     }
 
     /// Frees an inode: its slot, its body, its blocks. What is in its place stays.
-    pub(super) fn free_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
+    pub(crate) fn free_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
         let raw = self.raw(ino)?;
         let (extents, nodes) = self.blocks_of_map(ino, &raw);
         self.left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
@@ -423,7 +413,7 @@ impl Repair<'_> {
     }
 
     /// Extents and tree nodes of a map that has been put right.
-    pub(super) fn blocks_of_map(&self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>) {
+    pub(crate) fn blocks_of_map(&self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>) {
         struct Collect<'a>(&'a mut Vec<FsBlock>, &'a mut dyn FnMut(&[u8]));
         impl Visitor for Collect<'_> {
             fn node(&mut self, block: FsBlock) -> bool {
@@ -459,7 +449,7 @@ impl Repair<'_> {
 
     /// A new inode at any place, or at the one that is wanted, if that is free. It is durable before anything else counts it
     /// as used: what was in its place could come back.
-    pub(super) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
+    pub(crate) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
         self.store_at_hand()?;
         let wanted = wanted.and_then(|ino| self.geometry.locate(ino));
         let (block, slot) = match self.choices.inodes {
@@ -490,27 +480,6 @@ impl Repair<'_> {
             _ => self.items.insert(index, item),
         }
         Ok(ino)
-    }
-}
-
-/// The nodes of a file's map, which have been written.
-pub(super) enum BuiltMap {
-    Tree {
-        root: TreeRoot,
-        nodes: u64,
-    },
-    /// The pointers behind the inode, and how many blocks of pointers those lead to.
-    Pointers {
-        list: InodePointers,
-        nodes: u64,
-    },
-}
-
-impl BuiltMap {
-    pub fn nodes(&self) -> u64 {
-        match self {
-            Self::Tree { nodes, .. } | Self::Pointers { nodes, .. } => *nodes,
-        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Repair of directories of kind `indexed`: entries keep their positions, the index and the list of blocks with room are
 //! written anew.
 
-use super::{Added, NewMap, Pass, set_twins};
-use crate::directory::indexed::position;
+use super::blocks::position;
+use super::build::Record;
+use crate::directory::fix::{Added, NewMap, Pass, set_twins};
 use crate::io::Damage;
 use crate::options::CheckError;
-use crate::repair::Repair;
-use crate::repair::build::{Record, write};
+use crate::repair::build::write;
+use crate::repair::volume::Repair;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
@@ -14,7 +15,7 @@ use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SL
 use std::collections::{HashSet, VecDeque};
 
 impl Repair<'_> {
-    pub(super) fn visit_indexed(
+    pub(crate) fn visit_indexed(
         &mut self,
         directory: Ino,
         mut pass: Pass,
@@ -60,7 +61,7 @@ impl Repair<'_> {
     }
 
     /// The entries of a directory that has not been visited, in runs, as far as they can be read; and whether each is torn.
-    pub(super) fn runs_indexed(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
+    pub(crate) fn runs_indexed(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
         let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
         match raw.fork_code() {
             fork::INLINE => {
@@ -227,7 +228,7 @@ impl Repair<'_> {
     }
 
     /// Entry blocks of a visited directory: file block, place, bytes of the entries.
-    pub(super) fn entry_blocks(&mut self, directory: Ino) -> Result<Vec<(u64, FsBlock, Vec<u8>)>, CheckError> {
+    fn entry_blocks(&mut self, directory: Ino) -> Result<Vec<(u64, FsBlock, Vec<u8>)>, CheckError> {
         let raw = self.raw(directory)?;
         if !raw.is_dir_in_blocks() {
             return Ok(Vec::new());
@@ -253,9 +254,18 @@ impl Repair<'_> {
         Ok(blocks)
     }
 
+    /// The entries of a directory that has been visited: those in its body, or of each block.
+    pub(crate) fn entries_indexed(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<Vec<u8>>, CheckError> {
+        if raw.fork_code() != fork::INLINE {
+            return Ok(self.entry_blocks(directory)?.into_iter().map(|(.., bytes)| bytes).collect());
+        }
+        let (block, _) = self.geometry.locate(directory).expect("items have a block");
+        Ok(vec![self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?])
+    }
+
     /// Adds names at the end of a directory, in new entry blocks. A directory in the body moves to block 0, where its
     /// entries keep their positions.
-    pub(super) fn append_indexed(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+    pub(crate) fn append_indexed(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
         self.change_directories()?;
         let raw = self.raw(directory)?;
         let block_size = self.reader.block_size();

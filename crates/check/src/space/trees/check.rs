@@ -1,16 +1,16 @@
-//! The two trees of a group's free extents, and its reserve (`space=btree`).
+//! Reads the two trees of a group's free extents, and holds each against the other.
 
-use super::free::Free;
 use crate::context::Context;
 use crate::findings::number;
 use crate::report::Place;
+use crate::space::free::Free;
 use crate::tree::{Tree, check_tree};
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START};
 use myriad_format::group::{FIRST_BY_START_BLOCK, GroupHeader};
 use myriad_format::{AgBlock, AgNo};
 
 /// Reads both trees, which hold the same, and the reserve.
-pub(super) fn read(context: &Context<'_>, ag: AgNo, header: &GroupHeader) -> Free {
+pub(crate) fn read(context: &Context<'_>, ag: AgNo, header: &GroupHeader) -> Free {
     let place = Place::Group(ag);
     let geometry = &context.geometry;
     let blocks = geometry.blocks_in(ag);

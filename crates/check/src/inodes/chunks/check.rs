@@ -1,8 +1,8 @@
-//! Chunks of inode blocks, and the tree of a group that records them (`inodes=dynamic`).
+//! The check of a group's chunks, and of the tree that records them.
 
-use super::facts::{Block, GroupFacts, for_each_block, take_inode, take_run};
 use crate::context::Context;
 use crate::findings::number;
+use crate::inodes::facts::{Block, GroupFacts, for_each_block, take_inode, take_run};
 use crate::io::Reader;
 use crate::report::Place;
 use crate::slots::{Slots, body_parts, inode_at, inodes_of};
@@ -14,7 +14,7 @@ use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock};
 
 /// Checks a group's tree of chunks, and the chunks.
-pub(super) fn check_group(context: &Context<'_>, ag: AgNo, header: &GroupHeader, facts: &mut GroupFacts) {
+pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, header: &GroupHeader, facts: &mut GroupFacts) {
     let place = Place::Group(ag);
     let geometry = &context.geometry;
     let Some(root) = context.group_block(ag, "inode_root", header.inode_root.get()) else { return };
@@ -87,7 +87,7 @@ fn check_chunk(context: &Context<'_>, ag: AgNo, start: FsBlock, record: &ChunkRe
 }
 
 /// Verifies an inode block; `is_read`: `buf` has it as it is on the device.
-pub(super) fn read_block<'a>(reader: &Reader, block: FsBlock, is_read: bool, buf: &'a mut [u8]) -> Block<'a> {
+pub(crate) fn read_block<'a>(reader: &Reader, block: FsBlock, is_read: bool, buf: &'a mut [u8]) -> Block<'a> {
     let owner = u64::from(reader.geometry.ag_of(block).0);
     let read = if is_read { Ok(reader.lay_over(block, buf)) } else { reader.read_raw(block, buf) };
     match read.and_then(|overlaid| reader.verify(block, BlockKind::Inode, owner, buf, overlaid)) {

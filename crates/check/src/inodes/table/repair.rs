@@ -1,15 +1,15 @@
-//! Repair: inodes in tables (`inodes=static`). Each has its place, so none has to be searched for; what the table holds is in
+//! Repair of inodes in tables. Each has its place, so none has to be searched for; what the table holds is in
 //! use.
 //!
 //! Of two owners of a block the first one stays. Those that the bitmap of inodes calls used come first: where it disagrees
 //! with the table, an order without a log may have written the one and not the other, and what the bitmap calls free may be an
 //! inode that was removed.
 
-use super::build::{write, written};
-use super::{Item, Repair, state};
+use super::check::{block_at, initialised, mend_fixed, write_bitmap};
 use crate::bitmap;
-use crate::inodes::table::{block_at, initialised, mend_fixed, write_bitmap};
 use crate::options::CheckError;
+use crate::repair::build::{write, written};
+use crate::repair::volume::{Item, Repair, state};
 use crate::slots::{inode_at, is_type};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::RawInode;
@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 
 impl Repair<'_> {
     /// Finds the inodes in the groups' tables.
-    pub(super) fn find_in_tables(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn find_in_tables(&mut self) -> Result<(), CheckError> {
         let geometry = self.geometry;
         let mut later = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
@@ -109,7 +109,7 @@ impl Repair<'_> {
     }
 
     /// Leaves nothing of an inode. Its unit is one sector: it is there or it is not.
-    pub(super) fn free_in_table(&mut self, ino: Ino) -> Result<(), CheckError> {
+    pub(crate) fn free_in_table(&mut self, ino: Ino) -> Result<(), CheckError> {
         let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
         self.load_at_hand(block)?;
         if let Some((_, buf, dirty)) = &mut self.at_hand {
@@ -120,7 +120,7 @@ impl Repair<'_> {
     }
 
     /// The place of an inode that is not in use, and whose bytes are zeros now.
-    pub(super) fn place_in_tables(&mut self, wanted: Option<(FsBlock, u32)>) -> Result<(FsBlock, u32), CheckError> {
+    pub(crate) fn place_in_tables(&mut self, wanted: Option<(FsBlock, u32)>) -> Result<(FsBlock, u32), CheckError> {
         let geometry = self.geometry;
         let is_initialised = |repair: &Self, block: FsBlock| {
             let ag = repair.geometry.ag_of(block);
@@ -175,7 +175,7 @@ impl Repair<'_> {
     }
 
     /// Writes the bitmap of a group's inodes; how many blocks of its table are initialised.
-    pub(super) fn write_inode_bitmap(&mut self, ag: AgNo) -> Result<u32, CheckError> {
+    pub(crate) fn write_inode_bitmap(&mut self, ag: AgNo) -> Result<u32, CheckError> {
         let geometry = self.geometry;
         written(&self.reader, write_bitmap(&self.reader, ag, self.items_in(ag).map(|item| item.ino)))?;
         Ok(self.tables.get(&ag).copied().unwrap_or(0).min(geometry.table_blocks(ag)))

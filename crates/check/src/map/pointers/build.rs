@@ -1,9 +1,9 @@
 //! Writes the blocks of pointers of a file (`map=blockmap`) anew.
 
-use super::build::write;
+use super::InodePointers;
 use crate::io::Reader;
 use crate::options::CheckError;
-use crate::pointers::InodePointers;
+use crate::repair::build::write;
 use myriad_format::extent::Extent;
 use myriad_format::pointers::{self, Pointer, RawPointer};
 use myriad_format::table::POINTERS;
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use zerocopy::IntoBytes;
 
 /// Blocks of pointers that a file with these extents has.
-pub(super) fn node_count(geometry: &Geometry, extents: &[Extent]) -> usize {
+pub(crate) fn node_count(geometry: &Geometry, extents: &[Extent]) -> usize {
     let mut spans = HashSet::new();
     for extent in extents {
         let mut at = extent.file_block;
@@ -28,7 +28,7 @@ pub(super) fn node_count(geometry: &Geometry, extents: &[Extent]) -> usize {
 }
 
 /// Writes the blocks of pointers of a file with these extents to `places`, which are as many as [`node_count`]; the pointers of its inode.
-pub(super) fn build(
+pub(crate) fn build(
     reader: &Reader,
     ino: Ino,
     extents: &[Extent],
