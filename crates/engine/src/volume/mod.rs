@@ -259,6 +259,8 @@ impl Volume {
         };
         let hasher = NameHasher::new(superblock.hash_key);
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
+        let key = crate::mkfs::secret(options.seed)?;
+        let dir_hashes = DirHashes::new(choices.directory, hasher, key, &options, counters.clone());
         Ok(Self {
             to_host,
             geometry,
@@ -285,7 +287,7 @@ impl Volume {
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
-            dir_hashes: DirHashes::new(choices.directory, hasher, crate::mkfs::secret(options.seed)?, &options),
+            dir_hashes,
             last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),

@@ -32,11 +32,10 @@ mod pool;
 mod slots;
 mod table;
 
-use crate::counters::Count;
+use crate::counters::{Count, Counters};
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
 use crate::types::{DirHash, MountOptions};
-use crate::volume::Volume;
 use myriad_format::choices::Directory;
 use myriad_format::inode::RawInode;
 use myriad_format::{Ino, NameHasher};
@@ -67,6 +66,7 @@ pub(crate) struct DirHashes {
     size_min: AtomicU64,
     checks: AtomicBool,
     kind: Directory,
+    counters: Arc<Counters>,
     names: NameHasher,
     key: NameHasher,
     meter: Meter,
@@ -75,7 +75,7 @@ pub(crate) struct DirHashes {
 
 /// The hash of a directory that is about to change, if it has one.
 pub(crate) struct Change<'a> {
-    volume: &'a Volume,
+    hashes: &'a DirHashes,
     table: Option<Table>,
 }
 
@@ -86,7 +86,7 @@ impl Change<'_> {
 
     /// The directory has so many bytes now: it may be too small for a hash.
     pub fn has_size(&mut self, bytes: u64) {
-        if bytes < self.volume.dir_hashes.size_min.load(Ordering::Relaxed) {
+        if bytes < self.hashes.size_min.load(Ordering::Relaxed) {
             self.table = None;
         }
     }
@@ -94,23 +94,29 @@ impl Change<'_> {
     /// Tells the hash what has changed. It is dropped if it has no room for that, or does not agree.
     pub fn tell(&mut self, f: impl FnOnce(&DirHashes, &mut Table) -> Kept) {
         let Some(table) = &mut self.table else { return };
-        if let Err(useless) = f(&self.volume.dir_hashes, table) {
+        if let Err(useless) = f(self.hashes, table) {
             self.table = None;
-            note_useless(self.volume, useless);
+            self.hashes.note_useless(useless);
         }
     }
 }
 
-fn note_useless(volume: &Volume, useless: Useless) {
-    volume.counters.bump(match useless {
-        Useless::Outgrown => Count::dirhash_outgrown,
-        Useless::Wrong => Count::dirhash_mismatches,
-    });
-}
-
 impl DirHashes {
+    fn note_useless(&self, useless: Useless) {
+        self.counters.bump(match useless {
+            Useless::Outgrown => Count::dirhash_outgrown,
+            Useless::Wrong => Count::dirhash_mismatches,
+        });
+    }
+
     /// `key` is secret and this opening's own.
-    pub fn new(kind: Directory, names: NameHasher, key: [u8; 16], options: &MountOptions) -> Self {
+    pub fn new(
+        kind: Directory,
+        names: NameHasher,
+        key: [u8; 16],
+        options: &MountOptions,
+        counters: Arc<Counters>,
+    ) -> Self {
         let meter = Meter::default();
         let hashes = Self {
             is_on: AtomicBool::new(false),
@@ -118,6 +124,7 @@ impl DirHashes {
             size_min: AtomicU64::new(0),
             checks: AtomicBool::new(false),
             kind,
+            counters,
             names,
             key: NameHasher::new(key),
             pool: Mutex::new(Pool::new(meter.clone())),
@@ -169,7 +176,6 @@ impl DirHashes {
     /// directory, and whoever asks searches. The directory is locked.
     pub fn look<R>(
         &self,
-        volume: &Volume,
         dir: Ino,
         raw: &RawInode,
         whole: &dyn Summarised,
@@ -185,36 +191,36 @@ impl DirHashes {
         let found = self.pool.lock().find(dir, raw.generation.get(), true);
         let hash = match found {
             Some(hash) => hash,
-            None => self.make(volume, dir, raw, whole)?,
+            None => self.make(dir, raw, whole)?,
         };
-        self.ask(volume, dir, &hash, f)
+        self.ask(dir, &hash, f)
     }
 
     /// As [`Self::look`], if there is a hash already.
-    pub fn peek<R>(&self, volume: &Volume, dir: Ino, raw: &RawInode, f: impl FnOnce(&Table) -> Result<R>) -> Option<R> {
+    pub fn peek<R>(&self, dir: Ino, raw: &RawInode, f: impl FnOnce(&Table) -> Result<R>) -> Option<R> {
         if !self.is_on() {
             return None;
         }
         let hash = self.pool.lock().find(dir, raw.generation.get(), false)?;
-        self.ask(volume, dir, &hash, f)
+        self.ask(dir, &hash, f)
     }
 
-    fn ask<R>(&self, volume: &Volume, dir: Ino, hash: &Arc<Hash>, f: impl FnOnce(&Table) -> Result<R>) -> Option<R> {
+    fn ask<R>(&self, dir: Ino, hash: &Arc<Hash>, f: impl FnOnce(&Table) -> Result<R>) -> Option<R> {
         let answer = hash.table.read().as_ref().map(f);
         if let Some(Ok(answer)) = answer {
             return Some(answer);
         }
         if answer.is_some() {
             // What is wrong with the directory, the search will say; or the hash is.
-            volume.counters.bump(Count::dirhash_mismatches);
+            self.counters.bump(Count::dirhash_mismatches);
         }
         self.pool.lock().forget_only(dir, hash);
         None
     }
 
     /// Makes a hash. `None`: the directory is to have none this time.
-    fn make(&self, volume: &Volume, dir: Ino, raw: &RawInode, whole: &dyn Summarised) -> Option<Arc<Hash>> {
-        let counters = &volume.counters;
+    fn make(&self, dir: Ino, raw: &RawInode, whole: &dyn Summarised) -> Option<Arc<Hash>> {
+        let counters = &self.counters;
         let limit = self.memory_max.load(Ordering::Relaxed);
         let shape = whole.shape().ok()?;
         let bytes = shape.bytes().map(|bytes| bytes + STRUCTURE);
@@ -259,18 +265,12 @@ impl DirHashes {
 
     /// Runs a change of a directory's entries, which tells the directory's hash of it, if there is one. An error, or a panic, drops
     /// the hash. The directory is locked exclusively.
-    pub fn change<R>(
-        volume: &Volume,
-        dir: Ino,
-        generation: u32,
-        f: impl FnOnce(&mut Change<'_>) -> Result<R>,
-    ) -> Result<R> {
-        let hashes = &volume.dir_hashes;
-        let mut change = Change { volume, table: None };
-        if !hashes.is_on() {
+    pub fn change<R>(&self, dir: Ino, generation: u32, f: impl FnOnce(&mut Change<'_>) -> Result<R>) -> Result<R> {
+        let mut change = Change { hashes: self, table: None };
+        if !self.is_on() {
             return f(&mut change);
         }
-        let Some(hash) = hashes.pool.lock().find(dir, generation, false) else { return f(&mut change) };
+        let Some(hash) = self.pool.lock().find(dir, generation, false) else { return f(&mut change) };
         let mut place = hash.table.write();
         change.table = place.take();
         let result = f(&mut change);
@@ -280,7 +280,7 @@ impl DirHashes {
         let is_gone = place.is_none();
         drop(place);
         if is_gone {
-            hashes.pool.lock().forget_only(dir, &hash);
+            self.pool.lock().forget_only(dir, &hash);
         }
         result
     }
@@ -308,7 +308,7 @@ mod tests {
     use crate::namei;
     use crate::ops::{NewFile, Ops};
     use crate::types::{Cred, MkfsOptions, Node};
-    use crate::volume::{testing, transact};
+    use crate::volume::{Volume, testing, transact};
     use myriad_device::MemoryDevice;
     use myriad_format::choices::Choices;
     use myriad_format::inode::{S_IFDIR, S_IFREG};
@@ -416,17 +416,19 @@ mod tests {
         let generation = inode::read_node(&volume.look(), dir).unwrap().generation.get();
         let level = || volume.dir_hashes.level();
         let ino = Ino(dir.ino);
-        DirHashes::change(&volume, ino, generation, |change| {
-            assert_eq!(change.table().map(Table::names), Some(u64::from(NAMES)));
-            Ok(())
-        })
-        .unwrap();
+        volume
+            .dir_hashes
+            .change(ino, generation, |change| {
+                assert_eq!(change.table().map(Table::names), Some(u64::from(NAMES)));
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(level().1, 1);
-        DirHashes::change(&volume, ino, generation, |_| Err::<(), _>(Errno::NOSPC.into())).unwrap_err();
+        volume.dir_hashes.change(ino, generation, |_| Err::<(), _>(Errno::NOSPC.into())).unwrap_err();
         assert_eq!(level(), (0, 0));
         assert!(has(&volume, dir, &name(1)) && level().1 == 1);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            DirHashes::change(&volume, ino, generation, |_| -> Result<()> { panic!("in the middle") })
+            volume.dir_hashes.change(ino, generation, |_| -> Result<()> { panic!("in the middle") })
         }));
         assert!(panicked.is_err());
         assert!(has(&volume, dir, &name(1)), "it is searched");
@@ -440,7 +442,7 @@ mod tests {
         let (volume, dir) = volume();
         let raw = inode::read_node(&volume.look(), dir).unwrap();
         let (bytes, _) = volume.dir_hashes.level();
-        let names = volume.dir_hashes.peek(&volume, Ino(dir.ino), &raw, |table| {
+        let names = volume.dir_hashes.peek(Ino(dir.ino), &raw, |table| {
             volume.dir_hashes.drop_all();
             assert_eq!(volume.dir_hashes.level(), (bytes, 0));
             Ok(table.names())

@@ -6,7 +6,7 @@
 
 use super::{Place, entries, entry_block, index_root, position_of, split_position};
 use crate::counters::Count;
-use crate::dir::dirhash::{Change, DirHashes, Kept, Noted, Shape, Summarised, WORD};
+use crate::dir::dirhash::{Change, Kept, Noted, Shape, Summarised, WORD};
 use crate::dir::{Hit, Name, NewEntry, Search, Seen, is_in_blocks};
 use crate::error::Result;
 use crate::map::{self, Mapping};
@@ -83,7 +83,7 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     if !is_in_blocks(raw) {
         return None;
     }
-    hashes.look(volume, dir, raw, &Whole { look, dir, raw }, |table| {
+    hashes.look(dir, raw, &Whole { look, dir, raw }, |table| {
         let (mut hit, mut twin, mut compared) = (None, None, 0);
         let passed = table.find(hashes.home(name.hash), |position, is_expected| {
             compared += 1;
@@ -122,7 +122,7 @@ pub(super) fn insert(
     entry: &NewEntry<'_>,
     insert: impl FnOnce(&mut Txn<'_>, &mut RawInode) -> Result<u32>,
 ) -> Result<u32> {
-    DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| {
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
         let position = insert(txn, raw)?;
         let piece = split_position(&txn.look, position).0.0;
         change.tell(|hashes, table| table.added(hashes.home(entry.name.hash), position, 0, piece));
@@ -140,7 +140,7 @@ pub(super) fn remove(
     hit: Hit,
     remove: impl FnOnce(&mut Txn<'_>, &mut RawInode) -> Result<()>,
 ) -> Result<()> {
-    DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| {
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
         remove(txn, raw)?;
         change.tell(|hashes, table| table.removed(hashes.home(name.hash), hit.position, 0, 0));
         check(&txn.look, dir, raw, hit.position, change);

@@ -110,7 +110,7 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     let volume = look.volume;
     let hashes = &volume.dir_hashes;
     let whole = Whole { look, dir, raw };
-    hashes.look(volume, dir, raw, &whole, |table| {
+    hashes.look(dir, raw, &whole, |table| {
         let (mut hit, mut twin, mut compared) = (None, None, 0);
         let passed = table.find(hashes.home(name.hash), |position, is_expected| {
             compared += 1;
@@ -155,7 +155,7 @@ pub(super) fn keep(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u6
 
 /// Where there is room for a name that a search by the hash did not find.
 pub(super) fn room(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Option<RoomFound> {
-    look.volume.dir_hashes.peek(look.volume, dir, raw, |table| {
+    look.volume.dir_hashes.peek(dir, raw, |table| {
         let needed = myriad_format::dir::entry_size(name.bytes.len());
         let used = used_units(look, dir, raw, table.free().used().into())?;
         for number in table.free().candidates(needed / WORD).take(ROOM_TRIES).map(u64::from) {
@@ -193,7 +193,7 @@ fn used_units(look: &Look<'_>, dir: Ino, raw: &RawInode, used: u64) -> Result<u6
 
 /// How many names the directory has, if it has a hash.
 pub(super) fn names(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Option<u64> {
-    look.volume.dir_hashes.peek(look.volume, dir, raw, |table| Ok(table.names()))
+    look.volume.dir_hashes.peek(dir, raw, |table| Ok(table.names()))
 }
 
 /// Compares a unit that has changed with the hash.

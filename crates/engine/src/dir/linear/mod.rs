@@ -31,7 +31,7 @@ mod hashed;
 mod room;
 mod unit;
 
-use super::dirhash::{Change, DirHashes, WORD};
+use super::dirhash::{Change, WORD};
 use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
 };
@@ -325,7 +325,7 @@ pub(crate) fn insert(
     let super::Place::Linear(Room { unit, range, .. }) = place else { unreachable!("a search of this directory") };
     let (block, at) = split(&txn.look, *unit);
     let words = entry_size(entry.name.bytes.len()) / WORD;
-    DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| {
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
         if *unit == units(raw) {
             raw.size = U64::new((unit + 1) * UNIT_SIZE as u64);
             if at == 0 {
@@ -377,7 +377,7 @@ pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, place: &supe
     if *used >= units(raw) {
         return Ok(());
     }
-    DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| truncate(txn, dir, raw, *used, change))
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| truncate(txn, dir, raw, *used, change))
 }
 
 /// Drops units behind `used`, none of which has an entry.
@@ -414,7 +414,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     let (block, offset) = split_spot(&txn.look, hit.spot);
     let unit = hit.spot.0 / UNIT_SIZE as u64;
     let (position, words) = (hashed::position_of(hit.spot), entry_size(name.bytes.len()) / WORD);
-    DirHashes::change(txn.volume(), dir, raw.generation.get(), |change| {
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
         let at = entry_block(&txn.look, dir, raw, block)?;
         let keeps_place = txn.look.keeps_entry(at, offset / UNIT_SIZE, name.tag());
         if keeps_place && !txn.look.has_changed(dir) {
