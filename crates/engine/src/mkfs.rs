@@ -352,6 +352,11 @@ pub(crate) fn make(
     device.flush().map_err(|source| Error::Io { op: "flush", offset: 0, source })
 }
 
+/// A key for one opening of a volume: random, or made from a seed.
+pub(crate) fn secret(seed: Option<u64>) -> Result<[u8; 16]> {
+    random_ids(seed).map(|(.., key)| key)
+}
+
 /// UUID, hash key and UUID of the log's device.
 fn random_ids(seed: Option<u64>) -> Result<([u8; 16], [u8; 16], [u8; 16])> {
     let mut bytes = [0_u8; 48];

@@ -1,11 +1,12 @@
 //! Options that change while the volume is open.
 //!
-//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement and
+//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement, dirhash and
 //! discard keep their own part where they use it. [`Volume::tune`] changes all of these, one caller at a time, so that they agree
 //! when it returns. An operation that runs meanwhile goes by the old or by the new value; each value is safe with any other, at
 //! any moment.
 
 use super::{Volume, transact};
+use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::{Error, Result};
 use crate::locks::{Rank, RwLock};
@@ -150,6 +151,7 @@ impl Volume {
         options.order = self.live.now.read().order;
         self.live.set(&options);
         self.placement.set_policy(options.placement, options.dirpref);
+        self.counters.add(Count::dirhash_recycled, self.dir_hashes.set(&options));
         self.to_host.set(&options, &*self.device, &self.geometry);
         // The background thread may wait by the old interval.
         let _wake = self.wake.0.lock();

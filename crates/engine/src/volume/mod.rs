@@ -15,6 +15,7 @@ pub(crate) use inode_locks::TwoLocks;
 
 use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
+use crate::dir::dirhash::DirHashes;
 use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
@@ -90,6 +91,7 @@ pub(crate) struct Volume {
     pub placement: Placement,
     pub names: NameCache,
     pub dir_hints: crate::dir::hints::Hints,
+    pub dir_hashes: DirHashes,
     pub last_blocks: crate::dir::hints::LastBlocks,
     pub files: OpenFiles,
     pub orphans: Orphans,
@@ -255,12 +257,15 @@ impl Volume {
                 away_blocks: frames / 4,
             }
         };
+        let hasher = NameHasher::new(superblock.hash_key);
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
+        let key = crate::mkfs::secret(options.seed)?;
+        let dir_hashes = DirHashes::new(choices.directory, hasher, key, &options, counters.clone());
         Ok(Self {
             to_host,
             geometry,
             choices,
-            hasher: NameHasher::new(superblock.hash_key),
+            hasher,
             order,
             counters,
             device,
@@ -282,6 +287,7 @@ impl Volume {
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
+            dir_hashes,
             last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
