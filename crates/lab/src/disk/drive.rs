@@ -229,6 +229,10 @@ impl Drive {
             return;
         }
         // What is newer in the cache goes to its place first.
+        if self.is_dirty(first, end) {
+            self.call_away(self.now_ns.max(self.arm_free_ns));
+            self.arm_free_ns = self.arm_free_ns.max(self.now_ns);
+        }
         while self.is_dirty(first, end) {
             self.next_dirty = *self.dirty.range(..end).next_back().expect("some of it is dirty").0;
             self.destage();

@@ -56,6 +56,11 @@ impl SysCalls {
         Self { table_bytes_per_inode, ..self }
     }
 
+    fn worker(&self) -> Result<SysCallsWorker> {
+        let root = self.open_root()?;
+        Ok(SysCallsWorker { root, entered: None, file: None, direct: self.direct, buffers: Vec::new() })
+    }
+
     fn open_root(&self) -> Result<OwnedFd> {
         open_directory(rustix::fs::CWD, &self.root).with_context(|| format!("opening {}", self.root.display()))
     }
@@ -63,13 +68,7 @@ impl SysCalls {
 
 impl Target for SysCalls {
     fn with_worker(&self, work: &mut dyn FnMut(&mut dyn Worker) -> Result<()>) -> Result<()> {
-        work(&mut SysCallsWorker {
-            root: self.open_root()?,
-            entered: None,
-            file: None,
-            direct: self.direct,
-            buffers: Vec::new(),
-        })
+        work(&mut self.worker()?)
     }
 
     fn sync(&self) -> Result<()> {
@@ -89,6 +88,14 @@ impl Target for SysCalls {
         let statfs = rustix::fs::statvfs(&self.root).context("statvfs")?;
         let used_bytes = (statfs.f_blocks - statfs.f_bfree) * statfs.f_frsize;
         Ok(Usage { used_bytes, table_bytes_per_inode: self.table_bytes_per_inode })
+    }
+
+    fn names(&self) -> Result<u64> {
+        let root = self.open_root()?;
+        let mut worker = self.worker()?;
+        // ext4 makes it, and nobody else does.
+        let spare = rustix::fs::statat(&root, c"lost+found", AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        Ok(worker.find_below(&root)? - u64::from(spare))
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -228,6 +235,18 @@ impl SysCallsWorker {
         Ok(count)
     }
 
+    fn find_below(&mut self, directory: &OwnedFd) -> Result<u64> {
+        let mut count = 0;
+        self.for_entries(directory, |worker, name, file_type, _| {
+            count += 1;
+            if file_type == FileType::Directory {
+                count += worker.find_below(&open_directory(directory, name)?)?;
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
     fn remove_below(&mut self, directory: &OwnedFd) -> Result<u64> {
         let mut entries: Vec<(u64, FileType, CString)> = Vec::new();
         self.for_entries(directory, |_, name, file_type, ino| {
@@ -327,6 +346,11 @@ impl Worker for SysCallsWorker {
         Ok(1 + self.walk_below(&directory)?)
     }
 
+    fn find(&mut self, directory: PathZ) -> Result<u64> {
+        let directory = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(1 + self.find_below(&directory)?)
+    }
+
     fn remove_tree(&mut self, directory: PathZ) -> Result<u64> {
         let opened = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let count = self.remove_below(&opened)?;
@@ -381,6 +405,31 @@ impl Worker for SysCallsWorker {
         let written = rustix::io::pwrite(file, content, offset)?;
         ensure!(written == content.len(), "{written} of {} bytes written at {offset}", content.len());
         Ok(())
+    }
+
+    fn link(&mut self, path: PathZ, name: PathZ) -> Result<()> {
+        let (source_directory, source) = self.at(path);
+        let (target_directory, target) = self.at(name);
+        Ok(rustix::fs::linkat(source_directory, source, target_directory, target, AtFlags::empty())?)
+    }
+
+    fn utime(&mut self, path: PathZ) -> Result<()> {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        let (directory, name) = self.at(path);
+        Ok(rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn append(&mut self, path: PathZ, content: &[u8]) -> Result<()> {
+        let file = self.open_at(path, OFlags::WRONLY | OFlags::APPEND)?;
+        let written = rustix::io::write(&file, content)?;
+        ensure!(written == content.len(), "{}: {written} of {} bytes added", path.display(), content.len());
+        Ok(())
+    }
+
+    fn create_sized(&mut self, path: PathZ, size: u64) -> Result<()> {
+        let file = self.open_at(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        Ok(rustix::fs::ftruncate(&file, size)?)
     }
 
     fn settle(&mut self) -> Result<()> {
