@@ -103,6 +103,17 @@ struct InProcessWorker {
     file: Option<File>,
 }
 
+/// From the start of a new file, or at the end of one opened for appending. One call takes no more than the cache has room for.
+fn write_all(file: &File, content: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while done < content.len() {
+        let written = file.write_at(&content[done..], done as u64)?;
+        ensure!(written > 0, "{done} of {} bytes written", content.len());
+        done += written;
+    }
+    Ok(())
+}
+
 const FILE_MODE: u16 = 0o644;
 const DIRECTORY_MODE: u16 = 0o755;
 
@@ -194,10 +205,7 @@ impl Worker for InProcessWorker {
         let options =
             OpenOptions { write: true, create: true, exclusive: true, mode: FILE_MODE, ..OpenOptions::default() };
         let file = self.session.open(&path, options)?;
-        if !content.is_empty() {
-            let written = file.write_at(content, 0)?;
-            ensure!(written == content.len(), "{}: {written} of {} bytes written", path.display(), content.len());
-        }
+        write_all(&file, content).with_context(|| path.display().into_owned())?;
         if sync {
             file.sync()?;
         }
@@ -248,9 +256,7 @@ impl Worker for InProcessWorker {
 
     fn append(&mut self, path: PathZ, content: &[u8]) -> Result<()> {
         let file = self.session.open(&path, OpenOptions { write: true, append: true, ..OpenOptions::default() })?;
-        let written = file.write_at(content, 0)?;
-        ensure!(written == content.len(), "{}: {written} of {} bytes added", path.display(), content.len());
-        Ok(())
+        write_all(&file, content).with_context(|| path.display().into_owned())
     }
 
     fn create_sized(&mut self, path: PathZ, size: u64) -> Result<()> {

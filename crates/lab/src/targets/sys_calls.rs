@@ -178,6 +178,16 @@ fn open_directory(parent: impl AsFd, path: impl rustix::path::Arg) -> rustix::io
     rustix::fs::openat(parent, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// One call may take less than all of it.
+fn write_all(file: impl AsFd, mut content: &[u8]) -> Result<()> {
+    while !content.is_empty() {
+        let written = rustix::io::write(&file, content)?;
+        ensure!(written > 0, "{} bytes could not be written", content.len());
+        content = &content[written..];
+    }
+    Ok(())
+}
+
 fn file_mode() -> Mode {
     Mode::from_raw_mode(0o644)
 }
@@ -361,10 +371,7 @@ impl Worker for SysCallsWorker {
 
     fn write_file(&mut self, path: PathZ, content: &[u8], sync: bool) -> Result<()> {
         let file = self.open_at(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
-        if !content.is_empty() {
-            let written = rustix::io::write(&file, content)?;
-            ensure!(written == content.len(), "{}: {written} of {} bytes written", path.display(), content.len());
-        }
+        write_all(&file, content).with_context(|| path.display().into_owned())?;
         if sync {
             rustix::fs::fsync(&file)?;
         }
@@ -422,9 +429,7 @@ impl Worker for SysCallsWorker {
 
     fn append(&mut self, path: PathZ, content: &[u8]) -> Result<()> {
         let file = self.open_at(path, OFlags::WRONLY | OFlags::APPEND)?;
-        let written = rustix::io::write(&file, content)?;
-        ensure!(written == content.len(), "{}: {written} of {} bytes added", path.display(), content.len());
-        Ok(())
+        write_all(&file, content).with_context(|| path.display().into_owned())
     }
 
     fn create_sized(&mut self, path: PathZ, size: u64) -> Result<()> {
