@@ -130,7 +130,7 @@ seam! {
     Directory, "directory", "how a directory lies on the device" {
         Linear = 1, "linear", true, "entries one after the other, searched from the front", "FFS";
         Slots = 2, "slots", false, "slots of fixed size in extents that count what they hold", "simplefs";
-        Tree = 3, "btree", false, "entries in the leaves of a B+ tree by hash", "XFS 1996, 5.5";
+        Tree = 3, "btree", true, "entries in the leaves of a B+ tree by hash", "XFS 1996, 5.5";
         Indexed = 4, "indexed", true, "entry blocks that never move, and an index of hashes on the device", "Myriad";
         Append = 5, "append", false, "names that are only ever added", "DLFS";
     }

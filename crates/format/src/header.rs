@@ -45,10 +45,11 @@ pub enum BlockKind {
     InodeTable = u32::from_le_bytes(*b"MYUI"),
     Pointers = u32::from_le_bytes(*b"MYUP"),
     LinearEntries = u32::from_le_bytes(*b"MYUD"),
+    DirTree = u32::from_le_bytes(*b"MYDT"),
 }
 
 impl BlockKind {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Superblock,
         Self::Group,
         Self::FreeByStart,
@@ -66,6 +67,7 @@ impl BlockKind {
         Self::InodeTable,
         Self::Pointers,
         Self::LinearEntries,
+        Self::DirTree,
     ];
 
     pub fn magic(self) -> u32 {
@@ -95,6 +97,7 @@ impl BlockKind {
             Self::InodeTable => "inode table",
             Self::Pointers => "block pointers",
             Self::LinearEntries => "entries of a linear directory",
+            Self::DirTree => "directory tree",
         }
     }
 

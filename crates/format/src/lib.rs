@@ -16,6 +16,7 @@ pub mod btree;
 pub mod checksum;
 pub mod choices;
 pub mod dir;
+pub mod dir_tree;
 pub mod extent;
 pub mod fork;
 pub mod group;
@@ -58,6 +59,9 @@ pub const LAYOUTS: &[Layout] = &[
     dir::EntryBlockHeader::LAYOUT,
     dir::IndexHeader::LAYOUT,
     dir::IndexRecord::LAYOUT,
+    dir_tree::DirNodeHeader::LAYOUT,
+    dir_tree::DirTreeEntry::LAYOUT,
+    dir_tree::DirTreeChild::LAYOUT,
     xattr::AttrBlockHeader::LAYOUT,
     xattr::AttrHeader::LAYOUT,
     log::AnchorBlock::LAYOUT,

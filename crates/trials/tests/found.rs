@@ -49,7 +49,7 @@ fn change_superblock(base: &Base, change: impl FnOnce(&mut Superblock)) -> Memor
 
 /// The fields of a block with this name.
 fn named(bytes: &[u8], name: &str) -> Vec<Field> {
-    fields_of(bytes).into_iter().filter(|field| field.name == name).collect()
+    fields_of(bytes, Directory::Indexed).into_iter().filter(|field| field.name == name).collect()
 }
 
 /// Number of the inode that `path` names.

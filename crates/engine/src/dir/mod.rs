@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `indexed` | entries that never move, and an index from the hash of a name to its entry and inode |
 //! | `linear` | entries one after the other in units of 512 bytes, searched from the front |
+//! | `btree` | entries in the leaves of a B+ tree, in the order of the hash of their names |
 //!
 //! What a caller may rely on, whichever kind it is:
 //!
@@ -23,6 +24,7 @@
 //!
 //! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
+mod btree;
 pub(crate) mod hints;
 mod indexed;
 mod linear;
@@ -45,6 +47,7 @@ macro_rules! of_kind {
         match $volume.choices.directory {
             Directory::Indexed => indexed::$function($($argument),*),
             Directory::Linear => linear::$function($($argument),*),
+            Directory::Tree => btree::$function($($argument),*),
             other => not_built(other),
         }
     };
@@ -147,6 +150,7 @@ pub(crate) struct Search {
 enum Seen {
     Indexed(indexed::Seen),
     Linear(linear::Seen),
+    Tree(btree::Seen),
 }
 
 /// Where a new name goes. It dies with the directory's next change.
@@ -158,6 +162,7 @@ pub(crate) struct Room {
 enum Place {
     Indexed(indexed::Room),
     Linear(linear::Room),
+    Tree(btree::Room),
 }
 
 /// What a new entry says.

@@ -1,5 +1,6 @@
 //! Repair, second half: directories from the root down, what nobody names, and the counts that follow from names.
 
+mod btree;
 mod indexed;
 mod linear;
 
@@ -118,6 +119,7 @@ impl Repair<'_> {
         let pass = Pass { room_head: LIST_END, ..Pass::default() };
         match directory_kind(&self.superblock) {
             Directory::Linear => self.visit_linear(directory, pass, queue),
+            Directory::Tree => self.visit_btree(directory, pass, queue),
             _ => self.visit_indexed(directory, pass, queue),
         }
     }
@@ -465,6 +467,7 @@ impl Repair<'_> {
         let raw = self.raw(directory)?;
         let runs = match directory_kind(&self.superblock) {
             Directory::Linear => self.runs_linear(directory, &raw),
+            Directory::Tree => self.runs_btree(directory, &raw)?,
             _ => self.runs_indexed(directory, &raw)?,
         };
         let mut children = Vec::new();
@@ -528,8 +531,11 @@ impl Repair<'_> {
                 names.insert(entry.name.to_vec(), entry.ino);
             }
         };
-        if directory_kind(&self.superblock) == Directory::Linear {
+        let kind = directory_kind(&self.superblock);
+        if kind == Directory::Linear {
             self.runs_linear(directory, &raw).iter().for_each(|(run, _)| collect(run));
+        } else if kind == Directory::Tree {
+            self.runs_btree(directory, &raw)?.iter().for_each(|(run, _)| collect(run));
         } else if raw.fork_code() == fork::INLINE {
             let (block, _) = self.geometry.locate(directory).expect("items have a block");
             let data = self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
@@ -546,6 +552,7 @@ impl Repair<'_> {
     fn append(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
         match directory_kind(&self.superblock) {
             Directory::Linear => self.append_linear(directory, added),
+            Directory::Tree => self.append_btree(directory, added),
             _ => self.append_indexed(directory, added),
         }
     }
