@@ -46,7 +46,7 @@ on_disk! {
 on_disk! {
     /// A child of an inner node.
     pub struct DirTreeChild: 12 {
-        /// At most the least key below it, and greater than all keys to its left. That of the first child counts as 0.
+        /// At most the least key below it, and greater than all keys to its left; 0 of the first child.
         0 => key: U64,
         /// File block.
         8 => child: U32,

@@ -40,12 +40,12 @@ pub enum BlockKind {
     Attributes = u32::from_le_bytes(*b"MYAT"),
     Orphans = u32::from_le_bytes(*b"MYOR"),
     Checksums = u32::from_le_bytes(*b"MYCS"),
+    DirTree = u32::from_le_bytes(*b"MYDT"),
     BlockBitmap = u32::from_le_bytes(*b"MYUB"),
     InodeBitmap = u32::from_le_bytes(*b"MYUF"),
     InodeTable = u32::from_le_bytes(*b"MYUI"),
     Pointers = u32::from_le_bytes(*b"MYUP"),
     LinearEntries = u32::from_le_bytes(*b"MYUD"),
-    DirTree = u32::from_le_bytes(*b"MYDT"),
 }
 
 impl BlockKind {
@@ -62,12 +62,12 @@ impl BlockKind {
         Self::Attributes,
         Self::Orphans,
         Self::Checksums,
+        Self::DirTree,
         Self::BlockBitmap,
         Self::InodeBitmap,
         Self::InodeTable,
         Self::Pointers,
         Self::LinearEntries,
-        Self::DirTree,
     ];
 
     pub fn magic(self) -> u32 {

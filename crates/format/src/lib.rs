@@ -34,7 +34,7 @@ pub use address::{
     RegionNo, SLOT_BITS, SLOT_SIZE,
 };
 pub use corrupt::{Corrupt, Incompatible, Unsafe};
-pub use hash::NameHasher;
+pub use hash::{FEW_TAGS_KEY, NameHasher};
 pub use header::{BlockHeader, BlockKind};
 pub use on_disk::{Field, Layout};
 

@@ -2,7 +2,7 @@
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Errno, Error, Fs, OpenOptions, RenameMode};
-use myriad_format::choices::Choices;
+use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::EntryHeader;
 use myriad_format::inode::{BLOCK_TOTAL_MAX, RawInode};
 use myriad_format::superblock::Superblock;

@@ -154,12 +154,13 @@ impl Tree<'_> {
         let mut before = bounds.lower;
         for index in 0..count {
             let (key, number) = child(index);
-            let is_in_order = if index == 0 { key >= before } else { key > before };
+            // The first one's is 0, which says nothing: its keys begin where the node's do.
+            let is_in_order = if index == 0 { key == 0 } else { key > before };
             if !is_in_order || bounds.upper.is_some_and(|upper| key >= upper) {
                 let message = format!("node {node}: key {key:#x} of child {index} is out of order");
                 f(Met::Finding { number: number::TREE_NODE, message });
             }
-            before = key;
+            before = before.max(key);
             let lower = if index == 0 { bounds.lower } else { key };
             let upper = if index + 1 < count { Some(child(index + 1).0) } else { bounds.upper };
             self.visit(number, Bounds { lower, upper, level: Some(header.level - 1) }, met, f);

@@ -365,7 +365,8 @@ fn plan(entries: &[Kept], block_size: usize) -> Vec<Vec<Contents>> {
         let children: Vec<(u64, usize)> = keys.iter().copied().zip(0..).collect();
         let groups: Vec<&[(u64, usize)]> = children.chunks(fan_out(block_size) * 3 / 4).collect();
         keys = groups.iter().map(|group| group[0].0).collect();
-        levels.push(groups.into_iter().map(|group| Contents::Inner(group.to_vec())).collect());
+        let contents = |group: &[(u64, usize)]| Contents::Inner([&[(0, group[0].1)], &group[1..]].concat());
+        levels.push(groups.into_iter().map(contents).collect());
     }
     levels
 }

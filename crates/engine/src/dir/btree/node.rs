@@ -188,11 +188,6 @@ impl<'a> Node<'a> {
         low - 1
     }
 
-    /// The least key that the node shows: that of its first entry or child.
-    pub fn first_key(&self) -> Result<u64> {
-        if self.is_leaf() { Ok(self.entry(0)?.key()) } else { Ok(self.child(0).0) }
-    }
-
     /// All entries of a leaf, as bytes, in the order of their keys.
     pub fn entries(&self) -> Result<Vec<Vec<u8>>> {
         (0..self.count)
@@ -273,7 +268,7 @@ pub(super) fn insert_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64, ent
 }
 
 /// Adds what another node of the same level has behind what a node has. `key` is the one by which the parent led to the other: the
-/// first child of a node counts as 0 there, and is the first no longer.
+/// key of a node's first child is 0, and that of the other's is the first no longer.
 pub(super) fn append(edit: &mut BlockEdit<'_>, place: Place, other: &Node<'_>, key: u64) -> Result<()> {
     let node = Node::read(edit.bytes(), place)?;
     if node.level != other.level {
@@ -362,9 +357,12 @@ pub(super) fn put_child(edit: &mut BlockEdit<'_>, index: usize, child: u32) {
     edit.put(at, &child.to_le_bytes());
 }
 
-/// Takes a child out of an inner node.
+/// Takes a child out of an inner node. The key of the first one is 0, whichever it is.
 pub(super) fn remove_child(edit: &mut BlockEdit<'_>, level: u8, count: usize, index: usize) {
     let at = NODE_OFFSET + index * DirTreeChild::SIZE;
     edit.copy_within(at + DirTreeChild::SIZE, at, (count - index - 1) * DirTreeChild::SIZE);
+    if index == 0 {
+        edit.put(at, &0_u64.to_le_bytes());
+    }
     put_header(edit, level, count - 1, 0, 0);
 }

@@ -19,6 +19,7 @@ use myriad_format::dir_tree::{LEVEL_MAX, OFFSET_SIZE, fan_out, leaf_room};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
+use std::mem::replace as put_there;
 use zerocopy::little_endian::U64;
 
 /// Most blocks that a directory maps ahead of its growth.
@@ -210,8 +211,8 @@ impl Change<'_, '_> {
                 self.push_down(&mut path)?;
                 at = 1;
             }
-            let right = children.split_off(children.len() / 2);
-            let first = right[0].0;
+            let mut right = children.split_off(children.len() / 2);
+            let first = put_there(&mut right[0].0, 0);
             let new = self.add_node(|edit| node::write_children(edit, level, &right, 0))?;
             let from = (child + 1).min(children.len());
             let place = path.steps[at].place;
@@ -394,10 +395,27 @@ impl Change<'_, '_> {
         free_blocks(self.txn, &mut self.source, self.dir, self.raw, FileBlock(kept))
     }
 
+    /// The key of an entry below a node, or in it.
+    fn some_key(&self, mut place: Place) -> Result<u64> {
+        for _ in 0..=LEVEL_MAX {
+            let found = self.read(place, |node| match node.is_leaf() {
+                true if node.count == 0 => Err(place.corrupt("count", 0)),
+                true => Ok(Ok(node.entry(0)?.key())),
+                false => Ok(Err(node.child(0).1)),
+            })?;
+            match found {
+                Ok(key) => return Ok(key),
+                Err(child) => [place, _] = self.places([child; 2])?,
+            }
+        }
+        Err(place.corrupt("level", u64::from(LEVEL_MAX)))
+    }
+
     /// Moves a node to the place of one that is given up.
     fn move_node(&mut self, node: u32, hole: u32) -> Result<()> {
         let [from, to] = self.places([node, hole])?;
-        let (level, key, bytes) = self.read(from, |node| Ok((node.level, node.first_key()?, node.bytes.to_vec())))?;
+        let (level, bytes) = self.read(from, |node| Ok((node.level, node.bytes.to_vec())))?;
+        let key = self.some_key(from)?;
         let tree = Tree { dir: self.dir, raw: self.raw };
         let path = tree.descend_to(&self.txn.look, key, level + 1)?;
         let parent = path.leaf();
