@@ -185,7 +185,7 @@ fn a_listing_shows_once_what_is_there_throughout() {
     }
 }
 
-/// Any entry can be the one to go on from, and gives what came behind it; also when the entry has gone, and another one has come.
+/// Any entry can be the one to go on from, and gives what came behind it; also when the entry itself has gone.
 #[test]
 fn a_listing_goes_on_from_any_entry() {
     for volume in both(512) {
