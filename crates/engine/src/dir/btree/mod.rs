@@ -25,6 +25,8 @@
 
 mod body;
 mod node;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use super::{
