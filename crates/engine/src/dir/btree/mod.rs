@@ -64,7 +64,13 @@ pub(crate) struct Seen {
     /// The number that a new name with this tag gets; none is left if it is `None`.
     number: Option<u16>,
     /// The way to the only leaf that the search looked at, if there was but one: there the name goes.
-    path: Option<Path>,
+    leaf: Option<Leaf>,
+}
+
+/// The way to a leaf, and how many bytes of it are in use.
+struct Leaf {
+    path: Path,
+    used: usize,
 }
 
 /// Where an entry goes.
@@ -92,15 +98,15 @@ fn hit_of(entry: &Entry<'_>) -> Hit {
     Hit { ino: entry.ino(), spot: Spot(entry.key()), position: 0 }
 }
 
-/// Hands the entries with the tag of a name to `f`, in the order of their numbers, until it returns false; the way to their leaf,
-/// if they are all in one.
+/// Hands the entries with the tag of a name to `f`, in the order of their numbers, until it returns false; their leaf, if
+/// there is but one where they can be.
 fn each_with_tag(
     look: &Look<'_>,
     dir: Ino,
     raw: &RawInode,
     tag: u32,
     f: &mut dyn FnMut(&Entry<'_>) -> bool,
-) -> Result<Option<Path>> {
+) -> Result<Option<Leaf>> {
     if !is_in_blocks(raw) {
         body::each(look, dir, raw, &mut |entry| {
             if entry.header.tag.get() == tag && !f(entry) { Ok(false) } else { Ok(true) }
@@ -111,19 +117,18 @@ fn each_with_tag(
     let (mut from, last) = (key(tag, 0), key(tag, u16::MAX));
     let mut is_sole = true;
     loop {
-        let path = tree.descend(look, from)?;
-        let goes_on = tree.read(look, path.leaf(), |leaf| {
+        let (path, (goes_on, used)) = tree.descend_and(look, from, &mut |leaf| {
             for index in leaf.lower_bound(from)?..leaf.count {
                 let entry = leaf.entry(index)?;
                 if entry.key() > last || !f(&entry) {
-                    return Ok(false);
+                    return Ok((false, leaf.used()));
                 }
             }
-            Ok(true)
+            Ok((true, leaf.used()))
         })?;
         match path.end {
             Some(next) if goes_on && next <= last => from = next,
-            _ => return Ok(Some(path).filter(|_| is_sole)),
+            _ => return Ok(Some(Leaf { path, used }).filter(|_| is_sole)),
         }
         is_sole = false;
     }
@@ -144,7 +149,7 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     let (mut hit, mut twin) = (None, None);
     // Numbers ascend in a tree, and come in any order in a body.
     let mut numbers = Vec::new();
-    let path = each_with_tag(look, dir, raw, name.tag(), &mut |entry| {
+    let leaf = each_with_tag(look, dir, raw, name.tag(), &mut |entry| {
         if entry.name == name.bytes {
             hit = Some(hit_of(entry));
             return false;
@@ -158,12 +163,12 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     numbers.sort_unstable();
     // Behind the last one, where the way has led; or, once there is none left, the first gap.
     let behind = numbers.last().map_or(0, |last| last + 1);
-    let (number, path) = match numbers.iter().zip(0..).find(|(number, expected)| *number != expected) {
-        _ if behind < NUMBERS => (Some(behind), path),
+    let (number, leaf) = match numbers.iter().zip(0..).find(|(number, expected)| *number != expected) {
+        _ if behind < NUMBERS => (Some(behind), leaf),
         Some((_, gap)) => (Some(gap), None),
         None => (None, None),
     };
-    Ok(Search { hit, twin, seen: super::Seen::Tree(Seen { number: number.map(|number| number as u16), path }) })
+    Ok(Search { hit, twin, seen: super::Seen::Tree(Seen { number: number.map(|number| number as u16), leaf }) })
 }
 
 /// Refuses a name for which a directory of the largest size has no room, or whose tag too many others have.
@@ -174,19 +179,22 @@ pub(crate) fn prepare(
     name: Name<'_>,
     seen: super::Seen,
 ) -> Result<super::Place> {
-    let super::Seen::Tree(Seen { number, path }) = seen else { unreachable!("a search of this directory") };
+    let super::Seen::Tree(Seen { number, leaf }) = seen else { unreachable!("a search of this directory") };
     let number = number.ok_or(Error::from(Errno::NOSPC))?;
     if !is_in_blocks(raw) {
         return Ok(super::Place::Tree(Room { number, path: None }));
     }
     let tree = tree(dir, raw);
-    let path = match path {
-        Some(path) => path,
-        None => tree.descend(look, key(name.tag(), number))?,
+    let Leaf { path, used } = match leaf {
+        Some(leaf) => leaf,
+        None => {
+            let (path, used) = tree.descend_and(look, key(name.tag(), number), &mut |leaf| Ok(leaf.used()))?;
+            Leaf { path, used }
+        }
     };
     let block_size = look.volume.cache.block_size();
     let needed = tree_entry_size(name.bytes.len()) + OFFSET_SIZE;
-    let fits = tree.read(look, path.leaf(), |leaf| Ok(leaf.used() + needed <= leaf_room(block_size)))?;
+    let fits = used + needed <= leaf_room(block_size);
     let nodes_max = NODES_MAX.min(map::size_max(&look.volume.geometry) >> look.volume.geometry.block_bits);
     if !fits && !tree.may_split(look, &path, nodes_max) {
         return Err(Errno::NOSPC.into());
@@ -258,7 +266,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Nam
         return body::remove(txn, dir, raw, key);
     }
     check_blocks(txn, dir, raw)?;
-    let path = tree(dir, raw).descend(&txn.look, key)?;
+    let (path, _) = tree(dir, raw).descend_and(&txn.look, key, &mut |leaf| leaf.find(key))?;
     let mut change = change(txn, dir, raw);
     let is_left = change.remove(&path, key)?;
     settle(change);
@@ -360,12 +368,10 @@ pub(crate) fn list(
     let tree = tree(dir, raw);
     let mut from = cookie;
     for _ in 0..LISTED_LEAVES {
-        let path = tree.descend(look, from)?;
-        let place = path.leaf();
-        let goes_on = tree.read(look, place, |leaf| {
+        let (path, goes_on) = tree.descend_and(look, from, &mut |leaf| {
             for index in leaf.lower_bound(from)?..leaf.count {
                 let entry = leaf.entry(index)?;
-                if !show(&entry, &|field, value| place.corrupt_entry(entry.offset, field, value))? {
+                if !show(&entry, &|field, value| leaf.place.corrupt_entry(entry.offset, field, value))? {
                     return Ok(false);
                 }
             }

@@ -303,8 +303,8 @@ pub(super) fn append(edit: &mut BlockEdit<'_>, place: Place, other: &Node<'_>, k
     Ok(())
 }
 
-/// Takes the entry with a key out of a leaf.
-pub(super) fn remove_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64) -> Result<()> {
+/// Takes the entry with a key out of a leaf; whether more than half of it is in use still.
+pub(super) fn remove_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64) -> Result<bool> {
     let node = Node::read(edit.bytes(), place)?;
     let index = node.find(key)?;
     let entry = node.entry(index)?;
@@ -321,7 +321,7 @@ pub(super) fn remove_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64) -> 
     let at = NODE_OFFSET + index * OFFSET_SIZE;
     edit.copy_within(at + OFFSET_SIZE, at, (count - index - 1) * OFFSET_SIZE);
     put_header(edit, 0, count - 1, heap, live - length);
-    Ok(())
+    Ok(Node::read(edit.bytes(), place)?.is_half_full())
 }
 
 /// Leaves a leaf its first `kept` entries, where they are.

@@ -85,11 +85,27 @@ impl Tree<'_> {
 
     /// The way to the leaf where a key belongs.
     pub fn descend(&self, look: &Look<'_>, key: u64) -> Result<Path> {
-        self.descend_to(look, key, 0)
+        Ok(self.descend_to(look, key, 0, &mut |_| Ok(()))?.0)
     }
 
-    /// The way to the node of a level below which a key belongs.
-    fn descend_to(&self, look: &Look<'_>, key: u64, until: u8) -> Result<Path> {
+    /// As [`Self::descend`], and what `f` makes of the leaf.
+    pub fn descend_and<R>(
+        &self,
+        look: &Look<'_>,
+        key: u64,
+        f: &mut dyn FnMut(&Node<'_>) -> Result<R>,
+    ) -> Result<(Path, R)> {
+        self.descend_to(look, key, 0, f)
+    }
+
+    /// The way to the node of a level below which a key belongs, and what `f` makes of that node.
+    fn descend_to<R>(
+        &self,
+        look: &Look<'_>,
+        key: u64,
+        until: u8,
+        f: &mut dyn FnMut(&Node<'_>) -> Result<R>,
+    ) -> Result<(Path, R)> {
         let all = nodes(self.raw, look.volume.cache.block_size());
         let mut path = Path { steps: Vec::with_capacity(4), end: None };
         let (mut node, mut expected) = (0, None);
@@ -101,14 +117,17 @@ impl Tree<'_> {
                 }
                 let mut step = Step { place, level: node.level, count: node.count, child: 0 };
                 if node.level <= until {
-                    return Ok((step, None));
+                    return Ok((step, Err(f(node)?)));
                 }
                 step.child = node.child_for(key);
                 let end = (step.child + 1 < node.count).then(|| node.child(step.child + 1).0);
-                Ok((step, Some((node.child(step.child).1, end))))
+                Ok((step, Ok((node.child(step.child).1, end))))
             })?;
             path.steps.push(step);
-            let Some((child, end)) = next else { return Ok(path) };
+            let (child, end) = match next {
+                Ok(next) => next,
+                Err(made) => return Ok((path, made)),
+            };
             if child == 0 || u64::from(child) >= all {
                 return Err(place.corrupt("child", u64::from(child)));
             }
@@ -172,7 +191,7 @@ impl Change<'_, '_> {
                     Some(last) => mapped(&mut &self.txn.look, self.dir, self.raw, last as u32)?.offset_by(1),
                     None => self.source.goal,
                 };
-                let run = (made / 8).clamp(1, AHEAD_MAX) as u32;
+                let run = (made / 4).clamp(1, AHEAD_MAX) as u32;
                 // The operation has reserved one; without room for the run, one will do.
                 let want = if self.txn.try_reserve(u64::from(run - 1), Share::Common) { run } else { 1 };
                 let (start, length) = self.txn.volume().allocate_extent(self.txn, near, 1, want)?;
@@ -291,26 +310,30 @@ impl Change<'_, '_> {
         }
     }
 
-    /// Removes the entry with a key. False, with nothing changed: it is the last one.
+    /// Removes the entry with a key, to whose leaf the way leads. False, with nothing changed: it is the last one.
     ///
     /// A node of which more than half is in use is left alone, one that has nothing left goes; any other joins a neighbour if a
     /// quarter of what they become stays free.
     pub fn remove(&mut self, path: &Path, key: u64) -> Result<bool> {
-        self.read(path.leaf(), |leaf| leaf.find(key))?;
         // Nodes below this one have nothing but what leads to the entry.
         let Some(mut at) = path.steps.iter().rposition(|step| step.count > 1) else { return Ok(false) };
         let mut dropped: Vec<u32> = path.steps[at + 1..].iter().map(|step| step.place.node).collect();
         let Step { place, level, count, child } = path.steps[at];
         if level == 0 {
-            self.edit(place, |edit| node::remove_entry(edit, place, key))??;
+            let is_half_full = self.edit(place, |edit| node::remove_entry(edit, place, key))??;
+            if is_half_full {
+                return Ok(true);
+            }
         } else {
             self.edit(place, |edit| node::remove_child(edit, level, count, child))?;
         }
         while at > 0 && self.merge(path.steps[at].place, path.steps[at - 1], &mut dropped)? {
             at -= 1;
         }
-        self.pull_up(path.steps[0].place, &mut dropped)?;
-        self.close_up(&mut dropped)?;
+        if !dropped.is_empty() {
+            self.pull_up(path.steps[0].place, &mut dropped)?;
+            self.close_up(&mut dropped)?;
+        }
         Ok(true)
     }
 
@@ -377,9 +400,6 @@ impl Change<'_, '_> {
     /// Gives up nodes that nothing leads to: the last ones move to their places, and the directory ends behind the nodes that are
     /// left.
     fn close_up(&mut self, dropped: &mut Vec<u32>) -> Result<()> {
-        if dropped.is_empty() {
-            return Ok(());
-        }
         dropped.sort_unstable();
         let all = self.nodes();
         let kept = all - dropped.len() as u64;
@@ -417,12 +437,12 @@ impl Change<'_, '_> {
         let (level, bytes) = self.read(from, |node| Ok((node.level, node.bytes.to_vec())))?;
         let key = self.some_key(from)?;
         let tree = Tree { dir: self.dir, raw: self.raw };
-        let path = tree.descend_to(&self.txn.look, key, level + 1)?;
-        let parent = path.leaf();
-        let index = self.read(parent, |above| {
+        let (path, index) = tree.descend_to(&self.txn.look, key, level + 1, &mut |above| {
             let index = if above.is_leaf() { None } else { Some(above.child_for(key)) };
-            index.filter(|&index| above.child(index).1 == node).ok_or_else(|| parent.corrupt("child", u64::from(node)))
+            let index = index.filter(|&index| above.child(index).1 == node);
+            index.ok_or_else(|| above.place.corrupt("child", u64::from(node)))
         })?;
+        let parent = path.leaf();
         self.edit(to, |edit| node::copy_contents(edit, &bytes))?;
         self.edit(parent, |edit| node::put_child(edit, index, hole))
     }
