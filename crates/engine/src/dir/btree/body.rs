@@ -10,6 +10,7 @@ use myriad_format::dir_tree::{OFFSET_SIZE, leaf_room};
 use myriad_format::fork::Fork;
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::{Corrupt, FileBlock, Ino};
+use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 pub(super) fn is_in_body(raw: &RawInode) -> bool {
@@ -56,10 +57,7 @@ pub(super) fn each(
 pub(super) fn sorted(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<Vec<Vec<u8>>> {
     let mut entries = Vec::new();
     each(look, dir, raw, &mut |entry| {
-        let mut bytes = vec![0; entry.end() - entry.offset];
-        bytes[..16].copy_from_slice(zerocopy::IntoBytes::as_bytes(entry.header));
-        bytes[16..].copy_from_slice(entry.name);
-        entries.push((entry.key(), bytes));
+        entries.push((entry.key(), [entry.header.as_bytes(), entry.name].concat()));
         Ok(true)
     })?;
     entries.sort();

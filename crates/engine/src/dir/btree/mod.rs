@@ -43,7 +43,6 @@ use myriad_format::dir_tree::{NUMBER_BITS, OFFSET_SIZE, key, leaf_room, tree_ent
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, FileBlock, Ino};
 use node::{Entry, entry_bytes};
-use std::mem::replace as put_there;
 use tree::{AHEAD_MAX, Change, Path, Tree, nodes};
 use zerocopy::little_endian::U64;
 
@@ -108,9 +107,7 @@ fn each_with_tag(
     f: &mut dyn FnMut(&Entry<'_>) -> bool,
 ) -> Result<Option<Leaf>> {
     if !is_in_blocks(raw) {
-        body::each(look, dir, raw, &mut |entry| {
-            if entry.header.tag.get() == tag && !f(entry) { Ok(false) } else { Ok(true) }
-        })?;
+        body::each(look, dir, raw, &mut |entry| Ok(entry.header.tag.get() != tag || f(entry)))?;
         return Ok(None);
     }
     let tree = tree(dir, raw);
@@ -297,7 +294,10 @@ pub(crate) fn is_empty(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<bool
         return tree.read(look, root, |node| Ok(node.count == 0));
     }
     let mut is_empty = true;
-    body::each(look, dir, raw, &mut |_| Ok(put_there(&mut is_empty, false)))?;
+    body::each(look, dir, raw, &mut |_| {
+        is_empty = false;
+        Ok(false)
+    })?;
     Ok(is_empty)
 }
 
@@ -369,8 +369,14 @@ pub(crate) fn list(
     let mut from = cookie;
     for _ in 0..LISTED_LEAVES {
         let (path, goes_on) = tree.descend_and(look, from, &mut |leaf| {
+            let mut least = from;
             for index in leaf.lower_bound(from)?..leaf.count {
                 let entry = leaf.entry(index)?;
+                // Whoever went on from a key that is out of order would go round for ever.
+                if entry.key() < least {
+                    return Err(leaf.place.corrupt_entry(entry.offset, "key", entry.key()));
+                }
+                least = entry.key() + 1;
                 if !show(&entry, &|field, value| leaf.place.corrupt_entry(entry.offset, field, value))? {
                     return Ok(false);
                 }

@@ -19,7 +19,7 @@ use myriad_format::dir_tree::{LEVEL_MAX, OFFSET_SIZE, fan_out, leaf_room};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
-use std::mem::replace as put_there;
+use std::mem;
 use zerocopy::little_endian::U64;
 
 /// Most blocks that a directory maps ahead of its growth.
@@ -231,7 +231,7 @@ impl Change<'_, '_> {
                 at = 1;
             }
             let mut right = children.split_off(children.len() / 2);
-            let first = put_there(&mut right[0].0, 0);
+            let first = mem::replace(&mut right[0].0, 0);
             let new = self.add_node(|edit| node::write_children(edit, level, &right, 0))?;
             let from = (child + 1).min(children.len());
             let place = path.steps[at].place;
