@@ -399,7 +399,7 @@ impl Change<'_, '_> {
 
     /// Gives up nodes that nothing leads to: the last ones move to their places, and the directory ends behind the nodes that are
     /// left.
-    fn close_up(&mut self, dropped: &mut Vec<u32>) -> Result<()> {
+    fn close_up(&mut self, dropped: &mut [u32]) -> Result<()> {
         dropped.sort_unstable();
         let all = self.nodes();
         let kept = all - dropped.len() as u64;
