@@ -15,9 +15,8 @@ use crate::report::{Place, Report, Scrub, Totals};
 use crate::scrub::scrub;
 use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::table::{Part, SlotTable, Span};
-use crate::{space, superblock, tables};
+use crate::{checksums, space, superblock};
 use myriad_device::{BlockDevice, Moment};
-use myriad_format::choices::Choices;
 use myriad_format::superblock::{Superblock, feature};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, Lsn, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -69,7 +68,7 @@ pub(crate) fn look(
     }
     let context = Context {
         reader,
-        choices: Choices::read(&superblock)?,
+        choices: superblock.choices()?,
         hasher: NameHasher::new(superblock.hash_key),
         superblock,
         geometry,
@@ -204,7 +203,7 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
         let (ag, facts) = groups[index as usize];
         free.fetch_add(space::check_group(context, ag, facts), Relaxed);
         if let Some((header, _)) = &facts.header {
-            tables::check_group(context, ag, header);
+            checksums::check_group(context, ag, header);
         }
         let done = done.fetch_add(1, Relaxed) + 1;
         context.tick("space", done, groups.len() as u64, 0.9, 1.0)

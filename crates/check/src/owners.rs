@@ -6,9 +6,9 @@
 use crate::context::Context;
 use crate::directory::entries::{Entry, entry_at, parse};
 use crate::directory::{Directories, btree, linear};
-use crate::extents::for_each_extent;
 use crate::fault::Fault;
 use crate::inodes::{Run, for_each_inode};
+use crate::map::for_each_extent;
 use crate::report::{FileRange, Finding, Place};
 use crate::slots::{body_parts, inode_at, inodes_of};
 use myriad_format::choices::Directory;

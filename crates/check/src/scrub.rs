@@ -17,6 +17,7 @@
 //! stays wrong. Snapshots in the format would undo this.
 
 use crate::blocks::PAGE_BLOCKS;
+use crate::checksums::read_table;
 use crate::context::{Context, in_parallel};
 use crate::directory::Directories;
 use crate::fault::Fault;
@@ -25,7 +26,6 @@ use crate::inodes::Run;
 use crate::io::Damage;
 use crate::owners;
 use crate::report::{Place, Scrub};
-use crate::tables::read_table;
 use myriad_device::AlignedBuf;
 use myriad_format::{FsBlock, checksum};
 use std::collections::BTreeMap;

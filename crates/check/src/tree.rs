@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::io::{Damage, Reader};
-use crate::pointers::{self, InodePointers};
+use crate::map::pointers::{self, InodePointers};
 use crate::report::Place;
 use crate::visitor::Visitor;
 use myriad_format::btree::{ChildEntry, LEVEL_MAX, NodeHeader, TreeKind};

@@ -6,7 +6,7 @@
 use crate::context::Context;
 use crate::failure::{Kind, kind};
 use crate::show::name::put;
-use crate::verb::Status;
+use crate::status::Status;
 use crate::volume::Place;
 use anyhow::Result;
 use serde_json::{Map, Value};

@@ -4,7 +4,7 @@ use crate::failure::{self, Kind, ToldBefore};
 use crate::interrupt::{self, Interrupted};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::verb::Status;
+use crate::status::Status;
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use serde_json::json;
 use std::cell::{Cell, RefCell, RefMut};

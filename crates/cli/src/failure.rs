@@ -2,7 +2,7 @@
 
 use crate::interrupt::Interrupted;
 use crate::show::name::Shown;
-use crate::volume::device::explain_open;
+use myriad_device::{Holder, OpenError};
 use myriad_engine::{Errno, Error};
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
@@ -129,10 +129,31 @@ impl<T> At<T> for io::Result<T> {
     }
 }
 
+/// An error of opening a device, which names it itself: the log's device has a name of its own.
+pub fn of_open(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::InUse(in_use) => {
+            let next = match &in_use.holder {
+                Some(Holder::Mount { .. }) => "unmount it first",
+                _ => "wait until it is done with the volume, or unmount it",
+            };
+            let text = in_use.to_string();
+            let what = text.strip_prefix(&format!("{}: ", in_use.path.display())).unwrap_or(&text).to_owned();
+            Failure::new(image_name(&in_use.path), what, next).into()
+        }
+        OpenError::Unsuitable { path, reason } => {
+            Failure::new(image_name(&path), reason, "give an image file or a block device").into()
+        }
+        OpenError::Io { path, source, .. } => {
+            Err::<(), _>(source).at(image_name(&path)).expect_err("made from an error")
+        }
+    }
+}
+
 fn explain(error: Error, place: String) -> anyhow::Error {
     let (what, next) = match error {
-        // The log's device has a name of its own.
-        Error::Open(open) => return explain_open(open),
+        // Nothing that opens a volume gives it to this module: `volume::device` knows more of it.
+        Error::Open(open) => return of_open(open),
         Error::Cancelled => return Interrupted::latest().into(),
         Error::Refused(Errno::NOENT) if has_wildcards(place.as_bytes()) => (errno_text(Errno::NOENT), PATTERN_NEXT),
         Error::Refused(errno) => (errno_text(errno), errno_next(errno)),

@@ -4,8 +4,7 @@ use crate::show::mode_change::ModeChange;
 use crate::show::{date, size};
 use crate::transfer::batch::{Body, Feed, Next, Record};
 use crate::transfer::{compress, path, tar};
-use crate::verb;
-use crate::verbs::find;
+use crate::verbs::{self, find};
 use crate::volume::place::Place;
 use std::ffi::{OsStr, OsString};
 use std::io::Cursor;
@@ -77,7 +76,7 @@ pub fn parse_command(arguments: &[&[u8]]) -> bool {
     let arguments: Vec<OsString> =
         [b"myriad".as_slice()].iter().chain(arguments).map(|bytes| OsStr::from_bytes(bytes).to_owned()).collect();
     let (name, arguments) = crate::called_as(arguments);
-    let Ok(matches) = verb::parser().bin_name(name).try_get_matches_from(&arguments) else { return false };
+    let Ok(matches) = verbs::parser().bin_name(name).try_get_matches_from(&arguments) else { return false };
     match matches.subcommand() {
         Some((find::NAME, words)) => {
             let words = words.get_many::<OsString>("expression").unwrap_or_default().cloned().collect::<Vec<_>>();

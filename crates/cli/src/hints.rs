@@ -130,7 +130,7 @@ fn slips(word: &[char], name: &[char]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verb::{Verb, parser};
+    use crate::verbs::{named, parser};
 
     fn said(words: &[&str], is_json: bool) -> String {
         let line = ["myriad"].iter().chain(words);
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn words_of_other_tools_lead_to_verbs_that_there_are() {
         for (word, ours) in ELSEWHERE {
-            assert!(Verb::named(word).is_none(), "{word} is a verb itself");
-            let verb = ours.split(' ').next().and_then(Verb::named);
+            assert!(named(word).is_none(), "{word} is a verb itself");
+            let verb = ours.split(' ').next().and_then(named);
             assert!(verb.is_some(), "{word}: there is no {ours}");
         }
         assert!(ELSEWHERE.is_sorted(), "whoever adds one finds its place");

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! verb.rs      what a verb is: options, examples, exit codes, code; parser, help, manual and completions read it
+//! status.rs    how a run that came to its end exits
 //! verbs/       one file a verb, and the table of them all
 //! transfer/    files in and out: import, export, cp, verify
 //! volume/      IMAGE:/path, opening a volume or its device or its mount, refusing by name
@@ -34,6 +35,7 @@ mod output;
 mod pattern;
 mod progress;
 mod show;
+mod status;
 mod transfer;
 mod verb;
 mod verbs;
@@ -44,13 +46,12 @@ use context::Context;
 use failure::Kind;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use verb::Verb;
 
 /// The command as a whole: reads the process's arguments, runs the verb, says how it went.
 pub fn run() -> ExitCode {
     let (name, arguments) = called_as(std::env::args_os().collect());
-    let fallback = arguments.get(1).and_then(|verb| verb.to_str()).and_then(Verb::named);
-    let matches = match verb::parser().bin_name(name.clone()).try_get_matches_from(&arguments) {
+    let fallback = arguments.get(1).and_then(|verb| verb.to_str()).and_then(verbs::named);
+    let matches = match verbs::parser().bin_name(name.clone()).try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(error) => {
             // Help and version are answers, not errors.
@@ -67,7 +68,7 @@ pub fn run() -> ExitCode {
         }
     };
     let (verb, matches) = matches.subcommand().expect("the parser requires a verb");
-    let verb = Verb::named(verb).expect("the parser knows the verbs of the table only");
+    let verb = verbs::named(verb).expect("the parser knows the verbs of the table only");
     let context = Context::new(matches.get_flag("quiet")).with_json(wants_json(matches));
     // Verbs that open no volume have no such option.
     if let Ok(Some(patience)) = matches.try_get_one("wait") {

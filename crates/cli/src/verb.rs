@@ -2,11 +2,10 @@
 
 use crate::context::Context;
 use crate::failure::Kind;
-use crate::verbs::VERBS;
-use clap::{Arg, ArgAction, ArgMatches};
-use std::process::ExitCode;
+use crate::status::Status;
+use clap::ArgMatches;
 
-/// A verb: its options are the fields that clap derives from, the rest is here. Added to `VERBS` by one line.
+/// A verb: its options are the fields that clap derives from, the rest is here. Added to the table of verbs by one line.
 pub trait Command: clap::Args {
     const NAME: &'static str;
     /// One sentence, without full stop.
@@ -26,20 +25,6 @@ pub trait Command: clap::Args {
 
 /// A command line, and what it does.
 pub type Example = (&'static str, &'static str);
-
-/// Exit code of a run that came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status(pub u8);
-
-impl Status {
-    pub const OK: Self = Self(0);
-}
-
-impl From<Status> for ExitCode {
-    fn from(status: Status) -> Self {
-        status.0.into()
-    }
-}
 
 /// Exit codes of all verbs but `fsck`.
 pub const EXIT_STATUS: &[(u8, &str)] = &[
@@ -91,10 +76,6 @@ impl Verb {
         }
     }
 
-    pub fn named(name: &str) -> Option<&'static Self> {
-        VERBS.iter().find(|verb| verb.name == name)
-    }
-
     /// The verb's part of the parser.
     pub fn parser(&self) -> clap::Command {
         let command = (self.arguments)(clap::Command::new(self.name)).about(self.about).disable_help_subcommand(true);
@@ -108,68 +89,5 @@ impl Verb {
         command
             .mut_subcommands(|part| part.after_long_help(exit.clone()))
             .after_long_help(format!("Examples:\n{}\n\n{exit}", examples.join("\n")))
-    }
-}
-
-/// The parser of the whole command line.
-pub fn parser() -> clap::Command {
-    let quiet = Arg::new("quiet")
-        .long("quiet")
-        .short('q')
-        .global(true)
-        .display_order(900)
-        .action(ArgAction::SetTrue)
-        .help("Say nothing but errors and what was asked for");
-    clap::Command::new("myriad")
-        .about("A file system for very many files, in one image file")
-        .long_about(
-            "A file system for very many files, in one image file.\n\n\
-             IMAGE is an image file or a block device; of a mounted volume also the directory that it is mounted on, itself \
-             and not one below it: /mnt:/doc, not /mnt/doc. IMAGE:/path names a file inside a volume, as scp does; the \
-             argument is split at the last `:/` that follows the name of an existing file.\n\n\
-             myriad help VERB explains a verb.",
-        )
-        .version(env!("CARGO_PKG_VERSION"))
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .arg(quiet)
-        .subcommands(VERBS.iter().map(Verb::parser))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_makes_a_sound_parser() {
-        parser().debug_assert();
-    }
-
-    #[test]
-    fn the_help_of_a_verb_says_how_it_exits() {
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        for verb in VERBS {
-            let mut parser = verb.parser();
-            let helps = parser.get_subcommands_mut().map(|part| part.render_long_help().to_string());
-            let mut helps: Vec<String> = helps.collect();
-            helps.push(parser.render_long_help().to_string());
-            for help in helps {
-                for (code, meaning) in verb.exit {
-                    let line = words(&format!("{code} {meaning}"));
-                    assert!(words(&help).contains(&line), "{}: {line} is not in {help}", verb.name);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_verb_has_examples_that_parse_as_far_as_the_shell_lets_us_see() {
-        for verb in VERBS {
-            assert!(!verb.examples.is_empty(), "{} has no example", verb.name);
-            for (line, _) in verb.examples {
-                assert!(line.contains(verb.name), "{line}");
-            }
-        }
     }
 }

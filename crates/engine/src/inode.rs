@@ -81,8 +81,9 @@ fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawIn
     let stale = || Error::Refused(Errno::STALE);
     let (block, slot) = look.volume.geometry.locate(ino).ok_or_else(stale)?;
     let at = look.volume.geometry.inode_offset(slot);
-    let raw = match look.read_at(block, look.volume.geometry.inode_kind(), at, |bytes| *RawInode::read(&bytes[at..])) {
-        Ok(raw) => raw,
+    let mut raw = RawInode::zeroed();
+    match look.copy_at(block, look.volume.geometry.inode_kind(), at, &mut raw) {
+        Ok(()) => {}
         // The block holds something else by now.
         Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
         Err(error) => return Err(error),
@@ -294,12 +295,9 @@ pub(crate) fn stat(volume: &Volume, ino: Ino, raw: &RawInode) -> Stat {
         mtime: raw.mtime.get(),
         ctime: raw.ctime.get(),
         btime: raw.btime.get(),
-        flags: raw.flags.get() & USER_FLAGS,
+        flags: raw.flags.get() & flag::USER,
     }
 }
-
-/// Inode flags that users see and set.
-pub(crate) const USER_FLAGS: u32 = flag::IMMUTABLE | flag::APPEND | flag::NODUMP | flag::NOATIME;
 
 pub(crate) fn is_file(raw: &RawInode) -> bool {
     raw.file_type() == S_IFREG

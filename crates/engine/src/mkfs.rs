@@ -182,7 +182,7 @@ pub(crate) fn plan(
     sb.header.volume = uuid;
     sb.version = U32::new(VERSION_UNFINISHED);
     sb.block_bits = options.block_size.trailing_zeros() as u8;
-    options.choices.write(&mut sb);
+    sb.set_choices(&options.choices);
     let can_be_soft = Order::check_soft(&options.choices, options.data_checksums);
     if options.order == Order::Soft {
         can_be_soft.as_ref().map_err(|error| option_error("order", error.to_string()))?;
@@ -356,6 +356,11 @@ pub(crate) fn make(
     header::seal(&mut image, 0);
     device.write(0, &image).map_err(|source| Error::Io { op: "write", offset: 0, source })?;
     device.flush().map_err(|source| Error::Io { op: "flush", offset: 0, source })
+}
+
+/// A key for one opening of a volume: random, or made from a seed.
+pub(crate) fn secret(seed: Option<u64>) -> Result<[u8; 16]> {
+    random_ids(seed).map(|(.., key)| key)
 }
 
 /// UUID, hash key and UUID of the log's device.

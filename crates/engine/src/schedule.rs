@@ -60,15 +60,14 @@ pub fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
 }
 
 #[cfg(debug_assertions)]
-pub(crate) use imp::{acquire, is_on, may_switch, wait_for_others};
+pub(crate) use imp::{acquire, is_on, keep_turn, let_turn_go, may_switch, wait_for_others};
 #[cfg(not(debug_assertions))]
 pub(crate) use imp::{acquire, is_on, wait_for_others};
 
 #[cfg(debug_assertions)]
 mod imp {
     use super::Turns;
-    use crate::locks;
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
     /// Turns in a row, a thread, in which everybody found what he wanted taken.
@@ -172,6 +171,8 @@ mod imp {
 
     thread_local! {
         static SEAT: RefCell<Option<(Arc<Table>, usize)>> = const { RefCell::new(None) };
+        /// What this thread has because of which it keeps its turn.
+        static KEPT: Cell<u32> = const { Cell::new(0) };
     }
 
     /// Takes a place at the table, until the answer is dropped, and waits for the first turn.
@@ -186,12 +187,21 @@ mod imp {
         SEAT.with_borrow(Option::is_some)
     }
 
+    /// This thread keeps its turn until it has called [`let_turn_go`] as often as this.
+    pub fn keep_turn() {
+        KEPT.set(KEPT.get() + 1);
+    }
+
+    pub fn let_turn_go() {
+        KEPT.set(KEPT.get() - 1);
+    }
+
     /// Here another thread may go on: with a chance of one in `one_in` times [`Turns::one_in`].
     pub fn may_switch(one_in: u32) {
         SEAT.with_borrow(|seat| {
             if let Some((table, number)) = seat
                 && !std::thread::panicking()
-                && !locks::has_latch()
+                && KEPT.get() == 0
             {
                 table.may_switch(*number, one_in);
             }
@@ -272,52 +282,13 @@ mod imp {
 #[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
-    use crate::cache::Gate;
-    use crate::locks::{Mutex, MutexGuard, Rank};
-    use std::sync::Mutex as Plain;
-
-    /// What three threads did, in which order.
-    fn order(seed: u64) -> Vec<usize> {
-        let seen = Plain::new(Vec::new());
-        let lock: Mutex<{ Rank::Group as u8 }, u64> = Mutex::new(0);
-        let gate = Gate::new();
-        let job = |number: usize| {
-            let (seen, lock, gate) = (&seen, &lock, &gate);
-            Box::new(move || {
-                for round in 0..50 {
-                    if round % 10 == 0 {
-                        drop(gate.close());
-                    }
-                    let inside = gate.enter(1);
-                    let mut held = lock.lock();
-                    let before = *held;
-                    // Others may run here, and find the lock taken.
-                    pause();
-                    *held = before + 1;
-                    drop(held);
-                    drop(inside);
-                    seen.lock().unwrap().push(number);
-                }
-            }) as Box<dyn FnOnce() + Send>
-        };
-        run(Turns { seed, one_in: 3 }, (0..3).map(job).collect());
-        assert_eq!(*lock.lock(), 150);
-        seen.into_inner().unwrap()
-    }
-
-    #[test]
-    fn the_same_seed_gives_the_same_order_and_another_another() {
-        let first = order(7);
-        assert_eq!(first, order(7));
-        assert_ne!(first, order(8));
-        assert_ne!(first[..50], [0; 50], "they take turns");
-    }
+    // They stay usable when the thread that has one panics.
+    use parking_lot::{Mutex, MutexGuard};
 
     #[test]
     #[should_panic(expected = "deadlock")]
     fn who_waits_for_each_other_is_told_of() {
-        type Lock = Mutex<{ Rank::Leaf as u8 }, ()>;
-        // Locks of one rank are never waited for together, so both are tried.
+        type Lock = Mutex<()>;
         fn take(lock: &Lock) -> MutexGuard<'_, ()> {
             acquire(|| lock.try_lock(), || unreachable!("at the table"))
         }

@@ -4,8 +4,7 @@
 //! when the volume is made; its code is in the superblock. The table knows all choices by name. Not all are in this build:
 //! one that is not is refused by its name, by mkfs and at an opening, and never taken for another.
 
-use crate::superblock::Superblock;
-use crate::{Incompatible, Unsafe};
+use crate::incompatible::{Incompatible, Unsafe};
 
 /// A choice at a seam, as the table has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,35 +182,6 @@ impl Default for Choices {
 }
 
 impl Choices {
-    /// What a superblock says; an error names the seam and the choice that is not in this build.
-    pub fn read(superblock: &Superblock) -> Result<Self, Incompatible> {
-        fn known<T>(seam: &Seam, code: u8, choice: Option<T>) -> Result<T, Incompatible> {
-            choice.ok_or(Incompatible::Seam { seam: seam.name, code })
-        }
-        let raw = superblock;
-        let choices = Self {
-            space: known(&Space::SEAM, raw.space, Space::from_code(raw.space))?,
-            inodes: known(&Inodes::SEAM, raw.inodes, Inodes::from_code(raw.inodes))?,
-            map: known(&Map::SEAM, raw.map, Map::from_code(raw.map))?,
-            directory: known(&Directory::SEAM, raw.directory, Directory::from_code(raw.directory))?,
-            lookup: known(&Lookup::SEAM, raw.lookup, Lookup::from_code(raw.lookup))?,
-            volume: known(&VolumeKind::SEAM, raw.volume_kind, VolumeKind::from_code(raw.volume_kind))?,
-        };
-        choices.check_built()?;
-        choices.check_together()?;
-        Ok(choices)
-    }
-
-    /// Puts them into a superblock.
-    pub fn write(&self, superblock: &mut Superblock) {
-        superblock.space = self.space as u8;
-        superblock.inodes = self.inodes as u8;
-        superblock.map = self.map as u8;
-        superblock.directory = self.directory as u8;
-        superblock.lookup = self.lookup as u8;
-        superblock.volume_kind = self.volume as u8;
-    }
-
     /// Seam by seam, in the order of the table.
     pub fn all(&self) -> [(&'static str, &'static Choice); 6] {
         [
@@ -436,18 +406,6 @@ mod tests {
             "map=blockmap does not go with inodes=dynamic: only the inodes of inodes=static have room for its pointers"
         );
         assert_eq!(Choices { inodes: Inodes::Static, ..choices }.check_together(), Ok(()));
-    }
-
-    #[test]
-    fn a_superblock_of_another_build_names_what_is_missing() {
-        let mut superblock = <Superblock as zerocopy::FromZeros>::new_zeroed();
-        Choices::default().write(&mut superblock);
-        assert_eq!(Choices::read(&superblock).unwrap(), Choices::default());
-        superblock.directory = Directory::Slots as u8;
-        let refused = Choices::read(&superblock).unwrap_err();
-        assert_eq!(refused.to_string(), "the volume's choice directory=slots is not in this build");
-        superblock.directory = 99;
-        assert!(matches!(Choices::read(&superblock), Err(Incompatible::Seam { seam: "directory", code: 99 })));
     }
 
     #[test]

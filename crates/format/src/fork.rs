@@ -5,12 +5,10 @@
 //! say wrong is damage.
 
 use crate::extent::RawExtent;
-use crate::inode::{RawInode, S_IFBLK, S_IFCHR, flag, fork};
+use crate::inode::{ROOM_BESIDE_ROOT, RawInode, S_IFBLK, S_IFCHR, flag, fork};
 use crate::{Corrupt, FsBlock, Ino};
 use zerocopy::IntoBytes;
 
-/// Bytes of the fork that are left beside an attribute root, which has its end.
-pub const ROOM_BESIDE_ROOT: usize = 24;
 /// Bytes of the index root, at the start of a directory's fork.
 const INDEX: usize = 8;
 

@@ -83,6 +83,9 @@ pub mod fork {
     pub const BLOCKS: u8 = 7;
 }
 
+/// Bytes of the fork that are left beside an attribute root, which has its end.
+pub const ROOM_BESIDE_ROOT: usize = 24;
+
 /// Bits of `RawInode::flags`.
 pub mod flag {
     /// May not be changed, renamed, linked or removed.
@@ -100,6 +103,8 @@ pub mod flag {
     /// Directory: two of its names share all 64 hash bits, so a hit must be confirmed by name.
     pub const HASH_TWINS: u32 = 1 << 7;
     pub const KNOWN: u32 = (1 << 8) - 1;
+    /// Those that callers may see and set; the others describe the inode's layout.
+    pub const USER: u32 = IMMUTABLE | APPEND | NODUMP | NOATIME;
 }
 
 /// File types in `mode`.
@@ -148,6 +153,16 @@ on_disk! {
     }
 }
 
+/// Kinds of forks as a set: bit k for kind k.
+const fn kinds(list: &[u8]) -> u16 {
+    let (mut set, mut at) = (0, 0);
+    while at < list.len() {
+        set |= 1 << list[at];
+        at += 1;
+    }
+    set
+}
+
 impl RawInode {
     pub fn block_total(&self) -> u64 {
         let mut bytes = [0; 8];
@@ -193,20 +208,22 @@ impl RawInode {
 
     /// Bytes of the fork that data may use: all 32, or 24 when the attribute root is there.
     pub fn fork_room(&self) -> usize {
-        if self.has_flag(flag::ATTR_BLOCKS) { crate::fork::ROOM_BESIDE_ROOT } else { self.fork.len() }
+        if self.has_flag(flag::ATTR_BLOCKS) { ROOM_BESIDE_ROOT } else { self.fork.len() }
     }
 
     /// Checks what the type of a used inode implies; what lies behind the fork is checked when it is followed.
     pub fn check(&self, ino: Ino) -> Result<(), Corrupt> {
         let bad = |field, value| Err(Corrupt::Inode { ino, field, value });
-        let allowed: &[u8] = match self.file_type() {
-            S_IFREG => &[fork::NONE, fork::EXTENTS, fork::TREE, fork::BLOCKS],
-            S_IFDIR => &[fork::INLINE, fork::NONE, fork::DIRECTORY, fork::DIRECTORY_TREE, fork::BLOCKS],
-            S_IFLNK => &[fork::SHORT_LINK, fork::INLINE, fork::EXTENTS, fork::TREE, fork::BLOCKS],
-            S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK => &[fork::NONE],
+        let allowed = match self.file_type() {
+            S_IFREG => const { kinds(&[fork::NONE, fork::EXTENTS, fork::TREE, fork::BLOCKS]) },
+            S_IFDIR => {
+                const { kinds(&[fork::INLINE, fork::NONE, fork::DIRECTORY, fork::DIRECTORY_TREE, fork::BLOCKS]) }
+            }
+            S_IFLNK => const { kinds(&[fork::SHORT_LINK, fork::INLINE, fork::EXTENTS, fork::TREE, fork::BLOCKS]) },
+            S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK => const { kinds(&[fork::NONE]) },
             _ => return bad("mode", u64::from(self.mode.get())),
         };
-        if !allowed.contains(&self.fork_code()) {
+        if allowed >> self.fork_code() & 1 == 0 {
             return bad("fork_kind", u64::from(self.fork_kind));
         }
         if usize::from(self.body_slots) > BODY_SLOTS_MAX {

@@ -9,6 +9,8 @@
 mod address;
 mod corrupt;
 mod hash;
+mod incompatible;
+mod kind;
 mod on_disk;
 
 pub mod bitmap;
@@ -33,9 +35,11 @@ pub use address::{
     AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, FileBlock, FsBlock, Geometry, Ino, Lsn,
     RegionNo, SLOT_BITS, SLOT_SIZE,
 };
-pub use corrupt::{Corrupt, Incompatible, Unsafe};
+pub use corrupt::Corrupt;
 pub use hash::{FEW_TAGS_KEY, NameHasher};
-pub use header::{BlockHeader, BlockKind};
+pub use header::BlockHeader;
+pub use incompatible::{Incompatible, Unsafe};
+pub use kind::BlockKind;
 pub use on_disk::{Field, Layout};
 
 /// Every structure's layout, for the printer and for the test that holds `docs/FORMAT.md` to the code.

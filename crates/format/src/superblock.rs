@@ -9,11 +9,12 @@
 //! and that must be there in checkpoints whose checksums are right. Volumes of more than a million groups would need groups that
 //! are loaded by page.
 
-use crate::choices::{Choices, Inodes, Map, Order, Space};
+use crate::choices::{Choices, Directory, Inodes, Lookup, Map, Order, Seam, Space, VolumeKind};
 use crate::group::RESERVE_MAX;
+use crate::header;
+use crate::kind::{BlockKind, SUPERBLOCK_SIZE};
 use crate::on_disk::on_disk;
 use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, bitmap, checksum, table};
-use crate::{BlockKind, header};
 use zerocopy::little_endian::{I64, U32, U64};
 
 /// Version of the format this build writes.
@@ -111,6 +112,8 @@ on_disk! {
     }
 }
 
+const _: () = assert!(Superblock::SIZE == SUPERBLOCK_SIZE, "its checksum covers it");
+
 /// Codes of a volume's state.
 pub mod state {
     pub const CLEAN: u32 = 0;
@@ -175,7 +178,7 @@ impl Superblock {
         if unknown != 0 {
             return Err(Incompatible::Features { bits: unknown }.into());
         }
-        Choices::read(self)?;
+        self.choices()?;
         let bad = |field, value| Err(Corrupt::Superblock { field, value }.into());
         let bits = u32::from(self.block_bits);
         if !(address::BLOCK_BITS_MIN..=address::BLOCK_BITS_MAX).contains(&bits) {
@@ -264,7 +267,35 @@ impl Superblock {
     /// Whether soft updates are safe on the volume. A block and its checksum of data change together, which only a log makes one change.
     fn can_be_soft(&self) -> bool {
         let has_checksums = self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0;
-        !has_checksums && Choices::read(self).is_ok_and(|choices| choices.check_order(Order::SoftUpdates).is_ok())
+        !has_checksums && self.choices().is_ok_and(|choices| choices.check_order(Order::SoftUpdates).is_ok())
+    }
+
+    /// What was chosen at each seam when the volume was made; an error names the seam and the choice that is not in this build.
+    pub fn choices(&self) -> Result<Choices, Incompatible> {
+        fn known<T>(seam: &Seam, code: u8, choice: Option<T>) -> Result<T, Incompatible> {
+            choice.ok_or(Incompatible::Seam { seam: seam.name, code })
+        }
+        let choices = Choices {
+            space: known(&Space::SEAM, self.space, Space::from_code(self.space))?,
+            inodes: known(&Inodes::SEAM, self.inodes, Inodes::from_code(self.inodes))?,
+            map: known(&Map::SEAM, self.map, Map::from_code(self.map))?,
+            directory: known(&Directory::SEAM, self.directory, Directory::from_code(self.directory))?,
+            lookup: known(&Lookup::SEAM, self.lookup, Lookup::from_code(self.lookup))?,
+            volume: known(&VolumeKind::SEAM, self.volume_kind, VolumeKind::from_code(self.volume_kind))?,
+        };
+        choices.check_built()?;
+        choices.check_together()?;
+        Ok(choices)
+    }
+
+    /// Notes what is chosen at each seam.
+    pub fn set_choices(&mut self, choices: &Choices) {
+        self.space = choices.space as u8;
+        self.inodes = choices.inodes as u8;
+        self.map = choices.map as u8;
+        self.directory = choices.directory as u8;
+        self.lookup = choices.lookup as u8;
+        self.volume_kind = choices.volume as u8;
     }
 
     /// Valid after [`Superblock::decode`], which checked every field it uses.
@@ -333,5 +364,17 @@ mod tests {
     #[test]
     fn foreign_bytes_are_called_foreign() {
         assert_eq!(Superblock::decode(&[0; 512], FsBlock(0)), Err(SuperblockError::Foreign));
+    }
+
+    #[test]
+    fn a_superblock_of_another_build_names_what_is_missing() {
+        let mut superblock = <Superblock as zerocopy::FromZeros>::new_zeroed();
+        superblock.set_choices(&Choices::default());
+        assert_eq!(superblock.choices().unwrap(), Choices::default());
+        superblock.directory = Directory::Slots as u8;
+        let refused = superblock.choices().unwrap_err();
+        assert_eq!(refused.to_string(), "the volume's choice directory=slots is not in this build");
+        superblock.directory = 99;
+        assert!(matches!(superblock.choices(), Err(Incompatible::Seam { seam: "directory", code: 99 })));
     }
 }

@@ -7,8 +7,9 @@
 //! A block of units has no [`crate::BlockHeader`]. All its units are of one kind, and begin with the magic number of that kind. What a header says of
 //! volume and address is in the checksum's seed: a unit of another volume, or one that a misdirected write brought, has a wrong checksum.
 
+use crate::kind::BlockKind;
 use crate::on_disk::on_disk;
-use crate::{BlockKind, Corrupt, FsBlock};
+use crate::{Corrupt, FsBlock};
 use zerocopy::little_endian::{U32, U64};
 
 /// Bytes of a unit: what a device writes as one.

@@ -1,6 +1,6 @@
 //! What can go wrong with a mount. Each message names the mount point or the thing, and the next step.
 
-use crate::mount_point::MOUNT_TABLE;
+use crate::helper::MOUNT_TABLE;
 use std::io;
 use std::path::PathBuf;
 

@@ -19,8 +19,10 @@
 //! **Invariant:** no other crate knows the FUSE protocol.
 #![deny(unsafe_code)]
 
+mod answer;
 mod block;
 mod error;
+mod helper;
 mod kind;
 mod mount_point;
 pub mod mounts;
@@ -197,7 +199,7 @@ impl Shared {
 }
 
 impl Service for Shared {
-    fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> service::Answer {
+    fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> answer::Answer {
         match request.operation {
             Operation::Destroy => self.destroy().into(),
             _ => self.service.answer(request, out),

@@ -2,6 +2,7 @@
 
 use crate::block::{self, Parameter};
 use crate::error::MountError;
+use crate::helper::{HELPER, MOUNT_TABLE};
 use crate::kind::{Kind, KindChoice};
 use crate::mounts::{Entry, FS_TYPE, mounted_at, with_device};
 use crate::negotiate::REQUEST_MAX;
@@ -20,10 +21,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-pub(crate) const HELPER: &str = "fusermount3";
-/// Where the helper looks up what it is to unmount. A system has none until it was started once.
-pub(crate) const MOUNT_TABLE: &str = "/etc/mtab";
 
 /// The flag of a word that the kernel knows for a mount, and whether the word sets it.
 pub(crate) fn flag_of(word: &str) -> Option<(MountFlags, bool)> {

@@ -3,11 +3,12 @@
 //! What a mount of it costs is what FUSE costs on this machine with our transport and our choices of what is asked of the
 //! kernel. A volume is measured against it, request by request (`myriad bench mount`).
 
+use crate::answer::{Answer, put};
 use crate::error::{MountError, ServeError};
 use crate::negotiate::Agreement;
 use crate::options::Options;
 use crate::request::{Operation, Request};
-use crate::service::{Answer, Service, put};
+use crate::service::Service;
 use crate::stats::{Recorder, Stats};
 use crate::transport::Transport;
 use crate::wire::{Attr, AttrOut, DirentHeader, EntryOut, KStatFs, OpenOut, ROOT, WriteOut, fattr, fopen, padded};

@@ -1,12 +1,12 @@
 //! Between transports and servers: a request in, an answer out, counted and logged on the way.
 
+use crate::answer::Answer;
 use crate::request::{DecodeError, Request};
 use crate::stats::Recorder;
 use crate::wire::OutHeader;
 use myriad_engine::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
-use zerocopy::IntoBytes;
 
 /// Who answers requests: a volume, or nobody in particular ([`crate::null`]).
 pub trait Service: Send + Sync {
@@ -23,32 +23,6 @@ pub trait Service: Send + Sync {
     fn panicked(&self);
 
     fn recorder(&self) -> &Recorder;
-}
-
-/// How a request was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// With this many bytes.
-    Bytes(usize),
-    Error(Errno),
-    /// Not at all: the kernel expects none.
-    Nothing,
-}
-
-impl From<Result<usize, Errno>> for Answer {
-    fn from(result: Result<usize, Errno>) -> Self {
-        match result {
-            Ok(len) => Self::Bytes(len),
-            Err(errno) => Self::Error(errno),
-        }
-    }
-}
-
-/// Puts a structure at the front of an answer.
-pub fn put(out: &mut [u8], value: &(impl IntoBytes + zerocopy::Immutable)) -> Result<usize, Errno> {
-    let bytes = value.as_bytes();
-    out.get_mut(..bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
-    Ok(bytes.len())
 }
 
 /// Answers what was decoded, or refuses what could not be. The header that goes with the answer's bytes in `out`; `None`

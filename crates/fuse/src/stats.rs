@@ -1,7 +1,7 @@
 //! Counters of a mount, and the log of its requests.
 
+use crate::answer::Answer;
 use crate::request::{DecodeError, Operation, Request};
-use crate::service::Answer;
 use crate::wire::{OPCODE_LIMIT, opcode_name};
 use parking_lot::Mutex;
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! Taking mounts away, dead ones too.
 
-use crate::mount_point::HELPER;
+use crate::helper::HELPER;
 use crate::mounts;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;

@@ -11,7 +11,6 @@ use crate::crash::classes::Amount;
 use crate::hostile::Field;
 use crate::hostile::bases::{self, Base, SHAPES};
 use crate::hostile::exercise::{Facts, Plan, examine};
-use crate::replay;
 use crate::table::Row;
 use crate::verdict::catch;
 use myriad_device::{BlockDevice, MemoryDevice};
@@ -71,7 +70,7 @@ impl Damage {
                 (format!("{}, torn", kind.name()), sample.is_missed(kind))
             }
         };
-        result.map_err(|message| format!("{told}: {message}\n{}", replay::line(&self.row, &self.name())))
+        result.map_err(|message| format!("{told}: {message}\n{}", self.row.replay_line(&self.name())))
     }
 }
 

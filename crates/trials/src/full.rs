@@ -1,7 +1,6 @@
 //! Volumes filled to the last block by every kind of operation: out of space is said when the operation is asked for,
 //! what was accepted is there and can be made durable, removing works, and all space comes back.
 
-use crate::replay;
 use crate::setup::{Setup, let_root_shrink};
 use crate::table::Row;
 use crate::verdict::check_silent;
@@ -74,7 +73,7 @@ impl Fill {
     pub fn run(&self) -> std::result::Result<u64, String> {
         let Self { row, filling, threads } = *self;
         fill(row, filling, Allocation::Delayed, 4096, threads).map_err(|message| {
-            format!("full volume, {filling:?}, {threads} threads: {message}\n{}", replay::line(&row, &self.name()))
+            format!("full volume, {filling:?}, {threads} threads: {message}\n{}", row.replay_line(&self.name()))
         })
     }
 }

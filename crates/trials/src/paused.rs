@@ -16,7 +16,6 @@ use crate::crash::known::{Counts, Known};
 use crate::crash::plan::{self, Bounds};
 use crate::crash::trace::Trace;
 use crate::machine::{Engine, Way};
-use crate::replay;
 use crate::setup::{Devices, Setup};
 use crate::table::{Promise, Row};
 use crate::verdict::{catch, check_silent, quietly};
@@ -97,7 +96,7 @@ impl Hold {
             "held at {:?} {}: {message}\n{}\nshrunk to {} steps: {last}\n{}",
             self.op,
             self.nth,
-            replay::line(&self.row, &self.name()),
+            self.row.replay_line(&self.name()),
             small.len(),
             small.iter().map(Timed::show).collect::<String>()
         ))

@@ -68,7 +68,7 @@ fn explore(runs: Vec<RunId>) -> Vec<String> {
 
 fn replays(row: Row, message: &str) -> bool {
     let first = |message: &str| message.lines().next().map(str::to_owned);
-    let name = message.lines().find_map(|line| line.strip_prefix(&replay::line(&row, "")));
+    let name = message.lines().find_map(|line| line.strip_prefix(&row.replay_line("")));
     let failures = name.and_then(|name| replay::replay(row, name)).unwrap_or_default();
     failures.iter().any(|failure| first(failure) == first(message))
 }

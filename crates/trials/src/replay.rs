@@ -21,11 +21,6 @@ use crate::schedules::Meeting;
 use crate::table::Row;
 use std::sync::atomic::AtomicU64;
 
-/// The line that says how to do the run of this name on volumes of this row again.
-pub fn line(row: &Row, name: &str) -> String {
-    format!("replay: scripts/reliability --choices {} --replay {name}", row.name())
-}
-
 /// Does the run of this name on volumes of this row again and answers its failures; `None` if there is no such run.
 pub fn replay(row: Row, name: &str) -> Option<Vec<String>> {
     if let Some(run) = RunId::named(row, name) {

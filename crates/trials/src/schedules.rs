@@ -17,7 +17,6 @@
 //!   byte, so are the names in his directory; what his files gain when they grow then is zeros; and the check is silent;
 //! - the whole volume, closed and opened again.
 
-use crate::replay;
 use crate::setup::Setup;
 use crate::table::{Promise, Row};
 use crate::verdict::{catch, check_silent, quietly};
@@ -628,7 +627,7 @@ impl Meeting {
         Err(format!(
             "{message}\n{}\n{:?}, blocks of {block_size}, log {log_size:?}, checksums {data_checksums}; \
              shrunk to {} steps: {last}\n{steps}",
-            replay::line(&self.row, &self.name()),
+            self.row.replay_line(&self.name()),
             shape.turns,
             small.len(),
         ))

@@ -37,6 +37,11 @@ impl Row {
         if self.is_default() { order } else { format!("{},{order}", name_of(&self.choices)) }
     }
 
+    /// The line that says how to do the run of this name on its volumes again (`replay`).
+    pub fn replay_line(&self, name: &str) -> String {
+        format!("replay: scripts/reliability --choices {} --replay {name}", self.name())
+    }
+
     /// Whether its volumes can have checksums of data: only a log makes a block and its checksum one change.
     pub fn has_checksums(&self) -> bool {
         self.order != Order::Soft

@@ -5,16 +5,18 @@
 
 pub(crate) mod btree;
 pub(crate) mod entries;
-pub(crate) mod indexed;
+mod fix;
+mod indexed;
 pub(crate) mod linear;
 mod names;
+mod repair;
 
 pub(crate) use names::{Directories, Names};
 
 use crate::attributes::check_attributes;
-use crate::extents::check_map;
 use crate::findings::number;
 use crate::inodes::check_blocks;
+use crate::map::check_map;
 use crate::report::Place;
 use crate::table::slot_bit;
 use entries::Entry;

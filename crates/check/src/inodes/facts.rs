@@ -2,9 +2,9 @@
 
 use crate::attributes::check_attributes;
 use crate::context::Context;
-use crate::extents::check_map;
 use crate::findings::number;
 use crate::io::{Damage, Reader};
+use crate::map::check_map;
 use crate::report::Place;
 use crate::slots::bad_inode;
 use crate::table::{SlotInfo, Span};

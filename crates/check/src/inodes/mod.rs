@@ -5,9 +5,10 @@
 
 mod chunks;
 mod facts;
-pub(crate) mod table;
+mod repair;
+mod table;
 
-pub(crate) use chunks::decode_chunk;
+pub(crate) use chunks::ChunkRecords;
 pub(crate) use facts::{GroupFacts, Run, check_blocks};
 
 use crate::context::Context;
@@ -53,7 +54,7 @@ pub(crate) fn check_group(context: &Context<'_>, ag: AgNo) -> GroupFacts {
     match context.choices.inodes {
         Inodes::Dynamic => chunks::check_group(context, ag, &header, &mut facts),
         Inodes::Static => table::check_group(context, ag, &header, &mut facts),
-        Inodes::Bucket => unreachable!("`Choices::read` refuses buckets"),
+        Inodes::Bucket => unreachable!("`Superblock::choices` refuses buckets"),
     }
     facts
 }

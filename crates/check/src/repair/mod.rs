@@ -23,16 +23,12 @@
 //! What it does not try: to tell inodes that were gone before a tree of inodes was damaged from others (a search brings
 //! them back, without blocks that anybody else has), or to guess at file data: contents that differ from their checksums are reported and stay as they are, and so do the checksums.
 
-mod build;
-mod chunks;
-mod groups;
-mod inodes;
-mod names;
-mod pointers;
-mod table;
-mod tables;
+pub(crate) mod build;
+pub(crate) mod pending;
+pub(crate) mod volume;
 
 use crate::blocks::Blocks;
+use crate::checksums;
 use crate::findings::number;
 use crate::io::{Reader, lay_over_units};
 use crate::look::{Outcome, Writer, look, probe_groups};
@@ -40,15 +36,13 @@ use crate::options::{CheckError, Options, Progress};
 use crate::replay::{Replay, replay};
 use crate::report::Report;
 use crate::superblock;
-use build::{flush, write};
+use build::flush;
 use myriad_device::BlockDevice;
-use myriad_format::choices::Choices;
-use myriad_format::inode::RawInode;
-use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
+use myriad_format::superblock::{OrphanHeader, Superblock, feature, state as volume_state};
+use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zerocopy::IntoBytes;
+use volume::{KEPT_SHIFT, Repair, in_use, write_superblock};
 
 /// Looks, repairs if anything was found, and looks again. A scrub comes last: repair changes no file's contents, and the
 /// second look tells whose they are.
@@ -171,110 +165,11 @@ fn accepted(
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
     write_superblock(&reader, in_use(superblock), AgNo(0))?;
     flush(device)?;
-    tables::accept(&reader, blocks)?;
+    checksums::accept(&reader, blocks)?;
     write_superblock(&reader, superblock, AgNo(0))?;
     flush(device)?;
     report.actions.push(format!("blocks of data taken as they are, as was asked for: {}", blocks.len()));
     Ok(repaired(report, look_again(device, log_device, options)?.report))
-}
-
-/// An inode that was found.
-#[derive(Clone, Copy)]
-struct Item {
-    ino: Ino,
-    /// Names found; of a directory: subdirectories found.
-    names: u32,
-    file_type: u8,
-    state: u8,
-}
-
-/// Bits of `Item::state`.
-mod state {
-    /// A directory that a name leads to, or a file with a name.
-    pub const NAMED: u8 = 1;
-    /// A directory whose entries have been read.
-    pub const VISITED: u8 = 2;
-    /// Its link count on disk was 0.
-    pub const NO_LINKS: u8 = 4;
-    /// Freed: no inode any more.
-    pub const GONE: u8 = 8;
-}
-
-/// Most sentences about what was done.
-const ACTIONS_MAX: usize = 1000;
-
-struct Repair<'a> {
-    reader: Arc<Reader>,
-    superblock: Superblock,
-    choices: Choices,
-    geometry: Geometry,
-    hasher: NameHasher,
-    ag_used: u32,
-    blocks: Blocks,
-    /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
-    chunks: BTreeMap<FsBlock, Chunk>,
-    /// How many blocks of each group's inode table are initialised.
-    tables: BTreeMap<AgNo, u32>,
-    /// A part of the log is lost: trees of inodes lack what only it had.
-    are_trees_old: bool,
-    /// Nodes of the inode trees that were found, which are nobody else's.
-    inode_trees: BTreeSet<FsBlock>,
-    /// Ascending by number.
-    items: Vec<Item>,
-    /// File maps to be written anew.
-    maps: BTreeMap<Ino, inodes::Salvaged>,
-    /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
-    orphans: BTreeSet<Ino>,
-    /// Directories whose new maps and indexes are not named yet.
-    changed: Vec<names::Changed>,
-    /// Start and length of what no inode names any more, once the directories are changed and the block at hand is durable.
-    left: Vec<(FsBlock, u64)>,
-    /// The inode block at hand.
-    at_hand: Option<(FsBlock, Vec<u8>, bool)>,
-    /// The free run that blocks are taken from: start and length.
-    free_run: (u64, u64),
-    /// Groups before it can spare nothing, if this part of a group (a power of two) is kept.
-    spare_group: u32,
-    kept_shift: u32,
-    now: i64,
-    has_xattr: bool,
-    has_acl: bool,
-    actions: Vec<String>,
-    progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
-    /// What was told of it last.
-    told: f64,
-    /// How many directories there are, and how many have been visited.
-    directories: u64,
-    visited: u64,
-    /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
-    data: Blocks,
-    unvouched: Blocks,
-}
-
-/// Of a group's blocks a sixteenth stays for its own trees as long as another group has more; then less and less.
-const KEPT_SHIFT: u32 = 4;
-const KEPT_SHIFT_MAX: u32 = 32;
-
-/// What is free in a group.
-struct Room {
-    free: u64,
-    /// Start and length.
-    longest: (u64, u64),
-}
-
-#[derive(Clone, Copy)]
-struct Chunk {
-    count: u32,
-    initialised: u32,
-    /// By a tree; else a search found it.
-    is_named: bool,
-}
-
-impl Chunk {
-    /// Those of its blocks that hold inodes.
-    fn blocks(self, start: FsBlock) -> impl Iterator<Item = FsBlock> {
-        (0..u64::from(self.initialised)).map(move |at| start.offset_by(at))
-    }
 }
 
 impl<'a> Repair<'a> {
@@ -321,7 +216,7 @@ impl<'a> Repair<'a> {
         let mut repair = Self {
             reader: Arc::new(reader),
             hasher: NameHasher::new(superblock.hash_key),
-            choices: Choices::read(&superblock)?,
+            choices: superblock.choices()?,
             superblock,
             geometry,
             ag_used,
@@ -431,204 +326,6 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), CheckError> {
-        flush(self.reader.device())
-    }
-
-    /// Before the first change: a volume whose repair is cut short was not closed cleanly, whatever it was before, and has
-    /// these groups. The copies stay as they are.
-    fn mark_in_use(&self) -> Result<(), CheckError> {
-        let mut sb = in_use(self.superblock);
-        sb.ag_high_water.set(self.ag_used);
-        write_superblock(&self.reader, sb, AgNo(0))?;
-        self.flush()
-    }
-
-    /// Tells how far the repair is, a thousand times at most. It goes on whatever the answer is, to a volume that is whole: the
-    /// look after it will ask again.
-    fn tick(&mut self, phase: &'static str, done: u64, total: u64, from: f64, to: f64) {
-        const STEP: f64 = 0.001;
-        let part = done as f64 / total.max(1) as f64;
-        let fraction = from + (to - from) * part.min(1.0);
-        if let Some(progress) = self.progress
-            && fraction >= self.told + STEP
-        {
-            self.told = fraction;
-            progress(Progress { phase, fraction });
-        }
-    }
-
-    fn act(&mut self, what: impl Into<String>) {
-        if self.actions.len() < ACTIONS_MAX {
-            self.actions.push(what.into());
-        }
-    }
-
-    fn item(&mut self, ino: Ino) -> Option<&mut Item> {
-        let index = self.items.binary_search_by_key(&ino, |item| item.ino).ok()?;
-        Some(&mut self.items[index]).filter(|item| item.state & state::GONE == 0)
-    }
-
-    /// Takes one free block; in group `ag` only, if given.
-    fn take(&mut self, ag: Option<AgNo>) -> Result<FsBlock, CheckError> {
-        self.take_if_any(ag)?.ok_or_else(no_room)
-    }
-
-    /// Takes so many free blocks, or none if there are fewer.
-    fn take_all(&mut self, count: usize) -> Result<Option<Vec<FsBlock>>, CheckError> {
-        let mut blocks = Vec::with_capacity(count);
-        while blocks.len() < count {
-            let Some(block) = self.take_if_any(None)? else {
-                self.release(blocks.into_iter().map(|block| (block, 1)));
-                return Ok(None);
-            };
-            blocks.push(block);
-        }
-        Ok(Some(blocks))
-    }
-
-    fn take_if_any(&mut self, ag: Option<AgNo>) -> Result<Option<FsBlock>, CheckError> {
-        loop {
-            let (start, length) = self.free_run;
-            let block = FsBlock(start);
-            if length == 0 || ag.is_some_and(|ag| self.geometry.ag_of(block) != ag) {
-                self.free_run = match ag {
-                    Some(ag) => self.room_in(ag).longest,
-                    None => self.spare_run()?,
-                };
-                if self.free_run.1 == 0 {
-                    return Ok(None);
-                }
-                continue;
-            }
-            self.free_run = (start + 1, length - 1);
-            if self.blocks.first_in(block, 1).is_none() {
-                self.blocks.claim(block, 1);
-                return Ok(Some(block));
-            }
-            self.free_run = (0, 0);
-        }
-    }
-
-    /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
-    fn spare_run(&mut self) -> Result<(u64, u64), CheckError> {
-        loop {
-            while self.spare_group < self.ag_used {
-                let ag = AgNo(self.spare_group);
-                let kept = u64::from(self.geometry.blocks_in(ag)) >> self.kept_shift;
-                let Room { free, longest: (start, length) } = self.room_in(ag);
-                if free > kept {
-                    return Ok((start, length.min(free - kept)));
-                }
-                self.spare_group += 1;
-            }
-            if !self.left.is_empty() {
-                self.settle()?;
-            } else if self.use_another_group()? {
-                // Its blocks come next.
-            } else if self.kept_shift < KEPT_SHIFT_MAX {
-                // All groups again, for a part of what was kept.
-                self.kept_shift += 4;
-                self.spare_group = 0;
-            } else {
-                return Ok((0, 0));
-            }
-        }
-    }
-
-    /// Takes the first group into use that was never used, if there is one.
-    fn use_another_group(&mut self) -> Result<bool, CheckError> {
-        if self.ag_used == self.geometry.ag_count {
-            return Ok(false);
-        }
-        let ag = AgNo(self.ag_used);
-        self.ag_used += 1;
-        self.claim_fixed(ag);
-        if self.geometry.has_table() {
-            self.tables.insert(ag, 0);
-        }
-        // Before anything lies in it: a repair cut short leaves a volume that knows of the group.
-        self.mark_in_use()?;
-        self.act(format!("took group {ag} into use"));
-        Ok(true)
-    }
-
-    fn room_in(&self, ag: AgNo) -> Room {
-        let mut room = Room { free: 0, longest: (0, 0) };
-        let start = self.geometry.fs_block(ag, AgBlock(0));
-        self.blocks.for_each_gap(start, u64::from(self.geometry.blocks_in(ag)), |start, length| {
-            room.free += length;
-            if length > room.longest.1 {
-                room.longest = (start.0, length);
-            }
-            true
-        });
-        room
-    }
-
-    fn claim_fixed(&self, ag: AgNo) {
-        let fixed = self.geometry.first_data_block(ag).min(self.geometry.blocks_in(ag));
-        self.blocks.claim(self.geometry.fs_block(ag, AgBlock(0)), u64::from(fixed));
-    }
-
-    /// Changes an inode in its block, which stays at hand until another one is asked for.
-    fn change_inode(&mut self, ino: Ino, f: impl FnOnce(&mut RawInode)) -> Result<(), CheckError> {
-        let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
-        self.load_at_hand(block)?;
-        if let Some((_, buf, dirty)) = &mut self.at_hand {
-            let raw = RawInode::read_mut(&mut buf[self.geometry.inode_offset(slot)..]);
-            let before = *raw;
-            f(raw);
-            *dirty |= *raw != before;
-        }
-        Ok(())
-    }
-
-    fn raw(&mut self, ino: Ino) -> Result<RawInode, CheckError> {
-        let mut raw = RawInode::zeroed();
-        self.change_inode(ino, |found| raw = *found)?;
-        Ok(raw)
-    }
-
-    fn load_at_hand(&mut self, block: FsBlock) -> Result<(), CheckError> {
-        if self.at_hand.as_ref().is_some_and(|(at, ..)| *at == block) {
-            return Ok(());
-        }
-        self.store_at_hand()?;
-        let mut buf = self.reader.new_buffer();
-        self.reader
-            .read_raw(block, &mut buf)
-            .map_err(|damage| CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}")))?;
-        self.at_hand = Some((block, buf, false));
-        Ok(())
-    }
-
-    /// Makes all changes of inodes durable, and gives back what none of them names any more.
-    fn settle(&mut self) -> Result<(), CheckError> {
-        self.change_directories()?;
-        self.store_at_hand()?;
-        self.flush()?;
-        let left = std::mem::take(&mut self.left);
-        self.release(left);
-        Ok(())
-    }
-
-    /// Gives blocks back: their groups may have some to spare again.
-    fn release(&mut self, runs: impl IntoIterator<Item = (FsBlock, u64)>) {
-        for (start, length) in runs {
-            self.blocks.release(start, length);
-            self.spare_group = self.spare_group.min(self.geometry.ag_of(start).0);
-            self.kept_shift = KEPT_SHIFT;
-        }
-    }
-
-    fn store_at_hand(&mut self) -> Result<(), CheckError> {
-        if let Some((block, mut buf, true)) = self.at_hand.take() {
-            write(&self.reader, block, &mut buf)?;
-        }
-        Ok(())
-    }
-
     fn write_superblocks(&mut self) -> Result<(), CheckError> {
         let sb = &mut self.superblock;
         sb.ag_high_water.set(self.ag_used);
@@ -644,26 +341,6 @@ impl<'a> Repair<'a> {
             .chain([0])
             .try_for_each(|ag| write_superblock(&self.reader, sb, AgNo(ag)))
     }
-}
-
-fn no_room() -> CheckError {
-    CheckError::Repair("no free block is left for what has to be written anew".to_owned())
-}
-
-/// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.
-fn in_use(mut sb: Superblock) -> Superblock {
-    sb.state.set(volume_state::IN_USE);
-    sb.mount_nonce.set(NO_MOUNT);
-    sb
-}
-
-fn write_superblock(reader: &Reader, mut sb: Superblock, ag: AgNo) -> Result<(), CheckError> {
-    let block = reader.geometry.fs_block(ag, AgBlock(0));
-    sb.header.magic.set(BlockKind::Superblock.magic());
-    sb.header.address.set(block.0);
-    let mut buf = reader.new_buffer();
-    buf[..Superblock::SIZE].copy_from_slice(sb.as_bytes());
-    write(reader, block, &mut buf)
 }
 
 /// Writes home what the log holds.

@@ -1,7 +1,7 @@
 //! What a group records as free, however it does.
 
 /// What a group calls free, group-relative.
-pub(super) struct Free {
+pub(crate) struct Free {
     /// Start and length, ascending.
     pub extents: Vec<(u32, u32)>,
     /// Blocks held back for the trees of free space.

@@ -4,8 +4,9 @@
 //! How a group records what is free is a choice: `trees` reads two trees that hold the same, `bitmap` a bit a block. What is
 //! here is the same for both.
 
-pub(crate) mod bitmap;
+mod bitmap;
 mod free;
+mod repair;
 mod trees;
 
 use crate::context::{Context, is_tree_block};

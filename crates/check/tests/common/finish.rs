@@ -35,7 +35,7 @@ impl Builder {
         let mut sb = Superblock::zeroed();
         sb.version.set(1);
         sb.block_bits = self.geometry.block_bits as u8;
-        self.shape.choices.write(&mut sb);
+        sb.set_choices(&self.shape.choices);
         sb.table_every.set(self.geometry.table_every);
         sb.orders = 0b1001;
         sb.ag_blocks.set(self.shape.ag_blocks);

@@ -5,17 +5,20 @@
 //!     detach    how it outlives the command that started it
 //!     control   its socket: how commands find it and what they ask it
 //!     remount   how the kernel has a mount, changed
+//!     below     which mount a path lies in
 //!     closing   whether an image is still open, for who cannot ask
 //!     log       what it has to tell while nobody looks
-//!     stats     the figures of a live mount
+//!     stats     the figures of a live mount; prometheus: the same for those who collect them
 //!     users     which processes use a mount
 
+pub mod below;
 pub mod closing;
 pub mod control;
 pub mod daemon;
 pub mod detach;
 pub mod log;
 pub mod options;
+pub mod prometheus;
 pub mod remount;
 pub mod stats;
 pub mod users;

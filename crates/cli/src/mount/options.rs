@@ -4,8 +4,8 @@
 //! Words that libfuse or mount(8) have mean here what they mean there. One that the table does not know is refused by
 //! name: a misspelt option that is passed over is found when it is too late.
 
+use crate::show::option::about;
 use crate::show::{mode, owner, size};
-use crate::verbs::tune::about;
 use myriad_engine::options::{self, Options, Row, TABLE, Value};
 use myriad_engine::{AccessTimes, MkfsOptions, MountOptions};
 use myriad_fuse::{KindChoice, TransportChoice};

@@ -1,7 +1,7 @@
 //! The figures of a live mount: collected by the daemon, sent as JSON, compared and shown by `myriad stats`.
 
 use super::control::Status;
-use crate::verbs::df::put_statfs;
+use crate::show::statfs::put_statfs;
 use myriad_engine::Fs;
 use myriad_fuse::Stats;
 use serde_json::{Map, Value, json};
@@ -34,6 +34,8 @@ pub fn collect(status: &Status, stats: &Stats, fs: &Fs) -> Value {
         "cache_used": levels.cache_used,
         "dirty_data": levels.dirty_data,
         "dirty_log": levels.dirty_log,
+        "dirhash_used": levels.dirhash_used,
+        "dirhash_count": levels.dirhash_count,
         "log_size": fs.info().log_size,
         "log_used": levels.log_used,
         "shut_down": fs.shut_down_reason(),

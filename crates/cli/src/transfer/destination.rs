@@ -6,7 +6,8 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure, errno_text, image_name};
-use crate::volume::{Guard, guard};
+use crate::volume::place::unreachable_name;
+use crate::volume::{Guard, meant};
 use anyhow::Result;
 use myriad_engine::Errno;
 use rustix::fs::{Mode, OFlags};
@@ -42,7 +43,7 @@ impl Destination {
                 Ok(found) => found,
                 Err(error) if error.kind() == ErrorKind::NotFound && path == named => return Self::missing(named),
                 Err(error) if error.kind() == ErrorKind::NotFound => return Err(dangling(&place, &path)),
-                Err(error) => return Err(guard::unreachable_name(named, error)),
+                Err(error) => return Err(unreachable_name(named, error)),
             };
             let file_type = found.file_type();
             if file_type.is_symlink() && is_of_a_process(&path).at(&place)? {
@@ -77,7 +78,7 @@ impl Destination {
             let next = "make the directory first, or leave out the slash";
             return Err(Failure::new(place, "there is no such directory", next).into());
         }
-        if let Some(image) = guard::volume_without_slash(path.as_os_str().as_bytes()) {
+        if let Some(image) = meant::volume_without_slash(path.as_os_str().as_bytes()) {
             let image = image_name(&image);
             let what = format!("is no place in the volume {image}, for want of a slash");
             return Err(Failure::usage(place, what, format!("write {image}:/, and the path behind that")).into());

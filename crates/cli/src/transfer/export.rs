@@ -17,7 +17,8 @@ use super::{
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::show::name::join;
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
 use rustix::fs::{AtFlags, CWD};

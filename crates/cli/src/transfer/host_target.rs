@@ -6,7 +6,7 @@ use super::host::{self, Named};
 use super::target::{Attrs, Found, Lost, Result, Target};
 use crate::failure::{At, Failure, errno_text, image_name};
 use crate::show::name::{Shown, join};
-use crate::volume::{Guard, guard};
+use crate::volume::{Guard, recognise};
 use myriad_engine::{Errno, Error, FileType, Time};
 use myriad_format::xattr::AttrIter;
 use rustix::fs::{AtFlags, CWD, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -111,7 +111,7 @@ pub fn open_directory(path: &Path) -> anyhow::Result<Rc<OwnedFd>> {
     let place = image_name(path);
     HostTarget::open(path).map_err(|errno| match errno {
         Errno::NOENT => Failure::new(place, errno_text(errno), "make that directory first").into(),
-        Errno::NOTDIR if guard::is_volume(path) => {
+        Errno::NOTDIR if recognise::is_volume(path) => {
             let next = format!("name a directory; what is in the volume is {place}:/");
             Failure::new(&place, "is a Myriad volume, not a directory", next).into()
         }

@@ -3,7 +3,8 @@
 use crate::context::Context;
 use crate::failure::At;
 use crate::interrupt::{self, Interrupted};
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use anyhow::Result;
 use myriad_lab::cli::Bench;
 use myriad_lab::interrupt::Interrupted as LabInterrupted;

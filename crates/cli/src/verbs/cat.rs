@@ -2,7 +2,8 @@
 
 use crate::context::Context;
 use crate::failure::{At, Failure};
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use std::io::Write;

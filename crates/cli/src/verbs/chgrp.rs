@@ -3,7 +3,8 @@
 use super::chown::{ChownArgs, Task};
 use crate::context::Context;
 use crate::show::owner::{self, OwnerSpec};
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use anyhow::Result;
 use std::ffi::OsString;
 

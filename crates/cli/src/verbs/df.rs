@@ -1,17 +1,17 @@
 //! `df`: how full volumes are.
 
 use crate::context::Context;
-use crate::failure::{At, image_name};
+use crate::failure::image_name;
 use crate::mount::control::{self, Request};
 use crate::show::name::put;
 use crate::show::size::{Unit, UnitArgs};
-use crate::show::{size, table};
-use crate::verb::{Command, Example, Status};
+use crate::show::{size, statfs, table};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
 use myriad_engine::StatFs;
-use myriad_format::dir::NAME_MAX;
-use serde_json::{Map, Value};
+use serde_json::Map;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -223,7 +223,7 @@ impl Df {
     fn measure(&self, context: &Context, place: &Place, found: &mut Vec<Found>) -> Result<()> {
         let volume = Opened::open(&place.image, Access::Read, &self.open.mount_options())?;
         volume.lstat(place)?;
-        let statfs = statfs_of(&volume)?;
+        let statfs = volume.statfs()?;
         let mount_point = match &volume {
             Opened::Here(_) => None,
             Opened::Mounted(mounted) => Some(mounted.daemon.status.mount_point.clone()),
@@ -239,7 +239,7 @@ impl Df {
                 continue;
             }
             is_any = true;
-            let statfs = daemon.ask(Request::Stats).map(|stats| get_statfs(&stats));
+            let statfs = daemon.ask(Request::Stats).map(|stats| statfs::get_statfs(&stats));
             let status = &daemon.status;
             let result =
                 statfs.and_then(|statfs| self.take(context, &status.image, Some(&status.mount_point), &statfs, found));
@@ -266,7 +266,7 @@ impl Df {
             if let Some(mount_point) = mount_point.filter(|_| self.places.is_empty()) {
                 put(&mut object, "mount_point", mount_point.as_os_str().as_bytes());
             }
-            put_statfs(&mut object, statfs);
+            statfs::put_statfs(&mut object, statfs);
             return Ok(context.out().json(&object.into())?);
         }
         found.push(Found { mount_point: mount_point.map(image_name), ..Found::of(image_name(image), statfs) });
@@ -280,45 +280,5 @@ fn unit_name(bytes: u64, is_posix: bool) -> String {
         size::human(bytes).replace(".0", "")
     } else {
         bytes.to_string()
-    }
-}
-
-/// Totals of a volume, from whoever has it open.
-pub fn statfs_of(volume: &Opened) -> Result<StatFs> {
-    match volume {
-        Opened::Here(volume) => volume.fs().statfs().at(volume.name()),
-        Opened::Mounted(mounted) => Ok(get_statfs(&mounted.daemon.ask(Request::Stats)?)),
-    }
-}
-
-/// Totals of a volume, in bytes and numbers of inodes.
-pub fn put_statfs(object: &mut Map<String, Value>, statfs: &StatFs) {
-    let unit = u64::from(statfs.block_size);
-    for (key, value) in [
-        ("block_size", unit),
-        ("size", statfs.blocks * unit),
-        ("used", (statfs.blocks - statfs.free_blocks) * unit),
-        ("available", statfs.available_blocks * unit),
-        ("inodes_used", statfs.inodes_used),
-        ("inodes_free", statfs.inodes_free),
-        ("directories", statfs.directories),
-    ] {
-        object.insert(key.into(), value.into());
-    }
-}
-
-/// What `put_statfs` wrote.
-fn get_statfs(object: &Value) -> StatFs {
-    let number = |key| object.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let unit = number("block_size").max(1);
-    StatFs {
-        block_size: u32::try_from(unit).unwrap_or(u32::MAX),
-        blocks: number("size") / unit,
-        free_blocks: (number("size") - number("used").min(number("size"))) / unit,
-        available_blocks: number("available") / unit,
-        inodes_used: number("inodes_used"),
-        inodes_free: number("inodes_free"),
-        directories: number("directories"),
-        name_max: NAME_MAX as u32,
     }
 }

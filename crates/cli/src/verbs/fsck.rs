@@ -10,9 +10,9 @@ use crate::output::Output;
 use crate::show::name::{Shown, count, needs_quotes};
 use crate::show::size;
 use crate::show::time;
-use crate::verb::{Command, Example, Status};
-use crate::verbs::mkfs::existing;
-use crate::volume::{device, guard};
+use crate::status::Status;
+use crate::verb::{Command, Example};
+use crate::volume::{device, recognise, signatures};
 use anyhow::Result;
 use myriad_check::{CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
 use myriad_device::{Access, BlockDevice, FileDevice};
@@ -158,14 +158,14 @@ impl Command for Fsck {
         if let Some(writer) = &writer {
             context.note(&format!("{writer}; looking at its last commit"));
         }
-        let superblock = superblock(&volume);
+        let superblock = device::intact_superblock(&volume);
         if let Some(superblock) = &superblock {
             device::check_is_whole(&*volume, superblock, &name)?;
         }
         if let Some(log) = log.as_ref().filter(|_| self.new_log && !self.force) {
             self.check_new_log(log, superblock.as_ref().map(Superblock::volume))?;
         }
-        let other = if superblock.is_none() { existing::mark(&*volume) } else { None };
+        let other = if superblock.is_none() { signatures::mark(&*volume) } else { None };
         if let Some(what) = other.filter(|_| is_repair && !(self.yes && self.force)) {
             let next = "-y --force repairs what copies of a superblock say was here before, over what is here now";
             return Err(Failure::new(name, format!("holds {what}"), next).into());
@@ -284,14 +284,14 @@ impl Fsck {
     /// Refuses to begin a log on what holds something else than the log of this volume, or of none.
     fn check_new_log(&self, log: &Arc<FileDevice>, volume: Option<[u8; 16]>) -> Result<()> {
         let place = image_name(log.path());
-        let length = guard::HEAD_SIZE.min(usize::try_from(log.size()).unwrap_or(guard::HEAD_SIZE));
+        let length = recognise::HEAD_SIZE.min(usize::try_from(log.size()).unwrap_or(recognise::HEAD_SIZE));
         let head = device::read_at(&**log, 0, length).at(&place)?;
-        let what = match guard::begins_as(&head) {
-            Some(guard::Ours::Log(owner)) if volume.is_none_or(|volume| owner == volume) => return Ok(()),
-            Some(guard::Ours::Log(_)) => "is the log of another Myriad volume".to_owned(),
-            Some(guard::Ours::Volume) => "is a Myriad volume".to_owned(),
+        let what = match recognise::begins_as(&head) {
+            Some(recognise::Ours::Log(owner)) if volume.is_none_or(|volume| owner == volume) => return Ok(()),
+            Some(recognise::Ours::Log(_)) => "is the log of another Myriad volume".to_owned(),
+            Some(recognise::Ours::Volume) => "is a Myriad volume".to_owned(),
             None if find_superblock_copy(&**log).is_some() => "is a Myriad volume, its superblock lost".to_owned(),
-            None => match existing::mark(&**log) {
+            None => match signatures::mark(&**log) {
                 Some(what) => format!("holds {what}"),
                 None => return Ok(()),
             },
@@ -379,12 +379,6 @@ impl Fsck {
 /// A line with names from the volume in it, which may hold anything.
 fn line(out: &mut Output, text: &str) -> io::Result<()> {
     if needs_quotes(text.as_bytes()) { writeln!(out, "{}", Shown(text.as_bytes())) } else { writeln!(out, "{text}") }
-}
-
-/// The superblock, if it is intact.
-fn superblock(volume: &FileDevice) -> Option<Superblock> {
-    let bytes = device::read_at(volume, 0, Superblock::SIZE).ok()?;
-    Superblock::decode(&bytes, myriad_format::FsBlock(0)).ok()
 }
 
 fn ask(question: &str) -> Result<bool> {

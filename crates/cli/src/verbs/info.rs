@@ -5,15 +5,15 @@ use crate::failure::{At, image_name};
 use crate::mount::control::{self, Request};
 use crate::mount::stats::kind_text;
 use crate::show::name::{count, hex, put, uuid};
+use crate::show::statfs::put_statfs;
 use crate::show::{size, table, time};
-use crate::verb::{Command, Example, Status};
-use crate::verbs::df::put_statfs;
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{OpenArgs, device};
 use anyhow::Result;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::options::{Options, TABLE, When};
 use myriad_engine::{Fs, MountOptions, StatFs, VolumeInfo};
-use myriad_format::choices::Choices;
 use myriad_format::superblock::{Superblock, feature, state};
 use myriad_fuse::{Handle, Kind};
 use serde_json::{Map, Value, json};
@@ -168,7 +168,7 @@ impl Facts {
 
     fn choices(&self) -> Vec<(&'static str, &'static str)> {
         // What no build knows is no volume to it, and has no facts.
-        let known = Choices::read(&self.superblock).map(|choices| choices.all().to_vec()).unwrap_or_default();
+        let known = self.superblock.choices().map(|choices| choices.all().to_vec()).unwrap_or_default();
         known.into_iter().map(|(seam, choice)| (seam, choice.name)).collect()
     }
 

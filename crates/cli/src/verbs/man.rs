@@ -2,8 +2,8 @@
 
 use crate::context::Context;
 use crate::failure::{At, image_name};
-use crate::verb::{self, Command, Example, Status, Verb};
-use crate::verbs::VERBS;
+use crate::status::Status;
+use crate::verb::{self, Example, Verb};
 use crate::volume::Guard;
 use anyhow::Result;
 use clap::builder::Resettable;
@@ -38,16 +38,13 @@ pub struct Man {
     directory: PathBuf,
 }
 
-impl Command for Man {
-    const NAME: &'static str = "man";
-    const ABOUT: &'static str = "Write the manual pages to a directory";
-    const EXAMPLES: &'static [Example] = &[("myriad man /usr/local/share/man/man1", "installs them")];
-
-    fn run(self, context: &Context) -> Result<Status> {
+impl Man {
+    /// Writes the pages of the command as a whole, whose parser is given, and of these verbs.
+    pub fn write_pages(&self, context: &Context, verbs: &[Verb], parser: &clap::Command) -> Result<Status> {
         make_directory(&self.directory).at(image_name(&self.directory))?;
-        self.write("myriad.1", &main_page()?)?;
+        self.write("myriad.1", &main_page(verbs, parser)?)?;
         let mut count = 1 + ALIASES.len();
-        for verb in VERBS {
+        for verb in verbs {
             self.write(&format!("myriad-{}.1", verb.name), &verb_page(verb)?)?;
             for part in verb.parser().get_subcommands() {
                 self.write(&format!("myriad-{}-{}.1", verb.name, part.get_name()), &part_page(verb, part)?)?;
@@ -61,9 +58,7 @@ impl Command for Man {
         context.note(&format!("{count} pages in {}", image_name(&self.directory)));
         Ok(Status::OK)
     }
-}
 
-impl Man {
     fn write(&self, name: &str, page: &[u8]) -> Result<()> {
         let path: &Path = &self.directory.join(name);
         Guard::Always.check(path)?;
@@ -93,8 +88,8 @@ fn make_directory(path: &Path) -> io::Result<()> {
     result
 }
 
-fn main_page() -> Result<Vec<u8>> {
-    let parser = verb::parser().after_long_help(Resettable::Reset);
+fn main_page(verbs: &[Verb], parser: &clap::Command) -> Result<Vec<u8>> {
+    let parser = parser.clone().after_long_help(Resettable::Reset);
     let page = Page::new(parser).source(SOURCE);
     let mut bytes = Vec::new();
     page.render(&mut bytes)?;
@@ -102,7 +97,7 @@ fn main_page() -> Result<Vec<u8>> {
         roff.text([roman(JSON)]);
     })?;
     exit_status(&mut bytes, verb::EXIT_STATUS)?;
-    examples(&mut bytes, VERBS.iter().filter_map(|verb| verb.examples.first()))?;
+    examples(&mut bytes, verbs.iter().filter_map(|verb| verb.examples.first()))?;
     Ok(bytes)
 }
 

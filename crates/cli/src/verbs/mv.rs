@@ -5,9 +5,10 @@ use crate::change::{Changes, TellArgs};
 use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::name::{self, put};
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::place::PlaceError;
-use crate::volume::{Access, BackupArgs, ChangeArgs, Guard, Opened, Place, Volumes, guard};
+use crate::volume::{Access, BackupArgs, ChangeArgs, Guard, Opened, Place, Volumes, meant};
 use anyhow::Result;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use myriad_engine::{Errno, Error, RenameMode, Stat};
@@ -212,7 +213,7 @@ impl Mv {
 /// Parser of an argument `IMAGE:/path`, for people who want to move a file out of a volume, or into it.
 fn place() -> ValueParser {
     ValueParser::new(OsStringValueParser::new().try_map(|argument| match Place::parse(&argument) {
-        Err(error @ PlaceError::NoPath { .. }) if guard::meant_in(&argument).is_none() => {
+        Err(error @ PlaceError::NoPath { .. }) if meant::meant_in(&argument).is_none() => {
             Err(format!("{error}; between the host and a volume, copy it with myriad cp, then remove it where it was"))
         }
         place => place.map_err(|error| error.to_string()),

@@ -3,7 +3,8 @@
 use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::name::put;
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, FileType};

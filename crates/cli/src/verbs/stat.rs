@@ -7,9 +7,10 @@ use crate::show::directive::{Directive, Format, Letter, Value};
 use crate::show::name::{self, put};
 use crate::show::owner::Owners;
 use crate::show::quoted::Quoted;
+use crate::show::statfs::put_statfs;
 use crate::show::{mode, stat, time};
-use crate::verb::{Command, Example, Status};
-use crate::verbs::df::statfs_of;
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{self, Access, OpenArgs, Opened, Place, Volumes};
 use anyhow::Result;
 use myriad_engine::{FileType, StatFs, Time};
@@ -119,7 +120,7 @@ impl Stat {
         let is_link = stat.file_type() == FileType::Symlink;
         let target = if is_link { Some(tree.readlink(&place.path).at(place)?) } else { None };
         if let Some(format) = format {
-            let block_size = if format.has("o") { statfs_of(volume)?.block_size } else { 0 };
+            let block_size = if format.has("o") { volume.statfs()?.block_size } else { 0 };
             let is_terminal = context.out().is_terminal();
             let line = format.fill(is_terminal, |directive| {
                 Ok::<_, anyhow::Error>(value(directive, place, &stat, target.as_deref(), block_size, owners))
@@ -156,7 +157,7 @@ impl Stat {
     fn show_volume(&self, context: &Context, volume: &Opened, place: &Place, format: Option<&Format>) -> Result<()> {
         // The file has to be there, as for stat(1).
         volume.lstat(place)?;
-        let statfs = statfs_of(volume)?;
+        let statfs = volume.statfs()?;
         let mut out = context.out();
         if let Some(format) = format {
             let is_terminal = out.is_terminal();
@@ -168,7 +169,7 @@ impl Stat {
             let mut object = Map::new();
             put(&mut object, "path", &place.path);
             put(&mut object, "image", place.image.as_os_str().as_bytes());
-            super::df::put_statfs(&mut object, &statfs);
+            put_statfs(&mut object, &statfs);
             object.insert("name_max".into(), statfs.name_max.into());
             return Ok(out.json(&object.into())?);
         }

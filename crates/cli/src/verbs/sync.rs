@@ -4,8 +4,9 @@ use crate::change::{Changes, JsonArgs, TellArgs};
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
-use crate::verb::{Command, Example, Status};
-use crate::volume::{Live, Place, check_is_image, guard};
+use crate::status::Status;
+use crate::verb::{Command, Example};
+use crate::volume::{Live, Place, check_is_image, recognise};
 use anyhow::Result;
 use myriad_fuse::mounts::{self, Entry};
 use myriad_fuse::real_path;
@@ -72,7 +73,7 @@ fn sync(changes: &Changes<'_>, target: &Path) -> Result<()> {
         return sync_mounted(changes, &daemon);
     }
     check_is_image(&path)?;
-    if !guard::is_volume(&path) {
+    if !recognise::is_volume(&path) {
         let next = "name a volume, or a directory that one is mounted on";
         return Err(Failure::new(place, "not a Myriad volume", next).into());
     }

@@ -3,7 +3,8 @@
 use crate::change::{Changes, JsonArgs, TellArgs};
 use crate::context::Context;
 use crate::failure::At;
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{self, Access, ChangeArgs, OpenWrite, Place, Volumes, WriteAt};
 use anyhow::Result;
 use std::io::{self, Read, Write};

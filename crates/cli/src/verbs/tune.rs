@@ -5,8 +5,10 @@ use crate::failure::{At, Failure, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use crate::mount::options::is_of_the_mount;
 use crate::show::name::put;
+use crate::show::option::about;
 use crate::show::table;
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{Access, OpenArgs, Volume, device};
 use anyhow::Result;
 use myriad_device::Access as DeviceAccess;
@@ -184,14 +186,6 @@ pub fn values(fs: &Fs) -> Json {
         .map(|row| (row.name.to_owned(), Json::from(shown(row))))
         .collect::<Map<_, _>>()
         .into()
-}
-
-/// What an option says, and its values.
-pub fn about(row: &Row) -> String {
-    match row.values.explained() {
-        values if values.is_empty() => row.about.to_owned(),
-        values => format!("{}: {values}", row.about),
-    }
 }
 
 /// The table, as help and manual page show it.

@@ -1,9 +1,10 @@
 //! The bytes of an unmounted volume, for verbs that look below the engine: `info`, `debug`, `fsck`.
 
-use super::check_is_image;
-use super::guard::unreachable_name;
+use super::meant;
+use super::place::unreachable_name;
 use super::wait::patiently;
-use crate::failure::{At, FOREIGN_NEXT, Failure, host_error, image_name};
+use crate::failure::{At, FOREIGN_NEXT, Failure, host_error, image_name, of_open};
+use crate::mount::below::below_mount;
 use crate::mount::control;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, InUse, OpenError};
@@ -12,6 +13,33 @@ use myriad_format::FsBlock;
 use myriad_format::superblock::{Superblock, SuperblockError, state};
 use std::path::Path;
 use std::sync::Arc;
+
+/// What cannot be an image is refused here, in words that fit the command line.
+pub fn check_is_image(image: &Path) -> Result<()> {
+    let metadata = std::fs::metadata(image).map_err(|error| unreachable_name(image, error))?;
+    if metadata.is_dir() {
+        if let Some((mount_point, path)) = below_mount(image) {
+            if path.as_os_str().is_empty() {
+                let next = "name its image, once it is unmounted; fsck --online and -n look at it as it is";
+                return Err(Failure::new(image_name(image), "a volume is mounted there", next).into());
+            }
+            let (mount_point, path) = (image_name(&mount_point), image_name(&path));
+            let what = format!("a directory in the volume that is mounted on {mount_point}");
+            return Err(Failure::new(image_name(image), what, format!("write {mount_point}:/{path}")).into());
+        }
+        let next = "give an image file or a block device";
+        return Err(Failure::new(image_name(image), "a directory of the host, not an image", next).into());
+    }
+    if metadata.is_file() && metadata.len() == 0 {
+        if let Some(meant) = meant::below_mount(image) {
+            let what = "an empty file in a volume that is mounted, not a volume itself";
+            return Err(Failure::new(image_name(image), what, format!("write {meant}")).into());
+        }
+        let next = "make a volume in it with myriad mkfs --size SIZE";
+        return Err(Failure::new(image_name(image), "an empty file, not a Myriad volume", next).into());
+    }
+    Ok(())
+}
 
 /// Opens an image for reading beside other readers, or for changing it alone.
 pub fn open(image: &Path, access: Access) -> Result<Arc<FileDevice>> {
@@ -46,27 +74,27 @@ pub fn open_beside(image: &Path) -> Result<(Arc<FileDevice>, Option<InUse>)> {
     Ok((Arc::new(device), in_use))
 }
 
-/// The error in the words of `failure`.
+/// The error in the words of `failure`, or of what of the host is in the way.
 pub fn explain_open(error: OpenError) -> anyhow::Error {
-    match error {
+    match &error {
         OpenError::InUse(in_use) => {
-            let next = match &in_use.holder {
-                Some(Holder::Mount { .. }) => "unmount it first",
-                _ => "wait until it is done with the volume, or unmount it",
-            };
-            let text = in_use.to_string();
-            let what = text.strip_prefix(&format!("{}: ", in_use.path.display())).unwrap_or(&text).to_owned();
-            let failure = Failure::new(image_name(&in_use.path), what, next);
-            control::or_mounted(&in_use.path, failure.into())
+            let path = in_use.path.clone();
+            control::or_mounted(&path, of_open(error))
         }
-        OpenError::Unsuitable { path, reason } => match control::inside_mount(&path) {
+        OpenError::Unsuitable { path, .. } => match control::inside_mount(path) {
             Some(failure) => failure.into(),
-            None if path.is_dir() => check_is_image(&path).expect_err("it is a directory"),
-            None => Failure::new(image_name(&path), reason, "give an image file or a block device").into(),
+            None if path.is_dir() => check_is_image(path).expect_err("it is a directory"),
+            None => of_open(error),
         },
-        OpenError::Io { path, source, .. } => {
-            Err::<(), _>(source).at(image_name(&path)).expect_err("made from an error")
-        }
+        OpenError::Io { .. } => of_open(error),
+    }
+}
+
+/// What the engine says of opening or making a volume at `place`, in the same words.
+pub fn explain_opening(error: Error, place: String) -> anyhow::Error {
+    match error {
+        Error::Open(open) => explain_open(open),
+        error => Err::<(), _>(error).at(place).expect_err("made from an error"),
     }
 }
 
@@ -105,6 +133,12 @@ pub fn superblock(device: &dyn BlockDevice, place: &str) -> Result<Superblock> {
     Ok(superblock)
 }
 
+/// The superblock, if it is intact.
+pub fn intact_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
+    let bytes = read_at(device, 0, Superblock::SIZE).ok()?;
+    Superblock::decode(&bytes, FsBlock(0)).ok()
+}
+
 /// Refuses an image that ends before the volume in it does.
 pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: &str) -> Result<()> {
     let expected = superblock.geometry().block_count.saturating_mul(superblock.geometry().block_size() as u64);
@@ -117,15 +151,6 @@ pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: 
 /// Whether everything is home. A copy of the superblock does not know.
 pub fn was_closed_cleanly(superblock: &Superblock) -> bool {
     superblock.state.get() != state::IN_USE
-}
-
-/// How a volume was left, in words; whether somebody has it open is another matter.
-pub fn volume_state(superblock: &Superblock) -> &'static str {
-    match superblock.state.get() {
-        state::CLEAN => "closed cleanly",
-        state::SEALED => "sealed",
-        _ => "not closed cleanly",
-    }
 }
 
 /// The log's changes that a mount would lay over the blocks, with what the log holds.

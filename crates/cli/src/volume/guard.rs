@@ -6,32 +6,20 @@
 //! In use means what it means to an opening: an open file has it locked, or the kernel has the block device. A program
 //! that has merely opened the file is not noticed.
 
-use super::Place;
-use super::device::volume_state;
+use super::recognise::{LOG, Ours, begins_as, describe, whole};
+use super::signatures;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::control;
-use crate::show::name::Shown;
-use crate::verbs::mkfs::existing;
 use anyhow::Result;
-use myriad_check::find_superblock_copy;
-use myriad_device::{Access, DirectIo, FileDevice, FileOptions, InUse, IoBackend};
-use myriad_format::log::{ANCHOR_MAGIC, AnchorBlock};
-use myriad_format::superblock::{Superblock, SuperblockError};
-use myriad_format::{BlockKind, FsBlock};
+use myriad_device::InUse;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-
-/// Least size of a file that can have a copy of the superblock: one group of 64 blocks of 512 bytes, and more.
-const COPY_MIN: u64 = 64 * 512;
-
-/// What a log on a device of its own is called.
-const LOG: &str = "the log of a Myriad volume";
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 
 /// Whether the user has asked for volumes to be written over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +98,7 @@ impl Guard {
         let is_block_device = file.metadata().at(place)?.file_type().is_block_device();
         match describe(&file, path).at(place)? {
             Some(what) => self.ask(place, format!("is {what}"), &format!("write {place}:/ to put files into it")),
-            None if is_block_device => match whole(path).ok().as_ref().and_then(|device| existing::mark(device)) {
+            None if is_block_device => match whole(path).ok().as_ref().and_then(|device| signatures::mark(device)) {
                 Some(what) => self.ask(place, format!("holds {what}"), ""),
                 None => Ok(()),
             },
@@ -146,149 +134,12 @@ fn in_use(path: &Path, place: &str, found: Option<InUse>) -> Failure {
     Failure::new(place, what, next)
 }
 
-/// Bytes at the beginning of a file that say whether it is ours.
-pub const HEAD_SIZE: usize = Superblock::SIZE;
-
-/// What the first bytes of a file say that it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ours {
-    Volume,
-    /// The log of this volume, on a device of its own; zero where the bytes do not reach so far.
-    Log([u8; 16]),
-}
-
-pub fn begins_as(head: &[u8]) -> Option<Ours> {
-    if head.starts_with(&BlockKind::Superblock.magic().to_le_bytes()) {
-        return Some(Ours::Volume);
-    }
-    let is_log = head.starts_with(&ANCHOR_MAGIC.to_le_bytes());
-    let volume = if head.len() < AnchorBlock::SIZE { [0; 16] } else { AnchorBlock::read(head).volume };
-    is_log.then_some(Ours::Log(volume))
-}
-
-/// What a file is, if it is a volume or a part of one: in words that follow "is".
-pub fn describe(file: &File, path: &Path) -> io::Result<Option<String>> {
-    let mut head = [0; HEAD_SIZE];
-    let mut length = 0;
-    while length < head.len() {
-        match file.read_at(&mut head[length..], length as u64) {
-            Ok(0) => break,
-            Ok(count) => length += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let ours = begins_as(&head);
-    if ours == Some(Ours::Volume) {
-        return Ok(Some(match Superblock::decode(&head, FsBlock(0)) {
-            Ok(superblock) => named(&superblock, volume_state(&superblock)),
-            Err(SuperblockError::Incompatible(_)) => "a Myriad volume of another version".into(),
-            Err(_) => "a Myriad volume, its superblock damaged".into(),
-        }));
-    }
-    if ours.is_some() {
-        return Ok(Some(LOG.into()));
-    }
-    let size = io::Seek::seek(&mut &*file, io::SeekFrom::End(0))?;
-    if size <= COPY_MIN {
-        return Ok(None);
-    }
-    let copy = whole(path).ok().and_then(|device| find_superblock_copy(&device));
-    Ok(copy.map(|superblock| named(&superblock, "its superblock lost")))
-}
-
-fn named(superblock: &Superblock, state: &str) -> String {
-    let label = superblock.label.split(|&byte| byte == 0).next().unwrap_or_default();
-    match label {
-        b"" => format!("a Myriad volume, {state}"),
-        label => format!("a Myriad volume, label {}, {state}", Shown(label)),
-    }
-}
-
-/// A file as a device, to look at.
-fn whole(path: &Path) -> Result<FileDevice, myriad_device::OpenError> {
-    let options = FileOptions { direct: DirectIo::Never, backend: IoBackend::Threads, ..FileOptions::default() };
-    FileDevice::open_with(path, Access::ReadOnly, &options)
-}
-
-/// Whether a path leads to a volume, as far as one can see: for a better word about something else.
-pub fn is_volume(path: &Path) -> bool {
-    let is_candidate = path.metadata().is_ok_and(|found| found.is_file() || found.file_type().is_block_device());
-    is_candidate && File::open(path).and_then(|file| describe(&file, path)).is_ok_and(|found| found.is_some())
-}
-
-/// The volume that an argument begins with, if it names no file itself: a colon follows, but no slash.
-pub fn volume_without_slash(argument: &[u8]) -> Option<PathBuf> {
-    let colons = argument.iter().enumerate().filter(|(_, byte)| **byte == b':');
-    let mut images = colons.map(|(at, _)| PathBuf::from(OsStr::from_bytes(&argument[..at])));
-    images.find(|image| is_volume(image))
-}
-
-/// The place in a volume that is meant by an argument which leaves out the colon, or the slash after it.
-pub fn meant(argument: &[u8]) -> Option<String> {
-    let path = Path::new(OsStr::from_bytes(argument));
-    let image = volume_without_slash(argument).or_else(|| {
-        path.ancestors().find(|above| above.is_file()).filter(|above| is_volume(above)).map(Path::to_owned)
-    })?;
-    let rest = &argument[image.as_os_str().len()..];
-    let rest = rest.strip_prefix(b":").unwrap_or(rest);
-    let rest = rest.iter().position(|&byte| byte != b'/').map_or(&b""[..], |start| &rest[start..]);
-    Some(format!("{}:/{}", image_name(&image), if rest.is_empty() { String::new() } else { Shown(rest).to_string() }))
-}
-
-/// The place in a volume that is meant by an argument which should name one: as `meant`, or by its path below a mount point.
-pub fn meant_in(argument: &OsStr) -> Option<String> {
-    meant(argument.as_bytes()).or_else(|| below_mount(Path::new(argument)))
-}
-
-/// The place in a mounted volume that a path of the host leads to; the last name need not exist, and is not followed as long as it
-/// lies in a mount itself.
-pub fn below_mount(path: &Path) -> Option<String> {
-    let find = |path: &Path, skipped| {
-        // A relative path's first name is in the current directory.
-        let named = |above: &Path| if above.as_os_str().is_empty() { PathBuf::from(".") } else { above.to_owned() };
-        let above = path.ancestors().skip(skipped).find(|above| named(above).is_dir())?;
-        let (mount_point, below) = control::below_mount(&named(above))?;
-        // Component by component: an empty rest is to add no slash.
-        let below: PathBuf = below.components().chain(path.strip_prefix(above).ok()?.components()).collect();
-        Some(format!("{}:/{}", image_name(&mount_point), in_volume(&below)))
-    };
-    match path.is_symlink() {
-        true => find(path, 1).or_else(|| find(path, 0)),
-        false => find(path, 0),
-    }
-}
-
-fn in_volume(path: &Path) -> String {
-    if path.as_os_str().is_empty() { String::new() } else { image_name(path) }
-}
-
-/// An error of the host about a path that nothing has; it says so if a place in a volume is meant.
-pub fn unreachable_name(path: &Path, error: io::Error) -> anyhow::Error {
-    let is_candidate = matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound);
-    if let Ok(place) = Place::parse(path.as_os_str())
-        && is_candidate
-        && place.image.exists()
-    {
-        let what = "a path in a volume, where the volume itself is to be named";
-        return Failure::new(image_name(path), what, format!("write {}", image_name(&place.image))).into();
-    }
-    match meant(path.as_os_str().as_bytes()).filter(|_| is_candidate) {
-        Some(meant) => {
-            let what = format!("{}, but a Myriad volume has the first part of that name", host_error(&error));
-            Failure::new(image_name(path), what, format!("write {meant}")).into()
-        }
-        None if error.kind() == io::ErrorKind::NotFound => {
-            Failure::new(image_name(path), host_error(&error), "check the name; myriad mkfs makes a volume").into()
-        }
-        None => Err::<(), _>(error).at(image_name(path)).expect_err("an error stays one"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use myriad_engine::{Fs, MkfsOptions, MountOptions};
+    use myriad_format::log::ANCHOR_MAGIC;
+    use std::os::unix::fs::FileExt;
 
     fn said(result: Result<()>) -> String {
         result.map_or_else(|error| error.to_string(), |()| String::new())

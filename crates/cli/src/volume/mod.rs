@@ -8,6 +8,9 @@
 //! canonical  where a path leads, and the way from one to another
 //! descend    a tree visited by directories that are held open
 //! guard      files of the host that are not written over unasked
+//! recognise  what a file of the host is: a volume, or what is left of one
+//! signatures marks of other file systems on a device
+//! meant      places in volumes that are meant by paths of the host
 //! backup     backups of what is replaced
 //! reference  a file that attributes are taken from, of a volume or of the host
 //! device     the bytes of a volume, for verbs that look below the engine
@@ -21,9 +24,12 @@ mod descend;
 pub mod device;
 pub mod guard;
 mod live;
+pub mod meant;
 mod open;
 pub(crate) mod place;
+pub mod recognise;
 mod reference;
+pub mod signatures;
 mod tree;
 pub mod wait;
 
@@ -32,9 +38,10 @@ pub use backup::BackupArgs;
 pub use beside::look;
 pub use canonical::{canonical, way};
 pub use descend::{Visit, Visited, descend};
+pub use device::check_is_image;
 pub use guard::Guard;
 pub use live::Live;
-pub use open::{Access, Mounted, Opened, Volume, Volumes, check_is_image, umask};
+pub use open::{Access, Mounted, Opened, Volume, Volumes, umask};
 pub use place::Place;
 pub use reference::{Reference, reference};
 pub use tree::{Folder, Names, OpenWrite, ReadAt, Step, Tree, WriteAt};

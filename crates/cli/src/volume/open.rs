@@ -5,15 +5,17 @@
 //! check, and what they make belongs to the user who ran them.
 
 use super::beside::{self, Beside};
-use super::guard::{self, unreachable_name};
+use super::device::{check_is_image, explain_opening};
+use super::meant;
 use super::place::is_same_file;
 use super::wait::patiently;
 use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
 use crate::failure::{At, Failure, ToldBefore, image_name};
 use crate::mount::control::{self, Daemon, Request};
+use crate::show::statfs::get_statfs;
 use anyhow::Result;
 use myriad_engine::{
-    Cred, Errno, Error, File, FileType, Fs, MountOptions, Node, OpenOptions, RenameMode, Session, SetAttr, Stat,
+    Cred, Errno, Error, File, FileType, Fs, MountOptions, Node, OpenOptions, RenameMode, Session, SetAttr, Stat, StatFs,
 };
 use rustix::fs::Mode;
 use std::path::{Path, PathBuf};
@@ -52,7 +54,10 @@ impl Volume {
             }
             Err(error @ Error::InUse(_)) => Ok(Err(error)),
             Err(Error::Foreign) => Err(foreign(image)),
-            other => Ok(Ok(Self::new(other.at(image_name(image))?, image))),
+            other => {
+                let fs = other.map_err(|error| explain_opening(error, image_name(image)))?;
+                Ok(Ok(Self::new(fs, image)))
+            }
         }
     }
 
@@ -262,6 +267,14 @@ pub struct Mounted {
 }
 
 impl Opened {
+    /// Totals of the volume, from whoever has it open.
+    pub fn statfs(&self) -> Result<StatFs> {
+        match self {
+            Self::Here(volume) => volume.fs().statfs().at(volume.name()),
+            Self::Mounted(mounted) => Ok(get_statfs(&mounted.daemon.ask(Request::Stats)?)),
+        }
+    }
+
     /// Opens the volume in `image`; one that a daemon has, by its mount. A directory means what is mounted there.
     pub fn open(image: &Path, access: Access, options: &MountOptions) -> Result<Self> {
         if !image.is_dir() {
@@ -371,40 +384,13 @@ pub fn umask() -> u16 {
 
 /// An error about a file that holds no volume.
 fn foreign(image: &Path) -> anyhow::Error {
-    match guard::below_mount(image) {
+    match meant::below_mount(image) {
         Some(meant) => {
             let what = "a file in a volume that is mounted, not a volume itself";
             Failure::new(image_name(image), what, format!("write {meant}")).into()
         }
         None => Err::<(), _>(Error::Foreign).at(image_name(image)).expect_err("an error stays one"),
     }
-}
-
-/// What cannot be an image is refused here, in words that fit the command line.
-pub fn check_is_image(image: &Path) -> Result<()> {
-    let metadata = std::fs::metadata(image).map_err(|error| unreachable_name(image, error))?;
-    if metadata.is_dir() {
-        if let Some((mount_point, path)) = control::below_mount(image) {
-            if path.as_os_str().is_empty() {
-                let next = "name its image, once it is unmounted; fsck --online and -n look at it as it is";
-                return Err(Failure::new(image_name(image), "a volume is mounted there", next).into());
-            }
-            let (mount_point, path) = (image_name(&mount_point), image_name(&path));
-            let what = format!("a directory in the volume that is mounted on {mount_point}");
-            return Err(Failure::new(image_name(image), what, format!("write {mount_point}:/{path}")).into());
-        }
-        let next = "give an image file or a block device";
-        return Err(Failure::new(image_name(image), "a directory of the host, not an image", next).into());
-    }
-    if metadata.is_file() && metadata.len() == 0 {
-        if let Some(meant) = guard::below_mount(image) {
-            let what = "an empty file in a volume that is mounted, not a volume itself";
-            return Err(Failure::new(image_name(image), what, format!("write {meant}")).into());
-        }
-        let next = "make a volume in it with myriad mkfs --size SIZE";
-        return Err(Failure::new(image_name(image), "an empty file, not a Myriad volume", next).into());
-    }
-    Ok(())
 }
 
 /// The volumes of one run: each image is opened at its first use, and once only.

@@ -1,12 +1,13 @@
 //! `IMAGE:/path`: a path inside a volume, as scp writes places.
 
-use super::guard;
-use crate::failure::{At, image_name};
+use super::meant::{self, meant_in};
+use crate::failure::{At, Failure, host_error, image_name};
 use crate::show::name::{self, Shown};
 use crate::show::quoted::Quoted;
 use myriad_engine::WalkError;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -114,7 +115,7 @@ impl Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     /// What was meant is looked for only if the user is told: the argument may be a file of the host, and meant as one.
-    #[error("`{}` names no path in a volume; write {}", shown(image), meant(image))]
+    #[error("`{}` names no path in a volume; write {}", shown(image), meant_or_form(image))]
     NoPath { image: PathBuf },
     #[error("`{shown}` names no image; write IMAGE:/path")]
     NoImage { shown: String },
@@ -124,8 +125,30 @@ fn shown(image: &Path) -> String {
     Shown(image.as_os_str().as_bytes()).to_string()
 }
 
-fn meant(image: &Path) -> String {
-    guard::meant_in(image.as_os_str()).unwrap_or_else(|| "IMAGE:/path".into())
+fn meant_or_form(image: &Path) -> String {
+    meant_in(image.as_os_str()).unwrap_or_else(|| "IMAGE:/path".into())
+}
+
+/// An error of the host about a path that nothing has; it says so if a place in a volume is meant.
+pub fn unreachable_name(path: &Path, error: io::Error) -> anyhow::Error {
+    let is_candidate = matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound);
+    if let Ok(place) = Place::parse(path.as_os_str())
+        && is_candidate
+        && place.image.exists()
+    {
+        let what = "a path in a volume, where the volume itself is to be named";
+        return Failure::new(image_name(path), what, format!("write {}", image_name(&place.image))).into();
+    }
+    match meant::meant(path.as_os_str().as_bytes()).filter(|_| is_candidate) {
+        Some(meant) => {
+            let what = format!("{}, but a Myriad volume has the first part of that name", host_error(&error));
+            Failure::new(image_name(path), what, format!("write {meant}")).into()
+        }
+        None if error.kind() == io::ErrorKind::NotFound => {
+            Failure::new(image_name(path), host_error(&error), "check the name; myriad mkfs makes a volume").into()
+        }
+        None => Err::<(), _>(error).at(image_name(path)).expect_err("an error stays one"),
+    }
 }
 
 #[cfg(test)]

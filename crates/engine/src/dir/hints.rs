@@ -1,7 +1,9 @@
-//! Where lookups in directories without an index begin.
+//! What is remembered of directories in memory, and may be lost at any time: where lookups in those without an index begin, and where
+//! the block lies to which a name was added last.
 
-use myriad_format::Ino;
+use crate::locks::{Mutex, Rank};
 use myriad_format::inode::RawInode;
+use myriad_format::{FileBlock, FsBlock, Ino};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Directories of which it is remembered where the last lookup succeeded. Two may share a place, and take it from each other:
@@ -35,6 +37,50 @@ impl Hints {
         // Written only when it changes: others look at it as well.
         if word.load(Ordering::Relaxed) != new {
             word.store(new, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Directories of which it is remembered where the last addition went. Two that share a place take it from each other.
+const LAST_BLOCKS: usize = 256;
+
+/// Where in the volume the block of each directory lies to which a name was added last. Most names go where the one before went, and
+/// the map of a large directory is a tree. What is here is so: whoever unmaps blocks of a directory has it forgotten.
+pub(crate) struct LastBlocks(Box<[Mutex<{ Rank::Leaf as u8 }, LastBlock>]>);
+
+#[derive(Clone, Copy)]
+struct LastBlock {
+    dir: Ino,
+    generation: u32,
+    block: FileBlock,
+    at: FsBlock,
+}
+
+impl LastBlocks {
+    pub fn new() -> Self {
+        let none = LastBlock { dir: Ino::NONE, generation: 0, block: FileBlock(0), at: FsBlock::NONE };
+        Self((0..LAST_BLOCKS).map(|_| Mutex::new(none)).collect())
+    }
+
+    fn place(&self, dir: Ino) -> &Mutex<{ Rank::Leaf as u8 }, LastBlock> {
+        &self.0[(dir.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % LAST_BLOCKS]
+    }
+
+    /// Where `block` of a directory lies, if that is remembered.
+    pub fn get(&self, dir: Ino, raw: &RawInode, block: FileBlock) -> Option<FsBlock> {
+        let last = *self.place(dir).lock();
+        (last.dir == dir && last.generation == raw.generation.get() && last.block == block).then_some(last.at)
+    }
+
+    pub fn put(&self, dir: Ino, raw: &RawInode, block: FileBlock, at: FsBlock) {
+        *self.place(dir).lock() = LastBlock { dir, generation: raw.generation.get(), block, at };
+    }
+
+    /// Blocks of the directory are about to be unmapped.
+    pub fn forget(&self, dir: Ino) {
+        let mut last = self.place(dir).lock();
+        if last.dir == dir {
+            last.dir = Ino::NONE;
         }
     }
 }

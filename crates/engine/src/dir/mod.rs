@@ -9,6 +9,8 @@
 //! | `linear` | entries one after the other in units of 512 bytes, searched from the front |
 //! | `btree` | entries in the leaves of a B+ tree, in the order of the hash of their names |
 //!
+//! `dirhash` keeps hashes in memory over directories of either kind, which answer instead of a search.
+//!
 //! What a caller may rely on, whichever kind it is:
 //!
 //! 1. An operation looks at a directory once. [`search`] says what a name names, and remembers where it saw room; [`prepare`]
@@ -25,6 +27,7 @@
 //! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
 mod btree;
+pub(crate) mod dirhash;
 pub(crate) mod hints;
 mod indexed;
 mod linear;
@@ -267,17 +270,20 @@ pub(crate) fn has_idle_blocks(volume: &Volume, raw: &RawInode) -> bool {
 /// or, if it got entries meanwhile, put what it kept in order, from `listed` on, which begins with 0. True when nothing is
 /// left to do. Changes `raw`.
 pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, listed: &mut u32) -> Result<bool> {
+    txn.volume().dir_hashes.forget(dir);
     of_kind!(txn.volume(), give_up_emptied(txn, dir, raw, listed))
 }
 
 /// Has a directory that goes itself, and has no entries, give up as many blocks as are good for one transaction. True when
 /// [`clear`] may do the rest. Changes `raw`. What it refuses, it refuses before its first change.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
+    txn.volume().dir_hashes.forget(dir);
     of_kind!(txn.volume(), give_up_part(txn, dir, raw))
 }
 
 /// Frees all blocks of a directory without entries; it is as new.
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
+    txn.volume().dir_hashes.forget(dir);
     of_kind!(txn.volume(), clear(txn, dir, raw))?;
     Fork::None.encode(raw);
     raw.flags = U32::new(raw.flags.get() & !flag::HASH_TWINS);
@@ -328,6 +334,7 @@ fn free_blocks(
     raw: &mut RawInode,
     from: FileBlock,
 ) -> Result<()> {
+    txn.volume().last_blocks.forget(dir);
     let mut extents = Vec::new();
     let mut next = Some(from);
     while let Some(start) = next {

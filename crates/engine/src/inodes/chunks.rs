@@ -380,7 +380,7 @@ impl Chunks {
             let slot = at as u32 * 64 + (free[at] & slots[at]).trailing_zeros();
             return Err(bad_block(pool, block, "slot freed twice", u64::from(slot)).into());
         }
-        let rest = free_count + slots.iter().map(|word| word.count_ones()).sum::<u32>();
+        let rest = free_count + count_slots(&slots);
         let used = rest < pool.geometry.slots_per_block() - 1;
         if free_count == 0 || !used {
             self.mark_block(pool, store, block, true, used)?;
@@ -408,7 +408,7 @@ impl Chunks {
                 return Err(bad_block(pool, block, "slot_count", u64::from(head.slot_count.get())));
             }
             let stray = free.iter().zip(&valid).any(|(free, valid)| free & !valid != 0);
-            if stray || free_count != free.iter().map(|word| word.count_ones()).sum::<u32>() {
+            if stray || free_count != count_slots(&free) {
                 return Err(bad_block(pool, block, "free_count", u64::from(free_count)));
             }
             Ok((free, free_count))
@@ -510,11 +510,21 @@ fn word(bytes: &[u8], index: usize) -> u64 {
 
 /// `count` slots from `first`, as far as a block can have them.
 fn run(first: u32, count: u32) -> Slots {
-    let mut slots = Slots::default();
-    for slot in first..first.saturating_add(count).min(512) {
-        slots[slot as usize / 64] |= 1 << (slot % 64);
+    let end = first.saturating_add(count);
+    std::array::from_fn(|at| slots_before(end, at) & !slots_before(first, at))
+}
+
+/// Word `at` of the slots before `end`.
+fn slots_before(end: u32, at: usize) -> u64 {
+    match end.saturating_sub(at as u32 * 64) {
+        count @ 0..64 => (1 << count) - 1,
+        _ => u64::MAX,
     }
-    slots
+}
+
+/// Slots in a mask. Those of the usual blocks fit its first word.
+fn count_slots(slots: &Slots) -> u32 {
+    slots.iter().filter(|&&word| word != 0).map(|word| word.count_ones()).sum()
 }
 
 /// First of `count` consecutive slots that are all in `free`.

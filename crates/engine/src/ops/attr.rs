@@ -117,7 +117,7 @@ impl Ops<'_> {
         }
         raw.mode = U16::new(mode);
         if let Some(flags) = attr.flags {
-            raw.flags = U32::new(raw.flags.get() & !inode::USER_FLAGS | flags & inode::USER_FLAGS);
+            raw.flags = U32::new(raw.flags.get() & !flag::USER | flags & flag::USER);
             if flags & (flag::IMMUTABLE | flag::APPEND) != 0 {
                 self.volume.note_flagged();
             }

@@ -23,7 +23,7 @@ impl Ops<'_> {
         let (ino, parent) = (Ino(node.ino), Ino(to.ino));
         let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
-            let _locks = volume.lock_many(&[parent, ino]);
+            let _locks = volume.lock_two(parent, ino);
             let (mut dir, guarded) = self.directory(&txn.look, to)?;
             check_name(name.bytes)?;
             let search = dir::search(&txn.look, parent, &dir, name)?;

@@ -16,12 +16,11 @@ use crate::counters::Count;
 use crate::dir::{self, Hit, Name};
 use crate::error::{Errno, Result};
 use crate::inode;
-use crate::locks::RwLockWriteGuard;
 use crate::namei::{self, Guarded};
 use crate::order::{Look, Txn};
 use crate::perm;
 use crate::types::{Cred, Node, Stat, Time};
-use crate::volume::Volume;
+use crate::volume::{TwoLocks, Volume};
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
 use std::sync::atomic::Ordering;
@@ -229,14 +228,12 @@ impl<'a> Ops<'a> {
         crate::types::check_name(name.bytes)?;
         let mut hit = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
         if let Some(further) = volume.lock_further(dir, hit.ino) {
-            let mut locks = vec![lock];
-            locks.extend(further);
-            return Ok(LockedEntry { dir: raw, guarded, hit, locks });
+            return Ok(LockedEntry { dir: raw, guarded, hit, locks: (lock, further) });
         }
         drop(lock);
         // The child's lock comes first: take both in order, and look again.
         loop {
-            let locks = volume.lock_many(&[dir, hit.ino]);
+            let locks = volume.lock_two(dir, hit.ino);
             let (raw, guarded) = self.directory(&txn.look, node)?;
             let again = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
             if again.ino == hit.ino {
@@ -281,7 +278,7 @@ struct LockedEntry<'a> {
     guarded: Guarded,
     hit: Hit,
     #[allow(dead_code)] // held, not read
-    locks: Vec<RwLockWriteGuard<'a, ()>>,
+    locks: TwoLocks<'a>,
 }
 
 /// Sets modification and change time of a directory whose entries changed.

@@ -131,7 +131,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 30] = [
+pub static TABLE: [Row; 34] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -298,6 +298,50 @@ pub static TABLE: [Row; 30] = [
         words: &[Word { word: "nonamecache", value: "off", about: "look each name up in its directory" }],
         get: |options| Value::Switch(options.mount.name_cache),
         set: |options, value| options.mount.name_cache = value.is_on(),
+    },
+    Row {
+        name: "dirhash",
+        values: Values::Switch,
+        when: When::Live,
+        about: "keep hashes in memory over directories, made when one is first used",
+        source: "Dowse and Malone 2002, 2.4",
+        unset: "on where directories are linear",
+        words: &[],
+        get: |options| options.mount.dirhash.is_on.map_or(Value::Unset, Value::Switch),
+        set: |options, value| options.mount.dirhash.is_on = (value != Value::Unset).then(|| value.is_on()),
+    },
+    Row {
+        name: "dirhash_maxmem",
+        values: Values::Bytes { least: 0, most: 1 << 40, powers: false },
+        when: When::Live,
+        about: "memory for all hashes of directories; 0: there are none",
+        source: "Dowse and Malone 2002, 3.4",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mount.dirhash.memory_max),
+        set: |options, value| options.mount.dirhash.memory_max = value.bytes(),
+    },
+    Row {
+        name: "dirhash_minsize",
+        values: Values::Bytes { least: 0, most: 1 << 40, powers: false },
+        when: When::Live,
+        about: "size of the smallest directory that gets a hash",
+        source: "Dowse and Malone 2002, 3.4",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mount.dirhash.size_min),
+        set: |options, value| options.mount.dirhash.size_min = value.bytes(),
+    },
+    Row {
+        name: "dirhash_check",
+        values: Values::Switch,
+        when: When::Live,
+        about: "compare each block of a directory that changes with the directory's hash",
+        source: "FreeBSD",
+        unset: "",
+        words: &[],
+        get: |options| Value::Switch(options.mount.dirhash.checks),
+        set: |options, value| options.mount.dirhash.checks = value.is_on(),
     },
     Row {
         name: "commit",

@@ -3,7 +3,7 @@
 //! How, the order in force says: `log`, `soft` or `none`.
 //!
 //! The host may have no room for one of these writes (`Error::HostFull`). Before the commit record that costs nothing: the epoch
-//! stays closed ([`Pending`]), the volume goes on in memory, and whoever wants the next checkpoint first writes this one again,
+//! stays closed (`Pending`), the volume goes on in memory, and whoever wants the next checkpoint first writes this one again,
 //! all of it. Each of its writes may be repeated: data lies in frames that stay until they are written, fresh blocks and the
 //! checkpoint's body in copies. Blocks on their way home stay on the list of those that are away. Any other error of a
 //! write, and every error of a flush, shuts the volume down.
@@ -11,54 +11,24 @@
 //! One checkpoint at a time: the checkpointer's lock is held throughout. Whoever wants a sync and finds it held waits,
 //! and then usually finds its epoch durable: that is group commit.
 
-use super::epoch::Pending;
+use super::Txn;
+use super::checkpointer::Checkpointer;
+use super::epoch::ClosedEpoch;
 use super::images::Images;
 use super::orphan_list::OrphanList;
-use crate::cache::{FrameHeader, flag};
+use super::soft::Soft;
+use crate::cache::{Closed, FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
-use crate::order::moment::Held;
-use crate::order::soft::{Round, Soft};
 use crate::planted::{Bug, planted};
 use crate::types::Order;
 use crate::volume::Volume;
-use myriad_device::AlignedBuf;
-use myriad_format::{FsBlock, Lsn, header};
-use myriad_log::{Checkpoint, Log, LogPlace};
+use myriad_device::{AlignedBuf, WriteRequest};
+use myriad_format::{FsBlock, header};
+use myriad_log::LogPlace;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
-
-/// What only the maker of checkpoints touches. Its lock does not remember a panic of who had it: what changes something here for
-/// others to go on from runs in [`Volume::unbroken`].
-pub(crate) struct Checkpointer {
-    pub(super) log: Option<Log>,
-    pub(super) builder: Checkpoint,
-    /// Frames with logged changes not yet home.
-    pub(super) away: Vec<u32>,
-    /// Fresh blocks, copied while the gate was closed. Their frames stay until they are home.
-    pub(super) fresh: Images,
-    /// Blocks that go home once their epoch is durable.
-    pub(super) hot: Images,
-    /// Blocks whose logged changes are older than this position are to go home: there is little room in the log or the cache.
-    pub(super) home_before: u64,
-    /// Through which file data and blocks that go home are written.
-    pub(super) staging: AlignedBuf,
-    /// Extents freed by a durable epoch that have not reached the trees yet.
-    pub(super) released: Vec<(FsBlock, u32)>,
-    /// Epochs below this one are durable.
-    pub durable: u64,
-    /// Oldest log position that blocks forgotten in the epoch being committed still need.
-    pub(super) needed: Option<Lsn>,
-    pub orphan_list: OrphanList,
-    /// A closed epoch that is not durable.
-    pub(super) pending: Option<Pending>,
-    /// Order `softdep`: a round that is not durable.
-    pub(super) round: Option<Round>,
-    /// The volume is closed: there are no further checkpoints.
-    is_closed: bool,
-    /// A committed state that somebody reads, and how many there were.
-    pub(super) held: Option<Held>,
-    pub(super) moments: u64,
-}
 
 /// Whether a frame holds changes of its block that are not home.
 pub(super) fn is_away(header: &FrameHeader) -> bool {
@@ -97,6 +67,60 @@ pub(super) fn write_frames(
     Ok(())
 }
 
+/// Seals images and writes them to their places, in long requests.
+pub(super) fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Result<()> {
+    if images.blocks.is_empty() {
+        return Ok(());
+    }
+    images.blocks.sort_unstable();
+    for at in 0..images.blocks.len() {
+        let (block, .., image) = images.blocks[at];
+        header::seal_at(images.get_mut(image), &volume.cache.volume, FsBlock(block), lsn);
+    }
+    let parts: Vec<&[u8]> = images.blocks.iter().map(|&(.., image)| images.get(image)).collect();
+    let block_of = |i: usize| images.blocks[i].0;
+    let request = |run: Range<usize>| WriteRequest {
+        offset: block_of(run.start) << volume.geometry.block_bits,
+        parts: &parts[run],
+    };
+    let requests: Vec<_> = volume.write_runs(parts.len(), block_of).into_iter().map(request).collect();
+    volume.write_requests(&requests)
+}
+
+/// Ends the open epoch behind the closed gate, and begins the next one.
+/// Freed extents that are `waiting` for the trees, and those of this epoch, count in the next one as long as they wait: each
+/// checkpoint names them, and whoever frees faster than they are put into the trees is held up.
+pub(super) fn close_epoch<'a>(
+    volume: &'a Volume,
+    closed: &'a Closed<'a>,
+    waiting: usize,
+    orphan_list: &mut OrphanList,
+) -> Result<ClosedEpoch> {
+    // Whoever was inside while the gate was being closed may have ended in the middle of his changes.
+    volume.check_not_shut_down()?;
+    let mut txn = Txn::behind(volume, closed);
+    // Without a checkpoint nothing says when a list and what it lists are as of the same moment: the check finds what soft updates leave.
+    let orphans = if volume.soft.is_some() { BTreeSet::new() } else { volume.orphans.numbers() };
+    let prepared =
+        orphan_list.write(&mut txn, orphans).and_then(|()| volume.prepare_capture(&mut txn, orphan_list.root()));
+    txn.finish(prepared)?;
+    let epoch = &volume.epoch;
+    let waiting = waiting + epoch.freed.lock().limbo.len();
+    epoch.cost.reset(waiting);
+    epoch.ordered_count.store(0, Ordering::Relaxed);
+    Ok(ClosedEpoch {
+        number: epoch.advance(closed),
+        dirty: epoch.take_dirty(),
+        freed: std::mem::take(&mut *epoch.freed.lock()),
+        ordered: {
+            let mut ordered = std::mem::take(&mut *epoch.ordered.lock());
+            ordered.sort_unstable();
+            ordered.dedup();
+            ordered
+        },
+    })
+}
+
 /// Whatever ends in the middle of what the checkpointer does shuts the volume down, unless the host had no room: that leaves
 /// everything as it was, to be done again.
 fn judged<T>(volume: &Volume, result: Result<T>) -> Result<T> {
@@ -109,37 +133,6 @@ fn judged<T>(volume: &Volume, result: Result<T>) -> Result<T> {
 }
 
 impl Checkpointer {
-    pub fn new(log: Option<Log>, pending: Vec<(FsBlock, u32)>, block_size: usize) -> Self {
-        Self {
-            log,
-            builder: Checkpoint::new(block_size),
-            away: Vec::new(),
-            fresh: Images::new(block_size),
-            hot: Images::new(block_size),
-            home_before: 0,
-            staging: AlignedBuf::default(),
-            released: pending,
-            durable: 1,
-            needed: None,
-            orphan_list: OrphanList::default(),
-            pending: None,
-            round: None,
-            is_closed: false,
-            held: None,
-            moments: 0,
-        }
-    }
-
-    /// Blocks freed durably that are in no tree yet.
-    pub fn released_blocks(&self) -> u64 {
-        self.released.iter().map(|&(_, length)| u64::from(length)).sum()
-    }
-
-    /// Bytes of the log that recovery would read.
-    pub fn log_used(&self) -> Option<u64> {
-        self.log.as_ref().map(Log::used)
-    }
-
     /// Empties a log that will not be written to, so that no later opening replays it over newer blocks: everything that it
     /// holds goes home, and only when it is empty does anything change there. Blocks that it held as freed are in no tree
     /// until the first checkpoint after that.
@@ -170,11 +163,6 @@ impl Checkpointer {
             self.write_home(volume, u64::MAX)
         });
         judged(volume, result)
-    }
-
-    /// Whether some logged change is not home yet, or blocks wait for the trees.
-    fn is_settled(&self) -> bool {
-        self.away.is_empty() && self.released.is_empty()
     }
 
     pub(super) fn check_running(&self, volume: &Volume) -> Result<()> {

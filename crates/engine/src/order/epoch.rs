@@ -1,17 +1,12 @@
 //! Epochs: what operations change between two checkpoints, while it gathers and on its way to the device.
 
-use super::Txn;
 use super::group_commit::EpochNumber;
-use super::log::{EpochCost, Forgotten};
-use super::orphan_list::OrphanList;
+use super::log::cost::EpochCost;
+use super::log::forgotten::Forgotten;
 use crate::cache::Closed;
-use crate::error::Result;
 use crate::locks::{Mutex, Rank};
-use crate::volume::Volume;
 use myriad_format::FsBlock;
-use myriad_log::Sealed;
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// What the operations since the last checkpoint have changed.
 pub(crate) struct OpenEpoch {
@@ -53,6 +48,11 @@ impl OpenEpoch {
         self.number.current()
     }
 
+    /// Begins the next epoch, and gives the number of the one that ends.
+    pub(super) fn advance(&self, closed: &Closed<'_>) -> u64 {
+        self.number.advance(closed)
+    }
+
     /// Takes all lists of changed frames. While the gate is closed.
     pub fn take_dirty(&self) -> Vec<u32> {
         let mut all = Vec::new();
@@ -77,55 +77,6 @@ pub(super) struct ClosedEpoch {
     pub freed: Freed,
     /// File data: block and frame.
     pub ordered: Vec<(u64, u32)>,
-}
-
-/// A closed epoch on its way to the device. It stays when the host has no room for a write of it, and is written again.
-pub(super) struct Pending {
-    pub number: u64,
-    pub freed: Freed,
-    /// File data: block and frame, sorted.
-    pub ordered: Vec<(u64, u32)>,
-    /// Order `none`: changed blocks and their frames, sorted.
-    pub home: Vec<(u64, u32)>,
-    /// Order `log`: the checkpoint, once it has its place in the log, and the length of its body.
-    pub sealed: Option<Sealed>,
-    pub body_len: u64,
-    /// Order `log`: what was written before the commit record needs a flush of its own.
-    pub has_unflushed: bool,
-}
-
-/// Ends the open epoch behind the closed gate, and begins the next one.
-/// Freed extents that are `waiting` for the trees, and those of this epoch, count in the next one as long as they wait: each
-/// checkpoint names them, and whoever frees faster than they are put into the trees is held up.
-pub(super) fn close_epoch<'a>(
-    volume: &'a Volume,
-    closed: &'a Closed<'a>,
-    waiting: usize,
-    orphan_list: &mut OrphanList,
-) -> Result<ClosedEpoch> {
-    // Whoever was inside while the gate was being closed may have ended in the middle of his changes.
-    volume.check_not_shut_down()?;
-    let mut txn = Txn::behind(volume, closed);
-    // Without a checkpoint nothing says when a list and what it lists are as of the same moment: the check finds what soft updates leave.
-    let orphans = if volume.soft.is_some() { BTreeSet::new() } else { volume.orphans.numbers() };
-    let prepared =
-        orphan_list.write(&mut txn, orphans).and_then(|()| volume.prepare_capture(&mut txn, orphan_list.root()));
-    txn.finish(prepared)?;
-    let epoch = &volume.epoch;
-    let waiting = waiting + epoch.freed.lock().limbo.len();
-    epoch.cost.reset(waiting);
-    epoch.ordered_count.store(0, Ordering::Relaxed);
-    Ok(ClosedEpoch {
-        number: epoch.number.advance(closed),
-        dirty: epoch.take_dirty(),
-        freed: std::mem::take(&mut *epoch.freed.lock()),
-        ordered: {
-            let mut ordered = std::mem::take(&mut *epoch.ordered.lock());
-            ordered.sort_unstable();
-            ordered.dedup();
-            ordered
-        },
-    })
 }
 
 /// Joins extents that touch.

@@ -1,9 +1,6 @@
 //! Copies of blocks on their way to the device.
 
-use crate::error::Result;
-use crate::volume::{Volume, WRITE_MAX};
-use myriad_device::{AlignedBuf, WriteRequest};
-use myriad_format::{FsBlock, header};
+use myriad_device::AlignedBuf;
 use std::ops::Range;
 
 /// Blocks as they were when their epoch closed. Many lie in one buffer: each in its own page-aligned one would take twice the
@@ -15,6 +12,8 @@ pub(super) struct Images {
     block_size: usize,
 }
 
+/// Bytes of a buffer of images: as many as one long write to the device takes.
+const BUFFER: usize = 1 << 20;
 /// Buffers of images that are kept for the next checkpoint: 32 MiB, not a burst's worth for ever.
 const BUFFERS_KEPT: usize = 32;
 
@@ -25,7 +24,7 @@ impl Images {
 
     /// The buffer of an image, and where in it.
     fn place(&self, image: usize) -> (usize, Range<usize>) {
-        let per_buffer = WRITE_MAX / self.block_size;
+        let per_buffer = BUFFER / self.block_size;
         let start = image % per_buffer * self.block_size;
         (image / per_buffer, start..start + self.block_size)
     }
@@ -34,7 +33,7 @@ impl Images {
         let image = self.blocks.len();
         let (buffer, range) = self.place(image);
         if buffer == self.buffers.len() {
-            self.buffers.push(AlignedBuf::zeroed(WRITE_MAX));
+            self.buffers.push(AlignedBuf::zeroed(BUFFER));
         }
         self.buffers[buffer][range].copy_from_slice(bytes);
         self.blocks.push((block, frame, image));
@@ -56,24 +55,4 @@ impl Images {
         self.buffers.truncate((used + 1).max(self.buffers.len() / 2).min(BUFFERS_KEPT));
         self.blocks.clear();
     }
-}
-
-/// Seals images and writes them to their places, in long requests.
-pub(super) fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Result<()> {
-    if images.blocks.is_empty() {
-        return Ok(());
-    }
-    images.blocks.sort_unstable();
-    for at in 0..images.blocks.len() {
-        let (block, .., image) = images.blocks[at];
-        header::seal_at(images.get_mut(image), &volume.cache.volume, FsBlock(block), lsn);
-    }
-    let parts: Vec<&[u8]> = images.blocks.iter().map(|&(.., image)| images.get(image)).collect();
-    let block_of = |i: usize| images.blocks[i].0;
-    let request = |run: Range<usize>| WriteRequest {
-        offset: block_of(run.start) << volume.geometry.block_bits,
-        parts: &parts[run],
-    };
-    let requests: Vec<_> = volume.write_runs(parts.len(), block_of).into_iter().map(request).collect();
-    volume.write_requests(&requests)
 }

@@ -8,7 +8,8 @@
 //! state for a reader. `orphan_list` is written by checkpoints of `log` and `none`. `facts` say what a change means, for orders that
 //! must know. No operation, tree or directory knows the order in force.
 
-pub(crate) mod checkpoint;
+mod checkpoint;
+pub(crate) mod checkpointer;
 mod epoch;
 mod facts;
 mod group_commit;
@@ -22,6 +23,6 @@ mod txn;
 
 pub(crate) use epoch::OpenEpoch;
 pub(crate) use group_commit::commit_through;
-pub(crate) use log::Cost;
+pub(crate) use log::cost::Cost;
 pub(crate) use orphan_list::OrphanList;
 pub(crate) use txn::{Look, Txn};

@@ -20,7 +20,7 @@
 
 use crate::counters::Count;
 use crate::error::{Error, Result};
-use crate::order::checkpoint::Checkpointer;
+use crate::order::checkpointer::{Checkpointer, Held};
 use crate::types::{Order, Time};
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, BeforeImages, BlockDevice, Moment, Part, ReadRequest};
@@ -31,12 +31,6 @@ use std::sync::Arc;
 
 /// Bytes read at a time to be kept.
 const READ_MAX: u64 = 4 << 20;
-
-/// What the checkpointer has of a moment.
-pub(crate) struct Held {
-    number: u64,
-    images: BeforeImages,
-}
 
 /// A committed state of a volume that goes on being changed, held until this is dropped or the volume is closed.
 pub struct HeldMoment {

@@ -1,8 +1,9 @@
 //! Order `none`: every changed block goes home, in no order, and a flush follows. Nothing is promised about a crash in between: fsck has to
 //! look before the volume is changed again.
 
-use super::checkpoint::{Checkpointer, is_away, write_frames};
-use super::epoch::{ClosedEpoch, Pending, close_epoch};
+use super::checkpoint::{close_epoch, is_away, write_frames};
+use super::checkpointer::{Checkpointer, Pending};
+use super::epoch::ClosedEpoch;
 use crate::cache::{FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::Result;

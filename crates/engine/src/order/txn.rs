@@ -1,6 +1,6 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
-use super::log::Cost;
+use super::log::cost::Cost;
 use crate::cache::{Closed, Entered, FrameHeader, flag};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
@@ -119,6 +119,7 @@ impl<'a> Txn<'a> {
         Self::new(Look::new(volume, Standing::Closed { _closed: closed }))
     }
 
+    #[inline(always)]
     fn new(look: Look<'a>) -> Self {
         Self {
             look,

@@ -163,7 +163,7 @@ fn observe(path: &Path) -> State {
 
 fn set_flags(path: &Path, flags: u32) -> Result<(), Errno> {
     let file = fs::open(path, OFlags::RDONLY, Mode::empty())?;
-    let others = fs::ioctl_getflags(&file)?.difference(host_flags(USER_FLAGS));
+    let others = fs::ioctl_getflags(&file)?.difference(host_flags(flag::USER));
     fs::ioctl_setflags(&file, others.union(host_flags(flags)))
 }
 
@@ -422,12 +422,12 @@ fn attribute_changes_as_the_host() {
                 });
             }
             4 if host.flags && (before.subject().is_regular() || before.subject().is_dir()) => {
-                let flags = rng.below(16) as u32 & USER_FLAGS;
+                let flags = rng.below(16) as u32 & flag::USER;
                 if host.is_tmpfs() && before.flags & flags & flag::IMMUTABLE != 0 {
                     return host.discard(path); // tmpfs lets an immutable file's other flags change; we follow ext4
                 }
                 let file = fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap();
-                let others = fs::ioctl_getflags(&file).unwrap().difference(host_flags(USER_FLAGS));
+                let others = fs::ioctl_getflags(&file).unwrap().difference(host_flags(flag::USER));
                 let on_host = || fs::ioctl_setflags(&file, others.union(host_flags(flags)));
                 check_change(host, path, &before, cred, &format!("flags {flags:#x}"), on_host, |state| {
                     check_flags(cred, &state.subject(), flags)?;

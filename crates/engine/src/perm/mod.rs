@@ -29,9 +29,6 @@ pub const WRITE: u8 = 2;
 /// Execute a file, search a directory.
 pub const EXECUTE: u8 = 1;
 
-/// Flags that callers may set; the others describe the inode's layout.
-pub const USER_FLAGS: u32 = flag::IMMUTABLE | flag::APPEND | flag::NODUMP | flag::NOATIME;
-
 /// Fails unless `cred` has all of `mask`: EACCES, or EPERM for writing to an immutable file (inode_permission).
 ///
 /// Every component of every path comes through here. Directories that all may search, and one's own, are answered
@@ -225,14 +222,14 @@ pub fn check_set_times(
     }
 }
 
-/// Setting the user's flags (`USER_FLAGS`) to `flags`, all at once (fileattr_set_prepare; ioctl_iflags(2)): for the
+/// Setting the user's flags (`flag::USER`) to `flags`, all at once (fileattr_set_prepare; ioctl_iflags(2)): for the
 /// owner, but immutable and append-only for user 0: EPERM. While a file stays immutable its other flags do, too
 /// (ext4_ioctl_check_immutable). A flag that is not the user's: EOPNOTSUPP.
 pub fn check_flags(cred: &Cred, subject: &Subject<'_>, flags: u32) -> Result<(), Errno> {
-    if flags & !USER_FLAGS != 0 {
+    if flags & !flag::USER != 0 {
         return Err(Errno::OPNOTSUPP);
     }
-    let changed = (subject.flags ^ flags) & USER_FLAGS;
+    let changed = (subject.flags ^ flags) & flag::USER;
     let stays_immutable = subject.flags & flags & flag::IMMUTABLE != 0;
     let needs_root = changed & (flag::IMMUTABLE | flag::APPEND) != 0;
     if !subject.is_owned_by(cred) || stays_immutable && changed != 0 || needs_root && !cred.is_root() {

@@ -27,7 +27,8 @@ impl Session {
     /// Up to `max` entries after `cookie` (0: from the start); an empty answer is the end. A cookie stays valid whatever
     /// is made or removed in the directory.
     pub fn read_dir_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
+        // Who goes on with a directory will most likely get as many as asked for.
+        let mut entries = Vec::with_capacity(if cookie == 0 { 0 } else { max.min(READ_DIR_BATCH) });
         self.ops().read_dir(directory, cookie, max, &mut entries)?;
         self.ops().accessed(directory);
         Ok(entries)

@@ -4,7 +4,7 @@ use crate::cache::ProcessMark;
 use crate::error::{Errno, Error, Result};
 use crate::file;
 use crate::ops::{reclaim_orphans, take_leftovers};
-use crate::order::checkpoint::Checkpointer;
+use crate::order::checkpointer::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_format::superblock::{Superblock, state};

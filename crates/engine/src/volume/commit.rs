@@ -4,7 +4,7 @@ use super::Volume;
 use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::Result;
-use crate::order::checkpoint::Checkpointer;
+use crate::order::checkpointer::Checkpointer;
 use crate::order::{self, Txn};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};

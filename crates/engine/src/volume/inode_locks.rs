@@ -8,6 +8,9 @@ use myriad_format::Ino;
 /// each once.
 pub(super) const STRIPES: usize = 4096;
 
+/// The locks of two inodes, which may be one.
+pub type TwoLocks<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
+
 impl Volume {
     #[inline]
     fn stripe(&self, ino: Ino) -> usize {
@@ -34,6 +37,14 @@ impl Volume {
         stripes.sort_unstable();
         stripes.dedup();
         stripes.into_iter().map(|stripe| self.stripes[stripe].write_at(stripe)).collect()
+    }
+
+    /// Locks two inodes to change them, in lock order; the second lock is `None` if they share one.
+    pub fn lock_two(&self, one: Ino, other: Ino) -> TwoLocks<'_> {
+        let (one, other) = (self.stripe(one), self.stripe(other));
+        let lock = |stripe: usize| self.stripes[stripe].write_at(stripe);
+        let first = lock(one.min(other));
+        (first, (one != other).then(|| lock(one.max(other))))
     }
 
     /// Locks `second` while `first` is locked: `None` if that is not possible without waiting out of order, and `first`

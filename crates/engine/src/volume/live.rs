@@ -1,11 +1,12 @@
 //! Options that change while the volume is open.
 //!
-//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement and
+//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement, dirhash and
 //! discard keep their own part where they use it. [`Volume::tune`] changes all of these, one caller at a time, so that they agree
 //! when it returns. An operation that runs meanwhile goes by the old or by the new value; each value is safe with any other, at
 //! any moment.
 
 use super::{Volume, transact};
+use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::{Error, Result};
 use crate::locks::{Rank, RwLock};
@@ -113,7 +114,7 @@ impl Volume {
         let sb = &self.superblock;
         let mut options = Options { mount, ..Options::default() };
         let mkfs = &mut options.mkfs;
-        mkfs.choices = myriad_format::choices::Choices::read(sb).expect("checked when the volume was opened");
+        mkfs.choices = sb.choices().expect("checked when the volume was opened");
         mkfs.block_size = block as u32;
         mkfs.ag_size = Some(u64::from(sb.ag_blocks.get()) * block);
         mkfs.region_size = u64::from(sb.region_blocks.get()) * block;
@@ -153,6 +154,7 @@ impl Volume {
         let policy = *options.placement.get_or_insert_with(|| usual_policy(&self.superblock));
         self.live.set(&options);
         self.placement.set_policy(policy, options.dirpref);
+        self.counters.add(Count::dirhash_recycled, self.dir_hashes.set(&options));
         self.to_host.set(&options, &*self.device, &self.geometry);
         // The background thread may wait by the old interval.
         let _wake = self.wake.0.lock();

@@ -11,15 +11,16 @@ mod superblock;
 mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
-pub(crate) use transfer::WRITE_MAX;
+pub(crate) use inode_locks::TwoLocks;
 
 use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
+use crate::dir::dirhash::DirHashes;
 use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
-use crate::order::checkpoint::Checkpointer;
+use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::order::{Cost, OpenEpoch};
 use crate::placement::{Placement, usual_policy};
@@ -90,6 +91,8 @@ pub(crate) struct Volume {
     pub placement: Placement,
     pub names: NameCache,
     pub dir_hints: crate::dir::hints::Hints,
+    pub dir_hashes: DirHashes,
+    pub last_blocks: crate::dir::hints::LastBlocks,
     pub files: OpenFiles,
     pub orphans: Orphans,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
@@ -169,7 +172,7 @@ impl Volume {
         mut options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
-        let choices = Choices::read(&superblock)?;
+        let choices = superblock.choices()?;
         let policy = *options.placement.get_or_insert_with(|| usual_policy(&superblock));
         let order = match options.order {
             Some(order) => order,
@@ -255,12 +258,15 @@ impl Volume {
                 away_blocks: frames / 4,
             }
         };
+        let hasher = NameHasher::new(superblock.hash_key);
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
+        let key = crate::mkfs::secret(options.seed)?;
+        let dir_hashes = DirHashes::new(choices.directory, hasher, key, &options, counters.clone());
         Ok(Self {
             to_host,
             geometry,
             choices,
-            hasher: NameHasher::new(superblock.hash_key),
+            hasher,
             order,
             counters,
             device,
@@ -282,6 +288,8 @@ impl Volume {
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
+            dir_hashes,
+            last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
             checkpointer: Mutex::new(checkpointer),

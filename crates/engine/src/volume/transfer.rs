@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Largest write to the device, in bytes.
-pub(crate) const WRITE_MAX: usize = 1 << 20;
+const WRITE_MAX: usize = 1 << 20;
 
 impl Volume {
     pub fn io_error(&self, op: &'static str, offset: u64, source: std::io::Error) -> Error {

@@ -398,8 +398,8 @@ fn wait(ring: &mut Ring) -> io::Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer::Answer;
     use crate::request::Request;
-    use crate::service::Answer;
     use crate::stats::Recorder;
     use rustix::fd::OwnedFd;
 

@@ -2,7 +2,7 @@
 
 use super::caller::groups_of;
 use super::{Reply, VolumeService, errno, join_time, split_time};
-use crate::service::put;
+use crate::answer::put;
 use crate::wire::{
     self, FsTrimRange, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx,
 };

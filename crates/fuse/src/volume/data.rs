@@ -2,8 +2,8 @@
 
 use super::attributes::CAPABILITIES;
 use super::{Reply, VolumeService, errno};
+use crate::answer::put;
 use crate::negotiate::REQUEST_MAX;
-use crate::service::put;
 use crate::wire::{CopyFileRangeIn, CopyFileRangeOut, FallocateIn, InHeader, LseekIn, LseekOut, OpenIn, ReadIn};
 use crate::wire::{OPEN_KILL_SUIDGID, ROOT, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut};
 use myriad_engine::{AllocateMode, Errno, File, Node, OpenOptions};

@@ -4,7 +4,7 @@
 //! cookie is a position that stays valid, so no state goes with an open directory.
 
 use super::{Reply, VolumeService, errno};
-use crate::service::put;
+use crate::answer::put;
 use crate::wire::{Attr, DirentHeader, EntryOut, InHeader, OpenOut, ReadIn, padded};
 use myriad_engine::{DirEntry, FileType, Node, OpenOptions};
 

@@ -19,12 +19,13 @@ mod special;
 mod tellings;
 mod writers;
 
+use crate::answer::Answer;
 use crate::kind::Kind;
 use crate::negotiate::Agreement;
 use crate::nodes::Nodes;
 use crate::options::Options;
 use crate::request::{Operation, Request};
-use crate::service::{Answer, Service};
+use crate::service::Service;
 use crate::stats::{Recorder, Stats};
 use crate::transport::Notifier;
 use crate::wire::{Attr, AttrOut, EntryOut, opcode};

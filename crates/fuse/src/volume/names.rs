@@ -1,7 +1,7 @@
 //! Requests about names: finding, making, moving and removing them.
 
 use super::{Reply, VolumeService, device_of, errno, special};
-use crate::service::put;
+use crate::answer::put;
 use crate::wire::{CreateIn, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, ROOT, fopen};
 use myriad_engine::{Errno, FileType, LinkRules, Node, RenameMode, SetAttr, Stat};
 use rustix::fs::{OFlags, RenameFlags};

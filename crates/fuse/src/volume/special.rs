@@ -5,8 +5,8 @@
 //! always right. Nothing can be made, changed or removed here.
 
 use super::VolumeService;
+use crate::answer::{Answer, put};
 use crate::request::{Operation, Request};
-use crate::service::{Answer, put};
 use crate::stats::Stats;
 use crate::wire::{Attr, AttrOut, DirentHeader, EntryOut, OpenOut, Statx, StatxOut, padded};
 use myriad_engine::{Errno, FileType, Fs};

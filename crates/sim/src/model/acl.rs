@@ -1,6 +1,5 @@
 //! POSIX ACLs: the attribute's bytes, validity, and how they and the mode follow each other.
 
-use super::attr::S_IRWX;
 use crate::errno::Errno;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +22,8 @@ pub struct AclEntry {
 
 pub type Acl = Vec<AclEntry>;
 
+/// Permissions of one class.
+const S_IRWX: u16 = 7;
 const VERSION: u32 = 2;
 const NO_ID: u32 = u32::MAX;
 

@@ -5,8 +5,6 @@ use super::{Ino, Inode, Model, acl};
 use crate::errno::Errno;
 use crate::op::{Answer, Change, Cred, Kind, SetTime, Value, XattrHow, flag};
 
-/// Permissions of one class.
-pub(super) const S_IRWX: u16 = 7;
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 

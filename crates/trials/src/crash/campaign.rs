@@ -3,7 +3,6 @@
 use super::classes::{Class, RunId, depth, steps, with_base};
 use super::explore::Explorer;
 use super::known::{Counts, Known};
-use crate::replay;
 use crate::verdict::{catch, quietly};
 use myriad_sim::op::Step;
 use myriad_sim::shrink;
@@ -79,7 +78,7 @@ impl Campaign {
         let last = quietly(|| again(&small)).err().unwrap_or_else(|| "does not fail by itself".into());
         Err(format!(
             "{message}\n{}\nshrunk to {} steps: {last}\n{}",
-            replay::line(&run.row, &run.name()),
+            run.row.replay_line(&run.name()),
             small.len(),
             shrink::show(&small)
         ))

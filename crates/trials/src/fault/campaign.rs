@@ -3,7 +3,6 @@
 use super::run::{Fault, OPS, Outcome, Seen, run};
 use crate::crash::base::Base;
 use crate::crash::classes::{Amount, Shape, small};
-use crate::replay;
 use crate::table::{Promise, Row};
 use crate::verdict::{catch, quietly};
 use myriad_device::{FaultKind, FaultOp, FaultSpan};
@@ -129,7 +128,7 @@ pub fn inject(
 }
 
 fn inject_one(row: Row, counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {
-    let replay = replay::line(&row, &format!("fault/{seed}"));
+    let replay = row.replay_line(&format!("fault/{seed}"));
     let setup = small(row, Shape::of_seed(seed));
     // Every second volume has a log to be replayed, if it has one, so that recovery meets the faults, too.
     let base = if seed % 2 == 1 && Promise::of(row.order) == Promise::Prefix {

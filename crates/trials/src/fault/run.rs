@@ -475,10 +475,7 @@ impl Rig {
             Promise::Repair => return self.mend(base, devices, noticed),
         }
         if self.lie == Lie::None {
-            check_silent(&healthy).map_err(|message| format!("before recovery: {message}"))?;
-            let found = self.read(base, &healthy)?;
-            self.history.judge(self.point(), &found)?;
-            check_silent(&healthy)?;
+            self.hold_to(base, &healthy, check_silent, History::judge)?;
             return Ok(noticed);
         }
         let sound = check_silent(&healthy);
@@ -513,14 +510,26 @@ impl Rig {
         })
     }
 
+    /// A volume whose device did not lie keeps what its order promises: the check says so before it is opened and after, and the history
+    /// of what was found in it.
+    fn hold_to(
+        &self,
+        base: &Base,
+        devices: &Devices,
+        check: fn(&Devices) -> Result<(), String>,
+        judge: fn(&History, usize, &Found) -> Result<(), String>,
+    ) -> Result<(), String> {
+        check(devices).map_err(|message| format!("before the opening: {message}"))?;
+        let found = self.read(base, devices)?;
+        judge(&self.history, self.point(), &found)?;
+        check(devices)
+    }
+
     /// A volume that promises to be usable at once, unless its device lied.
     fn use_at_once(&self, base: &Base, devices: &Devices, noticed: Outcome) -> Result<Outcome, String> {
         let healthy = fork(devices);
         if self.lie == Lie::None {
-            check_usable(&healthy).map_err(|message| format!("before the opening: {message}"))?;
-            let found = self.read(base, &healthy)?;
-            self.history.judge_usable(self.point(), &found)?;
-            check_usable(&healthy)?;
+            self.hold_to(base, &healthy, check_usable, History::judge_usable)?;
             return Ok(noticed);
         }
         let sound = check_usable(&healthy);

@@ -4,7 +4,8 @@ use super::descriptor;
 use super::place::{ImageName, sockets};
 use super::protocol::{IS_MOUNTED, REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
-use crate::volume::guard::unreachable_name;
+use crate::mount::below::below_mount;
+use crate::volume::place::unreachable_name;
 use anyhow::Result;
 use myriad_fuse::{mounts, real_path};
 use rustix::process::geteuid;
@@ -257,15 +258,6 @@ fn mounted_on(directory: &Path) -> Result<Option<Daemon>> {
             Err(Failure::new(image_name(directory), what, "ask as the user who mounted it").into())
         }
     }
-}
-
-/// The mount of ours that a directory of the host lies in, and its path there.
-pub fn below_mount(directory: &Path) -> Option<(PathBuf, PathBuf)> {
-    let path = real_path(directory).ok()?;
-    let mounts = mounts::mounts().ok()?;
-    let mount = path.ancestors().find_map(|above| mounts.iter().rfind(|mount| mount.mount_point == above))?;
-    let below = path.strip_prefix(&mount.mount_point).ok()?.to_owned();
-    mount.is_ours().then(|| (mount.mount_point.clone(), below))
 }
 
 /// Of a file of a mounted volume, where a whole volume is to be named: what that would be.

@@ -22,8 +22,7 @@ mod protocol;
 mod server;
 
 pub use client::{
-    Daemon, all, await_closing, await_reply, below_mount, inside_mount, mount_of, of_image, of_target, or_elsewhere,
-    or_mounted,
+    Daemon, all, await_closing, await_reply, inside_mount, mount_of, of_image, of_target, or_elsewhere, or_mounted,
 };
 pub use protocol::{Request, Status};
 pub use server::{Listener, Mounted};

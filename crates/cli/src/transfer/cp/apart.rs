@@ -3,8 +3,8 @@
 use super::super::path;
 use super::side::Side;
 use crate::failure::{At, Failure, errno_text, image_name};
-use crate::volume::place::is_same_file;
-use crate::volume::{Place, guard};
+use crate::volume::place::{is_same_file, unreachable_name};
+use crate::volume::{Place, meant};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, Node, Session};
 use std::ffi::OsStr;
@@ -99,8 +99,8 @@ fn is_inside(session: &Session, mut node: Node, directory: Node) -> Result<bool,
 
 /// Of a source that is not there, on the host.
 fn unfound(path: &Path, error: std::io::Error) -> anyhow::Error {
-    if error.kind() == std::io::ErrorKind::NotFound && guard::meant(path.as_os_str().as_bytes()).is_none() {
+    if error.kind() == std::io::ErrorKind::NotFound && meant::meant(path.as_os_str().as_bytes()).is_none() {
         return Failure::new(image_name(path), errno_text(Errno::NOENT), "check the name").into();
     }
-    guard::unreachable_name(path, error)
+    unreachable_name(path, error)
 }

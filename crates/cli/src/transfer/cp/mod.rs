@@ -30,9 +30,10 @@ use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::name::join;
 use crate::show::quoted::Quoted;
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::place::is_same_file;
-use crate::volume::{Access, ChangeArgs, Volumes, canonical, guard};
+use crate::volume::{Access, ChangeArgs, Volumes, canonical, recognise};
 use anyhow::Result;
 use goal::{Goal, Wish};
 use myriad_engine::{Errno, Error, FileType};
@@ -215,7 +216,7 @@ impl Cp {
             return Ok(());
         }
         let next = match target {
-            Side::Host(path) if guard::is_volume(path) => {
+            Side::Host(path) if recognise::is_volume(path) => {
                 format!("it is a Myriad volume: write {}:/ for its root", target.operand())
             }
             _ if self.parents => "with --parents the target is a directory that is there".into(),

@@ -3,7 +3,7 @@
 mod paths;
 
 use crate::context::Context;
-use crate::verb::{self, Command, Example, Status};
+use crate::status::Status;
 use anyhow::Result;
 use clap_complete::Shell;
 use std::ffi::OsString;
@@ -19,17 +19,9 @@ pub struct Completions {
     paths: Option<OsString>,
 }
 
-impl Command for Completions {
-    const NAME: &'static str = "completions";
-    const ABOUT: &'static str = "Print a script that completes command lines in a shell";
-    const DETAILS: &'static str = "In bash, zsh and fish, paths inside volumes are completed too: after IMAGE:/ the names that the volume \
-        has, mounted or not. A volume that somebody else has in use, or that takes long to open, completes to nothing.";
-    const EXAMPLES: &'static [Example] = &[
-        ("myriad completions bash > ~/.local/share/bash-completion/completions/myriad", "installs it for bash"),
-        ("myriad completions fish > ~/.config/fish/completions/myriad.fish", "installs it for fish"),
-    ];
-
-    fn run(self, context: &Context) -> Result<Status> {
+impl Completions {
+    /// Prints the script for the command line of this parser.
+    pub fn print(self, context: &Context, parser: &mut clap::Command) -> Result<Status> {
         if let Some(word) = self.paths {
             for path in paths::complete(word) {
                 context.out().write_all(&[&path[..], b"\n"].concat())?;
@@ -39,7 +31,7 @@ impl Command for Completions {
         let shell = self.shell.expect("the parser asks for one");
         // The generator panics if it cannot write, so it writes to memory.
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut verb::parser(), "myriad", &mut script);
+        clap_complete::generate(shell, parser, "myriad", &mut script);
         context.out().write_all(&with_paths(shell, String::from_utf8(script)?).into_bytes())?;
         Ok(Status::OK)
     }
@@ -68,7 +60,8 @@ mod tests {
     #[test]
     fn the_zsh_script_calls_ours_first() {
         let mut script = Vec::new();
-        clap_complete::generate(Shell::Zsh, &mut verb::parser(), "myriad", &mut script);
+        let mut parser = clap::Command::new("myriad").subcommand(clap::Command::new("ls"));
+        clap_complete::generate(Shell::Zsh, &mut parser, "myriad", &mut script);
         let script = with_paths(Shell::Zsh, String::from_utf8(script).unwrap());
         let at = |text: &str| script.find(text).unwrap_or_else(|| panic!("{text} is missing"));
         assert!(at("\n_myriad_words() {") < at("\n_myriad() {"), "the generated function has made room");

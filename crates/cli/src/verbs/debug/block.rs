@@ -1,7 +1,7 @@
 //! What a block holds, by its kind. Bytes are not believed: every count ends where the block does.
 
-use super::Block;
 use super::part::Part;
+use super::raw::Block;
 use crate::show::name::Shown;
 use myriad_format::bitmap::UNIT_BITS;
 use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_START, NodeHeader, TreeKind};
@@ -12,7 +12,7 @@ use myriad_format::dir_tree::{
 };
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{GroupHeader, RegionSummary};
-use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};
+use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode, fork};
 use myriad_format::superblock::{OrphanHeader, Superblock};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -121,7 +121,7 @@ fn inodes(geometry: &Geometry, block: &Block) -> Vec<Part> {
         parts.push(match owner {
             Some(owner) => Part::note(format!("slot {slot}: body of slot {owner}"), at),
             None => match raw.check(ino) {
-                Ok(()) => super::inode::part(raw, bytes, at, ino),
+                Ok(()) => inode(raw, bytes, at, ino),
                 Err(problem) => {
                     Part::note(format!("slot {slot}: no sound inode"), at).with("problem", problem.to_string())
                 }
@@ -317,7 +317,7 @@ fn table_unit(geometry: &Geometry, block: &Block, bytes: &[u8], unit: usize) -> 
         let ino = geometry.ino(block.number, (unit / UNIT_SIZE) as u32 * 4 + 1 + half);
         match raw.check(ino) {
             Ok(()) => {
-                parts.push(super::inode::part(raw, bytes, at, ino));
+                parts.push(inode(raw, bytes, at, ino));
                 parts.extend(pointers(&bytes[at..][..INODE_SIZE], POINTERS_OFFSET, at));
             }
             Err(problem) => parts.push(Part::note("no sound inode", at).with("problem", problem.to_string())),
@@ -339,6 +339,26 @@ pub fn pointers(bytes: &[u8], from: usize, at: usize) -> Vec<Part> {
                 .with("flags", format!("{flags:#x}"))
         })
         .collect()
+}
+
+/// An inode's fixed fields.
+pub fn inode(raw: &RawInode, block: &[u8], at: usize, ino: Ino) -> Part {
+    let part = Part::read(&RawInode::LAYOUT, block, at, format!("{ino:?}")).expect("a slot lies inside its block");
+    part.with("blocks, decoded", raw.block_total()).with("fork, kind", fork_name(raw.fork_code()))
+}
+
+fn fork_name(code: u8) -> &'static str {
+    match code {
+        fork::NONE => "nothing, or the device number",
+        fork::EXTENTS => "extents",
+        fork::TREE => "extent tree",
+        fork::INLINE => "in the body",
+        fork::SHORT_LINK => "target of the link",
+        fork::DIRECTORY => "directory: index root and one extent",
+        fork::DIRECTORY_TREE => "directory: index root and extent tree",
+        fork::BLOCKS => "pointers behind the inode",
+        _ => "unknown",
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `debug inode`: an inode with its fork and body.
 
-use super::RawVolume;
-use super::block::{attribute_parts, entries, extent, pointers, tree_entries};
+use super::block::{attribute_parts, entries, extent, inode, pointers, tree_entries};
 use super::part::{self, Part};
+use super::raw::RawVolume;
 use crate::context::Context;
 use crate::failure::{At, Failure};
 use crate::show::name::Shown;
@@ -21,12 +21,12 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-pub fn show(context: &Context, volume: &RawVolume, inode: &OsStr, json: bool) -> Result<()> {
-    let ino = match inode.to_str().and_then(|text| text.parse().ok()) {
+pub fn show(context: &Context, volume: &RawVolume, wanted: &OsStr, json: bool) -> Result<()> {
+    let ino = match wanted.to_str().and_then(|text| text.parse().ok()) {
         Some(number) => Ino(number),
-        None if inode.as_bytes().starts_with(b"/") => resolve(volume, inode.as_bytes())?,
+        None if wanted.as_bytes().starts_with(b"/") => resolve(volume, wanted.as_bytes())?,
         None => {
-            let what = format!("`{}` is no inode number and no path", Shown(inode.as_bytes()));
+            let what = format!("`{}` is no inode number and no path", Shown(wanted.as_bytes()));
             return Err(Failure::usage("", what, "write a number, or a path that begins with a slash").into());
         }
     };
@@ -39,7 +39,7 @@ pub fn show(context: &Context, volume: &RawVolume, inode: &OsStr, json: bool) ->
     let block = volume.block(number, false)?;
     let at = volume.geometry.inode_offset(slot);
     let raw = *RawInode::read(&block.bytes[at..]);
-    let mut parts = vec![part(&raw, &block.bytes, at, ino)];
+    let mut parts = vec![inode(&raw, &block.bytes, at, ino)];
     match raw.check(ino) {
         Ok(()) => {
             parts.extend(fork_parts(volume, ino, &raw, &block.bytes, at));
@@ -69,26 +69,6 @@ fn resolve(volume: &RawVolume, path: &[u8]) -> Result<Ino> {
     let stat = fs.session(Cred::root()).lstat(path).at(format_args!("{}:{}", volume.name, Shown(path)))?;
     fs.close().at(&volume.name)?;
     Ok(Ino(stat.ino))
-}
-
-/// An inode's fixed fields.
-pub fn part(raw: &RawInode, block: &[u8], at: usize, ino: Ino) -> Part {
-    let part = Part::read(&RawInode::LAYOUT, block, at, format!("{ino:?}")).expect("a slot lies inside its block");
-    part.with("blocks, decoded", raw.block_total()).with("fork, kind", fork_name(raw.fork_code()))
-}
-
-fn fork_name(code: u8) -> &'static str {
-    match code {
-        fork::NONE => "nothing, or the device number",
-        fork::EXTENTS => "extents",
-        fork::TREE => "extent tree",
-        fork::INLINE => "in the body",
-        fork::SHORT_LINK => "target of the link",
-        fork::DIRECTORY => "directory: index root and one extent",
-        fork::DIRECTORY_TREE => "directory: index root and extent tree",
-        fork::BLOCKS => "pointers behind the inode",
-        _ => "unknown",
-    }
 }
 
 fn fork_parts(volume: &RawVolume, ino: Ino, raw: &RawInode, block: &[u8], inode_at: usize) -> Vec<Part> {

@@ -1,7 +1,7 @@
 //! `debug log`: the anchors, and what a mount would replay.
 
-use super::RawVolume;
 use super::part::{self, Part};
+use super::raw::RawVolume;
 use crate::context::Context;
 use crate::failure::host_error;
 use crate::show::name::count;

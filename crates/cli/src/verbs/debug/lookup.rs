@@ -1,6 +1,6 @@
 //! `debug lookup`: what a lookup reads from the device, with nothing cached at its start.
 
-use super::RawVolume;
+use super::raw::RawVolume;
 use super::trace::{Read, Trace};
 use crate::context::Context;
 use crate::failure::At;

@@ -5,24 +5,24 @@ mod inode;
 mod log;
 mod lookup;
 mod part;
+mod raw;
 mod superblock;
 mod trace;
 
 use crate::context::Context;
-use crate::failure::{Failure, image_name};
-use crate::verb::{Command, Example, Status};
+use crate::failure::image_name;
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{OpenArgs, device};
 use anyhow::Result;
-use myriad_check::find_superblock_copy;
-use myriad_device::{Access, FileDevice};
-use myriad_format::superblock::Superblock;
-use myriad_format::{FsBlock, Geometry, header};
+use myriad_device::Access;
+use myriad_format::FsBlock;
 use part::Part;
+use raw::{Block, RawVolume};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 #[derive(clap::Args)]
 pub struct Debug {
@@ -120,77 +120,5 @@ impl Debug {
             part::hexdump(&mut out, &block.bytes)?;
         }
         Ok(())
-    }
-}
-
-/// An unmounted volume, block by block.
-pub struct RawVolume {
-    pub name: String,
-    pub device: Arc<FileDevice>,
-    pub log_device: Option<Arc<FileDevice>>,
-    pub superblock: Superblock,
-    pub geometry: Geometry,
-    /// What the log holds, if there is one; why it cannot be read, if so.
-    pub log: Result<Option<myriad_log::Recovered>>,
-    /// Everything is home: the log shows the last checkpoint, and a mount leaves it alone.
-    pub was_closed_cleanly: bool,
-}
-
-/// A block as read.
-pub struct Block {
-    pub number: FsBlock,
-    pub bytes: Vec<u8>,
-    pub is_overlaid: bool,
-}
-
-impl RawVolume {
-    fn open(image: &std::path::Path, open: &OpenArgs) -> Result<Self> {
-        let name = image_name(image);
-        let device = device::open(image, Access::ReadOnly)?;
-        // A copy serves where the original is damaged: seeing what is left is what this verb is for.
-        let original = device::superblock(&*device, &name);
-        let was_closed_cleanly = original.as_ref().is_ok_and(device::was_closed_cleanly);
-        let superblock = original.or_else(|error| find_superblock_copy(&*device).ok_or(error))?;
-        let log_device = open.log_device.as_deref().map(|log| device::open(log, Access::ReadOnly)).transpose()?;
-        let log = device::log(&device, log_device.clone(), &superblock, &name);
-        let geometry = superblock.geometry();
-        Ok(Self { name, device, log_device, superblock, geometry, log, was_closed_cleanly })
-    }
-
-    /// A block as a mount would see it or, with `home`, as it lies on the disk.
-    fn block(&self, number: FsBlock, home: bool) -> Result<Block> {
-        let place = || format!("{}: block {number}", self.name);
-        if number.0 >= self.geometry.block_count {
-            let next = format!("the volume has {} blocks, from 0", self.geometry.block_count);
-            return Err(Failure::usage(place(), "no such block", next).into());
-        }
-        let mut bytes =
-            device::read_at(&*self.device, number.0 << self.geometry.block_bits, self.geometry.block_size()).map_err(
-                |error| match error.kind() {
-                    std::io::ErrorKind::UnexpectedEof => {
-                        Failure::new(place(), "the image ends before it", crate::failure::TRUNCATED_NEXT)
-                    }
-                    _ => Failure::new(place(), crate::failure::host_error(&error), "see the host's log"),
-                },
-            )?;
-        let is_overlaid = match &self.log {
-            Ok(Some(log)) if !home && !self.was_closed_cleanly => log.overlay.apply(number, &mut bytes).is_some(),
-            _ => false,
-        };
-        Ok(Block { number, bytes, is_overlaid })
-    }
-
-    /// What the block's header says of it, and whether that is true.
-    fn verdict(&self, block: &Block) -> String {
-        let Some(kind) = block.kind() else { return "no metadata: file data, or nothing".into() };
-        let mut bytes = block.bytes.clone();
-        if block.is_overlaid {
-            // The checksum is that of the block before the log's changes, which have checksums of their own.
-            header::reseal(&mut bytes, &self.superblock.volume(), block.number);
-        }
-        match header::verify(&bytes, kind, &self.superblock.volume(), block.number) {
-            Ok(()) => format!("{}, intact", kind.name()),
-            Err(corrupt) => format!("{}, NOT INTACT: {corrupt}", kind.name()),
-        }
     }
 }

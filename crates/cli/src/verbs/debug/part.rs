@@ -3,7 +3,7 @@
 use crate::output::Output;
 use crate::show::name::{Shown, hex};
 use crate::show::time;
-use myriad_format::{BlockHeader, BlockKind, LAYOUTS, Layout};
+use myriad_format::{BlockKind, LAYOUTS, Layout};
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
@@ -169,15 +169,10 @@ pub fn hexdump(out: &mut Output, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The header of a metadata block.
-impl super::Block {
-    pub fn kind(&self) -> Option<BlockKind> {
-        BlockKind::from_magic(BlockHeader::read(&self.bytes).magic.get())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use myriad_format::BlockHeader;
 
     #[test]
     fn every_type_of_every_layout_is_known() {

@@ -12,6 +12,7 @@
 
 mod exec;
 mod expression;
+mod found;
 mod print;
 mod regular;
 mod search;
@@ -21,10 +22,11 @@ mod words;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::show::time;
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::{self, Access, OpenArgs, Place};
 use anyhow::Result;
-use search::{Search, Searched};
+use search::{Links, Search, Searched};
 use std::ffi::OsString;
 pub use words::arrange;
 
@@ -53,14 +55,6 @@ pub struct Find {
     expression: Vec<OsString>,
     #[command(flatten)]
     open: OpenArgs,
-}
-
-/// Which symbolic links are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
-    Stay,
-    Places,
-    Follow,
 }
 
 impl Command for Find {

@@ -1,6 +1,6 @@
 //! What `find` prints: places, objects, lines by a format, lines as `ls -dils` has them.
 
-use super::search::Found;
+use super::found::Found;
 use super::test::Stamp;
 use crate::failure::At;
 use crate::output::Output;

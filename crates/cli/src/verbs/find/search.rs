@@ -1,18 +1,17 @@
 //! The walk of `find`, and the expression on every file of it.
 
-use super::Links;
 use super::exec::{self, Batch, Exec};
 use super::expression::{Action, Expression, Moment, Plan, Test};
+use super::found::{Found, followed};
 use super::print;
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
-use crate::show::name::{join, last};
+use crate::show::name::join;
 use crate::show::owner::Owners;
 use crate::volume::{Access, Opened, Place};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, FileType, MountOptions, Stat, Time};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -50,42 +49,6 @@ impl Searched {
     }
 }
 
-/// A file that the walk came to.
-pub struct Found<'a> {
-    /// Where the search began.
-    pub start: &'a Place,
-    /// In the volume.
-    pub path: Vec<u8>,
-    /// Relative to the start.
-    pub below: &'a [u8],
-    pub depth: usize,
-    /// Of the target, where links are followed.
-    pub stat: &'a Stat,
-}
-
-impl Found<'_> {
-    pub fn name(&self) -> &[u8] {
-        last(&self.path).unwrap_or(b"/")
-    }
-
-    pub fn place(&self) -> Place {
-        Place { image: self.start.image.clone(), path: self.path.clone() }
-    }
-
-    /// `IMAGE:/path`, byte for byte.
-    pub fn bytes(&self) -> Vec<u8> {
-        [self.start.image.as_os_str().as_bytes(), b":", &self.path].concat()
-    }
-
-    /// Type of what a symbolic link leads to; `None`: nowhere.
-    pub fn target_type(&self, volume: &Opened) -> myriad_engine::Result<Option<FileType>> {
-        if self.stat.file_type() != FileType::Symlink {
-            return Ok(Some(self.stat.file_type()));
-        }
-        Ok(followed(volume, &self.path)?.map(|stat| stat.file_type()))
-    }
-}
-
 /// The inodes of the directories above a file.
 struct Above {
     ino: u64,
@@ -100,6 +63,14 @@ struct Ahead {
     above: Option<Rc<Above>>,
     /// What is in the directory has been taken.
     is_left: bool,
+}
+
+/// Which symbolic links are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    Stay,
+    Places,
+    Follow,
 }
 
 pub struct Search<'a> {
@@ -502,15 +473,6 @@ fn look(volume: &Opened, place: &Place, follows: bool) -> Result<Stat> {
     let stat = volume.lstat(place)?;
     let target = if follows { followed(volume, &place.path).at(place)? } else { None };
     Ok(target.unwrap_or(stat))
-}
-
-/// What a symbolic link leads to, if it leads anywhere. One that leads in a circle is an error.
-fn followed(volume: &Opened, path: &[u8]) -> myriad_engine::Result<Option<Stat>> {
-    match volume.tree().stat(path) {
-        Ok(stat) => Ok(Some(stat)),
-        Err(Error::Refused(Errno::NOENT | Errno::NOTDIR)) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 fn is_empty(volume: &Opened, place: &Place) -> Result<bool> {

@@ -9,7 +9,7 @@ use crate::failure::{At, Failure, image_name};
 use crate::mount::control::Daemon;
 use crate::show::size;
 use crate::show::time;
-use crate::volume::device::explain_open;
+use crate::volume::device::{explain_open, intact_superblock};
 use anyhow::Result;
 use myriad_check::{Online, Report, check, check_moment};
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, Moment};
@@ -47,7 +47,7 @@ pub fn check_mounted(
     let name = image_name(&status.image);
     let offset = FileOptions { offset: status.offset, ..FileOptions::default() };
     let device = FileDevice::open_with(&status.image, Access::ReadOnly, &offset).map_err(explain_open)?;
-    let has_checksums = super::superblock(&device).is_some_and(|superblock| superblock.geometry().has_checksums);
+    let has_checksums = intact_superblock(&device).is_some_and(|superblock| superblock.geometry().has_checksums);
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     if status.read_only {
         let report = check(device, log, options).map_err(explain)?;

@@ -7,10 +7,11 @@ use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control;
 use crate::show::{mode, owner, size};
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::verbs::info;
 use crate::volume::place::is_same_file;
-use crate::volume::{OpenArgs, device};
+use crate::volume::{OpenArgs, device, signatures};
 use anyhow::Result;
 use existing::Existing;
 use myriad_device::{Access, FileDevice};
@@ -116,12 +117,12 @@ impl Command for Mkfs {
             for place in holders {
                 erased.push((place, erase_marks(place)?));
             }
-            Fs::format(&self.image, self.size, &options).at(&name)
+            Fs::format(&self.image, self.size, &options).map_err(|error| device::explain_opening(error, name.clone()))
         };
         if let Err(error) = make() {
             for (place, sectors) in erased {
                 // A volume that is not made shall cost nothing. If not even that can be written, the first error says it all.
-                let _ = FileDevice::open(place, Access::ReadWrite).map(|device| existing::restore(&device, &sectors));
+                let _ = FileDevice::open(place, Access::ReadWrite).map(|device| signatures::restore(&device, &sectors));
             }
             let error = control::or_mounted(&self.image, error);
             if matches!(existing, Existing::Missing) && !is_link {
@@ -189,11 +190,11 @@ impl Mkfs {
 }
 
 /// Erases what would make a new volume look like something else, unless somebody uses it.
-fn erase_marks(place: &Path) -> Result<existing::Sectors> {
+fn erase_marks(place: &Path) -> Result<signatures::Sectors> {
     let erase = || -> Result<_> {
         let device = FileDevice::open(place, Access::ReadWrite).map_err(device::explain_open)?;
         device.lock_exclusive().map_err(device::explain_open)?;
-        existing::erase_marks(&device).at(image_name(place))
+        signatures::erase_marks(&device).at(image_name(place))
     };
     erase().map_err(|error| control::or_mounted(place, error))
 }

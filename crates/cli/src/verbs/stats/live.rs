@@ -1,13 +1,14 @@
 //! The figures of a mount, for people.
 
-use super::{Stats, prometheus};
+use super::Stats;
 use crate::context::Context;
 use crate::failure::image_name;
 use crate::mount::control::{Daemon, Request};
+use crate::mount::prometheus;
 use crate::mount::stats::{Figures, kind_text};
 use crate::output::Output;
 use crate::show::{size, table};
-use crate::verb::Status;
+use crate::status::Status;
 use anyhow::Result;
 use std::io::{self, Write};
 use std::thread;
@@ -83,6 +84,10 @@ fn show(out: &mut Output, figures: &Figures, last: Option<&Figures>, with_counte
         ("Written", flow("bytes_written")),
         ("Inodes known", bytes("nodes").to_string()),
         ("Cache", format!("{} of {}", size::human(bytes("cache_used")), size::human(bytes("cache_size")))),
+        (
+            "Directory hashes",
+            format!("{} of {} directories", size::human(bytes("dirhash_used")), bytes("dirhash_count")),
+        ),
         ("Log", log),
         (
             "In memory only",

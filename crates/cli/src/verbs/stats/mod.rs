@@ -2,13 +2,13 @@
 
 mod census;
 mod live;
-pub mod prometheus;
 
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::interrupt::Interrupted;
 use crate::mount::control::{self, Daemon, Request};
-use crate::verb::{Command, Example, Status};
+use crate::status::Status;
+use crate::verb::{Command, Example};
 use crate::volume::OpenArgs;
 use anyhow::Result;
 use myriad_fuse::mounts::{self, Entry};

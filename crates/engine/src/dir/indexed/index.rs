@@ -53,34 +53,50 @@ fn header_of(bytes: &[u8], dir: Ino, block: FsBlock) -> Result<IndexHeader> {
     Ok(header)
 }
 
-/// The leaf responsible for `tag`, and its header.
+/// What the root of an index says of the directory's entry blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Root {
+    /// Head of the list of those with room, as [`IndexHeader`] has it.
+    pub room_head: u32,
+    /// How many there are.
+    pub entry_blocks: u32,
+}
+
+/// The leaf responsible for `tag`.
 #[inline]
 pub(crate) fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<FsBlock> {
+    Ok(find_leaf_and_root(look, dir, root, tag)?.0)
+}
+
+/// The leaf responsible for `tag`, and what its root says beside the way to it.
+#[inline]
+pub(crate) fn find_leaf_and_root(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<(FsBlock, Root)> {
     let bits = node_bits(look.volume.geometry.block_bits);
     let first = look.read(root, BlockKind::DirIndex, |bytes| {
         let header = header_of(bytes, dir, root)?;
+        let said = Root { room_head: header.room_head.get(), entry_blocks: header.entry_blocks.get() };
         if header.level == 0 {
-            return Ok::<_, Error>((0, 0, root.0));
+            return Ok::<_, Error>((0, 0, root.0, said));
         }
         let index = tag & mask(header.depth);
         if header.level == 1 {
             // The common case: all in one block, looked at once.
             return match sole_pointer(bytes, bits, index) {
                 0 => Err(corrupt(dir, root, "pointer", 0)),
-                leaf => Ok((0, 0, leaf)),
+                leaf => Ok((0, 0, leaf, said)),
             };
         }
-        Ok((header.level, header.depth, root_pointer(bytes, bits, header.level, index)))
+        Ok((header.level, header.depth, root_pointer(bytes, bits, header.level, index), said))
     })?;
-    let (level, depth, mut next) = first?;
+    let (level, depth, mut next, said) = first?;
     if level == 0 {
-        return Ok(FsBlock(next));
+        return Ok((FsBlock(next), said));
     }
     let mut index = tag & mask(depth);
     loop {
         let found = descend(look, dir, next, level, index)?;
         if let Some(leaf) = found {
-            return Ok(leaf);
+            return Ok((leaf, said));
         }
         if index == 0 {
             return Err(corrupt(dir, root, "pointer", 0));

@@ -19,6 +19,7 @@
 //! names share 64 hash bits, and every operation that touches the entry in any case.
 
 mod entries;
+mod hashed;
 mod index;
 
 use super::{
@@ -59,9 +60,16 @@ const LISTED_BLOCKS: u64 = 64;
 /// changed in each of several. Tests are to come there with small directories.
 const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
 
-/// What a search saw on its way: the leaf of the index where the name belongs, if there is an index.
+/// What a search saw on its way: the index, if there is one, and no hash in memory was asked instead.
 pub(crate) struct Seen {
-    leaf: Option<FsBlock>,
+    index: Option<SeenIndex>,
+}
+
+#[derive(Clone, Copy)]
+struct SeenIndex {
+    /// The leaf where the name belongs.
+    leaf: FsBlock,
+    root: index::Root,
 }
 
 /// Where an entry goes. Without an index, its block is small and looked at once more.
@@ -70,8 +78,9 @@ pub(crate) struct Room {
     index: Option<(FsBlock, u32)>,
 }
 
-fn hit(ino: Ino, position: u32) -> Hit {
-    Hit { ino, spot: Spot(u64::from(position)), position }
+/// An entry found, in the volume's block `at`, or in the inode's body ([`FsBlock::NONE`]). Its position says where in the block.
+fn hit(ino: Ino, position: u32, at: FsBlock) -> Hit {
+    Hit { ino, spot: Spot(at.0), position }
 }
 
 /// The index root of a directory in blocks, or none.
@@ -125,11 +134,16 @@ fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
 /// Looks a name up, to read. With an index, a record whose inode's identity matches is taken at its word.
 pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
     let unread = |hit: Option<Hit>| hit.map(|hit| Found { ino: hit.ino, raw: None });
+    if look.volume.dir_hashes.is_on()
+        && let Some(search) = hashed::search(look, dir, raw, name)
+    {
+        return Ok(unread(search.hit));
+    }
     let Some(root) = index_root_in(raw) else {
         return Ok(unread(scan(look, dir, raw, name)?.hit));
     };
     if raw.has_flag(flag::HASH_TWINS) {
-        return Ok(unread(search(look, dir, raw, name)?.hit));
+        return Ok(unread(search_index(look, dir, raw, name)?.hit));
     }
     let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 4];
     let count = index::find(look, dir, root, name.tag(), &mut records)?;
@@ -144,27 +158,45 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
     // A hard link under another name than its identity, or a false hit of the tag: the entry decides.
     look.volume.counters.bump(Count::dir_index_false_hits);
-    Ok(unread(search(look, dir, raw, name)?.hit))
+    Ok(unread(search_index(look, dir, raw, name)?.hit))
 }
 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    if look.volume.dir_hashes.is_on()
+        && let Some(search) = hashed::search(look, dir, raw, name)
+    {
+        return Ok(search);
+    }
+    search_index(look, dir, raw, name)
+}
+
+/// A search by the index on disk, or through the one block of a directory without one.
+#[inline]
+fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     let Some(root) = index_root_in(raw) else {
         return scan(look, dir, raw, name);
     };
     let mut twin = None;
-    let leaf = index::find_leaf(look, dir, root, name.tag())?;
-    let seen = super::Seen::Indexed(Seen { leaf: Some(leaf) });
-    let mut records = vec![index::Record { tag: 0, position: 0, ino: Ino::NONE }; 16];
-    let mut count = index::find_in(look, dir, leaf, name.tag(), &mut records)?;
-    if count > records.len() {
-        records.resize(count, records[0]);
-        count = index::find_in(look, dir, leaf, name.tag(), &mut records)?.min(records.len());
-    }
-    for record in &records[..count] {
-        let (same, hash) = entry_is(look, dir, raw, record.position, name)?;
+    let (leaf, root) = index::find_leaf_and_root(look, dir, root, name.tag())?;
+    let seen = super::Seen::Indexed(Seen { index: Some(SeenIndex { leaf, root }) });
+    let none = index::Record { tag: 0, position: 0, ino: Ino::NONE };
+    let mut few = [none; 4];
+    let count = index::find_in(look, dir, leaf, name.tag(), &mut few)?;
+    let mut many = Vec::new();
+    let records = if count <= few.len() {
+        &few[..count]
+    } else {
+        many.resize(count, none);
+        let count = index::find_in(look, dir, leaf, name.tag(), &mut many)?;
+        &many[..count.min(many.len())]
+    };
+    for record in records {
+        let (block, offset) = split_position(look, record.position);
+        let at = entry_block(look, dir, raw, block)?;
+        let (same, hash) = entry_is(look, at, offset, Place { dir, block }, name)?;
         if same {
-            return Ok(Search { hit: Some(hit(record.ino, record.position)), twin, seen });
+            return Ok(Search { hit: Some(hit(record.ino, record.position, at)), twin, seen });
         }
         if hash == name.hash {
             twin = Some(record.ino);
@@ -173,14 +205,12 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     Ok(Search { hit: None, twin, seen })
 }
 
-/// Whether the entry at a position has this name; and the hash of the name it has.
-fn entry_is(look: &Look<'_>, dir: Ino, raw: &RawInode, position: u32, name: Name<'_>) -> Result<(bool, u64)> {
-    let (block, offset) = split_position(look, position);
-    let at = entry_block(look, dir, raw, block)?;
+/// Whether the entry at `offset` of block `at` has this name; and the hash of the name it has.
+fn entry_is(look: &Look<'_>, at: FsBlock, offset: usize, place: Place, name: Name<'_>) -> Result<(bool, u64)> {
     look.read(at, BlockKind::DirEntries, |bytes| {
-        header::verify_owner(bytes, at, dir.0)?;
-        let entry = entries::at(bytes, offset, Place { dir, block })?;
-        Ok((entry.name == name.bytes, look.volume.hasher.hash(entry.name)))
+        header::verify_owner(bytes, at, place.dir.0)?;
+        let entry = entries::at(bytes, offset, place)?;
+        if entry.name == name.bytes { Ok((true, name.hash)) } else { Ok((false, look.volume.hasher.hash(entry.name))) }
     })?
 }
 
@@ -194,23 +224,25 @@ fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Sea
             twin = Some(Ino(entry.header.ino.get()));
         }
     };
-    let hit = |entry: Option<entries::Entry<'_>>| {
-        entry.map(|entry| hit(Ino(entry.header.ino.get()), (entry.offset / 8) as u32))
+    let hit = |entry: Option<entries::Entry<'_>>, at: FsBlock| {
+        entry.map(|entry| hit(Ino(entry.header.ino.get()), (entry.offset / 8) as u32, at))
     };
     let hit = match Fork::decode(raw, dir)? {
         Fork::Inline => inode::read_body(look, dir, raw, |data, _| {
-            entries::find(Entries::new(data, place), name.tag(), name.bytes, &mut other).map(hit)
+            entries::find(Entries::new(data, place), name.tag(), name.bytes, &mut other)
+                .map(|entry| hit(entry, FsBlock::NONE))
         })??,
         _ if is_in_blocks(raw) => {
             let block = entry_block(look, dir, raw, FileBlock(0))?;
             look.read(block, BlockKind::DirEntries, |bytes| {
                 header::verify_owner(bytes, block, dir.0)?;
-                entries::find(Entries::of_block(bytes, place)?, name.tag(), name.bytes, &mut other).map(hit)
+                entries::find(Entries::of_block(bytes, place)?, name.tag(), name.bytes, &mut other)
+                    .map(|entry| hit(entry, block))
             })??
         }
         _ => None,
     };
-    Ok(Search { hit, twin, seen: super::Seen::Indexed(Seen { leaf: None }) })
+    Ok(Search { hit, twin, seen: super::Seen::Indexed(Seen { index: None }) })
 }
 
 /// What is no longer needed is given up when the last entry goes.
@@ -218,9 +250,13 @@ pub(crate) fn trim(_txn: &mut Txn<'_>, _dir: Ino, _raw: &mut RawInode, _place: &
     Ok(())
 }
 
-/// An entry never moves.
-pub(crate) fn again(_look: &Look<'_>, _dir: Ino, _raw: &RawInode, _name: Name<'_>, hit: Hit) -> Result<Hit> {
-    Ok(hit)
+/// An entry keeps its position. Those of a body may all have gone into a block meanwhile.
+pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, _name: Name<'_>, hit: Hit) -> Result<Hit> {
+    if hit.spot.0 != FsBlock::NONE.0 || !is_in_blocks(raw) {
+        return Ok(hit);
+    }
+    let (block, _) = split_position(look, hit.position);
+    Ok(Hit { spot: Spot(entry_block(look, dir, raw, block)?.0), ..hit })
 }
 
 /// Where the index holds `name`, if there is one: leaf and offset in it.
@@ -246,20 +282,23 @@ pub(crate) fn prepare(
     name: Name<'_>,
     seen: super::Seen,
 ) -> Result<super::Place> {
-    let super::Seen::Indexed(Seen { leaf }) = seen else { unreachable!("a search of this directory") };
-    let Some((root, leaf)) = index_root_in(raw).zip(leaf) else {
+    let super::Seen::Indexed(Seen { mut index }) = seen else { unreachable!("a search of this directory") };
+    if index.is_none()
+        && let Some(root) = index_root_in(raw)
+    {
+        // The hash in memory knew that the name is not there.
+        let (leaf, root) = index::find_leaf_and_root(look, dir, root, name.tag())?;
+        index = Some(SeenIndex { leaf, root });
+    }
+    let Some(SeenIndex { leaf, root }) = index else {
         return Ok(super::Place::Indexed(Room { index: None }));
     };
-    let (head, made) = look.read(root, BlockKind::DirIndex, |bytes| {
-        let header = IndexHeader::read(bytes);
-        (header.room_head.get(), header.entry_blocks.get())
-    })?;
-    let room = super::Place::Indexed(Room { index: Some((leaf, head)) });
-    if u64::from(made) < entry_blocks_max(look) {
+    let room = super::Place::Indexed(Room { index: Some((leaf, root.room_head)) });
+    if u64::from(root.entry_blocks) < entry_blocks_max(look) {
         return Ok(room);
     }
     // No block can be added: one that an insertion tries must do.
-    let mut next = head;
+    let mut next = root.room_head;
     for _ in 0..ROOM_TRIES {
         if next == LIST_END || next == 0 {
             break;
@@ -293,6 +332,14 @@ pub(crate) fn insert(
     place: &super::Place,
 ) -> Result<u32> {
     let super::Place::Indexed(room) = place else { unreachable!("a search of this directory") };
+    if txn.volume().dir_hashes.is_on() {
+        return hashed::insert(txn, dir, raw, entry, |txn, raw| insert_entry(txn, dir, raw, entry, room));
+    }
+    insert_entry(txn, dir, raw, entry, room)
+}
+
+#[inline]
+fn insert_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEntry<'_>, room: &Room) -> Result<u32> {
     if !is_in_blocks(raw) {
         if let Some(position) = insert_in_body(txn, dir, raw, entry)? {
             return Ok(position);
@@ -430,7 +477,15 @@ fn insert_in_block(
     limit: usize,
     entry: &NewEntry<'_>,
 ) -> Result<Option<u32>> {
-    let at = entry_block(&txn.look, dir, raw, block)?;
+    let last = &txn.volume().last_blocks;
+    let at = match last.get(dir, raw, block) {
+        Some(at) => at,
+        None => {
+            let at = entry_block(&txn.look, dir, raw, block)?;
+            last.put(dir, raw, block, at);
+            at
+        }
+    };
     let size = entry_size(entry.name.bytes.len());
     let done = txn.change(at, BlockKind::DirEntries, |edit| {
         let (run, live) = run_of(edit.bytes(), at, limit, Place { dir, block })?;
@@ -565,7 +620,15 @@ pub(crate) fn has_idle_blocks(raw: &RawInode) -> bool {
 /// Removes the entry at a position. The last entry takes all blocks with it. If they are many, it puts the directory on the
 /// list of orphans, and they are given up after the transaction.
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
-    let position = hit.spot.0 as u32;
+    if txn.volume().dir_hashes.is_on() {
+        return hashed::remove(txn, dir, raw, name, hit, |txn, raw| remove_entry(txn, dir, raw, name, hit));
+    }
+    remove_entry(txn, dir, raw, name, hit)
+}
+
+#[inline]
+fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
+    let position = hit.position;
     let (block, offset) = split_position(&txn.look, position);
     if !is_in_blocks(raw) {
         let (length, used) = inode::change_body(txn, dir, raw, |edit, base, used| {
@@ -580,14 +643,14 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
         return Ok(());
     }
     let root = index_root(raw);
-    let entry_len = txn.look.read(entry_block(&txn.look, dir, raw, block)?, BlockKind::DirEntries, |bytes| {
+    let at = FsBlock(hit.spot.0);
+    let entry_len = txn.look.read(at, BlockKind::DirEntries, |bytes| {
         entries::at(bytes, offset, Place { dir, block }).map(|entry| u64::from(entry.header.length.get()))
     })??;
     if raw.size.get() <= entry_len && !is_large(raw) {
         raw.size = U64::new(0);
         return super::clear(txn, dir, raw);
     }
-    let at = entry_block(&txn.look, dir, raw, block)?;
     let block_size = txn.volume().cache.block_size();
     let (length, lists) = txn.change(at, BlockKind::DirEntries, |edit| {
         let header = *EntryBlockHeader::read(edit.bytes());
@@ -629,14 +692,14 @@ pub(crate) fn replace(
     ino: Ino,
     file_type: u8,
 ) -> Result<()> {
-    let position = hit.spot.0 as u32;
-    let (block, offset) = split_position(&txn.look, position);
+    let position = hit.position;
+    let (_, offset) = split_position(&txn.look, position);
     if !is_in_blocks(raw) {
         return inode::change_body(txn, dir, raw, |edit, base, _| {
             entries::replace(edit, base + offset - ENTRIES_OFFSET, ino, file_type);
         });
     }
-    let at = entry_block(&txn.look, dir, raw, block)?;
+    let at = FsBlock(hit.spot.0);
     txn.change(at, BlockKind::DirEntries, |edit| entries::replace(edit, offset, ino, file_type))?;
     if let Some(root) = index_root(raw)
         && !index::update(txn, dir, root, name.tag(), position, Some(ino))?
@@ -713,6 +776,7 @@ fn shrink(
             for block in gone {
                 txn.forget(block);
             }
+            txn.volume().last_blocks.forget(dir);
             // With those mapped behind, which have never been used.
             let mut extents = Vec::new();
             let behind = FileBlock(u64::from(left))..FILE_END;
@@ -1020,6 +1084,35 @@ mod tests {
             self.volume.commit_now().unwrap();
             let report = check(Arc::new(self.device.clone_image()), None, &CheckOptions::default()).unwrap();
             assert!(report.is_sound(), "{:#?}", report.findings);
+        }
+    }
+
+    /// Where the block lies to which a name was added last is remembered, and forgotten when the directory gives it up.
+    #[test]
+    fn a_block_given_up_is_remembered_no_more() {
+        let volume = testing::volume(Arc::new(MemoryDevice::new(64 << 20)));
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = namei::root(&volume.look()).unwrap();
+        let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
+        let file = ops.make(root, b"f", &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }).unwrap().node();
+        let remembered = |block: u32| {
+            let look = volume.look();
+            let raw = inode::read_node(&look, dir).unwrap();
+            let at = volume.last_blocks.get(Ino(dir.ino), &raw, FileBlock(block.into()));
+            at.map(|at| entry_block(&look, Ino(dir.ino), &raw, FileBlock(block.into())).is_ok_and(|block| block == at))
+        };
+        // One block, which goes with the last entry, and many, which go by and by.
+        for (names, last) in [(10, 0), (LONG_NAMES, (LONG_NAMES - 1) / 14)] {
+            for i in 0..names {
+                ops.link(file, dir, &long_name(i), LinkRules::default()).unwrap();
+            }
+            assert_eq!(remembered(last), Some(true), "block {last}");
+            for i in 0..names {
+                ops.unlink(dir, &long_name(i)).unwrap();
+            }
+            assert_eq!(ops.stat_node(dir).unwrap().blocks, 0);
+            assert_eq!(remembered(last), None, "block {last}");
         }
     }
 

@@ -88,6 +88,7 @@ pub(super) fn undo(image: &mut [u8], at: Option<usize>, old: Option<Named>) {
 }
 
 /// What of a change of a unit is no fact: anything but names, and a unit that its entries do not fill.
+#[cfg(any(debug_assertions, test))]
 pub(super) fn unexplained(old: &[u8], new: &[u8], undone: &[u8]) -> Option<String> {
     if old[..4] != new[..4] || old[8..UnitHeader::SIZE] != new[8..UnitHeader::SIZE] {
         return Some("the unit's header".into());

@@ -6,7 +6,6 @@
 
 use super::Fact;
 use super::pointers::{put, word};
-use crate::inode::USER_FLAGS;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::table::{INODE_SIZE, POINTERS, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::UnitHeader;
@@ -175,6 +174,7 @@ pub(super) fn settle(image: &mut [u8]) {
 }
 
 /// What of an inode differs that is neither a value nor a hint, once all facts of a change are undone.
+#[cfg(any(debug_assertions, test))]
 pub(super) fn unexplained(old: &[u8], undone: &[u8]) -> Option<String> {
     if old[..4] != undone[..4] || old[8..UnitHeader::SIZE] != undone[8..UnitHeader::SIZE] {
         return Some("the unit's header".into());
@@ -207,6 +207,7 @@ pub(super) fn unexplained(old: &[u8], undone: &[u8]) -> Option<String> {
 }
 
 /// Flags that are values.
+#[cfg(any(debug_assertions, test))]
 fn free_flags() -> u32 {
-    USER_FLAGS & !GUARDS | flag::HASH_TWINS
+    flag::USER & !GUARDS | flag::HASH_TWINS
 }

@@ -32,8 +32,8 @@ mod pointers;
 pub(in crate::order) use entries::{Named, live};
 pub(in crate::order) use inodes::{Part, pointers_of};
 
+use myriad_format::BlockKind;
 use myriad_format::unit::UNIT_SIZE;
-use myriad_format::{BlockKind, FsBlock};
 
 /// What a change of a unit means. `at` is a byte of the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,8 @@ pub(in crate::order) fn settle(kind: BlockKind, image: &mut [u8]) {
 }
 
 /// Panics if something of a block has changed of which no fact tells. `old` is the block before the change.
-pub(in crate::order) fn check_explained(kind: BlockKind, block: FsBlock, old: &[u8], new: &[u8]) {
+#[cfg(any(debug_assertions, test))]
+pub(in crate::order) fn check_explained(kind: BlockKind, block: myriad_format::FsBlock, old: &[u8], new: &[u8]) {
     if !has_facts(kind) {
         return;
     }

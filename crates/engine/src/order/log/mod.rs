@@ -17,15 +17,12 @@
 //!
 //! With neither data nor fresh blocks, 3 and 4 are one write and one flush.
 
-mod cost;
-mod forgotten;
+pub(super) mod cost;
+pub(super) mod forgotten;
 
-pub(crate) use cost::{Cost, EpochCost};
-pub(crate) use forgotten::Forgotten;
-
-use super::checkpoint::{Checkpointer, is_away, write_frames};
-use super::epoch::{ClosedEpoch, Pending, close_epoch, join_neighbours};
-use super::images::write_images;
+use super::checkpoint::{close_epoch, is_away, write_frames, write_images};
+use super::checkpointer::{Checkpointer, Pending};
+use super::epoch::{ClosedEpoch, join_neighbours};
 use crate::cache::{FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};

@@ -1,12 +1,13 @@
 //! What operations ask and do only because a volume is, or was, written in order `softdep`. With other orders each question is answered with
 //! "no", at the cost of a look at a field.
 
+use super::Soft;
 use crate::error::Result;
 use crate::inode::check_named;
 use crate::order::{Look, Txn};
 use crate::volume::Volume;
 use myriad_format::inode::RawInode;
-use myriad_format::{AgNo, Corrupt, FsBlock, Ino};
+use myriad_format::{AgNo, BlockKind, Corrupt, FsBlock, Ino};
 use std::sync::atomic::Ordering;
 
 /// How often an operation makes everything durable because of what others did meanwhile.
@@ -21,6 +22,11 @@ impl Look<'_> {
     /// Whether such an entry, whose name is about to go, has to stay in its place.
     pub fn keeps_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
         self.volume.soft.as_ref().is_some_and(|soft| soft.keeps(block, unit, tag))
+    }
+
+    /// Whether a block of a directory waits for something: of others, no entry keeps its place.
+    pub fn has_changed(&self, dir: Ino) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.has_changed(dir))
     }
 
     /// Whether a directory may go only once all that was changed before is durable (`Soft::keeps_others`).
@@ -105,4 +111,38 @@ impl Volume {
         self.totals.directories.store(directories, Ordering::Relaxed);
         Ok(())
     }
+}
+
+impl Soft {
+    /// Whether all that is changed must last before a directory goes: names of files that live on elsewhere last in it, and would be lost
+    /// with it.
+    pub fn keeps_others(&self, look: &Look<'_>, dir: Ino) -> Result<bool> {
+        lives_any(look, &self.lasting_names(dir, None))
+    }
+
+    /// Whether all that is changed must last before a name of a directory, with this tag, names another inode than `victim`, which has so
+    /// many links: one entry cannot hold both. If what it named lives on by other names, one of them must last first. Were that left to
+    /// rounds, two such changes could wait for each other.
+    pub fn holds_another(&self, look: &Look<'_>, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
+        let mut others = self.lasting_names(dir, Some(tag));
+        others.retain(|&ino| ino != victim);
+        Ok(links > 1 || lives_any(look, &others)?)
+    }
+}
+
+/// Whether any of these inodes has a name.
+fn lives_any(look: &Look<'_>, inos: &[Ino]) -> Result<bool> {
+    let geometry = &look.volume.geometry;
+    for &ino in inos {
+        let (block, slot) = geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let at = geometry.inode_offset(slot);
+        let lives = |bytes: &[u8]| {
+            let raw = RawInode::read(&bytes[at..]);
+            raw.mode.get() != 0 && raw.nlink.get() > 0
+        };
+        if look.read(block, BlockKind::InodeTable, lives)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -27,6 +27,7 @@ use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{AgBlock, BlockKind, FileBlock, FsBlock, Geometry, Ino};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 
 /// File type of a directory in an entry.
 const DIRECTORY: u8 = (S_IFDIR >> 12) as u8;
@@ -67,6 +68,11 @@ pub(super) struct Judge<'a> {
     data: &'a HashSet<u64>,
     /// Changes wait for each other: names of files may go before others last, and a name may be there twice.
     is_forced: bool,
+    /// Groups that what lasts of the superblock says are made, and whether those are all that there are.
+    made: u32,
+    are_groups_made: bool,
+    /// What lasts of the superblock says all features that the volume has.
+    has_features: bool,
     names: HashMap<u64, Pending>,
     /// Directories and tags of entries that are gone and last.
     gone: HashSet<(u64, u32)>,
@@ -80,13 +86,16 @@ pub(super) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(look: &'a Look<'a>, state: &'a State, data: &'a HashSet<u64>, is_forced: bool) -> Self {
+    pub fn new(look: &'a Look<'a>, state: &'a State, data: &'a HashSet<u64>, is_forced: bool) -> Result<Self> {
         let mut judge = Self {
             look,
             geometry: look.volume.geometry,
             state,
             data,
             is_forced,
+            made: 0,
+            are_groups_made: false,
+            has_features: false,
             names: HashMap::new(),
             gone: HashSet::new(),
             subdirectories: HashMap::new(),
@@ -95,6 +104,17 @@ impl<'a> Judge<'a> {
             new_tables: HashSet::new(),
             has_new_groups: false,
         };
+        let of_superblock = |bytes: &[u8]| {
+            let superblock = Superblock::read(bytes);
+            (superblock.ag_high_water.get(), superblock.features_compatible.get())
+        };
+        // On a volume that was just made, nothing of it lasts.
+        if let Some((made, features)) = judge.lasting(FsBlock(0), BlockKind::Superblock, of_superblock)? {
+            let wanted = look.volume.features.load(Ordering::Relaxed);
+            judge.made = made;
+            judge.are_groups_made = made == look.volume.high_water();
+            judge.has_features = wanted & !features == 0;
+        }
         for (&block, shadow) in &state.shadows {
             judge.gather(block, shadow);
         }
@@ -103,7 +123,7 @@ impl<'a> Judge<'a> {
                 judge.count(ghost.owner, Some(named), None);
             }
         }
-        judge
+        Ok(judge)
     }
 
     fn gather(&mut self, block: u64, shadow: &Shadow) {
@@ -186,32 +206,28 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether a bit lasts as taken. It is, in memory.
-    fn is_taken(&self, ag: u32, start: u32, index: u32) -> Result<bool> {
+    fn is_taken(&self, ag: u32, start: u32, index: u32) -> bool {
         if planted(Bug::SoftBitLate) {
-            return Ok(true);
+            return true;
         }
-        if ag
-            >= self
-                .lasting(FsBlock(0), BlockKind::Superblock, |bytes| Superblock::read(bytes).ag_high_water.get())?
-                .unwrap_or(0)
-        {
-            return Ok(false);
+        if ag >= self.made {
+            return false;
         }
         let place = self.geometry.bit_place(index);
         let block = self.geometry.fs_block(myriad_format::AgNo(ag), AgBlock(start + place.block));
-        Ok(match self.state.shadows.get(&block.0) {
+        match self.state.shadows.get(&block.0) {
             None => true,
             Some(shadow) => shadow.lasting.as_ref().is_some_and(|bytes| bytes[place.byte] >> place.bit & 1 == 0),
-        })
+        }
     }
 
-    fn is_block_taken(&self, block: FsBlock) -> Result<bool> {
+    fn is_block_taken(&self, block: FsBlock) -> bool {
         let ag = self.geometry.ag_of(block);
         self.is_taken(ag.0, self.geometry.block_bitmap_start(ag), self.geometry.ag_block_of(block).0)
     }
 
     /// Whether what a pointer leads to lasts.
-    fn is_pointer_safe(&self, word: u64) -> Result<bool> {
+    fn is_pointer_safe(&self, word: u64) -> bool {
         let block = word & BLOCK;
         let is_written = word & UNWRITTEN != 0
             || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
@@ -220,7 +236,7 @@ impl<'a> Judge<'a> {
                     .shadows
                     .get(&block)
                     .is_none_or(|shadow| shadow.lasting.is_some() || planted(Bug::SoftBlockLate));
-        Ok(is_written && self.is_block_taken(FsBlock(block))?)
+        is_written && self.is_block_taken(FsBlock(block))
     }
 
     /// Whether a new name of an inode may show, in a unit of a directory.
@@ -282,7 +298,7 @@ impl<'a> Judge<'a> {
             return Ok(true);
         }
         let root = self.look.volume.root;
-        let mut left = self.look.volume.totals.inodes_used.load(std::sync::atomic::Ordering::Relaxed);
+        let mut left = self.look.volume.totals.inodes_used.load(Ordering::Relaxed);
         while dir != root {
             let (lasting, current) = self.inodes(dir)?;
             let lasts = lasting.is_used() && lasting.identity() == current.identity() && self.names(dir).added == 0;
@@ -468,19 +484,12 @@ impl Judge<'_> {
         for fact in found.iter().copied() {
             if let Fact::Pointer { new, .. } = *fact
                 && new != 0
-                && !self.is_pointer_safe(new)?
+                && !self.is_pointer_safe(new)
             {
                 unsafe_pointers.push(fact);
             }
         }
-        let features = |bytes: &[u8]| Superblock::read(bytes).features_compatible.get();
-        let wanted = self.look.volume.features.load(std::sync::atomic::Ordering::Relaxed);
-        let has_features =
-            self.lasting(FsBlock(0), BlockKind::Superblock, features)?.is_some_and(|bits| wanted & !bits == 0);
-        let groups = |bytes: &[u8]| Superblock::read(bytes).ag_high_water.get();
-        let made = self.lasting(FsBlock(0), BlockKind::Superblock, groups)?;
-        let are_groups_made = made == Some(self.look.volume.high_water());
-        let has_attributes = has_features && are_groups_made && !self.new_attributes.contains(&ino.0);
+        let has_attributes = self.has_features && self.are_groups_made && !self.new_attributes.contains(&ino.0);
         if let Some(born) = part(|part| *part == Part::Born) {
             let (place, slot) = self.geometry.locate(ino).expect("an inode of a table");
             let ag = self.geometry.ag_of(place);
@@ -493,7 +502,7 @@ impl Judge<'_> {
             let is_whole = (raw.file_type() != S_IFLNK || unsafe_pointers.is_empty())
                 && (raw.attribute_root().is_none() || has_attributes);
             let may = is_whole
-                && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)?
+                && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)
                 && self.geometry.ag_block_of(place).0 < end;
             if !may {
                 facts::undo(unit, lasting, born);
@@ -520,7 +529,7 @@ impl Judge<'_> {
             unsafe_pointers.clear();
         }
         if let Some(guards) = part(|part| matches!(part, Part::Guards { .. }))
-            && !has_features
+            && !self.has_features
         {
             facts::undo(unit, lasting, guards);
         }
@@ -579,7 +588,7 @@ impl Judge<'_> {
         let is_edge_open = self.is_edge_open(&was, &is)?;
         for fact in found {
             let Fact::Pointer { new, .. } = *fact else { continue };
-            let may = !is_edge_open && if new == 0 { may_clear } else { self.is_pointer_safe(new)? };
+            let may = !is_edge_open && if new == 0 { may_clear } else { self.is_pointer_safe(new) };
             if !may {
                 facts::undo(unit, lasting, fact);
             }

@@ -47,16 +47,15 @@ mod judge;
 mod round;
 
 pub(crate) use ask::SETTLE_TRIES;
-pub(super) use round::Round;
 
-use super::{Look, facts};
-use crate::error::Result;
+use super::facts;
+use super::images::Images;
 use crate::locks::{Mutex, Rank};
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::BLOCK;
 use myriad_format::table::INODE_SIZE;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
+use myriad_format::{BlockKind, FsBlock, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -98,6 +97,15 @@ pub(crate) struct Soft {
     state: Mutex<{ Rank::Leaf as u8 }, State>,
     /// Inodes that wait to be given back.
     inodes_waiting: AtomicU64,
+}
+
+/// A round on its way. It stays when the host has no room for a write of it, and is written again.
+pub(super) struct Round {
+    images: Images,
+    /// File data: block and frame, sorted.
+    data: Vec<(u64, u32)>,
+    /// Data was written before that no flush has covered yet, to which images may point.
+    has_unflushed: bool,
 }
 
 impl Freed {
@@ -259,6 +267,11 @@ impl Soft {
         state.shadows.get(&block.0).is_none_or(|shadow| shadow.has_name(unit, tag))
     }
 
+    /// Whether blocks of a directory have changed, and are not all as they last.
+    pub fn has_changed(&self, dir: Ino) -> bool {
+        self.state.lock().directories.contains_key(&dir.0)
+    }
+
     /// What names of a directory name as they last, of blocks that have changed since: all names, or those with a tag.
     fn lasting_names(&self, dir: Ino, tag: Option<u32>) -> Vec<Ino> {
         let state = self.state.lock();
@@ -268,36 +281,4 @@ impl Soft {
             .flat_map(|shadow| shadow.both().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE)).flat_map(facts::live));
         names.filter(|(entry, _)| tag.is_none_or(|tag| tag == entry.tag)).map(|(_, named)| named.ino).collect()
     }
-
-    /// Whether all that is changed must last before a directory goes: names of files that live on elsewhere last in it, and would be lost
-    /// with it.
-    pub fn keeps_others(&self, look: &Look<'_>, dir: Ino) -> Result<bool> {
-        lives_any(look, &self.lasting_names(dir, None))
-    }
-
-    /// Whether all that is changed must last before a name of a directory, with this tag, names another inode than `victim`, which has so
-    /// many links: one entry cannot hold both. If what it named lives on by other names, one of them must last first. Were that left to
-    /// rounds, two such changes could wait for each other.
-    pub fn holds_another(&self, look: &Look<'_>, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
-        let mut others = self.lasting_names(dir, Some(tag));
-        others.retain(|&ino| ino != victim);
-        Ok(links > 1 || lives_any(look, &others)?)
-    }
-}
-
-/// Whether any of these inodes has a name.
-fn lives_any(look: &Look<'_>, inos: &[Ino]) -> Result<bool> {
-    let geometry = &look.volume.geometry;
-    for &ino in inos {
-        let (block, slot) = geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
-        let at = geometry.inode_offset(slot);
-        let lives = |bytes: &[u8]| {
-            let raw = RawInode::read(&bytes[at..]);
-            raw.mode.get() != 0 && raw.nlink.get() > 0
-        };
-        if look.read(block, BlockKind::InodeTable, lives)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -4,14 +4,15 @@
 //! stays closed, so that a commit ends.
 
 use super::judge::Judge;
-use super::{Freed, Shadow, Soft, State};
+use super::{Freed, Round, Shadow, Soft, State};
 use crate::cache::Closed;
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::order::Txn;
-use crate::order::checkpoint::Checkpointer;
-use crate::order::epoch::{ClosedEpoch, close_epoch, join_neighbours};
-use crate::order::images::{Images, write_images};
+use crate::order::checkpoint::{close_epoch, write_images};
+use crate::order::checkpointer::Checkpointer;
+use crate::order::epoch::{ClosedEpoch, join_neighbours};
+use crate::order::images::Images;
 use crate::planted::{Bug, planted};
 use crate::volume::Volume;
 use myriad_format::{BlockKind, Ino};
@@ -19,15 +20,6 @@ use std::sync::atomic::Ordering;
 
 /// Rounds of a commit that let others change things in between.
 const OPEN_ROUNDS: usize = 8;
-
-/// A round on its way. It stays when the host has no room for a write of it, and is written again.
-pub(in crate::order) struct Round {
-    images: Images,
-    /// File data: block and frame, sorted.
-    data: Vec<(u64, u32)>,
-    /// Data was written before that no flush has covered yet, to which images may point.
-    has_unflushed: bool,
-}
 
 impl Checkpointer {
     pub(in crate::order) fn run_soft(&mut self, volume: &Volume) -> Result<()> {
@@ -142,8 +134,7 @@ fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forc
     let data = epoch.ordered.iter().map(|&(block, _)| block).collect();
     let txn = Txn::behind(volume, closed);
     let mut images = Vec::new();
-    let judged = {
-        let mut judge = Judge::new(&txn.look, &state, &data, is_forced);
+    let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
         state.shadows.iter().try_for_each(|(&block, shadow)| {
             let image = judge.image(block, shadow)?;
             if shadow.lasting.as_ref() != Some(&image) {
@@ -151,7 +142,7 @@ fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forc
             }
             Ok(())
         })
-    };
+    });
     let judged: Result<()> = txn.finish(judged);
     let mut round = Round {
         images: Images::new(volume.cache.block_size()),

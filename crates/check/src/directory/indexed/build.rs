@@ -1,0 +1,143 @@
+//! Writes the index of a directory anew.
+
+use super::index::root_level;
+use crate::io::Reader;
+use crate::options::CheckError;
+use crate::repair::build::{Fill, Take, write};
+use myriad_format::dir::{
+    DEPTH_MAX, IndexHeader, IndexRecord, LINE_RECORDS, LINE_SIZE, OVERFLOWED, encode_pointer, home_line, leaf_lines,
+    node_bits,
+};
+use myriad_format::{BlockKind, FsBlock, header};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// A record of a directory index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub tag: u32,
+    pub position: u32,
+    pub ino: u64,
+}
+
+/// A leaf to be: its number, its depth, its records.
+type Leaf = (u32, u8, std::ops::Range<usize>);
+
+/// Writes the index of directory `owner`; its root and number of blocks.
+pub(crate) fn write_index(
+    reader: &Reader,
+    owner: u64,
+    records: &mut [Record],
+    (room_head, entry_blocks): (u32, u32),
+    take: &mut Take<'_>,
+) -> Result<(FsBlock, u64), CheckError> {
+    // Leaves share low bits: in the order of reversed tags each is a run.
+    records.sort_unstable_by_key(|record| record.tag.reverse_bits());
+    let lines = leaf_lines(reader.block_size());
+    let mut leaves = Vec::new();
+    split(records, 0..records.len(), 0, 0, Fill::Ample.of(lines * LINE_RECORDS), lines * LINE_RECORDS, &mut leaves)?;
+    let depth = leaves.iter().map(|leaf| leaf.1).max().unwrap_or(0);
+
+    if depth == 0 {
+        // One leaf is its own root.
+        let root = take()?;
+        let mut leaf = reader.new_buffer();
+        header::init(&mut leaf, BlockKind::DirIndex, reader.volume, owner, root);
+        for record in records.iter() {
+            place(&mut leaf, lines, record);
+        }
+        let head = IndexHeader::read_mut(&mut leaf);
+        head.room_head.set(room_head);
+        head.entry_blocks.set(entry_blocks);
+        write(reader, root, &mut leaf)?;
+        return Ok((root, 1));
+    }
+    let root = take()?;
+    let bits = node_bits(reader.geometry.block_bits);
+    let top = root_level(depth, reader.geometry.block_bits);
+    let mut blocks = 1;
+    let mut nodes: BTreeMap<(u8, u32), (FsBlock, Vec<u8>)> = BTreeMap::new();
+    for (number, leaf_depth, range) in leaves {
+        let block = take()?;
+        blocks += 1;
+        let mut leaf = reader.new_buffer();
+        header::init(&mut leaf, BlockKind::DirIndex, reader.volume, owner, block);
+        IndexHeader::read_mut(&mut leaf).depth = leaf_depth;
+        for record in &records[range] {
+            place(&mut leaf, lines, record);
+        }
+        write(reader, block, &mut leaf)?;
+        let mut child = block;
+        for level in 1..=top {
+            let slot = number >> (bits * u32::from(level - 1)) & ((1 << bits) - 1);
+            let prefix = if level == top { 0 } else { number >> (bits * u32::from(level)) };
+            let (at, node) = match nodes.entry((level, prefix)) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
+                    let at = if level == top { root } else { take()? };
+                    blocks += u64::from(level != top);
+                    let mut node = reader.new_buffer();
+                    header::init(&mut node, BlockKind::DirIndex, reader.volume, owner, at);
+                    IndexHeader::read_mut(&mut node).level = level;
+                    entry.insert((at, node))
+                }
+            };
+            let (offset, bytes) = encode_pointer(slot as usize, child.0);
+            node[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            child = *at;
+        }
+    }
+    for ((level, _), (at, mut node)) in nodes {
+        if level == top {
+            let head = IndexHeader::read_mut(&mut node);
+            head.depth = depth;
+            head.room_head.set(room_head);
+            head.entry_blocks.set(entry_blocks);
+        }
+        write(reader, at, &mut node)?;
+    }
+    Ok((root, blocks))
+}
+
+/// Splits records that share the low `depth` bits `number` until each leaf has room left.
+fn split(
+    records: &[Record],
+    range: std::ops::Range<usize>,
+    number: u32,
+    depth: u8,
+    fill: usize,
+    max: usize,
+    leaves: &mut Vec<Leaf>,
+) -> Result<(), CheckError> {
+    if range.len() <= fill || (depth == DEPTH_MAX && range.len() <= max) {
+        leaves.push((number, depth, range));
+        return Ok(());
+    }
+    if depth == DEPTH_MAX {
+        return Err(CheckError::Repair("more names of a directory share a hash than an index can hold".to_owned()));
+    }
+    let middle = range.start + records[range.clone()].partition_point(|record| record.tag >> depth & 1 == 0);
+    split(records, range.start..middle, number, depth + 1, fill, max, leaves)?;
+    split(records, middle..range.end, number | 1 << depth, depth + 1, fill, max, leaves)
+}
+
+/// Puts a record where lookup finds it. There is room: a leaf gets no more records than it has places.
+fn place(leaf: &mut [u8], lines: usize, record: &Record) {
+    let mut line = home_line(record.tag, lines);
+    loop {
+        let at = IndexHeader::SIZE + line * LINE_SIZE;
+        for slot in 0..LINE_RECORDS {
+            let found = IndexRecord::read_mut(&mut leaf[at + slot * IndexRecord::SIZE..]);
+            let bit = found.ino.get() & OVERFLOWED;
+            if found.ino.get() == bit {
+                found.tag.set(record.tag);
+                found.position.set(record.position);
+                found.ino.set(record.ino | bit);
+                return;
+            }
+        }
+        let first = IndexRecord::read_mut(&mut leaf[at..]);
+        first.ino.set(first.ino.get() | OVERFLOWED);
+        line = (line + 1) % lines;
+    }
+}

@@ -1,0 +1,405 @@
+//! Repair of directories of kind `indexed`: entries keep their positions, the index and the list of blocks with room are
+//! written anew.
+
+use super::blocks::position;
+use super::build::Record;
+use crate::directory::fix::{Added, NewMap, Pass, set_twins};
+use crate::io::Damage;
+use crate::options::CheckError;
+use crate::repair::build::write;
+use crate::repair::volume::Repair;
+use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
+use myriad_format::extent::Extent;
+use myriad_format::inode::{BodyHeader, RawInode, fork};
+use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use std::collections::{HashSet, VecDeque};
+
+impl Repair<'_> {
+    pub(crate) fn visit_indexed(
+        &mut self,
+        directory: Ino,
+        mut pass: Pass,
+        queue: &mut VecDeque<Ino>,
+    ) -> Result<(), CheckError> {
+        let raw = self.raw(directory)?;
+        match raw.fork_code() {
+            fork::INLINE => {
+                let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+                let (block, _) = self.geometry.locate(directory).expect("items have a block");
+                let mut data = self.body_data(block, at)?;
+                let mut len = self.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
+                // Attributes follow the data, maybe in another sector: they stay where they are as long as a free entry can
+                // take the place of what was cut.
+                let rest = &mut data[len..];
+                if rest.len() >= EntryHeader::SIZE && rest.len() % 8 == 0 {
+                    let length = rest.len() as u16;
+                    rest.fill(0);
+                    EntryHeader::read_mut(rest).length.set(length);
+                    len = data.len();
+                }
+                self.load_at_hand(block)?;
+                if let Some((_, buf, dirty)) = &mut self.at_hand {
+                    let head = BodyHeader::read_mut(&mut buf[at..]);
+                    let (old, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
+                    head.data_len.set(len as u16);
+                    let body = at + BodyHeader::SIZE;
+                    buf.copy_within(body + old..body + old + attributes, body + len);
+                    buf[body..body + len].copy_from_slice(&data[..len]);
+                    *dirty = true;
+                }
+                self.change_inode(directory, |raw| {
+                    raw.size.set(pass.live);
+                    set_twins(raw, pass.has_twins);
+                })
+            }
+            _ if raw.is_dir_in_blocks() => self.visit_blocks(directory, pass, queue),
+            _ => self.change_inode(directory, |raw| {
+                raw.size.set(0);
+                raw.set_fork(fork::NONE, 0);
+            }),
+        }
+    }
+
+    /// The entries of a directory that has not been visited, in runs, as far as they can be read; and whether each is torn.
+    pub(crate) fn runs_indexed(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
+        let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
+        match raw.fork_code() {
+            fork::INLINE => {
+                let (block, _) = self.geometry.locate(directory).expect("items have a block");
+                runs.push((self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?, false));
+            }
+            _ if raw.is_dir_in_blocks() => {
+                let (extents, _) = self.blocks_of_map(directory, raw);
+                let mut buf = self.reader.new_buffer();
+                for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
+                    if let Some(is_torn) = self.read_entry_block(directory, block, &mut buf) {
+                        let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
+                        runs.push((buf[ENTRIES_OFFSET..tail].to_vec(), is_torn));
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(runs)
+    }
+
+    fn visit_blocks(&mut self, directory: Ino, mut pass: Pass, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
+        let (extents, new_map) = self.close_holes(directory)?;
+        let raw = self.raw(directory)?;
+        let mut buf = self.reader.new_buffer();
+        // How many entry blocks were made says the index root; without it, the blocks themselves.
+        let old_root = raw.index_root();
+        let made = old_root.and_then(|root| {
+            self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).ok()?;
+            // There is always one.
+            Some(u64::from(IndexHeader::read(&buf).entry_blocks.get())).filter(|&made| made > 0)
+        });
+        // A position has 32 bits.
+        let most = (1_u64 << 35) / self.reader.block_size() as u64;
+        let made = made.unwrap_or(u64::MAX).min(most);
+        let mut end = 0;
+        let has_index = old_root.is_some() || extents.last().is_some_and(|extent| extent.end().0 > 1);
+        for extent in &extents {
+            for offset in 0..u64::from(extent.length) {
+                let file_block = FileBlock(extent.file_block.0 + offset);
+                if file_block.0 >= made {
+                    break;
+                }
+                if self.visit_block(
+                    directory,
+                    file_block,
+                    extent.start.offset_by(offset),
+                    has_index,
+                    &mut pass,
+                    queue,
+                )? {
+                    end = file_block.0 + 1;
+                }
+            }
+        }
+        self.finish_directory(directory, pass, extents, new_map, (end, has_index))
+    }
+
+    /// Extents of a directory in blocks and, if they are new, the tree of a map of them. They go from file block 0 without
+    /// holes. A hole, where extents were lost, is filled with empty entry blocks, so that later entries keep their positions;
+    /// what lies beyond too large a one is given up.
+    fn close_holes(&mut self, directory: Ino) -> Result<(Vec<Extent>, Option<NewMap>), CheckError> {
+        /// Most blocks that are filled in.
+        const FILLED_MAX: u64 = 1024;
+        let raw = self.raw(directory)?;
+        let (extents, nodes) = self.blocks_of_map(directory, &raw);
+        let mut whole: Vec<Extent> = Vec::new();
+        let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
+        let (mut end, mut filled) = (0, 0);
+        let mut rest = extents.iter();
+        for extent in rest.by_ref() {
+            let hole = extent.file_block.0 - end;
+            if filled + hole > FILLED_MAX {
+                left.push((extent.start, u64::from(extent.length)));
+                break;
+            }
+            filled += hole;
+            for file_block in (end..extent.file_block.0).map(FileBlock) {
+                let start = self.take(None)?;
+                let mut buf = self.reader.new_buffer();
+                header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, start);
+                EntryBlockHeader::read_mut(&mut buf).tail.set(ENTRIES_OFFSET as u32);
+                write(&self.reader, start, &mut buf)?;
+                whole.push(Extent { file_block, start, length: 1, unwritten: false });
+            }
+            whole.push(*extent);
+            end = extent.end().0;
+        }
+        left.extend(rest.map(|extent| (extent.start, u64::from(extent.length))));
+        if whole == extents {
+            return Ok((whole, None));
+        }
+        self.act(format!("directory {directory}: filled {filled} lost entry blocks with empty ones"));
+        let tree = self.build_map(directory, &whole)?;
+        Ok((whole, Some(NewMap { tree, left })))
+    }
+
+    /// Puts one entry block right; whether it is one that was ever made.
+    fn visit_block(
+        &mut self,
+        directory: Ino,
+        file_block: FileBlock,
+        block: FsBlock,
+        has_index: bool,
+        pass: &mut Pass,
+        queue: &mut VecDeque<Ino>,
+    ) -> Result<bool, CheckError> {
+        let mut buf = self.reader.new_buffer();
+        let Some(is_torn) = self.read_entry_block(directory, block, &mut buf) else {
+            return self.lose_block(directory, file_block, block, has_index, pass);
+        };
+        let before = buf.clone();
+        let block_size = buf.len();
+        let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, block_size);
+        let mut entries = buf[ENTRIES_OFFSET..tail].to_vec();
+        let live_before = pass.live;
+        let len = self.fix_entries(directory, file_block, &mut entries, is_torn, pass, queue)?;
+        buf[ENTRIES_OFFSET..][..len].copy_from_slice(&entries[..len]);
+        buf[ENTRIES_OFFSET + len..].fill(0);
+        let live = (pass.live - live_before) as usize;
+        let head = EntryBlockHeader::read_mut(&mut buf);
+        head.tail.set((ENTRIES_OFFSET + len) as u32);
+        head.live.set(live as u32);
+        head.next_room.set(enlist(pass, file_block, block_size - ENTRIES_OFFSET - live, block_size, has_index));
+        if buf != before || is_torn {
+            write(&self.reader, block, &mut buf)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads an entry block; whether it is torn, that is, all but its checksum is right. `None` if it is none.
+    fn read_entry_block(&self, directory: Ino, block: FsBlock, buf: &mut [u8]) -> Option<bool> {
+        match self.reader.read(block, BlockKind::DirEntries, directory.0, buf) {
+            Ok(()) => Some(false),
+            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
+                let head = BlockHeader::read(buf);
+                let is_ours = head.volume == self.reader.volume
+                    && head.address.get() == block.0
+                    && head.owner.get() == directory.0;
+                is_ours.then_some(true)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// An entry block of which nothing can be read becomes an empty one: the positions of the others stay.
+    fn lose_block(
+        &mut self,
+        directory: Ino,
+        file_block: FileBlock,
+        block: FsBlock,
+        has_index: bool,
+        pass: &mut Pass,
+    ) -> Result<bool, CheckError> {
+        self.act(format!("directory {directory}: entry block {file_block} is lost"));
+        let mut buf = self.reader.new_buffer();
+        header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, block);
+        let size = buf.len();
+        let head = EntryBlockHeader::read_mut(&mut buf);
+        head.tail.set(ENTRIES_OFFSET as u32);
+        head.next_room.set(enlist(pass, file_block, size - ENTRIES_OFFSET, size, has_index));
+        write(&self.reader, block, &mut buf)?;
+        Ok(true)
+    }
+
+    /// Entry blocks of a visited directory: file block, place, bytes of the entries.
+    fn entry_blocks(&mut self, directory: Ino) -> Result<Vec<(u64, FsBlock, Vec<u8>)>, CheckError> {
+        let raw = self.raw(directory)?;
+        if !raw.is_dir_in_blocks() {
+            return Ok(Vec::new());
+        }
+        let (extents, _) = self.blocks_of_map(directory, &raw);
+        let mut buf = self.reader.new_buffer();
+        let mut made = u64::MAX;
+        if let Some(root) = raw.index_root()
+            && self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).is_ok()
+        {
+            made = u64::from(IndexHeader::read(&buf).entry_blocks.get());
+        }
+        let mut blocks = Vec::new();
+        for extent in extents {
+            for at in 0..u64::from(extent.length) {
+                let (file_block, block) = (extent.file_block.0 + at, extent.start.offset_by(at));
+                if file_block < made && self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf).is_ok() {
+                    let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
+                    blocks.push((file_block, block, buf[ENTRIES_OFFSET..tail].to_vec()));
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The entries of a directory that has been visited: those in its body, or of each block.
+    pub(crate) fn entries_indexed(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<Vec<u8>>, CheckError> {
+        if raw.fork_code() != fork::INLINE {
+            return Ok(self.entry_blocks(directory)?.into_iter().map(|(.., bytes)| bytes).collect());
+        }
+        let (block, _) = self.geometry.locate(directory).expect("items have a block");
+        Ok(vec![self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?])
+    }
+
+    /// Adds names at the end of a directory, in new entry blocks. A directory in the body moves to block 0, where its
+    /// entries keep their positions.
+    pub(crate) fn append_indexed(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+        self.change_directories()?;
+        let raw = self.raw(directory)?;
+        let block_size = self.reader.block_size();
+        let (mut extents, nodes) = self.blocks_of_map(directory, &raw);
+        let mut blocks: Vec<(u64, FsBlock, Vec<u8>)> = self.entry_blocks(directory)?;
+        let old_index = raw.index_root();
+        if raw.fork_code() == fork::INLINE {
+            let (block, _) = self.geometry.locate(directory).expect("items have a block");
+            let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+            let data = self.body_data(block, at)?;
+            blocks.push((0, FsBlock::NONE, data));
+        }
+        // Blocks mapped past the last one made hold nothing: a new block takes the first free number after all of them.
+        let mut next =
+            extents.last().map_or(0, |extent| extent.end().0).max(blocks.last().map_or(0, |block| block.0 + 1));
+        let mut grown: HashSet<u64> = blocks.iter().filter(|block| block.1.is_none()).map(|block| block.0).collect();
+        let mut placed = Vec::new();
+        for item in added {
+            let size = entry_size(item.name.len());
+            let fits = blocks.last().is_some_and(|block| block.2.len() + size <= block_size - ENTRIES_OFFSET);
+            if !fits {
+                blocks.push((next, FsBlock::NONE, Vec::new()));
+                grown.insert(next);
+                next += 1;
+            }
+            let (file_block, _, bytes) = blocks.last_mut().expect("just made");
+            let at = bytes.len();
+            bytes.resize(at + size, 0);
+            let hash = self.hasher.hash(&item.name);
+            let head = EntryHeader::read_mut(&mut bytes[at..]);
+            head.ino.set(item.ino.0);
+            head.length.set(size as u16);
+            head.name_len = item.name.len() as u8;
+            head.file_type = item.file_type;
+            head.tag.set(hash as u32);
+            bytes[at + EntryHeader::SIZE..][..item.name.len()].copy_from_slice(&item.name);
+            placed.push((
+                item.ino,
+                hash,
+                position(FileBlock(*file_block), at as u32, block_size) as u32,
+                item.file_type,
+            ));
+        }
+        for (file_block, block, _) in blocks.iter_mut().filter(|block| grown.contains(&block.0)) {
+            *block = self.take(None)?;
+            self.add_to_map(&mut extents, FileBlock(*file_block), *block);
+        }
+        let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
+        let end = blocks.last().map_or(0, |block| block.0 + 1);
+        let has_index = old_index.is_some() || end > 1;
+        self.fill_unmade(directory, &extents, &blocks, end, has_index, &mut pass)?;
+        for (file_block, block, bytes) in &blocks {
+            let live_before = pass.live;
+            for entry in
+                crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
+            {
+                let position = position(FileBlock(*file_block), entry.offset, block_size);
+                pass.live += u64::from(entry.length);
+                pass.records.push(Record { tag: entry.tag, position: position as u32, ino: entry.ino.0 });
+            }
+            let live = (pass.live - live_before) as usize;
+            let mut buf = self.reader.new_buffer();
+            header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, *block);
+            let head = EntryBlockHeader::read_mut(&mut buf);
+            head.tail.set((ENTRIES_OFFSET + bytes.len()) as u32);
+            head.live.set(live as u32);
+            head.next_room.set(enlist(
+                &mut pass,
+                FileBlock(*file_block),
+                block_size - ENTRIES_OFFSET - live,
+                block_size,
+                has_index,
+            ));
+            buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
+            write(&self.reader, *block, &mut buf)?;
+        }
+        let left = nodes.into_iter().chain(self.index_blocks(directory, old_index)).map(|block| (block, 1)).collect();
+        let tree = self.build_map(directory, &extents)?;
+        let new_map = Some(NewMap { tree, left });
+        self.finish_directory(directory, pass, extents, new_map, (end, has_index))?;
+        placed.into_iter().try_for_each(|(ino, hash, position, file_type)| {
+            self.count_added(directory, ino, file_type, hash, position)
+        })
+    }
+
+    /// Blocks that were mapped ahead and now lie below the end become empty entry blocks.
+    fn fill_unmade(
+        &mut self,
+        directory: Ino,
+        extents: &[Extent],
+        blocks: &[(u64, FsBlock, Vec<u8>)],
+        end: u64,
+        has_index: bool,
+        pass: &mut Pass,
+    ) -> Result<(), CheckError> {
+        let made: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
+        for extent in extents {
+            for at in 0..u64::from(extent.length) {
+                let file_block = extent.file_block.0 + at;
+                if file_block < end && !made.contains(&file_block) {
+                    self.lose_block(directory, FileBlock(file_block), extent.start.offset_by(at), has_index, pass)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks of an index that this repair wrote.
+    fn index_blocks(&self, directory: Ino, root: Option<FsBlock>) -> Vec<FsBlock> {
+        let mut blocks = Vec::new();
+        let mut rest: Vec<FsBlock> = root.into_iter().collect();
+        let mut buf = self.reader.new_buffer();
+        while let Some(block) = rest.pop() {
+            if self.reader.read(block, BlockKind::DirIndex, directory.0, &mut buf).is_err() {
+                continue;
+            }
+            blocks.push(block);
+            if IndexHeader::read(&buf).level > 0 {
+                let pointers = 1 << myriad_format::dir::node_bits(self.geometry.block_bits);
+                rest.extend(
+                    (0..pointers)
+                        .map(|at| FsBlock(myriad_format::dir::pointer(&buf, at)))
+                        .filter(|block| !block.is_none()),
+                );
+            }
+        }
+        blocks
+    }
+}
+
+/// Puts a block on the new list of blocks with room, if it has a quarter of itself free; its link.
+fn enlist(pass: &mut Pass, file_block: FileBlock, free: usize, block_size: usize, has_index: bool) -> u32 {
+    if !has_index || free < block_size / 4 {
+        return 0;
+    }
+    std::mem::replace(&mut pass.room_head, file_block.0 as u32 + 1)
+}

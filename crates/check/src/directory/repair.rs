@@ -1,0 +1,269 @@
+//! Repair, second half: directories from the root down, what nobody names, and the counts that follow from names.
+
+use super::entries::{entry_at, length_at, parse};
+use super::fix::{Added, DIR_TYPE, Pass};
+use crate::context::directory_kind;
+use crate::options::CheckError;
+use crate::repair::volume::{Item, Repair, state};
+use crate::slots::inode_at;
+use myriad_format::Ino;
+use myriad_format::choices::Directory;
+use myriad_format::dir::LIST_END;
+use myriad_format::inode::S_IFDIR;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Directories that the root does not lead to.
+#[derive(Default)]
+struct Strays {
+    /// How often each is named by others that have not been visited yet, if it is.
+    names: HashMap<Ino, u32>,
+    /// One that names each.
+    above: HashMap<Ino, Ino>,
+    /// Those that no other one names.
+    tops: VecDeque<Ino>,
+}
+
+impl Repair<'_> {
+    /// Reads every directory that the root leads to; what cannot be an entry goes.
+    pub(crate) fn walk_names(&mut self) -> Result<(), CheckError> {
+        self.directories = self.items.iter().filter(|item| item.file_type == DIR_TYPE).count() as u64;
+        let root = Ino(self.superblock.root_ino.get());
+        let is_dir = self.item(root).is_some_and(|item| item.file_type == DIR_TYPE);
+        if !is_dir {
+            let root = self.make_inode(S_IFDIR | 0o755, Some(root))?;
+            self.superblock.root_ino.set(root.0);
+            self.act(format!("the root directory was lost; made an empty one, inode {root}"));
+        }
+        let root = Ino(self.superblock.root_ino.get());
+        if let Some(item) = self.item(root) {
+            item.state |= state::NAMED;
+        }
+        self.set_identity(root, root, 0, 0)?;
+        self.visit_below(root, None)?;
+        self.attach_strays(root)
+    }
+
+    /// Visits a directory and all below it.
+    fn visit_below(&mut self, top: Ino, mut strays: Option<&mut Strays>) -> Result<(), CheckError> {
+        let mut queue = VecDeque::from([top]);
+        while let Some(directory) = queue.pop_front() {
+            if let Some(strays) = &mut strays {
+                self.leave_out(directory, strays)?;
+            }
+            self.visit(directory, &mut queue)?;
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, directory: Ino, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
+        match self.item(directory) {
+            Some(item) if item.state & state::VISITED == 0 => item.state |= state::VISITED,
+            _ => return Ok(()),
+        }
+        self.visited += 1;
+        self.tick("repairing names", self.visited, self.directories, 0.5, 0.8);
+        let pass = Pass { room_head: LIST_END, ..Pass::default() };
+        match directory_kind(&self.superblock) {
+            Directory::Linear => self.visit_linear(directory, pass, queue),
+            Directory::Tree => self.visit_btree(directory, pass, queue),
+            _ => self.visit_indexed(directory, pass, queue),
+        }
+    }
+
+    /// What no name leads to: directories first, for what lies below them has a name there.
+    fn attach_strays(&mut self, root: Ino) -> Result<(), CheckError> {
+        let mut added: Vec<Added> = Vec::new();
+        let is_unvisited = |item: &Item| item.file_type == DIR_TYPE && item.state & (state::VISITED | state::GONE) == 0;
+        let unvisited: Vec<Ino> = self.items.iter().filter(|item| is_unvisited(item)).map(|item| item.ino).collect();
+        let mut strays = Strays::default();
+        for &directory in &unvisited {
+            for child in self.peek(directory)? {
+                *strays.names.entry(child).or_default() += 1;
+                strays.above.insert(child, directory);
+            }
+        }
+        strays.tops.extend(unvisited.iter().copied().filter(|ino| !strays.names.contains_key(ino)));
+        let mut rest = unvisited.into_iter().peekable();
+        loop {
+            while rest.next_if(|&ino| !self.is_stray(ino)).is_some() {}
+            let Some(&first) = rest.peek() else { break };
+            // Where no top is left there are only circles, and what lies below them: any directory of a circle will do.
+            let top = strays.tops.pop_front().unwrap_or_else(|| self.in_circle(first, &strays));
+            if !self.is_stray(top) {
+                // It has been visited, from a circle or from another top: what is torn names it only then.
+                continue;
+            }
+            if self.item(top).is_some_and(|item| item.state & state::NO_LINKS != 0) {
+                self.leave_out(top, &mut strays)?;
+                self.free_inode(top)?;
+                continue;
+            }
+            if let Some(item) = self.item(top) {
+                item.state |= state::NAMED;
+            }
+            added.push(stray(top, DIR_TYPE));
+            self.visit_below(top, Some(&mut strays))?;
+        }
+        let strays: Vec<Item> = self
+            .items
+            .iter()
+            .copied()
+            .filter(|item| item.file_type != DIR_TYPE && item.names == 0 && item.state & state::GONE == 0)
+            .collect();
+        for item in strays {
+            if item.state & state::NO_LINKS != 0 {
+                self.free_inode(item.ino)?;
+            } else {
+                added.push(stray(item.ino, item.file_type));
+            }
+        }
+        if added.is_empty() {
+            return Ok(());
+        }
+        let home = self.lost_and_found(root)?;
+        self.act(format!("moved {} inodes to /lost+found", added.len()));
+        self.append(home, &added)
+    }
+
+    /// A directory of the circle that an unvisited one lies in or below.
+    fn in_circle(&mut self, mut directory: Ino, strays: &Strays) -> Ino {
+        let mut met = HashSet::new();
+        while met.insert(directory)
+            && let Some(&above) = strays.above.get(&directory)
+            && self.is_stray(above)
+        {
+            directory = above;
+        }
+        directory
+    }
+
+    /// Whether no name has led to it so far.
+    fn is_stray(&mut self, ino: Ino) -> bool {
+        self.item(ino).is_some_and(|item| item.state & state::NAMED == 0)
+    }
+
+    /// Counts out what an unvisited directory names, before it is visited or freed: each directory is looked into twice, however
+    /// they name each other.
+    fn leave_out(&mut self, directory: Ino, strays: &mut Strays) -> Result<(), CheckError> {
+        for child in self.peek(directory)? {
+            if let Some(names) = strays.names.get_mut(&child) {
+                // A medium that reads otherwise the second time is no reason to stop.
+                *names = names.saturating_sub(1);
+                if *names == 0 {
+                    strays.tops.push_back(child);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Other unvisited directories that an unvisited directory names, as far as can be read.
+    fn peek(&mut self, directory: Ino) -> Result<Vec<Ino>, CheckError> {
+        let raw = self.raw(directory)?;
+        let runs = match directory_kind(&self.superblock) {
+            Directory::Linear => self.runs_linear(directory, &raw),
+            Directory::Tree => self.runs_btree(directory, &raw)?,
+            _ => self.runs_indexed(directory, &raw)?,
+        };
+        let mut children = Vec::new();
+        for (run, mut is_torn) in runs {
+            // As `fix_entries` goes through them.
+            let mut at = 0;
+            while at < run.len()
+                && let Ok(length) = length_at(&run, at)
+            {
+                let entry = entry_at(&run, at);
+                at += length;
+                let Ok(entry) = entry else {
+                    is_torn = true;
+                    continue;
+                };
+                let is_other = entry.ino != directory
+                    && self
+                        .item(entry.ino)
+                        .is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0);
+                if is_other && (!is_torn || self.is_believed(directory, &entry, self.hasher.hash(entry.name))) {
+                    children.push(entry.ino);
+                }
+            }
+        }
+        Ok(children)
+    }
+
+    /// The directory for strays, made if need be.
+    fn lost_and_found(&mut self, root: Ino) -> Result<Ino, CheckError> {
+        self.change_directories()?;
+        let names = self.names_of(root)?;
+        for attempt in 0..1000 {
+            let name = if attempt == 0 { b"lost+found".to_vec() } else { format!("lost+found.{attempt}").into_bytes() };
+            match names.get(&name) {
+                Some(&ino) if self.item(ino).is_some_and(|item| item.file_type == DIR_TYPE) => return Ok(ino),
+                Some(_) => {}
+                None => {
+                    let ino = self.make_inode(S_IFDIR | 0o700, None)?;
+                    // Before it has a name.
+                    self.store_at_hand()?;
+                    self.flush()?;
+                    if let Some(item) = self.item(ino) {
+                        item.state |= state::NAMED | state::VISITED;
+                    }
+                    self.append(root, &[Added { name, ino, file_type: DIR_TYPE }])?;
+                    return Ok(ino);
+                }
+            }
+        }
+        Err(CheckError::Repair("every name for a lost+found directory is taken by something else".to_owned()))
+    }
+
+    /// Names of a directory that has been visited.
+    fn names_of(&mut self, directory: Ino) -> Result<HashMap<Vec<u8>, Ino>, CheckError> {
+        let raw = self.raw(directory)?;
+        let mut names = HashMap::new();
+        let mut collect = |bytes: &[u8]| {
+            for entry in parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
+                names.insert(entry.name.to_vec(), entry.ino);
+            }
+        };
+        match directory_kind(&self.superblock) {
+            Directory::Linear => self.runs_linear(directory, &raw).iter().for_each(|(run, _)| collect(run)),
+            Directory::Tree => self.runs_btree(directory, &raw)?.iter().for_each(|(run, _)| collect(run)),
+            _ => self.entries_indexed(directory, &raw)?.iter().for_each(|bytes| collect(bytes)),
+        }
+        Ok(names)
+    }
+
+    /// Adds names at the end of a directory.
+    fn append(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+        match directory_kind(&self.superblock) {
+            Directory::Linear => self.append_linear(directory, added),
+            Directory::Tree => self.append_btree(directory, added),
+            _ => self.append_indexed(directory, added),
+        }
+    }
+
+    /// Link counts, now that every name is known.
+    pub(crate) fn settle_links(&mut self) -> Result<(), CheckError> {
+        for index in 0..self.items.len() {
+            let item = self.items[index];
+            if item.state & state::GONE != 0 {
+                continue;
+            }
+            let links = if item.file_type == DIR_TYPE { item.names.saturating_add(2) } else { item.names };
+            let Some((block, slot)) = self.geometry.locate(item.ino) else { continue };
+            self.load_at_hand(block)?;
+            let differs = self
+                .at_hand
+                .as_ref()
+                .is_some_and(|(_, buf, _)| inode_at(&self.geometry, buf, slot).nlink.get() != links);
+            if differs {
+                self.change_inode(item.ino, |raw| raw.nlink.set(links))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A stray's name in lost+found: its number.
+fn stray(ino: Ino, file_type: u8) -> Added {
+    Added { name: format!("#{ino}").into_bytes(), ino, file_type }
+}

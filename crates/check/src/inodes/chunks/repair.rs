@@ -1,0 +1,391 @@
+//! Repair of inodes in chunks: what a group's tree names, what a search of the group finds, and the records of a new tree.
+
+use super::check::decode_chunk;
+use crate::context::is_tree_block;
+use crate::inodes::repair::Salvage;
+use crate::io::Damage;
+use crate::options::CheckError;
+use crate::repair::build::write;
+use crate::repair::volume::{Chunk, Item, Repair, state};
+use crate::slots::{body_parts, inode_at, inodes_of};
+use crate::tree::{Tree, walk};
+use myriad_format::btree;
+use myriad_format::group::{GroupHeader, HEADER_BLOCK};
+use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, flag, fork};
+use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE, header};
+use std::collections::HashSet;
+use zerocopy::IntoBytes;
+
+/// A block of inodes as it is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Sound,
+    /// Header and address are right, the checksum is not: some sectors are older than others, each whole, or cannot be read.
+    Torn,
+    Lost,
+}
+
+/// Records of a group's chunks, and how many inode blocks those have.
+#[derive(Default)]
+pub(crate) struct ChunkRecords {
+    pub records: Vec<u8>,
+    pub blocks: u32,
+}
+
+impl Repair<'_> {
+    /// Trees of inodes may be older than what was synced, for a part of the log is lost: takes what they name, and then makes
+    /// sure that every group is searched, also by the next repair if this one is cut short.
+    pub(crate) fn distrust_trees(&mut self) -> Result<(), CheckError> {
+        for ag in (0..self.ag_used).map(AgNo) {
+            self.chunks_of_tree(ag);
+        }
+        (0..self.ag_used).try_for_each(|ag| self.blank_header(AgNo(ag)))?;
+        self.flush()?;
+        let chunks: Vec<(FsBlock, Chunk)> = self.chunks.iter().map(|(&start, &chunk)| (start, chunk)).collect();
+        for (start, mut chunk) in chunks {
+            // Blocks that came into use since.
+            let is_used = |at: u32| self.state_of(start.offset_by(u64::from(at))) != Found::Lost;
+            let used = (chunk.initialised..chunk.count).rfind(|&at| is_used(at));
+            chunk.initialised = used.map_or(chunk.initialised, |last| last + 1);
+            self.chunks.insert(start, chunk);
+        }
+        self.are_trees_old = true;
+        Ok(())
+    }
+
+    /// Finds the inodes in chunks: those that trees name, and where a tree cannot be believed those that a search finds.
+    pub(crate) fn find_in_chunks(&mut self) -> Result<(), CheckError> {
+        let mut searched = Vec::new();
+        for ag in (0..self.ag_used).map(AgNo) {
+            if self.are_trees_old || !self.chunks_of_tree(ag) {
+                searched.push(ag);
+            }
+            self.tick("repairing inodes", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.0, 0.1);
+        }
+        let why = if self.are_trees_old { "a part of the log is lost" } else { "its inode tree is damaged" };
+        // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
+        // whose blocks others have. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
+        // one that loses. What a sound one has that a tree names is nobody's inode block, whatever it looks like: reserved
+        // blocks keep what they held.
+        let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
+        let torn = self.take_sound(named, 0.1, 0.3)?;
+        for (done, &ag) in searched.iter().enumerate() {
+            self.act(format!("searched group {ag} for inode blocks: {why}"));
+            self.search_chunks(ag);
+            self.tick("repairing inodes", done as u64 + 1, searched.len() as u64, 0.3, 0.4);
+        }
+        self.take_torn(torn)?;
+        let found = self.chunks.iter().filter(|(_, chunk)| !chunk.is_named);
+        let mut found: Vec<FsBlock> = found.flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
+        found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
+        let torn = self.take_sound(found, 0.4, 0.5)?;
+        self.take_torn(torn)?;
+        // What nobody else has of the old trees stays as it is until the headers name new ones.
+        let (blocks, geometry) = (&self.blocks, &self.geometry);
+        self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
+        Ok(())
+    }
+
+    /// Takes the inodes of blocks that are sound, and makes lost ones empty; those that are torn.
+    fn take_sound(&mut self, blocks: Vec<FsBlock>, from: f64, to: f64) -> Result<Vec<FsBlock>, CheckError> {
+        let total = blocks.len() as u64;
+        let mut torn = Vec::new();
+        for (done, block) in blocks.into_iter().enumerate() {
+            self.tick("repairing inodes", done as u64, total, from, to);
+            match self.state_of(block) {
+                Found::Sound => self.take_block(block, true)?,
+                Found::Torn => torn.push(block),
+                Found::Lost => {
+                    self.act(format!("inode block {block} is lost; made empty"));
+                    self.make_empty(block)?;
+                }
+            }
+        }
+        Ok(torn)
+    }
+
+    fn take_torn(&mut self, blocks: Vec<FsBlock>) -> Result<(), CheckError> {
+        for block in blocks {
+            self.act(format!("inode block {block} was torn; kept what its sectors hold"));
+            self.take_block(block, false)?;
+        }
+        Ok(())
+    }
+
+    /// Chunks that the group's inode tree names; whether all of the tree could be read.
+    fn chunks_of_tree(&mut self, ag: AgNo) -> bool {
+        let block = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+        let mut buf = self.reader.new_buffer();
+        if self.reader.read(block, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
+            return false;
+        }
+        let head = GroupHeader::read(&buf);
+        let (root, level) = (head.inode_root.get(), head.inode_level);
+        let ag_blocks = self.geometry.blocks_in(ag);
+        if root <= HEADER_BLOCK || root >= ag_blocks {
+            return false;
+        }
+        let root = self.geometry.fs_block(ag, AgBlock(root));
+        let tree = Tree { kind: btree::INODE_CHUNKS, owner: u64::from(ag.0), root, level: u16::from(level) };
+        let mut records = Vec::new();
+        let mut complete = true;
+        let mut collect = |bytes: &[u8]| records.push(*ChunkRecord::read(bytes));
+        let mut salvage =
+            Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
+        walk(&self.reader, &tree, &mut salvage);
+        complete &= !salvage.damaged;
+        let Salvage { followed, .. } = salvage;
+        let is_inside =
+            |node: &FsBlock| self.geometry.ag_of(*node) == ag && self.geometry.ag_block_of(*node).0 > HEADER_BLOCK;
+        self.inode_trees.extend(followed.into_iter().filter(is_inside));
+        let mut end = 0;
+        for mut record in records {
+            // The masks are rebuilt; only the extent matters here.
+            record.free_mask.set(0);
+            record.used_mask.set(0);
+            let Some(chunk_end) = decode_chunk(&record, ag_blocks, end) else {
+                complete = false;
+                continue;
+            };
+            end = chunk_end;
+            let start = self.geometry.fs_block(ag, AgBlock(record.start.get() as u32));
+            let (count, initialised) = (u32::from(record.count), u32::from(record.initialised));
+            let chunk = Chunk { count, initialised, is_named: true };
+            let holds_any = chunk.blocks(start).any(|block| self.state_of(block) != Found::Lost);
+            if chunk.initialised > 0 && !holds_any {
+                // The record is older than what its blocks are used for now.
+                continue;
+            }
+            if self.blocks.first_in(start, u64::from(chunk.count)).is_some() {
+                // Part of it is somebody else's: what is left is found by the search.
+                complete = false;
+                continue;
+            }
+            self.blocks.claim(start, u64::from(chunk.count));
+            self.chunks.insert(start, chunk);
+        }
+        complete
+    }
+
+    /// Looks at every block of a group for inode blocks that no known chunk has: torn ones, too, for a repair that was cut
+    /// short may have torn what it had found.
+    fn search_chunks(&mut self, ag: AgNo) {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let mut run: Option<(FsBlock, u32)> = None;
+        let mut runs = Vec::new();
+        for at in u64::from(self.geometry.first_data_block(ag))..u64::from(self.geometry.blocks_in(ag)) {
+            let block = first.offset_by(at);
+            let is_inodes = self.blocks.first_in(block, 1).is_none() && self.state_of(block) != Found::Lost;
+            run = match run {
+                Some((start, count)) if is_inodes && count < 64 => Some((start, count + 1)),
+                ended => {
+                    runs.extend(ended);
+                    is_inodes.then_some((block, 1))
+                }
+            };
+        }
+        runs.extend(run);
+        for (start, count) in runs {
+            self.blocks.claim(start, u64::from(count));
+            self.chunks.insert(start, Chunk { count, initialised: count, is_named: false });
+        }
+    }
+
+    /// When a block was written last, by its own word.
+    fn lsn_of(&self, block: FsBlock) -> u64 {
+        let mut buf = self.reader.new_buffer();
+        self.reader.read_raw(block, &mut buf).map_or(0, |_| BlockHeader::read(&buf).lsn.get())
+    }
+
+    fn state_of(&self, block: FsBlock) -> Found {
+        let mut buf = self.reader.new_buffer();
+        let owner = u64::from(self.geometry.ag_of(block).0);
+        match self.reader.read(block, BlockKind::Inode, owner, &mut buf) {
+            Ok(()) => Found::Sound,
+            Err(Damage::Unreadable { .. }) if !self.reader.read_sectors(block, &mut buf) => Found::Lost,
+            Err(Damage::Corrupt(Corrupt::BlockCrc { .. }) | Damage::Unreadable { .. }) => {
+                let head = BlockHeader::read(&buf);
+                let is_ours = head.magic.get() == BlockKind::Inode.magic()
+                    && head.volume == self.reader.volume
+                    && head.address.get() == block.0
+                    && head.owner.get() == owner;
+                if is_ours { Found::Torn } else { Found::Lost }
+            }
+            Err(_) => Found::Lost,
+        }
+    }
+
+    fn make_empty(&mut self, block: FsBlock) -> Result<(), CheckError> {
+        let mut buf = self.reader.new_buffer();
+        header::init(&mut buf, BlockKind::Inode, self.reader.volume, u64::from(self.geometry.ag_of(block).0), block);
+        set_masks(&mut buf, &HashSet::new());
+        write(&self.reader, block, &mut buf)
+    }
+
+    /// Puts the inodes of a block right and takes what they own.
+    fn take_block(&mut self, block: FsBlock, is_sound: bool) -> Result<(), CheckError> {
+        let mut buf = self.reader.new_buffer();
+        if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
+            return Ok(());
+        }
+        let before = buf.clone();
+        let slots = inodes_of(&self.geometry, &buf);
+        let mut used: HashSet<u32> = HashSet::new();
+        let all = slots.inodes.into_iter().chain(slots.bad_bodies.into_iter().map(|slot| (slot, 0..0)));
+        for (slot, body) in all {
+            let ino = self.geometry.ino(block, slot);
+            let mut raw = *inode_at(&self.geometry, &buf, slot);
+            if body.is_empty() && (raw.body_slots > 0 || raw.fork_code() == fork::INLINE) {
+                drop_body(&mut raw);
+                self.act(format!("inode {ino} lost its body"));
+            }
+            let (data, attributes) = body_parts(&buf, &body);
+            let (data, attributes) = (data.to_vec(), attributes.to_vec());
+            let Some((data_len, attributes)) = self.take_inode(ino, &mut raw, &data, attributes) else {
+                self.act(format!("inode {ino} was impossible and is gone"));
+                continue;
+            };
+            if !body.is_empty() {
+                let bytes = &mut buf[body.start as usize * SLOT_SIZE..body.end as usize * SLOT_SIZE];
+                let head = BodyHeader::read_mut(bytes);
+                head.data_len.set(data_len as u16);
+                head.attr_len.set(attributes.len() as u16);
+                bytes[BodyHeader::SIZE + data_len..][..attributes.len()].copy_from_slice(&attributes);
+                used.extend(body);
+            }
+            buf[slot as usize * SLOT_SIZE..][..SLOT_SIZE].copy_from_slice(raw.as_bytes());
+            used.insert(slot);
+            let no_links = if raw.nlink.get() == 0 { state::NO_LINKS } else { 0 };
+            self.items.push(Item { ino, names: 0, file_type: (raw.mode.get() >> 12) as u8, state: no_links });
+        }
+        set_masks(&mut buf, &used);
+        if buf != before || !is_sound {
+            write(&self.reader, block, &mut buf)?;
+        }
+        Ok(())
+    }
+
+    /// A free slot in a chunk, or the first one of a new chunk.
+    pub(crate) fn place_in_chunks(&mut self, wanted: Option<(FsBlock, u32)>) -> Result<(FsBlock, u32), CheckError> {
+        let is_chunk = |repair: &Self, block: FsBlock| {
+            repair
+                .chunks
+                .range(..=block)
+                .next_back()
+                .is_some_and(|(start, chunk)| block.0 < start.0 + u64::from(chunk.initialised))
+        };
+        if let Some((block, slot)) = wanted.filter(|&(block, _)| is_chunk(self, block)) {
+            self.load_at_hand(block)?;
+            if self.is_slot_free(slot) {
+                return Ok((block, slot));
+            }
+        }
+        let blocks: Vec<FsBlock> = self.chunks.iter().flat_map(|(start, chunk)| chunk.blocks(*start)).collect();
+        for block in blocks {
+            self.load_at_hand(block)?;
+            if let Some(slot) = (1..self.geometry.slots_per_block()).find(|&slot| self.is_slot_free(slot)) {
+                return Ok((block, slot));
+            }
+        }
+        let block = self.take(None)?;
+        self.make_empty(block)?;
+        self.chunks.insert(block, Chunk { count: 1, initialised: 1, is_named: false });
+        Ok((block, 1))
+    }
+
+    /// Takes a slot of the block at hand out of the map of free ones.
+    pub(crate) fn use_slot(&mut self, slot: u32) {
+        if let Some((_, buf, dirty)) = &mut self.at_hand {
+            let head = InodeBlockHeader::read_mut(buf);
+            head.free_mask[slot as usize / 8] &= !(1 << (slot % 8));
+            head.free_count.set(head.free_count.get() - 1);
+            *dirty = true;
+        }
+    }
+
+    /// Frees the slots of an inode and of its body.
+    pub(crate) fn free_in_chunk(&mut self, ino: Ino, raw: &RawInode) -> Result<(), CheckError> {
+        let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
+        let first = u32::from(raw.body_first.get());
+        let body = first..first + u32::from(raw.body_slots);
+        // The map of free slots lies in one sector. Were the inode written as well, it could be gone and its body's slots in use: a
+        // body holds what a user wrote, and that may look like inodes.
+        self.load_at_hand(block)?;
+        if let Some((_, buf, dirty)) = &mut self.at_hand {
+            let head = InodeBlockHeader::read_mut(buf);
+            for slot in body.chain([slot]) {
+                head.free_mask[slot as usize / 8] |= 1 << (slot % 8);
+            }
+            let free: u32 = head.free_mask.iter().map(|byte| byte.count_ones()).sum();
+            head.free_count.set(free as u16);
+            *dirty = true;
+        }
+        Ok(())
+    }
+
+    fn is_slot_free(&self, slot: u32) -> bool {
+        self.at_hand
+            .as_ref()
+            .is_some_and(|(_, buf, _)| InodeBlockHeader::read(buf).free_mask[slot as usize / 8] >> (slot % 8) & 1 == 1)
+    }
+
+    /// Records of a group's chunks, with masks from their blocks. A chunk without inodes is given up.
+    pub(crate) fn chunk_records(&mut self, ag: AgNo) -> Result<ChunkRecords, CheckError> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
+        let chunks: Vec<(FsBlock, Chunk)> =
+            self.chunks.range(first..end).map(|(&start, &chunk)| (start, chunk)).collect();
+        let mut inodes = ChunkRecords::default();
+        let mut buf = self.reader.new_buffer();
+        for (start, chunk) in chunks {
+            let mut record = ChunkRecord::zeroed();
+            record.start.set(u64::from(self.geometry.ag_block_of(start).0));
+            record.count = chunk.count as u8;
+            record.initialised = chunk.initialised as u8;
+            let (mut free_mask, mut used_mask) = (0_u64, 0_u64);
+            for at in 0..chunk.initialised {
+                let block = start.offset_by(u64::from(at));
+                self.reader.read(block, BlockKind::Inode, u64::from(ag.0), &mut buf).map_err(|damage| {
+                    CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}"))
+                })?;
+                let free = u32::from(InodeBlockHeader::read(&buf).free_count.get());
+                free_mask |= u64::from(free > 0) << at;
+                used_mask |= u64::from(free < self.geometry.slots_per_block() - 1) << at;
+            }
+            if used_mask == 0 {
+                self.blocks.release(start, u64::from(chunk.count));
+                continue;
+            }
+            record.free_mask.set(free_mask);
+            record.used_mask.set(used_mask);
+            inodes.blocks += chunk.count;
+            inodes.records.extend_from_slice(record.as_bytes());
+        }
+        Ok(inodes)
+    }
+}
+
+/// Takes away an inode's body and what announced it.
+fn drop_body(raw: &mut RawInode) {
+    raw.body_slots = 0;
+    raw.body_first.set(0);
+    raw.flags.set(raw.flags.get() & !flag::ATTR_BODY);
+    if raw.fork_code() == fork::INLINE {
+        raw.set_fork(fork::NONE, 0);
+        raw.size.set(0);
+    }
+}
+
+/// Writes an inode block's map of free slots.
+fn set_masks(buf: &mut [u8], used: &HashSet<u32>) {
+    let slots = (buf.len() / SLOT_SIZE) as u32;
+    let head = InodeBlockHeader::read_mut(buf);
+    head.free_mask = [0; 64];
+    let mut free = 0;
+    for slot in (1..slots).filter(|slot| !used.contains(slot)) {
+        head.free_mask[slot as usize / 8] |= 1 << (slot % 8);
+        free += 1;
+    }
+    head.free_count.set(free);
+    head.slot_count.set(slots as u16);
+}

@@ -1,0 +1,514 @@
+//! Repair, first half: which inodes there are and which blocks are theirs.
+
+use crate::attributes::ACL_NAMES;
+use crate::io::Damage;
+use crate::map::pointers;
+use crate::map::{Map, map_of};
+use crate::options::CheckError;
+use crate::repair::build::{Fill, node_count, write_tree};
+use crate::repair::pending::{BuiltMap, Salvaged};
+use crate::repair::volume::{Item, Repair, no_room, state};
+use crate::slots::is_type;
+use crate::tree::walk;
+use crate::visitor::Visitor;
+use myriad_format::btree;
+use myriad_format::choices::{self, Directory, Inodes};
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::fork::{AttributeRoot, Fork, InlineExtents, TreeRoot};
+use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork, generation_at};
+use myriad_format::table::POINTERS_OFFSET;
+use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
+use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
+use std::collections::{BTreeMap, HashSet};
+use zerocopy::IntoBytes;
+
+/// Reads whatever of a tree can be read.
+pub(crate) struct Salvage<'a> {
+    pub repair: &'a Repair<'a>,
+    pub record: &'a mut dyn FnMut(&[u8]),
+    /// Nodes claimed, where nodes are to be claimed.
+    pub nodes: Option<Vec<FsBlock>>,
+    pub damaged: bool,
+    /// Nodes followed where none are claimed: each only once.
+    pub followed: HashSet<FsBlock>,
+}
+
+impl Visitor for Salvage<'_> {
+    fn node(&mut self, block: FsBlock) -> bool {
+        let geometry = &self.repair.geometry;
+        let ok = match &mut self.nodes {
+            None => block.0 < geometry.block_count && self.followed.insert(block),
+            Some(nodes) => {
+                let ok = geometry.is_data_range(block, 1)
+                    && geometry.ag_of(block).0 < self.repair.ag_used
+                    && self.repair.blocks.claim(block, 1).is_none();
+                if ok {
+                    nodes.push(block);
+                }
+                ok
+            }
+        };
+        self.damaged |= !ok;
+        ok
+    }
+
+    fn record(&mut self, record: &[u8]) {
+        (self.record)(record);
+    }
+
+    fn damage(&mut self, _: Damage) {
+        self.damaged = true;
+    }
+}
+
+impl Repair<'_> {
+    /// What of the old volume is not to be believed, for a part of the log is lost.
+    pub(crate) fn distrust(&mut self) -> Result<(), CheckError> {
+        match self.choices.inodes {
+            // How far a table is initialised is found without a header.
+            Inodes::Static => Ok(()),
+            Inodes::Dynamic | Inodes::Bucket => self.distrust_trees(),
+        }
+    }
+
+    /// Finds the inodes there are, puts their own fields right, and takes what they own.
+    pub(crate) fn find_inodes(&mut self) -> Result<(), CheckError> {
+        match self.choices.inodes {
+            Inodes::Static => self.find_in_tables()?,
+            Inodes::Dynamic | Inodes::Bucket => self.find_in_chunks()?,
+        }
+        self.items.sort_unstable_by_key(|item| item.ino);
+        Ok(())
+    }
+
+    /// Puts an inode's own fields right and takes its blocks. Its data length and attributes as they shall be; `None` if
+    /// it cannot be one.
+    pub(crate) fn take_inode(
+        &mut self,
+        ino: Ino,
+        raw: &mut RawInode,
+        data: &[u8],
+        attributes: Vec<u8>,
+    ) -> Option<(usize, Vec<u8>)> {
+        if !is_type(raw.mode.get()) {
+            return None;
+        }
+        raw.flags.set(raw.flags.get() & flag::KNOWN);
+        if raw.size.get() > i64::MAX as u64 {
+            raw.size.set(0);
+        }
+        raw.check(ino).ok()?;
+        if raw.is_dir() && raw.fork_code() == fork::INLINE && self.choices.directory == Directory::Linear {
+            Fork::None.encode(raw);
+        }
+        let code = raw.fork_code();
+        let mut data_len = data.len();
+        match (code, raw.file_type()) {
+            (fork::INLINE, S_IFDIR) => {}
+            (fork::INLINE, _) => raw.size.set(data_len as u64),
+            _ => data_len = 0,
+        }
+        if code == fork::NONE && raw.file_type() != S_IFREG {
+            raw.size.set(0);
+        }
+        if raw.file_type() == S_IFLNK {
+            let short = code != fork::SHORT_LINK || raw.size.get() <= raw.fork_room() as u64;
+            if !(1..=TARGET_MAX).contains(&raw.size.get()) || !short {
+                return None;
+            }
+        }
+        let needed = raw.size.get().div_ceil(self.reader.block_size() as u64);
+        let (mut extents, nodes, is_damaged) = self.take_map(ino, raw);
+        let is_shrinking = raw.file_type() == S_IFREG && self.orphans.contains(&ino);
+        let past = if is_shrinking { cut(&mut extents, needed) } else { Vec::new() };
+        let covered =
+            extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
+        if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
+            // A part of a target leads somewhere else.
+            extents.iter().for_each(|extent| self.blocks.release(extent.start, u64::from(extent.length)));
+            nodes.iter().for_each(|&node| self.blocks.release(node, 1));
+            return None;
+        }
+        let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
+        let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
+        if is_damaged || !past.is_empty() {
+            self.act(match is_damaged {
+                true => format!("inode {ino}: its file map was damaged; {blocks} blocks are left"),
+                false => format!("inode {ino}: blocks past its end were freed"),
+            });
+            // Until the map is written anew, the inode keeps what there is, and what its map names is nobody else's.
+            self.maps.insert(ino, Salvaged { extents, past, nodes, blocks: blocks + attribute_blocks });
+        } else {
+            raw.set_block_total(blocks + nodes.len() as u64 + attribute_blocks);
+        }
+        Some((data_len, attributes))
+    }
+
+    /// The extents of an inode that nobody else has, its tree's nodes, and whether anything had to go.
+    fn take_map(&mut self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>, bool) {
+        let geometry = self.geometry;
+        let mut found: Vec<Extent> = Vec::new();
+        let mut damaged = false;
+        let mut end = 0;
+        let mut nodes = Vec::new();
+        let mut record = |bytes: &[u8]| match Extent::decode(RawExtent::read(bytes), &geometry, ino) {
+            Ok(extent) if extent.file_block.0 >= end => {
+                end = extent.end().0;
+                found.push(extent);
+            }
+            _ => damaged = true,
+        };
+        match map_of(&geometry, ino, raw, || pointers::of_inode(&self.reader, ino)) {
+            Ok(Map::None) => {}
+            Ok(Map::Inline(extents)) => extents.iter().for_each(|extent| record(extent.as_bytes())),
+            Ok(map @ (Map::Tree(_) | Map::Pointers(_))) => {
+                let mut salvage = Salvage {
+                    repair: self,
+                    record: &mut record,
+                    nodes: Some(Vec::new()),
+                    damaged: false,
+                    followed: HashSet::new(),
+                };
+                match map {
+                    Map::Tree(tree) => walk(&self.reader, &tree, &mut salvage),
+                    Map::Pointers(list) => pointers::walk(&self.reader, ino, &list, &mut salvage),
+                    Map::None | Map::Inline(_) => unreachable!("matched above"),
+                }
+                let map_damaged = salvage.damaged;
+                nodes = salvage.nodes.unwrap_or_default();
+                damaged |= map_damaged;
+            }
+            Err(_) => damaged = true,
+        }
+        if raw.fork_code() == fork::BLOCKS && raw.index_root().is_none() {
+            // Without a block it is no map.
+            damaged |= found.is_empty();
+        }
+        let mut extents = Vec::new();
+        for extent in found {
+            if geometry.ag_of(extent.start).0 >= self.ag_used || (raw.is_dir() && extent.unwritten) {
+                damaged = true;
+                continue;
+            }
+            // What nobody has yet; the first owner keeps the rest.
+            let mut free = Vec::new();
+            self.blocks.for_each_gap(extent.start, u64::from(extent.length), |start, length| {
+                free.push((start, length));
+                true
+            });
+            damaged |= free != [(extent.start, u64::from(extent.length))];
+            for (start, length) in free {
+                self.blocks.claim(start, length);
+                let file_block = FileBlock(extent.file_block.0 + (start.0 - extent.start.0));
+                extents.push(Extent { file_block, start, length: length as u32, unwritten: extent.unwritten });
+            }
+        }
+        (extents, nodes, damaged)
+    }
+
+    /// The attributes in the body that can be read; a damaged chain of blocks goes as a whole. Flags follow.
+    fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: Vec<u8>) -> (Vec<u8>, u64) {
+        // What a repair has copied to a block, and is there to stay if that cannot be read.
+        if !raw.has_flag(flag::ATTR_BODY)
+            && raw.attribute_root().is_some_and(|root| self.is_copy(ino, root.block, &in_body))
+        {
+            in_body.clear();
+        }
+        let mut names: HashSet<Vec<u8>> = HashSet::new();
+        let mut kept = Vec::new();
+        for (name, value) in AttrIter::new(&in_body).map_while(Result::ok) {
+            if xattr::has_namespace(name) && names.insert(name.to_vec()) {
+                xattr::push(&mut kept, name, value);
+            }
+        }
+        let mut blocks = Vec::new();
+        if let Some(root) = raw.attribute_root() {
+            match self.read_chain(ino, root.block, u64::from(root.count), &mut blocks, &names) {
+                Some(found) => names.extend(found),
+                None => {
+                    for block in blocks.drain(..) {
+                        self.blocks.release(block, 1);
+                    }
+                    raw.set_attribute_root(None);
+                    self.act(format!("inode {ino}: its attribute blocks were damaged and are gone"));
+                }
+            }
+        }
+        let has_acl = names.iter().any(|name| ACL_NAMES.contains(&name.as_slice()));
+        let mut flags = raw.flags.get() & !(flag::ATTR_BODY | flag::HAS_ACL);
+        flags |= if kept.is_empty() { 0 } else { flag::ATTR_BODY } | if has_acl { flag::HAS_ACL } else { 0 };
+        raw.flags.set(flags);
+        self.has_xattr |= !names.is_empty();
+        self.has_acl |= has_acl;
+        (kept, blocks.len() as u64)
+    }
+
+    /// Whether a block holds this list of attributes and nothing else.
+    fn is_copy(&self, ino: Ino, block: FsBlock, list: &[u8]) -> bool {
+        let mut buf = self.reader.new_buffer();
+        self.reader.read(block, BlockKind::Attributes, ino.0, &mut buf).is_ok() && {
+            let length = AttrBlockHeader::read(&buf).length.get() as usize;
+            buf[AttrBlockHeader::SIZE..].get(..length) == Some(list)
+        }
+    }
+
+    /// Reads and claims a chain; the names in it, none of which is among `others`. `None` if anything is wrong with it.
+    fn read_chain(
+        &self,
+        ino: Ino,
+        mut next: FsBlock,
+        count: u64,
+        blocks: &mut Vec<FsBlock>,
+        others: &HashSet<Vec<u8>>,
+    ) -> Option<HashSet<Vec<u8>>> {
+        let mut list = Vec::new();
+        let mut buf = self.reader.new_buffer();
+        while next != FsBlock::NONE {
+            let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
+            if !fits || list.len() > LIST_MAX || self.blocks.claim(next, 1).is_some() {
+                return None;
+            }
+            blocks.push(next);
+            self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).ok()?;
+            let head = AttrBlockHeader::read(&buf);
+            let length = head.length.get() as usize;
+            if head.index.get() as usize != blocks.len() - 1 || length > buf.len() - AttrBlockHeader::SIZE {
+                return None;
+            }
+            list.extend_from_slice(&buf[AttrBlockHeader::SIZE..][..length]);
+            next = FsBlock(head.next.get());
+        }
+        if blocks.len() as u64 != count || list.len() > LIST_MAX {
+            return None;
+        }
+        let mut names = HashSet::new();
+        for attribute in AttrIter::new(&list) {
+            let (name, _) = attribute.ok()?;
+            if !xattr::has_namespace(name) || others.contains(name) || !names.insert(name.to_vec()) {
+                return None;
+            }
+        }
+        Some(names)
+    }
+
+    /// Writes the file maps that were damaged. All inodes' blocks are known by now. New trees are durable before an inode
+    /// names one, and that is before anything is written over what only an old map names: power lost in between costs no extent.
+    /// Where there is no room for a tree, other maps go first and give back what they named.
+    pub(crate) fn write_maps(&mut self) -> Result<(), CheckError> {
+        let mut rest = std::mem::take(&mut self.maps);
+        while !rest.is_empty() {
+            let mut built = Vec::new();
+            let mut waiting = BTreeMap::new();
+            for (ino, salvaged) in rest {
+                match self.map_tree(ino, &salvaged.extents, Fill::Ample)? {
+                    Some(tree) => built.push((ino, salvaged, tree)),
+                    None => _ = waiting.insert(ino, salvaged),
+                }
+            }
+            if built.is_empty()
+                && let Some((ino, mut salvaged)) = waiting.pop_first()
+            {
+                let tree = self.squeeze_in(ino, &mut salvaged)?;
+                built.push((ino, salvaged, tree));
+            }
+            self.flush()?;
+            let mut left = Vec::new();
+            for (ino, Salvaged { extents, past, nodes, blocks }, tree) in built {
+                self.change_inode(ino, |raw| raw.set_block_total(blocks))?;
+                self.set_map(ino, &extents, tree)?;
+                left.extend(past);
+                left.extend(nodes.into_iter().map(|node| (node, 1)));
+            }
+            self.store_at_hand()?;
+            self.flush()?;
+            self.release(left);
+            rest = waiting;
+        }
+        Ok(())
+    }
+
+    /// The tree of a map for which a full volume has no room: full nodes; then also where the file had blocks past its end, which
+    /// nobody misses. The last resort is the old tree's place: power lost before the inode names the new one costs the file's map.
+    fn squeeze_in(&mut self, ino: Ino, salvaged: &mut Salvaged) -> Result<Option<BuiltMap>, CheckError> {
+        let mut tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
+        if tree.is_none() {
+            self.release(std::mem::take(&mut salvaged.past));
+            tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
+        }
+        if tree.is_none() {
+            self.release(std::mem::take(&mut salvaged.nodes).into_iter().map(|node| (node, 1)));
+            tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
+        }
+        tree.ok_or_else(no_room)
+    }
+
+    /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
+    fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<Option<BuiltMap>>, CheckError> {
+        if self.geometry.map == choices::Map::Blocks {
+            let need = pointers::node_count(&self.geometry, extents);
+            let Some(places) = self.take_all(need)? else { return Ok(None) };
+            let list = pointers::build(&self.reader, ino, extents, places)?;
+            return Ok(Some(Some(BuiltMap::Pointers { list, nodes: need as u64 })));
+        }
+        let raw = self.raw(ino)?;
+        let inline_max = if raw.is_dir() { 1 } else { raw.fork_room() / 16 };
+        if extents.len() <= inline_max {
+            return Ok(Some(None));
+        }
+        let need = node_count(btree::EXTENTS, extents.len(), self.reader.block_size(), fill);
+        let Some(mut places) = self.take_all(need)? else { return Ok(None) };
+        let records: Vec<u8> = extents.iter().flat_map(|extent| extent.encode().as_bytes().to_vec()).collect();
+        let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, fill, &mut || {
+            places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
+        })?;
+        Ok(Some(Some(BuiltMap::Tree { root: TreeRoot { block: root, level }, nodes: need as u64 })))
+    }
+
+    /// Puts a map into an inode in place of what it has: extents, or the nodes that lead to them. Fork and pointers of an inode lie in
+    /// one sector.
+    pub(crate) fn set_map(&mut self, ino: Ino, extents: &[Extent], built: Option<BuiltMap>) -> Result<(), CheckError> {
+        self.change_inode(ino, |raw| {
+            fork_of(raw, extents, &built).encode(raw);
+            raw.set_block_total(raw.block_total() + built.as_ref().map_or(0, BuiltMap::nodes));
+        })?;
+        let place = self.geometry.locate(ino).map(|(_, slot)| self.geometry.inode_offset(slot) + POINTERS_OFFSET);
+        if let (Some(BuiltMap::Pointers { list, .. }), Some(at), Some((_, buf, dirty))) =
+            (&built, place, &mut self.at_hand)
+        {
+            buf[at..at + size_of_val(list)].copy_from_slice(list.as_bytes());
+            *dirty = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the nodes of a map that does not fit the inode.
+    pub(crate) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltMap>, CheckError> {
+        self.map_tree(ino, extents, Fill::Ample)?.ok_or_else(no_room)
+    }
+
+    /// Frees an inode: its slot, its body, its blocks. What is in its place stays.
+    pub(crate) fn free_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let raw = self.raw(ino)?;
+        let (extents, nodes) = self.blocks_of_map(ino, &raw);
+        self.left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
+        self.left.extend(nodes.into_iter().map(|node| (node, 1)));
+        if let Some(AttributeRoot { block: mut next, count }) = raw.attribute_root() {
+            let mut buf = self.reader.new_buffer();
+            for _ in 0..count {
+                self.left.push((next, 1));
+                if self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_err() {
+                    break;
+                }
+                next = FsBlock(AttrBlockHeader::read(&buf).next.get());
+            }
+        }
+        match self.choices.inodes {
+            Inodes::Static => self.free_in_table(ino)?,
+            Inodes::Dynamic | Inodes::Bucket => self.free_in_chunk(ino, &raw)?,
+        }
+        if let Some(item) = self.item(ino) {
+            item.state |= state::GONE;
+        }
+        Ok(())
+    }
+
+    /// Extents and tree nodes of a map that has been put right.
+    pub(crate) fn blocks_of_map(&self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>) {
+        struct Collect<'a>(&'a mut Vec<FsBlock>, &'a mut dyn FnMut(&[u8]));
+        impl Visitor for Collect<'_> {
+            fn node(&mut self, block: FsBlock) -> bool {
+                self.0.push(block);
+                true
+            }
+            fn record(&mut self, record: &[u8]) {
+                (self.1)(record);
+            }
+            fn damage(&mut self, _: Damage) {}
+        }
+        let geometry = self.geometry;
+        let mut extents = Vec::new();
+        let mut nodes = Vec::new();
+        let mut record = |bytes: &[u8]| extents.extend(Extent::decode(RawExtent::read(bytes), &geometry, ino).ok());
+        // What is at hand may be newer than what is on the device.
+        let at_hand =
+            self.at_hand.as_ref().filter(|(at, ..)| geometry.locate(ino).is_some_and(|(block, _)| block == *at));
+        let list = || match at_hand {
+            Some((_, bytes, _)) => pointers::in_block(&self.reader, ino, bytes),
+            None => pointers::of_inode(&self.reader, ino),
+        };
+        match map_of(&geometry, ino, raw, list) {
+            Ok(Map::None) | Err(_) => {}
+            Ok(Map::Inline(raws)) => raws.iter().for_each(|raw| record(raw.as_bytes())),
+            Ok(Map::Tree(tree)) => walk(&self.reader, &tree, &mut Collect(&mut nodes, &mut record)),
+            Ok(Map::Pointers(list)) => {
+                pointers::walk(&self.reader, ino, &list, &mut Collect(&mut nodes, &mut record));
+            }
+        }
+        (extents, nodes)
+    }
+
+    /// A new inode at any place, or at the one that is wanted, if that is free. It is durable before anything else counts it
+    /// as used: what was in its place could come back.
+    pub(crate) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
+        self.store_at_hand()?;
+        let wanted = wanted.and_then(|ino| self.geometry.locate(ino));
+        let (block, slot) = match self.choices.inodes {
+            Inodes::Static => self.place_in_tables(wanted)?,
+            Inodes::Dynamic | Inodes::Bucket => self.place_in_chunks(wanted)?,
+        };
+        let ino = self.geometry.ino(block, slot);
+        let now = self.now;
+        self.change_inode(ino, |raw| {
+            *raw = RawInode::zeroed();
+            raw.mode.set(mode);
+            // As who opens the volume begins: not from what the slot has, which may be anything.
+            raw.generation.set(generation_at(now));
+            for time in [&mut raw.mtime, &mut raw.ctime, &mut raw.atime, &mut raw.btime] {
+                time.set(now);
+            }
+        })?;
+        self.store_at_hand()?;
+        self.flush()?;
+        self.load_at_hand(block)?;
+        if self.choices.inodes == Inodes::Dynamic {
+            self.use_slot(slot);
+        }
+        let index = self.items.partition_point(|item| item.ino < ino);
+        let item = Item { ino, names: 0, file_type: (mode >> 12) as u8, state: 0 };
+        match self.items.get_mut(index) {
+            Some(old) if old.ino == ino => *old = item,
+            _ => self.items.insert(index, item),
+        }
+        Ok(ino)
+    }
+}
+
+/// The fork of an inode with these extents, or with a map that leads to them. The root of a directory's index stays, for its counts.
+fn fork_of(raw: &RawInode, extents: &[Extent], built: &Option<BuiltMap>) -> Fork {
+    let index = raw.index_root().unwrap_or(FsBlock::NONE);
+    let list: Vec<RawExtent> = extents.iter().map(Extent::encode).collect();
+    match built {
+        Some(BuiltMap::Pointers { .. }) if extents.is_empty() && index.is_none() => Fork::None,
+        Some(BuiltMap::Pointers { .. }) => Fork::Blocks { index },
+        Some(BuiltMap::Tree { root, .. }) if raw.is_dir() => Fork::DirectoryTree { index, tree: *root },
+        Some(BuiltMap::Tree { root, .. }) => Fork::Tree(*root),
+        None if raw.is_dir() => Fork::Directory { index, extent: list.first().copied() },
+        None if list.is_empty() => Fork::None,
+        None => Fork::Extents(InlineExtents::new(&list).expect("it has no tree, so they fit the fork")),
+    }
+}
+
+/// Takes from a map what lies past the first `needed` blocks of its file; start and length of that.
+fn cut(extents: &mut Vec<Extent>, needed: u64) -> Vec<(FsBlock, u64)> {
+    let mut left = Vec::new();
+    extents.retain_mut(|extent| {
+        let kept = needed.saturating_sub(extent.file_block.0).min(u64::from(extent.length));
+        let gone = u64::from(extent.length) - kept;
+        if gone > 0 {
+            left.push((extent.start.offset_by(kept), gone));
+            extent.length = kept as u32;
+        }
+        kept > 0
+    });
+    left
+}

@@ -1,0 +1,347 @@
+//! The volume under repair: what all repairs share. What was found, what waits to be written, the inode block at hand, and free blocks to take.
+
+use super::build::{flush, write};
+use super::pending::{Changed, Salvaged};
+use crate::blocks::Blocks;
+use crate::io::Reader;
+use crate::options::{CheckError, Progress};
+use myriad_format::choices::Choices;
+use myriad_format::inode::RawInode;
+use myriad_format::superblock::{NO_MOUNT, Superblock, state as volume_state};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// An inode that was found.
+#[derive(Clone, Copy)]
+pub(crate) struct Item {
+    pub(crate) ino: Ino,
+    /// Names found; of a directory: subdirectories found.
+    pub(crate) names: u32,
+    pub(crate) file_type: u8,
+    pub(crate) state: u8,
+}
+
+/// Bits of `Item::state`.
+pub(crate) mod state {
+    /// A directory that a name leads to, or a file with a name.
+    pub const NAMED: u8 = 1;
+    /// A directory whose entries have been read.
+    pub const VISITED: u8 = 2;
+    /// Its link count on disk was 0.
+    pub const NO_LINKS: u8 = 4;
+    /// Freed: no inode any more.
+    pub const GONE: u8 = 8;
+}
+
+/// Most sentences about what was done.
+pub(crate) const ACTIONS_MAX: usize = 1000;
+
+pub(crate) struct Repair<'a> {
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) superblock: Superblock,
+    pub(crate) choices: Choices,
+    pub(crate) geometry: Geometry,
+    pub(crate) hasher: NameHasher,
+    pub(crate) ag_used: u32,
+    pub(crate) blocks: Blocks,
+    /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
+    pub(crate) chunks: BTreeMap<FsBlock, Chunk>,
+    /// How many blocks of each group's inode table are initialised.
+    pub(crate) tables: BTreeMap<AgNo, u32>,
+    /// A part of the log is lost: trees of inodes lack what only it had.
+    pub(crate) are_trees_old: bool,
+    /// Nodes of the inode trees that were found, which are nobody else's.
+    pub(crate) inode_trees: BTreeSet<FsBlock>,
+    /// Ascending by number.
+    pub(crate) items: Vec<Item>,
+    /// File maps to be written anew.
+    pub(crate) maps: BTreeMap<Ino, Salvaged>,
+    /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
+    pub(crate) orphans: BTreeSet<Ino>,
+    /// Directories whose new maps and indexes are not named yet.
+    pub(crate) changed: Vec<Changed>,
+    /// Start and length of what no inode names any more, once the directories are changed and the block at hand is durable.
+    pub(crate) left: Vec<(FsBlock, u64)>,
+    /// The inode block at hand.
+    pub(crate) at_hand: Option<(FsBlock, Vec<u8>, bool)>,
+    /// The free run that blocks are taken from: start and length.
+    pub(crate) free_run: (u64, u64),
+    /// Groups before it can spare nothing, if this part of a group (a power of two) is kept.
+    pub(crate) spare_group: u32,
+    pub(crate) kept_shift: u32,
+    pub(crate) now: i64,
+    pub(crate) has_xattr: bool,
+    pub(crate) has_acl: bool,
+    pub(crate) actions: Vec<String>,
+    pub(crate) progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
+    /// What was told of it last.
+    pub(crate) told: f64,
+    /// How many directories there are, and how many have been visited.
+    pub(crate) directories: u64,
+    pub(crate) visited: u64,
+    /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
+    pub(crate) data: Blocks,
+    pub(crate) unvouched: Blocks,
+}
+
+/// Of a group's blocks a sixteenth stays for its own trees as long as another group has more; then less and less.
+pub(crate) const KEPT_SHIFT: u32 = 4;
+pub(crate) const KEPT_SHIFT_MAX: u32 = 32;
+
+/// What is free in a group.
+pub(crate) struct Room {
+    pub(crate) free: u64,
+    /// Start and length.
+    pub(crate) longest: (u64, u64),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk {
+    pub(crate) count: u32,
+    pub(crate) initialised: u32,
+    /// By a tree; else a search found it.
+    pub(crate) is_named: bool,
+}
+
+impl Chunk {
+    /// Those of its blocks that hold inodes.
+    pub(crate) fn blocks(self, start: FsBlock) -> impl Iterator<Item = FsBlock> {
+        (0..u64::from(self.initialised)).map(move |at| start.offset_by(at))
+    }
+}
+
+impl Repair<'_> {
+    pub(crate) fn flush(&self) -> Result<(), CheckError> {
+        flush(self.reader.device())
+    }
+
+    /// Before the first change: a volume whose repair is cut short was not closed cleanly, whatever it was before, and has
+    /// these groups. The copies stay as they are.
+    pub(crate) fn mark_in_use(&self) -> Result<(), CheckError> {
+        let mut sb = in_use(self.superblock);
+        sb.ag_high_water.set(self.ag_used);
+        write_superblock(&self.reader, sb, AgNo(0))?;
+        self.flush()
+    }
+
+    /// Tells how far the repair is, a thousand times at most. It goes on whatever the answer is, to a volume that is whole: the
+    /// look after it will ask again.
+    pub(crate) fn tick(&mut self, phase: &'static str, done: u64, total: u64, from: f64, to: f64) {
+        const STEP: f64 = 0.001;
+        let part = done as f64 / total.max(1) as f64;
+        let fraction = from + (to - from) * part.min(1.0);
+        if let Some(progress) = self.progress
+            && fraction >= self.told + STEP
+        {
+            self.told = fraction;
+            progress(Progress { phase, fraction });
+        }
+    }
+
+    pub(crate) fn act(&mut self, what: impl Into<String>) {
+        if self.actions.len() < ACTIONS_MAX {
+            self.actions.push(what.into());
+        }
+    }
+
+    pub(crate) fn item(&mut self, ino: Ino) -> Option<&mut Item> {
+        let index = self.items.binary_search_by_key(&ino, |item| item.ino).ok()?;
+        Some(&mut self.items[index]).filter(|item| item.state & state::GONE == 0)
+    }
+
+    pub(crate) fn block_of(&self, item: &Item) -> FsBlock {
+        self.geometry.locate(item.ino).map_or(FsBlock::NONE, |(block, _)| block)
+    }
+
+    /// The inodes of a group that are in use.
+    pub(crate) fn items_in(&self, ag: AgNo) -> impl Iterator<Item = &Item> {
+        let first = self.geometry.fs_block(ag, AgBlock(0));
+        let end = first.offset_by(u64::from(self.geometry.blocks_in(ag)));
+        // Inode numbers ascend with blocks.
+        let items = &self.items[self.items.partition_point(|item| self.block_of(item) < first)..];
+        let items = &items[..items.partition_point(|item| self.block_of(item) < end)];
+        items.iter().filter(|item| item.state & state::GONE == 0)
+    }
+
+    /// Takes one free block; in group `ag` only, if given.
+    pub(crate) fn take(&mut self, ag: Option<AgNo>) -> Result<FsBlock, CheckError> {
+        self.take_if_any(ag)?.ok_or_else(no_room)
+    }
+
+    /// Takes so many free blocks, or none if there are fewer.
+    pub(crate) fn take_all(&mut self, count: usize) -> Result<Option<Vec<FsBlock>>, CheckError> {
+        let mut blocks = Vec::with_capacity(count);
+        while blocks.len() < count {
+            let Some(block) = self.take_if_any(None)? else {
+                self.release(blocks.into_iter().map(|block| (block, 1)));
+                return Ok(None);
+            };
+            blocks.push(block);
+        }
+        Ok(Some(blocks))
+    }
+
+    pub(crate) fn take_if_any(&mut self, ag: Option<AgNo>) -> Result<Option<FsBlock>, CheckError> {
+        loop {
+            let (start, length) = self.free_run;
+            let block = FsBlock(start);
+            if length == 0 || ag.is_some_and(|ag| self.geometry.ag_of(block) != ag) {
+                self.free_run = match ag {
+                    Some(ag) => self.room_in(ag).longest,
+                    None => self.spare_run()?,
+                };
+                if self.free_run.1 == 0 {
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.free_run = (start + 1, length - 1);
+            if self.blocks.first_in(block, 1).is_none() {
+                self.blocks.claim(block, 1);
+                return Ok(Some(block));
+            }
+            self.free_run = (0, 0);
+        }
+    }
+
+    /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
+    pub(crate) fn spare_run(&mut self) -> Result<(u64, u64), CheckError> {
+        loop {
+            while self.spare_group < self.ag_used {
+                let ag = AgNo(self.spare_group);
+                let kept = u64::from(self.geometry.blocks_in(ag)) >> self.kept_shift;
+                let Room { free, longest: (start, length) } = self.room_in(ag);
+                if free > kept {
+                    return Ok((start, length.min(free - kept)));
+                }
+                self.spare_group += 1;
+            }
+            if !self.left.is_empty() {
+                self.settle()?;
+            } else if self.use_another_group()? {
+                // Its blocks come next.
+            } else if self.kept_shift < KEPT_SHIFT_MAX {
+                // All groups again, for a part of what was kept.
+                self.kept_shift += 4;
+                self.spare_group = 0;
+            } else {
+                return Ok((0, 0));
+            }
+        }
+    }
+
+    /// Takes the first group into use that was never used, if there is one.
+    pub(crate) fn use_another_group(&mut self) -> Result<bool, CheckError> {
+        if self.ag_used == self.geometry.ag_count {
+            return Ok(false);
+        }
+        let ag = AgNo(self.ag_used);
+        self.ag_used += 1;
+        self.claim_fixed(ag);
+        if self.geometry.has_table() {
+            self.tables.insert(ag, 0);
+        }
+        // Before anything lies in it: a repair cut short leaves a volume that knows of the group.
+        self.mark_in_use()?;
+        self.act(format!("took group {ag} into use"));
+        Ok(true)
+    }
+
+    pub(crate) fn room_in(&self, ag: AgNo) -> Room {
+        let mut room = Room { free: 0, longest: (0, 0) };
+        let start = self.geometry.fs_block(ag, AgBlock(0));
+        self.blocks.for_each_gap(start, u64::from(self.geometry.blocks_in(ag)), |start, length| {
+            room.free += length;
+            if length > room.longest.1 {
+                room.longest = (start.0, length);
+            }
+            true
+        });
+        room
+    }
+
+    pub(crate) fn claim_fixed(&self, ag: AgNo) {
+        let fixed = self.geometry.first_data_block(ag).min(self.geometry.blocks_in(ag));
+        self.blocks.claim(self.geometry.fs_block(ag, AgBlock(0)), u64::from(fixed));
+    }
+
+    /// Changes an inode in its block, which stays at hand until another one is asked for.
+    pub(crate) fn change_inode(&mut self, ino: Ino, f: impl FnOnce(&mut RawInode)) -> Result<(), CheckError> {
+        let Some((block, slot)) = self.geometry.locate(ino) else { return Ok(()) };
+        self.load_at_hand(block)?;
+        if let Some((_, buf, dirty)) = &mut self.at_hand {
+            let raw = RawInode::read_mut(&mut buf[self.geometry.inode_offset(slot)..]);
+            let before = *raw;
+            f(raw);
+            *dirty |= *raw != before;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn raw(&mut self, ino: Ino) -> Result<RawInode, CheckError> {
+        let mut raw = RawInode::zeroed();
+        self.change_inode(ino, |found| raw = *found)?;
+        Ok(raw)
+    }
+
+    pub(crate) fn load_at_hand(&mut self, block: FsBlock) -> Result<(), CheckError> {
+        if self.at_hand.as_ref().is_some_and(|(at, ..)| *at == block) {
+            return Ok(());
+        }
+        self.store_at_hand()?;
+        let mut buf = self.reader.new_buffer();
+        self.reader
+            .read_raw(block, &mut buf)
+            .map_err(|damage| CheckError::Repair(format!("inode block {block} cannot be read again: {damage:?}")))?;
+        self.at_hand = Some((block, buf, false));
+        Ok(())
+    }
+
+    /// Makes all changes of inodes durable, and gives back what none of them names any more.
+    pub(crate) fn settle(&mut self) -> Result<(), CheckError> {
+        self.change_directories()?;
+        self.store_at_hand()?;
+        self.flush()?;
+        let left = std::mem::take(&mut self.left);
+        self.release(left);
+        Ok(())
+    }
+
+    /// Gives blocks back: their groups may have some to spare again.
+    pub(crate) fn release(&mut self, runs: impl IntoIterator<Item = (FsBlock, u64)>) {
+        for (start, length) in runs {
+            self.blocks.release(start, length);
+            self.spare_group = self.spare_group.min(self.geometry.ag_of(start).0);
+            self.kept_shift = KEPT_SHIFT;
+        }
+    }
+
+    pub(crate) fn store_at_hand(&mut self) -> Result<(), CheckError> {
+        if let Some((block, mut buf, true)) = self.at_hand.take() {
+            write(&self.reader, block, &mut buf)?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn no_room() -> CheckError {
+    CheckError::Repair("no free block is left for what has to be written anew".to_owned())
+}
+
+/// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.
+pub(crate) fn in_use(mut sb: Superblock) -> Superblock {
+    sb.state.set(volume_state::IN_USE);
+    sb.mount_nonce.set(NO_MOUNT);
+    sb
+}
+
+pub(crate) fn write_superblock(reader: &Reader, mut sb: Superblock, ag: AgNo) -> Result<(), CheckError> {
+    let block = reader.geometry.fs_block(ag, AgBlock(0));
+    sb.header.magic.set(BlockKind::Superblock.magic());
+    sb.header.address.set(block.0);
+    let mut buf = reader.new_buffer();
+    buf[..Superblock::SIZE].copy_from_slice(sb.as_bytes());
+    write(reader, block, &mut buf)
+}
