@@ -5,7 +5,7 @@
 
 use crate::context::Context;
 use crate::directory::entries::{Entry, entry_at, parse};
-use crate::directory::{Directories, linear};
+use crate::directory::{Directories, btree, linear};
 use crate::fault::Fault;
 use crate::inodes::{Run, for_each_inode};
 use crate::map::for_each_extent;
@@ -162,22 +162,34 @@ fn name_by_identity(context: &Context<'_>, ino: Ino) -> Option<(Ino, Vec<u8>)> {
     let (raw, _) = inode(context, ino)?;
     let parent = Ino(raw.parent.get());
     let (directory, body) = inode(context, parent).filter(|(raw, _)| raw.is_dir())?;
-    if context.directory_kind() == Directory::Linear {
-        let mut name = None;
-        linear::for_each_entry(context, parent, &directory, &mut |entry| {
-            if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
-                name = Some((parent, entry.name.to_vec()));
-            }
-        });
-        return name;
+    let mut name = None;
+    let mut compare = |entry: &Entry<'_>| {
+        if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
+            name = Some((parent, entry.name.to_vec()));
+        }
+    };
+    match context.directory_kind() {
+        Directory::Linear => linear::for_each_entry(context, parent, &directory, &mut compare),
+        Directory::Tree => btree::for_each_entry(context, parent, &directory, &body, &mut compare),
+        _ => return name_at_position(context, ino, &raw, (parent, &directory, body)),
     }
+    name
+}
+
+/// As [`name_by_identity`], where entries have positions: by that of the identity.
+fn name_at_position(
+    context: &Context<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    (parent, directory, body): (Ino, &RawInode, Vec<u8>),
+) -> Option<(Ino, Vec<u8>)> {
     let at = usize::try_from(u64::from(raw.entry_position.get()) * 8).ok()?;
     let (bytes, at) = if directory.fork_code() == fork::INLINE {
         (body, at.checked_sub(ENTRIES_OFFSET)?)
     } else {
         let block_size = context.geometry.block_size();
         let mut found = None;
-        for_each_block(context, parent, &directory, &mut |file_block, block| {
+        for_each_block(context, parent, directory, &mut |file_block, block| {
             if file_block == (at / block_size) as u64 {
                 found = Some(block);
             }
@@ -198,8 +210,10 @@ fn for_each_entry(context: &Context<'_>, directory: Ino, f: &mut dyn FnMut(&Entr
     let mut visit =
         |bytes: &[u8]| parse(bytes).flatten().filter(|entry| !entry.ino.is_none()).for_each(|entry| f(&entry));
     let Some((raw, body)) = inode(context, directory) else { return };
-    if context.directory_kind() == Directory::Linear {
-        return linear::for_each_entry(context, directory, &raw, f);
+    match context.directory_kind() {
+        Directory::Linear => return linear::for_each_entry(context, directory, &raw, f),
+        Directory::Tree => return btree::for_each_entry(context, directory, &raw, &body, f),
+        _ => {}
     }
     if raw.fork_code() == fork::INLINE {
         visit(&body);

@@ -25,7 +25,7 @@ counters! {
     blocks_touched, cache_misses, blocks_read_ahead, cache_evictions, cache_sweeps,
     /// Directories.
     dir_scans, dir_index_probes, dir_index_false_hits, dir_leaf_splits, dir_doublings, dir_to_block, dir_to_index,
-    dir_to_inline, dir_compactions, dir_trims, dir_tags_compared,
+    dir_to_inline, dir_compactions, dir_trims, dir_merges, dir_tags_compared,
     /// Hashes in memory over directories.
     dirhash_hits, dirhash_misses, dirhash_probes, dirhash_expected, dirhash_builds, dirhash_declined, dirhash_recycled,
     dirhash_outgrown, dirhash_mismatches,

@@ -487,8 +487,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `None`: the volume's last order.
     pub order: Option<Order>,
-    /// Where new directories go.
-    pub placement: PlacementPolicy,
+    /// Where new directories go; `None`: as mkfs noted, by the profile.
+    pub placement: Option<PlacementPolicy>,
     pub dirpref: DirPref,
     pub allocation: Allocation,
     /// Whether the name cache is used.
@@ -538,7 +538,7 @@ impl Default for MountOptions {
         Self {
             read_only: false,
             order: None,
-            placement: PlacementPolicy::DirPref,
+            placement: None,
             dirpref: DirPref::default(),
             allocation: Allocation::Delayed,
             name_cache: true,
@@ -590,6 +590,8 @@ pub struct MkfsOptions {
     pub label: String,
     /// Order that a mount uses unless told otherwise.
     pub order: Order,
+    /// Where new directories go unless an opening says otherwise.
+    pub placement: PlacementPolicy,
     /// Volume UUID and hash key; `None`: random. Tests fix them.
     pub seed: Option<u64>,
     /// Where the root directory's times come from.
@@ -614,6 +616,7 @@ impl Default for MkfsOptions {
             preallocate: false,
             label: String::new(),
             order: Order::Log,
+            placement: PlacementPolicy::DirPref,
             seed: None,
             clock: Clock::System,
             root_uid: 0,

@@ -19,6 +19,7 @@ pub enum BlockKind {
     Attributes = u32::from_le_bytes(*b"MYAT"),
     Orphans = u32::from_le_bytes(*b"MYOR"),
     Checksums = u32::from_le_bytes(*b"MYCS"),
+    DirTree = u32::from_le_bytes(*b"MYDT"),
     BlockBitmap = u32::from_le_bytes(*b"MYUB"),
     InodeBitmap = u32::from_le_bytes(*b"MYUF"),
     InodeTable = u32::from_le_bytes(*b"MYUI"),
@@ -27,7 +28,7 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Superblock,
         Self::Group,
         Self::FreeByStart,
@@ -40,6 +41,7 @@ impl BlockKind {
         Self::Attributes,
         Self::Orphans,
         Self::Checksums,
+        Self::DirTree,
         Self::BlockBitmap,
         Self::InodeBitmap,
         Self::InodeTable,
@@ -74,6 +76,7 @@ impl BlockKind {
             Self::InodeTable => "inode table",
             Self::Pointers => "block pointers",
             Self::LinearEntries => "entries of a linear directory",
+            Self::DirTree => "directory tree",
         }
     }
 

@@ -68,7 +68,7 @@ fn vary(setup: &mut Setup, seed: u64) {
     let mut rng = Rng::new(seed ^ 0x5eed);
     let options = &mut setup.options;
     options.allocation = *rng.pick(&[Allocation::Delayed, Allocation::AtWrite]);
-    options.placement = *rng.pick(&[PlacementPolicy::DirPref, PlacementPolicy::Rotor]);
+    options.placement = Some(*rng.pick(&[PlacementPolicy::DirPref, PlacementPolicy::Rotor]));
     options.name_cache = rng.percent(70);
     options.background = rng.percent(30);
     options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);

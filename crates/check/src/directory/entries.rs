@@ -80,6 +80,7 @@ pub(crate) fn name_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
     entry_at(bytes, at).ok().map(|entry| entry.name)
 }
 
-fn is_name(name: &[u8]) -> bool {
+/// Whether a name may be one.
+pub(super) fn is_name(name: &[u8]) -> bool {
     name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }

@@ -3,6 +3,7 @@
 //! Each kind of directory that a volume may have is a folder here, as in the engine: it finds the entries, and judges what
 //! holds them. What an entry says is judged here.
 
+pub(crate) mod btree;
 pub(crate) mod entries;
 mod fix;
 mod indexed;
@@ -41,6 +42,7 @@ impl Names<'_> {
         // Of each: how many of its blocks hold entries, and whether all of it could be read.
         let (made, is_whole) = match context.directory_kind() {
             Directory::Linear => linear::check(self, ino, raw, &extents, &mut sums),
+            Directory::Tree => btree::check(self, ino, raw, data, &extents, &mut sums),
             _ => indexed::check(self, ino, raw, data, &extents, &mut blocks, &mut sums),
         };
         if self.has_more && !(is_whole && map.is_sound) {
@@ -67,6 +69,7 @@ impl Names<'_> {
         let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned();
         match context.directory_kind() {
             Directory::Linear => linear::entries_again(context, ino, raw, left_out, &mut check),
+            Directory::Tree => btree::entries_again(context, ino, raw, data, left_out, &mut check),
             _ => indexed::entries_again(context, ino, raw, data, left_out, &mut check),
         }
         self.count_directory(ino, subdirectories);

@@ -65,6 +65,7 @@ impl Repair<'_> {
         let pass = Pass { room_head: LIST_END, ..Pass::default() };
         match directory_kind(&self.superblock) {
             Directory::Linear => self.visit_linear(directory, pass, queue),
+            Directory::Tree => self.visit_btree(directory, pass, queue),
             _ => self.visit_indexed(directory, pass, queue),
         }
     }
@@ -161,6 +162,7 @@ impl Repair<'_> {
         let raw = self.raw(directory)?;
         let runs = match directory_kind(&self.superblock) {
             Directory::Linear => self.runs_linear(directory, &raw),
+            Directory::Tree => self.runs_btree(directory, &raw)?,
             _ => self.runs_indexed(directory, &raw)?,
         };
         let mut children = Vec::new();
@@ -224,6 +226,7 @@ impl Repair<'_> {
         };
         match directory_kind(&self.superblock) {
             Directory::Linear => self.runs_linear(directory, &raw).iter().for_each(|(run, _)| collect(run)),
+            Directory::Tree => self.runs_btree(directory, &raw)?.iter().for_each(|(run, _)| collect(run)),
             _ => self.entries_indexed(directory, &raw)?.iter().for_each(|bytes| collect(bytes)),
         }
         Ok(names)
@@ -233,6 +236,7 @@ impl Repair<'_> {
     fn append(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
         match directory_kind(&self.superblock) {
             Directory::Linear => self.append_linear(directory, added),
+            Directory::Tree => self.append_btree(directory, added),
             _ => self.append_indexed(directory, added),
         }
     }

@@ -66,7 +66,14 @@ impl Streams {
 
 /// Kinds that a walk through a tree reads many of.
 fn is_of_a_walk(kind: BlockKind) -> bool {
-    matches!(kind, BlockKind::Inode | BlockKind::InodeTable | BlockKind::DirEntries | BlockKind::LinearEntries)
+    matches!(
+        kind,
+        BlockKind::Inode
+            | BlockKind::InodeTable
+            | BlockKind::DirEntries
+            | BlockKind::LinearEntries
+            | BlockKind::DirTree
+    )
 }
 
 impl Cache {

@@ -86,6 +86,7 @@ fn kind_code(kind: BlockKind) -> u32 {
         BlockKind::InodeTable => 15,
         BlockKind::Pointers => 16,
         BlockKind::LinearEntries => 17,
+        BlockKind::DirTree => 18,
     }
 }
 

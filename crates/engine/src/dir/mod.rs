@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `indexed` | entries that never move, and an index from the hash of a name to its entry and inode |
 //! | `linear` | entries one after the other in units of 512 bytes, searched from the front |
+//! | `btree` | entries in the leaves of a B+ tree, in the order of the hash of their names |
 //!
 //! `dirhash` keeps hashes in memory over directories of either kind, which answer instead of a search.
 //!
@@ -25,6 +26,7 @@
 //!
 //! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
+mod btree;
 pub(crate) mod dirhash;
 pub(crate) mod hints;
 mod indexed;
@@ -48,6 +50,7 @@ macro_rules! of_kind {
         match $volume.choices.directory {
             Directory::Indexed => indexed::$function($($argument),*),
             Directory::Linear => linear::$function($($argument),*),
+            Directory::Tree => btree::$function($($argument),*),
             other => not_built(other),
         }
     };
@@ -150,6 +153,7 @@ pub(crate) struct Search {
 enum Seen {
     Indexed(indexed::Seen),
     Linear(linear::Seen),
+    Tree(btree::Seen),
 }
 
 /// Where a new name goes. It dies with the directory's next change.
@@ -161,6 +165,7 @@ pub(crate) struct Room {
 enum Place {
     Indexed(indexed::Room),
     Linear(linear::Room),
+    Tree(btree::Room),
 }
 
 /// What a new entry says.

@@ -124,6 +124,8 @@ fn set_profile(options: &mut Options, value: Value) {
     if let Value::Name(name) = value {
         let profile = Profile::parse(name).expect("a value of this row");
         options.mkfs.choices = profile.choices;
+        options.mkfs.placement =
+            if profile.spreads_directories { PlacementPolicy::Rotor } else { PlacementPolicy::DirPref };
         options.mkfs.order = Order::parse(profile.order.choice().name).expect("a profile of this build has its order");
     }
 }
@@ -361,10 +363,10 @@ pub static TABLE: [Row; 34] = [
         when: When::Live,
         about: "where new directories go",
         source: "dirpref: Orlov 2001; rotor: FFS, XFS 1996, 5.1",
-        unset: "",
+        unset: "the profile's: rotor with xfs, else dirpref",
         words: &[],
-        get: |options| placement_name(options.mount.placement),
-        set: |options, value| options.mount.placement = placement(value),
+        get: |options| options.mount.placement.map_or(Value::Unset, placement_name),
+        set: |options, value| options.mount.placement = (value != Value::Unset).then(|| placement(value)),
     },
     Row {
         name: "dirprefrule",

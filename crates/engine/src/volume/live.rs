@@ -11,6 +11,7 @@ use crate::edit::BlockStore;
 use crate::error::{Error, Result};
 use crate::locks::{Rank, RwLock};
 use crate::options::{Options, Row, Value};
+use crate::placement::usual_policy;
 use crate::types::{AccessTimes, Allocation, Clock, MountOptions};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};
@@ -125,6 +126,7 @@ impl Volume {
         mkfs.data_checksums = self.geometry.has_checksums;
         mkfs.label = self.live.label();
         mkfs.order = self.order;
+        mkfs.placement = usual_policy(sb);
         options
     }
 
@@ -149,8 +151,9 @@ impl Volume {
         let mut options = after.mount;
         // As it was asked for, not as it came to be.
         options.order = self.live.now.read().order;
+        let policy = *options.placement.get_or_insert_with(|| usual_policy(&self.superblock));
         self.live.set(&options);
-        self.placement.set_policy(options.placement, options.dirpref);
+        self.placement.set_policy(policy, options.dirpref);
         self.counters.add(Count::dirhash_recycled, self.dir_hashes.set(&options));
         self.to_host.set(&options, &*self.device, &self.geometry);
         // The background thread may wait by the old interval.

@@ -23,7 +23,7 @@ use crate::name_cache::NameCache;
 use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::order::{Cost, OpenEpoch};
-use crate::placement::Placement;
+use crate::placement::{Placement, usual_policy};
 use crate::space::AgSpace;
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
 use inode_locks::STRIPES;
@@ -169,10 +169,11 @@ impl Volume {
         device: Arc<dyn BlockDevice>,
         log: Option<LogPlace>,
         superblock: Superblock,
-        options: MountOptions,
+        mut options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
         let choices = superblock.choices()?;
+        let policy = *options.placement.get_or_insert_with(|| usual_policy(&superblock));
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
@@ -283,7 +284,7 @@ impl Volume {
                 directories: AtomicI64::new(0),
             },
             usable_blocks: usable.saturating_sub(for_log),
-            placement: Placement::new(&geometry, options.placement, options.dirpref, seed),
+            placement: Placement::new(&geometry, policy, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
