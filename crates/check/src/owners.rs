@@ -5,7 +5,7 @@
 
 use crate::context::Context;
 use crate::directory::entries::{Entry, entry_at, parse};
-use crate::directory::{Directories, linear, slots};
+use crate::directory::{Directories, btree, linear, slots};
 use crate::fault::Fault;
 use crate::inodes::{Run, for_each_inode};
 use crate::map::for_each_extent;
@@ -157,35 +157,40 @@ fn inode(context: &Context<'_>, ino: Ino) -> Option<(RawInode, Vec<u8>)> {
     Some((raw, body_parts(&buf, body).0.to_vec()))
 }
 
-/// Hands the entries of a directory without an index on.
-type EachEntry = fn(&Context<'_>, Ino, &RawInode, &mut dyn FnMut(&Entry<'_>));
-
 /// The entry that an inode's identity describes, if it is there: its directory and name.
 fn name_by_identity(context: &Context<'_>, ino: Ino) -> Option<(Ino, Vec<u8>)> {
     let (raw, _) = inode(context, ino)?;
     let parent = Ino(raw.parent.get());
     let (directory, body) = inode(context, parent).filter(|(raw, _)| raw.is_dir())?;
-    let each_entry = match context.directory_kind() {
-        Directory::Linear => Some(linear::for_each_entry as EachEntry),
-        Directory::Slots => Some(slots::for_each_entry as EachEntry),
-        _ => None,
+    let mut name = None;
+    let mut compare = |entry: &Entry<'_>| {
+        if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
+            name = Some((parent, entry.name.to_vec()));
+        }
     };
-    if let Some(each_entry) = each_entry {
-        let mut name = None;
-        each_entry(context, parent, &directory, &mut |entry| {
-            if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
-                name = Some((parent, entry.name.to_vec()));
-            }
-        });
-        return name;
+    match context.directory_kind() {
+        Directory::Linear => linear::for_each_entry(context, parent, &directory, &mut compare),
+        Directory::Slots => slots::for_each_entry(context, parent, &directory, &mut compare),
+        Directory::Tree => btree::for_each_entry(context, parent, &directory, &body, &mut compare),
+        _ => return name_at_position(context, ino, &raw, (parent, &directory, body)),
     }
+    name
+}
+
+/// As [`name_by_identity`], where entries have positions: by that of the identity.
+fn name_at_position(
+    context: &Context<'_>,
+    ino: Ino,
+    raw: &RawInode,
+    (parent, directory, body): (Ino, &RawInode, Vec<u8>),
+) -> Option<(Ino, Vec<u8>)> {
     let at = usize::try_from(u64::from(raw.entry_position.get()) * 8).ok()?;
     let (bytes, at) = if directory.fork_code() == fork::INLINE {
         (body, at.checked_sub(ENTRIES_OFFSET)?)
     } else {
         let block_size = context.geometry.block_size();
         let mut found = None;
-        for_each_block(context, parent, &directory, &mut |file_block, block| {
+        for_each_block(context, parent, directory, &mut |file_block, block| {
             if file_block == (at / block_size) as u64 {
                 found = Some(block);
             }
@@ -209,6 +214,7 @@ fn for_each_entry(context: &Context<'_>, directory: Ino, f: &mut dyn FnMut(&Entr
     match context.directory_kind() {
         Directory::Linear => return linear::for_each_entry(context, directory, &raw, f),
         Directory::Slots => return slots::for_each_entry(context, directory, &raw, f),
+        Directory::Tree => return btree::for_each_entry(context, directory, &raw, &body, f),
         _ => {}
     }
     if raw.fork_code() == fork::INLINE {

@@ -248,7 +248,7 @@ fn root_of_a_user_namespace_mounts() {
     // The number of who makes a volume outside is no number inside.
     outside("$m mkfs --quiet --size 64M own.img && mkdir own").ok();
     let shown = inside(
-        "$m mount own.img own; ! touch own/file 2>&-; umount own
+        "$m mount own.img own; ! touch own/file 2>&-; umount own; while ! $m fsck -n own.img 2>&-; do sleep 0.1; done
          $m mount -o uid=0,gid=0 own.img own; echo text >own/file; chmod 600 own/file; cp -a own/file own/copy; $m ls own.img:/
          $m info own.img | grep fuse:; umount own; while ! $m fsck -n own.img 2>&-; do sleep 0.1; done
          $m mount -o kind=fuseblk own.img own 2>&1 || $m mount -o uid=0,gid=0 own.img own",

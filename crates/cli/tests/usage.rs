@@ -63,7 +63,7 @@ fn wrong_command_lines_are_refused() {
         (
             "mkfs new.img --size 1G --directory slots",
             2,
-            &["directory=slots", "is not in this build, which has: linear, indexed"],
+            &["directory=slots", "is not in this build, which has: linear, btree, indexed"],
         ),
         (
             "mkfs new.img --size 1G --space bitmaps",
@@ -75,7 +75,7 @@ fn wrong_command_lines_are_refused() {
             2,
             &["profile simplefs", "is not in this build: it wants directory=slots"],
         ),
-        ("mkfs new.img --size 1G --profile zfs", 2, &["`zfs` is no profile; this build has: myriad, ffs"]),
+        ("mkfs new.img --size 1G --profile zfs", 2, &["`zfs` is no profile; this build has: myriad, xfs, ffs"]),
         ("bench dir new.img,directory=slots", 1, &["directory=slots", "is not in this build"]),
         ("mkfs new.img --size 1G --root-owner no-such-user-here", 2, &["knows no user"]),
         ("ls --cachesize lots vol.img", 2, &["is not a size"]),

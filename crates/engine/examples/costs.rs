@@ -1,35 +1,39 @@
 //! What operations on names cost: the blocks that each looks at, and what it asks of the device.
 //!
 //! ```text
-//! cargo run --release -p myriad-engine --example costs -- ENTRIES [SEAM=CHOICE,...] [--only OPERATION]
+//! cargo run --release -p myriad-engine --example costs -- ENTRIES [OPTION=VALUE,...] [--only OPERATION]
 //! ```
 //!
-//! Makes a volume in memory with these choices and in it one directory of so many empty files, and prints a line for each of:
-//! `create`, all of them, with a sync at the end; `lookup`, of 1000 random names, warm; `cold`, the same, each with nothing cached;
-//! `stat`, of 1000 that are there; `list`, all, with nothing cached; `unlink`, all, in random order, with a sync at the end;
-//! `drain`, where all have been made once more: unlink in the order of a listing. Counts are for one operation, for `list` for one
-//! entry.
+//! Makes a volume in memory with these options (of mkfs or of a mount) and in it one directory of so many empty files, and prints a
+//! line for each of: `create`, all of them, with a sync at the end; `lookup`, of 1000 random names, warm; `absent`, of 1000 names that
+//! are not there; `cold`, as lookup, each with nothing cached; `stat`, of 1000 that are there; `list`, all, with nothing cached; `unlink`,
+//! all, in random order, with a sync at the end; `drain`, where all have been made once more: unlink in the order of a listing.
+//! Counts are for one operation, for `list` for one entry; *compared* are the entries
+//! whose names or tags a linear directory's search compared, or a hash's. Where the directory has a hash in memory, the last line says
+//! how large it is.
 //!
 //! Nothing is timed and nothing is left to chance: two runs give the same counts. Run with `--only OPERATION` under a tool that
 //! counts instructions, at two sizes, it says what one operation takes: the files are made first in any case. For valgrind it has
 //! to be built with `--features rustix/use-libc-auxv` (docs/performance.md, "What the seams cost").
 
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, Node, Session};
+use myriad_engine::options::{self, Options};
+use myriad_engine::{Cred, Errno, Fs, MkfsOptions, MountOptions, Node, Session};
 use std::error::Error;
 use std::sync::Arc;
 
 /// Operations of those that are not done with every name.
 const SAMPLE: u64 = 1000;
 /// What is reported of each.
-const COLUMNS: [&str; 6] = [
-    "blocks_touched",
-    // With directory=slots: those that counts said are empty. Without the counts they would have been looked at as well.
-    "dir_blocks_skipped",
-    "device_reads",
-    "device_read_bytes",
-    "device_writes",
-    "device_written_bytes",
+const COLUMNS: [(&str, &str); 7] = [
+    ("blocks_touched", "touched"),
+    ("dir_tags_compared", "compared"),
+    // With directory=slots: blocks that counts said are empty. Without the counts they would have been looked at as well.
+    ("dir_blocks_skipped", "skipped"),
+    ("device_reads", "reads"),
+    ("device_read_bytes", "read B"),
+    ("device_writes", "writes"),
+    ("device_written_bytes", "written B"),
 ];
 
 /// Numbers from a seed (splitmix64).
@@ -60,7 +64,7 @@ struct Bench {
 impl Bench {
     fn counts(&self) -> [u64; COLUMNS.len()] {
         let all = self.fs.counters();
-        COLUMNS.map(|column| all.iter().find(|(name, _)| *name == column).map_or(0, |&(_, count)| count))
+        COLUMNS.map(|(column, _)| all.iter().find(|(name, _)| *name == column).map_or(0, |&(_, count)| count))
     }
 
     /// Runs what does an operation `times` times, and prints what one cost.
@@ -96,6 +100,14 @@ impl Bench {
         let mut names = || (0..sample).map(|_| name(random.below(entries))).collect::<Vec<_>>();
         let (warm, cold, known) = (names(), names(), names());
         self.measure("lookup", sample, || warm.iter().try_for_each(|name| session.lookup(dir, name).map(drop)))?;
+        self.measure("absent", sample, || {
+            (entries..entries + sample).try_for_each(|i| match session.lookup(dir, &name(i)) {
+                Err(error) if error.errno() == Errno::NOENT => Ok(()),
+                other => other.map(drop),
+            })
+        })?;
+        let levels = self.fs.levels();
+        let size = session.stat_node(dir)?.size;
         self.measure("cold", sample, || {
             cold.iter().try_for_each(|name| {
                 self.fs.drop_caches()?;
@@ -117,6 +129,10 @@ impl Bench {
             order.iter().try_for_each(|&i| session.unlink_at(dir, &name(i)))?;
             self.fs.sync()
         })?;
+        if levels.dirhash_count > 0 {
+            let used = levels.dirhash_used;
+            println!("hash     {entries:>9} {used:>12} B, {:.3} for each of {size} B", used as f64 / size as f64);
+        }
         if self.only.as_deref().is_some_and(|only| only != "drain") {
             return Ok(());
         }
@@ -132,11 +148,14 @@ impl Bench {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let usage = "usage: costs ENTRIES [SEAM=CHOICE,...] [--only OPERATION]";
+    let usage = "usage: costs ENTRIES [OPTION=VALUE,...] [--only OPERATION]";
     let mut arguments = std::env::args().skip(1);
     let entries: u64 =
         arguments.next().and_then(|text| text.parse().ok()).filter(|&entries| entries > 0).ok_or(usage)?;
-    let mut mkfs = MkfsOptions { seed: Some(1), ..MkfsOptions::default() };
+    let mut options = Options {
+        mkfs: MkfsOptions { seed: Some(1), ..MkfsOptions::default() },
+        mount: MountOptions { background: false, seed: Some(1), cache_size: 1 << 30, ..MountOptions::default() },
+    };
     let mut only = None;
     while let Some(argument) = arguments.next() {
         if argument == "--only" {
@@ -144,22 +163,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         for part in argument.split(',') {
-            let (seam, choice) = part.split_once('=').ok_or(usage)?;
-            if !mkfs.choices.set(seam, choice)? {
-                return Err(format!("`{seam}` is no seam").into());
-            }
+            let (row, value) = options::read(part).ok_or_else(|| options::unknown(part))??;
+            row.set(&mut options, value);
         }
     }
     // What is never written takes no memory.
     let device: Arc<dyn BlockDevice> =
         Arc::new(MemoryDevice::new((entries * 16_384).next_power_of_two().max(256 << 20)));
-    Fs::format_device(device.clone(), None, &mkfs)?;
-    let mount = MountOptions { background: false, seed: Some(1), cache_size: 1 << 30, ..MountOptions::default() };
-    let fs = Fs::open_device(device, None, mount)?;
+    Fs::format_device(device.clone(), None, &options.mkfs)?;
+    let fs = Fs::open_device(device, None, options.mount)?;
     let session = fs.session(Cred::root());
     let dir = session.mkdir("d", 0o755)?;
     print!("{:8} {:>9}", "", "entries");
-    COLUMNS.iter().for_each(|column| print!(" {:>12}", column.trim_start_matches("device_").replace("bytes", "B")));
+    COLUMNS.iter().for_each(|(_, column)| print!(" {column:>12}"));
     println!();
     Ok(Bench { fs, session, dir, entries, only }.run()?)
 }

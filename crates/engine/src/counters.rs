@@ -25,9 +25,12 @@ counters! {
     blocks_touched, cache_misses, blocks_read_ahead, cache_evictions, cache_sweeps,
     /// Directories.
     dir_scans, dir_index_probes, dir_index_false_hits, dir_leaf_splits, dir_doublings, dir_to_block, dir_to_index,
-    dir_to_inline, dir_compactions, dir_trims,
+    dir_to_inline, dir_compactions, dir_trims, dir_merges, dir_tags_compared,
     /// Blocks that counts said have no names, and free slots that runs led past: neither was looked at.
     dir_blocks_skipped, dir_slots_skipped,
+    /// Hashes in memory over directories.
+    dirhash_hits, dirhash_misses, dirhash_probes, dirhash_expected, dirhash_builds, dirhash_declined, dirhash_recycled,
+    dirhash_outgrown, dirhash_mismatches,
     /// Space.
     blocks_allocated, blocks_freed, blocks_discarded, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Order.

@@ -31,6 +31,8 @@ pub(crate) enum Rank {
     Rename,
     /// Inode locks by stripe.
     Inode,
+    /// The hash of a directory (dirhash): held while the directory's entries are looked at or changed by it.
+    DirHash,
     /// Making groups that have never been used.
     NewGroup,
     /// One group's space.
@@ -138,13 +140,14 @@ pub(crate) type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a
 
 /// The rank that a lock's type names.
 const fn rank(number: u8) -> Rank {
-    const ALL: [Rank; 12] = [
+    const ALL: [Rank; 13] = [
         Rank::Append,
         Rank::FileData,
         Rank::Checkpointer,
         Rank::Gate,
         Rank::Rename,
         Rank::Inode,
+        Rank::DirHash,
         Rank::NewGroup,
         Rank::Group,
         Rank::Freed,

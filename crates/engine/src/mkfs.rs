@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ops;
 use crate::order::Txn;
 use crate::perm::NewInode;
-use crate::types::{Discard, MkfsOptions, MountOptions, Order};
+use crate::types::{Discard, MkfsOptions, MountOptions, Order, PlacementPolicy};
 use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::bitmap::{self, UNIT_BITS};
@@ -13,7 +13,9 @@ use myriad_format::checksum::{ChecksumHeader, TABLE_BLOCKS_MAX};
 use myriad_format::choices::{self, Inodes, Space};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
-use myriad_format::superblock::{BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy};
+use myriad_format::superblock::{
+    BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy, placement,
+};
 use myriad_format::table::{BYTES_PER_INODE_UNIT, EVERY_MAX, EVERY_MIN};
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{AG_COUNT_MAX, AgNo, BlockKind, FsBlock, Lsn, header};
@@ -215,6 +217,10 @@ pub(crate) fn plan(
     sb.last_order = U32::new(options.order.code());
     sb.chunk_blocks = U32::new((CHUNK_BYTES / block).clamp(1, 64) as u32);
     sb.device_count = U32::new(1);
+    sb.placement = match options.placement {
+        PlacementPolicy::DirPref => placement::NEAR,
+        PlacementPolicy::Rotor => placement::SPREAD,
+    };
     sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
     Ok(sb)
 }
@@ -350,6 +356,11 @@ pub(crate) fn make(
     header::seal(&mut image, 0);
     device.write(0, &image).map_err(|source| Error::Io { op: "write", offset: 0, source })?;
     device.flush().map_err(|source| Error::Io { op: "flush", offset: 0, source })
+}
+
+/// A key for one opening of a volume: random, or made from a seed.
+pub(crate) fn secret(seed: Option<u64>) -> Result<[u8; 16]> {
+    random_ids(seed).map(|(.., key)| key)
 }
 
 /// UUID, hash key and UUID of the log's device.

@@ -424,6 +424,26 @@ impl Default for DirPref {
     }
 }
 
+/// What dirhash goes by: hashes in memory over directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirHash {
+    /// `None`: where directories are linear.
+    pub is_on: Option<bool>,
+    /// Bytes that all hashes may have together; 0: there are none.
+    pub memory_max: u64,
+    /// Bytes of the smallest directory that gets one.
+    pub size_min: u64,
+    /// Whether each block that changes is compared with the hash. Builds with debug assertions always do that.
+    pub checks: bool,
+}
+
+impl Default for DirHash {
+    /// As FreeBSD has them.
+    fn default() -> Self {
+        Self { is_on: None, memory_max: 2 << 20, size_min: 2560, checks: false }
+    }
+}
+
 /// How dirpref's limits follow from averages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirPrefRule {
@@ -467,14 +487,16 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `None`: the volume's last order.
     pub order: Option<Order>,
-    /// Where new directories go.
-    pub placement: PlacementPolicy,
+    /// Where new directories go; `None`: as mkfs noted, by the profile.
+    pub placement: Option<PlacementPolicy>,
     pub dirpref: DirPref,
     pub allocation: Allocation,
     /// Most names of a directory, where its kind counts them: that of `directory=slots`.
     pub dir_limit: Option<u64>,
     /// Whether the name cache is used.
     pub name_cache: bool,
+    /// Hashes in memory over directories.
+    pub dirhash: DirHash,
     /// Memory for cached blocks, in bytes; at least 1024 blocks. Default: a quarter of the machine's memory, at most 4 GiB.
     /// While changes are made durable there are copies beside it: of changed bytes, at most half the log; of blocks allocated
     /// since the last time, at most an eighth of the cache and 128 MiB; and where log or cache are short of room, of blocks that
@@ -518,11 +540,12 @@ impl Default for MountOptions {
         Self {
             read_only: false,
             order: None,
-            placement: PlacementPolicy::DirPref,
+            placement: None,
             dirpref: DirPref::default(),
             allocation: Allocation::Delayed,
             dir_limit: None,
             name_cache: true,
+            dirhash: DirHash::default(),
             cache_size: default_cache_size(),
             commit_interval_ms: 5000,
             discard: Discard::Auto,
@@ -570,6 +593,8 @@ pub struct MkfsOptions {
     pub label: String,
     /// Order that a mount uses unless told otherwise.
     pub order: Order,
+    /// Where new directories go unless an opening says otherwise.
+    pub placement: PlacementPolicy,
     /// Volume UUID and hash key; `None`: random. Tests fix them.
     pub seed: Option<u64>,
     /// Where the root directory's times come from.
@@ -594,6 +619,7 @@ impl Default for MkfsOptions {
             preallocate: false,
             label: String::new(),
             order: Order::Log,
+            placement: PlacementPolicy::DirPref,
             seed: None,
             clock: Clock::System,
             root_uid: 0,

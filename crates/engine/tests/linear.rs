@@ -18,6 +18,8 @@ use std::sync::Arc;
 fn setup(block_size: u32, size: u64) -> Setup {
     let mut setup = Setup::new(block_size, size);
     setup.choices = Choices { directory: Directory::Linear, ..Choices::default() };
+    // What there is beside the rules of the kind itself is in `dirhash.rs`.
+    setup.options.dirhash.is_on = Some(false);
     setup
 }
 
@@ -215,6 +217,37 @@ fn compaction_stays_in_a_unit() {
     volume.close();
 }
 
+/// A lookup begins at the unit where the last one succeeded, and goes around: who asks for names in the order of a listing has about
+/// one unit searched for each. Whoever changes something looks from the front.
+#[test]
+fn a_lookup_begins_where_the_last_one_succeeded() {
+    let mut setup = setup(4096, 64 << 20);
+    setup.options.name_cache = false;
+    let volume = Volume::new(&setup);
+    for i in 0..2000 {
+        volume.link(&name(i));
+    }
+    let compared = |work: &dyn Fn()| {
+        let before = volume.count("dir_tags_compared");
+        work();
+        volume.count("dir_tags_compared") - before
+    };
+    let look = |i| assert!(volume.session.lookup(volume.dir, &name(i)).is_ok());
+    look(0);
+    let in_order = compared(&|| (0..2000).for_each(look));
+    // Half of a unit of 20, and the rest of the one before at each border.
+    assert!((20_000..24_000).contains(&in_order), "{in_order}");
+    // From the last unit around to the first one, and to what lies right before.
+    assert_eq!(compared(&|| look(5)), 20 + 6);
+    look(1999);
+    assert_eq!(compared(&|| look(1979)), 20 + 1980);
+    // All of them, once.
+    assert_eq!(compared(&|| assert!(volume.session.lookup(volume.dir, b"none").is_err())), 2000);
+    look(1999);
+    assert_eq!(compared(&|| volume.unlink(&name(100))), 101);
+    volume.close();
+}
+
 /// A name whose tag a unit has goes into another one: who lists could not tell the two apart.
 #[test]
 fn no_unit_has_a_tag_twice() {
@@ -377,6 +410,9 @@ fn power_may_be_lost_at_any_time() {
         let mut setup = setup(block_size, size);
         setup.options.cache_size = 4 << 20;
         setup.options.name_cache = seed % 2 == 0;
+        // Hashes are in memory only, and make no difference.
+        setup.options.dirhash.is_on = Some(seed % 2 == 0);
+        setup.options.dirhash.size_min = 0;
         setup.log_size = Some((34 * u64::from(block_size)).max(256 << 10));
         let base = Base::new(setup, &[]).unwrap();
         let (judged, contents, counts) = (Known::default(), Known::default(), Counts::default());

@@ -78,7 +78,7 @@ fn directories_go_by_the_placement_of_the_moment() {
     let near = regions_of_children(&session, "d", 8);
     assert_eq!(near.len(), 1, "{near:?}");
     let options = fs.options().mount;
-    assert_eq!((options.placement, options.dirpref.average_file_size), (PlacementPolicy::DirPref, 1024));
+    assert_eq!((options.placement, options.dirpref.average_file_size), (Some(PlacementPolicy::DirPref), 1024));
     drop(session);
     fs.close().unwrap();
     assert_sound(&device);

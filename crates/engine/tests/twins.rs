@@ -70,6 +70,11 @@ fn names_with_the_same_hash_are_told_apart_in_slots() {
     told_apart(Directory::Slots);
 }
 
+#[test]
+fn names_with_the_same_hash_are_told_apart_in_directory_trees() {
+    told_apart(Directory::Tree);
+}
+
 fn told_apart(directory: Directory) {
     let hasher = NameHasher::new(KEY);
     assert_eq!(hasher.hash(TWINS[0].as_bytes()), hasher.hash(TWINS[1].as_bytes()));

@@ -419,7 +419,7 @@ fn rotor_spreads_and_dirpref_gathers() {
     let regions = |placement| {
         let options = MkfsOptions { region_size: 1 << 20, ..MkfsOptions::default() };
         let device = formatted(256 << 20, &options);
-        let fs = open(&device, MountOptions { placement, seed: Some(3), ..quiet() });
+        let fs = open(&device, MountOptions { placement: Some(placement), seed: Some(3), ..quiet() });
         let session = fs.session(Cred::root());
         session.mkdir("top", 0o755).unwrap();
         let mut seen = std::collections::BTreeSet::new();

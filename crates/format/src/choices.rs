@@ -129,7 +129,7 @@ seam! {
     Directory, "directory", "how a directory lies on the device" {
         Linear = 1, "linear", true, "entries one after the other, searched from the front", "FFS";
         Slots = 2, "slots", true, "slots of fixed size in extents that count what they hold", "simplefs";
-        Tree = 3, "btree", false, "entries in the leaves of a B+ tree by hash", "XFS 1996, 5.5";
+        Tree = 3, "btree", true, "entries in the leaves of a B+ tree by hash", "XFS 1996, 5.5";
         Indexed = 4, "indexed", true, "entry blocks that never move, and an index of hashes on the device", "Myriad";
         Append = 5, "append", false, "names that are only ever added", "DLFS";
     }
@@ -256,6 +256,8 @@ pub struct Profile {
     pub choices: Choices,
     /// The order that a volume takes unless it is told otherwise.
     pub order: Order,
+    /// Whether new directories go to other parts of the volume than their parents, unless an opening is told otherwise.
+    pub spreads_directories: bool,
     /// What it is, without full stop.
     pub about: &'static str,
 }
@@ -272,6 +274,7 @@ pub const MYRIAD: Profile = Profile {
         volume: VolumeKind::Single,
     },
     order: Order::Log,
+    spreads_directories: false,
     about: "the fastest of all that can be chosen",
 };
 
@@ -282,6 +285,7 @@ pub const PROFILES: [Profile; 5] = [
         name: "xfs",
         choices: Choices { directory: Directory::Tree, ..MYRIAD.choices },
         order: Order::Log,
+        spreads_directories: true,
         about: "XFS as Sweeney and others describe it in 1996",
     },
     Profile {
@@ -294,6 +298,7 @@ pub const PROFILES: [Profile; 5] = [
             ..MYRIAD.choices
         },
         order: Order::SoftUpdates,
+        spreads_directories: false,
         about: "FreeBSD's file system with soft updates, as Dowse and Malone describe it in 2002",
     },
     Profile {
@@ -305,6 +310,7 @@ pub const PROFILES: [Profile; 5] = [
             ..MYRIAD.choices
         },
         order: Order::Log,
+        spreads_directories: false,
         about: "direct lookup, as Lensing describes it in 2013",
     },
     Profile {
@@ -316,6 +322,7 @@ pub const PROFILES: [Profile; 5] = [
             ..MYRIAD.choices
         },
         order: Order::None,
+        spreads_directories: false,
         about: "simplefs with its counted directory blocks",
     },
 ];
@@ -371,18 +378,18 @@ mod tests {
     fn what_is_not_in_this_build_is_refused_by_name() {
         assert_eq!(
             Directory::parse("append").unwrap_err(),
-            "directory=append (names that are only ever added) is not in this build, which has: linear, slots, indexed"
+            "directory=append (names that are only ever added) is not in this build, which has: linear, slots, btree, indexed"
         );
         assert_eq!(
             Space::parse("b-tree").unwrap_err(),
             "`b-tree` is no choice of space; this build has: bitmap, btree"
         );
-        assert_eq!(
-            Profile::parse("xfs").unwrap_err(),
-            "profile xfs (XFS as Sweeney and others describe it in 1996) is not in this build: it wants directory=btree"
-        );
         assert!(Profile::parse("direct").unwrap_err().contains("directory=append"));
-        assert_eq!(Profile::parse("zfs").unwrap_err(), "`zfs` is no profile; this build has: myriad, ffs, simplefs");
+        assert_eq!(Profile::parse("xfs").unwrap().choices.directory, Directory::Tree);
+        assert_eq!(
+            Profile::parse("zfs").unwrap_err(),
+            "`zfs` is no profile; this build has: myriad, xfs, ffs, simplefs"
+        );
         assert_eq!(Profile::parse("myriad").unwrap().choices, Choices::default());
         let mut choices = Choices::default();
         assert_eq!(choices.set("directory", "indexed"), Ok(true));
@@ -412,5 +419,8 @@ mod tests {
         let slots = Choices { directory: Directory::Slots, ..ffs.choices };
         let refused = slots.check_order(Order::SoftUpdates).unwrap_err();
         assert!(refused.to_string().starts_with("order=softdep is never safe with directory=slots"), "{refused}");
+        let trees = Choices { directory: Directory::Tree, ..ffs.choices };
+        let refused = trees.check_order(Order::SoftUpdates).unwrap_err();
+        assert!(refused.to_string().starts_with("order=softdep is never safe with directory=btree"), "{refused}");
     }
 }

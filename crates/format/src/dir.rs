@@ -106,7 +106,7 @@ pub fn clear_unit(unit: &mut [u8]) {
 }
 
 /// Bytes of an entry with a name of `name_len` bytes.
-pub fn entry_size(name_len: usize) -> usize {
+pub const fn entry_size(name_len: usize) -> usize {
     (EntryHeader::SIZE + name_len).next_multiple_of(8)
 }
 

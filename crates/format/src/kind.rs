@@ -21,6 +21,7 @@ pub enum BlockKind {
     Checksums = u32::from_le_bytes(*b"MYCS"),
     DirSlots = u32::from_le_bytes(*b"MYDS"),
     DirExtents = u32::from_le_bytes(*b"MYDX"),
+    DirTree = u32::from_le_bytes(*b"MYDT"),
     BlockBitmap = u32::from_le_bytes(*b"MYUB"),
     InodeBitmap = u32::from_le_bytes(*b"MYUF"),
     InodeTable = u32::from_le_bytes(*b"MYUI"),
@@ -29,7 +30,7 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Superblock,
         Self::Group,
         Self::FreeByStart,
@@ -44,6 +45,7 @@ impl BlockKind {
         Self::Checksums,
         Self::DirSlots,
         Self::DirExtents,
+        Self::DirTree,
         Self::BlockBitmap,
         Self::InodeBitmap,
         Self::InodeTable,
@@ -80,6 +82,7 @@ impl BlockKind {
             Self::InodeTable => "inode table",
             Self::Pointers => "block pointers",
             Self::LinearEntries => "entries of a linear directory",
+            Self::DirTree => "directory tree",
         }
     }
 

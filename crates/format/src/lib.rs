@@ -18,6 +18,7 @@ pub mod btree;
 pub mod checksum;
 pub mod choices;
 pub mod dir;
+pub mod dir_tree;
 pub mod extent;
 pub mod fork;
 pub mod group;
@@ -36,7 +37,7 @@ pub use address::{
     RegionNo, SLOT_BITS, SLOT_SIZE,
 };
 pub use corrupt::Corrupt;
-pub use hash::NameHasher;
+pub use hash::{FEW_TAGS_KEY, NameHasher};
 pub use header::BlockHeader;
 pub use incompatible::{Incompatible, Unsafe};
 pub use kind::BlockKind;
@@ -67,6 +68,9 @@ pub const LAYOUTS: &[Layout] = &[
     slots::SlotBlockHeader::LAYOUT,
     slots::ExtentsHeader::LAYOUT,
     slots::DirExtent::LAYOUT,
+    dir_tree::DirNodeHeader::LAYOUT,
+    dir_tree::DirTreeEntry::LAYOUT,
+    dir_tree::DirTreeChild::LAYOUT,
     xattr::AttrBlockHeader::LAYOUT,
     xattr::AttrHeader::LAYOUT,
     log::AnchorBlock::LAYOUT,

@@ -93,7 +93,9 @@ on_disk! {
         368 => next_generation: U32,
         /// Of a volume with inode tables: blocks of a group for which its table has one block. Else 0.
         372 => table_every: U32,
-        376 => reserved: [u8; 136],
+        /// Where new directories go unless an opening says so, see `placement`.
+        376 => placement: u8,
+        377 => reserved: [u8; 135],
     }
 }
 
@@ -117,6 +119,14 @@ pub mod state {
     pub const CLEAN: u32 = 0;
     pub const IN_USE: u32 = 1;
     pub const SEALED: u32 = 2;
+}
+
+/// Codes of where new directories go.
+pub mod placement {
+    /// Near their parents (dirpref).
+    pub const NEAR: u8 = 0;
+    /// Each to another part of the volume (rotor).
+    pub const SPREAD: u8 = 1;
 }
 
 /// Feature bits. Numbers are never reused.

@@ -126,6 +126,36 @@ fn slots_of_a_directory() {
     assert_eq!((large.slots, large.extents, largest.slots, largest.extents), (15, 1010, 244, 16370));
 }
 
+/// A leaf with one entry and an inner node with one child, byte for byte.
+#[test]
+fn nodes_of_directory_trees() {
+    use myriad_format::dir_tree::{
+        DirNodeHeader, DirTreeChild, DirTreeEntry, key, leaf_room, offset_at, tree_entry_size,
+    };
+    let mut leaf = vec![0; 512];
+    let head = DirNodeHeader::read_mut(&mut leaf);
+    head.count.set(1);
+    head.heap.set(512 - 19);
+    head.live.set(19);
+    leaf[64..66].copy_from_slice(&493_u16.to_le_bytes());
+    let entry = DirTreeEntry::read_mut(&mut leaf[493..]);
+    entry.ino.set(0x1122_3344);
+    entry.number.set(5);
+    entry.name_len = 3;
+    entry.file_type = 8;
+    entry.tag.set(0xdead_beef);
+    leaf[509..].copy_from_slice(b"foo");
+    assert_eq!(hex(&leaf[48..68]), "00000100ed0100001300000000000000ed010000");
+    assert_eq!(hex(&leaf[493..]), "443322110000000005000308efbeadde666f6f");
+    assert_eq!((offset_at(&leaf, 0), tree_entry_size(3), leaf_room(512)), (493, 19, 448));
+    assert_eq!(key(0xdead_beef, 5), 0xdead_beef_0005);
+    let mut child = [0; DirTreeChild::SIZE];
+    let record = DirTreeChild::read_mut(&mut child);
+    record.key.set(key(0xdead_beef, 5));
+    record.child.set(7);
+    assert_eq!(hex(&child), "0500efbeadde000007000000");
+}
+
 #[test]
 fn numbers() {
     assert_eq!(geometry(12, false).ino(FsBlock(0x1234), 5), Ino(0x1234 << 5 | 5));

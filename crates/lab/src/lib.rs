@@ -12,6 +12,8 @@
 //! mount_floor a mounted volume beside a FUSE server that does nothing
 //! recovery    opening and checking volumes whose log is full
 //! provenance  where a result comes from: commit, kernel, machine
+//! disk        modelled devices: what the same requests take on a disk of 2001
+//! experiment  suites, factors, cells: the verb `myriad lab`
 //! interrupt   signals that ask long work to stop and to clean up
 //! numbers     counts and sizes as people write them
 //! cli         the verb `myriad bench`
@@ -23,6 +25,8 @@
 
 pub mod cli;
 pub mod compare;
+pub mod disk;
+pub mod experiment;
 pub mod interrupt;
 pub mod mount_floor;
 mod numbers;

@@ -19,11 +19,10 @@ pub struct Provenance {
 
 impl Provenance {
     pub fn now() -> Self {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let uname = rustix::system::uname();
         let info = rustix::system::sysinfo();
         Self {
-            date: iso_date(seconds),
+            date: now(),
             commit: commit().unwrap_or_else(|| "unknown".to_owned()),
             kernel: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
             cpu: cpu_model().unwrap_or_else(|| uname.machine().to_string_lossy().into_owned()),
@@ -32,6 +31,11 @@ impl Provenance {
             sqlite: rusqlite::version().to_owned(),
         }
     }
+}
+
+/// UTC, ISO 8601.
+pub fn now() -> String {
+    iso_date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
 fn commit() -> Option<String> {

@@ -190,7 +190,7 @@ pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header.to_vec());
     for (index, column) in table.column_iter_mut().enumerate() {
-        let named = matches!(header[index], "workload" | "phase" | "target" | "best kernel" | "95%");
+        let named = matches!(header[index], "workload" | "phase" | "target" | "setting" | "best kernel" | "95%");
         column.set_cell_alignment(if named { CellAlignment::Left } else { CellAlignment::Right });
         column.set_padding((0, 2));
     }
@@ -198,7 +198,7 @@ pub(crate) fn table(header: &[&str]) -> Table {
 }
 
 /// Three significant digits, which is more than a measurement holds; a dash for what is not known.
-fn number(value: Option<f64>) -> String {
+pub(crate) fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     match value.abs() {
         0.0 => "0".to_owned(),

@@ -86,7 +86,7 @@ pub fn run(
     let content = workload.content();
     for phase in phases {
         interrupt::check()?;
-        if phase.random_access && !target.has_random_access() {
+        if !can_run(target, phase) {
             continue;
         }
         let measure = || -> Result<Sample> {
@@ -105,7 +105,13 @@ pub fn run(
     Ok(())
 }
 
-fn run_phase(
+/// Whether the target has what the phase asks for.
+pub fn can_run(target: &dyn Target, phase: &Phase) -> bool {
+    (!phase.random_access || target.has_random_access()) && (!phase.links || target.has_links())
+}
+
+/// Runs one phase; `label` names the target and the round in the sample.
+pub fn run_phase(
     target: &dyn Target,
     workload: &dyn Workload,
     phase: &Phase,
@@ -305,6 +311,7 @@ impl<'a> PlanRunner<'a> {
             Verb::List => counted(worker.list(op.path)?)?,
             Verb::ListStat => counted(worker.list_stat(op.path)?)?,
             Verb::Walk => counted(worker.walk(op.path)?)?,
+            Verb::Find => counted(worker.find(op.path)?)?,
             Verb::RemoveTree => counted(worker.remove_tree(op.path)?)?,
             Verb::WriteFile => {
                 let sync = self.durability == Durability::Every(1);
@@ -315,6 +322,10 @@ impl<'a> PlanRunner<'a> {
                 counted(length as u64)?;
                 self.check_content(op.offset, length)?;
             }
+            Verb::Link => worker.link(op.path, op.target)?,
+            Verb::Utime => worker.utime(op.path)?,
+            Verb::Append => worker.append(op.path, self.contents.at(op.offset, op.size))?,
+            Verb::CreateSized => worker.create_sized(op.path, op.size)?,
             Verb::OpenNew => worker.open(op.path, true)?,
             Verb::OpenOld => worker.open(op.path, false)?,
             Verb::WriteAt => worker.write_at(self.contents.at(op.offset, op.size), op.offset)?,

@@ -4,7 +4,7 @@ use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup, let_root_shrink, statfs_but_root};
 use crate::table::Row;
 use crate::verdict::{catch, check_silent, quietly};
-use myriad_engine::{Allocation, Discard, PlacementPolicy, StatFs};
+use myriad_engine::{Allocation, DirHash, Discard, PlacementPolicy, StatFs};
 use myriad_sim::compare::Differ;
 use myriad_sim::generate::{self, Profile};
 use myriad_sim::model::Model;
@@ -68,7 +68,7 @@ fn vary(setup: &mut Setup, seed: u64) {
     let mut rng = Rng::new(seed ^ 0x5eed);
     let options = &mut setup.options;
     options.allocation = *rng.pick(&[Allocation::Delayed, Allocation::AtWrite]);
-    options.placement = *rng.pick(&[PlacementPolicy::DirPref, PlacementPolicy::Rotor]);
+    options.placement = Some(*rng.pick(&[PlacementPolicy::DirPref, PlacementPolicy::Rotor]));
     options.name_cache = rng.percent(70);
     options.background = rng.percent(30);
     options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);
@@ -76,6 +76,13 @@ fn vary(setup: &mut Setup, seed: u64) {
     options.discard_piece = 1;
     setup.data_checksums = rng.percent(40) && Row { choices: setup.choices, order: setup.order }.has_checksums();
     setup.vary_log(&mut rng);
+    setup.options.dirhash = DirHash {
+        is_on: *rng.pick(&[None, Some(true), Some(false)]),
+        // The second is too little for two hashes.
+        memory_max: *rng.pick(&[2 << 20, 9 << 10]),
+        size_min: *rng.pick(&[0, 1024, 2560]),
+        checks: true,
+    };
 }
 
 fn look_at_closed(devices: &Devices) {
@@ -107,6 +114,10 @@ fn compare(setup: &Setup, way: Way, steps: &[Step]) -> Result<(), String> {
         }
         remove_all(&mut engine, &model)?;
         let left = settled(&engine)?;
+        match engine.fs().counters().into_iter().find(|(name, _)| *name == "dirhash_mismatches") {
+            Some((_, 0)) => {}
+            other => return Err(format!("a hash did not say what its directory says: {other:?}")),
+        }
         if (left.free_blocks, left.inodes_used, left.directories)
             != (fresh.free_blocks, fresh.inodes_used, fresh.directories)
         {

@@ -2,7 +2,7 @@
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Errno, Error, Fs, OpenOptions, RenameMode};
-use myriad_format::choices::Choices;
+use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::EntryHeader;
 use myriad_format::inode::{BLOCK_TOTAL_MAX, RawInode};
 use myriad_format::superblock::Superblock;
@@ -49,7 +49,7 @@ fn change_superblock(base: &Base, change: impl FnOnce(&mut Superblock)) -> Memor
 
 /// The fields of a block with this name.
 fn named(bytes: &[u8], name: &str) -> Vec<Field> {
-    fields_of(bytes).into_iter().filter(|field| field.name == name).collect()
+    fields_of(bytes, Directory::Indexed).into_iter().filter(|field| field.name == name).collect()
 }
 
 /// Number of the inode that `path` names.

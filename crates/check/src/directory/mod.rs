@@ -3,6 +3,7 @@
 //! Each kind of directory that a volume may have is a folder here, as in the engine: it finds the entries, and judges what
 //! holds them. What an entry says is judged here.
 
+pub(crate) mod btree;
 pub(crate) mod entries;
 mod fix;
 mod hashes;
@@ -44,6 +45,7 @@ impl Names<'_> {
         let (made, is_whole) = match context.directory_kind() {
             Directory::Linear => linear::check(self, ino, raw, &extents, &mut sums),
             Directory::Slots => slots::check(self, ino, raw, &extents, &mut sums),
+            Directory::Tree => btree::check(self, ino, raw, data, &extents, &mut sums),
             _ => indexed::check(self, ino, raw, data, &extents, &mut blocks, &mut sums),
         };
         if self.has_more && !(is_whole && map.is_sound) {
@@ -71,6 +73,7 @@ impl Names<'_> {
         match context.directory_kind() {
             Directory::Linear => linear::entries_again(context, ino, raw, left_out, &mut check),
             Directory::Slots => slots::entries_again(context, ino, raw, left_out, &mut check),
+            Directory::Tree => btree::entries_again(context, ino, raw, data, left_out, &mut check),
             _ => indexed::entries_again(context, ino, raw, data, left_out, &mut check),
         }
         self.count_directory(ino, subdirectories);

@@ -66,6 +66,7 @@ impl Repair<'_> {
         match directory_kind(&self.superblock) {
             Directory::Linear => self.visit_linear(directory, pass, queue),
             Directory::Slots => self.visit_slots(directory, pass, queue),
+            Directory::Tree => self.visit_btree(directory, pass, queue),
             _ => self.visit_indexed(directory, pass, queue),
         }
     }
@@ -163,6 +164,7 @@ impl Repair<'_> {
         let runs = match directory_kind(&self.superblock) {
             Directory::Linear => self.runs_linear(directory, &raw),
             Directory::Slots => self.runs_slots(directory, &raw),
+            Directory::Tree => self.runs_btree(directory, &raw)?,
             _ => self.runs_indexed(directory, &raw)?,
         };
         let mut children = Vec::new();
@@ -227,6 +229,7 @@ impl Repair<'_> {
         match directory_kind(&self.superblock) {
             Directory::Linear => self.runs_linear(directory, &raw).iter().for_each(|(run, _)| collect(run)),
             Directory::Slots => self.runs_slots(directory, &raw).iter().for_each(|(run, _)| collect(run)),
+            Directory::Tree => self.runs_btree(directory, &raw)?.iter().for_each(|(run, _)| collect(run)),
             _ => self.entries_indexed(directory, &raw)?.iter().for_each(|bytes| collect(bytes)),
         }
         Ok(names)
@@ -237,6 +240,7 @@ impl Repair<'_> {
         match directory_kind(&self.superblock) {
             Directory::Linear => self.append_linear(directory, added),
             Directory::Slots => self.append_slots(directory, added),
+            Directory::Tree => self.append_btree(directory, added),
             _ => self.append_indexed(directory, added),
         }
     }

@@ -3,6 +3,7 @@
 use super::builder::Builder;
 use myriad_format::choices::Directory;
 use myriad_format::dir::{self, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord};
+use myriad_format::dir_tree::{self, DirNodeHeader, DirTreeChild, DirTreeEntry};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, fork};
 use myriad_format::slots::{
@@ -12,6 +13,45 @@ use myriad_format::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
+
+/// Keys of a node, each with the bytes of its entry.
+type Contents = Vec<(u64, Vec<u8>)>;
+
+fn is_hole(entry: &[u8]) -> bool {
+    DirTreeEntry::read(entry).ino.get() == 0
+}
+
+/// Writes a node of a directory tree; `child` is the first of its children, and then the one behind the last.
+fn write_node(block: &mut [u8], level: u8, contents: &Contents, child: &mut u32) {
+    let (mut heap, mut live, mut count) = (block.len(), 0, 0);
+    for (key, bytes) in contents {
+        if level > 0 {
+            let record = DirTreeChild::read_mut(&mut block[dir_tree::NODE_OFFSET + count * DirTreeChild::SIZE..]);
+            record.key.set(if count == 0 { 0 } else { *key });
+            record.child.set(*child);
+            *child += 1;
+            count += 1;
+            continue;
+        }
+        heap -= bytes.len();
+        if is_hole(bytes) {
+            block[heap..heap + bytes.len()].fill(0xee);
+            continue;
+        }
+        block[heap..heap + bytes.len()].copy_from_slice(bytes);
+        let at = dir_tree::NODE_OFFSET + count * dir_tree::OFFSET_SIZE;
+        block[at..at + dir_tree::OFFSET_SIZE].copy_from_slice(&(heap as u16).to_le_bytes());
+        live += bytes.len() as u32;
+        count += 1;
+    }
+    let head = DirNodeHeader::read_mut(block);
+    head.level = level;
+    head.count.set(count as u16);
+    if level == 0 {
+        head.heap.set(heap as u32);
+        head.live.set(live);
+    }
+}
 
 impl Builder {
     fn entry_bytes(&self, name: &[u8], ino: Ino) -> Vec<u8> {
@@ -43,6 +83,7 @@ impl Builder {
         match self.shape.choices.directory {
             Directory::Linear => return self.lay_out_linear(ino, ag, &entries),
             Directory::Slots => return self.lay_out_slots(ino, ag, &entries),
+            Directory::Tree => return self.lay_out_tree(ino, ag, &entries),
             _ => {}
         }
         let size = self.shape.block_size;
@@ -238,6 +279,96 @@ impl Builder {
         let raw = &mut self.node(ino).raw;
         raw.size.set(names * SLOT_BYTES as u64);
         raw.set_block_total(blocks + raw.block_total());
+    }
+
+    /// Gives a directory a tree, or its body. A hole is a free entry of a body, and a hole of a leaf.
+    fn lay_out_tree(&mut self, ino: Ino, ag: u32, entries: &[(Vec<u8>, Ino)]) {
+        let mut numbers: BTreeMap<u32, u16> = BTreeMap::new();
+        // By their keys; what has no name lies behind the entry before it.
+        let mut packed: Vec<(u64, Vec<u8>)> = Vec::new();
+        for (name, target) in entries {
+            let mut bytes = vec![0; dir_tree::tree_entry_size(name.len())];
+            let head = DirTreeEntry::read_mut(&mut bytes);
+            head.name_len = name.len() as u8;
+            let mut key = packed.last().map_or(0, |last| last.0);
+            if !target.is_none() {
+                let tag = self.hasher.hash(name) as u32;
+                let number = numbers.entry(tag).or_default();
+                head.ino.set(target.0);
+                head.number.set(*number);
+                head.file_type = (self.nodes[&target.0].raw.mode.get() >> 12) as u8;
+                head.tag.set(tag);
+                key = dir_tree::key(tag, *number);
+                *number += 3;
+                bytes[DirTreeEntry::SIZE..].copy_from_slice(name);
+            }
+            packed.push((key, bytes));
+        }
+        let total: usize = packed.iter().map(|(_, bytes)| bytes.len()).sum();
+        let attributes = self.node(ino).attributes.len();
+        let room = (self.node(ino).body_slots as usize * SLOT_SIZE).saturating_sub(BodyHeader::SIZE + attributes);
+        if total <= room {
+            let node = self.node(ino);
+            node.data = packed.into_iter().flat_map(|(_, bytes)| bytes).collect();
+            node.raw.size.set(total as u64);
+            node.raw.set_fork(fork::INLINE, 0);
+            return;
+        }
+        self.node(ino).body_slots = 0;
+        // One hole before an entry, not so many that a leaf has nothing else.
+        packed.sort();
+        packed.dedup_by(|later, earlier| later.0 == earlier.0 && is_hole(&later.1) && is_hole(&earlier.1));
+        let levels = self.tree_levels(packed);
+        let mut extents: Vec<Extent> = Vec::new();
+        let all: usize = levels.iter().map(Vec::len).sum();
+        let places: Vec<FsBlock> = (0..all).map(|_| self.take(ag, 1)).collect();
+        for (file_block, &start) in places.iter().enumerate() {
+            extents.push(Extent { file_block: FileBlock(file_block as u64), start, length: 1, unwritten: false });
+        }
+        // The root is file block 0; the nodes of a level are numbered behind those of the level above.
+        let mut first = 0;
+        for (below, level) in levels.iter().rev().enumerate() {
+            let first_child = (first + level.len()) as u32;
+            let mut child = first_child;
+            for (index, (_, contents)) in level.iter().enumerate() {
+                let at = places[first + index];
+                let mut block = self.new_block(BlockKind::DirTree, ino.0, at);
+                let height = levels.len() - 1 - below;
+                write_node(&mut block, height as u8, contents, &mut child);
+                self.put(at, block);
+            }
+            first += level.len();
+        }
+        let blocks = extents.len() as u64 + self.map(ino, &extents, ag, true);
+        let size = all * self.shape.block_size;
+        let raw = &mut self.node(ino).raw;
+        raw.size.set(size as u64);
+        raw.set_block_total(blocks + raw.block_total());
+    }
+
+    /// The nodes of a tree, leaves first: of each its key, and what it holds with the keys of that.
+    fn tree_levels(&self, packed: Vec<(u64, Vec<u8>)>) -> Vec<Vec<(u64, Contents)>> {
+        let size = self.shape.block_size;
+        let mut leaves: Vec<(u64, Contents)> = Vec::new();
+        let mut used = usize::MAX;
+        for (key, bytes) in packed {
+            let takes = bytes.len() + dir_tree::OFFSET_SIZE;
+            if used.saturating_add(takes) > dir_tree::leaf_room(size) {
+                leaves.push((key, Vec::new()));
+                used = 0;
+            }
+            used += takes;
+            leaves.last_mut().unwrap().1.push((key, bytes));
+        }
+        let mut levels = vec![leaves];
+        while levels.last().unwrap().len() > 1 {
+            let below = levels.last().unwrap();
+            let above = below
+                .chunks(dir_tree::fan_out(size) - 1)
+                .map(|nodes| (nodes[0].0, nodes.iter().map(|(key, _)| (*key, Vec::new())).collect()));
+            levels.push(above.collect());
+        }
+        levels
     }
 
     /// Writes an index by inserting record after record; its blocks.

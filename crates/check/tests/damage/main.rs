@@ -1,5 +1,6 @@
 //! Sound volumes are found sound; each kind of damage is found for what it is, and repair leaves nothing to find.
 
+mod btree;
 #[path = "../common/mod.rs"]
 mod common;
 mod directories;
@@ -31,8 +32,8 @@ fn text(report: &Report) -> String {
 fn sound_volumes_are_silent() {
     let bare = Shape { log_blocks: 0, ..SHAPE };
     let one_region = Shape { region_blocks: 1024, ..SHAPE };
-    let others = [LINEAR, LINEAR_SMALL, SLOTS, SLOTS_SMALL].into_iter();
-    for shape in [SHAPE, SMALL, bare, one_region].into_iter().flat_map(Shape::every_record).chain(others) {
+    let kinds = [LINEAR, LINEAR_SMALL, SLOTS, SLOTS_SMALL, TREES, TREES_SMALL].into_iter();
+    for shape in [SHAPE, SMALL, bare, one_region].into_iter().flat_map(Shape::every_record).chain(kinds) {
         let sample = sample(shape);
         let report = look(&sample.image);
         assert!(report.finding_count == 0, "{:?} {}", shape.choices, text(&report));
@@ -53,11 +54,15 @@ const LINEAR_SMALL: Shape = Shape { choices: LINEAR.choices, ..SMALL };
 const SLOTS: Shape = Shape { choices: Choices { directory: Directory::Slots, ..MYRIAD.choices }, ..SHAPE };
 const SLOTS_SMALL: Shape = Shape { choices: SLOTS.choices, ..SMALL };
 
+const TREES: Shape = Shape { choices: Choices { directory: Directory::Tree, ..MYRIAD.choices }, ..SHAPE };
+const TREES_SMALL: Shape = Shape { choices: TREES.choices, ..SMALL };
+
 /// Every case on volumes of a shape.
 fn cases(shape: &Shape) -> Vec<&'static Case> {
     match shape.choices.directory {
         Directory::Linear => return linear::CASES.iter().collect(),
         Directory::Slots => return slots::CASES.iter().collect(),
+        Directory::Tree => return btree::CASES.iter().collect(),
         _ => {}
     }
     let space = match shape.choices.space {
@@ -74,7 +79,8 @@ fn cases(shape: &Shape) -> Vec<&'static Case> {
 
 /// Both sizes of blocks, with each choice of what records free blocks and inodes, and each kind of directory.
 fn shapes() -> impl Iterator<Item = Shape> {
-    [SHAPE, SMALL].into_iter().flat_map(Shape::every_record).chain([LINEAR, LINEAR_SMALL, SLOTS, SLOTS_SMALL])
+    let kinds = [LINEAR, LINEAR_SMALL, SLOTS, SLOTS_SMALL, TREES, TREES_SMALL];
+    [SHAPE, SMALL].into_iter().flat_map(Shape::every_record).chain(kinds)
 }
 
 /// What a shape is, for messages.
@@ -108,7 +114,7 @@ fn groups_by_themselves_show_what_all_do() {
     let untouched = ("nothing", None);
     let mut failed = Vec::new();
     let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
-    for shape in [SHAPE, SMALL, tables(SHAPE), tables(SMALL), LINEAR, SLOTS] {
+    for shape in [SHAPE, SMALL, tables(SHAPE), tables(SMALL), LINEAR, SLOTS, TREES] {
         let mut how_often = BTreeSet::new();
         let cases = cases(&shape).into_iter().map(|case| (case.name, Some(case.damage)));
         for (name, damage) in cases.chain([untouched]) {
@@ -225,6 +231,10 @@ fn damage_to_derived_structures_loses_no_name() {
         "names of a block of slots",
         "more extents than are mapped",
         "size of a directory of slots",
+        "torn root of a directory tree",
+        "child twice",
+        "key of a child",
+        "size behind what is mapped",
     ];
     let mut tried = BTreeSet::new();
     for shape in shapes() {
@@ -318,7 +328,7 @@ fn any_damage_is_survived_and_repaired() {
         seed..seed + 1
     });
     let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
-    let images = [SHAPE, SMALL, tables(SHAPE), tables(SMALL), LINEAR, SLOTS].map(sample);
+    let images = [SHAPE, SMALL, tables(SHAPE), tables(SMALL), LINEAR, SLOTS, TREES].map(sample);
     let metadata: Vec<Vec<FsBlock>> = images.iter().map(|sample| metadata_blocks(&sample.image)).collect();
     for seed in seeds {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -404,7 +404,7 @@ mod tests {
         assert!(engine.read_only && engine.discard == Discard::Always && !engine.dir_atime && !engine.name_cache);
         assert_eq!(
             (engine.order, engine.placement, engine.allocation, engine.atime),
-            (Some(Order::None), PlacementPolicy::Rotor, Allocation::AtWrite, AccessTimes::Relative)
+            (Some(Order::None), Some(PlacementPolicy::Rotor), Allocation::AtWrite, AccessTimes::Relative)
         );
         let dirpref = engine.dirpref;
         assert_eq!(

@@ -34,6 +34,8 @@ pub fn collect(status: &Status, stats: &Stats, fs: &Fs) -> Value {
         "cache_used": levels.cache_used,
         "dirty_data": levels.dirty_data,
         "dirty_log": levels.dirty_log,
+        "dirhash_used": levels.dirhash_used,
+        "dirhash_count": levels.dirhash_count,
         "log_size": fs.info().log_size,
         "log_used": levels.log_used,
         "shut_down": fs.shut_down_reason(),

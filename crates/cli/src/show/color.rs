@@ -1,5 +1,6 @@
 //! The colours and the marks by which `ls` tells types of files apart.
 
+use crate::pattern::Pattern;
 use myriad_engine::{FileType, Stat};
 use std::collections::HashMap;
 
@@ -68,6 +69,35 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("tw", "30;42"),
 ];
 
+/// Terminals (TERM) that have colours, as dircolors(1) knows them.
+const TERMINALS: &[&str] = &[
+    "Eterm",
+    "ansi",
+    "*color*",
+    "con[0-9]*x[0-9]*",
+    "cons25",
+    "console",
+    "cygwin",
+    "*direct*",
+    "dtterm",
+    "gnome",
+    "hurd",
+    "jfbterm",
+    "konsole",
+    "kterm",
+    "linux",
+    "linux-c",
+    "mlterm",
+    "putty",
+    "rxvt*",
+    "screen*",
+    "st",
+    "terminator",
+    "tmux*",
+    "vt100",
+    "xterm*",
+];
+
 /// Colours of names, by LS_COLORS as dircolors(1) makes it.
 pub struct Colors {
     by_kind: HashMap<String, String>,
@@ -81,6 +111,17 @@ impl Colors {
     pub fn from_environment() -> Self {
         let text = std::env::var_os("LS_COLORS");
         Self::parse(text.as_deref().and_then(|text| text.to_str()).unwrap_or(""))
+    }
+
+    /// As [`Self::from_environment`]; none where nobody says which and nothing says that the terminal has any, as ls(1) has it.
+    pub fn for_terminal() -> Option<Self> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let is_known = |terminal: std::ffi::OsString| {
+            let terminal = terminal.as_encoded_bytes();
+            TERMINALS.iter().any(|known| Pattern::new(known.as_bytes().to_vec(), false).matches(terminal))
+        };
+        let has_colors = set("LS_COLORS").is_some() || set("COLORTERM").is_some() || set("TERM").is_some_and(is_known);
+        has_colors.then(Self::from_environment)
     }
 
     /// Entries that are no colour, such as other starts of the escape sequences, are passed over: no more than digits and

@@ -19,6 +19,7 @@ pub mod du;
 pub mod find;
 pub mod fsck;
 pub mod info;
+mod lab;
 pub mod ln;
 pub mod ls;
 pub mod man;
@@ -75,6 +76,7 @@ pub const VERBS: &[Verb] = &[
     Verb::of::<fsck::Fsck>(),
     Verb::of::<debug::Debug>(),
     Verb::of::<myriad_lab::cli::Bench>(),
+    Verb::of::<myriad_lab::experiment::cli::Lab>(),
     Verb::of::<completions::Completions>(),
     Verb::of::<man::Man>(),
 ];

@@ -95,6 +95,28 @@ fn ls_shows_what_ls_shows() {
 }
 
 #[test]
+fn a_terminal_without_colours_gets_none() {
+    let bench = Bench::new();
+    for (name, value, has_colors) in [
+        ("TERM", "dumb", false),
+        ("TERM", "", false),
+        ("TERM", "con80x25", true),
+        ("TERM", "screen.xterm-256color", true),
+        ("COLORTERM", "truecolor", true),
+    ] {
+        let run = |program: &str, line: &str, place| {
+            let mut command = bench.place.command(program, &super::words(line, place));
+            command.env_remove("TERM").env_remove("COLORTERM").env_remove("LS_COLORS").env("LC_ALL", "C.UTF-8");
+            super::answer(command.env(name, value).spawn().expect("start")).ok().out
+        };
+        let ours = run(super::PROGRAM, "ls --color=always @/sub", "vol.img:/t");
+        let theirs = run("ls", "--color=always @/sub", "t");
+        assert_eq!(ours.escape_ascii().to_string(), theirs.escape_ascii().to_string(), "{name}={value}");
+        assert_eq!(ours.contains(&b'\x1b'), has_colors, "{name}={value}");
+    }
+}
+
+#[test]
 fn colours_are_those_of_the_environment() {
     let bench = Bench::new();
     let colors = "di=7:*.c=01;31:*.GZ=35:ln=target:ex=0:sg=0:or=9:mi=5:su=00";

@@ -74,7 +74,13 @@ impl Bench {
 
     fn run(&self, program: &Path, words: &[OsString]) -> Answer {
         let mut command = self.place.command(program, words);
-        command.env("LC_ALL", "C.UTF-8").env_remove("LS_COLORS").env_remove("COLUMNS").env_remove("QUOTING_STYLE");
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .env("TERM", "xterm")
+            .env_remove("COLORTERM")
+            .env_remove("LS_COLORS")
+            .env_remove("COLUMNS")
+            .env_remove("QUOTING_STYLE");
         answer(command.spawn().expect("start"))
     }
 

@@ -74,6 +74,7 @@ fn is_of_a_walk(kind: BlockKind) -> bool {
             | BlockKind::LinearEntries
             | BlockKind::DirSlots
             | BlockKind::DirExtents
+            | BlockKind::DirTree
     )
 }
 

@@ -88,6 +88,7 @@ fn kind_code(kind: BlockKind) -> u32 {
         BlockKind::LinearEntries => 17,
         BlockKind::DirSlots => 18,
         BlockKind::DirExtents => 19,
+        BlockKind::DirTree => 20,
     }
 }
 

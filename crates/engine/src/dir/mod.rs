@@ -8,6 +8,9 @@
 //! | `indexed` | entries that never move, and an index from the hash of a name to its entry and inode |
 //! | `linear` | entries one after the other in units of 512 bytes, searched from the front |
 //! | `slots` | slots of one size in extents of eight blocks, which count their names: empty ones are passed over |
+//! | `btree` | entries in the leaves of a B+ tree, in the order of the hash of their names |
+//!
+//! `dirhash` keeps hashes in memory over directories of either kind, which answer instead of a search.
 //!
 //! What a caller may rely on, whichever kind it is:
 //!
@@ -24,6 +27,8 @@
 //!
 //! Callers hold the directory's inode lock: shared to look, exclusive to change. They pass a copy of its inode and write it back.
 
+mod btree;
+pub(crate) mod dirhash;
 pub(crate) mod hints;
 mod indexed;
 mod linear;
@@ -49,6 +54,7 @@ macro_rules! of_kind {
             Directory::Indexed => indexed::$function($($argument),*),
             Directory::Linear => linear::$function($($argument),*),
             Directory::Slots => slots::$function($($argument),*),
+            Directory::Tree => btree::$function($($argument),*),
             other => not_built(other),
         }
     };
@@ -152,6 +158,7 @@ enum Seen {
     Indexed(indexed::Seen),
     Linear(linear::Seen),
     Slots(slots::Seen),
+    Tree(btree::Seen),
 }
 
 /// Where a new name goes. It dies with the directory's next change.
@@ -164,6 +171,7 @@ enum Place {
     Indexed(indexed::Room),
     Linear(linear::Room),
     Slots(slots::Room),
+    Tree(btree::Room),
 }
 
 /// What a new entry says.
@@ -268,17 +276,20 @@ pub(crate) fn has_idle_blocks(volume: &Volume, raw: &RawInode) -> bool {
 /// or, if it got entries meanwhile, put what it kept in order, from `listed` on, which begins with 0. True when nothing is
 /// left to do. Changes `raw`.
 pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, listed: &mut u32) -> Result<bool> {
+    txn.volume().dir_hashes.forget(dir);
     of_kind!(txn.volume(), give_up_emptied(txn, dir, raw, listed))
 }
 
 /// Has a directory that goes itself, and has no entries, give up as many blocks as are good for one transaction. True when
 /// [`clear`] may do the rest. Changes `raw`. What it refuses, it refuses before its first change.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
+    txn.volume().dir_hashes.forget(dir);
     of_kind!(txn.volume(), give_up_part(txn, dir, raw))
 }
 
 /// Frees all blocks of a directory without entries; it is as new.
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
+    txn.volume().dir_hashes.forget(dir);
     of_kind!(txn.volume(), clear(txn, dir, raw))?;
     Fork::None.encode(raw);
     raw.flags = U32::new(raw.flags.get() & !flag::HASH_TWINS);

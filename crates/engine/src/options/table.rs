@@ -124,12 +124,14 @@ fn set_profile(options: &mut Options, value: Value) {
     if let Value::Name(name) = value {
         let profile = Profile::parse(name).expect("a value of this row");
         options.mkfs.choices = profile.choices;
+        options.mkfs.placement =
+            if profile.spreads_directories { PlacementPolicy::Rotor } else { PlacementPolicy::DirPref };
         options.mkfs.order = Order::parse(profile.order.choice().name).expect("a profile of this build has its order");
     }
 }
 
 /// The rows.
-pub static TABLE: [Row; 31] = [
+pub static TABLE: [Row; 35] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -314,6 +316,50 @@ pub static TABLE: [Row; 31] = [
         set: |options, value| options.mount.name_cache = value.is_on(),
     },
     Row {
+        name: "dirhash",
+        values: Values::Switch,
+        when: When::Live,
+        about: "keep hashes in memory over directories, made when one is first used",
+        source: "Dowse and Malone 2002, 2.4",
+        unset: "on where directories are linear",
+        words: &[],
+        get: |options| options.mount.dirhash.is_on.map_or(Value::Unset, Value::Switch),
+        set: |options, value| options.mount.dirhash.is_on = (value != Value::Unset).then(|| value.is_on()),
+    },
+    Row {
+        name: "dirhash_maxmem",
+        values: Values::Bytes { least: 0, most: 1 << 40, powers: false },
+        when: When::Live,
+        about: "memory for all hashes of directories; 0: there are none",
+        source: "Dowse and Malone 2002, 3.4",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mount.dirhash.memory_max),
+        set: |options, value| options.mount.dirhash.memory_max = value.bytes(),
+    },
+    Row {
+        name: "dirhash_minsize",
+        values: Values::Bytes { least: 0, most: 1 << 40, powers: false },
+        when: When::Live,
+        about: "size of the smallest directory that gets a hash",
+        source: "Dowse and Malone 2002, 3.4",
+        unset: "",
+        words: &[],
+        get: |options| Value::Bytes(options.mount.dirhash.size_min),
+        set: |options, value| options.mount.dirhash.size_min = value.bytes(),
+    },
+    Row {
+        name: "dirhash_check",
+        values: Values::Switch,
+        when: When::Live,
+        about: "compare each block of a directory that changes with the directory's hash",
+        source: "FreeBSD",
+        unset: "",
+        words: &[],
+        get: |options| Value::Switch(options.mount.dirhash.checks),
+        set: |options, value| options.mount.dirhash.checks = value.is_on(),
+    },
+    Row {
         name: "commit",
         values: Values::Time { most_ms: 1_000_000_000_000 },
         when: When::Live,
@@ -333,10 +379,10 @@ pub static TABLE: [Row; 31] = [
         when: When::Live,
         about: "where new directories go",
         source: "dirpref: Orlov 2001; rotor: FFS, XFS 1996, 5.1",
-        unset: "",
+        unset: "the profile's: rotor with xfs, else dirpref",
         words: &[],
-        get: |options| placement_name(options.mount.placement),
-        set: |options, value| options.mount.placement = placement(value),
+        get: |options| options.mount.placement.map_or(Value::Unset, placement_name),
+        set: |options, value| options.mount.placement = (value != Value::Unset).then(|| placement(value)),
     },
     Row {
         name: "dirprefrule",

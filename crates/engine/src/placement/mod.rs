@@ -20,8 +20,14 @@ pub(crate) use goals::{data, directory, inode};
 
 use crate::locks::{Rank, RwLock};
 use crate::types::{DirPref, PlacementPolicy};
+use myriad_format::superblock::{Superblock, placement as code};
 use myriad_format::{Geometry, RegionNo};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Where the new directories of a volume go unless an option says so: as mkfs noted.
+pub(crate) fn usual_policy(superblock: &Superblock) -> PlacementPolicy {
+    if superblock.placement == code::SPREAD { PlacementPolicy::Rotor } else { PlacementPolicy::DirPref }
+}
 
 /// Regions looked at before a search takes the best so far.
 const SCAN_MAX: u32 = 256;

@@ -278,6 +278,7 @@ impl Fs {
             volume.checkpointer.lock().settle(volume)?;
         }
         volume.cache.sweep(true);
+        volume.dir_hashes.drop_all();
         Ok(())
     }
 }

@@ -93,6 +93,8 @@ impl Fs {
             cache_used: frames.saturating_sub(volume.cache.free_frames() as u64) * block,
             dirty_data: volume.files.dirty_pages.load(Ordering::Relaxed) * block,
             dirty_log: volume.epoch.cost.log_bytes(),
+            dirhash_used: volume.dir_hashes.level().0,
+            dirhash_count: volume.dir_hashes.level().1,
             // A checkpoint in progress has it: not worth waiting for.
             log_used: volume.checkpointer.try_lock().and_then(|checkpointer| checkpointer.log_used()),
         }
@@ -114,6 +116,9 @@ pub struct Levels {
     pub dirty_data: u64,
     /// What the changes of metadata since the last checkpoint will take in the log.
     pub dirty_log: u64,
+    /// What the hashes of directories have, and how many there are.
+    pub dirhash_used: u64,
+    pub dirhash_count: u64,
     /// Of the log, what a recovery would read; `None` without a log, and while a checkpoint is being written.
     pub log_used: Option<u64>,
 }

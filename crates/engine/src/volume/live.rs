@@ -1,15 +1,17 @@
 //! Options that change while the volume is open.
 //!
-//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement and
+//! `Live` has each of them as it is now. What is asked on every read or write lies beside that as an atomic; placement, dirhash and
 //! discard keep their own part where they use it. [`Volume::tune`] changes all of these, one caller at a time, so that they agree
 //! when it returns. An operation that runs meanwhile goes by the old or by the new value; each value is safe with any other, at
 //! any moment.
 
 use super::{Volume, transact};
+use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::{Error, Result};
 use crate::locks::{Rank, RwLock};
 use crate::options::{Options, Row, Value};
+use crate::placement::usual_policy;
 use crate::types::{AccessTimes, Allocation, Clock, MountOptions};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};
@@ -133,6 +135,7 @@ impl Volume {
         mkfs.data_checksums = self.geometry.has_checksums;
         mkfs.label = self.live.label();
         mkfs.order = self.order;
+        mkfs.placement = usual_policy(sb);
         options
     }
 
@@ -157,8 +160,10 @@ impl Volume {
         let mut options = after.mount;
         // As it was asked for, not as it came to be.
         options.order = self.live.now.read().order;
+        let policy = *options.placement.get_or_insert_with(|| usual_policy(&self.superblock));
         self.live.set(&options);
-        self.placement.set_policy(options.placement, options.dirpref);
+        self.placement.set_policy(policy, options.dirpref);
+        self.counters.add(Count::dirhash_recycled, self.dir_hashes.set(&options));
         self.to_host.set(&options, &*self.device, &self.geometry);
         // The background thread may wait by the old interval.
         let _wake = self.wake.0.lock();

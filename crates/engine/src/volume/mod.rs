@@ -15,6 +15,7 @@ pub(crate) use inode_locks::TwoLocks;
 
 use crate::cache::{Cache, Closed};
 use crate::counters::Counters;
+use crate::dir::dirhash::DirHashes;
 use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
@@ -22,7 +23,7 @@ use crate::name_cache::NameCache;
 use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::order::{Cost, OpenEpoch};
-use crate::placement::Placement;
+use crate::placement::{Placement, usual_policy};
 use crate::space::AgSpace;
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
 use inode_locks::STRIPES;
@@ -90,6 +91,7 @@ pub(crate) struct Volume {
     pub placement: Placement,
     pub names: NameCache,
     pub dir_hints: crate::dir::hints::Hints,
+    pub dir_hashes: DirHashes,
     pub last_blocks: crate::dir::hints::LastBlocks,
     pub files: OpenFiles,
     pub orphans: Orphans,
@@ -167,10 +169,11 @@ impl Volume {
         device: Arc<dyn BlockDevice>,
         log: Option<LogPlace>,
         superblock: Superblock,
-        options: MountOptions,
+        mut options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
         let choices = superblock.choices()?;
+        let policy = *options.placement.get_or_insert_with(|| usual_policy(&superblock));
         let order = match options.order {
             Some(order) => order,
             // Decoding has refused what this version does not write.
@@ -255,12 +258,15 @@ impl Volume {
                 away_blocks: frames / 4,
             }
         };
+        let hasher = NameHasher::new(superblock.hash_key);
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
+        let key = crate::mkfs::secret(options.seed)?;
+        let dir_hashes = DirHashes::new(choices.directory, hasher, key, &options, counters.clone());
         Ok(Self {
             to_host,
             geometry,
             choices,
-            hasher: NameHasher::new(superblock.hash_key),
+            hasher,
             order,
             counters,
             device,
@@ -278,10 +284,11 @@ impl Volume {
                 directories: AtomicI64::new(0),
             },
             usable_blocks: usable.saturating_sub(for_log),
-            placement: Placement::new(&geometry, options.placement, options.dirpref, seed),
+            placement: Placement::new(&geometry, policy, options.dirpref, seed),
             names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
+            dir_hashes,
             last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),

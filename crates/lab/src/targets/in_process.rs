@@ -1,13 +1,21 @@
 //! A Myriad volume opened in this process: operations by path through a session of each thread.
 
 use super::{Counters, Target, Usage, Worker};
+use crate::disk::{Meter, Traced};
 use crate::workloads::plan::PathZ;
 use anyhow::{Context, Result, ensure};
-use myriad_engine::{Cred, Errno, Error, File, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session};
+use myriad_device::BlockDevice;
+use myriad_engine::{
+    Cred, Errno, Error, File, FileType, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session, SetAttr,
+    SetTime,
+};
 use std::path::Path;
+use std::sync::Arc;
 
 pub struct InProcess {
     fs: Fs,
+    /// Of the device, where it has one.
+    meter: Option<Meter>,
 }
 
 impl InProcess {
@@ -15,7 +23,20 @@ impl InProcess {
     pub fn make(image: &Path, size: Option<u64>, mkfs: &MkfsOptions, mount: MountOptions) -> Result<Self> {
         Fs::format(image, size, mkfs).with_context(|| format!("mkfs of {}", image.display()))?;
         let fs = Fs::open(image, mount).with_context(|| format!("opening {}", image.display()))?;
-        Ok(Self { fs })
+        Ok(Self { fs, meter: None })
+    }
+
+    /// Makes a volume on a device and opens it.
+    pub fn make_on<D: BlockDevice + 'static>(
+        device: Traced<D>,
+        mkfs: &MkfsOptions,
+        mount: MountOptions,
+    ) -> Result<Self> {
+        let meter = Some(device.meter());
+        let device: Arc<dyn BlockDevice> = Arc::new(device);
+        Fs::format_device(device.clone(), None, mkfs).context("mkfs")?;
+        let fs = Fs::open_device(device, None, mount).context("opening the volume")?;
+        Ok(Self { fs, meter })
     }
 }
 
@@ -50,6 +71,10 @@ impl Target for InProcess {
             };
             *field = Some(value);
         }
+        if let Some(meter) = &self.meter {
+            counters.seek_bytes = Some(meter.seek_bytes());
+            counters.modelled_ns = meter.modelled_ns();
+        }
         Ok(counters)
     }
 
@@ -57,6 +82,15 @@ impl Target for InProcess {
         let statfs = self.fs.statfs()?;
         let used_blocks = statfs.blocks - statfs.free_blocks;
         Ok(Usage { used_bytes: used_blocks * u64::from(statfs.block_size), table_bytes_per_inode: 0 })
+    }
+
+    fn names(&self) -> Result<u64> {
+        let mut count = 0;
+        for entry in self.fs.session(Cred::root()).walk("/")? {
+            std::hint::black_box(entry?.stat.size);
+            count += 1;
+        }
+        Ok(count - 1)
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -67,6 +101,17 @@ impl Target for InProcess {
 struct InProcessWorker {
     session: Session,
     file: Option<File>,
+}
+
+/// From the start of a new file, or at the end of one opened for appending. One call takes no more than the cache has room for.
+fn write_all(file: &File, content: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while done < content.len() {
+        let written = file.write_at(&content[done..], done as u64)?;
+        ensure!(written > 0, "{done} of {} bytes written", content.len());
+        done += written;
+    }
+    Ok(())
 }
 
 const FILE_MODE: u16 = 0o644;
@@ -137,6 +182,21 @@ impl Worker for InProcessWorker {
         Ok(count)
     }
 
+    fn find(&mut self, directory: PathZ) -> Result<u64> {
+        let mut waiting = vec![self.session.resolve(&directory)?];
+        let mut count = 1;
+        while let Some(directory) = waiting.pop() {
+            for entry in self.session.read_dir_node(directory)? {
+                let entry = entry?;
+                count += 1;
+                if entry.file_type == FileType::Directory {
+                    waiting.push(self.session.node(entry.ino)?);
+                }
+            }
+        }
+        Ok(count)
+    }
+
     fn remove_tree(&mut self, directory: PathZ) -> Result<u64> {
         Ok(self.session.remove_tree(&directory, &mut |_| true)?)
     }
@@ -145,10 +205,7 @@ impl Worker for InProcessWorker {
         let options =
             OpenOptions { write: true, create: true, exclusive: true, mode: FILE_MODE, ..OpenOptions::default() };
         let file = self.session.open(&path, options)?;
-        if !content.is_empty() {
-            let written = file.write_at(content, 0)?;
-            ensure!(written == content.len(), "{}: {written} of {} bytes written", path.display(), content.len());
-        }
+        write_all(&file, content).with_context(|| path.display().into_owned())?;
         if sync {
             file.sync()?;
         }
@@ -185,6 +242,27 @@ impl Worker for InProcessWorker {
         let written = file.write_at(content, offset)?;
         ensure!(written == content.len(), "{written} of {} bytes written at {offset}", content.len());
         Ok(())
+    }
+
+    fn link(&mut self, path: PathZ, name: PathZ) -> Result<()> {
+        Ok(self.session.link(&path, &name)?)
+    }
+
+    fn utime(&mut self, path: PathZ) -> Result<()> {
+        let times = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        self.session.set_attr(&path, times)?;
+        Ok(())
+    }
+
+    fn append(&mut self, path: PathZ, content: &[u8]) -> Result<()> {
+        let file = self.session.open(&path, OpenOptions { write: true, append: true, ..OpenOptions::default() })?;
+        write_all(&file, content).with_context(|| path.display().into_owned())
+    }
+
+    fn create_sized(&mut self, path: PathZ, size: u64) -> Result<()> {
+        let options =
+            OpenOptions { write: true, create: true, exclusive: true, mode: FILE_MODE, ..OpenOptions::default() };
+        Ok(self.session.open(&path, options)?.truncate(size)?)
     }
 
     fn settle(&mut self) -> Result<()> {

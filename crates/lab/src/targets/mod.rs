@@ -29,6 +29,12 @@ pub struct Counters {
     pub flushes: Option<u64>,
     /// Blocks an operation looked at, cached or not.
     pub blocks_touched: Option<u64>,
+    /// Bytes between the end of each request and the start of the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seek_bytes: Option<u64>,
+    /// Nanoseconds that a modelled device says it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modelled_ns: Option<u64>,
     /// Everything else that the target counts, by its own names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub others: BTreeMap<String, u64>,
@@ -49,6 +55,8 @@ impl Counters {
             written_bytes: difference(self.written_bytes, earlier.written_bytes),
             flushes: difference(self.flushes, earlier.flushes),
             blocks_touched: difference(self.blocks_touched, earlier.blocks_touched),
+            seek_bytes: difference(self.seek_bytes, earlier.seek_bytes),
+            modelled_ns: difference(self.modelled_ns, earlier.modelled_ns),
             others: others.collect(),
         }
     }
@@ -73,8 +81,14 @@ pub trait Target: Sync {
     fn drop_caches(&self) -> Result<()>;
     fn counters(&self) -> Result<Counters>;
     fn usage(&self) -> Result<Usage>;
+    /// How many names there are in all: files, directories, further names of files; without the root.
+    fn names(&self) -> Result<u64>;
     /// Whether `read_at` and `write_at` exist.
     fn has_random_access(&self) -> bool {
+        true
+    }
+    /// Whether a file can have several names.
+    fn has_links(&self) -> bool {
         true
     }
     /// Syncs, and gives back what it holds.
@@ -110,6 +124,8 @@ pub trait Worker {
     fn list_stat(&mut self, directory: PathZ) -> Result<u64>;
     /// Number of files below and with `directory`, having seen each one's attributes.
     fn walk(&mut self, directory: PathZ) -> Result<u64>;
+    /// The same, having seen each one's name.
+    fn find(&mut self, directory: PathZ) -> Result<u64>;
     /// Removes `directory` and all below it; the number removed.
     fn remove_tree(&mut self, directory: PathZ) -> Result<u64>;
     /// Makes a file with this content; with `sync`, durable before it returns.
@@ -120,6 +136,14 @@ pub trait Worker {
     fn open(&mut self, path: PathZ, new: bool) -> Result<()>;
     fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<()>;
     fn write_at(&mut self, content: &[u8], offset: u64) -> Result<()>;
+    /// Another name of a file.
+    fn link(&mut self, path: PathZ, name: PathZ) -> Result<()>;
+    /// Sets the times of last access and change to now.
+    fn utime(&mut self, path: PathZ) -> Result<()>;
+    /// Adds to the end of a file.
+    fn append(&mut self, path: PathZ, content: &[u8]) -> Result<()>;
+    /// Makes a file of `size` bytes that are all a hole.
+    fn create_sized(&mut self, path: PathZ, size: u64) -> Result<()>;
     /// Makes durable what this worker has done so far.
     fn settle(&mut self) -> Result<()>;
     /// Hands over what is still the worker's own (an open transaction, an open file); part of the timed phase.

@@ -120,7 +120,19 @@ impl Target for Sqlite {
         Ok(Usage { used_bytes, table_bytes_per_inode: 0 })
     }
 
+    fn names(&self) -> Result<u64> {
+        let connection = self.take()?;
+        let count: i64 = connection.query_row("SELECT count(*) FROM sqlar", [], |row| row.get(0))?;
+        self.put_back(connection);
+        Ok(count as u64)
+    }
+
     fn has_random_access(&self) -> bool {
+        false
+    }
+
+    /// A row has one name.
+    fn has_links(&self) -> bool {
         false
     }
 
@@ -140,6 +152,8 @@ struct SqliteWorker<'a> {
     rename: Statement<'a>,
     stat: Statement<'a>,
     read: Statement<'a>,
+    utime: Statement<'a>,
+    replace: Statement<'a>,
     list: Statement<'a>,
     list_stat: Statement<'a>,
     remove_below: Statement<'a>,
@@ -166,6 +180,8 @@ impl<'a> SqliteWorker<'a> {
             rename: connection.prepare("UPDATE OR REPLACE sqlar SET name = ?2 WHERE name = ?1")?,
             stat: connection.prepare("SELECT rowid, mode, mtime, sz FROM sqlar WHERE name = ?1")?,
             read: connection.prepare("SELECT data FROM sqlar WHERE name = ?1")?,
+            utime: connection.prepare("UPDATE sqlar SET mtime = unixepoch() WHERE name = ?1")?,
+            replace: connection.prepare("UPDATE sqlar SET sz = ?2, data = ?3 WHERE name = ?1")?,
             list: connection.prepare(&format!("SELECT name FROM sqlar WHERE {BELOW}"))?,
             list_stat: connection.prepare(&format!("SELECT name, rowid, mode, mtime, sz FROM sqlar WHERE {BELOW}"))?,
             remove_below: connection.prepare(&format!("DELETE FROM sqlar WHERE {BELOW}"))?,
@@ -272,6 +288,10 @@ impl Worker for SqliteWorker<'_> {
         Ok(1 + self.list_stat(directory)?)
     }
 
+    fn find(&mut self, directory: PathZ) -> Result<u64> {
+        Ok(1 + self.list(directory)?)
+    }
+
     fn remove_tree(&mut self, directory: PathZ) -> Result<u64> {
         // Both in one transaction, whatever the durability: half a removed tree helps nobody.
         self.settle()?;
@@ -305,6 +325,31 @@ impl Worker for SqliteWorker<'_> {
 
     fn write_at(&mut self, _content: &[u8], _offset: u64) -> Result<()> {
         bail!("a row holds a whole file")
+    }
+
+    fn link(&mut self, _path: PathZ, _name: PathZ) -> Result<()> {
+        bail!("a row has one name")
+    }
+
+    fn utime(&mut self, path: PathZ) -> Result<()> {
+        self.begin()?;
+        let rows = self.utime.execute([text(path)])?;
+        self.changed(rows, path)
+    }
+
+    fn append(&mut self, path: PathZ, content: &[u8]) -> Result<()> {
+        self.begin()?;
+        let mut whole: Vec<u8> = self.read.query_row([text(path)], |row| row.get(0))?;
+        whole.extend_from_slice(content);
+        let rows = self.replace.execute((text(path), whole.len() as i64, whole))?;
+        self.changed(rows, path)
+    }
+
+    /// The size is in the row as of any file; there is no hole to hold beside it.
+    fn create_sized(&mut self, path: PathZ, size: u64) -> Result<()> {
+        self.begin()?;
+        let rows = self.insert.execute((text(path), FILE_MODE, size as i64, &b""[..]))?;
+        self.changed(rows, path)
     }
 
     fn settle(&mut self) -> Result<()> {

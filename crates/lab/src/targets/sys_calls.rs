@@ -56,6 +56,11 @@ impl SysCalls {
         Self { table_bytes_per_inode, ..self }
     }
 
+    fn worker(&self) -> Result<SysCallsWorker> {
+        let root = self.open_root()?;
+        Ok(SysCallsWorker { root, entered: None, file: None, direct: self.direct, buffers: Vec::new() })
+    }
+
     fn open_root(&self) -> Result<OwnedFd> {
         open_directory(rustix::fs::CWD, &self.root).with_context(|| format!("opening {}", self.root.display()))
     }
@@ -63,13 +68,7 @@ impl SysCalls {
 
 impl Target for SysCalls {
     fn with_worker(&self, work: &mut dyn FnMut(&mut dyn Worker) -> Result<()>) -> Result<()> {
-        work(&mut SysCallsWorker {
-            root: self.open_root()?,
-            entered: None,
-            file: None,
-            direct: self.direct,
-            buffers: Vec::new(),
-        })
+        work(&mut self.worker()?)
     }
 
     fn sync(&self) -> Result<()> {
@@ -89,6 +88,14 @@ impl Target for SysCalls {
         let statfs = rustix::fs::statvfs(&self.root).context("statvfs")?;
         let used_bytes = (statfs.f_blocks - statfs.f_bfree) * statfs.f_frsize;
         Ok(Usage { used_bytes, table_bytes_per_inode: self.table_bytes_per_inode })
+    }
+
+    fn names(&self) -> Result<u64> {
+        let root = self.open_root()?;
+        let mut worker = self.worker()?;
+        // ext4 makes it, and nobody else does.
+        let spare = rustix::fs::statat(&root, c"lost+found", AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        Ok(worker.find_below(&root)? - u64::from(spare))
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -171,6 +178,16 @@ fn open_directory(parent: impl AsFd, path: impl rustix::path::Arg) -> rustix::io
     rustix::fs::openat(parent, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// One call may take less than all of it.
+fn write_all(file: impl AsFd, mut content: &[u8]) -> Result<()> {
+    while !content.is_empty() {
+        let written = rustix::io::write(&file, content)?;
+        ensure!(written > 0, "{} bytes could not be written", content.len());
+        content = &content[written..];
+    }
+    Ok(())
+}
+
 fn file_mode() -> Mode {
     Mode::from_raw_mode(0o644)
 }
@@ -222,6 +239,18 @@ impl SysCallsWorker {
             count += 1;
             if file_type == FileType::Directory {
                 count += worker.walk_below(&open_directory(directory, name)?)?;
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    fn find_below(&mut self, directory: &OwnedFd) -> Result<u64> {
+        let mut count = 0;
+        self.for_entries(directory, |worker, name, file_type, _| {
+            count += 1;
+            if file_type == FileType::Directory {
+                count += worker.find_below(&open_directory(directory, name)?)?;
             }
             Ok(())
         })?;
@@ -327,6 +356,11 @@ impl Worker for SysCallsWorker {
         Ok(1 + self.walk_below(&directory)?)
     }
 
+    fn find(&mut self, directory: PathZ) -> Result<u64> {
+        let directory = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(1 + self.find_below(&directory)?)
+    }
+
     fn remove_tree(&mut self, directory: PathZ) -> Result<u64> {
         let opened = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let count = self.remove_below(&opened)?;
@@ -337,10 +371,7 @@ impl Worker for SysCallsWorker {
 
     fn write_file(&mut self, path: PathZ, content: &[u8], sync: bool) -> Result<()> {
         let file = self.open_at(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
-        if !content.is_empty() {
-            let written = rustix::io::write(&file, content)?;
-            ensure!(written == content.len(), "{}: {written} of {} bytes written", path.display(), content.len());
-        }
+        write_all(&file, content).with_context(|| path.display().into_owned())?;
         if sync {
             rustix::fs::fsync(&file)?;
         }
@@ -381,6 +412,29 @@ impl Worker for SysCallsWorker {
         let written = rustix::io::pwrite(file, content, offset)?;
         ensure!(written == content.len(), "{written} of {} bytes written at {offset}", content.len());
         Ok(())
+    }
+
+    fn link(&mut self, path: PathZ, name: PathZ) -> Result<()> {
+        let (source_directory, source) = self.at(path);
+        let (target_directory, target) = self.at(name);
+        Ok(rustix::fs::linkat(source_directory, source, target_directory, target, AtFlags::empty())?)
+    }
+
+    fn utime(&mut self, path: PathZ) -> Result<()> {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        let (directory, name) = self.at(path);
+        Ok(rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn append(&mut self, path: PathZ, content: &[u8]) -> Result<()> {
+        let file = self.open_at(path, OFlags::WRONLY | OFlags::APPEND)?;
+        write_all(&file, content).with_context(|| path.display().into_owned())
+    }
+
+    fn create_sized(&mut self, path: PathZ, size: u64) -> Result<()> {
+        let file = self.open_at(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        Ok(rustix::fs::ftruncate(&file, size)?)
     }
 
     fn settle(&mut self) -> Result<()> {

@@ -1,13 +1,22 @@
 //! Workloads: from parameters and a seed to phases, and from a phase to each thread's operations. No clock and no I/O in
 //! here, so every target is asked for exactly the same.
 
+pub mod bonnie;
+pub mod clusters;
 pub mod dir;
 pub mod file;
 pub mod folder;
+pub mod links;
 pub mod names;
+pub mod netnews;
+pub mod numbered;
 pub mod plan;
+pub mod postmark;
 pub mod random;
+pub mod shape;
+pub mod single;
 pub mod tree;
+pub mod trees;
 
 use anyhow::{Result, bail};
 use plan::Plan;
@@ -27,11 +36,21 @@ pub struct Phase {
     pub reported: bool,
     /// Asks for reads and writes inside a file.
     pub random_access: bool,
+    /// Asks for second names of files.
+    pub links: bool,
 }
 
 impl Phase {
     fn new(name: impl Into<String>, changes: bool) -> Self {
-        Self { name: name.into(), changes, cold: false, batch: None, reported: true, random_access: false }
+        Self {
+            name: name.into(),
+            changes,
+            cold: false,
+            batch: None,
+            reported: true,
+            random_access: false,
+            links: false,
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub enum Verb {
     ListStat,
     /// Every file below a directory, itself included, with attributes: `size` of them, each counted.
     Walk,
+    /// The same without attributes.
+    Find,
     /// Removes the directory and all below it: `size` files, each counted.
     RemoveTree,
     /// A new file of `size` bytes.
@@ -32,6 +34,14 @@ pub enum Verb {
     OpenOld,
     WriteAt,
     ReadAt,
+    /// Another name, `target`, of a file.
+    Link,
+    /// Sets the times of last access and change to now.
+    Utime,
+    /// `size` bytes more at the end of a file.
+    Append,
+    /// A new file of `size` bytes that are all a hole: its metadata as if it had been written, and no data.
+    CreateSized,
 }
 
 impl Verb {
@@ -39,7 +49,7 @@ impl Verb {
     fn count(self, size: u64) -> u64 {
         match self {
             Self::Enter | Self::OpenNew | Self::OpenOld => 0,
-            Self::List | Self::ListStat | Self::Walk | Self::RemoveTree => size,
+            Self::List | Self::ListStat | Self::Walk | Self::Find | Self::RemoveTree => size,
             _ => 1,
         }
     }
@@ -47,7 +57,7 @@ impl Verb {
     /// Bytes of file content moved.
     fn bytes(self, size: u64) -> u64 {
         match self {
-            Self::WriteFile | Self::ReadFile | Self::WriteAt | Self::ReadAt => size,
+            Self::WriteFile | Self::ReadFile | Self::WriteAt | Self::ReadAt | Self::Append => size,
             _ => 0,
         }
     }
@@ -58,7 +68,10 @@ impl Verb {
             Self::Create | Self::Mkdir | Self::Unlink | Self::Rmdir => true,
             Self::Rename | Self::RemoveTree => true,
             Self::WriteFile | Self::OpenNew | Self::WriteAt => true,
-            Self::Enter | Self::Stat | Self::StatMissing | Self::List | Self::ListStat | Self::Walk => false,
+            Self::Link | Self::Utime | Self::Append | Self::CreateSized => true,
+            Self::Enter | Self::Stat | Self::StatMissing | Self::List | Self::ListStat | Self::Walk | Self::Find => {
+                false
+            }
             Self::ReadFile | Self::OpenOld | Self::ReadAt => false,
         }
     }
@@ -116,7 +129,7 @@ struct Line {
 pub struct Op<'a> {
     pub verb: Verb,
     pub path: PathZ<'a>,
-    /// Rename's new path; else empty.
+    /// New path of a rename or link; else empty.
     pub target: PathZ<'a>,
     pub size: u64,
     /// Place in the file of `WriteAt` and `ReadAt`; for whole files, where their content begins in [`Contents`].
@@ -169,6 +182,10 @@ impl Plan {
 
     pub fn push_rename(&mut self, source: impl FnOnce(&mut Vec<u8>), target: impl FnOnce(&mut Vec<u8>)) {
         self.push_full(Verb::Rename, source, target, 0, 0);
+    }
+
+    pub fn push_link(&mut self, source: impl FnOnce(&mut Vec<u8>), target: impl FnOnce(&mut Vec<u8>)) {
+        self.push_full(Verb::Link, source, target, 0, 0);
     }
 
     fn push_full(

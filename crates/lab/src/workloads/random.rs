@@ -31,6 +31,17 @@ impl Random {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// Uniform from 0 to below 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Normal with mean 0 and deviation 1 (Box and Muller).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
@@ -63,6 +74,15 @@ mod tests {
         assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
         assert_eq!(random.next_u64(), 9_817_491_932_198_370_423);
+    }
+
+    #[test]
+    fn normals_have_their_moments() {
+        let mut random = Random::new(9);
+        let drawn: Vec<f64> = (0..100_000).map(|_| random.normal()).collect();
+        let mean = drawn.iter().sum::<f64>() / 1e5;
+        let variance = drawn.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 1e5;
+        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
     }
 
     #[test]

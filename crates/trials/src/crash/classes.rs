@@ -6,7 +6,7 @@ use super::explore::Depth;
 use super::plan::Bounds;
 use crate::setup::Setup;
 use crate::table::{Promise, Row};
-use myriad_engine::{Allocation, Discard};
+use myriad_engine::{Allocation, DirHash, Discard};
 use myriad_sim::generate::{self, Generator, Profile};
 use myriad_sim::op::{Op, OpenHow, Step};
 use myriad_sim::rng::Rng;
@@ -264,6 +264,8 @@ fn random_setup(row: Row, shape: Shape, seed: u64) -> Setup {
         [(1024, 4 << 20), (4096, 16 << 20), (512, 4 << 20), (4096, 24 << 20), (65536, 48 << 20)][seed as usize % 5];
     let mut setup = Setup::of(row, block_size, size);
     setup.options.cache_size = 4 << 20;
+    // Hashes over directories are in memory only: they make no difference.
+    setup.options.dirhash = DirHash { is_on: [None, Some(true)][seed as usize % 2], size_min: 0, ..DirHash::default() };
     // The smallest volumes have the least log there is, so that its tail has to move all the time.
     let least = match seed % 5 {
         0 => LEAST_LOG,

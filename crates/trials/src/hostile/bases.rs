@@ -346,7 +346,7 @@ fn change(shape: &Shape, session: &Session, fs: &Fs) -> Result<Vec<File>> {
 /// Makes a base.
 pub fn make(choices: Choices, shape: Shape) -> Result<Base> {
     // Without bodies, each small directory and long link takes a block.
-    let has_bodies = choices.inodes == Inodes::Dynamic && choices.directory == Directory::Indexed;
+    let has_bodies = choices.inodes == Inodes::Dynamic && choices.directory != Directory::Linear;
     let size = if has_bodies { shape.size } else { 2 * shape.size };
     let mut setup = Setup::of(Row { choices, order: shape.order }, shape.block_size, size);
     let group = shape.ag_blocks * u64::from(shape.block_size);
@@ -425,7 +425,7 @@ fn take_apart(choices: Choices, shape: Shape, image: MemoryDevice, earlier: Memo
             let is_used = |slot: &u32| bytes[*slot as usize * 128 + 1] & 0xf0 != 0;
             base.inos.extend((1..slots).filter(is_used).map(|slot| geometry.ino(block, slot).0));
         }
-        base.sites.push(Site { block, kind, fields: fields_of(&bytes) });
+        base.sites.push(Site { block, kind, fields: fields_of(&bytes, choices.directory) });
     }
     // Inodes in blocks of another kind have no number that can be told from there.
     let known: BTreeSet<u64> = base.inos.iter().copied().collect();
@@ -483,6 +483,7 @@ mod tests {
             BlockKind::DirEntries | BlockKind::DirIndex => choices.directory == Directory::Indexed,
             BlockKind::LinearEntries => choices.directory == Directory::Linear,
             BlockKind::DirSlots | BlockKind::DirExtents => choices.directory == Directory::Slots,
+            BlockKind::DirTree => choices.directory == Directory::Tree,
             _ => true,
         }
     }

@@ -2,8 +2,12 @@
 
 use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_LENGTH, FREE_BY_START, INODE_CHUNKS, NodeHeader, TreeKind};
 use myriad_format::checksum::ChecksumHeader;
+use myriad_format::choices::Directory;
 use myriad_format::dir::{
     ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, POINTER_SIZE, node_bits,
+};
+use myriad_format::dir_tree::{
+    DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, OFFSET_SIZE, fan_out, leaf_room, offset_at,
 };
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, fork};
@@ -79,8 +83,8 @@ impl Field {
 }
 
 /// The fields of a block that starts with a header of a known kind, those of the header itself included. What cannot be
-/// made sense of is left out.
-pub fn fields_of(block: &[u8]) -> Vec<Field> {
+/// made sense of is left out. The kind of directory says what the bodies of directories hold.
+pub fn fields_of(block: &[u8], directory: Directory) -> Vec<Field> {
     let mut fields = Vec::new();
     if block.len() < BlockHeader::SIZE {
         return fields;
@@ -112,7 +116,7 @@ pub fn fields_of(block: &[u8]) -> Vec<Field> {
         BlockKind::FreeByLength => push_node(&mut fields, block, FREE_BY_LENGTH),
         BlockKind::InodeTree => push_node(&mut fields, block, INODE_CHUNKS),
         BlockKind::ExtentTree => push_node(&mut fields, block, EXTENTS),
-        BlockKind::Inode => push_inodes(&mut fields, block),
+        BlockKind::Inode => push_inodes(&mut fields, block, directory),
         BlockKind::DirEntries => {
             push_layout(&mut fields, 0, &EntryBlockHeader::LAYOUT);
             let tail = (EntryBlockHeader::read(block).tail.get() as usize).clamp(ENTRIES_OFFSET, block.len());
@@ -130,6 +134,7 @@ pub fn fields_of(block: &[u8]) -> Vec<Field> {
                 push_record(&mut fields, at, &DirExtent::LAYOUT, block);
             }
         }
+        BlockKind::DirTree => push_dir_tree(&mut fields, block),
         BlockKind::Attributes => {
             push_layout(&mut fields, 0, &AttrBlockHeader::LAYOUT);
             let length = AttrBlockHeader::read(block).length.get() as usize;
@@ -262,7 +267,7 @@ fn push_inode(fields: &mut Vec<Field>, block: &[u8], at: usize) {
     fields.push(Field { at: in_fork + 30, bit: 0, bits: 16, name: "attribute blocks" });
 }
 
-fn push_inodes(fields: &mut Vec<Field>, block: &[u8]) {
+fn push_inodes(fields: &mut Vec<Field>, block: &[u8], directory: Directory) {
     push_layout(fields, 0, &InodeBlockHeader::LAYOUT);
     let mask = InodeBlockHeader::read(block).free_mask;
     let is_free = |slot: usize| mask[slot / 8] >> (slot % 8) & 1 == 1;
@@ -284,7 +289,12 @@ fn push_inodes(fields: &mut Vec<Field>, block: &[u8]) {
         let head = BodyHeader::read(&block[body..]);
         let data = body + BodyHeader::SIZE;
         let attributes = data + usize::from(head.data_len.get());
-        if raw.is_dir() {
+        if raw.is_dir() && directory == Directory::Tree {
+            let mut at = data;
+            while let Some(next) = push_tree_entry(fields, block, at, attributes.min(end)) {
+                at = next;
+            }
+        } else if raw.is_dir() {
             push_entries(fields, block, data, attributes.min(end));
         }
         push_attributes(fields, block, attributes, (attributes + usize::from(head.attr_len.get())).min(end));
@@ -323,6 +333,35 @@ fn push_slots(fields: &mut Vec<Field>, block: &[u8]) {
         if SlotHeader::read(&block[at..]).ino.get() != 0 {
             fields.push(Field { at: at + SlotHeader::SIZE, bit: 0, bits: 8, name: "name" });
         }
+    }
+}
+
+/// The fields of an entry of a directory tree or of the body of such a directory, if it ends before `end`; where it ends.
+fn push_tree_entry(fields: &mut Vec<Field>, block: &[u8], at: usize, end: usize) -> Option<usize> {
+    let name = at + DirTreeEntry::SIZE;
+    if name > end {
+        return None;
+    }
+    push_layout(fields, at, &DirTreeEntry::LAYOUT);
+    if name < end {
+        fields.push(Field { at: name, bit: 0, bits: 8, name: "name" });
+    }
+    Some(name + usize::from(DirTreeEntry::read(&block[at..]).name_len))
+}
+
+fn push_dir_tree(fields: &mut Vec<Field>, block: &[u8]) {
+    push_layout(fields, 0, &DirNodeHeader::LAYOUT);
+    let head = DirNodeHeader::read(block);
+    let count = usize::from(head.count.get());
+    if head.level > 0 {
+        for index in 0..count.min(fan_out(block.len())) {
+            push_layout(fields, NODE_OFFSET + index * DirTreeChild::SIZE, &DirTreeChild::LAYOUT);
+        }
+        return;
+    }
+    for index in 0..count.min(leaf_room(block.len()) / OFFSET_SIZE) {
+        fields.push(Field { at: NODE_OFFSET + index * OFFSET_SIZE, bit: 0, bits: 16, name: "entry offset" });
+        push_tree_entry(fields, block, offset_at(block, index), block.len());
     }
 }
 

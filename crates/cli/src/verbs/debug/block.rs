@@ -7,6 +7,9 @@ use myriad_format::bitmap::UNIT_BITS;
 use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_START, NodeHeader, TreeKind};
 use myriad_format::checksum::ChecksumHeader;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, node_bits, pointer};
+use myriad_format::dir_tree::{
+    DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, OFFSET_SIZE, fan_out, leaf_room, offset_at,
+};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode, fork};
@@ -32,6 +35,7 @@ pub fn parts(geometry: &Geometry, block: &Block) -> Vec<Part> {
         BlockKind::DirIndex => index(bytes, geometry),
         BlockKind::DirSlots => slots(bytes),
         BlockKind::DirExtents => dir_extents(bytes),
+        BlockKind::DirTree => dir_tree(bytes),
         BlockKind::Attributes => attributes(bytes),
         BlockKind::Orphans => orphans(bytes),
         BlockKind::Checksums => checksums(bytes),
@@ -211,6 +215,55 @@ fn index(bytes: &[u8], geometry: &Geometry) -> Vec<Part> {
         if IndexRecord::read(record).ino.get() != 0 {
             parts.extend(Part::read(&IndexRecord::LAYOUT, bytes, at, "record"));
         }
+    }
+    parts
+}
+
+/// A node of a directory tree: its children, or its entries in the order of their keys.
+fn dir_tree(bytes: &[u8]) -> Vec<Part> {
+    let node = DirNodeHeader::read(bytes);
+    let count = usize::from(node.count.get());
+    let mut parts = Vec::from_iter(Part::read(&DirNodeHeader::LAYOUT, bytes, 0, "directory tree"));
+    if node.level > 0 {
+        let at = |index: usize| NODE_OFFSET + index * DirTreeChild::SIZE;
+        parts.extend(
+            (0..count.min(fan_out(bytes.len())))
+                .map_while(|index| Part::read(&DirTreeChild::LAYOUT, bytes, at(index), format!("child {index}"))),
+        );
+        return parts;
+    }
+    for index in 0..count.min(leaf_room(bytes.len()) / OFFSET_SIZE) {
+        let at = offset_at(bytes, index);
+        match tree_entry(bytes, at, bytes.len()) {
+            Some(part) => parts.push(part),
+            None => parts.push(Part::note(format!("entry {index} does not end in the block"), at)),
+        }
+    }
+    parts
+}
+
+/// The entry of a directory tree at an offset, if it ends before `end`.
+fn tree_entry(bytes: &[u8], at: usize, end: usize) -> Option<Part> {
+    let name_at = at + DirTreeEntry::SIZE;
+    if name_at > end {
+        return None;
+    }
+    let entry = DirTreeEntry::read(&bytes[at..]);
+    let name = bytes[..end].get(name_at..name_at + usize::from(entry.name_len))?;
+    let title = if entry.ino.get() == 0 { "free entry".into() } else { format!("entry {}", Shown(name)) };
+    Part::read(&DirTreeEntry::LAYOUT, bytes, at, title)
+}
+
+/// The entries in the body of a directory of kind `btree`, from `at` to `end`.
+pub fn tree_entries(bytes: &[u8], mut at: usize, end: usize) -> Vec<Part> {
+    let mut parts = Vec::new();
+    while at < end {
+        let Some(part) = tree_entry(bytes, at, end) else {
+            parts.push(Part::note("the entries from here on cannot be found", at));
+            break;
+        };
+        parts.push(part);
+        at += DirTreeEntry::SIZE + usize::from(DirTreeEntry::read(&bytes[at..]).name_len);
     }
     parts
 }

@@ -1,6 +1,6 @@
 //! `debug inode`: an inode with its fork and body.
 
-use super::block::{attribute_parts, entries, extent, inode, pointers};
+use super::block::{attribute_parts, entries, extent, inode, pointers, tree_entries};
 use super::part::{self, Part};
 use super::raw::RawVolume;
 use crate::context::Context;
@@ -8,6 +8,7 @@ use crate::failure::{At, Failure};
 use crate::show::name::Shown;
 use anyhow::Result;
 use myriad_engine::{Cred, Fs, MountOptions};
+use myriad_format::choices::Directory;
 use myriad_format::extent::RawExtent;
 use myriad_format::fork::Fork;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
@@ -43,7 +44,7 @@ pub fn show(context: &Context, volume: &RawVolume, wanted: &OsStr, json: bool) -
         Ok(()) => {
             parts.extend(fork_parts(volume, ino, &raw, &block.bytes, at));
             if !volume.geometry.has_table() {
-                parts.extend(body_parts(&raw, &block.bytes));
+                parts.extend(body_parts(volume, &raw, &block.bytes));
             }
         }
         Err(problem) => parts.push(Part::note("not a sound inode in use", at).with("problem", problem.to_string())),
@@ -111,7 +112,7 @@ fn fork_parts(volume: &RawVolume, ino: Ino, raw: &RawInode, block: &[u8], inode_
     }
 }
 
-fn body_parts(raw: &RawInode, block: &[u8]) -> Vec<Part> {
+fn body_parts(volume: &RawVolume, raw: &RawInode, block: &[u8]) -> Vec<Part> {
     let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
     let Some(body) = block.get(at..).and_then(|rest| rest.get(..usize::from(raw.body_slots) * SLOT_SIZE)) else {
         return vec![Part::note("body outside the block", at)];
@@ -127,7 +128,10 @@ fn body_parts(raw: &RawInode, block: &[u8]) -> Vec<Part> {
         parts.push(Part::note("the lengths reach past the body", at));
         return parts;
     };
-    if raw.is_dir() {
+    let is_tree = volume.superblock.directory == Directory::Tree as u8;
+    if raw.is_dir() && is_tree {
+        parts.extend(tree_entries(block, at + BodyHeader::SIZE, at + data_end));
+    } else if raw.is_dir() {
         parts.extend(entries(block, at + BodyHeader::SIZE, at + data_end));
     } else if raw.fork_code() == fork::INLINE {
         parts.push(Part::note("data", at + BodyHeader::SIZE).with("bytes", Shown(data).to_string()));

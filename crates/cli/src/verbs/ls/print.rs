@@ -70,7 +70,7 @@ impl<'a> Printer<'a> {
             ls,
             form,
             marks: ls.marks(is_terminal),
-            colors: has_colors.then(Colors::from_environment),
+            colors: has_colors.then(Colors::for_terminal).flatten(),
             style,
             units,
             owners: Owners::numeric(ls.numeric),

@@ -19,6 +19,7 @@
 //! names share 64 hash bits, and every operation that touches the entry in any case.
 
 mod entries;
+mod hashed;
 mod index;
 
 use super::place::Place;
@@ -60,7 +61,7 @@ const LISTED_BLOCKS: u64 = 64;
 /// changed in each of several. Tests are to come there with small directories.
 const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
 
-/// What a search saw on its way: the index, if there is one.
+/// What a search saw on its way: the index, if there is one, and no hash in memory was asked instead.
 pub(crate) struct Seen {
     index: Option<SeenIndex>,
 }
@@ -134,11 +135,16 @@ fn position_of(look: &Look<'_>, block: FileBlock, offset: usize) -> u32 {
 /// Looks a name up, to read. With an index, a record whose inode's identity matches is taken at its word.
 pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
     let unread = |hit: Option<Hit>| hit.map(|hit| Found { ino: hit.ino, raw: None });
+    if look.volume.dir_hashes.is_on()
+        && let Some(search) = hashed::search(look, dir, raw, name)
+    {
+        return Ok(unread(search.hit));
+    }
     let Some(root) = index_root_in(raw) else {
         return Ok(unread(scan(look, dir, raw, name)?.hit));
     };
     if raw.has_flag(flag::HASH_TWINS) {
-        return Ok(unread(search(look, dir, raw, name)?.hit));
+        return Ok(unread(search_index(look, dir, raw, name)?.hit));
     }
     let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 4];
     let count = index::find(look, dir, root, name.tag(), &mut records)?;
@@ -153,11 +159,22 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
     // A hard link under another name than its identity, or a false hit of the tag: the entry decides.
     look.volume.counters.bump(Count::dir_index_false_hits);
-    Ok(unread(search(look, dir, raw, name)?.hit))
+    Ok(unread(search_index(look, dir, raw, name)?.hit))
 }
 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    if look.volume.dir_hashes.is_on()
+        && let Some(search) = hashed::search(look, dir, raw, name)
+    {
+        return Ok(search);
+    }
+    search_index(look, dir, raw, name)
+}
+
+/// A search by the index on disk, or through the one block of a directory without one.
+#[inline]
+fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     let Some(root) = index_root_in(raw) else {
         return scan(look, dir, raw, name);
     };
@@ -266,7 +283,14 @@ pub(crate) fn prepare(
     name: Name<'_>,
     seen: super::Seen,
 ) -> Result<super::Place> {
-    let super::Seen::Indexed(Seen { index }) = seen else { unreachable!("a search of this directory") };
+    let super::Seen::Indexed(Seen { mut index }) = seen else { unreachable!("a search of this directory") };
+    if index.is_none()
+        && let Some(root) = index_root_in(raw)
+    {
+        // The hash in memory knew that the name is not there.
+        let (leaf, root) = index::find_leaf_and_root(look, dir, root, name.tag())?;
+        index = Some(SeenIndex { leaf, root });
+    }
     let Some(SeenIndex { leaf, root }) = index else {
         return Ok(super::Place::Indexed(Room { index: None }));
     };
@@ -309,6 +333,14 @@ pub(crate) fn insert(
     place: &super::Place,
 ) -> Result<u32> {
     let super::Place::Indexed(room) = place else { unreachable!("a search of this directory") };
+    if txn.volume().dir_hashes.is_on() {
+        return hashed::insert(txn, dir, raw, entry, |txn, raw| insert_entry(txn, dir, raw, entry, room));
+    }
+    insert_entry(txn, dir, raw, entry, room)
+}
+
+#[inline]
+fn insert_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEntry<'_>, room: &Room) -> Result<u32> {
     if !is_in_blocks(raw) {
         if let Some(position) = insert_in_body(txn, dir, raw, entry)? {
             return Ok(position);
@@ -589,6 +621,14 @@ pub(crate) fn has_idle_blocks(raw: &RawInode) -> bool {
 /// Removes the entry at a position. The last entry takes all blocks with it. If they are many, it puts the directory on the
 /// list of orphans, and they are given up after the transaction.
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
+    if txn.volume().dir_hashes.is_on() {
+        return hashed::remove(txn, dir, raw, name, hit, |txn, raw| remove_entry(txn, dir, raw, name, hit));
+    }
+    remove_entry(txn, dir, raw, name, hit)
+}
+
+#[inline]
+fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let position = hit.position;
     let (block, offset) = split_position(&txn.look, position);
     if !is_in_blocks(raw) {

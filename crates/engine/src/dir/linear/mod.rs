@@ -2,7 +2,8 @@
 //!
 //! A directory is a sequence of units of 512 bytes (`myriad_format::unit`), as many as its size says, in entry blocks at file
 //! blocks 0, 1, ...; it has no index, and nothing in its inode's body. The rules are those of FreeBSD's `ufs_lookup.c`
-//! (McKusick and others 1984; Dowse and Malone 2002, 3.3), without dirhash:
+//! (McKusick and others 1984; Dowse and Malone 2002, 3.3). Where the directory has a hash in memory (`hashed.rs`), it is asked
+//! instead; these are the rules without one:
 //!
 //! - **Lookup** begins at the unit where the last one of this directory succeeded, and wraps around. So who stats what a
 //!   listing gave looks at about one unit for each name. All other searches begin at unit 0.
@@ -11,7 +12,8 @@
 //!   enough, and the new one comes behind them; else (c) into a new unit.
 //! - **Removal** gives an entry's bytes to the one before it in its unit. The first of a unit stays, free.
 //! - **Unused units** at the end are dropped after a name was added, never by a removal or a rename: who adds a name has
-//!   looked at all units.
+//!   looked at all units. (A hash knows them without a look. So where there is one a removal drops them as well, which the paper
+//!   only proposes; but not in order `softdep`, in which entries that have gone keep their places for a while.)
 //!
 //! Invariants
 //!   1. The lengths of a unit's entries sum to what the unit has. An entry never leaves its unit.
@@ -25,8 +27,11 @@
 //! reasons only, that most names are never compared, and the cookies; FFS has neither, and its cookies are offsets, which
 //! compaction may move past who lists.
 
+mod hashed;
+mod room;
 mod unit;
 
+use super::dirhash::{Change, WORD};
 use super::place::Place;
 use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
@@ -40,8 +45,9 @@ use crate::placement;
 use myriad_format::dir::{clear_unit, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
-use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
+use room::{RoomFound, RoomSeen, room_in};
 use std::ops::Range;
 use unit::{Entry, entries};
 use zerocopy::little_endian::U64;
@@ -56,13 +62,13 @@ const LISTED_BLOCKS: u64 = 64;
 /// Blocks that a directory gives up in one transaction. Tests are to come there with small directories.
 const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
 
-/// What a search for a name saw on its way through all units.
+/// Entries of the shortest names that a unit has room for.
+const ENTRIES_MAX: u64 = (UNIT_ROOM / entry_size(1)) as u64;
+
+/// What a search for a name learned.
 pub(crate) struct Seen {
-    /// The first entry whose own slack suffices, and the first range of entries of one unit whose slack does together.
-    in_entry: Option<(u64, Range<usize>)>,
-    in_unit: Option<(u64, Range<usize>)>,
-    /// Units up to the last one with an entry.
-    used: u64,
+    /// What it saw of room, if it went through all units. In a box: searches of other kinds carry the place for it along.
+    room: Option<Box<RoomSeen>>,
     /// An entry of the name has gone, and keeps its place.
     pub is_held: bool,
 }
@@ -142,6 +148,11 @@ impl<'a> Unit<'a> {
     fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + use<'a> {
         entries(self.block, self.at, self.place)
     }
+
+    /// Where an entry of it lies in the directory, in words.
+    fn position(&self, entry: &Entry<'_>) -> u32 {
+        hashed::position_of(spot_of(self.number, entry.offset))
+    }
 }
 
 /// Hands units to `f`, until it returns false.
@@ -188,9 +199,11 @@ fn visit(
 /// Looks for a name in some units; where it is.
 fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, units: Range<u64>) -> Result<Option<(u64, Hit)>> {
     let mut hit = None;
+    let mut compared = 0;
     visit(look, dir, raw, units, &mut |unit| {
         for entry in unit.entries() {
             let entry = entry?;
+            compared += u64::from(entry.is_live());
             if entry.is_live() && entry.header.tag.get() == name.tag() && entry.name == name.bytes {
                 hit = Some((unit.number, hit_of(unit.number, &entry)));
                 return Ok(false);
@@ -198,6 +211,7 @@ fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, units: Range<
         }
         Ok(true)
     })?;
+    look.volume.counters.add(Count::dir_tags_compared, compared);
     Ok(hit)
 }
 
@@ -206,6 +220,9 @@ fn hit_of(unit: u64, entry: &Entry<'_>) -> Hit {
 }
 
 pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
+    if let Some(search) = hashed::search(look, dir, raw, name) {
+        return Ok(search.hit.map(|hit| Found { ino: hit.ino, raw: None }));
+    }
     look.volume.counters.bump(Count::dir_scans);
     let hints = &look.volume.dir_hints;
     let all = units(raw);
@@ -221,59 +238,33 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 }
 
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    match hashed::search(look, dir, raw, name) {
+        Some(search) => Ok(search),
+        None => scan(look, dir, raw, name),
+    }
+}
+
+/// A search through all units.
+fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     look.volume.counters.bump(Count::dir_scans);
     let needed = entry_size(name.bytes.len());
-    let mut seen = Seen { in_entry: None, in_unit: None, used: 0, is_held: false };
-    let (mut hit, mut twin) = (None, None);
+    let mut seen = RoomSeen::default();
+    let (mut hit, mut twin, mut is_held) = (None, None, false);
     visit(look, dir, raw, 0..units(raw), &mut |unit| {
-        let (mut has_tag, mut has_entry) = (false, false);
-        let (mut in_entry, mut in_unit) = (None, None);
-        // From the first entry with slack on.
-        let mut gathered: Option<(usize, usize)> = None;
-        for entry in unit.entries() {
-            let entry = entry?;
-            has_entry |= entry.is_live();
-            if entry.is_live() && entry.header.tag.get() == name.tag() {
-                if entry.name == name.bytes {
-                    hit = Some(hit_of(unit.number, &entry));
-                    return Ok(false);
-                }
-                has_tag = true;
-                if look.volume.hasher.hash(entry.name) == name.hash {
-                    twin = Some(Ino(entry.header.ino.get()));
-                }
+        let room = room_in(look, &unit, name.tag(), needed, |entry| {
+            if entry.name == name.bytes {
+                hit = Some(hit_of(unit.number, entry));
+            } else if look.volume.hasher.hash(entry.name) == name.hash {
+                twin = Some(Ino(entry.header.ino.get()));
             }
-            if unit.is_held(look, &entry) {
-                // Neither its bytes nor its tag can be another's, and it does not move.
-                has_entry = true;
-                let is_same = entry.header.tag.get() == name.tag();
-                has_tag |= is_same;
-                seen.is_held |= is_same;
-                gathered = None;
-                continue;
-            }
-            let slack = entry.slack();
-            if slack >= needed && in_entry.is_none() {
-                in_entry = Some((unit.number, entry.offset..entry.end()));
-            }
-            if slack > 0 || gathered.is_some() {
-                let (from, sum) = gathered.unwrap_or((entry.offset, 0));
-                gathered = Some((from, sum + slack));
-                if sum + slack >= needed && in_unit.is_none() {
-                    in_unit = Some((unit.number, from..entry.end()));
-                }
-            }
-        }
-        if has_entry {
-            seen.used = unit.number + 1;
-        }
-        if !has_tag {
-            seen.in_entry = seen.in_entry.take().or(in_entry);
-            seen.in_unit = seen.in_unit.take().or(in_unit);
-        }
+            hit.is_some()
+        })?;
+        let Some(room) = room else { return Ok(false) };
+        is_held |= room.is_held;
+        seen.note(unit.number, room);
         Ok(true)
     })?;
-    Ok(Search { hit, twin, seen: super::Seen::Linear(seen) })
+    Ok(Search { hit, twin, seen: super::Seen::Linear(Seen { room: Some(Box::new(seen)), is_held }) })
 }
 
 /// Refuses a name for which a directory of the largest size has no room.
@@ -281,12 +272,25 @@ pub(crate) fn prepare(
     look: &Look<'_>,
     dir: Ino,
     raw: &RawInode,
-    _name: Name<'_>,
+    name: Name<'_>,
     seen: super::Seen,
 ) -> Result<super::Place> {
     let super::Seen::Linear(seen) = seen else { unreachable!("a search of this directory") };
-    let room = |unit, range| super::Place::Linear(Room { unit, range, used: seen.used.max(unit + 1) });
-    if let Some((unit, range)) = seen.in_entry.clone().or(seen.in_unit.clone()) {
+    let RoomFound { range, used } = match seen.room {
+        Some(seen) => seen.found(),
+        None => match hashed::room(look, dir, raw, name) {
+            Some(found) => found,
+            // The hash that was asked for the name has gone since.
+            None => {
+                let super::Seen::Linear(Seen { room, .. }) = scan(look, dir, raw, name)?.seen else {
+                    unreachable!("a search of this directory")
+                };
+                room.expect("it went through all units").found()
+            }
+        },
+    };
+    let room = |unit, range| super::Place::Linear(Room { unit, range, used: used.max(unit + 1) });
+    if let Some((unit, range)) = range {
         return Ok(room(unit, range));
     }
     let unit = units(raw);
@@ -321,18 +325,28 @@ pub(crate) fn insert(
 ) -> Result<u32> {
     let super::Place::Linear(Room { unit, range, .. }) = place else { unreachable!("a search of this directory") };
     let (block, at) = split(&txn.look, *unit);
-    if *unit == units(raw) {
-        raw.size = U64::new((unit + 1) * UNIT_SIZE as u64);
-        if at == 0 {
-            add_block(txn, dir, raw, block)?;
+    let words = entry_size(entry.name.bytes.len()) / WORD;
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
+        if *unit == units(raw) {
+            raw.size = U64::new((unit + 1) * UNIT_SIZE as u64);
+            if at == 0 {
+                add_block(txn, dir, raw, block)?;
+            }
+            change.tell(|_, table| table.grown());
         }
-    }
-    let fs_block = entry_block(&txn.look, dir, raw, block)?;
-    let moved = txn.change(fs_block, BlockKind::LinearEntries, |edit| {
-        unit::insert(edit, range.clone(), entry, Place { dir, block })
-    })??;
-    txn.volume().counters.add(Count::dir_compactions, u64::from(moved));
-    Ok(0)
+        let fs_block = entry_block(&txn.look, dir, raw, block)?;
+        let position = |offset| hashed::position_of(spot_of(*unit, offset));
+        let inserted = txn.change(fs_block, BlockKind::LinearEntries, |edit| {
+            unit::insert(edit, range.clone(), entry, Place { dir, block }, &mut |name, from, to| {
+                change.tell(|hashes, table| table.moved(hashes.home_of(name), position(from), position(to)));
+            })
+        })??;
+        let new = position(inserted.offset);
+        change.tell(|hashes, table| table.added(hashes.home(entry.name.hash), new, words, *unit));
+        hashed::check(&txn.look, dir, raw, *unit, change);
+        txn.volume().counters.add(Count::dir_compactions, u64::from(inserted.moved));
+        Ok(0)
+    })
 }
 
 /// Maps a new block at the end, all of whose units are free.
@@ -364,17 +378,24 @@ pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, place: &supe
     if *used >= units(raw) {
         return Ok(());
     }
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| truncate(txn, dir, raw, *used, change))
+}
+
+/// Drops units behind `used`, none of which has an entry.
+fn truncate(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, used: u64, change: &mut Change<'_>) -> Result<()> {
     txn.volume().counters.bump(Count::dir_trims);
     let per_block = per_block(&txn.look);
     let (blocks, needed) = (units(raw).div_ceil(per_block), used.div_ceil(per_block));
     let kept = needed.max(blocks.saturating_sub(GIVEN_UP_MAX));
     // What one transaction may not give up stays for the next one.
-    raw.size = U64::new(if kept > needed { kept * per_block } else { *used } * UNIT_SIZE as u64);
+    raw.size = U64::new(if kept > needed { kept * per_block } else { used } * UNIT_SIZE as u64);
     if kept < blocks {
         let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
         free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
         source.settle(raw);
     }
+    change.tell(|_, table| table.truncated(units(raw)));
+    change.has_size(raw.size.get());
     Ok(())
 }
 
@@ -392,9 +413,30 @@ pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, h
 
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let (block, offset) = split_spot(&txn.look, hit.spot);
-    let at = entry_block(&txn.look, dir, raw, block)?;
-    let keeps_place = txn.look.keeps_entry(at, offset / UNIT_SIZE, name.tag());
-    txn.change(at, BlockKind::LinearEntries, |edit| unit::remove(edit, offset, keeps_place, Place { dir, block }))?
+    let unit = hit.spot.0 / UNIT_SIZE as u64;
+    let (position, words) = (hashed::position_of(hit.spot), entry_size(name.bytes.len()) / WORD);
+    txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
+        let at = entry_block(&txn.look, dir, raw, block)?;
+        let keeps_place = txn.look.keeps_entry(at, offset / UNIT_SIZE, name.tag());
+        if keeps_place && !txn.look.has_changed(dir) {
+            change.tell(|_, table| {
+                table.nothing_waits();
+                Ok(())
+            });
+        }
+        txn.change(at, BlockKind::LinearEntries, |edit| {
+            unit::remove(edit, offset, keeps_place, Place { dir, block })
+        })??;
+        change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, words, unit));
+        if keeps_place {
+            hashed::keep(&txn.look, dir, raw, name.tag(), unit, change);
+        }
+        hashed::check(&txn.look, dir, raw, unit, change);
+        match change.table().map(|table| u64::from(table.free().used())) {
+            Some(used) if used < units(raw) && txn.volume().soft.is_none() => truncate(txn, dir, raw, used, change),
+            _ => Ok(()),
+        }
+    })
 }
 
 pub(crate) fn replace(
@@ -412,6 +454,9 @@ pub(crate) fn replace(
 }
 
 pub(crate) fn is_empty(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<bool> {
+    if let Some(names) = hashed::names(look, dir, raw) {
+        return Ok(names == 0);
+    }
     let mut is_empty = true;
     visit(look, dir, raw, 0..units(raw), &mut |unit| {
         for entry in unit.entries() {

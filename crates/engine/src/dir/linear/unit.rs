@@ -39,7 +39,7 @@ impl Entry<'_> {
     }
 
     /// Bytes that it must have.
-    fn needs(&self) -> usize {
+    pub fn needs(&self) -> usize {
         if self.is_live() { entry_size(self.name.len()) } else { 0 }
     }
 
@@ -65,7 +65,8 @@ pub(super) fn entries<'a>(
     })
 }
 
-fn entry_at(unit: &[u8], offset: usize, place: Place) -> Result<Entry<'_>> {
+/// The entry at `offset` of what ends where its unit does.
+pub(super) fn entry_at(unit: &[u8], offset: usize, place: Place) -> Result<Entry<'_>> {
     let rest = &unit[offset..];
     if rest.len() < EntryHeader::SIZE {
         return Err(place.corrupt(offset, "room", rest.len() as u64));
@@ -85,9 +86,23 @@ fn entry_at(unit: &[u8], offset: usize, place: Place) -> Result<Entry<'_>> {
     Ok(Entry { offset, header, name: &rest[EntryHeader::SIZE..][..name_len] })
 }
 
+/// What [`insert`] did.
+pub(super) struct Inserted {
+    /// Where the new entry lies in the block.
+    pub offset: usize,
+    /// Whether entries were moved.
+    pub moved: bool,
+}
+
 /// Writes `new` behind the entries of a range of a unit, which it moves together for that, and makes it end where the range
-/// ends. There is room, as a search has found. Returns whether entries were moved.
-pub(super) fn insert(edit: &mut BlockEdit<'_>, range: Range<usize>, new: &NewEntry<'_>, place: Place) -> Result<bool> {
+/// ends. There is room, as a search has found. Tells `on_move` of each entry that is moved: its name, from where and where to.
+pub(super) fn insert(
+    edit: &mut BlockEdit<'_>,
+    range: Range<usize>,
+    new: &NewEntry<'_>,
+    place: Place,
+    on_move: &mut dyn FnMut(&[u8], usize, usize),
+) -> Result<Inserted> {
     let start = range.start;
     let mut bytes = [0; UNIT_SIZE];
     let old = &edit.bytes()[range.clone()];
@@ -101,7 +116,10 @@ pub(super) fn insert(edit: &mut BlockEdit<'_>, range: Range<usize>, new: &NewEnt
             let size = entry.needs();
             bytes[to..to + size].copy_from_slice(&edit.bytes()[entry.offset..][..size]);
             EntryHeader::read_mut(&mut bytes[to..]).length = U16::new(size as u16);
-            moved |= entry.offset != start + to;
+            if entry.offset != start + to {
+                moved = true;
+                on_move(entry.name, entry.offset, start + to);
+            }
             to += size;
         }
     }
@@ -121,7 +139,7 @@ pub(super) fn insert(edit: &mut BlockEdit<'_>, range: Range<usize>, new: &NewEnt
             edit.put(start + word, &bytes[word..word + 8]);
         }
     }
-    Ok(moved)
+    Ok(Inserted { offset: start + to, moved })
 }
 
 fn length_of(range: &Range<usize>) -> usize {

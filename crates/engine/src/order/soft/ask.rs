@@ -24,6 +24,11 @@ impl Look<'_> {
         self.volume.soft.as_ref().is_some_and(|soft| soft.keeps(block, unit, tag))
     }
 
+    /// Whether a block of a directory waits for something: of others, no entry keeps its place.
+    pub fn has_changed(&self, dir: Ino) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.has_changed(dir))
+    }
+
     /// Whether a directory may go only once all that was changed before is durable (`Soft::keeps_others`).
     pub fn keeps_others(&self, dir: Ino) -> Result<bool> {
         self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.keeps_others(self, dir))

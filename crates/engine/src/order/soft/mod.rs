@@ -267,6 +267,11 @@ impl Soft {
         state.shadows.get(&block.0).is_none_or(|shadow| shadow.has_name(unit, tag))
     }
 
+    /// Whether blocks of a directory have changed, and are not all as they last.
+    pub fn has_changed(&self, dir: Ino) -> bool {
+        self.state.lock().directories.contains_key(&dir.0)
+    }
+
     /// What names of a directory name as they last, of blocks that have changed since: all names, or those with a tag.
     fn lasting_names(&self, dir: Ino, tag: Option<u32>) -> Vec<Ino> {
         let state = self.state.lock();

@@ -1,0 +1,367 @@
+//! Damage to directories of kind `btree`.
+
+use crate::common::{Sample, sample};
+use crate::{Case, TREES, TREES_SMALL, look, mend, remaining};
+use myriad_check::number as n;
+use myriad_format::dir_tree::{
+    DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, OFFSET_SIZE, child_at, offset_at,
+};
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::inode::flag;
+use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// The nodes of a directory whose level is in a range.
+fn nodes(s: &Sample, ino: Ino, levels: Range<u8>) -> Vec<FsBlock> {
+    let all = s.image.blocks_of(BlockKind::DirTree, ino.0).into_iter();
+    all.filter(|block| levels.contains(&DirNodeHeader::read(&s.image.read(*block)).level)).collect()
+}
+
+fn leaf(s: &Sample, ino: Ino) -> FsBlock {
+    nodes(s, ino, 0..1)[0]
+}
+
+/// The root of `big`: its file block 0.
+fn root(s: &Sample) -> FsBlock {
+    let level = |block: &FsBlock| DirNodeHeader::read(&s.image.read(*block)).level;
+    nodes(s, s.big, 1..8).into_iter().max_by_key(level).unwrap()
+}
+
+/// Changes the entry with a number of a leaf.
+fn change(s: &Sample, leaf: FsBlock, which: usize, f: impl FnOnce(&mut DirTreeEntry, &mut [u8])) {
+    s.image.change(leaf, |bytes| {
+        let at = offset_at(bytes, which);
+        let (head, rest) = bytes[at..].split_at_mut(DirTreeEntry::SIZE);
+        f(DirTreeEntry::read_mut(head), rest);
+    });
+}
+
+fn head(s: &Sample, block: FsBlock, f: fn(&mut DirNodeHeader)) {
+    s.image.change(block, |bytes| f(DirNodeHeader::read_mut(bytes)));
+}
+
+fn child(s: &Sample, which: usize, f: impl FnOnce(&mut DirTreeChild)) {
+    s.image.change(root(s), |bytes| {
+        f(DirTreeChild::read_mut(&mut bytes[NODE_OFFSET + which * DirTreeChild::SIZE..]));
+    });
+}
+
+/// Makes an offset of a leaf another one.
+fn put_offset(s: &Sample, leaf: FsBlock, which: usize, f: impl FnOnce(&[u8]) -> usize) {
+    s.image.change(leaf, |bytes| {
+        let offset = f(bytes) as u16;
+        bytes[NODE_OFFSET + which * OFFSET_SIZE..][..OFFSET_SIZE].copy_from_slice(&offset.to_le_bytes());
+    });
+}
+
+/// Changes the data of the body of `sub`, which holds a few entries.
+fn in_body(s: &Sample, f: impl FnOnce(&mut DirTreeEntry, &mut [u8])) {
+    let raw = s.image.inode(s.deep);
+    let (block, _) = s.image.geometry.locate(s.deep).unwrap();
+    s.image.change(block, |bytes| {
+        let at = usize::from(raw.body_first.get()) * 128 + 8;
+        let (head, rest) = bytes[at..].split_at_mut(DirTreeEntry::SIZE);
+        f(DirTreeEntry::read_mut(head), rest);
+    });
+}
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "dangling entry",
+        expected: n::NO_INODE,
+        damage: |s| change(s, leaf(s, s.single), 0, |head, _| head.ino.set(head.ino.get() + 4000)),
+    },
+    Case {
+        name: "entry type",
+        expected: n::ENTRY_TYPE,
+        damage: |s| change(s, leaf(s, s.big), 1, |head, _| head.file_type = 2),
+    },
+    Case {
+        name: "entry tag",
+        expected: n::ENTRY_TAG,
+        damage: |s| change(s, leaf(s, s.single), 2, |head, _| head.tag.set(head.tag.get() ^ 1)),
+    },
+    Case {
+        name: "entry with a slash",
+        expected: n::DIR_ENTRY,
+        damage: |s| change(s, leaf(s, s.single), 1, |_, name| name[0] = b'/'),
+    },
+    Case {
+        name: "entry without a name",
+        expected: n::DIR_ENTRY,
+        damage: |s| change(s, leaf(s, s.single), 0, |head, _| head.name_len = 0),
+    },
+    Case {
+        name: "entry without an inode",
+        expected: n::DIR_ENTRY,
+        damage: |s| change(s, leaf(s, s.big), 2, |head, _| head.ino.set(0)),
+    },
+    Case {
+        name: "entry behind the block",
+        expected: n::DIR_ENTRY,
+        damage: |s| put_offset(s, leaf(s, s.big), 1, |bytes| bytes.len() - 10),
+    },
+    Case {
+        name: "entry before the heap",
+        expected: n::DIR_ENTRY,
+        damage: |s| {
+            let leaf = leaf(s, s.single);
+            s.image.change(leaf, |bytes| {
+                let heap = DirNodeHeader::read(bytes).heap.get() as usize;
+                let lowest = (0..7).map(|index| offset_at(bytes, index)).max().unwrap();
+                DirNodeHeader::read_mut(bytes).heap.set(lowest as u32);
+                assert!(lowest > heap);
+            });
+        },
+    },
+    Case {
+        name: "two entries in one place",
+        expected: n::ENTRY_BLOCK,
+        damage: |s| put_offset(s, leaf(s, s.single), 1, |bytes| offset_at(bytes, 0)),
+    },
+    Case {
+        name: "entries in another order",
+        expected: n::INDEX_PLACE,
+        damage: |s| {
+            let leaf = leaf(s, s.big);
+            let bytes = s.image.read(leaf);
+            put_offset(s, leaf, 0, |_| offset_at(&bytes, 1));
+            put_offset(s, leaf, 1, |_| offset_at(&bytes, 0));
+        },
+    },
+    Case {
+        name: "one number for two names",
+        expected: n::INDEX_PLACE,
+        damage: |s| change(s, leaf(s, s.twins), 1, |head, _| head.number.set(0)),
+    },
+    Case {
+        name: "entry in another leaf",
+        expected: n::INDEX_PLACE,
+        damage: |s| {
+            // Its keys are right for itself, and the root leads elsewhere.
+            let keys = |bytes: &[u8]| (child_at(bytes, 1).child, child_at(bytes, 2).child);
+            let (one, other) = keys(&s.image.read(root(s)));
+            child(s, 1, |child| child.child = other);
+            child(s, 2, |child| child.child = one);
+        },
+    },
+    Case {
+        name: "live bytes of a leaf",
+        expected: n::ENTRY_BLOCK,
+        damage: |s| head(s, leaf(s, s.big), |head| head.live.set(head.live.get() + 8)),
+    },
+    Case {
+        name: "heap behind the block",
+        expected: n::DIR_INDEX,
+        damage: |s| head(s, leaf(s, s.single), |head| head.heap.set(1 << 17)),
+    },
+    Case {
+        name: "more entries than fit",
+        expected: n::DIR_INDEX,
+        damage: |s| head(s, leaf(s, s.big), |head| head.count.set(u16::MAX)),
+    },
+    Case {
+        name: "level of a leaf",
+        expected: n::DIR_INDEX,
+        damage: |s| head(s, leaf(s, s.single), |head| head.level = 8),
+    },
+    Case {
+        name: "level that no parent asks for",
+        expected: n::INDEX_SHAPE,
+        damage: |s| head(s, root(s), |head| head.level += 1),
+    },
+    Case {
+        name: "root with one child",
+        expected: n::INDEX_SHAPE,
+        damage: |s| head(s, root(s), |head| head.count.set(1)),
+    },
+    Case {
+        name: "leaf without entries",
+        expected: n::INDEX_SHAPE,
+        damage: |s| {
+            head(s, leaf(s, s.big), |head| {
+                head.count.set(0);
+                head.live.set(0);
+            })
+        },
+    },
+    Case {
+        name: "key of a child",
+        expected: n::TREE_NODE,
+        damage: |s| child(s, 2, |child| child.key.set(child.key.get() / 1000)),
+    },
+    Case { name: "key of the first child", expected: n::TREE_NODE, damage: |s| child(s, 0, |child| child.key.set(1)) },
+    Case {
+        name: "child behind the end",
+        expected: n::INDEX_SHAPE,
+        damage: |s| child(s, 1, |child| child.child.set(1 << 30)),
+    },
+    Case {
+        name: "child twice",
+        expected: n::INDEX_SHAPE,
+        damage: |s| {
+            let first = child_at(&s.image.read(root(s)), 0).child;
+            child(s, 1, |child| child.child = first);
+        },
+    },
+    Case { name: "root below itself", expected: n::INDEX_SHAPE, damage: |s| child(s, 1, |child| child.child.set(0)) },
+    Case { name: "torn root of a directory tree", expected: n::BLOCK_CRC, damage: |s| s.image.smash(root(s)) },
+    Case { name: "torn leaf", expected: n::BLOCK_CRC, damage: |s| s.image.smash(leaf(s, s.big)) },
+    Case {
+        name: "leaf of nothing",
+        expected: n::BLOCK_KIND,
+        damage: |s| {
+            let block = leaf(s, s.big);
+            let zeros = vec![0; s.image.read(block).len()];
+            s.image.write(block, &zeros);
+        },
+    },
+    Case {
+        name: "leaf of another directory",
+        expected: n::BLOCK_OWNER,
+        damage: |s| head(s, leaf(s, s.big), |head| head.header.owner.set(4711)),
+    },
+    Case {
+        name: "directory twice",
+        expected: n::DIRECTORY_TWICE,
+        damage: |s| {
+            change(s, leaf(s, s.single), 0, |head, _| {
+                head.ino.set(s.deep.0);
+                head.file_type = 4;
+            })
+        },
+    },
+    Case {
+        name: "entry twice",
+        expected: n::ENTRY_TWICE,
+        damage: |s| {
+            let leaf = leaf(s, s.twins);
+            let name = {
+                let bytes = s.image.read(leaf);
+                bytes[offset_at(&bytes, 0) + DirTreeEntry::SIZE..][..16].to_vec()
+            };
+            change(s, leaf, 1, |_, other| other[..16].copy_from_slice(&name));
+        },
+    },
+    Case {
+        name: "twins without their flag",
+        expected: n::TWINS,
+        damage: |s| s.image.change_inode(s.twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
+    },
+    Case {
+        name: "size that no nodes have",
+        expected: n::INODE_SIZE,
+        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(raw.size.get() - 24)),
+    },
+    Case {
+        name: "size behind what is mapped",
+        expected: n::INODE_SIZE,
+        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(raw.size.get() << 20)),
+    },
+    Case {
+        name: "size of nothing",
+        expected: n::INODE_SIZE,
+        damage: |s| s.image.change_inode(s.single, |raw| raw.size.set(0)),
+    },
+    Case {
+        name: "nodes behind the end",
+        expected: n::INDEX_SHAPE,
+        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(s.image.read(leaf(s, s.big)).len() as u64)),
+    },
+    Case {
+        name: "directory that begins with a hole",
+        expected: n::INODE_SIZE,
+        damage: |s| {
+            let geometry = s.image.geometry;
+            let ino = s.single;
+            s.image.change_inode(ino, |raw| {
+                let extent = Extent::decode(RawExtent::read(&raw.fork[8..]), &geometry, ino).unwrap();
+                let moved = Extent { file_block: FileBlock(3), ..extent };
+                raw.fork[8..24].copy_from_slice(moved.encode().as_bytes());
+            })
+        },
+    },
+    Case {
+        name: "directory with an index",
+        expected: n::INODE,
+        damage: |s| s.image.change_inode(s.big, |raw| raw.fork[..8].copy_from_slice(&700_u64.to_le_bytes())),
+    },
+    Case {
+        name: "size of a body",
+        expected: n::INODE_SIZE,
+        damage: |s| s.image.change_inode(s.deep, |raw| raw.size.set(1)),
+    },
+    Case {
+        name: "entry of a body with a slash",
+        expected: n::DIR_ENTRY,
+        damage: |s| in_body(s, |_, name| name[0] = b'/'),
+    },
+    Case {
+        name: "entry of a body too long",
+        expected: n::DIR_ENTRY,
+        damage: |s| in_body(s, |head, _| head.name_len = 255),
+    },
+    Case {
+        name: "key of another name of a body",
+        expected: n::INDEX_PLACE,
+        damage: |s| {
+            // `second`, a free entry of five bytes, `third`.
+            in_body(s, |head, rest| {
+                let third = DirTreeEntry::read_mut(&mut rest[6 + 16 + 5..]);
+                assert_eq!(third.name_len, 5);
+                (third.tag, third.number) = (head.tag, head.number);
+            })
+        },
+    },
+    Case {
+        name: "identity of a directory",
+        expected: n::IDENTITY,
+        damage: |s| s.image.change_inode(s.deep, |raw| raw.entry_position.set(3)),
+    },
+];
+
+/// What leads to leaves can be made anew from them; a leaf costs its own names, and no others.
+#[test]
+fn a_torn_node_costs_no_more_than_its_names() {
+    for shape in [TREES, TREES_SMALL] {
+        let is_two_levels_high = shape.block_size == TREES.block_size;
+        let first = sample(shape);
+        let inner = nodes(&first, first.big, 1..8);
+        assert_eq!(inner.len() == 1, is_two_levels_high, "{}", inner.len());
+        for block in inner {
+            let sample = sample(shape);
+            let before = look(&sample.image).totals.entries;
+            sample.image.smash(block);
+            let report = mend(&sample.image);
+            assert!(report.is_sound(), "{}", remaining(&report));
+            assert_eq!(report.totals.entries, before, "{}", report.actions.join("\n"));
+        }
+        let before = look(&first.image).totals.entries;
+        let block = leaf(&first, first.big);
+        let lost = u64::from(DirNodeHeader::read(&first.image.read(block)).count.get());
+        first.image.write(block, &vec![0; first.image.read(block).len()]);
+        let report = mend(&first.image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        let back = look(&first.image).totals.entries + lost - before;
+        assert!(lost > 3 && back <= lost + 1, "{lost} lost, {back} back: {:?}", report.actions);
+    }
+}
+
+/// Of a torn leaf, names are kept whose tags are theirs.
+#[test]
+fn a_torn_leaf_keeps_what_can_be_believed() {
+    for shape in [TREES, TREES_SMALL] {
+        let sample = sample(shape);
+        let before = look(&sample.image).totals.entries;
+        let block = leaf(&sample, sample.big);
+        let mut bytes = sample.image.read(block);
+        let at = offset_at(&bytes, 0) + DirTreeEntry::SIZE;
+        bytes[at] ^= 1;
+        sample.image.write(block, &bytes);
+        let report = mend(&sample.image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        let after = report.totals.entries;
+        assert!((before - 1..=before).contains(&after), "{before} before, {after} after: {:?}", report.actions);
+    }
+}

@@ -1,0 +1,220 @@
+//! Linear directories by their hashes (dirhash): one unit is looked at where a search looks at all.
+//!
+//! A hash says where a name lies, and in which unit there is room for one: the fullest that has enough, as the paper has it
+//! (Dowse and Malone 2002, 3.3). Without one the first fit is taken. Both are sound, and a directory may be changed by either in turn.
+//!
+//! Not here: when there is a hash (`dir::dirhash`). Where there is none, each function answers `None`, and its caller searches.
+
+use super::room::{RoomFound, room_in};
+use super::unit::{Entry, entry_at};
+use super::{ENTRIES_MAX, Unit, entry_block, split, units, visit};
+use crate::counters::Count;
+use crate::dir::dirhash::{Change, Kept, Noted, Shape, Summarised, WORD};
+use crate::dir::place::Place;
+use crate::dir::{Name, Search, Seen, Spot};
+use crate::error::Result;
+use crate::order::Look;
+use myriad_format::inode::RawInode;
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::{BlockKind, Corrupt, Ino};
+
+/// Units that are tried for a name before the directory grows. Where they have too little room after all, it is because of
+/// entries that keep their place (order `softdep`), or they have the name's tag.
+const ROOM_TRIES: usize = 8;
+
+/// A position in words, as a hash has it.
+pub(super) fn position_of(spot: Spot) -> u32 {
+    (spot.0 / WORD as u64) as u32
+}
+
+fn unit_of(position: u32) -> u64 {
+    u64::from(position) / (UNIT_SIZE / WORD) as u64
+}
+
+/// All of a directory, for whoever makes its hash.
+struct Whole<'w, 'v> {
+    look: &'w Look<'v>,
+    dir: Ino,
+    raw: &'w RawInode,
+}
+
+impl Summarised for Whole<'_, '_> {
+    fn shape(&self) -> Result<Shape> {
+        Ok(Shape {
+            pieces: units(self.raw),
+            entries_max: ENTRIES_MAX,
+            piece_size: UNIT_SIZE as u64,
+            sums_free: true,
+            keeps_gone: self.look.volume.soft.is_some(),
+        })
+    }
+
+    fn each(&self, f: &mut dyn FnMut(Noted<'_>) -> Kept) -> Result<Kept> {
+        let mut kept = Ok(());
+        visit(self.look, self.dir, self.raw, 0..units(self.raw), &mut |unit| {
+            for entry in unit.entries() {
+                let entry = entry?;
+                let piece = unit.number;
+                kept = match entry.is_live() {
+                    true => {
+                        let (position, words) = (unit.position(&entry), entry.needs() / WORD);
+                        f(Noted::Name { name: entry.name, position, words, piece })
+                    }
+                    false if unit.is_held(self.look, &entry) => f(Noted::Gone { tag: entry.header.tag.get(), piece }),
+                    false => Ok(()),
+                };
+                if kept.is_err() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(kept)
+    }
+}
+
+/// Looks at a unit.
+fn with_unit<R>(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    number: u64,
+    f: impl FnOnce(Unit<'_>) -> Result<R>,
+) -> Result<R> {
+    let (block, at) = split(look, number);
+    let place = Place { dir, block };
+    if number >= units(raw) {
+        return Err(place.corrupt(at, "unit behind the directory's end", number));
+    }
+    let fs_block = entry_block(look, dir, raw, block)?;
+    look.read(fs_block, BlockKind::LinearEntries, |bytes| {
+        let owner = UnitHeader::read(&bytes[at..]).owner.get();
+        if owner != dir.0 {
+            return Err(Corrupt::BlockOwner { block: fs_block, stored: owner, expected: dir.0 }.into());
+        }
+        f(Unit { number, block: bytes, at, place, fs_block })
+    })?
+}
+
+/// The entry at a position of its unit, which must be a live one.
+fn live_entry<'u>(unit: &Unit<'u>, position: u32) -> Result<Entry<'u>> {
+    let offset = unit.at + position as usize * WORD % UNIT_SIZE;
+    let entry = entry_at(&unit.block[..unit.at + UNIT_SIZE], offset, unit.place)?;
+    if !entry.is_live() || offset < unit.at + UnitHeader::SIZE {
+        return Err(unit.place.corrupt(offset, "entry that a hash has", 0));
+    }
+    Ok(entry)
+}
+
+/// Looks a name up; as [`super::search`] where it is not there.
+pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Option<Search> {
+    let volume = look.volume;
+    let hashes = &volume.dir_hashes;
+    let whole = Whole { look, dir, raw };
+    hashes.look(dir, raw, &whole, |table| {
+        let (mut hit, mut twin, mut compared) = (None, None, 0);
+        let passed = table.find(hashes.home(name.hash), |position, is_expected| {
+            compared += 1;
+            with_unit(look, dir, raw, unit_of(position), |unit| {
+                let entry = live_entry(&unit, position)?;
+                if entry.header.tag.get() != name.tag() {
+                    return Ok(false);
+                }
+                if entry.name == name.bytes {
+                    hit = Some(super::hit_of(unit.number, &entry));
+                    table.found(position, entry.needs() / WORD);
+                    volume.counters.add(Count::dirhash_expected, u64::from(is_expected));
+                    return Ok(true);
+                }
+                if volume.hasher.hash(entry.name) == name.hash {
+                    twin = Some(Ino(entry.header.ino.get()));
+                }
+                Ok(false)
+            })
+        })?;
+        volume.counters.add(Count::dirhash_probes, passed);
+        volume.counters.add(Count::dir_tags_compared, compared);
+        volume.counters.bump(if hit.is_some() { Count::dirhash_hits } else { Count::dirhash_misses });
+        let is_held = hit.is_none() && table.may_hold(name.tag(), |tag, unit| holds(look, dir, raw, tag, unit));
+        Ok(Search { hit, twin, seen: Seen::Linear(super::Seen { room: None, is_held }) })
+    })
+}
+
+/// Whether an entry with a tag keeps its place in a unit though its name has gone.
+fn holds(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u32) -> bool {
+    let (block, at) = split(look, unit.into());
+    entry_block(look, dir, raw, block).is_ok_and(|block| look.holds_entry(block, at / UNIT_SIZE, tag))
+}
+
+/// Tells the hash that the entry of a name that has gone keeps its place.
+pub(super) fn keep(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u64, change: &mut Change<'_>) {
+    change.tell(|_, table| {
+        table.gone_from(tag, unit, |tag, unit| holds(look, dir, raw, tag, unit));
+        Ok(())
+    });
+}
+
+/// Where there is room for a name that a search by the hash did not find.
+pub(super) fn room(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Option<RoomFound> {
+    look.volume.dir_hashes.peek(dir, raw, |table| {
+        let needed = myriad_format::dir::entry_size(name.bytes.len());
+        let used = used_units(look, dir, raw, table.free().used().into())?;
+        for number in table.free().candidates(needed / WORD).take(ROOM_TRIES).map(u64::from) {
+            let found = with_unit(look, dir, raw, number, |unit| room_in(look, &unit, name.tag(), needed, |_| false))?;
+            let found = found.filter(|found| !found.has_tag);
+            if let Some(range) = found.and_then(|found| found.in_entry.or(found.in_unit)) {
+                return Ok(RoomFound { range: Some((number, range)), used });
+            }
+        }
+        Ok(RoomFound { range: None, used })
+    })
+}
+
+/// Of `used` units those behind which no entry keeps its place.
+fn used_units(look: &Look<'_>, dir: Ino, raw: &RawInode, used: u64) -> Result<u64> {
+    if look.volume.soft.is_none() {
+        return Ok(used);
+    }
+    let mut end = units(raw);
+    while end > used {
+        let is_held = with_unit(look, dir, raw, end - 1, |unit| {
+            let mut is_held = false;
+            for entry in unit.entries() {
+                is_held |= unit.is_held(look, &entry?);
+            }
+            Ok(is_held)
+        })?;
+        if is_held {
+            break;
+        }
+        end -= 1;
+    }
+    Ok(end)
+}
+
+/// How many names the directory has, if it has a hash.
+pub(super) fn names(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Option<u64> {
+    look.volume.dir_hashes.peek(dir, raw, |table| Ok(table.names()))
+}
+
+/// Compares a unit that has changed with the hash.
+pub(super) fn check(look: &Look<'_>, dir: Ino, raw: &RawInode, number: u64, change: &mut Change<'_>) {
+    if change.table().is_none() || !look.volume.dir_hashes.checks() {
+        return;
+    }
+    let says = with_unit(look, dir, raw, number, |unit| {
+        let (mut names, mut free) = (Vec::new(), (UNIT_SIZE - UnitHeader::SIZE) / WORD);
+        for entry in unit.entries() {
+            let entry = entry?;
+            if entry.is_live() {
+                names.push((look.volume.dir_hashes.home_of(entry.name), unit.position(&entry)));
+                free -= entry.needs() / WORD;
+            }
+        }
+        Ok((names, free))
+    });
+    // What cannot be read is found by whoever has to.
+    if let Ok((names, free)) = says {
+        change.tell(|_, table| table.agrees(names.into_iter(), number, free));
+    }
+}

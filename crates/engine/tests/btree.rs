@@ -1,0 +1,475 @@
+//! Directories of kind `btree`: what their kind promises beyond what every directory does.
+
+use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_engine::{Cred, Error, Fs, Node, RenameMode, Session};
+use myriad_format::choices::{Choices, Directory, Inodes, Map};
+use myriad_format::dir_tree::{DirNodeHeader, DirTreeEntry, offset_at};
+use myriad_format::superblock::Superblock;
+use myriad_format::{BlockKind, Corrupt, FEW_TAGS_KEY, NameHasher, header};
+use myriad_sim::generate::{self, Profile};
+use myriad_sim::rng::{self, Rng};
+use myriad_trials::crash::base::Base;
+use myriad_trials::crash::explore::{Depth, Explorer};
+use myriad_trials::crash::known::{Counts, Known};
+use myriad_trials::crash::plan::Bounds;
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::check_silent;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+fn setup(block_size: u32, size: u64) -> Setup {
+    let mut setup = Setup::new(block_size, size);
+    setup.choices = Choices { directory: Directory::Tree, ..Choices::default() };
+    setup.ag_size = Some(size.next_power_of_two());
+    setup
+}
+
+/// A volume whose names share eight tags.
+fn with_few_tags(setup: &Setup) -> MemoryDevice {
+    let device = setup.format();
+    let mut block = vec![0; setup.block_size as usize];
+    device.read(0, &mut block).unwrap();
+    let superblock = Superblock::read_mut(&mut block);
+    assert_eq!(superblock.ag_count.get(), 1, "a copy of the superblock would say otherwise");
+    superblock.hash_key = FEW_TAGS_KEY;
+    header::seal(&mut block, 0);
+    device.write(0, &block).unwrap();
+    device
+}
+
+/// A volume with a directory `d`, and a file to be linked into it.
+struct Volume {
+    device: Arc<MemoryDevice>,
+    fs: Fs,
+    session: Session,
+    dir: Node,
+    file: Node,
+}
+
+impl Volume {
+    fn new(setup: &Setup) -> Self {
+        Self::on(setup, setup.format())
+    }
+
+    fn on(setup: &Setup, device: MemoryDevice) -> Self {
+        let device = Arc::new(device);
+        let fs = setup.open(Devices::from(device.clone())).unwrap();
+        let session = fs.session(Cred::root());
+        let dir = session.mkdir("d", 0o755).unwrap();
+        let file = session.create("f", 0o644).unwrap();
+        Self { device, fs, session, dir, file }
+    }
+
+    fn link(&self, name: &[u8]) {
+        self.session.link_at(self.file, self.dir, name).unwrap();
+    }
+
+    fn unlink(&self, name: &[u8]) {
+        self.session.unlink_at(self.dir, name).unwrap();
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) {
+        let path = |name: &[u8]| [b"d/", name].concat();
+        self.session.rename(&path(from), &path(to), RenameMode::NoReplace).unwrap();
+    }
+
+    /// Up to `max` entries from a cookie on: names and the cookies behind them.
+    fn list(&self, cookie: u64, max: usize) -> Vec<(Vec<u8>, u64)> {
+        let entries = self.session.read_dir_at(self.dir, cookie, max).unwrap();
+        entries.into_iter().map(|entry| (entry.name, entry.cookie)).collect()
+    }
+
+    fn list_all(&self) -> Vec<(Vec<u8>, u64)> {
+        let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
+        loop {
+            let more = self.list(all.last().map_or(0, |(_, cookie)| *cookie), 50);
+            if more.is_empty() {
+                return all;
+            }
+            all.extend(more);
+        }
+    }
+
+    fn names(&self) -> BTreeSet<Vec<u8>> {
+        self.list_all().into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Blocks of the directory, and how many of them its size needs.
+    fn blocks(&self) -> (u64, u64) {
+        let stat = self.session.stat("d").unwrap();
+        let block_size = u64::from(self.fs.statfs().unwrap().block_size);
+        (stat.blocks * 512 / block_size, stat.size.div_ceil(block_size))
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
+    }
+
+    fn assert_sound(&self) {
+        self.fs.sync().unwrap();
+        check_silent(&Devices::from(Arc::new(self.device.clone_image()))).unwrap();
+    }
+
+    fn close(self) {
+        drop(self.session);
+        self.fs.close().unwrap();
+        check_silent(&Devices::from(self.device)).unwrap();
+    }
+}
+
+fn name(i: u32) -> Vec<u8> {
+    format!("{i:08}").into_bytes()
+}
+
+/// Volumes of honest hashes, and of names that share eight tags.
+fn both(block_size: u32) -> [Volume; 2] {
+    let setup = setup(block_size, 24 << 20);
+    [Volume::new(&setup), Volume::on(&setup, with_few_tags(&setup))]
+}
+
+/// While somebody lists a directory by a few entries at a time, others make, remove and rename names in it, so that leaves are split,
+/// merged and moved. Who is there all the time is listed once.
+#[test]
+fn a_listing_shows_once_what_is_there_throughout() {
+    for (which, volume) in both(512).into_iter().enumerate() {
+        let mut rng = Rng::new(rng::seed_or(11 + which as u64));
+        let random_name = |rng: &mut Rng| {
+            let mut name = format!("{}-", rng.below(400)).into_bytes();
+            name.resize(3 + rng.index(60), b'x');
+            name
+        };
+        let mut names = BTreeSet::new();
+        for _ in 0..400 {
+            let name = random_name(&mut rng);
+            if names.insert(name.clone()) {
+                volume.link(&name);
+            }
+        }
+        for round in 0..60 {
+            let mut throughout = names.clone();
+            let mut listed: Vec<Vec<u8>> = Vec::new();
+            let mut cookie = 0;
+            let batch = 1 + round % 7;
+            loop {
+                let entries = volume.list(cookie, batch);
+                let Some((_, last)) = entries.last() else { break };
+                assert!(*last < 1 << 62 && *last > cookie);
+                cookie = *last;
+                listed.extend(entries.into_iter().map(|(name, _)| name));
+                for _ in 0..rng.below(6) {
+                    let name = random_name(&mut rng);
+                    let other = names.iter().nth(rng.index(names.len().max(1))).cloned().unwrap_or_default();
+                    match rng.below(5) {
+                        0 | 1 if names.insert(name.clone()) => volume.link(&name),
+                        2 | 3 if names.remove(&other) => {
+                            throughout.remove(&other);
+                            volume.unlink(&other);
+                        }
+                        _ if names.contains(&other) && names.insert(name.clone()) => {
+                            volume.rename(&other, &name);
+                            names.remove(&other);
+                            throughout.remove(&other);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            for name in &throughout {
+                let count = listed.iter().filter(|other| *other == name).count();
+                assert_eq!(count, 1, "round {round}: {}", name.escape_ascii());
+            }
+        }
+        assert!(volume.count("dir_leaf_splits") > 50 && volume.count("dir_merges") > 10);
+        assert!(volume.count("dir_compactions") > 50);
+        assert!(volume.names() == names);
+        volume.close();
+    }
+}
+
+/// Any entry can be the one to go on from, and gives what came behind it; also when the entry itself has gone.
+#[test]
+fn a_listing_goes_on_from_any_entry() {
+    for volume in both(512) {
+        for i in 0..300 {
+            volume.link(&name(i));
+        }
+        let all = volume.list_all();
+        assert_eq!(all.len(), 300);
+        for (index, (entry, cookie)) in all.iter().enumerate() {
+            assert!(volume.list(*cookie, usize::MAX) == all[index + 1..], "{index}");
+            if index % 10 == 0 {
+                volume.unlink(entry);
+                assert!(volume.list(*cookie, usize::MAX) == all[index + 1..]);
+            }
+        }
+        // What no listing gave is no reason for more than nothing, or some of it.
+        let all = volume.list_all();
+        for cookie in [1 << 62, u64::MAX, u64::MAX >> 1, 5, 77 << 32] {
+            let rest = volume.list(cookie, usize::MAX);
+            assert!(all.ends_with(&rest), "{cookie}");
+        }
+        volume.close();
+    }
+}
+
+/// Names that share a tag lie side by side in several leaves: each is found, removed, replaced and renamed as itself, and none is listed
+/// for another.
+#[test]
+fn hundreds_of_names_may_share_a_tag() {
+    for (block_size, inodes) in [(512, Inodes::Dynamic), (4096, Inodes::Static)] {
+        let mut setup = setup(block_size, 24 << 20);
+        setup.choices.inodes = inodes;
+        if inodes == Inodes::Static {
+            setup.choices.map = Map::Blocks;
+        }
+        let volume = Volume::on(&setup, with_few_tags(&setup));
+        let hasher = NameHasher::new(FEW_TAGS_KEY);
+        let mut tags: BTreeMap<u32, u32> = BTreeMap::new();
+        for i in 0..2000 {
+            *tags.entry(hasher.hash(&name(i)) as u32).or_default() += 1;
+            volume.link(&name(i));
+        }
+        assert!(tags.len() == 8 && tags.values().all(|count| *count > 200), "{tags:?}");
+        assert!(volume.blocks().1 > 20);
+        volume.assert_sound();
+        let keys: BTreeSet<u64> = volume.list_all().into_iter().map(|(_, cookie)| cookie).collect();
+        assert_eq!(keys.len(), 2000);
+        for i in 0..2000 {
+            assert!(volume.session.lookup(volume.dir, &name(i)).is_ok(), "{i}");
+            assert!(volume.session.lookup(volume.dir, &name(i + 2000)).is_err(), "{i}");
+        }
+        // One of each seven goes, one gets another name, one is replaced by a file of its own.
+        let own = volume.session.create("own", 0o600).unwrap();
+        for i in 0..2000 {
+            match i % 7 {
+                0 => volume.unlink(&name(i)),
+                1 => volume.rename(&name(i), &name(i + 10_000)),
+                2 => {
+                    volume.session.link_at(own, volume.dir, b"its").unwrap();
+                    let to = [b"d/", &name(i)[..]].concat();
+                    volume.session.rename(b"d/its", &to, RenameMode::Replace).unwrap();
+                }
+                _ => {}
+            }
+        }
+        volume.assert_sound();
+        for i in 0..2000 {
+            let found = volume.session.lookup(volume.dir, &name(i)).map(|stat| stat.ino);
+            match i % 7 {
+                0 | 1 => assert!(found.is_err(), "{i}"),
+                2 => assert_eq!(found.unwrap(), own.ino(), "{i}"),
+                _ => assert_eq!(found.unwrap(), volume.file.ino(), "{i}"),
+            }
+            assert_eq!(volume.session.lookup(volume.dir, &name(i + 10_000)).is_ok(), i % 7 == 1, "{i}");
+        }
+        for name in volume.names() {
+            volume.unlink(&name);
+        }
+        assert_eq!(volume.blocks(), (0, 0));
+        volume.close();
+    }
+}
+
+/// A directory takes blocks as it grows and gives them back as it becomes smaller, down to one, and to none with its last entry,
+/// whatever the order in which names go.
+#[test]
+fn names_in_random_order_leave_nothing_behind() {
+    let count = 100_000;
+    let mut setup = setup(4096, 256 << 20);
+    setup.options.cache_size = 64 << 20;
+    let volume = Volume::new(&setup);
+    let free = volume.fs.statfs().unwrap().free_blocks;
+    let mut rng = Rng::new(rng::seed_or(5));
+    let mut order: Vec<u32> = (0..count).collect();
+    let mut shuffle = |order: &mut Vec<u32>| {
+        for i in (1..order.len()).rev() {
+            order.swap(i, rng.index(i + 1));
+        }
+    };
+    shuffle(&mut order);
+    for &i in &order {
+        volume.link(&name(i));
+    }
+    let (blocks, nodes) = volume.blocks();
+    // 26 bytes an entry: a leaf is at least half full, and at the mean more than two thirds.
+    let least = u64::from(count) * 26 / 4032;
+    assert!((least..least * 3 / 2).contains(&nodes), "{nodes} nodes, at least {least}");
+    assert!(blocks <= nodes + 64 + 8, "{blocks} blocks, {nodes} nodes");
+    volume.assert_sound();
+    shuffle(&mut order);
+    for (done, &i) in order[10..].iter().enumerate() {
+        volume.unlink(&name(i));
+        if done % 20_000 == 0 {
+            volume.assert_sound();
+            let left = u64::from(count) - done as u64;
+            let (blocks, nodes) = volume.blocks();
+            // Leaves that are left alone are more than half full; those that find no neighbour to join may be emptier.
+            assert!(nodes <= left * 26 * 3 / 4032 + 10, "{nodes} nodes for {left} names");
+            assert!(blocks <= nodes + 64 + 8);
+        }
+    }
+    assert_eq!(volume.blocks(), (1, 1));
+    assert!(volume.names() == order[..10].iter().map(|&i| name(i)).collect());
+    volume.assert_sound();
+    for &i in &order[..10] {
+        volume.unlink(&name(i));
+    }
+    assert_eq!(volume.blocks(), (0, 0));
+    volume.fs.sync().unwrap();
+    volume.fs.sync().unwrap();
+    assert_eq!(volume.fs.statfs().unwrap().free_blocks, free);
+    volume.close();
+}
+
+/// In the smallest blocks a leaf may have room for one long name and nothing else: a leaf becomes three.
+#[test]
+fn long_names_in_small_blocks() {
+    for seed in [rng::seed_or(3), rng::seed_or(3) + 1] {
+        for volume in both(512) {
+            let mut rng = Rng::new(seed);
+            let mut names = BTreeSet::new();
+            for round in 0..3000 {
+                if round % 3 < 2 && round < 2000 {
+                    let mut name = format!("{round}").into_bytes();
+                    name.resize(name.len().max(if rng.below(3) == 0 { 255 } else { 1 + rng.index(180) }), b'y');
+                    volume.link(&name);
+                    names.insert(name);
+                } else if let Some(name) = names.iter().nth(rng.index(names.len().max(1))).cloned() {
+                    volume.unlink(&name);
+                    names.remove(&name);
+                }
+                if round % 500 == 0 {
+                    volume.assert_sound();
+                    assert!(volume.names() == names);
+                }
+            }
+            for name in &names {
+                assert!(volume.session.lookup(volume.dir, name).is_ok());
+                volume.unlink(name);
+            }
+            assert_eq!(volume.blocks(), (0, 0));
+            volume.close();
+        }
+    }
+}
+
+/// A small directory lies in its inode, and its names keep their cookies when they move to a leaf.
+#[test]
+fn a_small_directory_has_no_block() {
+    let volume = Volume::new(&setup(4096, 24 << 20));
+    let mut before = Vec::new();
+    for i in 0..200 {
+        volume.link(&name(i));
+        let all = volume.list_all();
+        let cookies: BTreeMap<&[u8], u64> = all.iter().map(|(name, cookie)| (&name[..], *cookie)).collect();
+        assert!(before.iter().all(|(name, cookie): &(Vec<u8>, u64)| cookies[&name[..]] == *cookie));
+        assert_eq!(volume.blocks().0 > 0, i >= 37, "{i}");
+        before = all;
+    }
+    volume.close();
+}
+
+/// A directory may be larger than the cache: no operation looks at more of it than the way to a few leaves.
+#[test]
+fn a_directory_may_be_larger_than_the_cache() {
+    let mut setup = setup(512, 64 << 20);
+    setup.options.cache_size = 0;
+    let volume = Volume::new(&setup);
+    let wide = |i: u32| format!("{i:0232}").into_bytes();
+    for i in 0..2400 {
+        volume.link(&wide(i));
+    }
+    assert!(volume.blocks().1 > 1100);
+    volume.fs.drop_caches().unwrap();
+    assert_eq!(volume.names().len(), 2400);
+    for i in (0..2400).rev() {
+        volume.unlink(&wide(i));
+    }
+    assert_eq!(volume.blocks(), (0, 0));
+    volume.session.rmdir("d").unwrap();
+    volume.close();
+}
+
+/// The tag of an entry in the middle of a leaf was made a low one. Whoever went on from its cookie began at the front again, for ever:
+/// 2 of 12 500 hostile images.
+#[test]
+fn a_listing_only_goes_forwards() {
+    let setup = setup(512, 24 << 20);
+    let volume = Volume::new(&setup);
+    for i in 0..300 {
+        volume.link(&name(i));
+    }
+    let device = volume.device.clone();
+    volume.close();
+    let mut changed = 0;
+    for offset in (0..device.size()).step_by(512) {
+        let mut block = vec![0; 512];
+        device.read(offset, &mut block).unwrap();
+        let head = DirNodeHeader::read(&block);
+        let is_leaf = head.header.magic.get() == BlockKind::DirTree.magic() && head.level == 0;
+        if is_leaf && head.count.get() > 4 {
+            let at = offset_at(&block, 3);
+            DirTreeEntry::read_mut(&mut block[at..]).tag.set(0x190);
+            header::seal(&mut block, 0);
+            device.write(offset, &block).unwrap();
+            changed += 1;
+        }
+    }
+    assert!(changed > 10, "{changed}");
+    let fs = setup.open(Devices::from(device)).unwrap();
+    let session = fs.session(Cred::root());
+    let dir = session.lookup(session.root(), b"d").unwrap().node();
+    let mut failed = 0;
+    for batch in [1, 2, 3, 4, 5, 50] {
+        let mut cookie = 0;
+        // A listing that ends has passed over names, one that fails says why; neither goes round.
+        loop {
+            match session.read_dir_at(dir, cookie, batch) {
+                Ok(entries) if entries.is_empty() => break,
+                Ok(entries) => {
+                    let last = entries[entries.len() - 1].cookie;
+                    assert!(last > cookie, "batches of {batch}: {last:#x} behind {cookie:#x}");
+                    cookie = last;
+                }
+                Err(Error::Corrupt(Corrupt::DirEntry { field: "key", .. })) => {
+                    failed += 1;
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(failed > 0);
+}
+
+/// Every state that losing power may leave in runs of random operations is recovered to one that the oracle accepts.
+#[test]
+fn power_may_be_lost_at_any_time() {
+    let depth = Depth {
+        bounds: Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
+        again: Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
+        again_percent: 2,
+        before_percent: 10,
+        continue_percent: 3,
+    };
+    let first = rng::seed_or(1);
+    let runs = if rng::is_long() { 60 } else { 6 };
+    let mut distinct = 0;
+    for seed in first..first + runs {
+        let (block_size, size) = [(512, 4 << 20), (4096, 16 << 20), (1024, 4 << 20)][seed as usize % 3];
+        let mut setup = setup(block_size, size);
+        setup.options.cache_size = 4 << 20;
+        setup.options.name_cache = seed % 2 == 0;
+        setup.log_size = Some((34 * u64::from(block_size)).max(256 << 10));
+        let base = Base::new(setup, &[]).unwrap();
+        let (judged, contents, counts) = (Known::default(), Known::default(), Counts::default());
+        let explorer = Explorer { depth, judged: &judged, contents: &contents, counts: &counts };
+        let (steps, _) = generate::run(seed, 300, Profile { burst_every: 20, burst_max: 120, ..Profile::crash() });
+        if let Err(message) = explorer.explore(&base, &steps, seed) {
+            let replay = rng::replay_line("myriad-engine", "btree::power_may_be_lost_at_any_time", seed, "");
+            panic!("{message}\n{replay}");
+        }
+        distinct += counts.distinct();
+    }
+    assert!(distinct > 100 * runs, "{distinct}");
+}

@@ -1,0 +1,124 @@
+//! The drives, with what their makers published.
+//!
+//! What no data sheet says is derived, and said so: sectors a track and cylinders are such that capacity and sustained rate come out
+//! as published, with zones of equal width. The tests of `drive` measure each model as a maker measures a drive, and compare.
+
+use super::Model;
+use super::drive::{Drive, Mechanics, Seeks};
+use super::flat::{Flat, FlatTimes};
+
+/// A device by its name.
+#[derive(Debug)]
+pub struct Preset {
+    pub name: &'static str,
+    /// What it is, without full stop.
+    pub about: &'static str,
+    /// Where the figures are from.
+    pub source: &'static str,
+    /// Bytes of a volume that fills it.
+    pub volume_bytes: u64,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Drive(Mechanics),
+    Flat(FlatTimes),
+}
+
+impl Preset {
+    pub fn model(&self) -> Box<dyn Model> {
+        match &self.kind {
+            Kind::Drive(mechanics) => Box::new(Drive::new(mechanics)),
+            Kind::Flat(times) => Box::new(Flat::new(*times)),
+        }
+    }
+
+    pub fn named(name: &str) -> Option<&'static Self> {
+        PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    #[cfg(test)]
+    pub(super) fn mechanics(&self) -> &Mechanics {
+        let Kind::Drive(mechanics) = &self.kind else { panic!("{} has no arm", self.name) };
+        mechanics
+    }
+}
+
+/// Writes of a drive of 1996 go to the platters before they are answered: SCSI drives came with the write cache off. Desktop drives of
+/// 2001 came with it on, and FreeBSD 4.4 and later left it so.
+pub static PRESETS: [Preset; 4] = [
+    Preset {
+        name: "disk1996",
+        about: "Seagate Barracuda 2LP (ST32550N): 2.1 GB, 7200 rpm, write cache off",
+        source: "Barracuda 2LP Product Manual: seeks 8.0/9.0 ms average, 0.6/0.9 single track, 17/19 full stroke, controller 1.0 ms; \
+                 the disks of Sweeney and others 1996 read about 7 MB/s in sequence and write 5.5",
+        volume_bytes: 2_000 << 20,
+        kind: Kind::Drive(Mechanics {
+            heads: 11,
+            cylinders: 3_510,
+            zones: 9,
+            sectors_per_track: (129, 88),
+            revolutions_per_minute: 7_200,
+            read_seeks: Seeks { single_us: 600, average_us: 8_000, full_us: 17_000 },
+            write_seeks: Seeks { single_us: 900, average_us: 9_000, full_us: 19_000 },
+            head_switch_us: 800,
+            overhead_us: 1_000,
+            interface_bytes_per_second: 10_000_000,
+            buffer_bytes: 512 << 10,
+            segments: 4,
+            write_cache: false,
+        }),
+    },
+    Preset {
+        name: "disk2001",
+        about: "IBM Deskstar 75GXP (DTLA-307045): 46 GB, 7200 rpm, write cache on",
+        source: "IBM, Deskstar 40GV & 75GXP specifications, revision 2.0 (2000): full stroke 14.7/15.7 ms, head switch 1.2 ms; data sheet: \
+                 8.5/9.5 ms average, 37 MB/s sustained at the edge, 2 MB of buffer. It is the disk of Orlov's second system",
+        volume_bytes: 40_000 << 20,
+        kind: Kind::Drive(Mechanics {
+            heads: 6,
+            cylinders: 27_724,
+            zones: 15,
+            sectors_per_track: (690, 393),
+            revolutions_per_minute: 7_200,
+            read_seeks: Seeks { single_us: 1_200, average_us: 8_500, full_us: 14_700 },
+            write_seeks: Seeks { single_us: 1_300, average_us: 9_500, full_us: 15_700 },
+            head_switch_us: 1_200,
+            overhead_us: 300,
+            interface_bytes_per_second: 100_000_000,
+            buffer_bytes: 1_900 << 10,
+            segments: 8,
+            write_cache: true,
+        }),
+    },
+    Preset {
+        name: "ssd",
+        about: "a flash drive without a capacitor, as in a laptop: 80 us to read, 20 us to write, 1 ms to flush",
+        source: "round figures of today's data sheets of NVMe drives (600 MB/s to 3 GB/s, 100 us reads at queue depth 1)",
+        volume_bytes: 64_000 << 20,
+        kind: Kind::Flat(FlatTimes {
+            read_ns: 80_000,
+            write_ns: 20_000,
+            flush_ns: 1_000_000,
+            read_bytes_per_second: 2_000_000_000,
+            write_bytes_per_second: 1_000_000_000,
+            lanes: 32,
+        }),
+    },
+    Preset {
+        name: "object",
+        about: "blocks as objects of a store in the same region: 30 ms to read, 50 ms to write, a hundred at once",
+        source: "Amazon, S3 performance guidelines: small objects answer in 100 to 200 ms at the worst, tens of milliseconds usually, and a \
+                 connection moves 85 to 90 MB/s",
+        volume_bytes: 64_000 << 20,
+        kind: Kind::Flat(FlatTimes {
+            read_ns: 30_000_000,
+            write_ns: 50_000_000,
+            flush_ns: 0,
+            read_bytes_per_second: 1_000_000_000,
+            write_bytes_per_second: 1_000_000_000,
+            lanes: 100,
+        }),
+    },
+];

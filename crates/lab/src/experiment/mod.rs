@@ -1,0 +1,34 @@
+//! Experiments: a suite of workloads on several targets, with options flipped, run in random order, every sample kept.
+//!
+//! ```text
+//! suites     the workloads of the papers and of today, by name and scale
+//! factors    options as factors: which choices, and all their combinations
+//! places     targets by name: what makes one anew for each cell
+//! cells      what runs in which order: suite x target x combination, in every run
+//! run        runs cells, checks what they did, writes samples
+//! results    the file of samples, and going on where it ends
+//! audit      how many names there should be after what a workload did, and how many there are
+//! cli        the verb `myriad lab`
+//! ```
+//!
+//! Invariants
+//!   1. What this build does not have is left out and said so, never replaced by something that it has.
+//!   2. A sample is written only if the target holds as many names after its cell as the workload says it left.
+//!   3. All samples of a cell are written at once. A file that was cut short loses the last cell, and nothing else.
+
+mod audit;
+mod cells;
+pub mod cli;
+mod factors;
+mod places;
+mod results;
+mod run;
+mod suites;
+
+pub use audit::Ledger;
+pub use cells::{Cell, Combination, cells};
+pub use factors::{Absent, Factor, factors};
+pub use places::{Place, Places};
+pub use results::{Header, Line};
+pub use run::{Experiment, Outcome};
+pub use suites::{Item, SUITES, Scale, Suite};

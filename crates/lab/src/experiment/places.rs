@@ -1,0 +1,274 @@
+//! Targets by name, made anew for each cell and taken away after it.
+//!
+//! Volumes are made as the combination of a cell says. The kernel's file systems lie in sparse images on loop devices with direct I/O,
+//! made by `compare`'s own code. As root, all mounts are in a mount namespace of their own, and end with it.
+
+use crate::compare::kernel::{KernelProvider, Kind, run_program};
+use crate::disk::{PRESETS, Preset, Traced};
+use crate::provider::{Provider, SqliteProvider};
+use crate::targets::in_process::InProcess;
+use crate::targets::sys_calls::SysCalls;
+use crate::targets::{Durability, Target};
+use anyhow::{Context, Result, ensure};
+use myriad_device::{Access, FileDevice, MemoryDevice};
+use myriad_engine::options::{Options, TABLE};
+use myriad_engine::{Clock, Discard, Fs};
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// A kind of target.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// A volume in an image file, in this process.
+    Process,
+    /// A volume in memory, in this process, that takes the time of a modelled device.
+    Modelled(&'static Preset),
+    /// A volume in an image file, mounted.
+    Mount,
+    Kernel(Kind),
+    Tmpfs,
+    Sqlite,
+}
+
+const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
+
+impl Place {
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::Process];
+        all.extend(PRESETS.iter().map(Self::Modelled));
+        all.push(Self::Mount);
+        all.extend(KINDS.map(Self::Kernel));
+        all.extend([Self::Tmpfs, Self::Sqlite]);
+        all
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Modelled(preset) => preset.name,
+            Self::Mount => "mount",
+            Self::Kernel(kind) => kind.name(),
+            Self::Tmpfs => "tmpfs",
+            Self::Sqlite => "sqlite",
+        }
+    }
+
+    pub fn about(self) -> String {
+        match self {
+            Self::Process => "a volume in an image file, in this process".to_owned(),
+            Self::Modelled(preset) => format!("a volume in this process, in the time of {}", preset.about),
+            Self::Mount => "a volume in an image file, mounted: any program's system calls".to_owned(),
+            Self::Kernel(kind) => {
+                format!("the kernel's {} in an image file, on a loop device with direct I/O", kind.name())
+            }
+            Self::Tmpfs => "the kernel's tmpfs: no device, no durability".to_owned(),
+            Self::Sqlite => "a database of SQLite, a row a file".to_owned(),
+        }
+    }
+
+    pub fn parse(name: &str) -> Result<Self, String> {
+        Self::all().into_iter().find(|place| place.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::all().into_iter().map(Self::name).collect();
+            format!("`{name}` is no target; there are {}", names.join(", "))
+        })
+    }
+
+    /// Whether options of volumes say anything about it.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Process | Self::Modelled(_) | Self::Mount)
+    }
+
+    pub fn is_modelled(self) -> bool {
+        matches!(self, Self::Modelled(_))
+    }
+
+    /// Whether it needs a mount namespace, which root has.
+    pub fn mounts(self) -> bool {
+        matches!(self, Self::Mount | Self::Kernel(_) | Self::Tmpfs)
+    }
+
+    /// Why it cannot be measured here; `None`: it can.
+    pub fn missing(self, volume_bytes: u64) -> Option<String> {
+        let is_root = rustix::process::geteuid().is_root();
+        match self {
+            Self::Kernel(kind) => kind.missing(volume_bytes),
+            Self::Tmpfs if !is_root => Some("needs root, for a mount".to_owned()),
+            Self::Mount if !Path::new("/dev/fuse").exists() => Some("there is no /dev/fuse".to_owned()),
+            Self::Mount if !is_root => Some("needs root, to leave nothing behind".to_owned()),
+            Self::Modelled(preset) if preset.volume_bytes < volume_bytes => {
+                Some(format!("the device has {} MiB, and {} are needed", preset.volume_bytes >> 20, volume_bytes >> 20))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Makes targets in a folder.
+pub struct Places {
+    folder: PathBuf,
+    /// This program, for mounts.
+    exe: PathBuf,
+    volume_bytes: u64,
+    names: u64,
+    kernels: BTreeMap<&'static str, KernelProvider>,
+}
+
+impl Places {
+    /// In `folder`, which is there; for trees of at most so many names in volumes of at most so many bytes.
+    pub fn new(folder: &Path, exe: PathBuf, volume_bytes: u64, names: u64) -> Self {
+        Self { folder: folder.to_owned(), exe, volume_bytes, names, kernels: BTreeMap::new() }
+    }
+
+    /// `options` count for volumes only, but for the size of the cache, which SQLite heeds as well.
+    pub fn make(&mut self, place: Place, options: &Options, seed: u64) -> Result<Box<dyn Target>> {
+        let mut options = options.clone();
+        options.mkfs.seed = Some(seed);
+        options.mount.seed = Some(seed);
+        let image = self.folder.join("volume.img");
+        match place {
+            Place::Process => {
+                make_sparse(&image, self.volume_bytes)?;
+                let device = FileDevice::open(&image, Access::ReadWrite).context("opening the image")?;
+                // Ours alone, in a folder of our own: the lock is the engine's habit.
+                device.lock_exclusive().context("locking the image")?;
+                Ok(Box::new(InProcess::make_on(Traced::new(device), &options.mkfs, options.mount)?))
+            }
+            Place::Modelled(preset) => {
+                // The same every time: no thread of its own, no clock, no time after which something is written.
+                options.mount.background = false;
+                options.mount.commit_interval_ms = 0;
+                let clock = Clock::Manual(Arc::new((1_000_000_000 * NS_PER_SECOND).into()));
+                options.mkfs.clock = clock.clone();
+                options.mount.clock = clock;
+                let device = Traced::new(MemoryDevice::new(preset.volume_bytes)).with_model(preset.model());
+                Ok(Box::new(InProcess::make_on(device, &options.mkfs, options.mount)?))
+            }
+            Place::Mount => {
+                make_sparse(&image, self.volume_bytes)?;
+                Fs::format(&image, None, &options.mkfs).context("mkfs")?;
+                self.mount(&image, &options)
+            }
+            Place::Kernel(kind) => {
+                let provider = match self.kernels.entry(kind.name()) {
+                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(entry) => {
+                        let label = kind.name().to_owned();
+                        let image = self.folder.join(format!("{label}.img"));
+                        make_sparse(&image, self.volume_bytes)?;
+                        let point = self.folder.join(&label);
+                        entry.insert(KernelProvider::new(label, kind, &image, &point, self.names)?)
+                    }
+                };
+                provider.make()
+            }
+            Place::Tmpfs => {
+                let point = self.folder.join("tmpfs");
+                std::fs::create_dir_all(&point)?;
+                rustix::mount::mount("tmpfs", &point, "tmpfs", MountFlags::NOATIME, c"size=100%")
+                    .context("mounting tmpfs")?;
+                let target = SysCalls::new(&point, false).with_drop_caches(Box::new(|| Ok(())));
+                Ok(Box::new(target.with_guard(Box::new(Unmount(point)))))
+            }
+            Place::Sqlite => {
+                let database = self.folder.join("files.db");
+                let cache_size = options.mount.cache_size;
+                // Its files go with the folder.
+                let mut provider =
+                    SqliteProvider::new("sqlite".to_owned(), &database, Durability::End, cache_size, true, true)?;
+                provider.make()
+            }
+        }
+    }
+
+    fn mount(&self, image: &Path, options: &Options) -> Result<Box<dyn Target>> {
+        let point = self.folder.join("mount");
+        std::fs::create_dir_all(&point)?;
+        let mounted =
+            Served { exe: self.exe.clone(), image: image.to_owned(), point: point.clone(), words: words(options) };
+        mounted.mount()?;
+        let mounted = Arc::new(Mutex::new(mounted));
+        let again = Arc::clone(&mounted);
+        // The daemon's cache goes with the daemon, the kernel's with the mount.
+        let remount = move || -> Result<()> {
+            let mounted = again.lock().expect("no panic with the lock held");
+            mounted.unmount()?;
+            mounted.mount()
+        };
+        Ok(Box::new(SysCalls::new(&point, false).with_drop_caches(Box::new(remount)).with_guard(Box::new(mounted))))
+    }
+}
+
+const NS_PER_SECOND: i64 = 1_000_000_000;
+
+/// The options of a volume that a benchmark has beside those that somebody chooses: like the kernel's file systems beside it, it discards
+/// nothing.
+pub fn base_options(cache_bytes: u64) -> Options {
+    let mut options = Options::default();
+    options.mount.cache_size = cache_bytes;
+    options.mount.discard = Discard::Never;
+    options
+}
+
+/// What `-o` has to say of options that are not the default.
+fn words(options: &Options) -> String {
+    let default = Options::default();
+    let differs = TABLE.iter().filter(|row| row.when.at_mount() && row.get(options) != row.get(&default));
+    differs.map(|row| format!("{}={}", row.name, row.get(options))).collect::<Vec<_>>().join(",")
+}
+
+fn make_sparse(path: &Path, bytes: u64) -> Result<()> {
+    let make = || -> std::io::Result<()> { std::fs::File::create(path)?.set_len(bytes) };
+    make().with_context(|| format!("making {}", path.display()))
+}
+
+/// A mount point that is unmounted when it goes.
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::mount::unmount(&self.0, UnmountFlags::empty()) {
+            eprintln!("{} stays mounted: {error}", self.0.display());
+        }
+    }
+}
+
+/// A mounted volume.
+struct Served {
+    exe: PathBuf,
+    image: PathBuf,
+    point: PathBuf,
+    words: String,
+}
+
+impl Served {
+    fn run(&self, arguments: &[&str]) -> Result<()> {
+        let exe = self.exe.to_str().context("this program's path is not UTF-8")?;
+        run_program(exe, &arguments.iter().map(|&argument| argument.to_owned()).collect::<Vec<_>>()).map(drop)
+    }
+
+    fn mount(&self) -> Result<()> {
+        let path = |path: &Path| path.to_str().map(str::to_owned).context("the folder's path is not UTF-8");
+        let (image, point) = (path(&self.image)?, path(&self.point)?);
+        let mut arguments = vec!["mount", &image, &point];
+        if !self.words.is_empty() {
+            arguments.extend(["-o", &self.words]);
+        }
+        self.run(&arguments)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        let point = self.point.to_str();
+        ensure!(point.is_some(), "the folder's path is not UTF-8");
+        self.run(&["umount", point.unwrap_or_default()])
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            eprintln!("{} stays mounted: {error:#}", self.point.display());
+        }
+    }
+}

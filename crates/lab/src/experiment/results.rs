@@ -1,0 +1,260 @@
+//! The file of samples: a line of JSON each, after one with what all have in common (docs/lab.md).
+
+use super::factors::Absent;
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Of the file's shape. A field that is added does not change it.
+pub const SCHEMA: u32 = 1;
+
+/// What all samples of a file have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    pub scale: f64,
+    /// Of the whole; a sample's own is this plus its run.
+    pub base_seed: u64,
+    pub commit: String,
+    pub machine: Machine,
+    pub suites: Vec<String>,
+    pub targets: Vec<String>,
+    /// Factors, as they were asked for, and choices that all combinations share.
+    pub asked: Vec<String>,
+    /// What this build does not have, and combinations that it refuses.
+    pub absent: Vec<Absent>,
+    /// Targets that this machine does not have, with the reason.
+    pub left_out: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub kernel: String,
+    pub cpu: String,
+    pub cores: u64,
+    pub memory_bytes: u64,
+}
+
+/// What the device was asked; `None`: nobody counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceUse {
+    pub reads: Option<u64>,
+    pub writes: Option<u64>,
+    pub read_bytes: Option<u64>,
+    pub written_bytes: Option<u64>,
+    pub flushes: Option<u64>,
+    /// Blocks of 4 KiB between the end of each request and the start of the next.
+    pub seek_blocks: Option<u64>,
+}
+
+/// A sample: one phase of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    pub schema: u32,
+    pub suite: String,
+    pub workload: String,
+    pub phase: String,
+    pub target: String,
+    pub factors: BTreeMap<String, String>,
+    pub options: BTreeMap<String, String>,
+    pub seed: u64,
+    pub run: u32,
+    pub order: u64,
+    pub count: u64,
+    /// Of file content, moved by the operations.
+    pub bytes: u64,
+    /// With the sync after the phase.
+    pub seconds: Option<f64>,
+    /// `wall`, `modelled` or `none`.
+    pub clock: String,
+    pub device: DeviceUse,
+    /// Blocks of the cache that the operations looked at.
+    pub blocks_touched: Option<u64>,
+    /// UTC, when the cell began.
+    pub started: String,
+    pub size: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeaderLine {
+    schema: u32,
+    header: Header,
+}
+
+/// Which cell a line is of: its place in the random order says it all, for the order follows from what the header says.
+pub type Done = BTreeMap<u64, Vec<Line>>;
+
+/// A file that samples are added to.
+pub struct ResultFile {
+    file: std::fs::File,
+    path: PathBuf,
+}
+
+impl ResultFile {
+    /// A new file, which must not be there.
+    pub fn create(path: &Path, header: &Header) -> Result<Self> {
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
+        let file =
+            file.with_context(|| format!("making {} (--resume goes on with one that is there)", path.display()))?;
+        let mut made = Self { file, path: path.to_owned() };
+        made.push(&HeaderLine { schema: SCHEMA, header: header.clone() })?;
+        Ok(made)
+    }
+
+    /// One that is there, to go on with: the cells in it that are whole. `expected` says how many samples a cell has; what the last one
+    /// lacks, because somebody stopped the program in the middle of writing it, is cut off with the rest of that cell.
+    pub fn resume(path: &Path, header: &Header, expected: impl Fn(u64) -> Option<usize>) -> Result<(Self, Done)> {
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
+        let mut file = file.with_context(|| format!("opening {}", path.display()))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).with_context(|| format!("{} is not a file of samples", path.display()))?;
+        let mut lines = text.split_inclusive('\n');
+        let first = lines.next().unwrap_or_default();
+        let there = serde_json::from_str::<HeaderLine>(first)
+            .with_context(|| format!("{} does not begin like a file of samples", path.display()))?;
+        ensure!(there.schema == SCHEMA, "{} has schema {}, not {SCHEMA}", path.display(), there.schema);
+        if let Some(difference) = difference(&there.header, header) {
+            bail!("{} holds samples of another experiment: {difference}", path.display());
+        }
+        let (mut done, mut end) = (Done::new(), first.len());
+        let mut cell: Vec<Line> = Vec::new();
+        let mut cell_bytes = 0;
+        for text in lines {
+            let Ok(line) = serde_json::from_str::<Line>(text) else { break };
+            if !text.ends_with('\n') {
+                break;
+            }
+            if cell.first().is_some_and(|first| first.order != line.order) {
+                bail!("{}: cell {} lacks samples in the middle of the file", path.display(), cell[0].order);
+            }
+            cell_bytes += text.len();
+            let order = line.order;
+            cell.push(line);
+            if expected(order) == Some(cell.len()) {
+                done.insert(order, std::mem::take(&mut cell));
+                end += std::mem::take(&mut cell_bytes);
+            }
+        }
+        file.set_len(end as u64)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok((Self { file, path: path.to_owned() }, done))
+    }
+
+    /// Adds the samples of a cell, all or, but for a crash of the machine, none.
+    pub fn add(&mut self, lines: &[Line]) -> Result<()> {
+        let mut text = Vec::new();
+        for line in lines {
+            serde_json::to_writer(&mut text, line)?;
+            text.push(b'\n');
+        }
+        self.file.write_all(&text).with_context(|| format!("writing {}", self.path.display()))
+    }
+
+    fn push(&mut self, value: &impl Serialize) -> Result<()> {
+        let mut text = serde_json::to_vec(value)?;
+        text.push(b'\n');
+        self.file.write_all(&text).with_context(|| format!("writing {}", self.path.display()))
+    }
+}
+
+/// The first thing in which two experiments differ.
+fn difference(there: &Header, here: &Header) -> Option<String> {
+    let value = |header| serde_json::to_value(header).expect("a header is JSON");
+    let (there, here) = (value(there), value(here));
+    let fields = here.as_object().expect("a header is an object");
+    let (name, other) = fields.iter().find(|(name, value)| there.get(name.as_str()) != Some(value))?;
+    Some(format!("its {name} is {}, here it is {other}", there.get(name.as_str()).unwrap_or(&serde_json::Value::Null)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            scale: 0.25,
+            base_seed: 1,
+            commit: "abc".into(),
+            machine: Machine { kernel: "Linux 6".into(), cpu: "x".into(), cores: 2, memory_bytes: 1 << 30 },
+            suites: vec!["tar".into()],
+            targets: vec!["process".into()],
+            asked: vec![],
+            absent: vec![],
+            left_out: BTreeMap::new(),
+        }
+    }
+
+    fn line(order: u64, phase: &str) -> Line {
+        Line {
+            schema: SCHEMA,
+            suite: "tar".into(),
+            workload: "tar".into(),
+            phase: phase.into(),
+            target: "process".into(),
+            factors: [("placement".to_owned(), "rotor".to_owned())].into(),
+            options: [("placement".to_owned(), "rotor".to_owned())].into(),
+            seed: 1,
+            run: 0,
+            order,
+            count: 7,
+            bytes: 0,
+            seconds: Some(0.5),
+            clock: "wall".into(),
+            device: DeviceUse { reads: Some(3), ..DeviceUse::default() },
+            blocks_touched: None,
+            started: "2026-01-01T00:00:00Z".into(),
+            size: None,
+        }
+    }
+
+    /// The shape that results have: a change here breaks what reads them.
+    #[test]
+    fn a_line_as_json() {
+        let expected = serde_json::json!({
+            "schema": 1, "suite": "tar", "workload": "tar", "phase": "find", "target": "process",
+            "factors": {"placement": "rotor"}, "options": {"placement": "rotor"}, "seed": 1, "run": 0, "order": 4,
+            "count": 7, "bytes": 0, "seconds": 0.5, "clock": "wall",
+            "device": {"reads": 3, "writes": null, "read_bytes": null, "written_bytes": null, "flushes": null,
+                "seek_blocks": null},
+            "blocks_touched": null, "started": "2026-01-01T00:00:00Z", "size": null
+        });
+        assert_eq!(serde_json::to_value(line(4, "find")).unwrap(), expected);
+    }
+
+    /// A file may end anywhere: the cells before the cut are kept, and nothing of the one that was cut.
+    #[test]
+    fn a_file_cut_anywhere_keeps_whole_cells() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("samples.jsonl");
+        let mut file = ResultFile::create(&path, &header()).unwrap();
+        assert!(ResultFile::create(&path, &header()).is_err());
+        for order in [2, 0, 1] {
+            file.add(&[line(order, "unpack"), line(order, "remove")]).unwrap();
+        }
+        let whole = std::fs::read(&path).unwrap();
+        let lines: Vec<usize> = (0..whole.len()).filter(|&at| whole[at] == b'\n').map(|at| at + 1).collect();
+        for cut in lines[0]..=whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let (mut resumed, done) = ResultFile::resume(&path, &header(), |_| Some(2)).unwrap();
+            let expected = (lines.iter().filter(|&&end| end <= cut).count() - 1) / 2;
+            assert_eq!(done.len(), expected, "cut at {cut}");
+            resumed.add(&[line(9, "unpack"), line(9, "remove")]).unwrap();
+            let (_, done) = ResultFile::resume(&path, &header(), |_| Some(2)).unwrap();
+            assert_eq!((done.len(), done.contains_key(&9)), (expected + 1, true), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn samples_of_another_experiment_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("samples.jsonl");
+        ResultFile::create(&path, &header()).unwrap();
+        let other = Header { base_seed: 2, ..header() };
+        let refused = ResultFile::resume(&path, &other, |_| Some(1)).map(drop).unwrap_err().to_string();
+        assert!(refused.ends_with("its base_seed is 1, here it is 2"), "{refused}");
+        std::fs::write(&path, "not samples\n").unwrap();
+        assert!(ResultFile::resume(&path, &header(), |_| Some(1)).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"not samples\n", "what is no file of samples is left alone");
+    }
+}

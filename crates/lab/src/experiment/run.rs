@@ -1,0 +1,294 @@
+//! Runs an experiment: cell after cell, each on a target made for it.
+
+use super::audit::Ledger;
+use super::cells::{Cell, Combination, cells, usable};
+use super::factors::{Absent, Factor, values};
+use super::places::{Place, Places, base_options};
+use super::results::{DeviceUse, Header, Line, Machine, ResultFile, SCHEMA};
+use super::suites::{Item, Scale, Suite};
+use crate::compare::kernel::enter_mount_namespace;
+use crate::interrupt::{self, Interrupted};
+use crate::provenance::{self, Provenance};
+use crate::runner::{RunOptions, Sample, can_run, run_phase};
+use crate::schedule;
+use crate::targets::{Durability, Target};
+use anyhow::{Context, Result, ensure};
+use myriad_engine::options::{Row, Value};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What is to be run.
+pub struct Experiment {
+    pub suites: Vec<&'static Suite>,
+    pub scale: Scale,
+    pub places: Vec<Place>,
+    pub factors: Vec<Factor>,
+    pub absent: Vec<Absent>,
+    /// Options of all volumes.
+    pub set: Vec<(&'static Row, Value)>,
+    /// Factors and options as they were asked for.
+    pub asked: Vec<String>,
+    pub runs: u32,
+    pub seed: u64,
+    pub out: Option<PathBuf>,
+    pub resume: bool,
+    /// Where images are made.
+    pub folder: PathBuf,
+    /// This program.
+    pub exe: PathBuf,
+    /// Count what a target holds after each phase that changes it, not only after the last.
+    pub check_each: bool,
+    pub quiet: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    pub header: Header,
+    /// Of this time and, resumed, of those before.
+    pub lines: Vec<Line>,
+    /// Cells that failed, with the reason.
+    pub failed: Vec<String>,
+}
+
+/// An item of a suite.
+type Work = (&'static Suite, Item);
+
+impl Experiment {
+    /// Runs it, on a thread of its own: that thread leaves for a mount namespace of its own.
+    pub fn run(&self) -> Result<Outcome> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| self.run_here());
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Everything random in a run follows from this.
+    fn seed_of(&self, run: u32) -> u64 {
+        self.seed.wrapping_add(u64::from(run))
+    }
+
+    fn works(&self, run: u32) -> Vec<Work> {
+        let seed = self.seed_of(run);
+        let of = |&suite: &&'static Suite| suite.items(self.scale, seed).into_iter().map(move |item| (suite, item));
+        self.suites.iter().flat_map(of).collect()
+    }
+
+    /// Options of a suite's volumes, without the factors'.
+    fn base(&self, suite: &Suite) -> myriad_engine::options::Options {
+        let mut options = base_options(((suite.cache_bytes as f64 * self.scale.0) as u64).max(CACHE_BYTES_MIN));
+        let profile = self.set.iter().filter(|(row, _)| row.name == "profile");
+        let others = self.set.iter().filter(|(row, _)| row.name != "profile");
+        profile.chain(others).for_each(|(row, value)| row.set(&mut options, value.clone()));
+        options
+    }
+
+    fn run_here(&self) -> Result<Outcome> {
+        let works = self.works(0);
+        ensure!(!works.is_empty(), "no suite was named");
+        let names = works.iter().map(|(_, item)| item.names).max().unwrap_or(0) + 1_000;
+        let bytes = works.iter().map(|(_, item)| item.bytes).max().unwrap_or(0);
+        // Room for metadata of every kind, and so that a table of inodes, one for 8 KiB, has enough of them.
+        let volume_bytes = (bytes / 2 * 3 + names * (10 << 10)).next_multiple_of(64 << 20).max(VOLUME_BYTES_MIN);
+        let (mut places, mut left_out) = (Vec::new(), BTreeMap::new());
+        for &place in &self.places {
+            match place.missing(volume_bytes) {
+                Some(why) => drop(left_out.insert(place.name().to_owned(), why)),
+                None => places.push(place),
+            }
+        }
+        ensure!(!places.is_empty(), "no target is left: {left_out:?}");
+        let (combinations, refused) = match places.iter().any(|place| place.is_ours()) {
+            true => usable(&self.factors, &self.base(works[0].0)),
+            false => (Vec::new(), Vec::new()),
+        };
+        let header = self.header(&places, [&self.absent[..], &refused[..]].concat(), left_out);
+        let all = cells(works.len(), &places, combinations.len(), self.runs, self.seed);
+        ensure!(!all.is_empty(), "no combination of these factors makes a volume: {refused:?}");
+        let expected = |order: u64| {
+            let cell = all.get(usize::try_from(order).ok()?)?;
+            Some(reported(&works[cell.item].1, cell.place))
+        };
+        let (mut file, done) = match &self.out {
+            Some(path) if self.resume && path.exists() => {
+                let (file, done) = ResultFile::resume(path, &header, expected)?;
+                (Some(file), done)
+            }
+            Some(path) => (Some(ResultFile::create(path, &header)?), BTreeMap::new()),
+            None => (None, BTreeMap::new()),
+        };
+        if places.iter().any(|place| place.mounts()) && rustix::process::geteuid().is_root() {
+            enter_mount_namespace()?;
+        }
+        let folder = tempfile::Builder::new().prefix("myriad-lab-").tempdir_in(&self.folder);
+        let folder = folder.with_context(|| format!("making a folder in {}", self.folder.display()))?;
+        let mut made = Places::new(folder.path(), self.exe.clone(), volume_bytes, names);
+        let bar = schedule::progress(all.len() as u64, self.quiet);
+        bar.inc(done.len() as u64);
+        bar.reset_eta();
+        let (mut works, mut works_of) = (works, 0);
+        let mut outcome = Outcome { header, lines: done.values().flatten().cloned().collect(), failed: Vec::new() };
+        for cell in all.iter().filter(|cell| !done.contains_key(&(cell.order as u64))) {
+            interrupt::check()?;
+            if cell.run != works_of {
+                (works, works_of) = (self.works(cell.run), cell.run);
+            }
+            let work = &works[cell.item];
+            bar.set_message(format!("run {}: {} on {}", cell.run + 1, work.1.name, cell.place.name()));
+            bar.tick();
+            match self.run_cell(cell, work, &combinations, &mut made) {
+                Ok(lines) => {
+                    if let Some(file) = &mut file {
+                        file.add(&lines)?;
+                    }
+                    outcome.lines.extend(lines);
+                }
+                Err(error) if error.is::<Interrupted>() => return Err(error),
+                Err(error) => outcome.failed.push(format!("{error:#}")),
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        drop(made);
+        folder.close().context("removing the temporary folder")?;
+        outcome.lines.sort_by_key(|line| line.order);
+        Ok(outcome)
+    }
+
+    fn header(&self, places: &[Place], absent: Vec<Absent>, left_out: BTreeMap<String, String>) -> Header {
+        let Provenance { commit, kernel, cpu, cpus, memory_bytes, .. } = Provenance::now();
+        Header {
+            scale: self.scale.0,
+            base_seed: self.seed,
+            commit,
+            machine: Machine { kernel, cpu, cores: cpus as u64, memory_bytes },
+            suites: self.suites.iter().map(|suite| suite.name.to_owned()).collect(),
+            targets: places.iter().map(|place| place.name().to_owned()).collect(),
+            asked: self.asked.clone(),
+            absent,
+            left_out,
+        }
+    }
+
+    fn run_cell(
+        &self,
+        cell: &Cell,
+        (suite, item): &Work,
+        combinations: &[Combination],
+        made: &mut Places,
+    ) -> Result<Vec<Line>> {
+        let seed = self.seed_of(cell.run);
+        let combination = cell.combination.map(|index| &combinations[index]);
+        let mut options = self.base(suite);
+        let factors: BTreeMap<String, String> = combination
+            .map(|one| one.factors.iter().map(|(name, choice)| ((*name).to_owned(), choice.clone())).collect())
+            .unwrap_or_default();
+        if let Some(combination) = combination {
+            let cache_size = options.mount.cache_size;
+            options = combination.options.clone();
+            // The combinations are made with the first suite's memory, unless memory is one of the factors.
+            if !factors.contains_key("cachesize") {
+                options.mount.cache_size = cache_size;
+            }
+        }
+        let place = || {
+            let named: Vec<String> = factors.iter().map(|(name, choice)| format!(" {name}={choice}")).collect();
+            let size = item.size.map(|size| format!(" of {size}")).unwrap_or_default();
+            format!("{} {}{size} on {}{}, run {}", suite.name, item.name, cell.place.name(), named.concat(), cell.run)
+        };
+        let started = provenance::now();
+        let samples = self.measure(cell.place, item, &options, seed, made).with_context(place)?;
+        let options: BTreeMap<String, String> = match combination {
+            Some(_) => values(&options).into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            None => BTreeMap::new(),
+        };
+        let line = |sample: &Sample| {
+            let counters = &sample.counters;
+            let wall = (sample.elapsed_ns + sample.sync_ns) as f64 / 1e9;
+            let (seconds, clock) = match counters.modelled_ns {
+                Some(ns) => (ns as f64 / 1e9, "modelled"),
+                None => (wall, "wall"),
+            };
+            Line {
+                schema: SCHEMA,
+                suite: suite.name.to_owned(),
+                workload: item.name.to_owned(),
+                phase: sample.phase.clone(),
+                target: cell.place.name().to_owned(),
+                factors: factors.clone(),
+                options: options.clone(),
+                seed,
+                run: cell.run,
+                order: cell.order as u64,
+                count: sample.ops,
+                bytes: sample.bytes,
+                seconds: Some(seconds),
+                clock: clock.to_owned(),
+                device: DeviceUse {
+                    reads: counters.reads,
+                    writes: counters.writes,
+                    read_bytes: counters.read_bytes,
+                    written_bytes: counters.written_bytes,
+                    flushes: counters.flushes,
+                    seek_blocks: counters.seek_bytes.map(|bytes| bytes / 4096),
+                },
+                blocks_touched: counters.blocks_touched,
+                started: started.clone(),
+                size: item.size,
+            }
+        };
+        Ok(samples.iter().map(line).collect())
+    }
+
+    fn measure(
+        &self,
+        place: Place,
+        item: &Item,
+        options: &myriad_engine::options::Options,
+        seed: u64,
+        made: &mut Places,
+    ) -> Result<Vec<Sample>> {
+        let target = made.make(place, options, seed).context("making it")?;
+        let samples = run_checked(target.as_ref(), item, seed, self.check_each)?;
+        target.close().context("closing it")?;
+        Ok(samples)
+    }
+}
+
+/// Runs an item's phases, and fails unless the target holds what it should then. The samples of the reported phases.
+pub(super) fn run_checked(target: &dyn Target, item: &Item, seed: u64, each: bool) -> Result<Vec<Sample>> {
+    let run_options = RunOptions { threads: 1, durability: Durability::End, seed };
+    let workload = item.workload.as_ref();
+    let (mut samples, mut ledger) = (Vec::new(), Ledger::default());
+    for phase in workload.phases().iter().filter(|phase| can_run(target, phase)) {
+        interrupt::check()?;
+        let sample = run_phase(target, workload, phase, run_options, ("", 0)).with_context(|| phase.name.clone())?;
+        if phase.changes {
+            ledger.add(&workload.plan(phase, 0));
+        }
+        if each {
+            ledger.check(target).with_context(|| format!("after {}", phase.name))?;
+        }
+        if phase.reported {
+            samples.push(sample);
+        }
+    }
+    ledger.check(target)?;
+    Ok(samples)
+}
+
+/// How many samples a cell has.
+fn reported(item: &Item, place: Place) -> usize {
+    // What a row of a database cannot do is known without one.
+    let can =
+        |phase: &&crate::workloads::Phase| !matches!(place, Place::Sqlite) || !phase.random_access && !phase.links;
+    item.workload.phases().iter().filter(can).filter(|phase| phase.reported).count()
+}
+
+/// The engine takes no less.
+const CACHE_BYTES_MIN: u64 = 4 << 20;
+/// All of the kernel's take this.
+const VOLUME_BYTES_MIN: u64 = 1 << 30;
+
+#[cfg(test)]
+mod tests;
