@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .. import papers, ratios
 from ..factorial import SIGNIFICANCE
 from . import html, tables
-
-if TYPE_CHECKING:
-    from .build import Report
+from .content import Report
 
 
 def section(report: Report, files: list[str]) -> str:

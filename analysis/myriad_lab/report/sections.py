@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,7 @@ from ..figures import curves as curve_figure
 from ..figures import forest, lattice, summary, triangles
 from ..figures.style import number, render, times
 from . import html, methods, tables
-
-if TYPE_CHECKING:
-    from .build import Report
+from .content import Report
 
 PAPERS = {
     "FFSOPT": "Dowse and Malone 2002: Recent Filesystem Optimisations in FreeBSD",

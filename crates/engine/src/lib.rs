@@ -75,6 +75,7 @@ mod placement;
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
+mod random;
 #[doc(hidden)]
 pub mod schedule;
 mod session;

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::ops;
 use crate::order::Txn;
 use crate::perm::NewInode;
+use crate::random;
 use crate::types::{Discard, MkfsOptions, MountOptions, Order, PlacementPolicy};
 use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
@@ -178,7 +179,7 @@ pub(crate) fn plan(
     let log_blocks = log_bytes / block;
 
     let mut sb = Superblock::zeroed();
-    let (uuid, key, log_uuid) = random_ids(options.seed)?;
+    let [uuid, key, log_uuid] = random::ids(options.seed)?;
     sb.header.volume = uuid;
     sb.version = U32::new(VERSION_UNFINISHED);
     sb.block_bits = options.block_size.trailing_zeros() as u8;
@@ -356,35 +357,4 @@ pub(crate) fn make(
     header::seal(&mut image, 0);
     device.write(0, &image).map_err(|source| Error::Io { op: "write", offset: 0, source })?;
     device.flush().map_err(|source| Error::Io { op: "flush", offset: 0, source })
-}
-
-/// A key for one opening of a volume: random, or made from a seed.
-pub(crate) fn secret(seed: Option<u64>) -> Result<[u8; 16]> {
-    random_ids(seed).map(|(.., key)| key)
-}
-
-/// UUID, hash key and UUID of the log's device.
-fn random_ids(seed: Option<u64>) -> Result<([u8; 16], [u8; 16], [u8; 16])> {
-    let mut bytes = [0_u8; 48];
-    match seed {
-        Some(seed) => {
-            let mut state = seed;
-            for chunk in bytes.chunks_mut(8) {
-                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mut z = state;
-                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-                chunk.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes());
-            }
-        }
-        None => {
-            let mut filled = 0;
-            while filled < bytes.len() {
-                filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-                    .map_err(|errno| Error::Io { op: "random numbers", offset: 0, source: errno.into() })?;
-            }
-        }
-    }
-    let part = |i: usize| -> [u8; 16] { bytes[i * 16..(i + 1) * 16].try_into().expect("16 bytes") };
-    Ok((part(0), part(1), part(2)))
 }

@@ -260,7 +260,7 @@ impl Volume {
         };
         let hasher = NameHasher::new(superblock.hash_key);
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
-        let key = crate::mkfs::secret(options.seed)?;
+        let key = crate::random::secret(options.seed)?;
         let dir_hashes = DirHashes::new(choices.directory, hasher, key, &options, counters.clone());
         Ok(Self {
             to_host,
