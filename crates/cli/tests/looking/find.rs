@@ -1,6 +1,6 @@
 //! `find` beside find(1).
 
-use super::{Bench, Row, other, row, sorted};
+use super::{Bench, Row, other, other_sorted, row, sorted};
 use std::path::Path;
 
 const ROWS: &[Row] = &[
@@ -62,8 +62,8 @@ const ROWS: &[Row] = &[
     sorted("find @ -atime +100 -type f"),
     sorted("find @ -ctime -1"),
     sorted("find @ -cmin +60"),
-    other("find @ -newer vol.img:/t/a.c -type f -name a*", "find t -newer t/a.c -type f -name a*"),
-    other("find @ -newer t/a.c -type f -name s*", "find t -newer t/a.c -type f -name s*"),
+    other_sorted("find @ -newer vol.img:/t/a.c -type f -name a*", "find t -newer t/a.c -type f -name a*"),
+    other_sorted("find @ -newer t/a.c -type f -name s*", "find t -newer t/a.c -type f -name s*"),
     sorted("find @ -newer t/hello.txt"),
     sorted("find @ -newermt 2005-06-01"),
     sorted("find @ -newermt 2005-06-01%12:30:00 -type f"),

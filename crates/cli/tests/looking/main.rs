@@ -45,6 +45,11 @@ const fn sorted(line: &'static str) -> Row {
     Row { line, host: None, by: By::Sorted }
 }
 
+/// As [`other`], where the two list in orders of their own.
+const fn other_sorted(line: &'static str, host: &'static str) -> Row {
+    Row { line, host: Some(host), by: By::Sorted }
+}
+
 /// Another line for the host's program, for the reason beside the row.
 const fn other(line: &'static str, host: &'static str) -> Row {
     Row { line, host: Some(host), by: By::Order }
