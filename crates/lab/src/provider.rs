@@ -281,7 +281,7 @@ mod tests {
             Ok(Side::Ours)
         );
         for (words, why) in [
-            ("directory=slots", "directory=slots: directory=slots (slots of fixed size"),
+            ("directory=append", "directory=append: directory=append (names that are only ever added"),
             ("colour=red", "colour=red: there is no such option; there are profile, space, inodes"),
             ("data-checksum", "data-checksum: there is no such option; did you mean `data-checksums`?"),
             ("data-checksums,log-device=@/used", "log-device="),

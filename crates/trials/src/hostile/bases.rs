@@ -346,7 +346,8 @@ fn change(shape: &Shape, session: &Session, fs: &Fs) -> Result<Vec<File>> {
 /// Makes a base.
 pub fn make(choices: Choices, shape: Shape) -> Result<Base> {
     // Without bodies, each small directory and long link takes a block.
-    let has_bodies = choices.inodes == Inodes::Dynamic && choices.directory != Directory::Linear;
+    let has_bodies =
+        choices.inodes == Inodes::Dynamic && matches!(choices.directory, Directory::Indexed | Directory::Tree);
     let size = if has_bodies { shape.size } else { 2 * shape.size };
     let mut setup = Setup::of(Row { choices, order: shape.order }, shape.block_size, size);
     let group = shape.ag_blocks * u64::from(shape.block_size);
