@@ -197,11 +197,13 @@ impl Repair<'_> {
                 Some(new_map) => self.left.extend(new_map.left),
                 None => self.left.extend(self.blocks_of_map(directory, &raw).1.into_iter().map(|node| (node, 1))),
             }
-            return self.change_inode(directory, |raw| {
+            self.change_inode(directory, |raw| {
                 Fork::None.encode(raw);
                 raw.size.set(0);
                 raw.set_block_total(attribute_blocks);
-            });
+            })?;
+            self.set_pointers(directory, &[]);
+            return Ok(());
         }
         let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
         let mut total = mapped + attribute_blocks;

@@ -16,7 +16,7 @@ use myriad_format::choices::{self, Directory, Inodes};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::fork::{AttributeRoot, Fork, InlineExtents, TreeRoot};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork, generation_at};
-use myriad_format::table::POINTERS_OFFSET;
+use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
 use std::collections::{BTreeMap, HashSet};
@@ -372,14 +372,24 @@ impl Repair<'_> {
             fork_of(raw, extents, &built).encode(raw);
             raw.set_block_total(raw.block_total() + built.as_ref().map_or(0, BuiltMap::nodes));
         })?;
-        let place = self.geometry.locate(ino).map(|(_, slot)| self.geometry.inode_offset(slot) + POINTERS_OFFSET);
-        if let (Some(BuiltMap::Pointers { list, .. }), Some(at), Some((_, buf, dirty))) =
-            (&built, place, &mut self.at_hand)
+        let list = match &built {
+            Some(BuiltMap::Pointers { list, .. }) => list.as_bytes(),
+            _ => &[],
+        };
+        self.set_pointers(ino, list);
+        Ok(())
+    }
+
+    /// Writes what is behind an inode of a table, which has just been changed: pointers, and zeros where it has none.
+    pub(crate) fn set_pointers(&mut self, ino: Ino, list: &[u8]) {
+        if self.geometry.has_table()
+            && let (Some((_, slot)), Some((_, buf, dirty))) = (self.geometry.locate(ino), &mut self.at_hand)
         {
-            buf[at..at + size_of_val(list)].copy_from_slice(list.as_bytes());
+            let pointers = &mut buf[self.geometry.inode_offset(slot)..][POINTERS_OFFSET..INODE_SIZE];
+            pointers.fill(0);
+            pointers[..list.len()].copy_from_slice(list);
             *dirty = true;
         }
-        Ok(())
     }
 
     /// Writes the nodes of a map that does not fit the inode.
