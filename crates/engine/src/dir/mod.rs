@@ -39,6 +39,7 @@ use crate::edit::{BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result};
 use crate::map::{self, FILE_END, Mapping};
 use crate::order::{Look, Txn};
+use crate::placement;
 use crate::types::FileType;
 use crate::volume::Volume;
 use myriad_format::choices::Directory;
@@ -352,6 +353,14 @@ fn free_blocks(
         }
         txn.block_free(start, length);
     }
+    Ok(())
+}
+
+/// As [`free_blocks`], by whoever takes no blocks besides.
+fn cut(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, from: FileBlock) -> Result<()> {
+    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
+    free_blocks(txn, &mut source, dir, raw, from)?;
+    source.settle(raw);
     Ok(())
 }
 

@@ -30,7 +30,7 @@ mod tests;
 mod tree;
 
 use super::{
-    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
+    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, cut, is_in_blocks, is_shown, type_of,
 };
 use crate::counters::Count;
 use crate::edit::BlockStore;
@@ -322,9 +322,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     // Nothing but the root is of use.
     let kept = blocks.saturating_sub(GIVEN_UP_MAX).max(1);
     raw.size = U64::new(kept << txn.volume().geometry.block_bits);
-    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
-    free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
-    source.settle(raw);
+    cut(txn, dir, raw, FileBlock(kept))?;
     Ok(kept == 1)
 }
 
@@ -333,9 +331,7 @@ pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<(
         body::clear(txn, dir, raw)?;
     }
     if is_in_blocks(raw) {
-        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
-        free_blocks(txn, &mut source, dir, raw, FileBlock(0))?;
-        source.settle(raw);
+        cut(txn, dir, raw, FileBlock(0))?;
     }
     raw.size = U64::new(0);
     Ok(())

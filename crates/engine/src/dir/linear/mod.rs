@@ -34,7 +34,7 @@ mod unit;
 use super::dirhash::{Change, WORD};
 use super::place::Place;
 use super::{
-    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
+    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, cut, is_in_blocks, is_shown, type_of,
 };
 use crate::counters::Count;
 use crate::edit::{BlockStore, NewBlock};
@@ -354,9 +354,7 @@ fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) 
     let volume = txn.volume();
     if volume.may_have_leftovers && is_in_blocks(raw) {
         // Power loss may have left some behind its end.
-        let mut source = BlockSource::new(placement::data(volume, dir, None));
-        free_blocks(txn, &mut source, dir, raw, block)?;
-        source.settle(raw);
+        cut(txn, dir, raw, block)?;
     }
     let near = match block.0 {
         0 => volume.block_of(dir),
@@ -390,9 +388,7 @@ fn truncate(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, used: u64, change: 
     // What one transaction may not give up stays for the next one.
     raw.size = U64::new(if kept > needed { kept * per_block } else { used } * UNIT_SIZE as u64);
     if kept < blocks {
-        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
-        free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
-        source.settle(raw);
+        cut(txn, dir, raw, FileBlock(kept))?;
     }
     change.tell(|_, table| table.truncated(units(raw)));
     change.has_size(raw.size.get());
@@ -487,17 +483,13 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     }
     let kept = blocks.saturating_sub(GIVEN_UP_MAX);
     raw.size = U64::new(kept << txn.volume().geometry.block_bits);
-    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
-    free_blocks(txn, &mut source, dir, raw, FileBlock(kept))?;
-    source.settle(raw);
+    cut(txn, dir, raw, FileBlock(kept))?;
     Ok(!is_large(raw))
 }
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
     if is_in_blocks(raw) {
-        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
-        free_blocks(txn, &mut source, dir, raw, FileBlock(0))?;
-        source.settle(raw);
+        cut(txn, dir, raw, FileBlock(0))?;
     }
     raw.size = U64::new(0);
     Ok(())

@@ -24,15 +24,12 @@ mod block;
 mod extents;
 
 use super::place::Place;
-use super::{
-    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
-};
+use super::{Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, cut, is_in_blocks, is_shown, type_of};
 use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::{Errno, Result};
 use crate::map;
 use crate::order::{Look, Txn};
-use crate::placement;
 use block::{FIRST, Free, Slot};
 use extents::{Visited, fs_block, layout, visit};
 use myriad_format::inode::RawInode;
@@ -277,18 +274,14 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     extents::check_end(&txn.look, dir, raw, extents)?;
     let kept = extents - GIVEN_UP_MAX;
     extents::set_count(txn, dir, raw, kept)?;
-    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
     let from = FileBlock(layout(&txn.look).file_blocks(kept));
-    free_blocks(txn, &mut source, dir, raw, from)?;
-    source.settle(raw);
+    cut(txn, dir, raw, from)?;
     Ok(kept <= GIVEN_UP_MAX)
 }
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
     if is_in_blocks(raw) {
-        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
-        free_blocks(txn, &mut source, dir, raw, FileBlock(0))?;
-        source.settle(raw);
+        cut(txn, dir, raw, FileBlock(0))?;
     }
     raw.size = U64::new(0);
     Ok(())
