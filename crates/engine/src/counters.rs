@@ -31,6 +31,11 @@ counters! {
     /// Hashes in memory over directories.
     dirhash_hits, dirhash_misses, dirhash_probes, dirhash_expected, dirhash_builds, dirhash_declined, dirhash_recycled,
     dirhash_outgrown, dirhash_mismatches,
+    /// Where new directories went: below the root, into their parent's region, past it, as the backstop has it, and spread by a rule
+    /// that does not ask for the parent.
+    placed_first_level, placed_near, placed_past, placed_backstop, placed_spread,
+    /// Sections of files that began in a group of their own.
+    data_sections,
     /// Space.
     blocks_allocated, blocks_freed, blocks_discarded, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Order.

@@ -6,7 +6,7 @@ use crate::ops;
 use crate::order::Txn;
 use crate::perm::NewInode;
 use crate::random;
-use crate::types::{Discard, MkfsOptions, MountOptions, Order, PlacementPolicy};
+use crate::types::{Discard, MkfsOptions, MountOptions, Order};
 use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::bitmap::{self, UNIT_BITS};
@@ -218,10 +218,7 @@ pub(crate) fn plan(
     sb.last_order = U32::new(options.order.code());
     sb.chunk_blocks = U32::new((CHUNK_BYTES / block).clamp(1, 64) as u32);
     sb.device_count = U32::new(1);
-    sb.placement = match options.placement {
-        PlacementPolicy::DirPref => placement::NEAR,
-        PlacementPolicy::Rotor => placement::SPREAD,
-    };
+    sb.placement = if options.spreads_directories { placement::SPREAD } else { placement::NEAR };
     sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
     Ok(sb)
 }

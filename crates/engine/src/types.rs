@@ -401,15 +401,16 @@ impl Order {
 /// Placement of directories (seam "placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacementPolicy {
-    /// Near the parent (Orlov).
+    /// By region, as [`DirPref`] says.
     DirPref,
-    /// Each in another region: that with the fewest directories among those with at least average free space.
+    /// Each in the next allocation group in turn that has room (XFS).
     Rotor,
 }
 
 /// What [`PlacementPolicy::DirPref`] goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirPref {
+    pub version: DirPrefVersion,
     pub rule: DirPrefRule,
     /// Bytes that a file is expected to have, at most 2^40.
     pub average_file_size: u64,
@@ -420,8 +421,22 @@ pub struct DirPref {
 impl Default for DirPref {
     /// As newfs(8) of FreeBSD has them.
     fn default() -> Self {
-        Self { rule: DirPrefRule::Orlov, average_file_size: 16384, average_files_per_dir: 64 }
+        Self {
+            version: DirPrefVersion::New,
+            rule: DirPrefRule::Orlov,
+            average_file_size: 16384,
+            average_files_per_dir: 64,
+        }
     }
+}
+
+/// Which of the two policies that FFS called dirpref one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirPrefVersion {
+    /// Near the parent (Orlov 2001).
+    New,
+    /// In the region with the fewest directories among those with at least average free space (FFS before 2001).
+    Old,
 }
 
 /// What dirhash goes by: hashes in memory over directories.
@@ -593,8 +608,8 @@ pub struct MkfsOptions {
     pub label: String,
     /// Order that a mount uses unless told otherwise.
     pub order: Order,
-    /// Where new directories go unless an opening says otherwise.
-    pub placement: PlacementPolicy,
+    /// Whether new directories go to the allocation groups in turn unless an opening says otherwise; else near their parents.
+    pub spreads_directories: bool,
     /// Volume UUID and hash key; `None`: random. Tests fix them.
     pub seed: Option<u64>,
     /// Where the root directory's times come from.
@@ -619,7 +634,7 @@ impl Default for MkfsOptions {
             preallocate: false,
             label: String::new(),
             order: Order::Log,
-            placement: PlacementPolicy::DirPref,
+            spreads_directories: false,
             seed: None,
             clock: Clock::System,
             root_uid: 0,

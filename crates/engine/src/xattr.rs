@@ -86,7 +86,7 @@ pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]
     let data = inode::read_body(&txn.look, ino, raw, |data, _| data.to_vec())?;
     let mut old = Vec::new();
     for_each_block(&txn.look, ino, raw, |block, _| old.push(block))?;
-    let mut source = BlockSource::new(placement::data(txn.volume(), ino, None));
+    let mut source = BlockSource::new(placement::beside(txn.volume(), ino));
     let in_body = list.len() <= BODY_LIST_MAX && inode::set_body(txn, ino, raw, &data, list)?;
     if in_body {
         raw.set_attribute_root(None);

@@ -71,10 +71,12 @@ fn directories_go_by_the_placement_of_the_moment() {
     tune(&fs, &["avgfilesize=1K", "avgfpdir=8"]);
     let small = regions_of_children(&session, "b", 4);
     assert_eq!(small.len(), 1, "{small:?}");
-    tune(&fs, &["placement=rotor"]);
+    tune(&fs, &["dirpref=old"]);
     let spread = regions_of_children(&session, "c", 8);
     assert!(spread.len() >= 7, "{spread:?}");
-    tune(&fs, &["placement=dirpref"]);
+    tune(&fs, &["placement=rotor"]);
+    assert_eq!(value(&fs, "placement"), "rotor");
+    tune(&fs, &["placement=dirpref", "dirpref=new"]);
     let near = regions_of_children(&session, "d", 8);
     assert_eq!(near.len(), 1, "{near:?}");
     let options = fs.options().mount;

@@ -3,8 +3,8 @@
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{Access, BlockDevice, FileDevice, MemoryDevice};
 use myriad_engine::{
-    Allocation, Clock, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, PlacementPolicy,
-    RenameMode,
+    Allocation, Clock, Cred, DirPref, DirPrefVersion, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
+    PlacementPolicy, RenameMode,
 };
 use myriad_format::superblock::Superblock;
 use myriad_format::{Ino, header};
@@ -415,11 +415,12 @@ fn a_walk_says_where_it_could_not_go_and_goes_on() {
 }
 
 #[test]
-fn rotor_spreads_and_dirpref_gathers() {
-    let regions = |placement| {
-        let options = MkfsOptions { region_size: 1 << 20, ..MkfsOptions::default() };
+fn rotor_and_old_dirpref_spread_and_dirpref_gathers() {
+    let regions = |placement, version| {
+        let options = MkfsOptions { ag_size: Some(16 << 20), region_size: 1 << 20, ..MkfsOptions::default() };
         let device = formatted(256 << 20, &options);
-        let fs = open(&device, MountOptions { placement: Some(placement), seed: Some(3), ..quiet() });
+        let dirpref = DirPref { version, ..DirPref::default() };
+        let fs = open(&device, MountOptions { placement: Some(placement), dirpref, seed: Some(3), ..quiet() });
         let session = fs.session(Cred::root());
         session.mkdir("top", 0o755).unwrap();
         let mut seen = std::collections::BTreeSet::new();
@@ -434,8 +435,10 @@ fn rotor_spreads_and_dirpref_gathers() {
         }
         seen.len()
     };
-    let (rotor, dirpref) = (regions(PlacementPolicy::Rotor), regions(PlacementPolicy::DirPref));
-    assert!(dirpref < rotor && dirpref <= 3, "rotor spreads over {rotor} regions, dirpref over {dirpref}");
+    let rotor = regions(PlacementPolicy::Rotor, DirPrefVersion::New);
+    let [old, new] =
+        [DirPrefVersion::Old, DirPrefVersion::New].map(|version| regions(PlacementPolicy::DirPref, version));
+    assert!(new <= 3 && rotor == 12 && old == 12, "rotor spreads over {rotor} regions, dirpref over {old} and {new}");
 }
 
 #[test]

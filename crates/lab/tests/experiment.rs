@@ -117,18 +117,18 @@ fn a_factor_shows_in_the_time_of_a_disk_of_2001() {
     let folder = tempfile::tempdir().unwrap();
     let mut experiment = experiment(folder.path(), &["ports"], &["disk2001"]);
     experiment.scale = Scale(0.2);
-    experiment.asked = vec!["placement".into(), "dirhash=off/nonsense".into()];
+    experiment.asked = vec!["dirpref=old/new".into(), "dirhash=off/nonsense".into()];
     (experiment.factors, experiment.absent) = factors(&experiment.asked).unwrap();
     let outcome = run(&experiment);
     assert_eq!(outcome.header.absent.len(), 1, "{:?}", outcome.header.absent);
     let of = |choice: &str| {
-        let line = outcome.lines.iter().find(|line| line.factors["placement"] == choice && line.phase == "unpack");
+        let line = outcome.lines.iter().find(|line| line.factors["dirpref"] == choice && line.phase == "unpack");
         line.map(|line| (line.seconds.unwrap(), line.device.seek_blocks.unwrap())).unwrap()
     };
-    let (near, far) = (of("dirpref"), of("rotor"));
+    let (near, far) = (of("new"), of("old"));
     assert!(near.0 < far.0 && near.1 < far.1, "{near:?} {far:?}");
     let options = &outcome.lines[0].options;
-    assert_eq!(options["placement"], outcome.lines[0].factors["placement"]);
+    assert_eq!(options["dirpref"], outcome.lines[0].factors["dirpref"]);
     assert!(options.len() > 20, "all options are in a sample");
 }
 

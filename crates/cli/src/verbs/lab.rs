@@ -21,7 +21,7 @@ impl Command for Lab {
         ("myriad lab list", "what can be run, and on what"),
         ("myriad lab quick --out quick.jsonl", "every suite, tiny, on every target there is"),
         (
-            "myriad lab run ports --scale 1 --set profile=ffs --factors placement,order=none/softdep --target disk2001 --out ports.jsonl",
+            "myriad lab run ports --scale 1 --set profile=ffs --factors dirpref=old/new,order=none/softdep --target disk2001 --out ports.jsonl",
             "what near directories and soft updates are worth on a disk of 2001",
         ),
         (

@@ -358,7 +358,7 @@ fn free_blocks(
 
 /// As [`free_blocks`], by whoever takes no blocks besides.
 fn cut(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, from: FileBlock) -> Result<()> {
-    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
+    let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
     free_blocks(txn, &mut source, dir, raw, from)?;
     source.settle(raw);
     Ok(())

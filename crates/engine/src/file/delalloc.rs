@@ -476,7 +476,7 @@ pub(super) fn flush_pages(
             return Ok(false);
         }
         let mut raw = inode::read_node(&txn.look, node)?;
-        let mut source = BlockSource::new(placement::data(volume, file.ino, None));
+        let mut source = BlockSource::new(placement::beside(volume, file.ino));
         if data.emptied {
             let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
             assert!(left.is_none(), "only files of few extents are emptied late");
@@ -527,6 +527,8 @@ pub(crate) fn map_pages(
 ) -> Result<Vec<(u64, u32)>> {
     let volume = txn.volume();
     let mut writes = Vec::with_capacity(pages.len());
+    // Of the run mapped last: the file block after it, and the block after it.
+    let mut last = None;
     let mut at = 0;
     while at < pages.len() {
         let first = pages[at].block;
@@ -549,6 +551,8 @@ pub(crate) fn map_pages(
                         map::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
                         (start, count)
                     } else if volume.geometry.has_checksums && !planted(Bug::OverwriteInPlace) {
+                        // Where what is replaced lay is no better than any other place.
+                        source.goal = last.map_or(source.goal, |(_, next)| next);
                         overwrite(txn, source, ino, raw, block, left, extent)?
                     } else {
                         (start, count)
@@ -556,7 +560,9 @@ pub(crate) fn map_pages(
                 }
                 Mapping::Hole { until } => {
                     let want = left.min(until.0 - block.0).min(u64::from(LENGTH_MAX)) as u32;
-                    let (start, count) = allocate_run(txn, source.goal, want)?;
+                    let (goal, want) = placement::data(txn, ino, raw, block, want, last)?;
+                    source.goal = goal;
+                    let (start, count) = allocate_run(txn, goal, want)?;
                     let extent = Extent { file_block: block, start, length: count, unwritten: false };
                     map::insert(txn, source, raw, ino, extent)?;
                     (start, u64::from(count))
@@ -570,7 +576,7 @@ pub(crate) fn map_pages(
                 let sums: Vec<u32> = run[done..done + count as usize].iter().map(|page| page.checksum).collect();
                 checksums::store(txn, start, &sums)?;
             }
-            source.goal = placement::data(volume, ino, Some((start, count)));
+            last = Some((FileBlock(block.0 + count), start.offset_by(count)));
             done += count as usize;
         }
     }

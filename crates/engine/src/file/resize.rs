@@ -248,27 +248,29 @@ fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promi
     let block_size = volume.cache.block_size() as u64;
     let mut at = FileBlock(offset / block_size);
     let last = FileBlock(end.div_ceil(block_size));
-    let mut goal = placement::data(volume, file.ino, None);
+    let mut after = None;
     while at < last {
         let filled = transact(volume, MAP_BLOCKS, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
             let next = match map::lookup(&mut &txn.look, &raw, file.ino, at)? {
                 Mapping::Mapped(extent) => {
-                    goal = placement::data(volume, file.ino, Some((extent.start, u64::from(extent.length))));
+                    after = Some((extent.end(), extent.start.offset_by(extent.length.into())));
                     return Ok((extent.end(), 0));
                 }
                 Mapping::Hole { until } => until.min(last),
             };
             let want = (next.0 - at.0).min(u64::from(map::run_max(&volume.geometry))) as u32;
+            let (goal, want) = placement::data(txn, file.ino, &raw, at, want, after)?;
             let mut source = BlockSource::new(goal);
             let (start, length) = volume.allocate_extent(txn, goal, 1, want)?;
             let extent = Extent { file_block: at, start, length, unwritten: true };
             map::insert(txn, &mut source, &mut raw, file.ino, extent)?;
             source.settle(&mut raw);
             inode::write(txn, file.ino, &raw)?;
-            goal = placement::data(volume, file.ino, Some((start, u64::from(length))));
-            Ok((FileBlock(at.0 + u64::from(length)), u64::from(length)))
+            let end = FileBlock(at.0 + u64::from(length));
+            after = Some((end, start.offset_by(length.into())));
+            Ok((end, u64::from(length)))
         });
         let (next, taken) = filled.inspect_err(|_| volume.unreserve(promised))?;
         // What has its blocks is no promise any more: counted twice, half of the volume would be all of it.
@@ -307,7 +309,7 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
             from = transact_giving(volume, MAP_BLOCKS, |txn| {
                 let _lock = volume.lock_exclusive(file.ino);
                 let mut raw = inode::read_node(&txn.look, file.node())?;
-                let mut source = BlockSource::new(placement::data(volume, file.ino, None));
+                let mut source = BlockSource::new(placement::beside(volume, file.ino));
                 let mut freed = Vec::new();
                 let range = start..FileBlock(last);
                 let left = map::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;

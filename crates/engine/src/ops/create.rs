@@ -103,7 +103,7 @@ impl Ops<'_> {
             raw.entry_position = U32::new(position);
             let mut mapped = Vec::new();
             if pages > 0 {
-                let mut source = BlockSource::new(placement::data(volume, ino, None));
+                let mut source = BlockSource::new(placement::beside(volume, ino));
                 mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
                 source.settle(&mut raw);
             }
@@ -147,6 +147,7 @@ impl Ops<'_> {
             reserve_acls(txn, &owner)?;
             let near = placement::inode(self.volume, parent);
             let ino = self.volume.allocate_inode(txn, near)?;
+            self.volume.placement.note_file(self.volume.geometry.region_of(near));
             let mut raw = blank(self.volume.now(), &owner, &new);
             raw.nlink = U32::new(0);
             finish_inode(txn, ino, &mut raw, &owner, &[])?;
@@ -256,7 +257,7 @@ fn store_target(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, target: &[u8]) 
         Fork::Inline.encode(raw);
         return Ok(());
     }
-    let mut source = BlockSource::new(placement::data(txn.volume(), ino, None));
+    let mut source = BlockSource::new(placement::beside(txn.volume(), ino));
     xattr::target_to_blocks(txn, &mut source, ino, raw, target)?;
     source.settle(raw);
     Ok(())

@@ -199,7 +199,7 @@ pub(crate) fn free_range(
     from: FileBlock,
     max: usize,
 ) -> Result<Option<FileBlock>> {
-    let mut source = BlockSource::new(placement::data(txn.volume(), ino, None));
+    let mut source = BlockSource::new(placement::beside(txn.volume(), ino));
     let mut freed = Vec::new();
     let left = map::remove(txn, &mut source, raw, ino, from..FILE_END, max.min(1 << 20), &mut freed)?;
     source.settle(raw);

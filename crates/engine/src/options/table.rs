@@ -1,7 +1,9 @@
 //! The table of options: a row each, in the order in which they are shown.
 
 use super::{Named, Options, Row, Value, Values, When, Word};
-use crate::types::{AccessTimes, Allocation, DirPrefRule, Discard, Order, PlacementPolicy, default_cache_size};
+use crate::types::{
+    AccessTimes, Allocation, DirPrefRule, DirPrefVersion, Discard, Order, PlacementPolicy, default_cache_size,
+};
 use myriad_format::choices::{self, Choices, PROFILES, Profile, Seam};
 
 /// A row whose values are choices at a seam that mkfs fixes.
@@ -53,8 +55,12 @@ macro_rules! names {
 }
 
 names!(PLACEMENTS, placement_name, placement, PlacementPolicy {
-    PlacementPolicy::DirPref = "dirpref", "near their parent, until a region is too full or too crowded";
-    PlacementPolicy::Rotor = "rotor", "each into another region, that with the fewest directories";
+    PlacementPolicy::DirPref = "dirpref", "by region, as the option `dirpref` says";
+    PlacementPolicy::Rotor = "rotor", "each into the next allocation group in turn";
+});
+names!(VERSIONS, version_name, version, DirPrefVersion {
+    DirPrefVersion::New = "new", "near their parent, until a region is too full or too crowded";
+    DirPrefVersion::Old = "old", "into the region with the fewest directories, wherever their parent is";
 });
 names!(RULES, rule_name, rule, DirPrefRule {
     DirPrefRule::Orlov = "2001", "a region may have a quarter of its size less free than the average";
@@ -124,14 +130,13 @@ fn set_profile(options: &mut Options, value: Value) {
     if let Value::Name(name) = value {
         let profile = Profile::parse(name).expect("a value of this row");
         options.mkfs.choices = profile.choices;
-        options.mkfs.placement =
-            if profile.spreads_directories { PlacementPolicy::Rotor } else { PlacementPolicy::DirPref };
+        options.mkfs.spreads_directories = profile.spreads_directories;
         options.mkfs.order = Order::parse(profile.order.choice().name).expect("a profile of this build has its order");
     }
 }
 
 /// The rows.
-pub static TABLE: [Row; 35] = [
+pub static TABLE: [Row; 36] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -378,17 +383,28 @@ pub static TABLE: [Row; 35] = [
         values: Values::Names(PLACEMENTS),
         when: When::Live,
         about: "where new directories go",
-        source: "dirpref: Orlov 2001; rotor: FFS, XFS 1996, 5.1",
+        source: "dirpref: FFS; rotor: XFS 1996, 5.1",
         unset: "the profile's: rotor with xfs, else dirpref",
         words: &[],
         get: |options| options.mount.placement.map_or(Value::Unset, placement_name),
         set: |options, value| options.mount.placement = (value != Value::Unset).then(|| placement(value)),
     },
     Row {
+        name: "dirpref",
+        values: Values::Names(VERSIONS),
+        when: When::Live,
+        about: "where placement=dirpref puts them",
+        source: "new: Orlov 2001; old: FFS before",
+        unset: "",
+        words: &[],
+        get: |options| version_name(options.mount.dirpref.version),
+        set: |options, value| options.mount.dirpref.version = version(value),
+    },
+    Row {
         name: "dirprefrule",
         values: Values::Names(RULES),
         when: When::Live,
-        about: "when dirpref leaves a region",
+        about: "when dirpref=new leaves a region",
         source: "Orlov 2001; FreeBSD 9.3",
         unset: "",
         words: &[],

@@ -1,16 +1,17 @@
-//! `dirpref`: a directory near its parent, by Orlov's rule.
+//! `dirpref=new`: a directory near its parent, by Orlov's rule.
 //!
 //! First-level directories, whose parent is the root, are spread: from a random region on, the one with the fewest directories
 //! among those with at least average free space. Any other directory goes into its parent's region, or the next one on that has
 //! neither too many directories nor too little free space nor too many directories made in a row. If none is left, any region
-//! with average free space will do.
+//! with an average of free inodes will do.
 //!
 //! How much is too much has two forms ([`DirPrefRule`]): that of 2001, and that of FreeBSD 9.3. Two numbers say what a directory
 //! is expected to need ([`DirPref`]): so many files of such a size. newfs has them as `-g` and `-h`.
 
-use super::{Averages, Placement, Reach, SCAN_MAX, Summary, fewest};
+use super::{Choice, Placement, Reach, Summary, fewest};
+use crate::counters::Count;
 use crate::types::{DirPref, DirPrefRule};
-use myriad_format::{Geometry, RegionNo};
+use myriad_format::RegionNo;
 use std::sync::atomic::Ordering;
 
 /// What a region may have for one more directory to be put there.
@@ -18,26 +19,25 @@ use std::sync::atomic::Ordering;
 struct Limits {
     /// Fewer directories than this.
     dirs_max: u64,
-    /// At least as many free blocks.
+    /// At least as many free blocks and inodes.
     free_min: u64,
+    inodes_min: u64,
     /// Fewer directories made in a row than this.
     contiguous_max: u64,
 }
 
 impl Limits {
-    fn new(geometry: &Geometry, reach: Reach, averages: Averages, numbers: DirPref) -> Self {
-        let blocks = u64::from(geometry.region_blocks());
-        let block_size = geometry.block_size() as u64;
-        // What a region of FFS would have as a table: decision 0008.
-        let inodes = blocks * u64::from(geometry.slots_per_block() - 1) / 8;
-        // What a directory takes with its files at present, where that is more than expected.
-        let present = (averages.used_blocks * block_size).checked_div(averages.directories).unwrap_or(0);
+    /// For regions of so many blocks, with room for so many inodes.
+    fn new(blocks: u64, inodes: u64, block_size: u64, reach: Reach, numbers: DirPref) -> Self {
         // The option table's ranges keep the product below 2^61.
-        let dir_size = (numbers.average_file_size * numbers.average_files_per_dir).max(present);
-        let average_free = reach.average_free;
-        let (free_min, room) = match numbers.rule {
-            DirPrefRule::Orlov => (average_free.saturating_sub(blocks / 4), blocks),
-            DirPrefRule::FreeBsd9 => ((average_free - average_free / 4).max(1), average_free),
+        let dir_size = (numbers.average_file_size * numbers.average_files_per_dir).max(reach.dir_size);
+        let least = |average: u64, of: u64| match numbers.rule {
+            DirPrefRule::Orlov => average.saturating_sub(of / 4),
+            DirPrefRule::FreeBsd9 => (average - average / 4).max(1),
+        };
+        let room = match numbers.rule {
+            DirPrefRule::Orlov => blocks,
+            DirPrefRule::FreeBsd9 => reach.average_free,
         };
         // A directory that takes nothing: any number fits, as many as the counter counts.
         let fit = (room * block_size).checked_div(dir_size).unwrap_or(u64::MAX).min(255);
@@ -45,7 +45,8 @@ impl Limits {
         let by_inodes = inodes.checked_div(numbers.average_files_per_dir).unwrap_or(u64::MAX);
         Self {
             dirs_max: (reach.average_dirs + inodes / 16).min(inodes),
-            free_min,
+            free_min: least(reach.average_free, blocks),
+            inodes_min: least(reach.average_inodes, inodes),
             contiguous_max: fit.min(by_inodes).max(1),
         }
     }
@@ -56,48 +57,49 @@ impl Placement {
         &self,
         parent: Option<RegionNo>,
         reach: Reach,
-        averages: Averages,
         numbers: DirPref,
         summary: &mut impl FnMut(RegionNo) -> Summary,
-    ) -> RegionNo {
+    ) -> Choice {
         let Some(parent) = parent else {
             let start = (self.random() % u64::from(reach.count)) as u32;
-            return fewest(start, SCAN_MAX, reach, summary).unwrap_or(RegionNo(start));
+            let region = fewest(start, reach.scan_max, reach, summary).unwrap_or(RegionNo(start));
+            return Choice { region, counts_as: Count::placed_first_level };
         };
-        let limits = Limits::new(&self.geometry, reach, averages, numbers);
+        let blocks = u64::from(self.geometry.region_blocks());
+        let limits = Limits::new(blocks, self.region_inodes, self.geometry.block_size() as u64, reach, numbers);
         // A parent may lie beyond reach if the volume's high-water mark was read before it was made.
         let parent = RegionNo(parent.0.min(reach.count - 1));
-        let mut fallback = None;
-        for i in 0..reach.count.min(SCAN_MAX) {
+        let mut backstop = None;
+        for i in 0..reach.count.min(reach.scan_max) {
             let region = RegionNo((parent.0 + i) % reach.count);
             let now = summary(region);
-            let free = u64::from(now.free_blocks);
+            let (free, inodes) = (u64::from(now.free_blocks), u64::from(now.free_inodes));
             let contiguous = u64::from(self.contiguous[region.0 as usize].load(Ordering::Relaxed));
             if u64::from(now.directories) < limits.dirs_max
                 && free >= limits.free_min
+                && inodes >= limits.inodes_min
                 && contiguous < limits.contiguous_max
             {
-                return region;
+                let counts_as = if i == 0 { Count::placed_near } else { Count::placed_past };
+                return Choice { region, counts_as };
             }
-            if fallback.is_none() && free >= reach.average_free && free > 0 {
-                fallback = Some(region);
+            // Orlov asks for free inodes only. Where those are made of blocks, that is for free blocks.
+            let (left, average) =
+                if self.table_inodes > 0 { (inodes, reach.average_inodes) } else { (free, reach.average_free) };
+            if backstop.is_none() && left >= average && left > 0 {
+                backstop = Some(region);
             }
         }
-        fallback.unwrap_or(parent)
+        Choice { region: backstop.unwrap_or(parent), counts_as: Count::placed_backstop }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namei;
-    use crate::ops::{NewFile, Ops};
-    use crate::types::{AllocateMode, Cred, MkfsOptions, Node, PlacementPolicy};
-    use crate::volume::{Volume, testing};
-    use myriad_device::MemoryDevice;
-    use myriad_format::inode::{S_IFDIR, S_IFREG};
-    use myriad_format::{AgBlock, Ino};
-    use std::sync::Arc;
+    use crate::placement::Averages;
+    use crate::types::PlacementPolicy;
+    use myriad_format::Geometry;
 
     fn placement(numbers: DirPref) -> Placement {
         let geometry = Geometry {
@@ -116,76 +118,121 @@ mod tests {
     }
 
     fn averages() -> Averages {
-        Averages { free_blocks: 16 * 8000, used_blocks: 16 * 192, directories: 0, high_water: 4 }
+        Averages { free_blocks: 16 * 8000, used_blocks: 16 * 192, used_inodes: 0, directories: 0, high_water: 4 }
+    }
+
+    fn region(free_blocks: u32, directories: u32) -> Summary {
+        Summary { free_blocks, free_inodes: u32::MAX, directories }
     }
 
     #[test]
     fn children_stay_near_until_too_many_follow_each_other() {
         let p = placement(DirPref::default());
         let mut seen = std::collections::BTreeMap::new();
+        let mut counts = std::collections::BTreeMap::new();
         for _ in 0..100 {
-            let region = p.choose(Some(RegionNo(5)), averages(), |_| Summary { free_blocks: 8000, directories: 0 });
-            *seen.entry(region.0).or_insert(0) += 1;
+            let choice = p.choose(Some(RegionNo(5)), averages(), |_| region(8000, 0));
+            *seen.entry(choice.region.0).or_insert(0) += 1;
+            *counts.entry(choice.counts_as as u32).or_insert(0) += 1;
         }
         // 32 MiB / (64 files of 16 KiB) = 32 in a row.
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(5, 32), (6, 32), (7, 32), (8, 4)]);
+        let (near, past) = (Count::placed_near as u32, Count::placed_past as u32);
+        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [(near, 32), (past, 68)]);
         p.note_file(RegionNo(5));
-        assert_eq!(p.choose(Some(RegionNo(5)), averages(), |_| Summary { free_blocks: 8000, directories: 0 }).0, 5);
+        assert_eq!(p.choose(Some(RegionNo(5)), averages(), |_| region(8000, 0)).region.0, 5);
     }
 
     #[test]
     fn full_regions_are_passed_over() {
         let p = placement(DirPref::default());
-        let summary = |region: RegionNo| Summary { free_blocks: if region.0 < 9 { 10 } else { 8000 }, directories: 1 };
-        assert_eq!(p.choose(Some(RegionNo(5)), averages(), summary).0, 9);
+        let summary = |at: RegionNo| region(if at.0 < 9 { 10 } else { 8000 }, 1);
+        assert_eq!(p.choose(Some(RegionNo(5)), averages(), summary).region.0, 9);
+        // All have too many directories: the first with average room.
+        let summary = |at: RegionNo| region(if at.0 < 9 { 10 } else { 8000 }, u32::MAX - 1);
+        let choice = p.choose(Some(RegionNo(5)), averages(), summary);
+        assert_eq!((choice.region.0, choice.counts_as), (9, Count::placed_backstop));
+        // And with none anywhere, the parent's.
+        let choice = p.choose(Some(RegionNo(5)), averages(), |_| Summary::FULL);
+        assert_eq!((choice.region.0, choice.counts_as), (5, Count::placed_backstop));
     }
 
-    /// The numbers of the paper's worked example: groups of 8 MB with 2048 inodes on an empty volume.
+    fn reach(average_free: u64, average_inodes: u64, average_dirs: u64, dir_size: u64) -> Reach {
+        Reach { count: 32, scan_max: 32, average_free, average_inodes, average_dirs, dir_size }
+    }
+
+    /// Worked by hand: 8 KiB blocks, groups of 8 MiB (1024 blocks) with 2048 inodes, newfs's 64 files of 16 KiB.
     #[test]
     fn limits_are_those_of_the_papers() {
-        // 2048 blocks of 4 KiB, 31 of them inodes each: an eighth would be 7936 inodes.
-        let geometry = Geometry {
-            block_bits: 12,
-            ag_bits: 14,
-            region_bits: 11,
-            ag_count: 4,
-            block_count: 1 << 16,
-            chunk_blocks: 8,
-            has_checksums: false,
-            has_bitmap: false,
-            table_every: 0,
-            map: myriad_format::choices::Map::Extents,
-        };
-        let reach = Reach { count: 32, average_free: 2000, average_dirs: 3 };
-        let empty = Averages { free_blocks: 32 * 2000, used_blocks: 0, directories: 0, high_water: 4 };
         let usual = DirPref::default();
-        let limits = |averages, numbers| Limits::new(&geometry, reach, averages, numbers);
+        let limits = |reach, numbers| Limits::new(1024, 2048, 8192, reach, numbers);
+        // An empty volume: 8 MiB / 1 MiB = 8, 2048 / 64 = 32; 0 + 2048 / 16 = 128; 2000 - 2048 / 4, 1000 - 1024 / 4.
+        let empty = reach(1000, 2000, 0, 0);
         let of_2001 = limits(empty, usual);
-        assert_eq!(of_2001, Limits { dirs_max: 3 + 496, free_min: 2000 - 512, contiguous_max: 8 });
+        assert_eq!(of_2001, Limits { dirs_max: 128, free_min: 744, inodes_min: 1488, contiguous_max: 8 });
+        // 9.3: three quarters of the averages; 1000 blocks of 8 KiB hold seven directories of 1 MiB.
         let later = DirPref { rule: DirPrefRule::FreeBsd9, ..usual };
-        // 2000 blocks of 4 KiB hold seven directories of 1 MiB.
-        assert_eq!(limits(empty, later), Limits { free_min: 1500, contiguous_max: 7, ..of_2001 });
+        let of_later = Limits { free_min: 750, inodes_min: 1500, contiguous_max: 7, ..of_2001 };
+        assert_eq!(limits(empty, later), of_later);
         // More files are expected than there are inodes for; and nothing is expected at all.
         let many = DirPref { average_file_size: 1, average_files_per_dir: 1000, ..usual };
-        assert_eq!(limits(empty, many).contiguous_max, 7);
+        assert_eq!(limits(empty, many).contiguous_max, 2);
         let none = DirPref { average_files_per_dir: 0, ..usual };
         assert_eq!(limits(empty, none).contiguous_max, 255);
-        // Directories that take 4 MiB each at present.
-        let used = Averages { used_blocks: 10_240, directories: 10, ..empty };
-        assert_eq!(limits(used, usual).contiguous_max, 2);
-        // Larger than a region, as an option may have it.
+        // Directories that take 4 MiB each at present; of half a group less than expected.
+        assert_eq!(limits(reach(1000, 2000, 0, 4 << 20), usual).contiguous_max, 2);
+        assert_eq!(limits(reach(1000, 2000, 0, 512 << 10), usual).contiguous_max, 8);
+        // Larger than a group, as an option may have it.
         let huge = DirPref { average_file_size: 1 << 40, average_files_per_dir: 1 << 20, ..usual };
         assert_eq!(limits(empty, huge).contiguous_max, 1);
-        let full = Reach { average_free: 0, ..reach };
-        assert_eq!(Limits::new(&geometry, full, empty, later).free_min, 1, "a full region is none to choose");
+        // Full: Orlov takes any group then, 9.3 none.
+        let full = reach(100, 500, 300, 1 << 20);
+        let of_full = Limits { dirs_max: 300 + 128, free_min: 0, inodes_min: 0, contiguous_max: 8 };
+        assert_eq!(limits(full, usual), of_full);
+        assert_eq!(limits(reach(0, 0, 4000, 0), usual).dirs_max, 2048, "no more than inodes");
+        let of_none = limits(reach(0, 0, 0, 0), later);
+        assert_eq!((of_none.free_min, of_none.inodes_min, of_none.contiguous_max), (1, 1, 1));
+    }
+
+    /// 6,596 directories, those of the OpenBSD ports tree, each in the one made before, on an empty volume of such groups. Before any
+    /// file, eight fit a group. With a file in each, as many do as may be in one group: 128 and the average, which grows to 6.
+    #[test]
+    fn a_skeleton_of_directories_spreads_and_one_with_files_does_not() {
+        let mut geometry = placement(DirPref::default()).geometry;
+        (geometry.block_bits, geometry.ag_bits, geometry.region_bits) = (13, 10, 10);
+        (geometry.ag_count, geometry.block_count) = (991, 991 << 10);
+        for (files, expected) in [(0, 825), (1, 51)] {
+            let mut p = Placement::new(&geometry, PlacementPolicy::DirPref, DirPref::default(), 7);
+            (p.table_inodes, p.region_inodes) = (991 * 2048, 2048);
+            let mut directories = vec![0_u32; 991];
+            let mut parent = RegionNo(0);
+            for made in 0..6596 {
+                let averages = Averages {
+                    free_blocks: 991 * 1000,
+                    used_blocks: 991 * 24,
+                    used_inodes: 0,
+                    directories: made,
+                    high_water: 991,
+                };
+                let summary = |at: RegionNo| Summary {
+                    free_blocks: 1000,
+                    free_inodes: 2040,
+                    directories: directories[at.0 as usize],
+                };
+                parent = p.choose(Some(parent), averages, summary).region;
+                directories[parent.0 as usize] += 1;
+                (0..files).for_each(|_| p.note_file(parent));
+            }
+            let groups = directories.iter().filter(|&&count| count > 0).count();
+            assert_eq!(groups, expected, "{files} files a directory");
+        }
     }
 
     #[test]
     fn numbers_change_what_comes_next() {
         let p = placement(DirPref::default());
         let made = |count: usize| {
-            let summary = |_| Summary { free_blocks: 8000, directories: 0 };
-            let chosen = (0..count).map(|_| p.choose(Some(RegionNo(5)), averages(), summary).0);
+            let chosen = (0..count).map(|_| p.choose(Some(RegionNo(5)), averages(), |_| region(8000, 0)).region.0);
             chosen.fold(std::collections::BTreeMap::new(), |mut seen, region| {
                 *seen.entry(region).or_insert(0) += 1;
                 seen
@@ -196,199 +243,5 @@ mod tests {
         assert_eq!(made(32).into_iter().collect::<Vec<_>>(), [(5, 32)], "64 of half the size fit");
         p.set_policy(PlacementPolicy::Rotor, DirPref::default());
         assert_eq!(made(1).into_iter().collect::<Vec<_>>(), [(0, 1)]);
-    }
-
-    /// A cylinder group of the papers.
-    struct CylinderGroup {
-        free: u64,
-        directories: u64,
-        contiguous: u64,
-    }
-
-    /// The rules of the papers as they stand there, for groups of `fpg` blocks and `ipg` inodes. Free inodes are free
-    /// blocks (decision 0008).
-    struct Papers {
-        groups: Vec<CylinderGroup>,
-        ipg: u64,
-        fpg: u64,
-        bsize: u64,
-        /// Of all blocks, those that cannot be allocated.
-        overhead: u64,
-    }
-
-    impl Papers {
-        fn average(&self, of: impl Fn(&CylinderGroup) -> u64) -> u64 {
-            self.groups.iter().map(of).sum::<u64>() / self.groups.len() as u64
-        }
-
-        fn scan(&self, from: usize) -> impl Iterator<Item = usize> + use<> {
-            (from..self.groups.len()).chain(0..from)
-        }
-
-        /// Of the groups with at least the average of free inodes and blocks, the one with the fewest directories.
-        fn fewest(&self, from: usize) -> usize {
-            let average = self.average(|group| group.free);
-            let eligible = self.scan(from).filter(|&i| self.groups[i].free >= average);
-            eligible.min_by_key(|&i| self.groups[i].directories).unwrap_or(from)
-        }
-
-        /// Orlov's, for a directory whose parent is not the root.
-        fn near(&self, parent: usize, numbers: DirPref) -> usize {
-            let (avgfilesize, avgfpdir) = (numbers.average_file_size, numbers.average_files_per_dir);
-            let (avgbfree, avgndir) = (self.average(|group| group.free), self.average(|group| group.directories));
-            let maxndir = (avgndir + self.ipg / 16).min(self.ipg);
-            let cgsize = self.fpg * self.bsize;
-            // Without the rounding of two averages.
-            let sum = |of: fn(&CylinderGroup) -> u64| self.groups.iter().map(of).sum::<u64>();
-            let all = self.fpg * self.groups.len() as u64 - self.overhead;
-            let curdirsize = (all - sum(|group| group.free)) * self.bsize / sum(|group| group.directories);
-            let dirsize = curdirsize.max(avgfilesize * avgfpdir);
-            let (minbfree, maxcontigdirs) = match numbers.rule {
-                DirPrefRule::Orlov => (avgbfree.saturating_sub(self.fpg / 4), (cgsize / dirsize).min(255)),
-                DirPrefRule::FreeBsd9 => ((avgbfree - avgbfree / 4).max(1), (avgbfree * self.bsize / dirsize).min(255)),
-            };
-            let maxcontigdirs = maxcontigdirs.min(self.ipg.checked_div(avgfpdir).unwrap_or(u64::MAX));
-            let maxcontigdirs = maxcontigdirs.max(1);
-            let fits = |i: &usize| {
-                let group = &self.groups[*i];
-                group.directories < maxndir && group.free >= minbfree && group.contiguous < maxcontigdirs
-            };
-            let backstop = |i: &usize| self.groups[*i].free >= avgbfree;
-            self.scan(parent).find(fits).or_else(|| self.scan(parent).find(backstop)).unwrap()
-        }
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    struct Load {
-        /// Percent of what is made in the root.
-        in_root: u64,
-        /// Percent of directories, among files.
-        directories: u64,
-        /// Bytes of a file, at most.
-        bytes: u64,
-        /// The first directories, the root among them, in which everything is made.
-        parents: usize,
-    }
-
-    /// What the volume says of its regions now.
-    fn look(volume: &Volume, papers: &mut Papers) {
-        let geometry = &volume.geometry;
-        let mut txn = crate::order::Txn::enter(volume);
-        for (i, group) in papers.groups.iter_mut().enumerate() {
-            let ag = geometry.ag_of_region(RegionNo(i as u32));
-            let at = (i as u32 % geometry.regions_per_ag()) << geometry.region_bits;
-            let (free, directories) =
-                volume.with_group(&mut txn, ag, |space, _| Ok(space.region(AgBlock(at)))).unwrap();
-            (group.free, group.directories) = (u64::from(free), u64::from(directories));
-        }
-        txn.finish(Ok(())).unwrap();
-    }
-
-    /// Directories and files in random order, on a volume all of which is in use: each directory lies where the papers put it.
-    #[test]
-    fn directories_lie_where_the_papers_put_them() {
-        let mixed = Load { in_root: 15, directories: 40, bytes: 100 << 10, parents: usize::MAX };
-        // So many in one region, with files between them, that it has more than its share of directories.
-        let crowded = Load { in_root: 1, directories: 30, bytes: 0, parents: 2 };
-        // Directories larger than expected.
-        let large = Load { in_root: 15, directories: 3, bytes: 100 << 10, parents: usize::MAX };
-        let usual = DirPref::default();
-        let later = DirPref { rule: DirPrefRule::FreeBsd9, ..usual };
-        let small = DirPref { average_file_size: 1024, average_files_per_dir: 16, ..usual };
-        let no_files = DirPref { average_files_per_dir: 0, ..usual };
-        let many = DirPref { average_file_size: 100, average_files_per_dir: 2000, ..later };
-        let orlov = PlacementPolicy::DirPref;
-        let runs = [
-            (orlov, usual, mixed),
-            (orlov, usual, crowded),
-            (orlov, usual, large),
-            (PlacementPolicy::Rotor, usual, mixed),
-            (PlacementPolicy::Rotor, usual, crowded),
-            (orlov, later, mixed),
-            (orlov, later, large),
-            (orlov, small, mixed),
-            (orlov, no_files, mixed),
-            (orlov, many, mixed),
-        ];
-        for (seed, (policy, numbers, load)) in (1..).zip(runs) {
-            let mut rng = myriad_sim::rng::Rng::new(seed);
-            let device = Arc::new(MemoryDevice::new(192 << 20));
-            let size = MkfsOptions { ag_size: Some(64 << 20), region_size: 4 << 20, ..MkfsOptions::default() };
-            crate::mkfs::format(device.clone(), None, &size).unwrap();
-            let mut volume = testing::open(device);
-            let cred = Cred::root();
-            let root = namei::root(&volume.look()).unwrap();
-            let make = |volume: &Volume, parent: Node, name: &str, mode: u16| {
-                let ops = Ops { volume, cred: &cred, caller: &cred };
-                ops.make(parent, name.as_bytes(), &NewFile { mode, ..NewFile::default() }).unwrap().node()
-            };
-            for i in 0.. {
-                make(&volume, root, &format!("first {i}"), S_IFDIR | 0o755);
-                if volume.high_water() == volume.geometry.ag_count {
-                    break;
-                }
-            }
-            // What was counted in memory goes, and the dice are thrown as the volume will.
-            volume.placement = Placement::new(&volume.geometry, policy, numbers, seed);
-            let dice = Placement::new(&volume.geometry, policy, numbers, seed);
-
-            let region_of = |node: Node| volume.geometry.region_of(volume.block_of(Ino(node.ino))).0 as usize;
-            let regions = volume.geometry.region_count() as usize;
-            let mut papers = Papers {
-                groups: (0..regions).map(|_| CylinderGroup { free: 0, directories: 0, contiguous: 0 }).collect(),
-                ipg: 1024 * 31 / 8,
-                fpg: 1024,
-                bsize: 4096,
-                overhead: volume.geometry.block_count - volume.usable_blocks,
-            };
-            let mut directories = vec![root];
-            let (mut first, mut moved) = (0, 0);
-            for step in 0..3000_u32 {
-                look(&volume, &mut papers);
-                if papers.average(|group| group.free) <= papers.fpg / 4 {
-                    // From here on a full group is good enough for Orlov's rule, and the allocator goes to another.
-                    break;
-                }
-                let parent = if rng.percent(load.in_root) {
-                    root
-                } else {
-                    directories[rng.index(directories.len().min(load.parents))]
-                };
-                let near = region_of(parent);
-                if rng.percent(load.directories) {
-                    let expected = match (policy, parent == root) {
-                        (PlacementPolicy::Rotor, _) => papers.fewest(0),
-                        (PlacementPolicy::DirPref, true) => papers.fewest((dice.random() % regions as u64) as usize),
-                        (PlacementPolicy::DirPref, false) => papers.near(near, numbers),
-                    };
-                    papers.groups[expected].contiguous += 1;
-                    let made = make(&volume, parent, &step.to_string(), S_IFDIR | 0o755);
-                    let found = region_of(made);
-                    assert_eq!(
-                        found, expected,
-                        "{policy:?}, {numbers:?}, seed {seed}, step {step}: its parent is in {near}"
-                    );
-                    first += usize::from(parent == root);
-                    moved += usize::from(parent != root && found != near);
-                    directories.push(made);
-                } else {
-                    let node = make(&volume, parent, &step.to_string(), S_IFREG | 0o644);
-                    if load.bytes > 0 {
-                        let file = volume.files.open(Ino(node.ino), node.generation());
-                        let length = 1 + rng.below(load.bytes);
-                        crate::file::allocate(&volume, &cred, &file, AllocateMode::Extend, 0, length).unwrap();
-                    }
-                    let group = &mut papers.groups[near];
-                    group.contiguous = group.contiguous.saturating_sub(1);
-                }
-                if step % 100 == 0 {
-                    volume.commit_now().unwrap();
-                }
-            }
-            println!(
-                "{policy:?}, {numbers:?}, {load:?}: of {} directories, {first} in the root, {moved} not in the region of theirs",
-                directories.len()
-            );
-        }
     }
 }

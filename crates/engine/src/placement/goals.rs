@@ -1,10 +1,10 @@
-//! What operations ask: near which block a new inode or new data should lie. The allocator takes the next best place from there.
+//! What operations ask: near which block a new inode should lie. The allocator takes the next best place from there.
 
-use super::{Averages, Summary};
+use super::{Averages, SCAN_MAX, Summary};
 use crate::error::Result;
 use crate::order::Txn;
 use crate::volume::Volume;
-use myriad_format::{AgBlock, FsBlock, Ino, RegionNo};
+use myriad_format::{AgBlock, AgNo, FsBlock, Ino, RegionNo};
 use std::sync::atomic::Ordering;
 
 /// For the inode of a new directory: where the policy puts it.
@@ -16,25 +16,28 @@ pub(crate) fn directory(txn: &mut Txn<'_>, parent: Ino) -> Result<FsBlock> {
     let averages = Averages {
         free_blocks,
         used_blocks: volume.usable_blocks.saturating_sub(free_blocks),
+        used_inodes: volume.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64,
         directories: volume.totals.directories.load(Ordering::Relaxed).max(0) as u64,
         high_water: volume.high_water(),
     };
     let from = (parent != volume.root).then(|| geometry.region_of(block));
     let mut failed = None;
-    let region = volume.placement.choose(from, averages, |region| match summary(txn, region) {
+    let mut summaries = Summaries::new(volume);
+    let choice = volume.placement.choose(from, averages, |region| match summaries.of(txn, region) {
         Ok(summary) => summary,
         Err(error) => {
             failed.get_or_insert(error);
-            Summary::default()
+            Summary::FULL
         }
     });
     if let Some(error) = failed {
         return Err(error);
     }
-    if from == Some(region) {
+    volume.counters.bump(choice.counts_as);
+    if from == Some(choice.region) {
         return Ok(block);
     }
-    Ok(FsBlock(u64::from(region.0) << geometry.region_bits))
+    Ok(FsBlock(u64::from(choice.region.0) << geometry.region_bits))
 }
 
 /// For the inode of anything else: beside its parent's.
@@ -42,26 +45,51 @@ pub(crate) fn inode(volume: &Volume, parent: Ino) -> FsBlock {
     volume.block_of(parent)
 }
 
-/// For blocks of an inode, its data and what maps it: right after the run of blocks that was taken for it last, or beside the
-/// inode.
-pub(crate) fn data(volume: &Volume, ino: Ino, previous: Option<(FsBlock, u64)>) -> FsBlock {
-    previous.map_or_else(|| volume.block_of(ino), |(start, length)| start.offset_by(length))
+/// For what belongs to an inode and has no better place: what maps it, its attributes, the entries of a directory.
+pub(crate) fn beside(volume: &Volume, ino: Ino) -> FsBlock {
+    volume.block_of(ino)
 }
 
-fn summary(txn: &mut Txn<'_>, region: RegionNo) -> Result<Summary> {
-    let volume = txn.volume();
-    let geometry = &volume.geometry;
-    let ag = geometry.ag_of_region(region);
-    if ag.0 >= volume.high_water() {
-        let free = u64::from(geometry.region_blocks()).min(u64::from(geometry.blocks_in(ag))) as u32;
-        return Ok(Summary { free_blocks: free, directories: 0 });
+/// What the headers of groups say of their regions, for one search.
+pub(super) struct Summaries {
+    /// Regions looked at.
+    count: u32,
+    /// Of a volume with inode tables, none of whose groups is in use.
+    inodes: Option<u32>,
+}
+
+impl Summaries {
+    pub fn new(volume: &Volume) -> Self {
+        let geometry = &volume.geometry;
+        Self { count: 0, inodes: geometry.has_table().then(|| geometry.table_inodes(AgNo(0))) }
     }
-    let at = AgBlock((region.0 & (geometry.regions_per_ag() - 1)) << geometry.region_bits);
-    if at.0 >= geometry.blocks_in(ag) {
-        return Ok(Summary { free_blocks: 0, directories: u32::MAX });
+
+    pub fn of(&mut self, txn: &mut Txn<'_>, region: RegionNo) -> Result<Summary> {
+        let volume = txn.volume();
+        let geometry = &volume.geometry;
+        let ag = geometry.ag_of_region(region);
+        if ag.0 >= volume.high_water() {
+            let free_blocks = if self.inodes.is_some() {
+                geometry.usable_blocks_in(ag)
+            } else {
+                geometry.region_blocks().min(geometry.blocks_in(ag))
+            };
+            let free_inodes = self.inodes.map_or(u32::MAX, |_| geometry.table_inodes(ag));
+            return Ok(Summary { free_blocks, free_inodes, directories: 0 });
+        }
+        let at = AgBlock((region.0 & (geometry.regions_per_ag() - 1)) << geometry.region_bits);
+        if at.0 >= geometry.blocks_in(ag) {
+            return Ok(Summary::FULL);
+        }
+        self.count += 1;
+        // Inside the gate nothing is evicted, and the headers of all groups of a large volume might not fit the cache.
+        if self.count > SCAN_MAX && !volume.is_group_loaded(ag) {
+            return Ok(Summary::FULL);
+        }
+        volume.with_group(txn, ag, |space, _| {
+            let (free_blocks, directories) = space.region(at);
+            let free_inodes = self.inodes.map_or(u32::MAX, |_| geometry.table_inodes(ag) - space.inodes_used());
+            Ok(Summary { free_blocks, free_inodes, directories })
+        })
     }
-    volume.with_group(txn, ag, |space, _| {
-        let (free_blocks, directories) = space.region(at);
-        Ok(Summary { free_blocks, directories })
-    })
 }

@@ -1,27 +1,40 @@
-//! Where new directories go (seam "placement"): the policies, one file each, over placement regions.
+//! Near what directories, inodes and data lie (seam "placement"): the policies, one file each, over placement regions.
 //!
-//! `dirpref` is Orlov's rule, which keeps a directory near its parent; `rotor` is what FFS did before it, which spreads
-//! directories over the volume. Both choose among cylinder groups in the papers. Here a *region* plays the cylinder group;
-//! docs/decisions/0008-placement-regions.md argues why, and lists the differences that dynamic inodes and large volumes ask for.
-//! Inodes take blocks, so the rules on free inodes fall together with those on free blocks. A search looks at `SCAN_MAX` regions
-//! at most if it can, and only at groups in use and the next few: a volume of 16 TiB has half a million regions.
+//! ```text
+//! dirpref  a new directory near its parent, by Orlov's rule (dirpref=new)
+//! old      in the region with the fewest directories, as FFS had it before Orlov (dirpref=old)
+//! rotor    in the next allocation group in turn, as XFS has it
+//! data     blocks of files: after what they follow; sections of FFS
+//! ```
+//!
+//! In the papers the first two choose among cylinder groups. On a volume with inode tables each allocation group is one region, and plays
+//! the cylinder group: the rules are those of the papers to the letter, but that a group may be chosen only once those before it are in
+//! use. On other volumes a *region* plays the cylinder group; docs/decisions/0008-placement-regions.md argues why, and lists the
+//! differences that dynamic inodes and large volumes ask for. There inodes take blocks, so the rules on free inodes fall together with
+//! those on free blocks.
 //!
 //! The policy and its numbers may change while the volume is open ([`Placement::set_policy`]): the next directory goes by the new
-//! ones. What a region has is not forgotten then: `contiguous` is counted under either policy.
+//! ones. What a region has is not forgotten then: `contiguous` is counted under any policy.
 //!
 //! The policies are pure: summaries in, preference out. They do no I/O, and hold no lock while they ask for a summary. `goals` is
 //! what operations ask, and reads the summaries for them. No other file of the engine decides near what something is to lie.
 
+mod data;
 mod dirpref;
 mod goals;
+mod old;
 mod rotor;
+#[cfg(test)]
+mod trace;
 
-pub(crate) use goals::{data, directory, inode};
+pub(crate) use data::data;
+pub(crate) use goals::{beside, directory, inode};
 
+use crate::counters::Count;
 use crate::locks::{Rank, RwLock};
-use crate::types::{DirPref, PlacementPolicy};
+use crate::types::{DirPref, DirPrefVersion, PlacementPolicy};
 use myriad_format::superblock::{Superblock, placement as code};
-use myriad_format::{Geometry, RegionNo};
+use myriad_format::{AgNo, Geometry, RegionNo};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Where the new directories of a volume go unless an option says so: as mkfs noted.
@@ -29,7 +42,7 @@ pub(crate) fn usual_policy(superblock: &Superblock) -> PlacementPolicy {
     if superblock.placement == code::SPREAD { PlacementPolicy::Rotor } else { PlacementPolicy::DirPref }
 }
 
-/// Regions looked at before a search takes the best so far.
+/// Regions that a search looks at in any case. Their groups' headers fit the cache beside what else an operation reads.
 const SCAN_MAX: u32 = 256;
 /// Untouched groups beyond those in use that a search may open up.
 const FRESH_GROUPS: u32 = 2;
@@ -38,7 +51,14 @@ const FRESH_GROUPS: u32 = 2;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Summary {
     pub free_blocks: u32,
+    /// Where inodes are made of blocks: more than any rule asks for.
+    pub free_inodes: u32,
     pub directories: u32,
+}
+
+impl Summary {
+    /// A region that no rule chooses.
+    const FULL: Self = Self { free_blocks: 0, free_inodes: 0, directories: u32::MAX };
 }
 
 /// What the policies read of the volume.
@@ -47,6 +67,7 @@ pub(crate) struct Averages {
     pub free_blocks: u64,
     /// In use by files, directories and what describes them.
     pub used_blocks: u64,
+    pub used_inodes: u64,
     pub directories: u64,
     /// Groups in use.
     pub high_water: u32,
@@ -57,18 +78,33 @@ pub(crate) struct Averages {
 struct Reach {
     /// Regions 0 to `count` may be chosen.
     count: u32,
-    /// Free blocks of a region of the whole volume.
+    /// Most of them that a search looks at, where its rule may stop before it has seen all.
+    scan_max: u32,
+    /// Free blocks and inodes of a region of the whole volume. Where inodes are made of blocks, `average_inodes` is 0.
     average_free: u64,
-    /// Directories of a region within reach.
+    average_inodes: u64,
     average_dirs: u64,
+    /// Bytes that a directory takes with its files at present.
+    dir_size: u64,
+}
+
+/// Where a new directory goes, and by which part of the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub region: RegionNo,
+    pub counts_as: Count,
 }
 
 pub(crate) struct Placement {
     geometry: Geometry,
     policy: RwLock<{ Rank::Leaf as u8 }, (PlacementPolicy, DirPref)>,
     random: AtomicU64,
-    /// Where `rotor` begins on a volume that is too large to look at as a whole.
+    /// The group in which `rotor` puts the next directory.
     rotor: AtomicU32,
+    /// Inodes in the tables of all groups; 0: inodes are made of blocks.
+    table_inodes: u64,
+    /// Inodes for which a region has room.
+    region_inodes: u64,
     /// Directories made in a region without files in between, as Orlov's `contigdirs`; in memory only.
     contiguous: Box<[AtomicU8]>,
 }
@@ -76,8 +112,18 @@ pub(crate) struct Placement {
 impl Placement {
     pub fn new(geometry: &Geometry, policy: PlacementPolicy, dirpref: DirPref, seed: u64) -> Self {
         let regions = geometry.region_count() as usize;
+        let (table_inodes, region_inodes) = if geometry.has_table() {
+            let last = AgNo(geometry.ag_count - 1);
+            let others = u64::from(last.0) * u64::from(geometry.table_inodes(AgNo(0)));
+            (others + u64::from(geometry.table_inodes(last)), u64::from(geometry.table_inodes(AgNo(0))))
+        } else {
+            // What a region of FFS would have as a table: decision 0008.
+            (0, u64::from(geometry.region_blocks()) * u64::from(geometry.slots_per_block() - 1) / 8)
+        };
         Self {
             geometry: *geometry,
+            table_inodes,
+            region_inodes,
             policy: RwLock::new((policy, dirpref)),
             random: AtomicU64::new(seed | 1),
             rotor: AtomicU32::new(0),
@@ -114,38 +160,60 @@ impl Placement {
         parent: Option<RegionNo>,
         averages: Averages,
         mut summary: impl FnMut(RegionNo) -> Summary,
-    ) -> RegionNo {
+    ) -> Choice {
         let (policy, numbers) = *self.policy.read();
-        let groups = averages.high_water.saturating_add(FRESH_GROUPS).min(self.geometry.ag_count);
-        let count = (groups * self.geometry.regions_per_ag()).min(self.geometry.region_count()).max(1);
-        let reach = Reach {
-            count,
-            average_free: averages.free_blocks / u64::from(self.geometry.region_count()).max(1),
-            average_dirs: averages.directories / u64::from(count),
+        let chosen = match (policy, numbers.version) {
+            (PlacementPolicy::Rotor, _) => self.in_turn(averages.high_water, &mut summary),
+            (PlacementPolicy::DirPref, DirPrefVersion::Old) => self.fewest_of_all(self.reach(averages), &mut summary),
+            (PlacementPolicy::DirPref, DirPrefVersion::New) => {
+                self.preferred(parent, self.reach(averages), numbers, &mut summary)
+            }
         };
-        let chosen = match policy {
-            PlacementPolicy::Rotor => self.next_of_all(reach, &mut summary),
-            PlacementPolicy::DirPref => self.preferred(parent, reach, averages, numbers, &mut summary),
-        };
-        assert!(chosen.0 < count, "a policy chooses within its reach");
         // It saturates.
-        let _ =
-            self.contiguous[chosen.0 as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1));
+        let _ = self.contiguous[chosen.region.0 as usize]
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1));
         chosen
+    }
+
+    fn reach(&self, averages: Averages) -> Reach {
+        let geometry = &self.geometry;
+        let all = geometry.region_count().max(1);
+        let groups = averages.high_water.saturating_add(FRESH_GROUPS).min(geometry.ag_count);
+        let count = (groups * geometry.regions_per_ag()).clamp(1, all);
+        let average_free = averages.free_blocks / u64::from(all);
+        let block_size = geometry.block_size() as u64;
+        let (average_dirs, dir_size, scan_max) = if self.table_inodes > 0 {
+            let average_dirs = averages.directories / u64::from(all);
+            let used = u64::from(geometry.region_blocks()).saturating_sub(average_free) * block_size;
+            (average_dirs, used.checked_div(average_dirs), u32::MAX)
+        } else {
+            let used = averages.used_blocks * block_size;
+            (averages.directories / u64::from(count), used.checked_div(averages.directories), SCAN_MAX)
+        };
+        Reach {
+            count,
+            scan_max,
+            average_free,
+            average_inodes: self.table_inodes.saturating_sub(averages.used_inodes) / u64::from(all),
+            average_dirs,
+            dir_size: dir_size.unwrap_or(0),
+        }
     }
 }
 
 /// Among regions with at least average free space, the one with the fewest directories, first in the order of the scan, which
-/// begins at `start`. Once it has found one, it looks at `SCAN_MAX` regions and no more; it looks at `most` in any case at most.
-fn fewest(start: u32, most: u32, reach: Reach, summary: &mut impl FnMut(RegionNo) -> Summary) -> Option<RegionNo> {
+/// begins at `start`. Once it has found one, it looks at `scan_max` regions and no more.
+fn fewest(start: u32, scan_max: u32, reach: Reach, summary: &mut impl FnMut(RegionNo) -> Summary) -> Option<RegionNo> {
     let mut best: Option<(u32, RegionNo)> = None;
-    for i in 0..reach.count.min(most) {
-        if best.is_some() && i >= SCAN_MAX {
+    for i in 0..reach.count {
+        if best.is_some() && i >= scan_max {
             break;
         }
         let region = RegionNo((start + i) % reach.count);
         let now = summary(region);
-        if u64::from(now.free_blocks) >= reach.average_free && best.is_none_or(|(fewest, _)| now.directories < fewest) {
+        let is_eligible =
+            u64::from(now.free_blocks) >= reach.average_free && u64::from(now.free_inodes) >= reach.average_inodes;
+        if is_eligible && best.is_none_or(|(fewest, _)| now.directories < fewest) {
             best = Some((now.directories, region));
             if now.directories == 0 {
                 break;

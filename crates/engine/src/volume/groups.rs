@@ -93,6 +93,11 @@ impl Volume {
         Ok(group)
     }
 
+    /// Whether a group's header has been read; it stays in memory then.
+    pub fn is_group_loaded(&self, ag: AgNo) -> bool {
+        self.groups[ag.0 as usize].lock().is_some()
+    }
+
     /// The group of the inode that begins in a slot of a block, locked so that it stays there; `None` if none does.
     pub fn group_of_inode(
         &self,

@@ -135,7 +135,7 @@ impl Volume {
         mkfs.data_checksums = self.geometry.has_checksums;
         mkfs.label = self.live.label();
         mkfs.order = self.order;
-        mkfs.placement = usual_policy(sb);
+        mkfs.spreads_directories = usual_policy(sb) == crate::types::PlacementPolicy::Rotor;
         options
     }
 

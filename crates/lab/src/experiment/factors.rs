@@ -21,8 +21,7 @@ pub struct Absent {
 }
 
 /// The four factors of Dowse and Malone 2002, each from without to with.
-const PAPER: [&str; 4] =
-    ["order=sync/softdep", "placement=rotor/dirpref", "dircache=bounded/unified", "dirhash=off/on"];
+const PAPER: [&str; 4] = ["order=sync/softdep", "dirpref=old/new", "dircache=bounded/unified", "dirhash=off/on"];
 
 /// Reads factors as people write them; `paper` stands for the four of the paper. What this build lacks goes into the second list.
 /// The error is for what nobody can mean: a factor twice, one choice only, an option that takes any number and no choices given.
@@ -137,7 +136,7 @@ mod tests {
         assert!(absent[1].why.contains("is not in this build"), "{}", absent[1].why);
         let (found, absent) = read("paper").unwrap();
         assert_eq!(found.len() + absent.len(), 4);
-        assert!(found.iter().any(|factor| factor.row.name == "placement"));
+        assert!(found.iter().any(|factor| factor.row.name == "dirpref"));
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn tree(dir: Ino, raw: &RawInode) -> Tree<'_> {
 }
 
 fn change<'t, 'v>(txn: &'t mut Txn<'v>, dir: Ino, raw: &'t mut RawInode) -> Change<'t, 'v> {
-    let source = BlockSource::new(placement::data(txn.volume(), dir, None));
+    let source = BlockSource::new(placement::beside(txn.volume(), dir));
     Change { txn, dir, raw, source }
 }
 

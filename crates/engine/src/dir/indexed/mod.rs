@@ -347,7 +347,7 @@ fn insert_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEntr
         }
         body_to_block(txn, dir, raw)?;
     }
-    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
+    let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
     let position = insert_in_blocks(txn, &mut source, dir, raw, entry, room)?;
     source.settle(raw);
     Ok(position)
@@ -398,7 +398,7 @@ fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> 
     txn.volume().counters.bump(Count::dir_to_block);
     let data =
         if is_in_body(raw) { inode::read_body(&txn.look, dir, raw, |data, _| data.to_vec())? } else { Vec::new() };
-    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
+    let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
     let (block, _) = txn.volume().allocate_extent(txn, source.goal, 1, 1)?;
     let live = raw.size.get() as u32;
     txn.init(NewBlock::free(block), BlockKind::DirEntries, dir.0, |edit| {
@@ -814,7 +814,7 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
 
 /// Gives up as many blocks of a directory without entries as are good for one transaction. True when the rest fits a transaction.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
-    let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
+    let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
     let mut is_done = false;
     for steps in 0..GIVEN_UP_MAX {
         let root = if is_large(raw) { index_root(raw) } else { None };
@@ -833,7 +833,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
             Err(error) => return Err(error),
         }
         // What is taken counts among the inode's blocks at once: it says when there are few.
-        std::mem::replace(&mut source, BlockSource::new(placement::data(txn.volume(), dir, None))).settle(raw);
+        std::mem::replace(&mut source, BlockSource::new(placement::beside(txn.volume(), dir))).settle(raw);
         if txn.is_long() {
             break;
         }
@@ -875,7 +875,7 @@ pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<(
     }
     if is_in_blocks(raw) {
         txn.volume().counters.bump(Count::dir_to_inline);
-        let mut source = BlockSource::new(placement::data(txn.volume(), dir, None));
+        let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
         if let Some(root) = index_root(raw) {
             let mut blocks = Vec::new();
             index::for_each_block(&txn.look, dir, root, &mut |block| blocks.push(block))?;

@@ -365,7 +365,7 @@ fn add_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, block: FileBlock) 
         let len = edit.bytes().len();
         edit.range_mut(0, len).chunks_exact_mut(UNIT_SIZE).for_each(clear_unit);
     })?;
-    let mut source = BlockSource::new(placement::data(volume, dir, None));
+    let mut source = BlockSource::new(placement::beside(volume, dir));
     map::insert(txn, &mut source, raw, dir, Extent { file_block: block, start, length, unwritten: false })?;
     source.settle(raw);
     Ok(())

@@ -245,7 +245,7 @@ pub(super) fn add(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, extent: u64) 
         0 => volume.block_of(dir),
         _ => fs_block(&txn.look, dir, raw, at - 1)?.offset_by(1),
     };
-    let mut source = BlockSource::new(placement::data(volume, dir, None));
+    let mut source = BlockSource::new(placement::beside(volume, dir));
     while at < end {
         let want = (end - at) as u32;
         // Side by side, as in the paper; but space in pieces is no reason to refuse what there is space for.
