@@ -50,7 +50,7 @@ fn story(session: &Session, rng: &mut Rng, steps: u32) {
         let (one, other) = (name(rng), name(rng));
         // Refusals do not matter.
         let _ = match rng.below(10) {
-            0..=2 => session.write(&one, &vec![b'x'; rng.below(20_000) as usize]),
+            0..=2 => session.write(&one, vec![b'x'; rng.below(20_000) as usize]),
             3 => session.mkdir(&one, 0o755).map(drop),
             4 => session.link(&one, &other).map(drop),
             5 => session.rename(&one, &other, RenameMode::Replace),
