@@ -1,6 +1,8 @@
 //! Order `softdep`: states that power loss leaves, made on purpose. Each test tells a story of a few operations, and looks at what may be found after any
 //! sectors of what was in flight have arrived; some go on from there, as a user does who has not run the check.
 
+mod background;
+
 use myriad_device::{BlockDevice, Event, MemoryDevice, RecordingDevice};
 use myriad_engine::{Clock, Cred, Error, Fs, OpenOptions, Order, RenameMode, Session, XattrMode};
 use myriad_format::choices::PROFILES;
@@ -410,10 +412,14 @@ fn bytes_of_a_write_that_was_lost_do_not_come_back() {
     assert!(looked_at > 0);
 }
 
+/// Files that take every block of a group of 1024, none of which is so large that a part of it would begin in another group.
+const FILLING: usize = 10;
+
 /// Takes every block of the groups that are made.
 fn fill_made_groups(volume: &Volume, setup: &Setup) {
     let options = OpenOptions { read: true, write: true, create: true, mode: 0o644, ..OpenOptions::default() };
-    let file = volume.session.open("big", options).unwrap();
+    let mut files = (0..FILLING).map(|i| volume.session.open(&format!("big{i}"), options.clone()).unwrap());
+    let mut file = files.next().unwrap();
     loop {
         volume.fs.sync().unwrap();
         let mut block = vec![0; setup.block_size as usize];
@@ -429,7 +435,10 @@ fn fill_made_groups(volume: &Volume, setup: &Setup) {
             return;
         }
         let blocks = if free > 20 { 12 } else { 1 };
-        let end = file.stat().unwrap().size;
+        let mut end = file.stat().unwrap().size;
+        if free > 20 && end >= u64::from(100 * setup.block_size) {
+            (file, end) = (files.next().unwrap(), 0);
+        }
         file.write_at(&vec![7; (blocks * setup.block_size) as usize], end).unwrap();
     }
 }
@@ -458,7 +467,9 @@ fn a_name_in_a_block_that_is_not_mapped_yet_does_not_last() {
     let volume = Volume::new(&setup);
     let session = &volume.session;
     session.create("other", 0o644).unwrap();
-    session.create("big", 0o644).unwrap();
+    for i in 0..FILLING {
+        session.create(&format!("big{i}"), 0o644).unwrap();
+    }
     let long = |i: usize| format!("{i:0>100}");
     for i in 0..5 {
         session.link("other", &long(i)).unwrap();
