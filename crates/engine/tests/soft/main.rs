@@ -418,7 +418,7 @@ const FILLING: usize = 10;
 /// Takes every block of the groups that are made.
 fn fill_made_groups(volume: &Volume, setup: &Setup) {
     let options = OpenOptions { read: true, write: true, create: true, mode: 0o644, ..OpenOptions::default() };
-    let mut files = (0..FILLING).map(|i| volume.session.open(&format!("big{i}"), options.clone()).unwrap());
+    let mut files = (0..FILLING).map(|i| volume.session.open(&format!("big{i}"), options).unwrap());
     let mut file = files.next().unwrap();
     loop {
         volume.fs.sync().unwrap();
