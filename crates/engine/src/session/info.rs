@@ -17,7 +17,8 @@ impl Fs {
         crate::map::size_max(&self.volume().geometry)
     }
 
-    /// Whether [`RenameMode::Exchange`] is possible: not on a volume opened with [`Order::Soft`], which refuses it with EINVAL.
+    /// Whether [`RenameMode::Exchange`] is possible: not on a volume opened with [`Order::Sync`] or
+    /// [`Order::Soft`], which refuse it with EINVAL.
     pub fn can_exchange(&self) -> bool {
         self.volume().can_exchange()
     }

@@ -47,6 +47,7 @@ mod judge;
 mod round;
 
 pub(crate) use ask::SETTLE_TRIES;
+pub(super) use round::Goal;
 
 use super::facts;
 use super::images::Images;
@@ -91,7 +92,7 @@ struct State {
     freed: Vec<Freed>,
 }
 
-/// What order `softdep` knows of an open volume.
+/// What orders `sync` and `softdep` know of an open volume.
 #[derive(Default)]
 pub(crate) struct Soft {
     state: Mutex<{ Rank::Leaf as u8 }, State>,
