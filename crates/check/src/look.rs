@@ -2,7 +2,7 @@
 
 use crate::blocks::Blocks;
 use crate::context::{Context, Sink, in_parallel};
-use crate::directory::{Directories, Names};
+use crate::directory::{Dir, Directories, Names};
 use crate::findings::number;
 use crate::inodes::{self, GroupFacts};
 use crate::io::{Reader, read_at};
@@ -334,9 +334,9 @@ fn check_names(names: &Names<'_>, (round, rounds): (u64, u64)) {
             }
             let (data, attributes) = body_parts(&buf, &bodies[at].1);
             if round == 0 {
-                names.check_directory(ino, &raw, data, attributes);
+                names.check_directory(Dir { ino, raw: &raw, body: data }, attributes);
             } else {
-                names.check_part(ino, &raw, data);
+                names.check_part(Dir { ino, raw: &raw, body: data });
             }
         }
         let done = done.fetch_add(1, Relaxed) + 1;

@@ -4,18 +4,14 @@
 //! file that had several names may have kept the identity of one that is gone; for such files the directories are searched.
 
 use crate::context::Context;
-use crate::directory::entries::{Entry, entry_at, parse};
-use crate::directory::{Directories, btree, linear, slots};
+use crate::directory::{Dir, Directories, for_each_entry, name_of};
 use crate::fault::Fault;
 use crate::inodes::{Run, for_each_inode};
 use crate::map::for_each_extent;
 use crate::report::{FileRange, Finding, Place};
 use crate::slots::{body_parts, inode_at, inodes_of};
-use myriad_format::choices::Directory;
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader};
-use myriad_format::extent::Extent;
-use myriad_format::inode::{RawInode, fork};
-use myriad_format::{BlockKind, FsBlock, Ino};
+use myriad_format::inode::RawInode;
+use myriad_format::{FsBlock, Ino};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Longest path followed, in components: what is deeper is a circle of a damaged tree, or of no use to a reader.
@@ -105,7 +101,8 @@ impl Paths {
             if nameless.is_empty() {
                 break;
             }
-            for_each_entry(context, directory, &mut |entry| {
+            let Some((raw, body)) = inode(context, directory) else { continue };
+            for_each_entry(context, Dir { ino: directory, raw: &raw, body: &body }, &mut |entry| {
                 if nameless.remove(&entry.ino) {
                     paths.names.insert(entry.ino, (directory, entry.name.to_vec()));
                     wanted.push(directory);
@@ -162,79 +159,6 @@ fn name_by_identity(context: &Context<'_>, ino: Ino) -> Option<(Ino, Vec<u8>)> {
     let (raw, _) = inode(context, ino)?;
     let parent = Ino(raw.parent.get());
     let (directory, body) = inode(context, parent).filter(|(raw, _)| raw.is_dir())?;
-    let mut name = None;
-    let mut compare = |entry: &Entry<'_>| {
-        if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
-            name = Some((parent, entry.name.to_vec()));
-        }
-    };
-    match context.directory_kind() {
-        Directory::Linear => linear::for_each_entry(context, parent, &directory, &mut compare),
-        Directory::Slots => slots::for_each_entry(context, parent, &directory, &mut compare),
-        Directory::Tree => btree::for_each_entry(context, parent, &directory, &body, &mut compare),
-        _ => return name_at_position(context, ino, &raw, (parent, &directory, body)),
-    }
-    name
-}
-
-/// As [`name_by_identity`], where entries have positions: by that of the identity.
-fn name_at_position(
-    context: &Context<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    (parent, directory, body): (Ino, &RawInode, Vec<u8>),
-) -> Option<(Ino, Vec<u8>)> {
-    let at = usize::try_from(u64::from(raw.entry_position.get()) * 8).ok()?;
-    let (bytes, at) = if directory.fork_code() == fork::INLINE {
-        (body, at.checked_sub(ENTRIES_OFFSET)?)
-    } else {
-        let block_size = context.geometry.block_size();
-        let mut found = None;
-        for_each_block(context, parent, directory, &mut |file_block, block| {
-            if file_block == (at / block_size) as u64 {
-                found = Some(block);
-            }
-        });
-        let mut buf = context.reader.new_buffer();
-        context.reader.read(found?, BlockKind::DirEntries, parent.0, &mut buf).ok()?;
-        (buf, at % block_size)
-    };
-    if at >= bytes.len() {
-        return None;
-    }
-    let entry = entry_at(&bytes, at).ok().filter(|entry| entry.ino == ino)?;
-    Some((parent, entry.name.to_vec()))
-}
-
-/// Hands the live entries of a directory to `f`; what cannot be read is left out.
-fn for_each_entry(context: &Context<'_>, directory: Ino, f: &mut dyn FnMut(&Entry<'_>)) {
-    let mut visit =
-        |bytes: &[u8]| parse(bytes).flatten().filter(|entry| !entry.ino.is_none()).for_each(|entry| f(&entry));
-    let Some((raw, body)) = inode(context, directory) else { return };
-    match context.directory_kind() {
-        Directory::Linear => return linear::for_each_entry(context, directory, &raw, f),
-        Directory::Slots => return slots::for_each_entry(context, directory, &raw, f),
-        Directory::Tree => return btree::for_each_entry(context, directory, &raw, &body, f),
-        _ => {}
-    }
-    if raw.fork_code() == fork::INLINE {
-        visit(&body);
-        return;
-    }
-    let mut buf = context.reader.new_buffer();
-    for_each_block(context, directory, &raw, &mut |_, block| {
-        // Blocks mapped past those made hold nothing yet, and fail here.
-        if context.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf).is_ok() {
-            let tail = EntryBlockHeader::read(&buf).tail.get() as usize;
-            visit(&buf[ENTRIES_OFFSET..tail.clamp(ENTRIES_OFFSET, buf.len())]);
-        }
-    });
-}
-
-fn for_each_block(context: &Context<'_>, ino: Ino, raw: &RawInode, f: &mut dyn FnMut(u64, FsBlock)) {
-    for_each_extent(&context.reader, ino, raw, |extent: Extent| {
-        for offset in 0..u64::from(extent.length) {
-            f(extent.file_block.0 + offset, extent.start.offset_by(offset));
-        }
-    });
+    let name = name_of(context, Dir { ino: parent, raw: &directory, body: &body }, ino, &raw)?;
+    Some((parent, name))
 }

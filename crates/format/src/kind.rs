@@ -86,6 +86,47 @@ impl BlockKind {
         }
     }
 
+    /// Its place in [`Self::ALL`].
+    #[inline]
+    pub const fn index(self) -> u32 {
+        match self {
+            Self::Superblock => 0,
+            Self::Group => 1,
+            Self::FreeByStart => 2,
+            Self::FreeByLength => 3,
+            Self::InodeTree => 4,
+            Self::Inode => 5,
+            Self::ExtentTree => 6,
+            Self::DirEntries => 7,
+            Self::DirIndex => 8,
+            Self::Attributes => 9,
+            Self::Orphans => 10,
+            Self::Checksums => 11,
+            Self::DirSlots => 12,
+            Self::DirExtents => 13,
+            Self::DirTree => 14,
+            Self::BlockBitmap => 15,
+            Self::InodeBitmap => 16,
+            Self::InodeTable => 17,
+            Self::Pointers => 18,
+            Self::LinearEntries => 19,
+        }
+    }
+
+    /// Whether a walk through a tree of files reads many blocks of this kind: inodes, and what names them.
+    pub fn is_of_a_walk(self) -> bool {
+        matches!(
+            self,
+            Self::Inode
+                | Self::InodeTable
+                | Self::DirEntries
+                | Self::LinearEntries
+                | Self::DirSlots
+                | Self::DirExtents
+                | Self::DirTree
+        )
+    }
+
     /// Whether a block of this kind is made of units (`unit`), and has no block header (`header`).
     pub fn is_of_units(self) -> bool {
         is_of_units(self.magic())

@@ -214,4 +214,6 @@ fn magics() {
         .collect();
     let declared: Vec<(u32, &str)> = BlockKind::ALL.iter().map(|kind| (kind.magic(), kind.name())).collect();
     assert_eq!(said, declared);
+    let indexes: Vec<u32> = BlockKind::ALL.iter().map(|kind| kind.index()).collect();
+    assert_eq!(indexes, Vec::from_iter(0..said.len() as u32));
 }

@@ -3,19 +3,33 @@
 //! Each kind of directory that a volume may have is a folder here, as in the engine: it finds the entries, and judges what
 //! holds them. What an entry says is judged here.
 
-pub(crate) mod btree;
+/// Calls what the folder of this kind of directory has under a name.
+macro_rules! of_kind {
+    ($kind:expr, $($call:tt)+) => {
+        match $kind {
+            Directory::Indexed => crate::directory::indexed::$($call)+,
+            Directory::Linear => crate::directory::linear::$($call)+,
+            Directory::Slots => crate::directory::slots::$($call)+,
+            Directory::Tree => crate::directory::btree::$($call)+,
+            other => unreachable!("directory={} is refused where the superblock is read", other.choice().name),
+        }
+    };
+}
+
+mod btree;
 pub(crate) mod entries;
 mod fix;
 mod hashes;
 mod indexed;
-pub(crate) mod linear;
+mod linear;
 mod names;
 mod repair;
-pub(crate) mod slots;
+mod slots;
 
 pub(crate) use names::{Directories, Names};
 
 use crate::attributes::check_attributes;
+use crate::context::Context;
 use crate::findings::number;
 use crate::inodes::check_blocks;
 use crate::map::check_map;
@@ -30,9 +44,55 @@ use names::{At, Sums};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// A directory, as its inode has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Dir<'a> {
+    pub ino: Ino,
+    pub raw: &'a RawInode,
+    /// Data in its body.
+    pub body: &'a [u8],
+}
+
+/// What the check of a directory found besides findings.
+#[derive(Default)]
+struct Checked {
+    /// How many of its blocks hold entries.
+    made: u64,
+    /// All of it could be read.
+    is_whole: bool,
+    /// Blocks that are its own and not in its map.
+    unmapped: u64,
+}
+
+/// Whether directories of a kind may lie in the bodies of their inodes.
+pub(crate) fn may_have_body(kind: Directory) -> bool {
+    of_kind!(kind, MAY_HAVE_BODY)
+}
+
+/// Hands the live entries of a directory to `f`; what cannot be read is left out.
+pub(crate) fn for_each_entry(context: &Context<'_>, dir: Dir<'_>, f: &mut dyn FnMut(&Entry<'_>)) {
+    of_kind!(context.directory_kind(), for_each_entry(context, dir, f));
+}
+
+/// The name that a directory has for an inode, if it is the one that the inode's identity describes.
+pub(crate) fn name_of(context: &Context<'_>, dir: Dir<'_>, ino: Ino, raw: &RawInode) -> Option<Vec<u8>> {
+    if context.directory_kind() == Directory::Indexed {
+        // Its entries stay where the identity says that they are.
+        return indexed::name_at(context, dir, ino, raw.entry_position.get());
+    }
+    let mut name = None;
+    for_each_entry(context, dir, &mut |entry| {
+        if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
+            name = Some(entry.name.to_vec());
+        }
+    });
+    name
+}
+
 impl Names<'_> {
-    pub fn check_directory(&self, ino: Ino, raw: &RawInode, data: &[u8], attributes: &[u8]) {
+    pub fn check_directory(&self, dir: Dir<'_>, attributes: &[u8]) {
         let context = self.context;
+        let Dir { ino, raw, .. } = dir;
         let mut sums = Sums::default();
         let mut extents: Vec<Extent> = Vec::new();
         let mut blocks = check_attributes(context, ino, raw, attributes);
@@ -41,16 +101,11 @@ impl Names<'_> {
         for _ in extents.iter().filter(|extent| extent.unwritten) {
             context.report(number::EXTENT, Place::Inode(ino), "a directory has an unwritten extent");
         }
-        // Of each: how many of its blocks hold entries, and whether all of it could be read.
-        let (made, is_whole) = match context.directory_kind() {
-            Directory::Linear => linear::check(self, ino, raw, &extents, &mut sums),
-            Directory::Slots => slots::check(self, ino, raw, &extents, &mut sums),
-            Directory::Tree => btree::check(self, ino, raw, data, &extents, &mut sums),
-            _ => indexed::check(self, ino, raw, data, &extents, &mut blocks, &mut sums),
-        };
-        if self.has_more && !(is_whole && map.is_sound) {
+        let checked: Checked = of_kind!(context.directory_kind(), check(self, dir, &extents, &mut sums));
+        blocks += checked.unmapped;
+        if self.has_more && !(checked.is_whole && map.is_sound) {
             let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-            left_out.insert(ino, (extents, made));
+            left_out.insert(ino, (extents, checked.made));
         }
         check_blocks(context, ino, raw, blocks);
         context.entries.fetch_add(sums.count, Relaxed);
@@ -58,8 +113,8 @@ impl Names<'_> {
     }
 
     /// As [`Self::check_directory`] of one that has been checked, for the names of inodes whose slots were not at hand then.
-    pub fn check_part(&self, ino: Ino, raw: &RawInode, data: &[u8]) {
-        let context = self.context;
+    pub fn check_part(&self, dir: Dir<'_>) {
+        let (context, ino) = (self.context, dir.ino);
         let own = self.slots.find(ino);
         let mut subdirectories = 0_u32;
         let mut check = |entry: &Entry<'_>, at: At| {
@@ -70,12 +125,7 @@ impl Names<'_> {
             }
         };
         let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned();
-        match context.directory_kind() {
-            Directory::Linear => linear::entries_again(context, ino, raw, left_out, &mut check),
-            Directory::Slots => slots::entries_again(context, ino, raw, left_out, &mut check),
-            Directory::Tree => btree::entries_again(context, ino, raw, data, left_out, &mut check),
-            _ => indexed::entries_again(context, ino, raw, data, left_out, &mut check),
-        }
+        of_kind!(context.directory_kind(), entries_again(context, dir, left_out, &mut check));
         self.count_directory(ino, subdirectories);
     }
 

@@ -63,12 +63,7 @@ impl Repair<'_> {
         self.visited += 1;
         self.tick("repairing names", self.visited, self.directories, 0.5, 0.8);
         let pass = Pass { room_head: LIST_END, ..Pass::default() };
-        match directory_kind(&self.superblock) {
-            Directory::Linear => self.visit_linear(directory, pass, queue),
-            Directory::Slots => self.visit_slots(directory, pass, queue),
-            Directory::Tree => self.visit_btree(directory, pass, queue),
-            _ => self.visit_indexed(directory, pass, queue),
-        }
+        of_kind!(directory_kind(&self.superblock), visit(self, directory, pass, queue))
     }
 
     /// What no name leads to: directories first, for what lies below them has a name there.
@@ -161,12 +156,7 @@ impl Repair<'_> {
     /// Other unvisited directories that an unvisited directory names, as far as can be read.
     fn peek(&mut self, directory: Ino) -> Result<Vec<Ino>, CheckError> {
         let raw = self.raw(directory)?;
-        let runs = match directory_kind(&self.superblock) {
-            Directory::Linear => self.runs_linear(directory, &raw),
-            Directory::Slots => self.runs_slots(directory, &raw),
-            Directory::Tree => self.runs_btree(directory, &raw)?,
-            _ => self.runs_indexed(directory, &raw)?,
-        };
+        let runs = of_kind!(directory_kind(&self.superblock), runs(self, directory, &raw))?;
         let mut children = Vec::new();
         for (run, mut is_torn) in runs {
             // As `fix_entries` goes through them.
@@ -221,28 +211,17 @@ impl Repair<'_> {
     fn names_of(&mut self, directory: Ino) -> Result<HashMap<Vec<u8>, Ino>, CheckError> {
         let raw = self.raw(directory)?;
         let mut names = HashMap::new();
-        let mut collect = |bytes: &[u8]| {
-            for entry in parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
+        for (run, _) in of_kind!(directory_kind(&self.superblock), runs(self, directory, &raw))? {
+            for entry in parse(&run).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
                 names.insert(entry.name.to_vec(), entry.ino);
             }
-        };
-        match directory_kind(&self.superblock) {
-            Directory::Linear => self.runs_linear(directory, &raw).iter().for_each(|(run, _)| collect(run)),
-            Directory::Slots => self.runs_slots(directory, &raw).iter().for_each(|(run, _)| collect(run)),
-            Directory::Tree => self.runs_btree(directory, &raw)?.iter().for_each(|(run, _)| collect(run)),
-            _ => self.entries_indexed(directory, &raw)?.iter().for_each(|bytes| collect(bytes)),
         }
         Ok(names)
     }
 
     /// Adds names at the end of a directory.
     fn append(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
-        match directory_kind(&self.superblock) {
-            Directory::Linear => self.append_linear(directory, added),
-            Directory::Slots => self.append_slots(directory, added),
-            Directory::Tree => self.append_btree(directory, added),
-            _ => self.append_indexed(directory, added),
-        }
+        of_kind!(directory_kind(&self.superblock), append(self, directory, added))
     }
 
     /// Link counts, now that every name is known.

@@ -1,6 +1,7 @@
 //! Repair, first half: which inodes there are and which blocks are theirs.
 
 use crate::attributes::ACL_NAMES;
+use crate::directory::may_have_body;
 use crate::io::Damage;
 use crate::map::pointers;
 use crate::map::{Map, map_of};
@@ -12,7 +13,7 @@ use crate::slots::is_type;
 use crate::tree::walk;
 use crate::visitor::Visitor;
 use myriad_format::btree;
-use myriad_format::choices::{self, Directory, Inodes};
+use myriad_format::choices::{self, Inodes};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::fork::{AttributeRoot, Fork, InlineExtents, TreeRoot};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork, generation_at};
@@ -98,8 +99,7 @@ impl Repair<'_> {
             raw.size.set(0);
         }
         raw.check(ino).ok()?;
-        let has_no_body = matches!(self.choices.directory, Directory::Linear | Directory::Slots);
-        if raw.is_dir() && raw.fork_code() == fork::INLINE && has_no_body {
+        if raw.is_dir() && raw.fork_code() == fork::INLINE && !may_have_body(self.choices.directory) {
             Fork::None.encode(raw);
         }
         let code = raw.fork_code();

@@ -64,25 +64,11 @@ impl Streams {
     }
 }
 
-/// Kinds that a walk through a tree reads many of.
-fn is_of_a_walk(kind: BlockKind) -> bool {
-    matches!(
-        kind,
-        BlockKind::Inode
-            | BlockKind::InodeTable
-            | BlockKind::DirEntries
-            | BlockKind::LinearEntries
-            | BlockKind::DirSlots
-            | BlockKind::DirExtents
-            | BlockKind::DirTree
-    )
-}
-
 impl Cache {
     /// Reads from a block that was asked for on, if it is part of a walk. Inside the gate. `None`: the block is to be
     /// read alone, also where that much could not be read.
     pub(super) fn read_along(&self, block: FsBlock, kind: BlockKind) -> Option<AlignedBuf> {
-        if !is_of_a_walk(kind) || self.has_overlay() {
+        if !kind.is_of_a_walk() || self.has_overlay() {
             return None;
         }
         let window = self.streams.window(block, WINDOW_BYTES >> self.block_bits);
@@ -148,7 +134,7 @@ impl Cache {
     /// Puts what is metadata of a walk among blocks just read, from `start` on, into the cache. No latch is held.
     pub(super) fn insert_run(&self, start: FsBlock, bytes: &[u8]) {
         for (block, bytes) in (start.0..).map(FsBlock).zip(bytes.chunks_exact(self.block_size())) {
-            let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get()).filter(|kind| is_of_a_walk(*kind));
+            let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get()).filter(|kind| kind.is_of_a_walk());
             if let Some(kind) = kind
                 && header::verify(bytes, kind, &self.volume, block).is_ok()
             {

@@ -67,29 +67,9 @@ pub(crate) mod flag {
     pub const PASSING: u32 = 1 << 17;
 }
 
+/// A kind as the flags of a frame hold it.
 fn kind_code(kind: BlockKind) -> u32 {
-    match kind {
-        BlockKind::Superblock => 1,
-        BlockKind::Group => 2,
-        BlockKind::FreeByStart => 3,
-        BlockKind::FreeByLength => 4,
-        BlockKind::InodeTree => 5,
-        BlockKind::Inode => 6,
-        BlockKind::ExtentTree => 7,
-        BlockKind::DirEntries => 8,
-        BlockKind::DirIndex => 9,
-        BlockKind::Attributes => 10,
-        BlockKind::Orphans => 11,
-        BlockKind::Checksums => 12,
-        BlockKind::BlockBitmap => 13,
-        BlockKind::InodeBitmap => 14,
-        BlockKind::InodeTable => 15,
-        BlockKind::Pointers => 16,
-        BlockKind::LinearEntries => 17,
-        BlockKind::DirSlots => 18,
-        BlockKind::DirExtents => 19,
-        BlockKind::DirTree => 20,
-    }
+    kind.index() + 1
 }
 
 pub(crate) struct Cache {

@@ -5,6 +5,7 @@
 use crate::context::Context;
 use crate::directory::entries::{BadEntry, Entry, is_name};
 use crate::directory::names::{At, Names, Sums, covered, find_block, report_bad_entry, report_equal_hashes};
+use crate::directory::{Checked, Dir};
 use crate::findings::number;
 use crate::io::{Damage, Reader};
 use crate::map::for_each_extent;
@@ -236,16 +237,10 @@ impl Run {
     }
 }
 
-/// Checks a directory whose blocks have been claimed; how many blocks its size needs, and whether all of it could be read.
-pub(in crate::directory) fn check(
-    names: &Names<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    data: &[u8],
-    extents: &[Extent],
-    sums: &mut Sums,
-) -> (u64, bool) {
+/// Checks a directory whose blocks have been claimed.
+pub(in crate::directory) fn check(names: &Names<'_>, dir: Dir<'_>, extents: &[Extent], sums: &mut Sums) -> Checked {
     let context = names.context;
+    let Dir { ino, raw, body: data } = dir;
     let place = Place::Inode(ino);
     let size = raw.size.get();
     if let Some(root) = raw.index_root() {
@@ -256,7 +251,7 @@ pub(in crate::directory) fn check(
             context.report(number::INODE_SIZE, place, format!("size {size}, its body has {} bytes", data.len()));
         }
         check_body(names, ino, raw, data, sums);
-        return (0, true);
+        return Checked { is_whole: true, ..Checked::default() };
     }
     let block_size = context.reader.block_size() as u64;
     let nodes = size / block_size;
@@ -281,7 +276,7 @@ pub(in crate::directory) fn check(
         Met::Bad { node, bad } => report_bad_entry(context, ino, FileBlock(u64::from(node)), bad.offset, &bad),
         Met::Finding { number, message } => context.report(number, place, message),
     });
-    (nodes, is_whole)
+    Checked { made: nodes, is_whole, unmapped: 0 }
 }
 
 fn check_body(names: &Names<'_>, ino: Ino, raw: &RawInode, data: &[u8], sums: &mut Sums) {
@@ -313,9 +308,7 @@ fn check_body(names: &Names<'_>, ino: Ino, raw: &RawInode, data: &[u8], sums: &m
 /// could be read.
 pub(in crate::directory) fn entries_again(
     context: &Context<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    data: &[u8],
+    Dir { ino, raw, body: data }: Dir<'_>,
     left_out: Option<(Vec<Extent>, u64)>,
     f: &mut dyn FnMut(&Entry<'_>, At),
 ) {
@@ -345,15 +338,10 @@ fn map_again(context: &Context<'_>, ino: Ino, raw: &RawInode) -> (Vec<Extent>, u
 }
 
 /// Hands the live entries of a directory that was checked to `f`, as they lie; what cannot be read is left out.
-pub(crate) fn for_each_entry(
-    context: &Context<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    body: &[u8],
-    f: &mut dyn FnMut(&Entry<'_>),
-) {
+pub(in crate::directory) fn for_each_entry(context: &Context<'_>, dir: Dir<'_>, f: &mut dyn FnMut(&Entry<'_>)) {
+    let Dir { ino, raw, .. } = dir;
     if raw.fork_code() == fork::INLINE {
-        return entries_again(context, ino, raw, body, None, &mut |entry, _| f(entry));
+        return entries_again(context, dir, None, &mut |entry, _| f(entry));
     }
     let (extents, nodes) = map_again(context, ino, raw);
     let mut buf = context.reader.new_buffer();

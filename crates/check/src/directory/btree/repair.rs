@@ -57,45 +57,89 @@ enum Contents {
     Inner(Vec<(u64, usize)>),
 }
 
-impl Repair<'_> {
-    pub(crate) fn visit_btree(
-        &mut self,
-        directory: Ino,
-        mut pass: Pass,
-        queue: &mut VecDeque<Ino>,
-    ) -> Result<(), CheckError> {
-        let raw = self.raw(directory)?;
-        if raw.fork_code() == fork::INLINE {
-            return self.visit_body(directory, &raw, pass, queue);
-        }
-        let (extents, map_nodes) = self.blocks_of_map(directory, &raw);
-        let (found, mut is_sound) = self.find_entries(directory, &raw, &extents);
-        let mut kept = Vec::with_capacity(found.len());
-        for mut found in found {
-            let hash = self.hasher.hash(&found.name);
-            match self.judge(directory, &found.entry(), hash, found.is_torn, &mut pass, queue) {
-                Err(why) => {
-                    is_sound = false;
-                    self.act(format!("directory {directory}: dropped {}: {why}", found.name.escape_ascii()));
-                }
-                Ok(file_type) => {
-                    is_sound &= found.file_type == file_type && found.tag == hash as u32;
-                    (found.file_type, found.tag) = (file_type, hash as u32);
-                    self.set_first_identity(found.ino, directory, hash, 0)?;
-                    kept.push(found);
-                }
+/// Puts a directory right; hands the directories that it names to the queue.
+pub(in crate::directory) fn visit(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    mut pass: Pass,
+    queue: &mut VecDeque<Ino>,
+) -> Result<(), CheckError> {
+    let raw = repair.raw(directory)?;
+    if raw.fork_code() == fork::INLINE {
+        return repair.visit_body(directory, &raw, pass, queue);
+    }
+    let (extents, map_nodes) = repair.blocks_of_map(directory, &raw);
+    let (found, mut is_sound) = repair.find_entries(directory, &raw, &extents);
+    let mut kept = Vec::with_capacity(found.len());
+    for mut found in found {
+        let hash = repair.hasher.hash(&found.name);
+        match repair.judge(directory, &found.entry(), hash, found.is_torn, &mut pass, queue) {
+            Err(why) => {
+                is_sound = false;
+                repair.act(format!("directory {directory}: dropped {}: {why}", found.name.escape_ascii()));
+            }
+            Ok(file_type) => {
+                is_sound &= found.file_type == file_type && found.tag == hash as u32;
+                (found.file_type, found.tag) = (file_type, hash as u32);
+                repair.set_first_identity(found.ino, directory, hash, 0)?;
+                kept.push(found);
             }
         }
-        if is_sound || extents.is_empty() {
-            pass.live = raw.size.get();
-            return self.finish_directory(directory, pass, extents, None, (0, false));
-        }
-        let mut left: Vec<(FsBlock, u64)> = map_nodes.into_iter().map(|node| (node, 1)).collect();
-        left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
-        self.act(format!("directory {directory}: wrote its tree anew, with {} names", kept.len()));
-        self.write_tree(directory, pass, kept, left)
     }
+    if is_sound || extents.is_empty() {
+        pass.live = raw.size.get();
+        return repair.finish_directory(directory, pass, extents, None, (0, false));
+    }
+    let mut left: Vec<(FsBlock, u64)> = map_nodes.into_iter().map(|node| (node, 1)).collect();
+    left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
+    repair.act(format!("directory {directory}: wrote its tree anew, with {} names", kept.len()));
+    repair.write_tree(directory, pass, kept, left)
+}
 
+/// The entries of a directory, node by node, as far as they are believed, in the form of other kinds; and whether each node is
+/// torn.
+pub(in crate::directory) fn runs(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    raw: &RawInode,
+) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
+    if raw.fork_code() == fork::INLINE {
+        let (block, _) = repair.geometry.locate(directory).expect("items have a block");
+        let data = repair.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
+        return Ok(vec![(packed(&body_of(&data)), false)]);
+    }
+    let (extents, _) = repair.blocks_of_map(directory, raw);
+    let found = repair.find_entries(directory, raw, &extents).0;
+    let (torn, whole): (Vec<Kept>, Vec<Kept>) = found.into_iter().partition(|entry| entry.is_torn);
+    Ok(vec![(packed(&whole), false), (packed(&torn), true)])
+}
+
+/// Adds names to a directory that has been visited.
+pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+    repair.change_directories()?;
+    let raw = repair.raw(directory)?;
+    let (extents, nodes) = repair.blocks_of_map(directory, &raw);
+    let mut entries = if raw.fork_code() == fork::INLINE {
+        let (block, _) = repair.geometry.locate(directory).expect("items have a block");
+        let data = repair.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
+        body_of(&data)
+    } else {
+        repair.find_entries(directory, &raw, &extents).0
+    };
+    for Added { name, ino, file_type } in added {
+        let tag = repair.hasher.hash(name) as u32;
+        let (name, ino, file_type) = (name.clone(), *ino, *file_type);
+        entries.push(Kept { name, ino, file_type, tag, number: 0, is_torn: false });
+    }
+    let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
+    left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
+    repair.write_tree(directory, Pass::default(), entries, left)?;
+    added.iter().try_for_each(|Added { name, ino, file_type }| {
+        repair.count_added(directory, *ino, *file_type, repair.hasher.hash(name), 0)
+    })
+}
+
+impl Repair<'_> {
     /// The entries of a directory in blocks, and whether its tree is as it should be. If it is not, all leaves are believed that
     /// can be read, whatever leads to them.
     fn find_entries(&self, directory: Ino, raw: &RawInode, extents: &[Extent]) -> (Vec<Kept>, bool) {
@@ -253,45 +297,6 @@ impl Repair<'_> {
             raw.size.set(len as u64);
             set_twins(raw, pass.has_twins);
         })
-    }
-
-    /// Adds names to a directory that has been visited.
-    pub(crate) fn append_btree(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
-        self.change_directories()?;
-        let raw = self.raw(directory)?;
-        let (extents, nodes) = self.blocks_of_map(directory, &raw);
-        let mut entries = if raw.fork_code() == fork::INLINE {
-            let (block, _) = self.geometry.locate(directory).expect("items have a block");
-            let data = self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
-            body_of(&data)
-        } else {
-            self.find_entries(directory, &raw, &extents).0
-        };
-        for Added { name, ino, file_type } in added {
-            let tag = self.hasher.hash(name) as u32;
-            let (name, ino, file_type) = (name.clone(), *ino, *file_type);
-            entries.push(Kept { name, ino, file_type, tag, number: 0, is_torn: false });
-        }
-        let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
-        left.extend(extents.iter().map(|extent| (extent.start, u64::from(extent.length))));
-        self.write_tree(directory, Pass::default(), entries, left)?;
-        added.iter().try_for_each(|Added { name, ino, file_type }| {
-            self.count_added(directory, *ino, *file_type, self.hasher.hash(name), 0)
-        })
-    }
-
-    /// The entries of a directory, node by node, as far as they are believed, in the form of other kinds; and whether each node is
-    /// torn.
-    pub(crate) fn runs_btree(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
-        if raw.fork_code() == fork::INLINE {
-            let (block, _) = self.geometry.locate(directory).expect("items have a block");
-            let data = self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
-            return Ok(vec![(packed(&body_of(&data)), false)]);
-        }
-        let (extents, _) = self.blocks_of_map(directory, raw);
-        let found = self.find_entries(directory, raw, &extents).0;
-        let (torn, whole): (Vec<Kept>, Vec<Kept>) = found.into_iter().partition(|entry| entry.is_torn);
-        Ok(vec![(packed(&whole), false), (packed(&torn), true)])
     }
 }
 

@@ -6,15 +6,16 @@
 use super::blocks::{for_each_block, position};
 use super::index::{Digest, Index, Root, entry_blocks_made};
 use crate::context::Context;
-use crate::directory::entries::{self, Entry, parse};
+use crate::directory::entries::{self, Entry, entry_at, parse};
 use crate::directory::names::{At, Names, Sums, covered, report_bad_entry, report_equal_hashes};
+use crate::directory::{Checked, Dir};
 use crate::findings::number;
 use crate::map::for_each_extent;
 use crate::report::Place;
 use myriad_format::dir::{ENTRIES_OFFSET, LIST_END};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, fork};
-use myriad_format::{FileBlock, Ino};
+use myriad_format::{BlockKind, FileBlock, Ino};
 use std::collections::HashMap;
 
 /// Sums over a directory's live entries.
@@ -29,26 +30,14 @@ fn at(position: u64) -> At {
     At { place: position, position: position as u32 }
 }
 
-/// Checks a directory whose blocks have been claimed; how many entry blocks were made, and whether all of it could be read.
-/// Adds the blocks of the index to `blocks`.
-pub(in crate::directory) fn check(
-    names: &Names<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    data: &[u8],
-    extents: &[Extent],
-    blocks: &mut u64,
-    sums: &mut Sums,
-) -> (u64, bool) {
+/// Checks a directory whose blocks have been claimed.
+pub(in crate::directory) fn check(names: &Names<'_>, dir: Dir<'_>, extents: &[Extent], sums: &mut Sums) -> Checked {
     let context = names.context;
+    let Dir { ino, raw, body: data } = dir;
     let mut sums = IndexedSums { all: sums, live: 0, digest: Digest::default() };
-    let mut index = None;
-    if let Some(root) = raw.index_root() {
-        let walked = Index::walk(context, ino, root);
-        *blocks += walked.blocks;
-        index = Some(walked);
-    }
-    let mut result = (0, true);
+    let index = raw.index_root().map(|root| Index::walk(context, ino, root));
+    let unmapped = index.as_ref().map_or(0, |index| index.blocks);
+    let mut checked = Checked { made: 0, is_whole: true, unmapped };
     match raw.fork_code() {
         fork::INLINE => {
             let (live, mut hashes) = check_entries(names, ino, FileBlock(0), data, &mut sums);
@@ -57,7 +46,8 @@ pub(in crate::directory) fn check(
         }
         _ if raw.is_dir_in_blocks() => {
             let (made, is_whole) = check_blocks(names, ino, raw, extents, index.as_ref(), &mut sums);
-            result = (made, is_whole && index.as_ref().is_none_or(|index| index.root.is_some()));
+            checked.made = made;
+            checked.is_whole = is_whole && index.as_ref().is_none_or(|index| index.root.is_some());
         }
         _ => {}
     }
@@ -68,16 +58,45 @@ pub(in crate::directory) fn check(
         let message = format!("size {}, its live entries have {} bytes", raw.size, sums.live);
         context.report(number::INODE_SIZE, Place::Inode(ino), message);
     }
-    result
+    checked
+}
+
+/// Hands the live entries of a directory to `f`; what cannot be read is left out.
+pub(in crate::directory) fn for_each_entry(context: &Context<'_>, dir: Dir<'_>, f: &mut dyn FnMut(&Entry<'_>)) {
+    let mut extents = Vec::new();
+    for_each_extent(&context.reader, dir.ino, dir.raw, |extent| extents.push(extent));
+    // Blocks mapped past those made hold nothing yet, and are not believed.
+    entries_again(context, dir, Some((extents, u64::MAX)), &mut |entry, _| f(entry));
+}
+
+/// The name of an inode by the position that its identity has.
+pub(in crate::directory) fn name_at(context: &Context<'_>, dir: Dir<'_>, ino: Ino, position: u32) -> Option<Vec<u8>> {
+    let at = usize::try_from(u64::from(position) * 8).ok()?;
+    let mut buf = context.reader.new_buffer();
+    let (bytes, at) = if dir.raw.fork_code() == fork::INLINE {
+        (dir.body, at.checked_sub(ENTRIES_OFFSET)?)
+    } else {
+        let file_block = (at / buf.len()) as u64;
+        let mut found = None;
+        for_each_extent(&context.reader, dir.ino, dir.raw, |extent| {
+            if (extent.file_block.0..extent.end().0).contains(&file_block) {
+                found = Some(extent.start.offset_by(file_block - extent.file_block.0));
+            }
+        });
+        context.reader.read(found?, BlockKind::DirEntries, dir.ino.0, &mut buf).ok()?;
+        (&buf[..], at % buf.len())
+    };
+    if at >= bytes.len() {
+        return None;
+    }
+    entry_at(bytes, at).ok().filter(|entry| entry.ino == ino).map(|entry| entry.name.to_vec())
 }
 
 /// Hands the entries of a directory that has been checked to `f`. `left_out`: what of its map is believed, if not all of it
 /// could be read.
 pub(in crate::directory) fn entries_again(
     context: &Context<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    data: &[u8],
+    Dir { ino, raw, body: data }: Dir<'_>,
     left_out: Option<(Vec<Extent>, u64)>,
     f: &mut dyn FnMut(&Entry<'_>, At),
 ) {

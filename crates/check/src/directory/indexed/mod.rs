@@ -7,4 +7,8 @@ mod index;
 mod repair;
 
 pub(super) use blocks::position;
-pub(super) use check::{check, entries_again};
+pub(super) use check::{check, entries_again, for_each_entry, name_at};
+pub(super) use repair::{append, runs, visit};
+
+/// Directories of this kind may lie in the bodies of their inodes.
+pub(super) const MAY_HAVE_BODY: bool = true;

@@ -14,75 +14,161 @@ use myriad_format::inode::{BodyHeader, RawInode, fork};
 use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashSet, VecDeque};
 
+/// Puts a directory right; hands the directories that it names to the queue.
+pub(in crate::directory) fn visit(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    mut pass: Pass,
+    queue: &mut VecDeque<Ino>,
+) -> Result<(), CheckError> {
+    let raw = repair.raw(directory)?;
+    match raw.fork_code() {
+        fork::INLINE => {
+            let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+            let (block, _) = repair.geometry.locate(directory).expect("items have a block");
+            let mut data = repair.body_data(block, at)?;
+            let mut len = repair.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
+            // Attributes follow the data, maybe in another sector: they stay where they are as long as a free entry can
+            // take the place of what was cut.
+            let rest = &mut data[len..];
+            if rest.len() >= EntryHeader::SIZE && rest.len() % 8 == 0 {
+                let length = rest.len() as u16;
+                rest.fill(0);
+                EntryHeader::read_mut(rest).length.set(length);
+                len = data.len();
+            }
+            repair.load_at_hand(block)?;
+            if let Some((_, buf, dirty)) = &mut repair.at_hand {
+                let head = BodyHeader::read_mut(&mut buf[at..]);
+                let (old, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
+                head.data_len.set(len as u16);
+                let body = at + BodyHeader::SIZE;
+                buf.copy_within(body + old..body + old + attributes, body + len);
+                buf[body..body + len].copy_from_slice(&data[..len]);
+                *dirty = true;
+            }
+            repair.change_inode(directory, |raw| {
+                raw.size.set(pass.live);
+                set_twins(raw, pass.has_twins);
+            })
+        }
+        _ if raw.is_dir_in_blocks() => repair.visit_blocks(directory, pass, queue),
+        _ => repair.change_inode(directory, |raw| {
+            raw.size.set(0);
+            raw.set_fork(fork::NONE, 0);
+        }),
+    }
+}
+
+/// The entries of a directory that has not been visited, in runs, as far as they can be read; and whether each is torn.
+pub(in crate::directory) fn runs(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    raw: &RawInode,
+) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
+    let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
+    match raw.fork_code() {
+        fork::INLINE => {
+            let (block, _) = repair.geometry.locate(directory).expect("items have a block");
+            runs.push((repair.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?, false));
+        }
+        _ if raw.is_dir_in_blocks() => {
+            let (extents, _) = repair.blocks_of_map(directory, raw);
+            let mut buf = repair.reader.new_buffer();
+            for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
+                if let Some(is_torn) = repair.read_entry_block(directory, block, &mut buf) {
+                    let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
+                    runs.push((buf[ENTRIES_OFFSET..tail].to_vec(), is_torn));
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(runs)
+}
+
+/// Adds names at the end of a directory, in new entry blocks. A directory in the body moves to block 0, where its
+/// entries keep their positions.
+pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+    repair.change_directories()?;
+    let raw = repair.raw(directory)?;
+    let block_size = repair.reader.block_size();
+    let (mut extents, nodes) = repair.blocks_of_map(directory, &raw);
+    let mut blocks: Vec<(u64, FsBlock, Vec<u8>)> = repair.entry_blocks(directory)?;
+    let old_index = raw.index_root();
+    if raw.fork_code() == fork::INLINE {
+        let (block, _) = repair.geometry.locate(directory).expect("items have a block");
+        let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+        let data = repair.body_data(block, at)?;
+        blocks.push((0, FsBlock::NONE, data));
+    }
+    // Blocks mapped past the last one made hold nothing: a new block takes the first free number after all of them.
+    let mut next = extents.last().map_or(0, |extent| extent.end().0).max(blocks.last().map_or(0, |block| block.0 + 1));
+    let mut grown: HashSet<u64> = blocks.iter().filter(|block| block.1.is_none()).map(|block| block.0).collect();
+    let mut placed = Vec::new();
+    for item in added {
+        let size = entry_size(item.name.len());
+        let fits = blocks.last().is_some_and(|block| block.2.len() + size <= block_size - ENTRIES_OFFSET);
+        if !fits {
+            blocks.push((next, FsBlock::NONE, Vec::new()));
+            grown.insert(next);
+            next += 1;
+        }
+        let (file_block, _, bytes) = blocks.last_mut().expect("just made");
+        let at = bytes.len();
+        bytes.resize(at + size, 0);
+        let hash = repair.hasher.hash(&item.name);
+        let head = EntryHeader::read_mut(&mut bytes[at..]);
+        head.ino.set(item.ino.0);
+        head.length.set(size as u16);
+        head.name_len = item.name.len() as u8;
+        head.file_type = item.file_type;
+        head.tag.set(hash as u32);
+        bytes[at + EntryHeader::SIZE..][..item.name.len()].copy_from_slice(&item.name);
+        placed.push((item.ino, hash, position(FileBlock(*file_block), at as u32, block_size) as u32, item.file_type));
+    }
+    for (file_block, block, _) in blocks.iter_mut().filter(|block| grown.contains(&block.0)) {
+        *block = repair.take(None)?;
+        repair.add_to_map(&mut extents, FileBlock(*file_block), *block);
+    }
+    let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
+    let end = blocks.last().map_or(0, |block| block.0 + 1);
+    let has_index = old_index.is_some() || end > 1;
+    repair.fill_unmade(directory, &extents, &blocks, end, has_index, &mut pass)?;
+    for (file_block, block, bytes) in &blocks {
+        let live_before = pass.live;
+        for entry in crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
+        {
+            let position = position(FileBlock(*file_block), entry.offset, block_size);
+            pass.live += u64::from(entry.length);
+            pass.records.push(Record { tag: entry.tag, position: position as u32, ino: entry.ino.0 });
+        }
+        let live = (pass.live - live_before) as usize;
+        let mut buf = repair.reader.new_buffer();
+        header::init(&mut buf, BlockKind::DirEntries, repair.reader.volume, directory.0, *block);
+        let head = EntryBlockHeader::read_mut(&mut buf);
+        head.tail.set((ENTRIES_OFFSET + bytes.len()) as u32);
+        head.live.set(live as u32);
+        head.next_room.set(enlist(
+            &mut pass,
+            FileBlock(*file_block),
+            block_size - ENTRIES_OFFSET - live,
+            block_size,
+            has_index,
+        ));
+        buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
+        write(&repair.reader, *block, &mut buf)?;
+    }
+    let left = nodes.into_iter().chain(repair.index_blocks(directory, old_index)).map(|block| (block, 1)).collect();
+    let tree = repair.build_map(directory, &extents)?;
+    let new_map = Some(NewMap { tree, left });
+    repair.finish_directory(directory, pass, extents, new_map, (end, has_index))?;
+    placed
+        .into_iter()
+        .try_for_each(|(ino, hash, position, file_type)| repair.count_added(directory, ino, file_type, hash, position))
+}
+
 impl Repair<'_> {
-    pub(crate) fn visit_indexed(
-        &mut self,
-        directory: Ino,
-        mut pass: Pass,
-        queue: &mut VecDeque<Ino>,
-    ) -> Result<(), CheckError> {
-        let raw = self.raw(directory)?;
-        match raw.fork_code() {
-            fork::INLINE => {
-                let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
-                let (block, _) = self.geometry.locate(directory).expect("items have a block");
-                let mut data = self.body_data(block, at)?;
-                let mut len = self.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
-                // Attributes follow the data, maybe in another sector: they stay where they are as long as a free entry can
-                // take the place of what was cut.
-                let rest = &mut data[len..];
-                if rest.len() >= EntryHeader::SIZE && rest.len() % 8 == 0 {
-                    let length = rest.len() as u16;
-                    rest.fill(0);
-                    EntryHeader::read_mut(rest).length.set(length);
-                    len = data.len();
-                }
-                self.load_at_hand(block)?;
-                if let Some((_, buf, dirty)) = &mut self.at_hand {
-                    let head = BodyHeader::read_mut(&mut buf[at..]);
-                    let (old, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
-                    head.data_len.set(len as u16);
-                    let body = at + BodyHeader::SIZE;
-                    buf.copy_within(body + old..body + old + attributes, body + len);
-                    buf[body..body + len].copy_from_slice(&data[..len]);
-                    *dirty = true;
-                }
-                self.change_inode(directory, |raw| {
-                    raw.size.set(pass.live);
-                    set_twins(raw, pass.has_twins);
-                })
-            }
-            _ if raw.is_dir_in_blocks() => self.visit_blocks(directory, pass, queue),
-            _ => self.change_inode(directory, |raw| {
-                raw.size.set(0);
-                raw.set_fork(fork::NONE, 0);
-            }),
-        }
-    }
-
-    /// The entries of a directory that has not been visited, in runs, as far as they can be read; and whether each is torn.
-    pub(crate) fn runs_indexed(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
-        let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
-        match raw.fork_code() {
-            fork::INLINE => {
-                let (block, _) = self.geometry.locate(directory).expect("items have a block");
-                runs.push((self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?, false));
-            }
-            _ if raw.is_dir_in_blocks() => {
-                let (extents, _) = self.blocks_of_map(directory, raw);
-                let mut buf = self.reader.new_buffer();
-                for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
-                    if let Some(is_torn) = self.read_entry_block(directory, block, &mut buf) {
-                        let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
-                        runs.push((buf[ENTRIES_OFFSET..tail].to_vec(), is_torn));
-                    }
-                }
-            }
-            _ => {}
-        }
-        Ok(runs)
-    }
-
     fn visit_blocks(&mut self, directory: Ino, mut pass: Pass, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
         let (extents, new_map) = self.close_holes(directory)?;
         let raw = self.raw(directory)?;
@@ -256,103 +342,6 @@ impl Repair<'_> {
             }
         }
         Ok(blocks)
-    }
-
-    /// The entries of a directory that has been visited: those in its body, or of each block.
-    pub(crate) fn entries_indexed(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<Vec<u8>>, CheckError> {
-        if raw.fork_code() != fork::INLINE {
-            return Ok(self.entry_blocks(directory)?.into_iter().map(|(.., bytes)| bytes).collect());
-        }
-        let (block, _) = self.geometry.locate(directory).expect("items have a block");
-        Ok(vec![self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?])
-    }
-
-    /// Adds names at the end of a directory, in new entry blocks. A directory in the body moves to block 0, where its
-    /// entries keep their positions.
-    pub(crate) fn append_indexed(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
-        self.change_directories()?;
-        let raw = self.raw(directory)?;
-        let block_size = self.reader.block_size();
-        let (mut extents, nodes) = self.blocks_of_map(directory, &raw);
-        let mut blocks: Vec<(u64, FsBlock, Vec<u8>)> = self.entry_blocks(directory)?;
-        let old_index = raw.index_root();
-        if raw.fork_code() == fork::INLINE {
-            let (block, _) = self.geometry.locate(directory).expect("items have a block");
-            let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
-            let data = self.body_data(block, at)?;
-            blocks.push((0, FsBlock::NONE, data));
-        }
-        // Blocks mapped past the last one made hold nothing: a new block takes the first free number after all of them.
-        let mut next =
-            extents.last().map_or(0, |extent| extent.end().0).max(blocks.last().map_or(0, |block| block.0 + 1));
-        let mut grown: HashSet<u64> = blocks.iter().filter(|block| block.1.is_none()).map(|block| block.0).collect();
-        let mut placed = Vec::new();
-        for item in added {
-            let size = entry_size(item.name.len());
-            let fits = blocks.last().is_some_and(|block| block.2.len() + size <= block_size - ENTRIES_OFFSET);
-            if !fits {
-                blocks.push((next, FsBlock::NONE, Vec::new()));
-                grown.insert(next);
-                next += 1;
-            }
-            let (file_block, _, bytes) = blocks.last_mut().expect("just made");
-            let at = bytes.len();
-            bytes.resize(at + size, 0);
-            let hash = self.hasher.hash(&item.name);
-            let head = EntryHeader::read_mut(&mut bytes[at..]);
-            head.ino.set(item.ino.0);
-            head.length.set(size as u16);
-            head.name_len = item.name.len() as u8;
-            head.file_type = item.file_type;
-            head.tag.set(hash as u32);
-            bytes[at + EntryHeader::SIZE..][..item.name.len()].copy_from_slice(&item.name);
-            placed.push((
-                item.ino,
-                hash,
-                position(FileBlock(*file_block), at as u32, block_size) as u32,
-                item.file_type,
-            ));
-        }
-        for (file_block, block, _) in blocks.iter_mut().filter(|block| grown.contains(&block.0)) {
-            *block = self.take(None)?;
-            self.add_to_map(&mut extents, FileBlock(*file_block), *block);
-        }
-        let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
-        let end = blocks.last().map_or(0, |block| block.0 + 1);
-        let has_index = old_index.is_some() || end > 1;
-        self.fill_unmade(directory, &extents, &blocks, end, has_index, &mut pass)?;
-        for (file_block, block, bytes) in &blocks {
-            let live_before = pass.live;
-            for entry in
-                crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
-            {
-                let position = position(FileBlock(*file_block), entry.offset, block_size);
-                pass.live += u64::from(entry.length);
-                pass.records.push(Record { tag: entry.tag, position: position as u32, ino: entry.ino.0 });
-            }
-            let live = (pass.live - live_before) as usize;
-            let mut buf = self.reader.new_buffer();
-            header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, *block);
-            let head = EntryBlockHeader::read_mut(&mut buf);
-            head.tail.set((ENTRIES_OFFSET + bytes.len()) as u32);
-            head.live.set(live as u32);
-            head.next_room.set(enlist(
-                &mut pass,
-                FileBlock(*file_block),
-                block_size - ENTRIES_OFFSET - live,
-                block_size,
-                has_index,
-            ));
-            buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
-            write(&self.reader, *block, &mut buf)?;
-        }
-        let left = nodes.into_iter().chain(self.index_blocks(directory, old_index)).map(|block| (block, 1)).collect();
-        let tree = self.build_map(directory, &extents)?;
-        let new_map = Some(NewMap { tree, left });
-        self.finish_directory(directory, pass, extents, new_map, (end, has_index))?;
-        placed.into_iter().try_for_each(|(ino, hash, position, file_type)| {
-            self.count_added(directory, ino, file_type, hash, position)
-        })
     }
 
     /// Blocks that were mapped ahead and now lie below the end become empty entry blocks.

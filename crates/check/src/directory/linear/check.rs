@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::directory::entries::{self, Entry, parse};
 use crate::directory::hashes::Hashes;
 use crate::directory::names::{At, Names, Sums, covered, find_block, is_in_blocks_alone, report_bad_entry};
+use crate::directory::{Checked, Dir};
 use crate::findings::number;
 use crate::io::{Damage, Reader};
 use crate::map::for_each_extent;
@@ -14,19 +15,14 @@ use myriad_format::unit::{UNIT_SIZE, UnitHeader, verify_one};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Checks a directory whose blocks have been claimed; how many blocks its size needs, and whether all of it could be read.
-pub(in crate::directory) fn check(
-    names: &Names<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    extents: &[Extent],
-    sums: &mut Sums,
-) -> (u64, bool) {
+/// Checks a directory whose blocks have been claimed.
+pub(in crate::directory) fn check(names: &Names<'_>, dir: Dir<'_>, extents: &[Extent], sums: &mut Sums) -> Checked {
     let context = names.context;
+    let Dir { ino, raw, .. } = dir;
     let place = Place::Inode(ino);
     let size = raw.size.get();
     if !is_in_blocks_alone(context, ino, raw) {
-        return (0, false);
+        return Checked::default();
     }
     let block_size = context.reader.block_size();
     let needed = size.div_ceil(block_size as u64);
@@ -90,7 +86,7 @@ pub(in crate::directory) fn check(
             }
         });
     });
-    (needed, is_whole)
+    Checked { made: needed, is_whole, unmapped: 0 }
 }
 
 /// Where an entry lies: its offset in the directory, in words of 8 bytes. Identities say nothing of it.
@@ -172,8 +168,7 @@ pub(crate) fn for_each_unit(
 /// could be read.
 pub(in crate::directory) fn entries_again(
     context: &Context<'_>,
-    ino: Ino,
-    raw: &RawInode,
+    Dir { ino, raw, .. }: Dir<'_>,
     left_out: Option<(Vec<Extent>, u64)>,
     f: &mut dyn FnMut(&Entry<'_>, At),
 ) {
@@ -197,6 +192,6 @@ fn map_again(context: &Context<'_>, ino: Ino, raw: &RawInode) -> (Vec<Extent>, u
 }
 
 /// Hands the live entries of a directory that was checked to `f`; what cannot be read is left out.
-pub(crate) fn for_each_entry(context: &Context<'_>, ino: Ino, raw: &RawInode, f: &mut dyn FnMut(&Entry<'_>)) {
-    entries_again(context, ino, raw, Some(map_again(context, ino, raw)), &mut |entry, _| f(entry));
+pub(in crate::directory) fn for_each_entry(context: &Context<'_>, dir: Dir<'_>, f: &mut dyn FnMut(&Entry<'_>)) {
+    entries_again(context, dir, Some(map_again(context, dir.ino, dir.raw)), &mut |entry, _| f(entry));
 }

@@ -3,5 +3,8 @@
 mod check;
 mod repair;
 
-pub(crate) use check::for_each_entry;
-pub(super) use check::{check, entries_again};
+pub(super) use check::{check, entries_again, for_each_entry};
+pub(super) use repair::{append, runs, visit};
+
+/// Directories of this kind lie in blocks alone.
+pub(super) const MAY_HAVE_BODY: bool = false;

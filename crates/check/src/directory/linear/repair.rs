@@ -16,52 +16,88 @@ use myriad_format::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, header};
 use std::collections::VecDeque;
 
-impl Repair<'_> {
-    pub(crate) fn visit_linear(
-        &mut self,
-        directory: Ino,
-        mut pass: Pass,
-        queue: &mut VecDeque<Ino>,
-    ) -> Result<(), CheckError> {
-        let raw = self.raw(directory)?;
-        let (mut extents, mut new_map) = self.close_up(directory, &raw)?;
-        let block_size = self.reader.block_size();
-        let per_block = (block_size / UNIT_SIZE) as u64;
-        let blocks: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
-        // The size says which units of the last block are in use, if it fits the map.
-        let said = raw.size.get() / UNIT_SIZE as u64;
-        let units = if said.div_ceil(per_block) == blocks { said } else { blocks * per_block };
-        let mut crowded = Vec::new();
-        let mut at = 0;
-        for extent in extents.clone() {
-            for offset in 0..u64::from(extent.length) {
-                let block = extent.start.offset_by(offset);
-                self.visit_units(directory, block, (at * per_block, units), &mut pass, queue, &mut crowded)?;
-                at += 1;
-            }
+/// Puts a directory right; hands the directories that it names to the queue.
+pub(in crate::directory) fn visit(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    mut pass: Pass,
+    queue: &mut VecDeque<Ino>,
+) -> Result<(), CheckError> {
+    let raw = repair.raw(directory)?;
+    let (mut extents, mut new_map) = repair.close_up(directory, &raw)?;
+    let block_size = repair.reader.block_size();
+    let per_block = (block_size / UNIT_SIZE) as u64;
+    let blocks: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
+    // The size says which units of the last block are in use, if it fits the map.
+    let said = raw.size.get() / UNIT_SIZE as u64;
+    let units = if said.div_ceil(per_block) == blocks { said } else { blocks * per_block };
+    let mut crowded = Vec::new();
+    let mut at = 0;
+    for extent in extents.clone() {
+        for offset in 0..u64::from(extent.length) {
+            let block = extent.start.offset_by(offset);
+            repair.visit_units(directory, block, (at * per_block, units), &mut pass, queue, &mut crowded)?;
+            at += 1;
         }
-        pass.live = units * UNIT_SIZE as u64;
-        if !crowded.is_empty() {
-            let (new_extents, more) = self.add_units(directory, extents.clone(), &crowded, &mut pass)?;
-            let tree = self.build_map(directory, &new_extents)?;
-            let nodes = self.blocks_of_map(directory, &raw).1;
-            let mut left = new_map.map_or_else(Vec::new, |map| map.left);
-            left.extend(nodes.into_iter().map(|node| (node, 1)));
-            left.sort_unstable();
-            left.dedup();
-            new_map = Some(NewMap { tree, left });
-            extents = new_extents;
-            self.act(format!(
-                "directory {directory}: moved {more} names to new units, for others of theirs have their tags"
-            ));
-            for Added { name, ino, .. } in &crowded {
-                let hash = self.hasher.hash(name);
-                self.set_first_identity(*ino, directory, hash, 0)?;
-            }
-        }
-        self.finish_directory(directory, pass, extents, new_map, (0, false))
     }
+    pass.live = units * UNIT_SIZE as u64;
+    if !crowded.is_empty() {
+        let (new_extents, more) = repair.add_units(directory, extents.clone(), &crowded, &mut pass)?;
+        let tree = repair.build_map(directory, &new_extents)?;
+        let nodes = repair.blocks_of_map(directory, &raw).1;
+        let mut left = new_map.map_or_else(Vec::new, |map| map.left);
+        left.extend(nodes.into_iter().map(|node| (node, 1)));
+        left.sort_unstable();
+        left.dedup();
+        new_map = Some(NewMap { tree, left });
+        extents = new_extents;
+        repair.act(format!(
+            "directory {directory}: moved {more} names to new units, for others of theirs have their tags"
+        ));
+        for Added { name, ino, .. } in &crowded {
+            let hash = repair.hasher.hash(name);
+            repair.set_first_identity(*ino, directory, hash, 0)?;
+        }
+    }
+    repair.finish_directory(directory, pass, extents, new_map, (0, false))
+}
 
+/// The entries of a directory, unit by unit, as far as they are believed. None is torn: a device writes a unit as one.
+pub(in crate::directory) fn runs(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    raw: &RawInode,
+) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
+    let mut runs = Vec::new();
+    let mut buf = repair.reader.new_buffer();
+    let (extents, _) = repair.blocks_of_map(directory, raw);
+    for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
+        if repair.reader.read_raw(block, &mut buf).is_ok() || repair.reader.read_sectors(block, &mut buf) {
+            let units = units_of(&repair.reader, directory, block, &buf);
+            runs.extend(units.into_iter().flatten().map(|unit| (unit.to_vec(), false)));
+        }
+    }
+    Ok(runs)
+}
+
+/// Adds names in new units at the end of a directory that has been visited.
+pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+    repair.change_directories()?;
+    let raw = repair.raw(directory)?;
+    let (extents, nodes) = repair.blocks_of_map(directory, &raw);
+    let mut pass = Pass { has_twins: false, ..Pass::default() };
+    let (extents, _) = repair.add_units(directory, extents, added, &mut pass)?;
+    let tree = repair.build_map(directory, &extents)?;
+    let left = nodes.into_iter().map(|node| (node, 1)).collect();
+    repair.finish_directory(directory, pass, extents, Some(NewMap { tree, left }), (0, false))?;
+    for Added { name, ino, file_type } in added {
+        let hash = repair.hasher.hash(name);
+        repair.count_added(directory, *ino, *file_type, hash, 0)?;
+    }
+    Ok(())
+}
+
+impl Repair<'_> {
     /// Extents of a directory from file block 0 on without holes, and as many as it may have; if they are not what they were,
     /// also the tree of a map of them, and what the directory has no longer.
     fn close_up(&mut self, directory: Ino, raw: &RawInode) -> Result<(Vec<Extent>, Option<NewMap>), CheckError> {
@@ -225,37 +261,6 @@ impl Repair<'_> {
         }
         pass.live = next * block_size as u64;
         Ok((extents, added.len()))
-    }
-
-    /// Adds names in new units at the end of a directory that has been visited.
-    pub(crate) fn append_linear(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
-        self.change_directories()?;
-        let raw = self.raw(directory)?;
-        let (extents, nodes) = self.blocks_of_map(directory, &raw);
-        let mut pass = Pass { has_twins: false, ..Pass::default() };
-        let (extents, _) = self.add_units(directory, extents, added, &mut pass)?;
-        let tree = self.build_map(directory, &extents)?;
-        let left = nodes.into_iter().map(|node| (node, 1)).collect();
-        self.finish_directory(directory, pass, extents, Some(NewMap { tree, left }), (0, false))?;
-        for Added { name, ino, file_type } in added {
-            let hash = self.hasher.hash(name);
-            self.count_added(directory, *ino, *file_type, hash, 0)?;
-        }
-        Ok(())
-    }
-
-    /// The entries of a directory, unit by unit, as far as they are believed. None is torn: a device writes a unit as one.
-    pub(crate) fn runs_linear(&self, directory: Ino, raw: &RawInode) -> Vec<(Vec<u8>, bool)> {
-        let mut runs = Vec::new();
-        let mut buf = self.reader.new_buffer();
-        let (extents, _) = self.blocks_of_map(directory, raw);
-        for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
-            if self.reader.read_raw(block, &mut buf).is_ok() || self.reader.read_sectors(block, &mut buf) {
-                let units = units_of(&self.reader, directory, block, &buf);
-                runs.extend(units.into_iter().flatten().map(|unit| (unit.to_vec(), false)));
-            }
-        }
-        runs
     }
 }
 

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::directory::entries::{BadEntry, Entry, is_name};
 use crate::directory::hashes::Hashes;
 use crate::directory::names::{At, Names, Sums, covered, find_block, is_in_blocks_alone, report_bad_entry};
+use crate::directory::{Checked, Dir};
 use crate::findings::number;
 use crate::io::Damage;
 use crate::map::for_each_extent;
@@ -48,18 +49,13 @@ pub(crate) fn run_of(layout: SlotLayout, block: &[u8], slot: usize) -> Option<u8
     (slot == 0 || is_used(slot)).then(|| (next() - slot) as u8)
 }
 
-/// Checks a directory whose blocks have been claimed; how many blocks it has, and whether all of it could be read.
-pub(in crate::directory) fn check(
-    names: &Names<'_>,
-    ino: Ino,
-    raw: &RawInode,
-    extents: &[Extent],
-    sums: &mut Sums,
-) -> (u64, bool) {
+/// Checks a directory whose blocks have been claimed.
+pub(in crate::directory) fn check(names: &Names<'_>, dir: Dir<'_>, extents: &[Extent], sums: &mut Sums) -> Checked {
     let context = names.context;
+    let Dir { ino, raw, .. } = dir;
     let place = Place::Inode(ino);
     if !is_in_blocks_alone(context, ino, raw) {
-        return (0, false);
+        return Checked::default();
     }
     let layout = SlotLayout::new(context.reader.block_size());
     let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
@@ -107,7 +103,7 @@ pub(in crate::directory) fn check(
     hashes.compare(context, ino, raw, name, |hashes| {
         for_each_name(context, ino, extents, |_, hash, at| hashes.add(hash, at.place), |_| ());
     });
-    (mapped, is_whole)
+    Checked { made: mapped, is_whole, unmapped: 0 }
 }
 
 /// Holds the counts of a directory to the names that are found.
@@ -249,8 +245,7 @@ fn for_each_name(
 /// could be read.
 pub(in crate::directory) fn entries_again(
     context: &Context<'_>,
-    ino: Ino,
-    raw: &RawInode,
+    Dir { ino, raw, .. }: Dir<'_>,
     left_out: Option<(Vec<Extent>, u64)>,
     f: &mut dyn FnMut(&Entry<'_>, At),
 ) {
@@ -277,7 +272,7 @@ fn map_again(context: &Context<'_>, ino: Ino, raw: &RawInode) -> Vec<Extent> {
 }
 
 /// Hands the live entries of a directory that was checked to `f`; what cannot be read is left out.
-pub(crate) fn for_each_entry(context: &Context<'_>, ino: Ino, raw: &RawInode, f: &mut dyn FnMut(&Entry<'_>)) {
-    let extents = map_again(context, ino, raw);
-    for_each_name(context, ino, &extents, |entry, _, _| f(entry), |_| ());
+pub(in crate::directory) fn for_each_entry(context: &Context<'_>, dir: Dir<'_>, f: &mut dyn FnMut(&Entry<'_>)) {
+    let extents = map_again(context, dir.ino, dir.raw);
+    for_each_name(context, dir.ino, &extents, |entry, _, _| f(entry), |_| ());
 }

@@ -60,33 +60,131 @@ fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = (u64, FsBlock)> + '_ {
     })
 }
 
+/// Puts a directory right; hands the directories that it names to the queue.
+pub(in crate::directory) fn visit(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    mut pass: Pass,
+    queue: &mut VecDeque<Ino>,
+) -> Result<(), CheckError> {
+    let raw = repair.raw(directory)?;
+    let layout = repair.slot_layout();
+    let (extents, new_map) = repair.whole_extents(directory, &raw)?;
+    let end = extents.last().map_or(0, |extent| extent.end().0);
+    let mut counts = Counts::new(layout, layout.extents_in(end).expect("whole extents"));
+    for (file_block, block) in blocks_of(&extents) {
+        if let Some(slot_block) = layout.slot_block(file_block) {
+            let names = repair.visit_slot_block(directory, slot_block, block, &mut pass, queue)?;
+            counts.add(slot_block, names);
+        }
+    }
+    for (file_block, block) in blocks_of(&extents).filter(|(at, _)| layout.slot_block(*at).is_none()) {
+        repair.write_records(directory, &counts, file_block, block)?;
+    }
+    pass.live = counts.names() * SLOT_BYTES as u64;
+    repair.finish_directory(directory, pass, extents, new_map, (0, false))
+}
+
+/// The names of a directory as packed entries, a run a block, as far as they can be read; and whether each is torn.
+pub(in crate::directory) fn runs(
+    repair: &mut Repair<'_>,
+    directory: Ino,
+    raw: &RawInode,
+) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
+    let layout = repair.slot_layout();
+    let mut runs = Vec::new();
+    let mut buf = repair.reader.new_buffer();
+    let (extents, _) = repair.blocks_of_map(directory, raw);
+    for (_, block) in blocks_of(&extents) {
+        let Some(is_torn) = repair.read_torn(directory, block, BlockKind::DirSlots, &mut buf) else { continue };
+        let mut run = Vec::new();
+        for (entry, _) in used_slots(&repair.hasher, layout, &buf).filter_map(|(_, entry)| entry.ok()) {
+            let (at, length) = (run.len(), entry_size(entry.name.len()));
+            run.resize(at + length, 0);
+            let head = EntryHeader::read_mut(&mut run[at..]);
+            head.ino.set(entry.ino.0);
+            head.length.set(length as u16);
+            head.name_len = entry.name.len() as u8;
+            head.file_type = entry.file_type;
+            head.tag.set(entry.tag);
+            run[at + EntryHeader::SIZE..][..entry.name.len()].copy_from_slice(entry.name);
+        }
+        runs.push((run, is_torn));
+    }
+    Ok(runs)
+}
+
+/// Adds names in new extents at the end of a directory that has been visited. The blocks of records that change with that are
+/// written elsewhere, so that the directory is as it was until its inode names the new map.
+pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
+    repair.change_directories()?;
+    let raw = repair.raw(directory)?;
+    let layout = repair.slot_layout();
+    let (extents, nodes) = repair.blocks_of_map(directory, &raw);
+    let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
+    let mut slot_blocks = Vec::new();
+    for (file_block, block) in blocks_of(&extents) {
+        match layout.slot_block(file_block) {
+            Some(_) => slot_blocks.push(block),
+            None => left.push((block, 1)),
+        }
+    }
+    let old = slot_blocks.len();
+    let mut buf = repair.reader.new_buffer();
+    let mut names = added.iter();
+    while names.len() > 0 || slot_blocks.len() as u64 % EXTENT_BLOCKS > 0 {
+        let block = repair.take(None)?;
+        layout.init(&mut buf, repair.reader.volume, directory.0, block);
+        let mut count = 0;
+        for (slot, item) in names.by_ref().take(layout.slots).enumerate() {
+            let (_, name) = buf[layout.offset(slot)..].split_at_mut(SlotHeader::SIZE);
+            name[..item.name.len()].copy_from_slice(&item.name);
+            let head = SlotHeader::read_mut(&mut buf[layout.offset(slot)..]);
+            head.ino.set(item.ino.0);
+            head.name_len = item.name.len() as u8;
+            head.file_type = item.file_type;
+            head.tag.set(tag_of(repair.hasher.hash(&item.name)));
+            count += 1;
+        }
+        settle(layout, &mut buf, count);
+        write(&repair.reader, block, &mut buf)?;
+        slot_blocks.push(block);
+    }
+    let mut counts = Counts::new(layout, slot_blocks.len() as u64 / EXTENT_BLOCKS);
+    for (slot_block, &block) in slot_blocks.iter().enumerate() {
+        if repair.reader.read(block, BlockKind::DirSlots, directory.0, &mut buf).is_ok() {
+            counts.add(slot_block as u64, SlotBlockHeader::read(&buf).names.get());
+        }
+    }
+    let mut whole = Vec::new();
+    let mut slots = slot_blocks.into_iter();
+    for file_block in 0..layout.file_blocks(counts.records.len() as u64) {
+        let block = match layout.slot_block(file_block) {
+            Some(_) => slots.next().expect("as many as there are places"),
+            None => {
+                let block = repair.take(None)?;
+                header::init(&mut buf, BlockKind::DirExtents, repair.reader.volume, directory.0, block);
+                counts.fill(file_block, &mut buf);
+                write(&repair.reader, block, &mut buf)?;
+                block
+            }
+        };
+        repair.add_to_map(&mut whole, FileBlock(file_block), block);
+    }
+    let tree = repair.build_map(directory, &whole)?;
+    let pass = Pass { live: counts.names() * SLOT_BYTES as u64, ..Pass::default() };
+    repair.finish_directory(directory, pass, whole, Some(NewMap { tree, left }), (0, false))?;
+    for (index, Added { name, ino, file_type }) in added.iter().enumerate() {
+        let hash = repair.hasher.hash(name);
+        let position = old * layout.slots + index;
+        repair.count_added(directory, *ino, *file_type, hash, position as u32)?;
+    }
+    Ok(())
+}
+
 impl Repair<'_> {
     fn slot_layout(&self) -> SlotLayout {
         SlotLayout::new(self.reader.block_size())
-    }
-
-    pub(crate) fn visit_slots(
-        &mut self,
-        directory: Ino,
-        mut pass: Pass,
-        queue: &mut VecDeque<Ino>,
-    ) -> Result<(), CheckError> {
-        let raw = self.raw(directory)?;
-        let layout = self.slot_layout();
-        let (extents, new_map) = self.whole_extents(directory, &raw)?;
-        let end = extents.last().map_or(0, |extent| extent.end().0);
-        let mut counts = Counts::new(layout, layout.extents_in(end).expect("whole extents"));
-        for (file_block, block) in blocks_of(&extents) {
-            if let Some(slot_block) = layout.slot_block(file_block) {
-                let names = self.visit_slot_block(directory, slot_block, block, &mut pass, queue)?;
-                counts.add(slot_block, names);
-            }
-        }
-        for (file_block, block) in blocks_of(&extents).filter(|(at, _)| layout.slot_block(*at).is_none()) {
-            self.write_records(directory, &counts, file_block, block)?;
-        }
-        pass.live = counts.names() * SLOT_BYTES as u64;
-        self.finish_directory(directory, pass, extents, new_map, (0, false))
     }
 
     /// Writes a block of records, unless it says what it shall.
@@ -204,99 +302,6 @@ impl Repair<'_> {
             write(&self.reader, block, &mut buf)?;
         }
         Ok(names)
-    }
-
-    /// Adds names in new extents at the end of a directory that has been visited. The blocks of records that change with that are
-    /// written elsewhere, so that the directory is as it was until its inode names the new map.
-    pub(crate) fn append_slots(&mut self, directory: Ino, added: &[Added]) -> Result<(), CheckError> {
-        self.change_directories()?;
-        let raw = self.raw(directory)?;
-        let layout = self.slot_layout();
-        let (extents, nodes) = self.blocks_of_map(directory, &raw);
-        let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
-        let mut slot_blocks = Vec::new();
-        for (file_block, block) in blocks_of(&extents) {
-            match layout.slot_block(file_block) {
-                Some(_) => slot_blocks.push(block),
-                None => left.push((block, 1)),
-            }
-        }
-        let old = slot_blocks.len();
-        let mut buf = self.reader.new_buffer();
-        let mut names = added.iter();
-        while names.len() > 0 || slot_blocks.len() as u64 % EXTENT_BLOCKS > 0 {
-            let block = self.take(None)?;
-            layout.init(&mut buf, self.reader.volume, directory.0, block);
-            let mut count = 0;
-            for (slot, item) in names.by_ref().take(layout.slots).enumerate() {
-                let (_, name) = buf[layout.offset(slot)..].split_at_mut(SlotHeader::SIZE);
-                name[..item.name.len()].copy_from_slice(&item.name);
-                let head = SlotHeader::read_mut(&mut buf[layout.offset(slot)..]);
-                head.ino.set(item.ino.0);
-                head.name_len = item.name.len() as u8;
-                head.file_type = item.file_type;
-                head.tag.set(tag_of(self.hasher.hash(&item.name)));
-                count += 1;
-            }
-            settle(layout, &mut buf, count);
-            write(&self.reader, block, &mut buf)?;
-            slot_blocks.push(block);
-        }
-        let mut counts = Counts::new(layout, slot_blocks.len() as u64 / EXTENT_BLOCKS);
-        for (slot_block, &block) in slot_blocks.iter().enumerate() {
-            if self.reader.read(block, BlockKind::DirSlots, directory.0, &mut buf).is_ok() {
-                counts.add(slot_block as u64, SlotBlockHeader::read(&buf).names.get());
-            }
-        }
-        let mut whole = Vec::new();
-        let mut slots = slot_blocks.into_iter();
-        for file_block in 0..layout.file_blocks(counts.records.len() as u64) {
-            let block = match layout.slot_block(file_block) {
-                Some(_) => slots.next().expect("as many as there are places"),
-                None => {
-                    let block = self.take(None)?;
-                    header::init(&mut buf, BlockKind::DirExtents, self.reader.volume, directory.0, block);
-                    counts.fill(file_block, &mut buf);
-                    write(&self.reader, block, &mut buf)?;
-                    block
-                }
-            };
-            self.add_to_map(&mut whole, FileBlock(file_block), block);
-        }
-        let tree = self.build_map(directory, &whole)?;
-        let pass = Pass { live: counts.names() * SLOT_BYTES as u64, ..Pass::default() };
-        self.finish_directory(directory, pass, whole, Some(NewMap { tree, left }), (0, false))?;
-        for (index, Added { name, ino, file_type }) in added.iter().enumerate() {
-            let hash = self.hasher.hash(name);
-            let position = old * layout.slots + index;
-            self.count_added(directory, *ino, *file_type, hash, position as u32)?;
-        }
-        Ok(())
-    }
-
-    /// The names of a directory as packed entries, a run a block, as far as they can be read; and whether each is torn.
-    pub(crate) fn runs_slots(&self, directory: Ino, raw: &RawInode) -> Vec<(Vec<u8>, bool)> {
-        let layout = self.slot_layout();
-        let mut runs = Vec::new();
-        let mut buf = self.reader.new_buffer();
-        let (extents, _) = self.blocks_of_map(directory, raw);
-        for (_, block) in blocks_of(&extents) {
-            let Some(is_torn) = self.read_torn(directory, block, BlockKind::DirSlots, &mut buf) else { continue };
-            let mut run = Vec::new();
-            for (entry, _) in used_slots(&self.hasher, layout, &buf).filter_map(|(_, entry)| entry.ok()) {
-                let (at, length) = (run.len(), entry_size(entry.name.len()));
-                run.resize(at + length, 0);
-                let head = EntryHeader::read_mut(&mut run[at..]);
-                head.ino.set(entry.ino.0);
-                head.length.set(length as u16);
-                head.name_len = entry.name.len() as u8;
-                head.file_type = entry.file_type;
-                head.tag.set(entry.tag);
-                run[at + EntryHeader::SIZE..][..entry.name.len()].copy_from_slice(entry.name);
-            }
-            runs.push((run, is_torn));
-        }
-        runs
     }
 }
 
