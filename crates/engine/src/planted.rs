@@ -66,7 +66,7 @@ bugs! {
     SyncRenameForgotten "sync-rename-forgotten" "Order sync: a rename returns before it is durable.";
     SyncAttributesForgotten "sync-attributes-forgotten" "Order sync: a change of attributes returns before it is durable.";
     SyncDataForgotten "sync-data-forgotten" "Order sync with syncmode=all: a write returns before its data has blocks.";
-    SyncEntriesLate "sync-entries-late" "Order sync: names are left to the next commit, as hints are.";
+    SyncRemovalForgotten "sync-removal-forgotten" "Order sync: the removal of a name returns before it is durable.";
     SyncOneRound "sync-one-round" "Order sync: an operation makes one round, whatever is still undone.";
     SyncNoFlush "sync-no-flush" "Order sync: an operation's rounds are not flushed.";
     SyncedNameForgotten "synced-name-forgotten" "A file opened with O_SYNC is not synced by the write of its first byte.";

@@ -211,9 +211,6 @@ fn begin_round(
 
 /// Whether nothing that the rounds are made for has changed in a block. The gate is closed.
 fn waits_for_commit(volume: &Volume, shadow: &Shadow, goal: Goal) -> bool {
-    if planted(Bug::SyncEntriesLate) && goal == Goal::Returned && shadow.kind == BlockKind::LinearEntries {
-        return true;
-    }
     goal == Goal::Returned
         && facts::has_only_hints(shadow.kind, shadow.lasting.as_deref(), &volume.cache.arena.read(shadow.frame))
 }
