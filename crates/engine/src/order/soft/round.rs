@@ -10,6 +10,7 @@
 //! A block of which something is still undone is put off if all that is new of it are values, such as times and sizes: the round that shows the
 //! rest writes them as well. If nothing else is to be written, it is written all the same, for something may wait for them.
 
+use super::census::{Kind, Tally};
 use super::judge::Judge;
 use super::{Freed, Round, Shadow, Soft, State};
 use crate::cache::Closed;
@@ -106,6 +107,7 @@ impl Checkpointer {
             return written;
         }
         let soft = volume.soft.as_ref().expect("order softdep");
+        soft.census.lock().written(&round.tally);
         let mut state = soft.state.lock();
         let State { shadows, ghosts, .. } = &mut *state;
         for &(block, ..) in &round.images.blocks {
@@ -167,6 +169,7 @@ fn begin_round(
     let txn = Txn::behind(volume, closed);
     let mut images = Vec::new();
     let mut put_off = Vec::new();
+    let mut tally = Tally::default();
     let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
         state.shadows.iter().try_for_each(|(&block, shadow)| {
             if waits_for_commit(volume, shadow, goal) {
@@ -174,6 +177,7 @@ fn begin_round(
             }
             let image = judge.image(block, shadow)?;
             let lasting = shadow.lasting.as_deref();
+            tally.add(shadow.kind, lasting, &arena.read(shadow.frame), &image);
             if lasting != Some(&*image) {
                 let is_whole = || *image == *arena.read(shadow.frame);
                 let can_wait = facts::has_only_values(shadow.kind, lasting, &image) && !is_whole();
@@ -189,6 +193,7 @@ fn begin_round(
     }
     let mut round = Round {
         images: Images::new(volume.cache.block_size()),
+        tally,
         data: epoch.ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
     };
@@ -205,7 +210,11 @@ fn begin_round(
             waits_for_commit(volume, shadow, goal) || is_settled()
         }),
     };
+    let bytes = state.bytes();
     *soft.state.lock() = state;
+    if judged.is_ok() {
+        soft.census.lock().found(&tally.found, bytes);
+    }
     judged.map(|()| (round, is_clean))
 }
 
@@ -271,6 +280,13 @@ fn give_back(volume: &Volume) -> Result<bool> {
         ready
     };
     let has_any = !ready.is_empty();
+    {
+        let mut census = soft.census.lock();
+        for freed in &ready {
+            census.given_back(Kind::FreeBlks, u64::from(!freed.extents.is_empty()));
+            census.given_back(Kind::FreeFile, freed.inodes.len() as u64);
+        }
+    }
     let (mut extents, mut inodes) = (Vec::new(), Vec::new());
     for mut freed in ready {
         extents.append(&mut freed.extents);
