@@ -9,6 +9,7 @@ use crate::report::{Finding, Place};
 use myriad_device::Moment;
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::extent::Extent;
+use myriad_format::leftovers::Leftovers;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, NameHasher, group};
 use std::collections::HashSet;
@@ -50,6 +51,14 @@ impl Sink {
     }
 }
 
+/// Of a leftover that only a repair puts right.
+pub(crate) fn for_repair(leftovers: &mut Leftovers) {
+    leftovers.others += 1;
+}
+
+/// Of a count that each opening makes anew after a crash.
+pub(crate) fn counted_anew(_: &mut Leftovers) {}
+
 /// Part of the time of a scrub that the passes before it are said to take.
 const METADATA_SHARE: f64 = 0.1;
 
@@ -67,6 +76,8 @@ pub(crate) struct Context<'a> {
     /// Fixed blocks that hold a tree node.
     pub fixed: Mutex<HashSet<FsBlock>>,
     pub sink: Sink,
+    /// What power loss has left behind, if it is to be told.
+    pub leftovers: Option<Mutex<Leftovers>>,
     /// Blocks of metadata that the device could not read.
     pub unreadable: AtomicU64,
     pub threads: usize,
@@ -97,9 +108,18 @@ impl Context<'_> {
         self.sink.add(Finding { number, place, message: message.into(), file: None, is_leftover: false });
     }
 
-    /// As [`Self::report`], of what power loss may leave on a volume of order `softdep`.
-    pub fn report_leftover(&self, number: u32, place: Place, message: impl Into<String>) {
+    /// As [`Self::report`], of what power loss may leave on a volume of order `softdep`. `note` says how it is given back.
+    pub fn report_leftover(
+        &self,
+        number: u32,
+        place: Place,
+        message: impl Into<String>,
+        note: impl FnOnce(&mut Leftovers),
+    ) {
         self.sink.add(Finding { number, place, message: message.into(), file: None, is_leftover: true });
+        if let Some(leftovers) = &self.leftovers {
+            note(&mut leftovers.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// Notes an extent of a file or link.

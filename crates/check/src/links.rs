@@ -8,6 +8,7 @@ use crate::slots::inode_at;
 use crate::table::{SlotRef, SlotTable, slot_bit};
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
+use myriad_format::leftovers::{Leftovers, SurplusLinks};
 
 pub(crate) fn check_links(context: &Context<'_>, slots: &SlotTable<'_>, directories: &Directories) {
     let root = Ino(context.superblock.root_ino.get());
@@ -25,7 +26,8 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
     let state = slot.state();
     let left = slot.links_left();
     if state & slot_bit::NO_LINKS != 0 && state & slot_bit::ORPHAN == 0 && left == 0 {
-        context.report_leftover(number::NAMELESS, place, "has no links and is not in the list of orphans");
+        let message = "has no links and is not in the list of orphans";
+        context.report_leftover(number::NAMELESS, place, message, |all| note_surplus(context, all, ino, 0, true));
         return;
     }
     let directory = directories.index(ino);
@@ -36,17 +38,23 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
         if is_named.unwrap_or(found != 0) || nlink == 0 {
             let message = format!("says {nlink} links, {found} were found");
             if found < nlink {
-                context.report_leftover(number::NLINK, place, message);
+                context.report_leftover(number::NLINK, place, message, |all| {
+                    note_surplus(context, all, ino, left, false);
+                });
             } else {
                 context.report(number::NLINK, place, message);
             }
         } else {
-            context.report_leftover(number::UNREFERENCED, place, format!("says {nlink} links, nothing names it"));
+            let message = format!("says {nlink} links, nothing names it");
+            context.report_leftover(number::UNREFERENCED, place, message, |all| {
+                note_surplus(context, all, ino, left, true);
+            });
             return;
         }
     }
     if is_named == Some(false) && state & slot_bit::NO_LINKS == 0 {
-        context.report_leftover(number::UNREFERENCED, place, "is a directory that nothing names");
+        let message = "is a directory that nothing names";
+        context.report_leftover(number::UNREFERENCED, place, message, |all| note_surplus(context, all, ino, 0, true));
         return;
     }
     // A file that had several names may have kept the identity of one that is gone. A directory never had another name.
@@ -60,6 +68,17 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
         if !sound {
             context.report(number::IDENTITY, place, "its parent, name hash or position do not describe its entry");
         }
+    }
+}
+
+/// Notes how many links an inode has too many.
+fn note_surplus(context: &Context<'_>, all: &mut Leftovers, ino: Ino, count: u32, is_nameless: bool) {
+    match raw_of(context, ino) {
+        Some(raw) => {
+            let generation = raw.generation.get();
+            all.links.push(SurplusLinks { ino, generation, count, is_nameless });
+        }
+        None => all.others += 1,
     }
 }
 

@@ -1,7 +1,7 @@
 //! One look at a volume from end to end, pass by pass. It changes nothing.
 
 use crate::blocks::Blocks;
-use crate::context::{Context, Sink, in_parallel};
+use crate::context::{Context, Sink, counted_anew, in_parallel};
 use crate::directory::{Dir, Directories, Names};
 use crate::findings::number;
 use crate::inodes::{self, GroupFacts};
@@ -76,6 +76,7 @@ pub(crate) fn look(
         blocks: Blocks::new(),
         fixed: Mutex::new(HashSet::new()),
         sink: Sink::new(options.findings_max),
+        leftovers: options.leftovers.then(Mutex::default),
         unreadable: AtomicU64::new(0),
         threads: options.threads.max(1),
         progress: options.progress,
@@ -108,12 +109,14 @@ pub(crate) fn look(
     let lsn_max = context.reader.lsn_max();
     let damage_count = context.sink.damage_count();
     let (findings, finding_count) = context.sink.take();
+    let leftovers = context.leftovers.map(|all| all.into_inner().unwrap_or_else(PoisonError::into_inner));
     let seconds = start.elapsed().as_secs_f64();
     Ok(Outcome {
         report: Report {
             findings,
             finding_count,
             damage_count,
+            leftovers: leftovers.unwrap_or_default(),
             unreadable_blocks,
             totals,
             scrub,
@@ -354,7 +357,7 @@ fn check_volume(context: &Context<'_>, totals: &Totals, is_copy: bool) {
         ] {
             if stored != found {
                 let message = format!("{found} {name}, the superblock says {stored}");
-                context.report_leftover(number::VOLUME_COUNTS, Place::Volume, message);
+                context.report_leftover(number::VOLUME_COUNTS, Place::Volume, message, counted_anew);
             }
         }
     }

@@ -31,6 +31,8 @@ pub struct Options<'a> {
     pub slots_max: u64,
     /// Findings kept in the report; the rest are counted.
     pub findings_max: usize,
+    /// Tell what power loss has left behind in a form that a volume in use can give back ([`crate::Report::leftovers`]).
+    pub leftovers: bool,
     /// Called now and then, from any thread; `false` cancels. Repair cannot be cancelled once it writes.
     pub progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
     /// Time for what repair makes, in nanoseconds since 1970.
@@ -51,6 +53,7 @@ impl Default for Options<'_> {
             threads: *THREADS.get_or_init(ask),
             slots_max: 1 << 23,
             findings_max: 1000,
+            leftovers: false,
             progress: None,
             now: 0,
         }

@@ -1,6 +1,7 @@
 //! What a check hands back.
 
 use crate::findings::{Kind, kind};
+use myriad_format::leftovers::Leftovers;
 use myriad_format::{AgNo, FsBlock, Ino};
 use std::fmt::{self, Write as _};
 
@@ -150,6 +151,8 @@ pub struct Report {
     pub finding_count: u64,
     /// Those of them that are no leftovers ([`Finding::is_leftover`]).
     pub damage_count: u64,
+    /// What power loss has left behind, if that was asked for.
+    pub leftovers: Leftovers,
     /// Blocks of metadata that the device could not read.
     pub unreadable_blocks: u64,
     /// Whether repair wrote to the volume.

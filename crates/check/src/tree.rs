@@ -1,7 +1,7 @@
 //! Walks B+ trees without trusting them. The check follows each node once (its block is claimed first) and reports what
 //! is out of order; repair follows what it can and is told what was lost.
 
-use crate::context::Context;
+use crate::context::{Context, for_repair};
 use crate::io::{Damage, Reader};
 use crate::map::pointers::{self, InodePointers};
 use crate::report::Place;
@@ -170,6 +170,6 @@ impl Visitor for Checking<'_, '_> {
     fn empty(&mut self, block: FsBlock) {
         // All that it leads to is not safe yet, or has gone.
         let corrupt = Corrupt::TreeNode { block, field: "pointers", value: 0 };
-        self.context.report_leftover(corrupt.number(), self.place, corrupt.to_string());
+        self.context.report_leftover(corrupt.number(), self.place, corrupt.to_string(), for_repair);
     }
 }

@@ -18,6 +18,7 @@ const REPAIR: Options<'_> = Options {
     accept_contents: false,
     leave_unreadable: false,
     new_log: false,
+    leftovers: false,
     threads: 1,
     slots_max: 1 << 23,
     findings_max: 1000,

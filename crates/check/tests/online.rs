@@ -6,6 +6,7 @@ use common::meddled;
 use myriad_check::{FileRange, Online, Options, Report, Scrub, check, check_moment};
 use myriad_device::{BlockDevice, MemoryDevice, Moment};
 use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode};
+use myriad_format::choices::PROFILES;
 use myriad_format::{BlockHeader, BlockKind};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -109,9 +110,10 @@ impl Volume {
     fn with(mkfs: MkfsOptions, is_log_external: bool, options: MountOptions) -> Self {
         let device = Arc::new(MemoryDevice::new(SIZE));
         let log = is_log_external.then(|| Arc::new(MemoryDevice::new(256 << 10)));
+        let has_log = mkfs.order == Order::Log;
         let mkfs = MkfsOptions {
             ag_size: Some(8 << 20),
-            log_size: (!is_log_external).then_some(256 << 10),
+            log_size: (has_log && !is_log_external).then_some(256 << 10),
             seed: Some(1),
             ..mkfs
         };
@@ -222,6 +224,22 @@ fn changes_do_not_show_512() {
 #[test]
 fn changes_do_not_show_log_apart() {
     sound("changes_do_not_show_log_apart", &MkfsOptions::default(), true);
+}
+
+/// As `mkfs --profile ffs` makes it: no log, and each block goes straight to its place.
+fn ffs(block_size: u32) -> MkfsOptions {
+    let profile = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile");
+    MkfsOptions { choices: profile.choices, order: Order::Soft, block_size, ..MkfsOptions::default() }
+}
+
+#[test]
+fn changes_do_not_show_softdep() {
+    sound("changes_do_not_show_softdep", &ffs(4096), false);
+}
+
+#[test]
+fn changes_do_not_show_softdep_512() {
+    sound("changes_do_not_show_softdep_512", &ffs(512), false);
 }
 
 #[test]
@@ -336,9 +354,11 @@ fn damage_is_found_as_on_a_copy() {
 
 #[test]
 fn threads_change_while_checks_follow_each_other() {
-    for (seed, block_size, data_checksums) in [(1, 4096, false), (2, 512, true), (3, 4096, true)] {
+    let log = |block_size, data_checksums| MkfsOptions { block_size, data_checksums, ..MkfsOptions::default() };
+    for (seed, mkfs) in [(1, log(4096, false)), (2, log(512, true)), (3, log(4096, true)), (4, ffs(1024))] {
+        let block_size = mkfs.block_size;
         let options = MountOptions { cache_size: 8 << 20, commit_interval_ms: 20, ..MountOptions::default() };
-        let volume = Volume::with(MkfsOptions { block_size, data_checksums, ..MkfsOptions::default() }, false, options);
+        let volume = Volume::with(mkfs, false, options);
         let (stop, changes, during) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for thread in 0..2 {
@@ -426,5 +446,5 @@ fn one_moment_at_a_time_until_it_is_dropped_or_the_volume_closed() {
     Fs::format_device(device.clone(), None, &mkfs).unwrap();
     let fs = Fs::open_device(device, None, quiet()).unwrap();
     let refused = fs.hold_moment(file(ROOM)).map(drop).unwrap_err();
-    assert!(refused.to_string().contains("without a log"), "{refused}");
+    assert!(refused.to_string().contains("without an order of writes"), "{refused}");
 }

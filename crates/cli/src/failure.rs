@@ -168,7 +168,8 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         ),
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
         Error::Unchecked => (
-            "not closed cleanly by a writer without a log (order=none), or by a repair: it may not be sound".into(),
+            "not closed cleanly by a writer without a log (order=none) or by a repair, or found damaged while it was in use: it may not be sound"
+                .into(),
             "run myriad fsck -p on it before it is changed, or open it read-only",
         ),
         Error::Damaged(damage) => (

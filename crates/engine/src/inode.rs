@@ -31,6 +31,13 @@ pub(crate) fn read(look: &Look<'_>, ino: Ino) -> Result<RawInode> {
     Ok(raw)
 }
 
+/// Whether the place of an inode is empty.
+pub(crate) fn is_empty(look: &Look<'_>, ino: Ino) -> Result<bool> {
+    let (block, at) = locate(look.volume, ino)?;
+    let read = |bytes: &[u8]| RawInode::read(&bytes[at..]).mode.get() == 0;
+    look.read_at(block, look.volume.geometry.inode_kind(), at, read)
+}
+
 #[inline]
 fn check_used(ino: Ino, raw: &RawInode) -> std::result::Result<(), Corrupt> {
     if raw.mode.get() == 0 { Err(Corrupt::NoInode { ino }) } else { raw.check(ino) }

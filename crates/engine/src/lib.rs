@@ -89,6 +89,7 @@ mod volume;
 mod xattr;
 
 pub use error::{DamagedData, Errno, Error, Result};
+pub use myriad_format::leftovers::Leftovers;
 pub use order::moment::HeldMoment;
 pub use session::*;
 pub use types::*;

@@ -677,3 +677,16 @@ pub trait Keeper: Send + Sync {
     /// before the change returns, with nothing locked.
     fn mode_changed(&self, node: Node);
 }
+
+/// What was given back of what a crash had left behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenBack {
+    /// Blocks that were nobody's.
+    pub blocks: u64,
+    /// Inodes that nothing named, and places that were called used. Their blocks are not counted in `blocks`.
+    pub inodes: u64,
+    /// Inodes that had more links than names.
+    pub links: u64,
+    /// What only a check of the closed volume puts right.
+    pub left: u64,
+}

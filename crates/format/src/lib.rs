@@ -11,6 +11,7 @@ mod corrupt;
 mod hash;
 mod incompatible;
 mod kind;
+pub mod leftovers;
 mod on_disk;
 
 pub mod bitmap;

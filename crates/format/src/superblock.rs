@@ -95,7 +95,9 @@ on_disk! {
         372 => table_every: U32,
         /// Where new directories go unless an opening says so, see `placement`.
         376 => placement: u8,
-        377 => reserved: [u8; 135],
+        /// What a crash has left behind, see `leftovers`.
+        377 => leftovers: u8,
+        378 => reserved: [u8; 134],
     }
 }
 
@@ -119,6 +121,14 @@ pub mod state {
     pub const CLEAN: u32 = 0;
     pub const IN_USE: u32 = 1;
     pub const SEALED: u32 = 2;
+}
+
+/// What a crash has left behind on a volume of order `softdep`. Bits.
+pub mod leftovers {
+    /// Blocks and inodes may be in use for nothing, and links counted that no name has. Nothing else is wrong.
+    pub const MAY_BE: u8 = 1 << 0;
+    /// A background check found something else: a check must look before the volume is changed again.
+    pub const NEEDS_CHECK: u8 = 1 << 1;
 }
 
 /// Codes of where new directories go.
@@ -319,8 +329,11 @@ impl Superblock {
 
     /// Whether the volume may hold any mixture of old and new blocks, so that it must be checked before it is changed: it was not
     /// closed cleanly, and what changed it did so without a log, or was a repair. `has_log`: its log has a checkpoint that counts. A
-    /// log is emptied before anything is changed without it.
+    /// log is emptied before anything is changed without it. Or a background check has found damage.
     pub fn needs_check(&self, has_log: bool) -> bool {
+        if self.leftovers & leftovers::NEEDS_CHECK != 0 {
+            return true;
+        }
         let is_repair = self.mount_nonce.get() == NO_MOUNT;
         let is_unordered = self.last_order.get() == Order::None as u32 && !has_log;
         self.state.get() == state::IN_USE && (is_repair || is_unordered)

@@ -1,7 +1,7 @@
 //! What the pass over names needs of a directory of any kind: who names whom, and an entry against the inode that it names.
 
 use super::entries::{BadEntry, Entry};
-use crate::context::Context;
+use crate::context::{Context, for_repair};
 use crate::findings::number;
 use crate::report::Place;
 use crate::slots::inode_at;
@@ -84,7 +84,7 @@ impl Names<'_> {
                 if is_root {
                     context.report(number::DIRECTORY_TWICE, place, message);
                 } else {
-                    context.report_leftover(number::DIRECTORY_TWICE, place, message);
+                    context.report_leftover(number::DIRECTORY_TWICE, place, message, for_repair);
                 }
             }
         }

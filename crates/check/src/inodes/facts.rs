@@ -10,6 +10,7 @@ use crate::slots::bad_inode;
 use crate::table::{SlotInfo, Span};
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG, TARGET_MAX, fork};
+use myriad_format::leftovers::BlockCount;
 use myriad_format::{Corrupt, FsBlock, Ino};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -155,6 +156,9 @@ fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], att
 pub(crate) fn check_blocks(context: &Context<'_>, ino: Ino, raw: &RawInode, blocks: u64) {
     if raw.block_total() != blocks {
         let message = format!("says it has {} blocks, {blocks} were found", raw.block_total());
-        context.report_leftover(number::INODE_BLOCKS, Place::Inode(ino), message);
+        context.report_leftover(number::INODE_BLOCKS, Place::Inode(ino), message, |all| {
+            let (generation, said) = (raw.generation.get(), raw.block_total());
+            all.block_counts.push(BlockCount { ino, generation, said, found: blocks });
+        });
     }
 }

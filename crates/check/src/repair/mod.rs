@@ -104,7 +104,9 @@ fn vouch(
 ) -> Result<Vec<String>, CheckError> {
     let (mut superblock, damage) = superblock::find(&**device)?;
     let has_log = replay(device, log_device, &superblock, damage.is_some(), false)?.checkpoints > 0;
-    if damage.is_some() || !superblock.needs_check(has_log) {
+    let needs_check = superblock.needs_check(has_log);
+    if damage.is_some() || !needs_check && (superblock.leftovers == 0 || superblock.state.get() != volume_state::CLEAN)
+    {
         return Ok(Vec::new());
     }
     if has_log {
@@ -114,10 +116,16 @@ fn vouch(
     // What was looked at may sit in a volatile cache, if its writer died and not the machine.
     flush(device)?;
     superblock.state.set(volume_state::CLEAN);
+    superblock.leftovers = 0;
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
     write_superblock(&reader, superblock, AgNo(0))?;
     flush(device)?;
-    Ok(vec!["nothing is wrong, though the volume was not closed cleanly; it may be changed again".to_owned()])
+    let found = if needs_check {
+        "though the volume was not closed cleanly; it may be changed again"
+    } else {
+        "a crash has left nothing behind"
+    };
+    Ok(vec![format!("nothing is wrong, {found}")])
 }
 
 /// Does a part of the whole, whose progress goes from one fraction to another.
@@ -332,6 +340,7 @@ impl<'a> Repair<'a> {
         if sb.state.get() == volume_state::IN_USE {
             sb.state.set(volume_state::CLEAN);
         }
+        sb.leftovers = 0;
         let (xattr, acl) = (self.has_xattr, self.has_acl);
         let known = if xattr { myriad_format::superblock::feature::COMPATIBLE_XATTR } else { 0 }
             | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };

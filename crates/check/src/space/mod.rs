@@ -9,14 +9,15 @@ mod free;
 mod repair;
 mod trees;
 
-use crate::context::{Context, is_tree_block};
+use crate::context::{Context, counted_anew, for_repair, is_tree_block};
 use crate::findings::number;
 use crate::inodes::GroupFacts;
 use crate::report::Place;
 use free::Free;
 use myriad_format::choices::Space;
 use myriad_format::group::{FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader};
-use myriad_format::{AgBlock, AgNo, Geometry};
+use myriad_format::{AgBlock, AgNo, FsBlock, Geometry};
+use std::sync::PoisonError;
 
 /// Checks a group's free space; how many blocks are free.
 pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -> u64 {
@@ -55,7 +56,7 @@ fn check_counts(
     let total: u64 = free.iter().map(|&(_, length)| u64::from(length)).sum::<u64>() + reserve.len() as u64;
     if u64::from(header.free_blocks.get()) != total {
         let message = format!("{total} blocks are free, the header says {}", header.free_blocks);
-        context.report_leftover(number::GROUP_FREE, place, message);
+        context.report_leftover(number::GROUP_FREE, place, message, counted_anew);
     }
     for (name, stored, found) in [
         ("inode blocks", header.inode_blocks.get(), facts.inode_blocks),
@@ -63,10 +64,14 @@ fn check_counts(
         ("directories", header.directories.get(), facts.directories.iter().map(|&count| u64::from(count)).sum()),
     ] {
         if u64::from(stored) != found {
-            context.report_leftover(number::GROUP_INODES, place, format!("{found} {name}, the header says {stored}"));
+            let message = format!("{found} {name}, the header says {stored}");
+            context.report_leftover(number::GROUP_INODES, place, message, counted_anew);
         }
     }
     let by_region = free_by_region(free, reserve, context.geometry.region_bits, summaries.len());
+    // Nothing but these counts says how many directories there are, so an opening cannot count them anew.
+    let mut surplus =
+        i64::from(header.directories.get()) - facts.directories.iter().map(|&count| i64::from(count)).sum::<i64>();
     for (index, summary) in summaries.iter().enumerate() {
         let directories = facts.directories.get(index).copied().unwrap_or(0);
         if (summary.free_blocks.get(), summary.directories.get()) != (by_region[index], directories) {
@@ -74,8 +79,20 @@ fn check_counts(
                 "region {index} has {} free blocks and {directories} directories, its summary says {} and {}",
                 by_region[index], summary.free_blocks, summary.directories
             );
-            context.report_leftover(number::REGION, place, message);
+            context.report_leftover(number::REGION, place, message, |all| {
+                let too_many = i64::from(summary.directories.get()) - i64::from(directories);
+                surplus -= too_many;
+                let start = AgBlock((index << context.geometry.region_bits) as u32);
+                if too_many != 0 {
+                    all.directories.push((context.geometry.fs_block(ag, start), too_many));
+                }
+            });
         }
+    }
+    if surplus != 0
+        && let Some(leftovers) = &context.leftovers
+    {
+        for_repair(&mut leftovers.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -106,14 +123,13 @@ pub(crate) fn free_by_region(free: &[(u32, u32)], reserve: &[u32], region_bits: 
 fn check_leaks(context: &Context<'_>, ag: AgNo, free: &[(u32, u32)]) {
     let geometry = &context.geometry;
     let first = geometry.fs_block(ag, AgBlock(0));
-    let (mut leaked, mut first_leak) = (0_u64, None);
+    let mut leaked: Vec<(FsBlock, u32)> = Vec::new();
     let mut gap = |from: u64, to: u64| {
         if from >= to {
             return;
         }
         context.blocks.for_each_gap(first.offset_by(from), to - from, |start, length| {
-            leaked += length;
-            first_leak.get_or_insert((start, length));
+            leaked.push((start, length as u32));
             true
         });
     };
@@ -129,12 +145,12 @@ fn check_leaks(context: &Context<'_>, ag: AgNo, free: &[(u32, u32)]) {
         }
         let block = geometry.fs_block(ag, block);
         if !context.is_fixed_taken(block) {
-            leaked += 1;
-            first_leak.get_or_insert((block, 1));
+            leaked.push((block, 1));
         }
     }
-    if let Some((start, length)) = first_leak {
-        let message = format!("{leaked} blocks are neither free nor in use, the first {length} at block {start}");
-        context.report_leftover(number::BLOCK_LEAKED, Place::Group(ag), message);
+    if let Some(&(start, length)) = leaked.first() {
+        let count: u64 = leaked.iter().map(|&(_, length)| u64::from(length)).sum();
+        let message = format!("{count} blocks are neither free nor in use, the first {length} at block {start}");
+        context.report_leftover(number::BLOCK_LEAKED, Place::Group(ag), message, |all| all.blocks.extend(leaked));
     }
 }

@@ -1,5 +1,6 @@
 //! The process that has a volume open and mounted, from opening to closing.
 
+use super::background::BackgroundCheck;
 use super::control::{self, Listener, Mounted, Status};
 use super::detach;
 use super::log::{Level, Log};
@@ -125,6 +126,7 @@ pub fn run(job: Job) -> Result<()> {
         .serve(Mounted { status, handle: handle.clone(), device: Arc::clone(&device), is_logging: settings.debug })
         .at("control")?;
     let kind = handle.kind().clone();
+    let (volume, device_number) = (handle.fs().clone(), device_number.to_owned());
     unmount_on_signal(handle, &mount_point, Arc::clone(&log)).at("signals")?;
     if is_detached {
         detach::report_ready(|| {
@@ -140,7 +142,10 @@ pub fn run(job: Job) -> Result<()> {
     }
     let as_what = kind_text(kind.name(), kind.why_no_sync().as_deref());
     log.info(&format!("{name}: mounted on {} as {as_what}", image_name(&mount_point)));
+    let background =
+        BackgroundCheck::begin(&volume, settings.background_check, &device_number, name.clone(), Arc::clone(&log));
     let served = mount.serve().map_err(|error| error.to_string());
+    drop(background);
     match &served {
         Ok(()) => log.info(&format!("{name}: unmounted and closed")),
         Err(error) => log.error(&format!("{name}: {error}; the next mount recovers it")),

@@ -8,15 +8,19 @@
 //!     below     which mount a path lies in
 //!     closing   whether an image is still open, for who cannot ask
 //!     log       what it has to tell while nobody looks
+//!     background  what a crash under soft updates left, given back while the volume is mounted
+//!     moment    where the before-images of a held moment go
 //!     stats     the figures of a live mount; prometheus: the same for those who collect them
 //!     users     which processes use a mount
 
+pub mod background;
 pub mod below;
 pub mod closing;
 pub mod control;
 pub mod daemon;
 pub mod detach;
 pub mod log;
+pub mod moment;
 pub mod options;
 pub mod prometheus;
 pub mod remount;

@@ -20,6 +20,8 @@ pub struct Settings {
     /// Where in the image the volume begins, and how many bytes it may take.
     pub offset: u64,
     pub size_limit: Option<u64>,
+    /// Share of a processor that the background check may take, in percent.
+    pub background_check: u32,
     /// Log requests from the beginning; stays in the foreground.
     pub debug: bool,
     /// Gets messages instead of the system's log.
@@ -138,6 +140,13 @@ const GROUPS: &[Group] = &[
                 "SIZE",
                 "the most that the kernel reads ahead, where root mounts; without it 4M",
                 |s, v| set(&mut s.fuse.max_readahead, size::parse(v)),
+            ),
+            valued(
+                "background_check",
+                "PERCENT",
+                "after a crash under order softdep, the share of a processor for the search for what is in use for nothing; 0 for no \
+                 search; without it 25",
+                |s, v| set(&mut s.background_check, percent(v)),
             ),
             word("noopen", "the kernel opens files without asking, the default", |s, _| put(&mut s.fuse.no_open, true)),
             word("open", "the daemon is asked at each open, and knows which files may show their holes", |s, _| {
@@ -262,6 +271,11 @@ fn seconds(value: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{value}` is not a number of seconds"))
 }
 
+fn percent(value: &str) -> Result<u32, String> {
+    let percent = value.strip_suffix('%').unwrap_or(value).parse().ok().filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| format!("`{value}` is no percentage from 0 to 100"))
+}
+
 fn count(value: &str) -> Result<usize, String> {
     let count = value.parse().ok().filter(|count| (1..=1024).contains(count));
     count.ok_or_else(|| format!("`{value}` is not a number from 1 to 1024"))
@@ -280,6 +294,7 @@ impl Settings {
             },
             offset: 0,
             size_limit: None,
+            background_check: 25,
             debug: false,
             log_file: None,
         }

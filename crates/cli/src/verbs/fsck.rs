@@ -171,7 +171,8 @@ impl Command for Fsck {
             return Err(Failure::new(name, format!("holds {what}"), next).into());
         }
         let was_closed_cleanly = superblock.as_ref().map(device::was_closed_cleanly);
-        if self.preen && !self.force && !self.scrub && was_closed_cleanly == Some(true) {
+        let may_have_leftovers = superblock.as_ref().is_some_and(|superblock| superblock.leftovers != 0);
+        if self.preen && !self.force && !self.scrub && was_closed_cleanly == Some(true) && !may_have_leftovers {
             context.note(&format!("{name}: closed cleanly"));
             return Ok(Status::OK);
         }

@@ -65,7 +65,8 @@ fn is_left(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Result<bool> 
     Ok(raw.is_dir() && volume.is_leftover(ino, &raw, dir, name.hash))
 }
 
-fn take(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Result<()> {
+/// Takes the name away from its directory.
+pub(super) fn take(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Result<()> {
     transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(dir);
         let mut raw = inode::read(&txn.look, dir)?;

@@ -9,6 +9,7 @@ mod leftovers;
 mod link;
 mod read_dir;
 mod rename;
+mod surplus;
 mod unlink;
 mod xattrs;
 
@@ -28,6 +29,7 @@ use zerocopy::little_endian::I64;
 
 pub(crate) use create::{Content, NewFile, new_node};
 pub(crate) use leftovers::take_leftovers;
+pub(crate) use surplus::give_back;
 pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
 
 /// Who does what to which volume.

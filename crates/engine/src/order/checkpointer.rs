@@ -10,6 +10,7 @@ use super::soft::Round;
 use myriad_device::{AlignedBuf, BeforeImages};
 use myriad_format::{FsBlock, Lsn};
 use myriad_log::{Checkpoint, Log, Sealed};
+use std::collections::BTreeSet;
 
 /// What only the maker of checkpoints touches. Its lock does not remember a panic of who had it: what changes something here for
 /// others to go on from runs in [`Volume::unbroken`].
@@ -41,6 +42,8 @@ pub(crate) struct Checkpointer {
     pub(super) round: Option<Round>,
     /// The volume is closed: there are no further checkpoints.
     pub(super) is_closed: bool,
+    /// Order `softdep`: a moment that begins once nothing waits to be written.
+    pub(super) to_hold: Option<BeforeImages>,
     /// A committed state that somebody reads, and how many there were.
     pub(super) held: Option<Held>,
     pub(super) moments: u64,
@@ -65,6 +68,8 @@ pub(super) struct Pending {
 pub(super) struct Held {
     pub number: u64,
     pub images: BeforeImages,
+    /// Inodes that were on the list of orphans.
+    pub orphans: BTreeSet<u64>,
 }
 
 impl Checkpointer {
@@ -85,6 +90,7 @@ impl Checkpointer {
             pending: None,
             round: None,
             is_closed: false,
+            to_hold: None,
             held: None,
             moments: 0,
         }

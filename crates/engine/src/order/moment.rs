@@ -13,11 +13,15 @@
 //! checksums it is never written over in its place, so until it is freed it is what it was; that it was freed is recorded, when
 //! the epoch that did it is durable, and the reader passes over it. Where it has none, what a read gives says nothing anyway.
 //!
+//! Under orders `softdep` and `sync` there is no log to copy. The moment begins when a commit finds, behind the closed gate, that nothing waits to be
+//! written: the device is then what memory is. From then on each round keeps what it writes over, and what was freed since the last one.
+//!
 //! So nothing waits but one commit, for the copy of the log; frees are not held back, and a block of metadata costs one more
 //! read, the first time that it is written over. Whatever goes wrong ends the moment, never a checkpoint.
 //!
 //! Locking: all of it under the checkpointer's lock.
 
+use crate::cache::Closed;
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::order::checkpointer::{Checkpointer, Held};
@@ -25,9 +29,14 @@ use crate::types::{Order, Time};
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, BeforeImages, BlockDevice, Moment, Part, ReadRequest};
 use myriad_format::{FsBlock, Lsn};
+use myriad_log::Log;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+
+/// Commits of these orders that may end with something still waiting, before the volume is said to be too busy.
+const SOFT_COMMITS: u32 = 8;
 
 /// Bytes read at a time to be kept.
 const READ_MAX: u64 = 4 << 20;
@@ -38,9 +47,11 @@ pub struct HeldMoment {
     number: u64,
     file: File,
     log: Option<Arc<dyn BlockDevice>>,
-    /// Where the log ended.
+    /// Where the log ended; 0 without one.
     pub lsn: Lsn,
     pub time: Time,
+    /// Inodes that were on the list of orphans: without a name, and still somebody's.
+    pub(crate) orphans: BTreeSet<u64>,
 }
 
 impl HeldMoment {
@@ -51,22 +62,35 @@ impl HeldMoment {
         if volume.options.read_only {
             return refuse("read-only", "nothing changes the volume; look at its device");
         }
-        if volume.order != Order::Log {
-            return refuse("order", "without a log the device has no state that could be held; unmount the volume");
+        if volume.order == Order::None {
+            return refuse(
+                "order",
+                "without an order of writes the device has no state that could be held; unmount the volume",
+            );
         }
         let mut checkpointer = volume.checkpointer.lock();
         if checkpointer.held.is_some() {
             return Err(Error::InUse("somebody else holds a moment of the volume; wait for that check to end".into()));
         }
-        checkpointer.run(&volume)?;
-        checkpointer.hold(&volume, &file)?;
+        if volume.order.goes_by_rounds() {
+            checkpointer.hold_soft(&volume, &file)?;
+        } else {
+            checkpointer.run(&volume)?;
+            checkpointer.hold(&volume, &file)?;
+        }
         let number = checkpointer.moments;
-        let log = checkpointer.log.as_ref().expect("order log has a log");
-        let lsn = log.head();
-        let log = volume.log_is_external.then(|| Arc::clone(&log.place().device));
+        let orphans = checkpointer.held.as_ref().map(|held| held.orphans.clone()).unwrap_or_default();
+        let log = checkpointer.log.as_ref().filter(|_| volume.order == Order::Log);
+        let lsn = log.map_or(Lsn(0), Log::head);
+        let log = log.filter(|_| volume.log_is_external).map(|log| Arc::clone(&log.place().device));
         drop(checkpointer);
         let time = volume.now();
-        Ok(Self { volume, number, file, log, lsn, time })
+        Ok(Self { volume, number, file, log, lsn, time, orphans })
+    }
+
+    /// The volume of which it is a moment.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
     }
 
     /// The devices at the moment.
@@ -103,9 +127,36 @@ impl Checkpointer {
                 at += size;
             }
         }
-        self.moments += 1;
-        self.held = Some(Held { number: self.moments, images });
+        self.begin_moment(volume, images);
         Ok(())
+    }
+
+    fn begin_moment(&mut self, volume: &Volume, images: BeforeImages) {
+        self.moments += 1;
+        self.held = Some(Held { number: self.moments, images, orphans: volume.orphans.numbers() });
+    }
+
+    /// As [`Self::hold`], under orders `softdep` and `sync`.
+    fn hold_soft(&mut self, volume: &Volume, file: &File) -> Result<()> {
+        let failed = |source| Error::Io { op: "before-images", offset: 0, source };
+        let file = file.try_clone().map_err(failed)?;
+        self.to_hold = Some(BeforeImages::new(file, volume.cache.block_size()).map_err(failed)?);
+        let held = (0..SOFT_COMMITS).try_for_each(|_| if self.held.is_some() { Ok(()) } else { self.run(volume) });
+        self.to_hold = None;
+        held?;
+        if self.held.is_none() {
+            return Err(Error::InUse(
+                "the volume changes faster than it is written; try again when it is less busy".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Nothing waits to be written, and the gate is closed: a moment that is wanted begins here.
+    pub(super) fn begin_wanted(&mut self, volume: &Volume, _: &Closed<'_>) {
+        if let Some(images) = self.to_hold.take() {
+            self.begin_moment(volume, images);
+        }
     }
 
     /// Ends a moment, unless it is over.

@@ -9,12 +9,14 @@ use crate::counters::Count;
 use crate::error::{DamagedData, Errno, Error, Result};
 use crate::file;
 use crate::mkfs;
+use crate::ops::give_back;
 use crate::order::moment::HeldMoment;
 use crate::planted::{Bug, planted};
 use crate::types::*;
 use crate::volume::Volume;
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, MemoryDevice, OpenError};
-use myriad_format::superblock::{Superblock, feature, state};
+use myriad_format::leftovers::Leftovers;
+use myriad_format::superblock::{Superblock, feature, leftovers, state};
 use myriad_format::{FsBlock, Ino};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -254,6 +256,31 @@ impl Fs {
     pub fn hold_moment(&self, file: std::fs::File) -> Result<HeldMoment> {
         self.inner.check_process()?;
         HeldMoment::begin(Arc::clone(&self.inner.volume), file)
+    }
+
+    /// Whether a crash under order `softdep` may have left blocks, inodes or links behind that are in use for nothing, so that a check of a
+    /// held moment is worth its time.
+    pub fn has_leftovers(&self) -> bool {
+        self.volume().has_leftovers()
+    }
+
+    /// Gives back what a check of a held moment found in use for nothing, while others use the volume. The moment ends with it: what was
+    /// found holds for one time. Durable when this returns, and if nothing is left, so is that the volume has no leftovers.
+    pub fn give_back(&self, held: HeldMoment, found: &Leftovers) -> Result<GivenBack> {
+        self.inner.check_process()?;
+        let given = give_back(held, found)?;
+        match given.left {
+            0 => self.volume().set_leftovers(0)?,
+            _ => self.sync()?,
+        }
+        Ok(given)
+    }
+
+    /// Notes that a check found damage on the volume in use. It can be read and changed until it is closed; the next opening for changes is
+    /// refused with [`Error::Unchecked`] until a check has looked at all of it.
+    pub fn ask_for_check(&self) -> Result<()> {
+        self.inner.check_process()?;
+        self.volume().set_leftovers(leftovers::MAY_BE | leftovers::NEEDS_CHECK)
     }
 
     /// Syncs and closes, for all clones and sessions: what they did before is on the device, which is as if nobody had

@@ -215,6 +215,15 @@ impl AgSpace {
         self.save(store)
     }
 
+    /// Takes from the count of directories of the region of `at` what is too many.
+    pub fn correct_directories<S: BlockStore>(&mut self, store: &mut S, at: AgBlock, surplus: i64) -> Result<()> {
+        let region = self.blocks.pool.region_index(at);
+        let less = |count: u32| u32::try_from(i64::from(count) - surplus).unwrap_or(0);
+        self.blocks.pool.regions[region].directories = less(self.blocks.pool.regions[region].directories);
+        self.directories = less(self.directories);
+        self.save(store)
+    }
+
     /// Allocates `min` to `max` blocks. First what is free at `goal` or right after it, if that is enough for `min`; then, as the record of
     /// free blocks finds them, `max` blocks near `goal`, anywhere, or the longest extent.
     pub fn allocate<S: BlockStore>(

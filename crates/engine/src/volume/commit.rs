@@ -121,6 +121,7 @@ impl Volume {
         let orphan_root = orphan_root.map_or(0, |block| block.0);
         let high_water = self.high_water.load(Ordering::Relaxed);
         let features = self.features.load(Ordering::Relaxed);
+        let leftovers = self.leftovers.load(Ordering::Relaxed);
         let generation = self.generations.load(Ordering::Relaxed);
         txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
             let mut new = *Superblock::read(edit.bytes());
@@ -130,6 +131,7 @@ impl Volume {
             new.orphan_root = U64::new(orphan_root);
             new.ag_high_water = U32::new(high_water);
             new.features_compatible = U64::new(features);
+            new.leftovers = leftovers;
             new.last_order = U32::new(self.order.code());
             if generation != self.first_generation.load(Ordering::Relaxed) {
                 new.next_generation = U32::new(generation);

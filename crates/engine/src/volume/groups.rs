@@ -219,10 +219,26 @@ impl Volume {
         })
     }
 
+    /// Gives back the place of an inode, which is empty.
+    pub fn free_place(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        if txn.inode_free(ino) {
+            return Ok(());
+        }
+        self.with_group(txn, ag, |space, txn| space.free_inode(txn, at, slot, None))
+    }
+
     pub fn count_directory(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
         let block = self.block_of(ino);
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
         self.with_group(txn, ag, |space, txn| space.count_directory(txn, at, true))
+    }
+
+    /// Takes from the count of directories of the region of a block what is too many.
+    pub fn correct_directories(&self, txn: &mut Txn<'_>, block: FsBlock, surplus: i64) -> Result<()> {
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        self.with_group(txn, ag, |space, txn| space.correct_directories(txn, at, surplus))
     }
 
     pub fn allocate_body(&self, txn: &mut Txn<'_>, block: FsBlock, count: u32) -> Result<Option<u32>> {

@@ -115,6 +115,8 @@ pub(crate) struct Volume {
     pub on_host_full: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
     /// All compatible feature bits; the superblock follows at the next commit.
     pub features: AtomicU64,
+    /// What a crash has left behind, as the superblock is to say it.
+    pub leftovers: AtomicU8,
     groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
     /// Free space that is to go back to the host.
     pub to_host: discard::ToHost,
@@ -301,6 +303,7 @@ impl Volume {
             host_full: AtomicBool::new(false),
             on_host_full: OnceLock::new(),
             features: AtomicU64::new(superblock.features_compatible.get()),
+            leftovers: AtomicU8::new(superblock.leftovers),
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
             giving_groups: Mutex::new(Vec::new()),
             stray_blocks: Mutex::new(Vec::new()),

@@ -1,12 +1,14 @@
 //! What the superblock says of an open volume: its state, who has it, what it has.
 
-use super::Volume;
+use super::{Volume, transact};
+use crate::edit::BlockStore;
 use crate::error::Result;
 use crate::order::Look;
 use crate::types::Order;
 use myriad_device::AlignedBuf;
-use myriad_format::superblock::{NO_MOUNT, Superblock, feature, state};
+use myriad_format::superblock::{NO_MOUNT, Superblock, feature, leftovers, state};
 use myriad_format::{BlockKind, FsBlock, header};
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
 
@@ -19,6 +21,12 @@ impl Volume {
         {
             let mut bytes = frame.write();
             let raw = Superblock::read_mut(&mut bytes);
+            if raw.state.get() == state::IN_USE && Order::of_code(raw.last_order.get()).goes_by_rounds() {
+                // Whether it is this opening or an earlier one that did not end cleanly.
+                let found = if state == state::IN_USE { leftovers::MAY_BE } else { 0 };
+                self.leftovers.fetch_or(found, Ordering::Relaxed);
+            }
+            raw.leftovers = self.leftovers.load(Ordering::Relaxed);
             raw.state = U32::new(state);
             if state == state::IN_USE {
                 raw.mount_machine = machine_id();
@@ -41,6 +49,23 @@ impl Volume {
         drop(look);
         header::seal(&mut image, 0);
         self.device.write_durable(0, &image).map_err(|source| self.io_error("write", 0, source))
+    }
+
+    /// Whether a crash may have left something behind that nobody has given back.
+    pub fn has_leftovers(&self) -> bool {
+        self.leftovers.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes what is left behind now (`superblock::leftovers`), durably.
+    pub fn set_leftovers(&self, bits: u8) -> Result<()> {
+        self.leftovers.store(bits, Ordering::Relaxed);
+        // Without a change of its own the next commit may have nothing to do.
+        transact(self, 0, |txn| {
+            txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
+                edit.put(offset_of!(Superblock, leftovers), &[bits]);
+            })
+        })?;
+        self.commit_now()
     }
 
     /// Notes that the volume has attributes (and ACLs): a mount may then no longer answer "none" unasked.

@@ -1,6 +1,6 @@
 //! The check of directories of kind `linear`: each unit by itself, and whether a name is there twice.
 
-use crate::context::Context;
+use crate::context::{Context, for_repair};
 use crate::directory::entries::{self, Entry, parse};
 use crate::directory::hashes::Hashes;
 use crate::directory::names::{At, Names, Sums, covered, find_block, is_in_blocks_alone, report_bad_entry};
@@ -31,7 +31,7 @@ pub(in crate::directory) fn check(names: &Names<'_>, dir: Dir<'_>, extents: &[Ex
         let message = format!("size {size} is not that of units in the {mapped} blocks of the directory");
         // A block behind the end is empty yet, or has been emptied.
         if size % UNIT_SIZE as u64 == 0 && mapped > needed && covered(extents) == mapped {
-            context.report_leftover(number::INODE_SIZE, place, message);
+            context.report_leftover(number::INODE_SIZE, place, message, for_repair);
         } else {
             context.report(number::INODE_SIZE, place, message);
         }

@@ -169,7 +169,13 @@ fn check_bitmap(context: &Context<'_>, ag: AgNo, mut expected: Bitmap, unknown: 
             if is_free {
                 context.report(number::INODE_BITMAP, place, message);
             } else {
-                context.report_leftover(number::INODE_BITMAP, place, message);
+                context.report_leftover(number::INODE_BITMAP, place, message, |all| {
+                    let unused = differing.iter().filter(|&&number| !found.bits.is_free(number));
+                    all.places.extend(unused.map(|&number| {
+                        let (at, slot) = geometry.table_place(ag, number);
+                        geometry.ino(geometry.fs_block(ag, at), slot)
+                    }));
+                });
             }
         }
     }

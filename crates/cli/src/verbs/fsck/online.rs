@@ -7,6 +7,7 @@
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::Daemon;
+use crate::mount::moment::file_for_images;
 use crate::show::size;
 use crate::show::time;
 use crate::volume::device::{explain_open, intact_superblock};
@@ -14,12 +15,9 @@ use anyhow::Result;
 use myriad_check::{Online, Report, check, check_moment};
 use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, Moment};
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io::{self, Read};
 use std::net::Shutdown;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,7 +62,9 @@ pub fn check_mounted(
         };
         let mounted = image_name(&status.mount_point);
         let moment = time::full(time);
-        context.note(&format!("{name}: mounted on {mounted}; checking its state of {moment}, log position {position}"));
+        // Without a log there is no such position.
+        let place = if position > 0 { format!(", log position {position}") } else { String::new() };
+        context.note(&format!("{name}: mounted on {mounted}; checking its state of {moment}{place}"));
         let held = Moment::new(file, block_size as usize, Arc::clone(&device), log.clone()).at("before-images")?;
         let looked = check_moment(&held, options).map_err(&explain)?;
         if !is_open(&mut connection) {
@@ -82,23 +82,6 @@ pub fn check_mounted(
     }
     let what = format!("it changed by more than {} while it was looked at, {MOMENTS_MAX} times", size::human(room));
     Err(Failure::new(name, what, "give before-images more room with --room, or wait until it is less busy").into())
-}
-
-/// A file without a name for before-images, on a disk rather than in memory. Its size is what the daemon may use of it.
-fn file_for_images(room: u64) -> Result<File> {
-    let directory = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
-    let directory = directory.unwrap_or_else(|| "/var/tmp".into());
-    let path = directory.join(format!("myriad-fsck-{}", std::process::id()));
-    let make = || {
-        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        std::fs::remove_file(&path)?;
-        file.set_len(room)?;
-        Ok::<_, io::Error>(file)
-    };
-    make().map_err(|error| {
-        let what = format!("no file for before-images: {}", crate::failure::host_error(&error));
-        Failure::new(image_name(&path), what, "name another directory in TMPDIR, or less --room").into()
-    })
 }
 
 /// Ends the moment, and waits until the daemon has: whoever checks next would be refused, for somebody holds one.

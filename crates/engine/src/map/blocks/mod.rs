@@ -344,6 +344,12 @@ pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
     while at < range.end {
         let extent = match lookup(store, inode, ino, at)? {
             Mapping::Hole { until } => {
+                // Power loss may have left blocks of pointers in it that lead nowhere. They would stay for ever, and the inode keep a
+                // map that maps nothing.
+                if check_fork(inode, ino)? {
+                    let nodes = free_empty(store, source, ino, at)?;
+                    inode.add_blocks(-nodes);
+                }
                 at = until;
                 continue;
             }
@@ -377,6 +383,14 @@ fn clear<S: BlockStore, N: NodeSource<S>>(
     let steps = go(store, ino, way, at)?;
     let (array, index) = steps.list()[steps.count - 1];
     array.put(store, index, std::iter::repeat_n(RawPointer::zeroed(), length as usize))?;
+    free_empty(store, source, ino, at)
+}
+
+/// Frees the blocks of pointers on the way to a file block that have no pointer; how many those are.
+fn free_empty<S: BlockStore, N: NodeSource<S>>(store: &mut S, source: &mut N, ino: Ino, at: FileBlock) -> Result<i64> {
+    let geometry = store.geometry();
+    let Some(way) = geometry.way(at) else { return Ok(0) };
+    let steps = go(store, ino, way, at)?;
     let mut freed = 0;
     for pair in steps.list().windows(2).rev() {
         let [(parent, index), (Array::Node(node), _)] = *pair else { break };

@@ -243,6 +243,26 @@ fn a_long_run_is_found_in_few_looks() {
     assert_eq!((left.unwrap(), freed), (None, vec![(FsBlock(DATA), 3000)]));
 }
 
+/// Power loss left blocks of pointers that led nowhere. A file that was removed then kept them: they were nobody's, and their pointers were
+/// found behind the next inode in its place.
+#[test]
+fn blocks_of_pointers_that_lead_nowhere_go_with_the_rest() {
+    for at in [12, 12 + 496 + 3, 12 + 496 + 496 * 496 + 7] {
+        let mut fixture = Fixture::new(12, S_IFREG, false);
+        let geometry = fixture.store.geometry();
+        fixture.insert(extent(at, 1, false)).unwrap();
+        fixture.insert(extent(at + 496 * 496 * 2, 1, false)).unwrap();
+        let way = geometry.way(FileBlock(at)).unwrap();
+        let steps = go(&mut fixture.store, fixture.ino, way, FileBlock(at)).unwrap();
+        let (array, index) = steps.list()[way.depth];
+        array.put(&mut fixture.store, index, [RawPointer::zeroed()]).unwrap();
+        fixture.inode.add_blocks(-1);
+        let (left, freed) = fixture.remove(0..FILE_END.0, usize::MAX);
+        assert_eq!((left.unwrap(), freed.len()), (None, 1), "{at}");
+        fixture.audit();
+    }
+}
+
 #[test]
 fn few_blocks_fit_one_transaction() {
     let fits = |at: u64, length| {

@@ -53,15 +53,20 @@ impl Checkpointer {
         let mut is_forced = false;
         loop {
             let is_open = held.is_none();
-            let has_given = is_open && give_back(volume)?;
+            let has_given = is_open && self.give_back(volume)?;
             let closed = held.take().unwrap_or_else(|| volume.cache.gate.close());
             let epoch = close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
             let durable = epoch.number + 1;
+            // From here on they may become anything.
+            self.keep(volume, epoch.freed.forgotten.blocks().iter().map(|block| block.0));
             let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced, goal)?;
             let is_empty = round.images.blocks.is_empty() && round.data.is_empty();
             // What was freed is given back as well, unless others keep this from its end.
             let is_given = goal == Goal::Returned || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
             if is_empty && is_clean && is_given {
+                if goal == Goal::All && volume.soft.as_ref().is_none_or(Soft::is_clean) {
+                    self.begin_wanted(volume, &closed);
+                }
                 drop(closed);
                 match goal {
                     Goal::Returned if round.has_unflushed => volume.data_unflushed.store(true, Ordering::Release),
@@ -128,6 +133,7 @@ impl Checkpointer {
         if !round.data.is_empty() {
             volume.write_data(&round.data, &mut self.staging)?;
         }
+        self.keep(volume, round.images.blocks.iter().map(|&(block, ..)| block));
         write_images(volume, &mut round.images, 0)?;
         if !planted(Bug::SoftNoFlush) && !planted(Bug::SyncNoFlush) {
             volume.device_flush()?;
@@ -136,6 +142,51 @@ impl Checkpointer {
         volume.counters.bump(Count::soft_rounds);
         volume.counters.add(Count::soft_images, round.images.blocks.len() as u64);
         Ok(())
+    }
+
+    /// Gives back what was freed and nothing that lasts points to; whether there was anything. Outside the gate.
+    fn give_back(&mut self, volume: &Volume) -> Result<bool> {
+        let soft = volume.soft.as_ref().expect("order softdep");
+        let ready = {
+            let mut state = soft.state.lock();
+            let all = std::mem::take(&mut state.freed);
+            let (ready, waiting): (Vec<Freed>, Vec<Freed>) =
+                all.into_iter().partition(|freed| is_free(volume, &state, freed));
+            state.freed = waiting;
+            for freed in &ready {
+                state.forget_ghosts(&freed.extents);
+            }
+            ready
+        };
+        let has_any = !ready.is_empty();
+        {
+            let mut census = soft.census.lock();
+            for freed in &ready {
+                census.given_back(Kind::FreeBlks, u64::from(!freed.extents.is_empty()));
+                census.given_back(Kind::FreeFile, freed.inodes.len() as u64);
+            }
+        }
+        let (mut extents, mut inodes) = (Vec::new(), Vec::new());
+        for mut freed in ready {
+            extents.append(&mut freed.extents);
+            inodes.append(&mut freed.inodes);
+        }
+        join_neighbours(&mut extents);
+        self.note_freed(&extents);
+        while !extents.is_empty() {
+            let done = volume.release_blocks(&extents)?;
+            extents.drain(..done);
+        }
+        for batch in inodes.chunks(64) {
+            if !volume.cache.has_room() {
+                volume.cache.sweep(false);
+            }
+            let mut txn = Txn::enter(volume);
+            let result = batch.iter().try_for_each(|&ino| volume.release_inode(&mut txn, ino));
+            txn.finish(result)?;
+            soft.inodes_waiting.fetch_sub(batch.len() as u64, Ordering::Relaxed);
+        }
+        Ok(has_any)
     }
 }
 
@@ -263,48 +314,4 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
         .iter()
         .filter(|&&block| !freed.has(block))
         .all(|&block| state.shadow(block).is_none_or(|shadow| !shadow.points_to(freed, place, block)))
-}
-
-/// Gives back what was freed and nothing that lasts points to; whether there was anything. Outside the gate.
-fn give_back(volume: &Volume) -> Result<bool> {
-    let soft = volume.soft.as_ref().expect("order softdep");
-    let ready = {
-        let mut state = soft.state.lock();
-        let all = std::mem::take(&mut state.freed);
-        let (ready, waiting): (Vec<Freed>, Vec<Freed>) =
-            all.into_iter().partition(|freed| is_free(volume, &state, freed));
-        state.freed = waiting;
-        for freed in &ready {
-            state.forget_ghosts(&freed.extents);
-        }
-        ready
-    };
-    let has_any = !ready.is_empty();
-    {
-        let mut census = soft.census.lock();
-        for freed in &ready {
-            census.given_back(Kind::FreeBlks, u64::from(!freed.extents.is_empty()));
-            census.given_back(Kind::FreeFile, freed.inodes.len() as u64);
-        }
-    }
-    let (mut extents, mut inodes) = (Vec::new(), Vec::new());
-    for mut freed in ready {
-        extents.append(&mut freed.extents);
-        inodes.append(&mut freed.inodes);
-    }
-    join_neighbours(&mut extents);
-    while !extents.is_empty() {
-        let done = volume.release_blocks(&extents)?;
-        extents.drain(..done);
-    }
-    for batch in inodes.chunks(64) {
-        if !volume.cache.has_room() {
-            volume.cache.sweep(false);
-        }
-        let mut txn = Txn::enter(volume);
-        let result = batch.iter().try_for_each(|&ino| volume.release_inode(&mut txn, ino));
-        txn.finish(result)?;
-        soft.inodes_waiting.fetch_sub(batch.len() as u64, Ordering::Relaxed);
-    }
-    Ok(has_any)
 }

@@ -1,6 +1,8 @@
 //! Order `softdep`: states that power loss leaves, made on purpose. Each test tells a story of a few operations, and looks at what may be found after any
 //! sectors of what was in flight have arrived; some go on from there, as a user does who has not run the check.
 
+mod background;
+#[path = "../recorded/mod.rs"]
 mod recorded;
 
 use myriad_device::BlockDevice;

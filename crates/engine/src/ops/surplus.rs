@@ -1,0 +1,202 @@
+//! What a crash of order `softdep` has left behind, given back while the volume is in use.
+//!
+//! A check of a held moment has found what is in use for nothing ([`Leftovers`]). Since then the volume has gone on. What it says still
+//! holds:
+//!
+//!  - A block that was neither free nor anybody's is still nobody's: only free blocks are given out. The same goes for the place of an
+//!    inode that is called used and is empty.
+//!  - An inode that had more links than names still has as many too many: whatever was linked and unlinked since moved both. So the
+//!    difference is taken away, and not what was found put in.
+//!  - An inode without a name is nobody's unless it was on the list of orphans at the moment. Somebody may have opened it by its number
+//!    meanwhile, or have given it a name. The former keeps it until he closes it, as any file without a name. The latter added a link,
+//!    which stays when the difference goes.
+//!
+//!  - A directory without a name may have names: of files that were made in it or moved to it before it had lasted itself. Nobody has been
+//!    promised those; they go first, each with the link that it counts for.
+//!  - An inode that was removed meanwhile has taken all of that with it. Numbers are used again, so generations are compared.
+//!
+//! Each inode is a transaction; its order is what the order in force makes of it. A crash in between leaves less behind than there was.
+
+use super::Ops;
+use super::leftovers::take;
+use super::unlink::reclaim;
+use crate::dir;
+use crate::error::{Errno, Error, Result};
+use crate::inode;
+use crate::order::Look;
+use crate::order::moment::HeldMoment;
+use crate::types::{Cred, GivenBack, Node};
+use crate::volume::{Reason, Volume, transact};
+use myriad_format::Ino;
+use myriad_format::inode::RawInode;
+use myriad_format::leftovers::{BlockCount, Leftovers, SurplusLinks};
+use zerocopy::little_endian::{I64, U32};
+
+/// Extents given back in one transaction.
+const EXTENTS_PER_TXN: usize = 64;
+
+/// What became of one inode.
+enum Settled {
+    Done,
+    /// It was removed meanwhile.
+    Gone,
+    /// It has no link any more; its blocks are still to be freed.
+    Nameless(Node),
+    /// It is a directory that is not empty, or has fewer links than were too many.
+    Left,
+}
+
+/// Gives back what a check of the moment found. A moment is used once: a second time the blocks would be others'.
+pub(crate) fn give_back(held: HeldMoment, found: &Leftovers) -> Result<GivenBack> {
+    let volume = held.volume();
+    let mut given = GivenBack { left: found.others, ..GivenBack::default() };
+    for extents in found.blocks.chunks(EXTENTS_PER_TXN) {
+        transact(volume, 0, |txn| {
+            extents.iter().for_each(|&(start, length)| txn.block_free(start, length));
+            Ok(())
+        })?;
+        given.blocks += extents.iter().map(|&(_, length)| u64::from(length)).sum::<u64>();
+    }
+    for &ino in &found.places {
+        match free_place(volume, ino)? {
+            true => given.inodes += 1,
+            false => given.left += 1,
+        }
+    }
+    for &(region, too_many) in &found.directories {
+        transact(volume, 0, |txn| volume.correct_directories(txn, region, too_many))?;
+    }
+    // Before their inodes may go.
+    for &BlockCount { ino, generation, said, found } in &found.block_counts {
+        let mut has_changed = false;
+        change(volume, Node { ino: ino.0, generation }, |_, raw| {
+            // A count that was too low has ended at 0 where more was freed than it said: the difference is no longer what it was.
+            has_changed = said < found && raw.block_total() != said;
+            if !has_changed {
+                raw.add_blocks(found as i64 - said as i64);
+            }
+            Ok(!has_changed)
+        })?;
+        given.left += u64::from(has_changed);
+    }
+    let links = found.links.iter().filter(|surplus| !held.orphans.contains(&surplus.ino.0));
+    for &surplus in links {
+        let node = Node { ino: surplus.ino.0, generation: surplus.generation };
+        if surplus.is_nameless {
+            empty(volume, node)?;
+        }
+        match settle_links(volume, node, surplus) {
+            Ok(Settled::Done) => given.links += 1,
+            Ok(Settled::Gone) => {}
+            Ok(Settled::Left) => given.left += 1,
+            Ok(Settled::Nameless(node)) => {
+                reclaim(volume, node)?;
+                given.inodes += 1;
+            }
+            Err(Error::Corrupt(_)) if volume.check_running().is_ok() => given.left += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(given)
+}
+
+/// Gives back the place of an inode that is called used, and is empty.
+fn free_place(volume: &Volume, ino: Ino) -> Result<bool> {
+    transact(volume, 0, |txn| {
+        let _lock = volume.lock_exclusive(ino);
+        match inode::is_empty(&txn.look, ino) {
+            Ok(false) => return Ok(false),
+            // The check has found no damage: this block of the table was not begun when its bits were.
+            Ok(true) | Err(Error::Corrupt(_)) => {}
+            Err(error) => return Err(error),
+        }
+        volume.free_place(txn, ino)?;
+        Ok(true)
+    })
+}
+
+/// Removes all that a directory without a name has names for; what cannot be removed stays, and keeps it. Of anything else there is none.
+fn empty(volume: &Volume, node: Node) -> Result<()> {
+    let root = Cred::root();
+    let ops = Ops { volume, cred: &root, caller: &root };
+    // A stack, not recursion: trees may be deeper than ours.
+    let mut stack = vec![(node, Vec::new(), 0)];
+    while let Some((dir, name, cookie)) = stack.last_mut() {
+        let mut entries = Vec::new();
+        match ops.read_dir(*dir, *cookie, 1, &mut entries) {
+            Ok(()) => {}
+            // It is a file, or has been removed.
+            Err(Error::Refused(_) | Error::Corrupt(_)) => entries.clear(),
+            Err(error) => return Err(error),
+        }
+        let Some(entry) = entries.pop() else {
+            let name = std::mem::take(name);
+            stack.pop();
+            if let Some((above, ..)) = stack.last() {
+                unless_refused(ops.rmdir(*above, &name))?;
+            }
+            continue;
+        };
+        *cookie = entry.cookie;
+        let dir = *dir;
+        if entry.name == b"." || entry.name == b".." {
+            continue;
+        }
+        match ops.lookup(dir, &entry.name) {
+            Ok(stat) if stat.is_dir() => stack.push((stat.node(), entry.name, 0)),
+            Ok(_) => unless_refused(ops.unlink(dir, &entry.name))?,
+            // The second name of a directory, which a rename has left.
+            Err(Error::Refused(Errno::NOENT)) => take(volume, Ino(dir.ino), ops.name(&entry.name), Ino(entry.ino))?,
+            Err(error) => unless_refused(Err(error))?,
+        }
+    }
+    Ok(())
+}
+
+/// A name that is not there any more, or is damaged, is no reason to stop.
+fn unless_refused(result: Result<()>) -> Result<()> {
+    match result {
+        Err(Error::Refused(_) | Error::Corrupt(_)) => Ok(()),
+        result => result,
+    }
+}
+
+/// Changes an inode, unless it has gone or `f` says no.
+fn change(volume: &Volume, node: Node, f: impl FnOnce(&Look<'_>, &mut RawInode) -> Result<bool>) -> Result<()> {
+    let ino = Ino(node.ino);
+    transact(volume, 0, |txn| {
+        let _lock = volume.lock_exclusive(ino);
+        let mut raw = match inode::read_node(&txn.look, node) {
+            Err(Error::Refused(Errno::STALE)) => return Ok(()),
+            raw => raw?,
+        };
+        if f(&txn.look, &mut raw)? { inode::write(txn, ino, &raw) } else { Ok(()) }
+    })
+}
+
+/// Takes away the links of an inode that nothing accounts for. Without any it goes on the list of orphans, which frees it.
+fn settle_links(volume: &Volume, node: Node, surplus: SurplusLinks) -> Result<Settled> {
+    let mut settled = Settled::Gone;
+    change(volume, node, |look, raw| {
+        settled = Settled::Left;
+        let left = match raw.nlink.get().checked_sub(surplus.count) {
+            None => return Ok(false),
+            Some(_) if raw.is_dir() && surplus.is_nameless => {
+                if !dir::is_empty(look, surplus.ino, raw)? {
+                    return Ok(false);
+                }
+                0
+            }
+            Some(left) => left,
+        };
+        raw.nlink = U32::new(left);
+        raw.ctime = I64::new(volume.now());
+        settled = Settled::Done;
+        if left == 0 {
+            volume.orphans.note(surplus.ino, Reason::Nameless);
+            settled = Settled::Nameless(node);
+        }
+        Ok(true)
+    })?;
+    Ok(settled)
+}

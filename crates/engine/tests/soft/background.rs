@@ -1,0 +1,253 @@
+//! What power loss leaves is given back while the volume is in use: a check looks at a held moment, others go on, and then the volume is told
+//! what was found.
+
+use super::{State, Volume, names, setup};
+use myriad_check::{Online, Options, Report, check, check_moment};
+use myriad_device::BlockDevice;
+use myriad_engine::{Error, Fs, GivenBack, HeldMoment, OpenOptions, RenameMode, Session};
+use myriad_format::BlockKind;
+use myriad_format::unit::UNIT_SIZE;
+use myriad_sim::rng::Rng;
+use myriad_trials::setup::Setup;
+use myriad_trials::verdict::check_usable;
+use std::sync::Arc;
+
+/// A moment of a volume, and what a check of it says.
+fn look(fs: &Fs) -> (HeldMoment, Report) {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(64 << 20).unwrap();
+    let held = fs.hold_moment(file).unwrap();
+    let options = Options { threads: 1, leftovers: true, ..Options::default() };
+    match check_moment(&held.moment().unwrap(), &options).unwrap() {
+        Online::Checked(report) => (held, *report),
+        Online::GivenUp(why) => panic!("given up: {why}"),
+    }
+}
+
+/// Checks, and gives back what was found.
+fn give_back(fs: &Fs) -> GivenBack {
+    let (held, report) = look(fs);
+    assert_eq!(report.damage_count, 0, "{:?}", report.findings);
+    fs.give_back(held, &report.leftovers).unwrap()
+}
+
+/// Closed, and then looked at without anybody who writes.
+fn close_and_check(volume: Volume) -> Report {
+    let Volume { device, fs, session } = volume;
+    drop(session);
+    fs.close().unwrap();
+    check(Arc::new(device.inner().clone_image()), None, &Options { threads: 1, ..Options::default() }).unwrap()
+}
+
+/// Files, directories and names that come, go and move.
+fn story(session: &Session, rng: &mut Rng, steps: u32) {
+    let name = |rng: &mut Rng| match rng.below(3) {
+        0 => format!("d{}", rng.below(3)),
+        1 => format!("f{}", rng.below(12)),
+        _ => format!("d{}/f{}", rng.below(3), rng.below(12)),
+    };
+    for _ in 0..steps {
+        let (one, other) = (name(rng), name(rng));
+        // Refusals do not matter.
+        let _ = match rng.below(10) {
+            0..=2 => session.write(&one, vec![b'x'; rng.below(20_000) as usize]),
+            3 => session.mkdir(&one, 0o755).map(drop),
+            4 => session.link(&one, &other).map(drop),
+            5 => session.rename(&one, &other, RenameMode::Replace),
+            6 => session.rmdir(&one),
+            _ => session.unlink(&one),
+        };
+    }
+}
+
+/// All that can be seen of a tree.
+fn tree(session: &Session, path: &str, seen: &mut Vec<(String, u32, Vec<u8>)>) {
+    for name in names(session, path) {
+        let path = format!("{}/{name}", path.trim_end_matches('/'));
+        let stat = session.stat(&path).unwrap();
+        match session.read(&path) {
+            Ok(content) => seen.push((path, stat.nlink, content)),
+            Err(_) => {
+                seen.push((path.clone(), stat.nlink, Vec::new()));
+                tree(session, &path, seen);
+            }
+        }
+    }
+}
+
+/// Whatever a crash leaves is given back, with others at work between the look and that, and after it the check has nothing to say.
+#[test]
+fn all_that_a_crash_leaves_is_given_back_in_use() {
+    let is_long = std::env::var_os("MYRIAD_LONG").is_some();
+    let given = std::env::var("MYRIAD_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
+    let seeds = given.map_or(1..=if is_long { 100 } else { 6 }, |seed| seed..=seed);
+    let mut all = GivenBack::default();
+    for seed in seeds {
+        println!("MYRIAD_SEED={seed} replays it");
+        let setup = setup(1024, 8 << 20);
+        let volume = Volume::new(&setup);
+        let mut rng = Rng::new(seed);
+        story(&volume.session, &mut rng, 60);
+        let states = volume.states(|session| story(session, &mut Rng::new(seed + 100), 25));
+        let every = if is_long { 1 } else { states.len() / 60 + 1 };
+        for state in states.into_iter().step_by(every) {
+            let given = after(&setup, &state, seed);
+            all.blocks += given.blocks;
+            all.inodes += given.inodes;
+            all.links += given.links;
+        }
+    }
+    assert!(all.blocks > 0 && all.inodes > 0 && all.links > 0, "there was little to be given back: {all:?}");
+}
+
+fn after(setup: &Setup, state: &State, seed: u64) -> GivenBack {
+    let what = &state.what;
+    let volume = state.open(setup);
+    assert!(volume.fs.has_leftovers(), "{what}");
+    let mut before = Vec::new();
+    tree(&volume.session, "/", &mut before);
+    let (held, report) = look(&volume.fs);
+    assert_eq!(report.damage_count, 0, "{what}: {:?}", report.findings);
+    // What was found is not what is there any more.
+    let is_busy = seed % 2 == 0;
+    if is_busy {
+        story(&volume.session, &mut Rng::new(seed + 200), 40);
+        volume.fs.sync().unwrap();
+        story(&volume.session, &mut Rng::new(seed + 300), 40);
+        before.clear();
+        tree(&volume.session, "/", &mut before);
+    }
+    let mut given = volume.fs.give_back(held, &report.leftovers).unwrap();
+    if is_busy && given.left > 0 {
+        // What had changed in between is found as it is now.
+        given = give_back(&volume.fs);
+    }
+    assert!(given.left <= report.leftovers.others, "{what}: {given:?} of {:?}", report.leftovers);
+    let mut now = Vec::new();
+    tree(&volume.session, "/", &mut now);
+    // Contents and names are as they were; links are as many as there are names.
+    let contents = |all: &[(String, u32, Vec<u8>)]| -> Vec<_> {
+        all.iter().map(|(path, _, content)| (path.clone(), content.clone())).collect()
+    };
+    assert_eq!(contents(&now), contents(&before), "{what}");
+    assert_eq!(volume.fs.has_leftovers(), given.left > 0, "{what}");
+    let has_others = given.left > 0;
+    let last = close_and_check(volume);
+    if !has_others {
+        assert_eq!(last.findings, [], "{what}: after {given:?}");
+    }
+    given
+}
+
+/// A file without a name that somebody has open is his, be it never so nameless at the moment.
+#[test]
+fn an_open_file_without_a_name_is_no_leftover() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.write("f", b"still read").unwrap();
+    let file = volume.session.open("f", OpenOptions { read: true, write: true, ..OpenOptions::default() }).unwrap();
+    volume.session.unlink("f").unwrap();
+    let (held, report) = look(&volume.fs);
+    assert_eq!(report.leftovers.links.len(), 1, "{:?}", report.findings);
+    let given = volume.fs.give_back(held, &report.leftovers).unwrap();
+    assert_eq!(given, GivenBack::default());
+    let mut content = [0; 10];
+    file.read_at(&mut content, 0).unwrap();
+    assert_eq!(&content, b"still read");
+    drop(file);
+    assert_eq!(close_and_check(volume).findings, []);
+}
+
+/// Power goes while something is given back: what lasts is as usable as before, and the next check gives back the rest.
+#[test]
+fn power_may_go_while_it_is_given_back() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    story(&volume.session, &mut Rng::new(3), 60);
+    let states = volume.states(|session| story(session, &mut Rng::new(103), 25));
+    let mut looked_at = 0;
+    for state in states.into_iter().step_by(40) {
+        let again = state.open(&setup);
+        let mut before = Vec::new();
+        tree(&again.session, "/", &mut before);
+        let given = std::cell::Cell::new(GivenBack::default());
+        let fs = again.fs.clone();
+        for second in again.states(|_| given.set(give_back(&fs))).into_iter().step_by(9) {
+            second.check();
+            let last = second.open(&setup);
+            assert!(last.fs.has_leftovers());
+            let mut now = Vec::new();
+            tree(&last.session, "/", &mut now);
+            let shown = |all: &[(String, u32, Vec<u8>)]| -> Vec<_> {
+                all.iter().map(|(path, _, content)| (path.clone(), content.clone())).collect()
+            };
+            assert_eq!(shown(&now), shown(&before), "{} and then {}", state.what, second.what);
+            let rest = give_back(&last.fs);
+            let report = close_and_check(last);
+            assert!(
+                rest.left > 0 || report.is_sound(),
+                "{} and then {}: {:?}",
+                state.what,
+                second.what,
+                report.findings
+            );
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at > 20, "{looked_at} states");
+}
+
+/// A check in the background found what power loss never leaves. The volume says so until a check has looked at all of it.
+#[test]
+fn damage_asks_for_a_check() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.write("f", b"content").unwrap();
+    volume.fs.sync().unwrap();
+    // The unit of the inode table that has the root.
+    let image = volume.device.inner();
+    let mut unit = [0; UNIT_SIZE];
+    let offsets = (0..8_u64 << 20).step_by(UNIT_SIZE);
+    let at = offsets.into_iter().find(|&at| {
+        image.read(at, &mut unit).unwrap();
+        BlockKind::of(&unit) == Some(BlockKind::LinearEntries)
+    });
+    let at = at.expect("the root has an entry");
+    unit[100] ^= 1;
+    image.write(at, &unit).unwrap();
+    let (held, report) = look(&volume.fs);
+    assert!(report.damage_count > 0);
+    drop(held);
+    volume.fs.ask_for_check().unwrap();
+    // It goes on being used until it is closed.
+    let Volume { device, fs, session } = volume;
+    session.write("g", b"more").unwrap();
+    drop(session);
+    fs.close().unwrap();
+    let image = Arc::new(device.inner().clone_image());
+    assert!(matches!(setup.open(image.clone()).map(drop), Err(Error::Unchecked)));
+    let repaired = check(image.clone(), None, &Options { threads: 1, repair: true, ..Options::default() }).unwrap();
+    assert!(repaired.is_sound(), "{:?}", repaired.remaining);
+    let fs = setup.open(image.clone()).unwrap();
+    assert!(!fs.has_leftovers());
+    fs.close().unwrap();
+    check_usable(&(image as Arc<dyn BlockDevice>).into()).unwrap();
+}
+
+/// Without damage a check lets a volume that asked for one be changed again.
+#[test]
+fn a_check_that_finds_nothing_is_enough() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.fs.ask_for_check().unwrap();
+    let Volume { device, fs, session } = volume;
+    drop(session);
+    fs.close().unwrap();
+    let image = Arc::new(device.inner().clone_image());
+    assert!(matches!(setup.open(image.clone()).map(drop), Err(Error::Unchecked)));
+    let looked = check(image.clone(), None, &Options { threads: 1, ..Options::default() }).unwrap();
+    assert!(looked.is_sound());
+    assert!(matches!(setup.open(image.clone()).map(drop), Err(Error::Unchecked)), "a look alone changes nothing");
+    check(image.clone(), None, &Options { threads: 1, repair: true, ..Options::default() }).unwrap();
+    setup.open(image).unwrap();
+}
