@@ -2,7 +2,7 @@
 
 use super::{Named, Options, Row, Value, Values, When, Word};
 use crate::types::{
-    AccessTimes, Allocation, DirPrefRule, DirPrefVersion, Discard, Order, PlacementPolicy, default_cache_size,
+    AccessTimes, Allocation, DirPrefRule, DirPrefVersion, Discard, Order, PlacementPolicy, SyncMode, default_cache_size,
 };
 use myriad_format::choices::{self, Choices, PROFILES, Profile, Seam};
 
@@ -61,6 +61,10 @@ names!(PLACEMENTS, placement_name, placement, PlacementPolicy {
 names!(VERSIONS, version_name, version, DirPrefVersion {
     DirPrefVersion::New = "new", "near their parent, until a region is too full or too crowded";
     DirPrefVersion::Old = "old", "into the region with the fewest directories, wherever their parent is";
+});
+names!(SYNC_MODES, sync_mode_name, sync_mode, SyncMode {
+    SyncMode::Metadata = "metadata", "names, links and attributes; file data later";
+    SyncMode::All = "all", "file data as well";
 });
 names!(RULES, rule_name, rule, DirPrefRule {
     DirPrefRule::Orlov = "2001", "a region may have a quarter of its size less free than the average";
@@ -136,7 +140,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 36] = [
+pub static TABLE: [Row; 37] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -268,6 +272,17 @@ pub static TABLE: [Row; 36] = [
             options.mount.order = order;
             options.mkfs.order = order.unwrap_or(options.mkfs.order);
         },
+    },
+    Row {
+        name: "syncmode",
+        values: Values::Names(SYNC_MODES),
+        when: When::Live,
+        about: "with order=sync: what is durable when an operation returns",
+        source: "FFS mounted as usual, and with -o sync",
+        unset: "",
+        words: &[],
+        get: |options| sync_mode_name(options.mount.sync_mode),
+        set: |options, value| options.mount.sync_mode = sync_mode(value),
     },
     Row {
         name: "logdev",
