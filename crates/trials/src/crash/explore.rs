@@ -240,7 +240,9 @@ impl Explorer<'_> {
         match Promise::of(setup.order) {
             Promise::Repair => return self.mend(setup, moment, extras, devices).map(|()| None),
             Promise::Prefix => {}
-            Promise::Usable => return self.use_at_once(setup, history, moment, extras, devices).map(|()| None),
+            Promise::Usable | Promise::Returned => {
+                return self.use_at_once(setup, history, moment, extras, devices).map(|()| None);
+            }
         }
         if extras.before {
             // The checker replays the log by itself: its opinion on the volume as the crash left it.
@@ -257,7 +259,7 @@ impl Explorer<'_> {
         Ok(Some(found))
     }
 
-    /// [`Promise::Usable`]: the check finds leftovers at most; what is there is judged, and again when a repair has taken them away.
+    /// [`Promise::Usable`], [`Promise::Returned`]: the check finds leftovers at most; what is there is judged, and again when a repair has taken them away.
     fn use_at_once(
         &self,
         setup: &Setup,
@@ -435,13 +437,13 @@ fn recover(setup: &Setup, history: &History, point: usize, devices: &Devices) ->
     Ok(found)
 }
 
-/// Opens a volume that promises [`Promise::Usable`], judges it, and closes it.
+/// Opens a volume that promises to be usable at once, judges it, and closes it.
 fn judge_usable(setup: &Setup, history: &History, point: usize, devices: &Devices) -> Result<(), String> {
     let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| format!("opening: {error}"))?;
     let (mut tree, contents) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
     // What has no name, or lost it, is where the repair puts it.
     tree.retain(|entry| !entry.path.starts_with(b"lost+found"));
-    history.judge_usable(point, &Found { tree, contents })?;
+    setup.judge_usable(history, point, &Found { tree, contents })?;
     engine.close().map_err(|error| format!("closing: {error}"))
 }
 
