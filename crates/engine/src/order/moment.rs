@@ -80,7 +80,7 @@ impl HeldMoment {
         }
         let number = checkpointer.moments;
         let orphans = checkpointer.held.as_ref().map(|held| held.orphans.clone()).unwrap_or_default();
-        let log = checkpointer.log.as_ref().filter(|_| volume.order == Order::Log);
+        let log = checkpointer.log.as_ref();
         let lsn = log.map_or(Lsn(0), Log::head);
         let log = log.filter(|_| volume.log_is_external).map(|log| Arc::clone(&log.place().device));
         drop(checkpointer);

@@ -1,5 +1,6 @@
 //! One run, and every state that losing power during it can leave.
 
+use super::background::give_back;
 use super::base::{Base, Follower, run_step};
 use super::known::{Counts, Known};
 use super::plan::{self, Bounds};
@@ -274,6 +275,23 @@ impl Explorer<'_> {
         if extras.continues {
             Counts::add(&self.counts.continued);
             go_on(setup, &fork(devices), check_usable)?;
+            let given = fork(devices);
+            let is_all = give_back(setup, &given).map_err(|message| format!("given back in use: {message}"))?;
+            let judge = if is_all { check_silent } else { check_usable };
+            judge(&given).map_err(|message| format!("given back in use: {message}"))?;
+            judge_usable(setup, history, moment.point, &given)
+                .map_err(|message| format!("given back in use: {message}"))?;
+        }
+        if extras.again {
+            let given = fork(devices);
+            let recorders = recorders(&given);
+            give_back(setup, &recorded(&recorders)).map_err(|message| format!("given back in use: {message}"))?;
+            let look = |state: &Devices| {
+                check_usable(state)?;
+                judge_usable(setup, history, moment.point, state)
+            };
+            self.crash_again(&trace(&given, recorders.iter().map(AsRef::as_ref)), moment, look)
+                .map_err(|message| format!("giving back cut {message}"))?;
         }
         let mended = fork(devices);
         if extras.again {
