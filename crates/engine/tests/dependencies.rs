@@ -235,6 +235,14 @@ fn an_fsync_writes_what_its_file_needs() {
     let after = state.open(&setup);
     assert_eq!(after.session.read("a/g").unwrap()[..BLOCK], [2; BLOCK]);
 
+    // Its directory has another name: the file lasts as it is, and is not reached by its path yet.
+    session.rename("a", "c", RenameMode::Replace).unwrap();
+    file.sync().unwrap();
+    let state = recorded::State { image: volume.device.inner().clone_image(), what: "the directory moved".into() };
+    state.check();
+    assert!(state.open(&setup).session.exists("c/g").unwrap());
+    session.rename("c", "a", RenameMode::Replace).unwrap();
+
     // Which of two names a file was left with, its inode does not say: then all is made durable.
     session.link("a/g", "o1/second").unwrap();
     session.unlink("a/g").unwrap();

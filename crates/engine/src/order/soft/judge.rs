@@ -221,9 +221,9 @@ impl<'a> Judge<'a> {
         let (mut lasting, current) = self.inodes(ino)?;
         let links = lasting.raw().nlink.get().min(current.raw().nlink.get());
         RawInode::read_mut(&mut lasting.0).nlink.set(links);
-        let is_same = lasting.0 == current.0 && current.is_used() && self.names(ino).added == 0;
+        let is_same = lasting.0 == current.0 && current.is_used();
         let parent = Ino(current.raw().parent.get());
-        Ok(is_same && (planted(Bug::SoftFsyncUnreached) || self.is_anchored(parent)?))
+        Ok(is_same && (planted(Bug::SoftFsyncUnreached) || self.names(ino).added == 0 && self.is_anchored(parent)?))
     }
 
     /// An inode as it lasts, and as it is. An empty one if its block is new.
