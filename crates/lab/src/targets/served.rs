@@ -2,6 +2,7 @@
 
 use crate::compare::kernel::find_in_path;
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long a mount, or the end of a server, is waited for: it may have much to write.
 const WAIT: Duration = Duration::from_secs(600);
+/// How long a mount that somebody uses is waited for.
+const BUSY_WAIT: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(5);
 
 /// A mount and its server, until it is dropped.
@@ -40,9 +43,11 @@ impl Served {
     /// Unmounts, and waits for the server's end: what it had not written is written then.
     pub fn stop(&mut self) -> Result<()> {
         let start = Instant::now();
-        if is_mount_point(&self.point)? {
-            rustix::mount::unmount(&*self.point, UnmountFlags::empty())
-                .with_context(|| format!("unmounting {}", self.point.display()))?;
+        while is_mount_point(&self.point)? {
+            match rustix::mount::unmount(&*self.point, UnmountFlags::empty()) {
+                Err(Errno::BUSY) if start.elapsed() < BUSY_WAIT => std::thread::sleep(STEP),
+                done => done.with_context(|| format!("unmounting {}", self.point.display()))?,
+            }
         }
         while self.child.try_wait()?.is_none() {
             ensure!(start.elapsed() < WAIT, "the server of {} did not end", self.point.display());
