@@ -10,13 +10,14 @@ use crate::links::{check_links, check_tree};
 use crate::needed::NeededParts;
 use crate::options::{CheckError, Options};
 use crate::orphans::Orphans;
-use crate::replay::replay;
+use crate::replay::{Replay, replay};
 use crate::report::{Place, Report, Scrub, Totals};
 use crate::scrub::scrub;
 use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::table::{Part, SlotTable, Span};
 use crate::{checksums, space, superblock};
 use myriad_device::{BlockDevice, Moment};
+use myriad_format::choices::Order;
 use myriad_format::superblock::{Superblock, feature};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, Lsn, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -56,7 +57,11 @@ pub(crate) fn look(
     let geometry = on_disk.geometry();
     // Of the ring, a moment has what replay reads.
     let is_written = !matches!(writer, Writer::Nobody);
-    let replay = replay(device, log_device, &on_disk, damage.is_some(), is_written)?;
+    let replay = match writer {
+        // It was emptied before anything was changed without it.
+        Writer::Holds(_) if on_disk.last_order.get() != Order::Log as u32 => Replay::nothing(),
+        _ => replay(device, log_device, &on_disk, damage.is_some(), is_written)?,
+    };
     let (is_log_damaged, log_loss) = (replay.is_damaged(), replay.loss);
     let log_blocks = replay.overlay.as_ref().map_or(0, |overlay| overlay.len() as u64);
     let reader = Reader::new(device.clone(), replay.overlay, geometry, on_disk.volume());

@@ -30,6 +30,20 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
+    /// Of a volume without a log, or whose log does not count.
+    pub fn nothing() -> Self {
+        Self {
+            place: None,
+            overlay: None,
+            is_readable: false,
+            pending: Vec::new(),
+            head: Lsn(0),
+            checkpoints: 0,
+            findings: Vec::new(),
+            loss: None,
+        }
+    }
+
     /// There is a log, and it cannot be read as it should be: how many groups there are, nobody may know.
     pub fn is_damaged(&self) -> bool {
         self.place.is_some() && !self.is_readable
@@ -52,16 +66,7 @@ pub(crate) fn replay(
     is_written: bool,
 ) -> Result<Replay, CheckError> {
     let geometry = superblock.geometry();
-    let mut replay = Replay {
-        place: None,
-        overlay: None,
-        is_readable: false,
-        pending: Vec::new(),
-        head: Lsn(0),
-        checkpoints: 0,
-        findings: Vec::new(),
-        loss: None,
-    };
+    let mut replay = Replay::nothing();
     if superblock.log_blocks.get() == 0 {
         return Ok(replay);
     }

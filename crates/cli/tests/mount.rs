@@ -57,7 +57,7 @@ fn wrong_command_lines_mount_nothing() {
         (
             "mount vol.img mnt -o order=fast",
             2,
-            &["option `order`: `fast` is no choice of order; this build has: none, softdep, log"],
+            &["option `order`: `fast` is no choice of order; this build has: none, sync, softdep, log"],
         ),
         ("mount vol.img mnt -o offset", 2, &["needs a value: offset=BYTES"]),
         ("mount vol.img none", 1, &["none: No such file or directory"]),

@@ -10,6 +10,7 @@ use crate::types::{Node, Stat};
 use crate::volume::Volume;
 use myriad_format::fork::Fork;
 use myriad_format::inode::{BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag};
+use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
@@ -135,7 +136,15 @@ pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
         generation = txn.volume().generations.fetch_add(1, Ordering::Relaxed);
     }
     raw.generation = U32::new(generation);
-    txn.change(block, txn.volume().geometry.inode_kind(), |edit| edit.put(at, raw.as_bytes()))
+    let has_table = txn.volume().geometry.has_table();
+    txn.change(block, txn.volume().geometry.inode_kind(), |edit| {
+        edit.put(at, raw.as_bytes());
+        let pointers = at + POINTERS_OFFSET..at + INODE_SIZE;
+        // What damage has left behind an empty place would be found behind this inode.
+        if has_table && edit.bytes()[pointers.clone()].iter().any(|&byte| byte != 0) {
+            edit.put(pointers.start, &[0; INODE_SIZE - POINTERS_OFFSET]);
+        }
+    })
 }
 
 /// Empties a slot: mode and generation. A body that ends in the slot gives it a mode again, but no generation, and none is

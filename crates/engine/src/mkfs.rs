@@ -184,14 +184,14 @@ pub(crate) fn plan(
     sb.version = U32::new(VERSION_UNFINISHED);
     sb.block_bits = options.block_size.trailing_zeros() as u8;
     sb.set_choices(&options.choices);
-    let can_be_soft = Order::check_soft(&options.choices, options.data_checksums);
-    if options.order == Order::Soft {
-        can_be_soft.as_ref().map_err(|error| option_error("order", error.to_string()))?;
-    }
+    options.order.check(&options.choices, options.data_checksums)?;
+    let has_units = Order::Soft.check(&options.choices, options.data_checksums).is_ok();
     sb.orders = 1 << choices::Order::None as u8;
-    for (order, is_possible) in
-        [(choices::Order::SoftUpdates, can_be_soft.is_ok()), (choices::Order::Log, log_bytes > 0)]
-    {
+    for (order, is_possible) in [
+        (choices::Order::Sync, has_units),
+        (choices::Order::SoftUpdates, has_units),
+        (choices::Order::Log, log_bytes > 0),
+    ] {
         sb.orders |= u8::from(is_possible) << order as u8;
     }
     sb.ag_blocks = U32::new(ag_blocks as u32);

@@ -62,6 +62,13 @@ bugs! {
     SoftWhole "soft-whole" "Soft updates: a file shows in another one's place before its content.";
     SoftCut "soft-cut" "Soft updates: a file shows cut before the rest of its last block is zero.";
     SoftNoFlush "soft-no-flush" "Soft updates: rounds are not flushed.";
+    SyncEpochOff "sync-epoch-off" "Order sync: an operation waits for the epoch before its own.";
+    SyncRenameForgotten "sync-rename-forgotten" "Order sync: a rename returns before it is durable.";
+    SyncAttributesForgotten "sync-attributes-forgotten" "Order sync: a change of attributes returns before it is durable.";
+    SyncDataForgotten "sync-data-forgotten" "Order sync with syncmode=all: a write returns before its data has blocks.";
+    SyncRemovalForgotten "sync-removal-forgotten" "Order sync: the removal of a name returns before it is durable.";
+    SyncOneRound "sync-one-round" "Order sync: an operation makes one round, whatever is still undone.";
+    SyncNoFlush "sync-no-flush" "Order sync: an operation's rounds are not flushed.";
     SyncedNameForgotten "synced-name-forgotten" "A file opened with O_SYNC is not synced by the write of its first byte.";
 }
 

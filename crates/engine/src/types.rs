@@ -346,6 +346,8 @@ pub struct StatFs {
 pub enum Order {
     /// No promise after a crash but that repair can make the volume consistent.
     None,
+    /// As [`Self::Soft`], and each change of metadata is durable when its operation returns; file data too, if [`SyncMode`] says so.
+    Sync,
     /// Soft updates: after a crash the volume can be used at once. What may be wrong is lost space, link counts that are too high, and
     /// what a rename had not taken away yet.
     Soft,
@@ -358,6 +360,7 @@ impl Order {
     pub(crate) fn code(self) -> u32 {
         match self {
             Self::None => choices::Order::None as u32,
+            Self::Sync => choices::Order::Sync as u32,
             Self::Soft => choices::Order::SoftUpdates as u32,
             Self::Log => choices::Order::Log as u32,
         }
@@ -365,19 +368,26 @@ impl Order {
 
     /// That of a superblock, in which decoding has refused all others.
     pub(crate) fn of_code(code: u32) -> Self {
-        [Self::Log, Self::Soft].into_iter().find(|order| order.code() == code).unwrap_or(Self::None)
+        [Self::Log, Self::Soft, Self::Sync].into_iter().find(|order| order.code() == code).unwrap_or(Self::None)
     }
 
-    /// Whether soft updates are safe with these choices.
-    pub(crate) fn check_soft(choices: &choices::Choices, has_checksums: bool) -> crate::error::Result<()> {
+    /// Whether changes go straight to their places in rounds (`order::soft`): after a crash the volume can be used at once.
+    pub(crate) fn goes_by_rounds(self) -> bool {
+        matches!(self, Self::Sync | Self::Soft)
+    }
+
+    /// Whether the order is safe with these choices.
+    pub(crate) fn check(self, choices: &choices::Choices, has_checksums: bool) -> crate::error::Result<()> {
         let refuse = |reason: String| Err(crate::error::Error::Option { option: "order", reason });
-        if let Err(why) = choices.check_order(choices::Order::SoftUpdates) {
+        let order = choices::Order::from_code(self.code() as u8).expect("an order of the format's table");
+        if let Err(why) = choices.check_order(order) {
             return refuse(why.to_string());
         }
-        if has_checksums {
-            return refuse(
-                "order=softdep is never safe with data checksums: a block and its checksum change together".into(),
-            );
+        if self.goes_by_rounds() && has_checksums {
+            return refuse(format!(
+                "order={} is never safe with data checksums: a block and its checksum change together",
+                self.name()
+            ));
         }
         Ok(())
     }
@@ -393,9 +403,19 @@ impl Order {
             choices::Order::Log => Self::Log,
             choices::Order::None => Self::None,
             choices::Order::SoftUpdates => Self::Soft,
-            choices::Order::Sync => unreachable!("what is not built is refused by its name"),
+            choices::Order::Sync => Self::Sync,
         })
     }
+}
+
+/// What order `sync` has on the device when an operation returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// Names, links and attributes. File data, and sizes with it, are written later, as with the other orders: what FFS calls a normal
+    /// mount.
+    Metadata,
+    /// File data and sizes as well.
+    All,
 }
 
 /// Placement of directories (seam "placement").
@@ -487,6 +507,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `None`: the volume's last order.
     pub order: Option<Order>,
+    /// What order `sync` makes durable before an operation returns.
+    pub sync_mode: SyncMode,
     /// Where new directories go; `None`: as mkfs noted, by the profile.
     pub placement: Option<PlacementPolicy>,
     pub dirpref: DirPref,
@@ -540,6 +562,7 @@ impl Default for MountOptions {
         Self {
             read_only: false,
             order: None,
+            sync_mode: SyncMode::Metadata,
             placement: None,
             dirpref: DirPref::default(),
             allocation: Allocation::Delayed,

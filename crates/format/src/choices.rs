@@ -154,7 +154,7 @@ seam! {
     /// In which order changes reach the device. A volume may have room for several; each opening takes one.
     Order, "order", "in which order changes reach the device" {
         None = 0, "none", true, "any; after a crash fsck has to look", "FFS mounted async";
-        Sync = 1, "sync", false, "each change of metadata before the call returns", "FFS";
+        Sync = 1, "sync", true, "each change of metadata is durable when the call returns", "FFS";
         SoftUpdates = 2, "softdep", true, "soft updates: no block before what it depends on", "Dowse and Malone 2002, 2.1";
         Log = 3, "log", true, "a write-ahead log, written behind the caller's back", "XFS 1996, 4.1";
     }

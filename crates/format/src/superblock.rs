@@ -265,7 +265,9 @@ impl Superblock {
             }
             None => return bad("last_order", u64::from(order)),
             Some(Order::Log) if self.log_blocks.get() == 0 => return bad("last_order", u64::from(order)),
-            Some(Order::SoftUpdates) if !self.can_be_soft() => return bad("last_order", u64::from(order)),
+            Some(order @ (Order::Sync | Order::SoftUpdates)) if !self.can_have(order) => {
+                return bad("last_order", order as u64);
+            }
             Some(_) => {}
         }
         if self.geometry().locate(crate::Ino(self.root_ino.get())).is_none() {
@@ -274,10 +276,11 @@ impl Superblock {
         Ok(())
     }
 
-    /// Whether soft updates are safe on the volume. A block and its checksum of data change together, which only a log makes one change.
-    fn can_be_soft(&self) -> bool {
+    /// Whether the volume is safe without a log in this order. A block and its checksum of data change together, which only a log makes one
+    /// change.
+    fn can_have(&self, order: Order) -> bool {
         let has_checksums = self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0;
-        !has_checksums && self.choices().is_ok_and(|choices| choices.check_order(Order::SoftUpdates).is_ok())
+        !has_checksums && self.choices().is_ok_and(|choices| choices.check_order(order).is_ok())
     }
 
     /// What was chosen at each seam when the volume was made; an error names the seam and the choice that is not in this build.

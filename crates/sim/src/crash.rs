@@ -70,6 +70,8 @@ pub struct History {
     files: BTreeMap<Ino, FileHistory>,
     /// Operations that made all before them durable.
     durable: Vec<usize>,
+    /// Operations that the volume failed: they may be in effect or not.
+    failed: BTreeSet<usize>,
     /// Syncs by others: trace length when one was answered, and the operation after which it began.
     promises: Vec<(usize, usize)>,
     /// Others make checkpoints, too.
@@ -89,6 +91,7 @@ impl History {
             ends: Vec::new(),
             files: BTreeMap::new(),
             durable: vec![0],
+            failed: BTreeSet::new(),
             promises: Vec::new(),
             beside: false,
             tag_max: 0,
@@ -163,6 +166,7 @@ impl History {
     /// As [`History::apply`], for a step that the volume failed for its device's sake: it may be in effect or not, and
     /// nothing was promised.
     pub fn apply_failed(&mut self, step: &Step, point: usize) {
+        self.failed.insert(self.digests.len());
         let _ = self.apply_promised(step, point, false);
     }
 
@@ -295,6 +299,14 @@ impl History {
         let answered = self.answered(point);
         let own = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
         (own.max(self.promised(point)), (answered + 1).min(self.len()))
+    }
+
+    /// The last operation that had returned when the trace had `point` events, and all before it had: one that failed may be in effect or not.
+    pub(crate) fn returned(&self, point: usize) -> usize {
+        (0..=self.answered(point))
+            .rev()
+            .find(|index| !self.failed.contains(index))
+            .expect("making the volume did not fail")
     }
 
     /// The versions that a file may have after a crash at `point`, of those since operation `from`.

@@ -10,6 +10,10 @@
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
 //!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then.
 //!
+//! Order `sync` promises more: what an operation has changed is durable when it returns. [`History::judge_returned`] asks the same with a
+//! window that begins with the last operation that was answered, so that it holds two states: without the operation under way, and with
+//! it. Contents and sizes of files have the window of the last sync, unless those are promised as well.
+//!
 //! What an inode of the model is called on the volume nobody knows. It is found out on the way down from the root: a name in a directory
 //! can only be one of those inodes that had this name there.
 
@@ -78,10 +82,28 @@ impl History {
     /// Whether what was `found` after a crash at `point` is allowed. The error says what is not.
     pub fn judge_usable(&self, point: usize, found: &Found) -> Result<(), String> {
         let (oldest, newest) = self.window(point);
-        let window = Window { states: &self.states()[oldest..=newest], oldest };
-        let met = meet(&window, found)?;
-        all_there(&window, &met)?;
-        self.judge_contents_of(point, &window, &met, found)
+        self.judge_from((oldest, oldest, newest), 0, point, found)
+    }
+
+    /// As [`Self::judge_usable`], and what was answered is there. `with_data`: contents and sizes as well.
+    pub fn judge_returned(&self, point: usize, found: &Found, with_data: bool) -> Result<(), String> {
+        let (oldest, newest) = self.window(point);
+        let returned = self.returned(point).max(oldest);
+        self.judge_from((oldest, returned, newest), if with_data { returned } else { 0 }, point, found)
+    }
+
+    /// Names and attributes are those of states from `returned` on, contents those since operation `contents`, or since each file's sync.
+    fn judge_from(
+        &self,
+        (oldest, returned, newest): (usize, usize, usize),
+        contents: usize,
+        point: usize,
+        found: &Found,
+    ) -> Result<(), String> {
+        let window = |oldest: usize| Window { states: &self.states()[oldest..=newest], oldest };
+        let met = meet(&window(returned), found)?;
+        all_there(&window(returned), &met)?;
+        self.judge_contents_of(point, &window(oldest), contents, &met, found)
             .map_err(|why| format!("operations {oldest} to {newest}: {why}"))
     }
 
@@ -89,6 +111,7 @@ impl History {
         &self,
         point: usize,
         window: &Window<'_>,
+        contents: usize,
         met: &BTreeMap<Vec<u8>, Met<'_>>,
         found: &Found,
     ) -> Result<(), String> {
@@ -98,7 +121,7 @@ impl History {
             let mut reasons = Vec::new();
             let is_allowed = name.inos.iter().any(|&ino| {
                 let replaced = met[dir].inos.iter().find_map(|&dir| window.replaced_at(dir, last, ino));
-                let versions = self.versions_since(point, ino, replaced.unwrap_or(0));
+                let versions = self.versions_since(point, ino, replaced.unwrap_or(0).max(contents));
                 let sizes: Vec<u64> = versions.iter().map(|version| version.size()).collect();
                 let judged = judge_size(&sizes, content.size()).and_then(|()| self.judge_file(&versions, content));
                 judged.map_err(|why| reasons.push(why)).is_ok()

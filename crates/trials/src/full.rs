@@ -2,7 +2,7 @@
 //! what was accepted is there and can be made durable, removing works, and all space comes back.
 
 use crate::setup::{Setup, let_root_shrink, statfs_but_root};
-use crate::table::Row;
+use crate::table::{Promise, Row};
 use crate::verdict::check_silent;
 use myriad_engine::{Allocation, Cred, Errno, Error, File, Fs, OpenOptions, Result, Session, StatFs, XattrMode};
 use myriad_sim::pattern;
@@ -187,7 +187,9 @@ pub fn fill(
     block_size: u32,
     threads: usize,
 ) -> std::result::Result<u64, String> {
-    let mut setup = Setup::of(row, block_size, 8 << 20);
+    // Less where each operation waits for the device.
+    let size = if Promise::of(row.order) == Promise::Returned { 3 << 20 } else { 8 << 20 };
+    let mut setup = Setup::of(row, block_size, size);
     setup.log_size = Some(512 << 10);
     // The volume is to be full, not the cache.
     setup.options.cache_size = 32 << 20;

@@ -13,14 +13,13 @@ use myriad_engine::planted::{Bug, plant};
 use myriad_format::choices::{MYRIAD, PROFILES};
 use std::sync::atomic::AtomicU64;
 
-/// The volumes that a bug is in: those that the default chooses, or those of soft updates.
+/// The volumes that a bug is in: those that the default chooses, or those of order `softdep` or `sync`.
 fn row(bug: Bug) -> Row {
-    match bug.name().strip_prefix("soft-") {
-        None => Row { choices: MYRIAD.choices, order: Order::Log },
-        Some(_) => {
-            let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
-            Row { choices: ffs.choices, order: Order::Soft }
-        }
+    let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
+    match bug.name().split_once('-') {
+        Some(("soft", _)) => Row { choices: ffs.choices, order: Order::Soft },
+        Some(("sync", _)) => Row { choices: ffs.choices, order: Order::Sync },
+        _ => Row { choices: MYRIAD.choices, order: Order::Log },
     }
 }
 

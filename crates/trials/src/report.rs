@@ -253,7 +253,7 @@ impl fmt::Display for Report {
             out,
             "  prefix: all that was written had arrived; subset: some writes; torn: a part of one; scattered: any sectors;"
         )?;
-        writeln!(out, "  again: power was lost once more, during recovery or repair")?;
+        writeln!(out, "  again: power was lost once more, during recovery, repair, or what is given back in use")?;
         writeln!(out, "  judged again for another moment: {}", sum(|counts| number(&counts.again)))?;
         writeln!(out, "  worked on after recovery: {}", sum(|counts| number(&counts.continued)))?;
         for class in Class::ALL {

@@ -3,9 +3,10 @@
 use crate::table::Row;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine as engine;
-use myriad_engine::{Clock, Cred, Discard, Fs, MkfsOptions, MountOptions, Order, StatFs};
+use myriad_engine::{Clock, Cred, Discard, Fs, MkfsOptions, MountOptions, Order, StatFs, SyncMode};
 use myriad_format::choices::{Choices, Directory};
 use myriad_sim::compare::Rules;
+use myriad_sim::crash::{Found, History};
 use myriad_sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -164,6 +165,15 @@ impl Setup {
         }
         if self.log_size.is_none() && rng.percent(30) {
             self.log_device_size = Some(8 << 20);
+        }
+    }
+
+    /// Whether what was `found` after a loss of power is allowed on a volume that promises to be usable at once.
+    pub fn judge_usable(&self, history: &History, point: usize, found: &Found) -> Result<(), String> {
+        if self.order == Order::Sync {
+            history.judge_returned(point, found, self.options.sync_mode == SyncMode::All)
+        } else {
+            history.judge_usable(point, found)
         }
     }
 

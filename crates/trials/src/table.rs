@@ -44,7 +44,7 @@ impl Row {
 
     /// Whether its volumes can have checksums of data: only a log makes a block and its checksum one change.
     pub fn has_checksums(&self) -> bool {
-        self.order != Order::Soft
+        !matches!(self.order, Order::Sync | Order::Soft)
     }
 
     /// Whether its volumes are those that mkfs makes unless told otherwise. They are tried hardest.
@@ -70,6 +70,9 @@ pub enum Promise {
     /// The volume can be used at once. What was synced and not changed since is there; what was changed is as before or as after, but
     /// nothing is lost in between. The check finds nothing but space that is in use for nothing and links that are too many.
     Usable,
+    /// As [`Self::Usable`], and of names, links, owners, modes and attributes all is there that an operation had answered; of contents as
+    /// well, if it was opened so (`MountOptions::sync_mode`).
+    Returned,
     /// Until it has been checked, the volume is not changed. The check can always repair it, and then has nothing to say.
     Repair,
 }
@@ -79,6 +82,7 @@ impl Promise {
         match order {
             Order::Log => Self::Prefix,
             Order::Soft => Self::Usable,
+            Order::Sync => Self::Returned,
             Order::None => Self::Repair,
         }
     }

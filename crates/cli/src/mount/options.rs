@@ -480,12 +480,7 @@ mod tests {
         refused("blksize=4096", "unknown option `blksize`");
         refused("cachesize", "option `cachesize`: it needs a value: cachesize=SIZE");
         refused("ro=1", "option `ro`: it takes no value");
-        refused("order=fast", "option `order`: `fast` is no choice of order; this build has: none, softdep, log");
-        refused(
-            "order=sync",
-            "option `order`: order=sync (each change of metadata before the call returns) is not in this build, which has: \
-             none, softdep, log",
-        );
+        refused("order=fast", "option `order`: `fast` is no choice of order; this build has: none, sync, softdep, log");
         refused("commit=-1", "option `commit`: `-1` is not a number of seconds from 0 to 1000000000");
         refused("placement=far", "option `placement`: `far` is none of dirpref, rotor");
         refused("block-size=4K", "option `block-size`: block-size is set by mkfs, not by mount");

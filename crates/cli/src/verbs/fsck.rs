@@ -207,15 +207,17 @@ impl Command for Fsck {
             out.finish()?;
             if was_closed_cleanly == Some(false) && !report.repaired && writer.is_none() {
                 let is_unchecked = superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
-                let is_soft =
-                    superblock.is_some_and(|found| found.last_order.get() == choices::Order::SoftUpdates as u32);
+                // Of those that keep a volume usable without a log.
+                let order = superblock.and_then(|found| choices::Order::from_code(found.last_order.get() as u8));
+                let order = order.filter(|order| matches!(order, choices::Order::Sync | choices::Order::SoftUpdates));
                 let next = match (is_unchecked, is_repair) {
-                    (false, _) if is_soft && !report.is_usable() => None,
-                    (false, _) if is_soft => Some(
-                        "with order=softdep it can be used as it is; myriad fsck -p gives back what it holds for nothing",
-                    ),
-                    (false, _) => Some("its log counts; the next opening for changes empties it"),
-                    (true, false) => Some("it has no log that counts; myriad fsck -p lets it be changed again"),
+                    (false, _) if order.is_some() && !report.is_usable() => None,
+                    (false, _) if let Some(order) = order => Some(format!(
+                        "with order={} it can be used as it is; myriad fsck -p gives back what it holds for nothing",
+                        order.choice().name
+                    )),
+                    (false, _) => Some("its log counts; the next opening for changes empties it".into()),
+                    (true, false) => Some("it has no log that counts; myriad fsck -p lets it be changed again".into()),
                     // The report says so.
                     (true, true) => None,
                 };

@@ -151,7 +151,11 @@ fn large_directories_are_worked_through() {
     let work = |place: &Place| {
         let changed = |line: &str| place.line(line).ok().lines().len();
         assert_eq!(changed("chmod -Rc 700 vol.img:/many"), COUNT + 1);
-        assert_eq!(changed("chgrp -Rc 7 vol.img:/many"), COUNT + 1);
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(changed("chgrp -Rc 7 vol.img:/many"), COUNT + 1);
+        } else {
+            println!("skipped: chgrp, for only root may take any group");
+        }
         assert_eq!(changed("rm -rv vol.img:/many"), COUNT + 1);
         assert_eq!(place.line("ls vol.img").ok().text(), "");
     };

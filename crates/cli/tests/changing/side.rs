@@ -3,10 +3,10 @@
 use crate::common::Place;
 use myriad_engine::{Cred, FileType, Fs, MountOptions, OpenOptions};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -107,13 +107,28 @@ pub fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp").success());
 }
 
+/// Another user than root has to give himself the right to look; what there was before.
+fn open_up(path: &Path, found: &Metadata, rights: u32) -> Option<(PathBuf, Permissions)> {
+    if found.mode() & rights == rights || rustix::process::geteuid().is_root() {
+        return None;
+    }
+    fs::set_permissions(path, Permissions::from_mode(found.mode() & 0o7777 | rights)).expect("chmod");
+    Some((path.to_owned(), found.permissions()))
+}
+
+fn close_again((path, permissions): (PathBuf, Permissions)) {
+    fs::set_permissions(path, permissions).expect("chmod");
+}
+
 /// What is at and below a directory of the host.
 pub fn look(top: &Path, start: SystemTime) -> Tree {
     let mut tree = Tree::new();
     let mut stack = vec![top.to_owned()];
+    let mut closed = Vec::new();
     while let Some(path) = stack.pop() {
         let Ok(found) = path.symlink_metadata() else { continue };
         if found.is_dir() {
+            closed.extend(open_up(&path, &found, 0o500));
             stack.extend(fs::read_dir(&path).expect("a list").map(|entry| entry.expect("an entry").path()));
         }
         let seen = Seen {
@@ -132,10 +147,17 @@ pub fn look(top: &Path, start: SystemTime) -> Tree {
         let path = top.join(std::ffi::OsStr::from_bytes(name));
         seen.content = match seen.mode >> 12 {
             0o12 => fs::read_link(&path).expect("a link").as_os_str().as_bytes().to_vec(),
-            0o10 => fs::read(&path).expect("its content"),
+            0o10 => {
+                let found = path.symlink_metadata().expect("it is there");
+                let was_closed = open_up(&path, &found, 0o400);
+                let content = fs::read(&path).expect("its content");
+                was_closed.into_iter().for_each(close_again);
+                content
+            }
             _ => Vec::new(),
         };
     }
+    closed.into_iter().for_each(close_again);
     tree
 }
 

@@ -54,7 +54,10 @@ fn finish_change(
     }
     let through = data.size > 0 && file.writes_through(volume.epoch.current());
     drop(data);
-    if through { delalloc::flush(volume, file) } else { Ok(()) }
+    if through {
+        delalloc::flush(volume, file)?;
+    }
+    delalloc::before_return(volume, file)
 }
 
 fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, size: u64) -> Result<()> {

@@ -8,6 +8,7 @@ use crate::inode;
 use crate::namei::Guarded;
 use crate::perm;
 use crate::perm::Subject;
+use crate::planted::{Bug, planted};
 use crate::types::{AccessTimes, Node, SetAttr, SetTime, Stat, Time, XattrMode};
 use crate::volume::{Share, transact};
 use crate::xattr;
@@ -58,7 +59,7 @@ impl Ops<'_> {
     pub fn set_attr(&self, node: Node, attr: &SetAttr) -> Result<Stat> {
         self.volume.counters.bump(Count::setattrs);
         let ino = Ino(node.ino);
-        transact(self.volume, 0, |txn| {
+        let stat = transact(self.volume, 0, |txn| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(ino);
             let mut raw = inode::read_node(&txn.look, node)?;
@@ -81,7 +82,11 @@ impl Ops<'_> {
                 self.paths_changed();
             }
             Ok(self.stat_of(&txn.look, ino, &raw))
-        })
+        })?;
+        if !planted(Bug::SyncAttributesForgotten) {
+            self.volume.before_return()?;
+        }
+        Ok(stat)
     }
 
     /// Checks all of `attr` but the size against the inode that `subject` and `raw` describe, then makes the changes in

@@ -129,7 +129,10 @@ impl Ops<'_> {
             }
             Ok(Some(inode::stat(volume, ino, &raw)))
         };
-        self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled)))
+        let made =
+            self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled)))?;
+        self.volume.before_return()?;
+        Ok(made)
     }
 
     /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before. It is open

@@ -72,6 +72,10 @@ impl Ops<'_> {
             inode::write(txn, parent, &dir)?;
             Ok(Some(self.stat_of(&txn.look, ino, &raw)))
         };
-        self.volume.once_settled(|is_settled| transact(self.volume, OPERATION_BLOCKS, |txn| attempt(txn, is_settled)))
+        let linked = self
+            .volume
+            .once_settled(|is_settled| transact(self.volume, OPERATION_BLOCKS, |txn| attempt(txn, is_settled)))?;
+        self.volume.before_return()?;
+        Ok(linked)
     }
 }

@@ -78,7 +78,8 @@ impl Ops<'_> {
             })
         })?;
         finish_emptied(volume, emptied)?;
-        finish_gone(volume, gone)
+        finish_gone(volume, gone)?;
+        if planted(Bug::SyncRemovalForgotten) { Ok(()) } else { volume.before_return() }
     }
 }
 

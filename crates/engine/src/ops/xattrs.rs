@@ -114,6 +114,11 @@ impl Ops<'_> {
             }
             Ok(())
         };
-        if value.is_some() { transact(self.volume, room, change) } else { transact_giving(self.volume, room, change) }
+        if value.is_some() {
+            transact(self.volume, room, change)?;
+        } else {
+            transact_giving(self.volume, room, change)?;
+        }
+        self.volume.before_return()
     }
 }

@@ -1,7 +1,9 @@
 //! The table of options: a row each, in the order in which they are shown.
 
 use super::{Named, Options, Row, Value, Values, When, Word};
-use crate::types::{AccessTimes, Allocation, DirPrefRule, Discard, Order, PlacementPolicy, default_cache_size};
+use crate::types::{
+    AccessTimes, Allocation, DirPrefRule, Discard, Order, PlacementPolicy, SyncMode, default_cache_size,
+};
 use myriad_format::choices::{self, Choices, PROFILES, Profile, Seam};
 
 /// A row whose values are choices at a seam that mkfs fixes.
@@ -55,6 +57,10 @@ macro_rules! names {
 names!(PLACEMENTS, placement_name, placement, PlacementPolicy {
     PlacementPolicy::DirPref = "dirpref", "near their parent, until a region is too full or too crowded";
     PlacementPolicy::Rotor = "rotor", "each into another region, that with the fewest directories";
+});
+names!(SYNC_MODES, sync_mode_name, sync_mode, SyncMode {
+    SyncMode::Metadata = "metadata", "names, links and attributes; file data later";
+    SyncMode::All = "all", "file data as well";
 });
 names!(RULES, rule_name, rule, DirPrefRule {
     DirPrefRule::Orlov = "2001", "a region may have a quarter of its size less free than the average";
@@ -131,7 +137,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 35] = [
+pub static TABLE: [Row; 36] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -263,6 +269,17 @@ pub static TABLE: [Row; 35] = [
             options.mount.order = order;
             options.mkfs.order = order.unwrap_or(options.mkfs.order);
         },
+    },
+    Row {
+        name: "syncmode",
+        values: Values::Names(SYNC_MODES),
+        when: When::Live,
+        about: "with order=sync: what is durable when an operation returns",
+        source: "FFS mounted as usual, and with -o sync",
+        unset: "",
+        words: &[],
+        get: |options| sync_mode_name(options.mount.sync_mode),
+        set: |options, value| options.mount.sync_mode = sync_mode(value),
     },
     Row {
         name: "logdev",

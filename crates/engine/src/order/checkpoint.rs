@@ -16,7 +16,7 @@ use super::checkpointer::Checkpointer;
 use super::epoch::ClosedEpoch;
 use super::images::Images;
 use super::orphan_list::OrphanList;
-use super::soft::Soft;
+use super::soft::{Goal, Soft};
 use crate::cache::{Closed, FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -179,6 +179,15 @@ impl Checkpointer {
 
     /// Makes everything changed so far durable.
     pub fn run(&mut self, volume: &Volume) -> Result<()> {
+        self.run_to(volume, Goal::All)
+    }
+
+    /// Order `sync`: makes durable what operations that have ended promise.
+    pub fn run_before_return(&mut self, volume: &Volume) -> Result<()> {
+        self.run_to(volume, Goal::Returned)
+    }
+
+    fn run_to(&mut self, volume: &Volume, goal: Goal) -> Result<()> {
         self.check_running(volume)?;
         let result = volume.unbroken(|| {
             if self.pending.is_some() {
@@ -186,7 +195,7 @@ impl Checkpointer {
             }
             match volume.order {
                 Order::Log => self.run_log(volume),
-                Order::Soft => self.run_soft(volume),
+                Order::Sync | Order::Soft => self.run_soft(volume, goal),
                 Order::None => self.run_none(volume),
             }
         });
@@ -198,7 +207,7 @@ impl Checkpointer {
     pub(super) fn finish(&mut self, volume: &Volume) -> Result<()> {
         match volume.order {
             Order::Log => self.finish_log(volume),
-            Order::Soft => unreachable!("it closes no epoch ahead of its rounds"),
+            Order::Sync | Order::Soft => unreachable!("it closes no epoch ahead of its rounds"),
             Order::None => self.finish_none(volume),
         }
     }

@@ -31,12 +31,14 @@ pub(crate) struct Checkpointer {
     pub(super) released: Vec<(FsBlock, u32)>,
     /// Epochs below this one are durable.
     pub durable: u64,
+    /// Order `sync`: of epochs below this one all that their operations promise is durable.
+    pub returned: u64,
     /// Oldest log position that blocks forgotten in the epoch being committed still need.
     pub(super) needed: Option<Lsn>,
     pub orphan_list: OrphanList,
     /// A closed epoch that is not durable.
     pub(super) pending: Option<Pending>,
-    /// Order `softdep`: a round that is not durable.
+    /// Orders `sync` and `softdep`: a round that is not durable.
     pub(super) round: Option<Round>,
     /// The volume is closed: there are no further checkpoints.
     pub(super) is_closed: bool,
@@ -82,6 +84,7 @@ impl Checkpointer {
             staging: AlignedBuf::default(),
             released: pending,
             durable: 1,
+            returned: 1,
             needed: None,
             orphan_list: OrphanList::default(),
             pending: None,

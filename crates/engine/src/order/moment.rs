@@ -13,7 +13,7 @@
 //! checksums it is never written over in its place, so until it is freed it is what it was; that it was freed is recorded, when
 //! the epoch that did it is durable, and the reader passes over it. Where it has none, what a read gives says nothing anyway.
 //!
-//! Under order `softdep` there is no log to copy. The moment begins when a commit finds, behind the closed gate, that nothing waits to be
+//! Under orders `softdep` and `sync` there is no log to copy. The moment begins when a commit finds, behind the closed gate, that nothing waits to be
 //! written: the device is then what memory is. From then on each round keeps what it writes over, and what was freed since the last one.
 //!
 //! So nothing waits but one commit, for the copy of the log; frees are not held back, and a block of metadata costs one more
@@ -35,7 +35,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Commits of order `softdep` that may end with something still waiting, before the volume is said to be too busy.
+/// Commits of these orders that may end with something still waiting, before the volume is said to be too busy.
 const SOFT_COMMITS: u32 = 8;
 
 /// Bytes read at a time to be kept.
@@ -72,7 +72,7 @@ impl HeldMoment {
         if checkpointer.held.is_some() {
             return Err(Error::InUse("somebody else holds a moment of the volume; wait for that check to end".into()));
         }
-        if volume.order == Order::Soft {
+        if volume.order.goes_by_rounds() {
             checkpointer.hold_soft(&volume, &file)?;
         } else {
             checkpointer.run(&volume)?;
@@ -80,7 +80,7 @@ impl HeldMoment {
         }
         let number = checkpointer.moments;
         let orphans = checkpointer.held.as_ref().map(|held| held.orphans.clone()).unwrap_or_default();
-        let log = checkpointer.log.as_ref().filter(|_| volume.order == Order::Log);
+        let log = checkpointer.log.as_ref();
         let lsn = log.map_or(Lsn(0), Log::head);
         let log = log.filter(|_| volume.log_is_external).map(|log| Arc::clone(&log.place().device));
         drop(checkpointer);
@@ -136,7 +136,7 @@ impl Checkpointer {
         self.held = Some(Held { number: self.moments, images, orphans: volume.orphans.numbers() });
     }
 
-    /// As [`Self::hold`], under order `softdep`.
+    /// As [`Self::hold`], under orders `softdep` and `sync`.
     fn hold_soft(&mut self, volume: &Volume, file: &File) -> Result<()> {
         let failed = |source| Error::Io { op: "before-images", offset: 0, source };
         let file = file.try_clone().map_err(failed)?;

@@ -202,7 +202,8 @@ impl<'a> Txn<'a> {
 
     /// Gives up an inode, whose slot is empty. False: the slot can be another's at once.
     pub fn inode_free(&mut self, ino: Ino) -> bool {
-        let must_wait = self.volume().soft.is_some();
+        let volume = self.volume();
+        let must_wait = volume.soft.as_ref().is_some_and(|soft| soft.has_inode(&volume.geometry, ino));
         if must_wait {
             self.given_up().inodes.push(ino);
         }

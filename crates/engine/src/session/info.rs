@@ -2,6 +2,7 @@
 
 use super::Fs;
 use crate::error::Result;
+use crate::order::soft::Soft;
 use crate::types::*;
 use myriad_format::superblock::feature;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,8 @@ impl Fs {
         crate::map::size_max(&self.volume().geometry)
     }
 
-    /// Whether [`RenameMode::Exchange`] is possible: not on a volume opened with [`Order::Soft`], which refuses it with EINVAL.
+    /// Whether [`RenameMode::Exchange`] is possible: not on a volume opened with [`Order::Sync`] or
+    /// [`Order::Soft`], which refuse it with EINVAL.
     pub fn can_exchange(&self) -> bool {
         self.volume().can_exchange()
     }
@@ -45,9 +47,11 @@ impl Fs {
         bits & bit != 0
     }
 
-    /// Every counter with its name, in a fixed order; the device's own (`device_...`) last.
+    /// Every counter with its name, in a fixed order; the device's own (`device_...`) last. With orders `sync` and `softdep` there are also
+    /// those of dependencies (`soft_...`), of each kind five: total, now, peak, written, rolled back.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.volume().counters.snapshot();
+        all.extend(self.volume().soft.iter().flat_map(Soft::counters));
         let device = self.volume().device.counters();
         all.extend([
             ("device_reads", device.reads),

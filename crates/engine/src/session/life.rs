@@ -113,7 +113,7 @@ fn make_checkpoints(volume: &Volume) {
         if flush {
             let _ = file::flush_all(volume);
         }
-        if !flush || !volume.epoch.is_empty() || volume.has_to_give_back() {
+        if !flush || volume.has_uncommitted() || volume.has_to_give_back() {
             let _ = volume.commit_now();
         }
         volume.give_back(false);
@@ -138,10 +138,11 @@ impl Volume {
         self.load_orphans(&superblock)?;
         if !self.options.read_only {
             self.write_superblock(state::IN_USE)?;
-            if let (Order::None | Order::Soft, Some(log)) = (self.order, log) {
+            if let (true, Some(log)) = (self.order != Order::Log, log) {
                 self.checkpointer.lock().retire_log(self, log)?;
             }
-            if superblock.state.get() == state::IN_USE && Order::of_code(superblock.last_order.get()) == Order::Soft {
+            let last = Order::of_code(superblock.last_order.get());
+            if superblock.state.get() == state::IN_USE && last.goes_by_rounds() {
                 self.recount()?;
                 take_leftovers(self)?;
             }

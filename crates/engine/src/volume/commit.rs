@@ -6,6 +6,8 @@ use crate::edit::BlockStore;
 use crate::error::Result;
 use crate::order::checkpointer::Checkpointer;
 use crate::order::{self, Txn};
+use crate::planted::{Bug, planted};
+use crate::types::Order;
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};
 use std::mem::offset_of;
@@ -29,6 +31,34 @@ impl Volume {
             self.give_back(false);
         }
         Ok(())
+    }
+
+    /// The end of an operation that changed metadata: in order `sync` this makes the change durable. Outside the gate, without locks that the
+    /// checkpointer's comes after.
+    #[inline]
+    pub fn before_return(&self) -> Result<()> {
+        if self.order == Order::Sync { self.make_returned_durable() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn make_returned_durable(&self) -> Result<()> {
+        let epoch = self.epoch.current() - u64::from(planted(Bug::SyncEpochOff));
+        let run = |checkpointer: &mut Checkpointer| checkpointer.run_before_return(self);
+        if !order::commit_through(&self.checkpointer, epoch, |checkpointer| checkpointer.returned, run)? {
+            return self.check_not_shut_down();
+        }
+        Ok(())
+    }
+
+    /// Whether file data is durable when a write returns.
+    #[inline]
+    pub fn returns_data(&self) -> bool {
+        self.order == Order::Sync && self.live.syncs_data()
+    }
+
+    /// Whether anything waits for a commit.
+    pub fn has_uncommitted(&self) -> bool {
+        !self.epoch.is_empty() || self.soft.as_ref().is_some_and(|soft| !soft.is_clean())
     }
 
     pub fn wake_background(&self, flush: bool) {

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::locks::{Rank, RwLock};
 use crate::options::{Options, Row, Value};
 use crate::placement::usual_policy;
-use crate::types::{AccessTimes, Allocation, Clock, MountOptions};
+use crate::types::{AccessTimes, Allocation, Clock, MountOptions, SyncMode};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock};
 use std::mem::offset_of;
@@ -45,6 +45,7 @@ pub(crate) struct Live {
     dir_limit: AtomicU64,
     moves_atime: AtomicBool,
     allocates_at_write: AtomicBool,
+    syncs_data: AtomicBool,
 }
 
 impl Live {
@@ -57,6 +58,7 @@ impl Live {
             dir_limit: AtomicU64::new(0),
             moves_atime: AtomicBool::new(false),
             allocates_at_write: AtomicBool::new(false),
+            syncs_data: AtomicBool::new(false),
         };
         live.set(options);
         live.take_label(superblock);
@@ -74,6 +76,7 @@ impl Live {
         self.dir_limit.store(options.dir_limit.unwrap_or(0), Ordering::Relaxed);
         self.moves_atime.store(options.atime != AccessTimes::Never && !options.read_only, Ordering::Relaxed);
         self.allocates_at_write.store(options.allocation == Allocation::AtWrite, Ordering::Relaxed);
+        self.syncs_data.store(options.sync_mode == SyncMode::All, Ordering::Relaxed);
         *self.now.write() = options.clone();
     }
 
@@ -106,6 +109,12 @@ impl Live {
     pub fn access_times(&self) -> (AccessTimes, bool) {
         let now = self.now.read();
         (now.atime, now.dir_atime)
+    }
+
+    /// Order `sync`: whether operations on file data are durable when they return.
+    #[inline]
+    pub fn syncs_data(&self) -> bool {
+        self.syncs_data.load(Ordering::Relaxed)
     }
 
     #[inline]

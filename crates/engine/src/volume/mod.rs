@@ -81,9 +81,9 @@ pub(crate) struct Volume {
     pub log_is_external: bool,
     pub recovered: bool,
     pub epoch: OpenEpoch,
-    /// What order `softdep` keeps beside it.
+    /// What orders `sync` and `softdep` keep beside it.
     pub soft: Option<Soft>,
-    /// It may be written in order `softdep`, now, or before it was opened in another one: what that leaves, only the check takes away.
+    /// It may be written in order `sync` or `softdep`, now, or before it was opened in another one: what that leaves, only the check takes away.
     pub may_have_leftovers: bool,
     pub totals: Totals,
     /// Blocks that can be allocated while nothing is: all but the log and what lies at a fixed place.
@@ -181,9 +181,7 @@ impl Volume {
             // Decoding has refused what this version does not write.
             None => Order::of_code(superblock.last_order.get()),
         };
-        if order == Order::Soft {
-            Order::check_soft(&choices, superblock.geometry().has_checksums)?;
-        }
+        order.check(&choices, superblock.geometry().has_checksums)?;
         if order == Order::Log && log.is_none() {
             return Err(Error::Option {
                 option: "order",
@@ -276,8 +274,8 @@ impl Volume {
             log_is_external,
             recovered,
             epoch: OpenEpoch::new(geometry.granule_size()),
-            soft: (order == Order::Soft).then(Soft::default),
-            may_have_leftovers: Order::check_soft(&choices, geometry.has_checksums).is_ok(),
+            soft: order.goes_by_rounds().then(Soft::default),
+            may_have_leftovers: Order::Soft.check(&choices, geometry.has_checksums).is_ok(),
             totals: Totals {
                 free_blocks: AtomicI64::new(0),
                 ready_blocks: AtomicI64::new(0),

@@ -21,7 +21,7 @@ impl Volume {
         {
             let mut bytes = frame.write();
             let raw = Superblock::read_mut(&mut bytes);
-            if raw.state.get() == state::IN_USE && Order::of_code(raw.last_order.get()) == Order::Soft {
+            if raw.state.get() == state::IN_USE && Order::of_code(raw.last_order.get()).goes_by_rounds() {
                 // Whether it is this opening or an earlier one that did not end cleanly.
                 let found = if state == state::IN_USE { leftovers::MAY_BE } else { 0 };
                 self.leftovers.fetch_or(found, Ordering::Relaxed);

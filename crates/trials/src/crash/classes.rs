@@ -6,7 +6,7 @@ use super::explore::Depth;
 use super::plan::Bounds;
 use crate::setup::Setup;
 use crate::table::{Promise, Row};
-use myriad_engine::{Allocation, DirHash, Discard};
+use myriad_engine::{Allocation, DirHash, Discard, SyncMode};
 use myriad_sim::generate::{self, Generator, Profile};
 use myriad_sim::op::{Op, OpenHow, Step};
 use myriad_sim::rng::Rng;
@@ -35,7 +35,9 @@ impl Class {
     /// The classes whose runs are made on volumes that promise this.
     pub fn of(promise: Promise) -> &'static [Self] {
         match promise {
-            Promise::Prefix | Promise::Usable => &[Self::One, Self::Two, Self::Three, Self::Random, Self::Aged],
+            Promise::Prefix | Promise::Usable | Promise::Returned => {
+                &[Self::One, Self::Two, Self::Three, Self::Random, Self::Aged]
+            }
             Promise::Repair => &[Self::Unordered],
         }
     }
@@ -68,7 +70,7 @@ impl Class {
 pub enum Shape {
     Inside,
     Apart,
-    /// As inside, and file data has checksums.
+    /// As inside, and file data has checksums; in order `sync`, which can have none, it is durable when a write returns.
     Summed,
 }
 
@@ -253,10 +255,17 @@ pub(crate) fn small(row: Row, shape: Shape) -> Setup {
     setup.ag_size = Some(512 << 10);
     setup.log_size = Some(LEAST_LOG);
     setup.log_device_size = (shape == Shape::Apart).then_some(LEAST_LOG);
-    setup.data_checksums = shape == Shape::Summed && row.has_checksums();
+    take_shape(&mut setup, row, shape);
     setup.options.cache_size = 1 << 20;
     setup.options.name_cache = false;
     setup
+}
+
+fn take_shape(setup: &mut Setup, row: Row, shape: Shape) {
+    setup.data_checksums = shape == Shape::Summed && row.has_checksums();
+    if shape == Shape::Summed {
+        setup.options.sync_mode = SyncMode::All;
+    }
 }
 
 fn random_setup(row: Row, shape: Shape, seed: u64) -> Setup {
@@ -275,7 +284,7 @@ fn random_setup(row: Row, shape: Shape, seed: u64) -> Setup {
     let log_size = (34 * u64::from(block_size)).max(least);
     setup.log_size = Some(log_size);
     setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
-    setup.data_checksums = shape == Shape::Summed && row.has_checksums();
+    take_shape(&mut setup, row, shape);
     setup.options.discard = if seed % 7 < 3 { Discard::Always } else { Discard::Never };
     // Any block, or such as are several.
     setup.options.discard_piece = if seed % 2 == 0 { 1 } else { 16 << 10 };

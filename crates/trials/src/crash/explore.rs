@@ -1,5 +1,6 @@
 //! One run, and every state that losing power during it can leave.
 
+use super::background::give_back;
 use super::base::{Base, Follower, run_step};
 use super::known::{Counts, Known};
 use super::plan::{self, Bounds};
@@ -239,7 +240,9 @@ impl Explorer<'_> {
         match Promise::of(setup.order) {
             Promise::Repair => return self.mend(setup, moment, extras, devices).map(|()| None),
             Promise::Prefix => {}
-            Promise::Usable => return self.use_at_once(setup, history, moment, extras, devices).map(|()| None),
+            Promise::Usable | Promise::Returned => {
+                return self.use_at_once(setup, history, moment, extras, devices).map(|()| None);
+            }
         }
         if extras.before {
             // The checker replays the log by itself: its opinion on the volume as the crash left it.
@@ -256,7 +259,7 @@ impl Explorer<'_> {
         Ok(Some(found))
     }
 
-    /// [`Promise::Usable`]: the check finds leftovers at most; what is there is judged, and again when a repair has taken them away.
+    /// [`Promise::Usable`], [`Promise::Returned`]: the check finds leftovers at most; what is there is judged, and again when a repair has taken them away.
     fn use_at_once(
         &self,
         setup: &Setup,
@@ -272,6 +275,23 @@ impl Explorer<'_> {
         if extras.continues {
             Counts::add(&self.counts.continued);
             go_on(setup, &fork(devices), check_usable)?;
+            let given = fork(devices);
+            let is_all = give_back(setup, &given).map_err(|message| format!("given back in use: {message}"))?;
+            let judge = if is_all { check_silent } else { check_usable };
+            judge(&given).map_err(|message| format!("given back in use: {message}"))?;
+            judge_usable(setup, history, moment.point, &given)
+                .map_err(|message| format!("given back in use: {message}"))?;
+        }
+        if extras.again {
+            let given = fork(devices);
+            let recorders = recorders(&given);
+            give_back(setup, &recorded(&recorders)).map_err(|message| format!("given back in use: {message}"))?;
+            let look = |state: &Devices| {
+                check_usable(state)?;
+                judge_usable(setup, history, moment.point, state)
+            };
+            self.crash_again(&trace(&given, recorders.iter().map(AsRef::as_ref)), moment, look)
+                .map_err(|message| format!("giving back cut {message}"))?;
         }
         let mended = fork(devices);
         if extras.again {
@@ -417,13 +437,13 @@ fn recover(setup: &Setup, history: &History, point: usize, devices: &Devices) ->
     Ok(found)
 }
 
-/// Opens a volume that promises [`Promise::Usable`], judges it, and closes it.
+/// Opens a volume that promises to be usable at once, judges it, and closes it.
 fn judge_usable(setup: &Setup, history: &History, point: usize, devices: &Devices) -> Result<(), String> {
     let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| format!("opening: {error}"))?;
     let (mut tree, contents) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
     // What has no name, or lost it, is where the repair puts it.
     tree.retain(|entry| !entry.path.starts_with(b"lost+found"));
-    history.judge_usable(point, &Found { tree, contents })?;
+    setup.judge_usable(history, point, &Found { tree, contents })?;
     engine.close().map_err(|error| format!("closing: {error}"))
 }
 

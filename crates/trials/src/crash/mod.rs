@@ -11,6 +11,7 @@
 //! campaign  many of them, on several threads
 //! ```
 
+mod background;
 pub mod base;
 pub mod campaign;
 pub mod classes;

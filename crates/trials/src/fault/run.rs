@@ -471,7 +471,7 @@ impl Rig {
         let noticed = if self.told { Outcome::Error } else { Outcome::Harmless };
         match Promise::of(base.setup.order) {
             Promise::Prefix => {}
-            Promise::Usable => return self.use_at_once(base, devices, noticed),
+            Promise::Usable | Promise::Returned => return self.use_at_once(base, devices, noticed),
             Promise::Repair => return self.mend(base, devices, noticed),
         }
         if self.lie == Lie::None {
@@ -517,7 +517,7 @@ impl Rig {
         base: &Base,
         devices: &Devices,
         check: fn(&Devices) -> Result<(), String>,
-        judge: fn(&History, usize, &Found) -> Result<(), String>,
+        judge: impl Fn(&History, usize, &Found) -> Result<(), String>,
     ) -> Result<(), String> {
         check(devices).map_err(|message| format!("before the opening: {message}"))?;
         let found = self.read(base, devices)?;
@@ -529,7 +529,8 @@ impl Rig {
     fn use_at_once(&self, base: &Base, devices: &Devices, noticed: Outcome) -> Result<Outcome, String> {
         let healthy = fork(devices);
         if self.lie == Lie::None {
-            self.hold_to(base, &healthy, check_usable, History::judge_usable)?;
+            let judge = |history: &History, point, found: &Found| base.setup.judge_usable(history, point, found);
+            self.hold_to(base, &healthy, check_usable, judge)?;
             return Ok(noticed);
         }
         let sound = check_usable(&healthy);

@@ -172,6 +172,18 @@ pub const SHAPES: &[Shape] = &[
         data_checksums: false,
     },
     Shape {
+        name: "1 KiB, each change at once",
+        block_size: 1024,
+        size: MIB,
+        ag_blocks: 1024,
+        order: Order::Sync,
+        is_clean: true,
+        names: 20,
+        pieces: 40,
+        weight: 16,
+        data_checksums: false,
+    },
+    Shape {
         name: "512, soft updates, power cut",
         block_size: 512,
         size: MIB,
@@ -501,7 +513,7 @@ mod tests {
                 let report = check(Arc::new(base.image.clone_image()), None, &options).unwrap();
                 assert_eq!(report.finding_count, 0, "{name}, {}: {:?}", shape.name, report.findings.first());
             }
-            if Promise::of(shape.order) == Promise::Usable {
+            if matches!(Promise::of(shape.order), Promise::Usable | Promise::Returned) {
                 let report = check(Arc::new(base.image.clone_image()), None, &Options::default()).unwrap();
                 assert_eq!(report.damage_count, 0, "{name}, {}: {:?}", shape.name, report.findings.first());
             }

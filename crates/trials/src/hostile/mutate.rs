@@ -410,6 +410,10 @@ impl Work<'_> {
         if self.rng.percent(60) && size >= Superblock::SIZE as u64 {
             let mut bytes = vec![0; Superblock::SIZE];
             self.image.read(0, &mut bytes).expect("a superblock is there");
+            if BlockKind::of(&bytes) != Some(BlockKind::Superblock) {
+                // Other damage has made something else of it.
+                return;
+            }
             let superblock = Superblock::read_mut(&mut bytes);
             let blocks =
                 if is_cut { size >> base.geometry.block_bits } else { self.rng.below(base.geometry.block_count) };

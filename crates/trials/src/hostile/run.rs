@@ -225,11 +225,11 @@ fn run_all(bases: &[Base], config: &Config) -> Summary {
                 })
             })
             .collect();
-        for worker in workers {
-            worker.join().expect("a worker catches every panic");
-        }
+        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         finished.store(true, Relaxed);
         watcher.thread().unpark();
+        // Not of what is under trial, which is caught: of what makes the images.
+        ends.into_iter().for_each(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     });
     let mut summary = summary.into_inner().expect("no worker panics with the lock");
     summary.failures.sort_by_key(|failure| failure.index);

@@ -25,11 +25,13 @@
 
 mod bits;
 mod entries;
+mod hints;
 mod inodes;
 mod marks;
 mod pointers;
 
 pub(in crate::order) use entries::{Named, live};
+pub(in crate::order) use hints::{has_only_hints, has_only_values};
 pub(in crate::order) use inodes::{Part, pointers_of};
 
 use myriad_format::BlockKind;

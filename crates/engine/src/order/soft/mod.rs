@@ -25,7 +25,10 @@
 //! | inodedep | the shadow of a block of the inode table |
 //! | diradd, dirrem, mkdir | entries that differ between a directory's block and its shadow |
 //! | allocdirect, allocindir, indirdep | pointers that differ; the shadow of a block of pointers is their safe copy |
-//! | freeblks, freefrag, freefile | [`Freed`] |
+//! | freeblks, freefile | [`Freed`] |
+//! | freefrag | there are no fragments |
+//!
+//! `census` counts them under their names.
 //!
 //! What is freed (blocks, slots of inodes) waits until nothing that lasts points to it ([`Freed`]). A block of a directory or of pointers
 //! that is freed may still be pointed to: its shadow stays as a *ghost* until it is given back, for the names in it last as long.
@@ -43,19 +46,22 @@
 //! Locking: the state is a leaf; the checkpointer takes it out while the gate is closed, to look at frames beside it.
 
 mod ask;
+mod census;
 mod judge;
 mod round;
 
 pub(crate) use ask::SETTLE_TRIES;
+pub(super) use round::Goal;
 
 use super::facts;
 use super::images::Images;
 use crate::locks::{Mutex, Rank};
+use census::{Census, Kind, Tally};
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::BLOCK;
 use myriad_format::table::INODE_SIZE;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{BlockKind, FsBlock, Ino};
+use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,10 +97,12 @@ struct State {
     freed: Vec<Freed>,
 }
 
-/// What order `softdep` knows of an open volume.
+/// What orders `sync` and `softdep` know of an open volume.
 #[derive(Default)]
 pub(crate) struct Soft {
     state: Mutex<{ Rank::Leaf as u8 }, State>,
+    /// Apart from the state, which rounds take out: it is read at any time.
+    census: Mutex<{ Rank::Leaf as u8 }, Census>,
     /// Inodes that wait to be given back.
     inodes_waiting: AtomicU64,
 }
@@ -102,6 +110,8 @@ pub(crate) struct Soft {
 /// A round on its way. It stays when the host has no room for a write of it, and is written again.
 pub(super) struct Round {
     images: Images,
+    /// Dependencies that it found, and those that it shows.
+    tally: Tally,
     /// File data: block and frame, sorted.
     data: Vec<(u64, u32)>,
     /// Data was written before that no flush has covered yet, to which images may point.
@@ -169,6 +179,12 @@ impl Shadow {
 }
 
 impl State {
+    /// Bytes of the copies of blocks that are kept.
+    fn bytes(&self) -> u64 {
+        let all = self.shadows.values().chain(self.ghosts.values());
+        all.flat_map(Shadow::both).map(|bytes| bytes.len() as u64).sum()
+    }
+
     /// What the device has of a block that has changed, or was freed.
     fn shadow(&self, block: u64) -> Option<&Shadow> {
         self.shadows.get(&block).or_else(|| self.ghosts.get(&block))
@@ -243,7 +259,20 @@ impl Soft {
     /// What a transaction has given up.
     pub(in crate::order) fn freed(&self, freed: Freed) {
         self.inodes_waiting.fetch_add(freed.inodes.len() as u64, Ordering::Relaxed);
+        {
+            let mut census = self.census.lock();
+            census.waits(Kind::FreeBlks, u64::from(!freed.extents.is_empty()));
+            census.waits(Kind::FreeFile, freed.inodes.len() as u64);
+        }
         self.state.lock().freed.push(freed);
+    }
+
+    /// Whether an inode that was just cleared lasts, or is about to. If not, no name of it does, either, and its slot can be taken again.
+    pub(in crate::order) fn has_inode(&self, geometry: &Geometry, ino: Ino) -> bool {
+        let Some((block, slot)) = geometry.locate(ino) else { return true };
+        let at = geometry.inode_offset(slot);
+        let state = self.state.lock();
+        state.shadows.get(&block.0).is_none_or(|shadow| shadow.both().any(|bytes| bytes[at..at + 2] != [0; 2]))
     }
 
     pub fn inodes_waiting(&self) -> u64 {
@@ -252,6 +281,11 @@ impl Soft {
 
     pub fn is_clean(&self) -> bool {
         self.state.lock().is_clean()
+    }
+
+    /// Dependencies by kind, and the memory that is held for them.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.census.lock().counters()
     }
 
     /// Whether the name with this tag, which is gone, lasts in a unit of a directory's block: nothing else may take its place, and it does

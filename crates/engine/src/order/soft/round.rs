@@ -2,7 +2,15 @@
 //!
 //! A commit makes rounds until all that was changed before it lasts. Others go on changing things between rounds; after some, the gate
 //! stays closed, so that a commit ends.
+//!
+//! An operation of order `sync` drives the same rounds before it returns, outside the gate and without locks. It ends once all but hints
+//! lasts ([`Goal::Returned`]): counts, and bits of what was given back, stay for the next commit. Operations that end meanwhile wait for
+//! the checkpointer, and then usually find that the rounds of another one have had their changes.
+//!
+//! A block of which something is still undone is put off if all that is new of it are values, such as times and sizes: the round that shows the
+//! rest writes them as well. If nothing else is to be written, it is written all the same, for something may wait for them.
 
+use super::census::{Kind, Tally};
 use super::judge::Judge;
 use super::{Freed, Round, Shadow, Soft, State};
 use crate::cache::Closed;
@@ -12,17 +20,27 @@ use crate::order::Txn;
 use crate::order::checkpoint::{close_epoch, write_images};
 use crate::order::checkpointer::Checkpointer;
 use crate::order::epoch::{ClosedEpoch, join_neighbours};
+use crate::order::facts;
 use crate::order::images::Images;
 use crate::planted::{Bug, planted};
 use crate::volume::Volume;
 use myriad_format::{BlockKind, Ino};
 use std::sync::atomic::Ordering;
 
+/// What rounds are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::order) enum Goal {
+    /// Everything lasts.
+    All,
+    /// All lasts that operations of order `sync` promise when they return: everything but hints.
+    Returned,
+}
+
 /// Rounds of a commit that let others change things in between.
 const OPEN_ROUNDS: usize = 8;
 
 impl Checkpointer {
-    pub(in crate::order) fn run_soft(&mut self, volume: &Volume) -> Result<()> {
+    pub(in crate::order) fn run_soft(&mut self, volume: &Volume, goal: Goal) -> Result<()> {
         volume.counters.bump(Count::checkpoints);
         if self.round.is_some() {
             self.finish_round(volume, false)?;
@@ -41,18 +59,24 @@ impl Checkpointer {
             let durable = epoch.number + 1;
             // From here on they may become anything.
             self.keep(volume, epoch.freed.forgotten.blocks().iter().map(|block| block.0));
-            let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced)?;
+            let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced, goal)?;
             let is_empty = round.images.blocks.is_empty() && round.data.is_empty();
             // What was freed is given back as well, unless others keep this from its end.
-            if is_empty && is_clean && (!is_open || volume.soft.as_ref().is_none_or(Soft::is_clean)) {
-                if volume.soft.as_ref().is_none_or(Soft::is_clean) {
+            let is_given = goal == Goal::Returned || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
+            if is_empty && is_clean && is_given {
+                if goal == Goal::All && volume.soft.as_ref().is_none_or(Soft::is_clean) {
                     self.begin_wanted(volume, &closed);
                 }
                 drop(closed);
-                if round.has_unflushed || rounds == 0 {
-                    volume.device_flush()?;
+                match goal {
+                    Goal::Returned if round.has_unflushed => volume.data_unflushed.store(true, Ordering::Release),
+                    Goal::All if round.has_unflushed || rounds == 0 => volume.device_flush()?,
+                    _ => {}
                 }
-                self.durable = durable;
+                self.returned = durable;
+                if goal == Goal::All {
+                    self.durable = durable;
+                }
                 return Ok(());
             }
             if is_forced && is_empty && !is_clean {
@@ -70,6 +94,9 @@ impl Checkpointer {
             let stays_closed = rounds >= OPEN_ROUNDS;
             held = stays_closed.then_some(closed);
             self.finish_round(volume, stays_closed)?;
+            if planted(Bug::SyncOneRound) && goal == Goal::Returned {
+                return Ok(());
+            }
         }
     }
 
@@ -85,6 +112,7 @@ impl Checkpointer {
             return written;
         }
         let soft = volume.soft.as_ref().expect("order softdep");
+        soft.census.lock().written(&round.tally);
         let mut state = soft.state.lock();
         let State { shadows, ghosts, .. } = &mut *state;
         for &(block, ..) in &round.images.blocks {
@@ -107,7 +135,7 @@ impl Checkpointer {
         }
         self.keep(volume, round.images.blocks.iter().map(|&(block, ..)| block));
         write_images(volume, &mut round.images, 0)?;
-        if !planted(Bug::SoftNoFlush) {
+        if !planted(Bug::SoftNoFlush) && !planted(Bug::SyncNoFlush) {
             volume.device_flush()?;
         }
         volume.data_unflushed.store(false, Ordering::Release);
@@ -131,6 +159,13 @@ impl Checkpointer {
             ready
         };
         let has_any = !ready.is_empty();
+        {
+            let mut census = soft.census.lock();
+            for freed in &ready {
+                census.given_back(Kind::FreeBlks, u64::from(!freed.extents.is_empty()));
+                census.given_back(Kind::FreeFile, freed.inodes.len() as u64);
+            }
+        }
         let (mut extents, mut inodes) = (Vec::new(), Vec::new());
         for mut freed in ready {
             extents.append(&mut freed.extents);
@@ -155,8 +190,14 @@ impl Checkpointer {
     }
 }
 
-/// Makes the images of a round, and says whether all lasts already. The gate is closed.
-fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forced: bool) -> Result<(Round, bool)> {
+/// Makes the images of a round, and says whether all that it is made for lasts already. The gate is closed.
+fn begin_round(
+    volume: &Volume,
+    closed: &Closed<'_>,
+    epoch: ClosedEpoch,
+    is_forced: bool,
+    goal: Goal,
+) -> Result<(Round, bool)> {
     let arena = &volume.cache.arena;
     for &index in &epoch.dirty {
         let header = arena.header(index);
@@ -178,18 +219,32 @@ fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forc
     let data = epoch.ordered.iter().map(|&(block, _)| block).collect();
     let txn = Txn::behind(volume, closed);
     let mut images = Vec::new();
+    let mut put_off = Vec::new();
+    let mut tally = Tally::default();
     let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
         state.shadows.iter().try_for_each(|(&block, shadow)| {
+            if waits_for_commit(volume, shadow, goal) {
+                return Ok(());
+            }
             let image = judge.image(block, shadow)?;
-            if shadow.lasting.as_ref() != Some(&image) {
-                images.push((block, shadow.frame, image));
+            let lasting = shadow.lasting.as_deref();
+            tally.add(shadow.kind, lasting, &arena.read(shadow.frame), &image);
+            if lasting != Some(&*image) {
+                let is_whole = || *image == *arena.read(shadow.frame);
+                let can_wait = facts::has_only_values(shadow.kind, lasting, &image) && !is_whole();
+                let list = if can_wait { &mut put_off } else { &mut images };
+                list.push((block, shadow.frame, image));
             }
             Ok(())
         })
     });
     let judged: Result<()> = txn.finish(judged);
+    if images.is_empty() && epoch.ordered.is_empty() {
+        images = put_off;
+    }
     let mut round = Round {
         images: Images::new(volume.cache.block_size()),
+        tally,
         data: epoch.ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
     };
@@ -199,9 +254,25 @@ fn begin_round(volume: &Volume, closed: &Closed<'_>, epoch: ClosedEpoch, is_forc
             state.shadows.get_mut(&block).expect("it has an image").sent = Some(image);
         }
     }
-    let is_clean = state.shadows.is_empty();
+    let is_clean = match goal {
+        Goal::All => state.shadows.is_empty(),
+        Goal::Returned => state.shadows.values().all(|shadow| {
+            let is_settled = || shadow.lasting.as_deref().is_some_and(|lasting| *lasting == *arena.read(shadow.frame));
+            waits_for_commit(volume, shadow, goal) || is_settled()
+        }),
+    };
+    let bytes = state.bytes();
     *soft.state.lock() = state;
+    if judged.is_ok() {
+        soft.census.lock().found(&tally.found, bytes);
+    }
     judged.map(|()| (round, is_clean))
+}
+
+/// Whether nothing that the rounds are made for has changed in a block. The gate is closed.
+fn waits_for_commit(volume: &Volume, shadow: &Shadow, goal: Goal) -> bool {
+    goal == Goal::Returned
+        && facts::has_only_hints(shadow.kind, shadow.lasting.as_deref(), &volume.cache.arena.read(shadow.frame))
 }
 
 /// Drops the shadows of blocks that last as they are. Those of inodes stay as long as names differ: a name may come and go, and leave the inode as

@@ -1,0 +1,137 @@
+//! Volumes of profile ffs whose writes are recorded, and the states that power loss can leave of them.
+
+#![allow(dead_code)] // each suite uses its part
+
+use myriad_device::{BlockDevice, Event, MemoryDevice, RecordingDevice};
+use myriad_engine::{Cred, Fs, Order, Session};
+use myriad_format::choices::PROFILES;
+use myriad_sim::rng::Rng;
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::table::Row;
+use myriad_trials::verdict::check_usable;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const SECTOR: usize = 512;
+
+/// Sectors, by the offset of each.
+pub type Sectors = BTreeMap<u64, Vec<u8>>;
+
+pub fn setup(order: Order, block_size: u32, size: u64) -> Setup {
+    let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
+    Setup::of(Row { choices: ffs.choices, order }, block_size, size)
+}
+
+/// An open volume whose writes are recorded.
+pub struct Volume {
+    pub device: Arc<RecordingDevice<MemoryDevice>>,
+    pub fs: Fs,
+    pub session: Session,
+}
+
+impl Volume {
+    pub fn open(setup: &Setup, image: MemoryDevice) -> Self {
+        let device = Arc::new(RecordingDevice::new(image));
+        let fs = setup.open(device.clone()).unwrap();
+        let session = fs.session(Cred::root());
+        Self { device, fs, session }
+    }
+
+    pub fn new(setup: &Setup) -> Self {
+        Self::open(setup, setup.format())
+    }
+
+    /// Does `work` on what is durable, syncs, and returns the states that power loss can leave in between.
+    pub fn states(&self, work: impl FnOnce(&Session)) -> Vec<State> {
+        self.fs.sync().unwrap();
+        let base = self.device.inner().clone_image();
+        self.device.take();
+        work(&self.session);
+        self.fs.sync().unwrap();
+        states(&base, &self.device.take())
+    }
+}
+
+/// An image that power loss may leave.
+pub struct State {
+    pub image: MemoryDevice,
+    /// Flushes before it, and the sectors that arrived since.
+    pub what: String,
+}
+
+impl State {
+    pub fn check(&self) {
+        let devices = Devices::from(Arc::new(self.image.clone_image()));
+        check_usable(&devices).unwrap_or_else(|error| panic!("{}: {error}", self.what));
+    }
+
+    pub fn open(&self, setup: &Setup) -> Volume {
+        Volume::open(setup, self.image.clone_image())
+    }
+}
+
+/// Hands on what was durable before each flush, the sectors in flight then, and the number of the flush.
+pub fn each_window(base: &MemoryDevice, events: &[Event], look: &mut dyn FnMut(&MemoryDevice, &Sectors, u64)) {
+    let durable = base.clone_image();
+    let mut window = Sectors::new();
+    let mut flushes = 0;
+    for event in events.iter().chain([&Event::Flush]) {
+        match event {
+            Event::Write { offset, bytes } => {
+                let sectors = bytes.chunks(SECTOR).enumerate();
+                window.extend(sectors.map(|(index, sector)| (offset + (index * SECTOR) as u64, sector.to_vec())));
+            }
+            Event::Flush => {
+                let mut old = vec![0; SECTOR];
+                window.retain(|&at, new| {
+                    durable.read(at, &mut old).unwrap();
+                    old != *new
+                });
+                look(&durable, &window, flushes);
+                window.iter().for_each(|(&at, sector)| durable.write(at, sector).unwrap());
+                window.clear();
+                flushes += 1;
+            }
+            Event::Discard { .. } => {}
+        }
+    }
+}
+
+/// All subsets of few sectors, some of many.
+pub fn states(base: &MemoryDevice, events: &[Event]) -> Vec<State> {
+    let (mut states, mut rng) = (Vec::new(), Rng::new(1));
+    each_window(base, events, &mut |durable, window, flushes| {
+        let count = window.len();
+        let mut masks: Vec<Vec<bool>> = Vec::new();
+        if count <= 9 {
+            masks.extend((0..1_u32 << count).map(|mask| (0..count).map(|i| mask >> i & 1 == 1).collect()));
+        } else {
+            for one in 0..count {
+                masks.push((0..count).map(|i| i == one).collect());
+                masks.push((0..count).map(|i| i != one).collect());
+            }
+            masks.extend((0..100).map(|_| (0..count).map(|_| rng.percent(50)).collect()));
+        }
+        for mask in masks {
+            let image = durable.clone_image();
+            let mut sectors = Vec::new();
+            for ((&at, sector), _) in window.iter().zip(mask).filter(|(_, arrived)| *arrived) {
+                image.write(at, sector).unwrap();
+                sectors.push(at / SECTOR as u64);
+            }
+            states.push(State { image, what: format!("flush {flushes}, and sectors {sectors:?}") });
+        }
+    });
+    states
+}
+
+pub fn names(session: &Session, path: &str) -> Vec<String> {
+    let mut names: Vec<String> = session
+        .read_dir(path)
+        .unwrap()
+        .map(|entry| String::from_utf8_lossy(&entry.unwrap().name).into_owned())
+        .filter(|name| name != "." && name != "..")
+        .collect();
+    names.sort();
+    names
+}
