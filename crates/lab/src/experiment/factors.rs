@@ -141,10 +141,10 @@ mod tests {
     /// What is not there is named as such, with the reason; it never takes the place of something else.
     #[test]
     fn what_the_build_lacks_is_absent() {
-        let (found, absent) = read("namecache,colour,directory=linear/append,order=log/sync").unwrap();
+        let (found, absent) = read("namecache,colour,directory=linear/append,order=log/never").unwrap();
         assert_eq!(found.len(), 1);
         let names: Vec<&str> = absent.iter().map(|absent| absent.factor.as_str()).collect();
-        assert_eq!(names, ["colour", "directory=linear/append", "order=log/sync"]);
+        assert_eq!(names, ["colour", "directory=linear/append", "order=log/never"]);
         assert!(absent[0].why.contains("there is no such option"), "{}", absent[0].why);
         assert!(absent[1].why.contains("is not in this build"), "{}", absent[1].why);
         let (found, absent) = read("order=none/ever/log/never").unwrap();
