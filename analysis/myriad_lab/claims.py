@@ -253,6 +253,11 @@ def _nearest(claim: Claim, target: str, clock: str, scale: float, options: str) 
 
 
 def _places(claim: Claim, table: pd.DataFrame) -> list[tuple]:
+    """Where a claim can be judged. On a modelled device the processor costs nothing: what is claimed of its time is not seen there."""
+    if claim.metric == "seconds" and claim.machine == "process":
+        table = table[table["clock"] != "modelled"]
+        if table.empty:
+            raise _Missing("only a modelled device has samples of this, and its clock does not count the processor's time")
     found = table[PLACE].drop_duplicates().itertuples(index=False, name=None)
     return sorted(found, key=lambda place: _nearest(claim, *place))
 
