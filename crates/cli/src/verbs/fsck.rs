@@ -205,15 +205,15 @@ impl Command for Fsck {
                 line(&mut out, &format!("left: {finding}"))?;
             }
             out.finish()?;
+            // Of those that keep a volume usable without a log.
+            let order = superblock.and_then(|found| choices::Order::from_code(found.last_order.get() as u8));
+            let order = order.filter(|order| matches!(order, choices::Order::Sync | choices::Order::SoftUpdates));
             if was_closed_cleanly == Some(false) && !report.repaired && writer.is_none() {
                 let is_unchecked = superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
-                // Of those that keep a volume usable without a log.
-                let order = superblock.and_then(|found| choices::Order::from_code(found.last_order.get() as u8));
-                let order = order.filter(|order| matches!(order, choices::Order::Sync | choices::Order::SoftUpdates));
                 let next = match (is_unchecked, is_repair) {
                     (false, _) if order.is_some() && !report.is_usable() => None,
                     (false, _) if let Some(order) = order => Some(format!(
-                        "with order={} it can be used as it is; myriad fsck -p gives back what it holds for nothing",
+                        "with order={} it can be used as it is; the next mount gives back what it holds for nothing, or myriad fsck -p",
                         order.choice().name
                     )),
                     (false, _) => Some("its log counts; the next opening for changes empties it".into()),
@@ -234,6 +234,13 @@ impl Command for Fsck {
                     let next =
                         "myriad fsck -y --force repairs what copies of a superblock say was here before, over it";
                     format!("{}, but it holds {what}; {next}", count(report.finding_count, "finding"))
+                }
+                None if order.is_some() && !report.repaired && !report.is_sound() && report.is_usable() => {
+                    format!(
+                        "{}, all of them what a crash may leave: {}",
+                        count(report.finding_count, "finding"),
+                        files(&report)
+                    )
                 }
                 None => summary(&report),
             };
@@ -411,15 +418,20 @@ fn scrubbed(scrub: &Scrub, has_checksums: bool) -> String {
     format!("{read} of file data read, {compared}{freed}; {damaged_blocks} damaged")
 }
 
-fn summary(report: &Report) -> String {
+/// What the volume holds.
+fn files(report: &Report) -> String {
     let totals = &report.totals;
-    let files = format!(
+    format!(
         "{}, {}, {} of {} blocks free",
         count(totals.inodes.saturating_sub(totals.directories), "file"),
         count(totals.directories, "directory"),
         totals.free_blocks,
         totals.blocks
-    );
+    )
+}
+
+fn summary(report: &Report) -> String {
+    let files = files(report);
     match (report.finding_count, report.repaired) {
         (0, _) => format!("sound: {files}"),
         (found, false) if has_only_damaged_data(report) => {
