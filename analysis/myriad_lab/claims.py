@@ -27,7 +27,7 @@ from scipy import stats
 
 from . import curves, factorial, factors, ratios
 from .ratios import CONFIDENCE, Estimate
-from .samples import DEVICE, Samples, choices_of, same
+from .samples import COUNTS, Samples, choices_of, same
 
 REPRODUCED = "reproduced"
 DIRECTION = "direction only"
@@ -152,7 +152,7 @@ def _claim(raw: dict, group: str) -> Claim:
         raw["paper"] = 100 / raw.pop("paper_percent")
     if "paper" not in raw and "paper_text" not in raw:
         raise BadClaims(f"{name}: says nothing of the paper's value")
-    if raw.get("metric", "seconds") not in ("seconds", *DEVICE) or raw.get("shown", "times") not in SHOWN:
+    if raw.get("metric", "seconds") not in ("seconds", *COUNTS) or raw.get("shown", "times") not in SHOWN:
         raise BadClaims(f"{name}: unknown metric or unit")
     for theirs, ours in (("from", "source"), ("to", "goal"), ("select", "select")):
         if theirs in raw:
@@ -231,12 +231,17 @@ def _sized(table: pd.DataFrame, selection: dict, scale: float) -> pd.DataFrame:
     return table
 
 
-def _cost(table: pd.DataFrame, claim: Claim) -> np.ndarray:
+def _costed(table: pd.DataFrame, claim: Claim) -> pd.DataFrame:
+    """Samples that have what the claim is about, as `cost`."""
     column = table["cost"] if claim.metric == "seconds" else table[f"device.{claim.metric}"] / table["count"]
-    column = column.dropna()
-    if column.empty:
+    table = table.assign(cost=column)[column.notna()]
+    if table.empty:
         raise _Missing("no samples with a clock" if claim.metric == "seconds" else f"no samples that count {claim.metric}")
-    return column.to_numpy(float)
+    return table
+
+
+def _cost(table: pd.DataFrame, claim: Claim) -> np.ndarray:
+    return _costed(table, claim)["cost"].to_numpy(float)
 
 
 PLACE = ["target", "clock", "scale", "options_key"]
@@ -248,6 +253,11 @@ def _nearest(claim: Claim, target: str, clock: str, scale: float, options: str) 
 
 
 def _places(claim: Claim, table: pd.DataFrame) -> list[tuple]:
+    """Where a claim can be judged. On a modelled device the processor costs nothing: what is claimed of its time is not seen there."""
+    if claim.metric == "seconds" and claim.machine == "process":
+        table = table[table["clock"] != "modelled"]
+        if table.empty:
+            raise _Missing("only a modelled device has samples of this, and its clock does not count the processor's time")
     found = table[PLACE].drop_duplicates().itertuples(index=False, name=None)
     return sorted(found, key=lambda place: _nearest(claim, *place))
 
@@ -323,6 +333,7 @@ def _slope(samples: Samples, group: Group, claim: Claim) -> list[Finding]:
         try:
             rows = _sized(_at(chosen, place), claim.select, place[2])
             (rows,), held = _settled(samples, [rows], _asked(group, claim.select))
+            rows = _costed(rows, claim)
             rows = rows[rows["size"].notna() & (rows["cost"] > 0)]
             if rows["size"].nunique() < curves.SIZES_LEAST:
                 raise _Missing(f"{rows['size'].nunique()} sizes; a slope takes {curves.SIZES_LEAST}")

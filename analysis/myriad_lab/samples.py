@@ -35,6 +35,8 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "clock": str,
 }
 DEVICE = ("reads", "writes", "read_bytes", "written_bytes", "flushes", "seek_blocks")
+# What is counted of a sample beside its time: requests of the device, and blocks of its cache that the engine looked at.
+COUNTS = (*DEVICE, "blocks_touched")
 # Samples that agree in these are repetitions of one measurement, a *cell*; `factors` and `options` as text.
 CELL = ("suite", "workload", "phase", "target", "clock", "scale", "size", "factors_key", "options_key")
 
@@ -47,9 +49,8 @@ class BadResults(Exception):
 class Samples:
     """All samples of one report.
 
-    `table` has a column for each field, `device.*` for the counters of the device (requests, bytes, blocks) and `factor.NAME` for
-    each factor (text; missing where a sample does not have it). `cost` is seconds per operation. `absent` has, by what was asked for,
-    why a build or machine did not have it.
+    `table` has a column for each field, `device.*` for what is counted (`COUNTS`) and `factor.NAME` for each factor
+    (text; missing where a sample does not have it). `cost` is seconds per operation. `absent` has, by what was asked for, why a build or machine did not have it.
     """
 
     table: pd.DataFrame
@@ -187,6 +188,7 @@ def _row(sample: dict) -> dict:
     row["options"] = {name: _text(options[name]) for name in sorted(options) if name not in factors}
     row |= {f"factor.{name}": choice for name, choice in factors.items()}
     row |= {f"device.{name}": device.get(name) for name in DEVICE}
+    row["device.blocks_touched"] = sample.get("blocks_touched")
     row |= {f"machine.{name}": machine.get(name) for name in ("kernel", "cpu", "cores", "memory_bytes")}
     return row
 
@@ -194,7 +196,7 @@ def _row(sample: dict) -> dict:
 def _samples(rows: list[dict], problems: list[str]) -> Samples:
     columns = list(_row({"factors": {}, "scale": 1, "count": 1})) if not rows else None
     table = pd.DataFrame(rows, columns=columns)
-    for name in ("cost", "seconds", "size", "scale", *(f"device.{name}" for name in DEVICE)):
+    for name in ("cost", "seconds", "size", "scale", *(f"device.{name}" for name in COUNTS)):
         table[name] = pd.to_numeric(table[name])
     table["options_key"] = _differing_options(table)
     factors = sorted(name.removeprefix("factor.") for name in table.columns if name.startswith("factor."))

@@ -13,7 +13,7 @@ import numpy as np
 
 MACHINE = {"kernel": "0.0-synthetic", "cpu": "made up", "cores": 2, "memory_bytes": 4 << 30}
 # Option, off, on.
-PAPER_FACTORS = (("order", "sync", "softdep"), ("placement", "rotor", "dirpref"), ("dircache", "bounded", "unified"), ("dirhash", "off", "on"))
+PAPER_FACTORS = (("order", "sync", "softdep"), ("dirpref", "old", "new"), ("dircache", "bounded", "unified"), ("dirhash", "off", "on"))
 # Workload, phase, and what each of the four factors multiplies time by; the last number is a further one of SU and DH together.
 TESTS = (
     ("tar", "unpack", (0.3, 0.86, 0.99, 1.0), 1.0),

@@ -157,8 +157,25 @@ def test_counts_of_the_device_need_no_clock():
     ]
     (found,) = found_of("writes-su", raw)
     assert found.verdict == REPRODUCED and found.estimate.is_exact and found.estimate.value == pytest.approx(2.5)
-    (seeks,) = found_of("seeks-dp", [s | {"factors": {"placement": p}} for s, p in zip(raw, ("rotor", "dirpref"), strict=True)])
+    (seeks,) = found_of("seeks-dp", [s | {"factors": {"dirpref": p}} for s, p in zip(raw, ("old", "new"), strict=True)])
     assert seeks.verdict == NOT_RUN and "seek_blocks" in seeks.why
+
+
+def test_a_slope_of_blocks_needs_no_clock_either():
+    sizes = (100, 1000, 10_000, 100_000)
+    options = {"directory": "linear"}
+    raw = [
+        synthetic.sample(suite="dirhash", workload="dirhash", phase="stat_random", target="disk2001", clock="modelled", seconds=0.0, size=size,
+                         factors={"dirhash": on}, options=options, count=100, blocks_touched=100 * (4 if on == "on" else size // 50))
+        for size in sizes for on in ("off", "on")
+    ]  # fmt: skip
+    for name, value in (("linear", 1.0), ("flat", 0.0)):
+        (found,) = found_of(f"dirhash-stat-random-{name}-blocks", raw)
+        assert found.verdict == REPRODUCED and found.estimate.value == pytest.approx(value, abs=1e-9)
+        # Time there was, but the device's alone.
+        timed = [s | {"seconds": 0.001 * s["size"]} for s in raw]
+        (clock,) = found_of(f"dirhash-stat-random-{name}", timed)
+        assert clock.verdict == NOT_RUN and "does not count the processor's time" in clock.why
 
 
 def test_two_workloads_against_each_other():

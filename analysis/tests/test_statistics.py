@@ -44,7 +44,7 @@ def test_one_run_with_a_clock_shows_no_coefficient():
 
 def test_a_missing_combination_is_named_and_nothing_is_made_up():
     raw = synthetic.factorial("w", "p", (0.5, 0.9), 1.0, np.random.default_rng(1), 0.02, 2)
-    raw = [s for s in raw if s["factors"] != {"order": "softdep", "placement": "dirpref"}]
+    raw = [s for s in raw if s["factors"] != {"order": "softdep", "dirpref": "new"}]
     tests, incomplete = factorial.find(samples.from_dicts(raw))
     assert not tests and incomplete == ["w: p (process), SU·DP: incomplete: SU+DP"]
 

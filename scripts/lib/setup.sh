@@ -6,8 +6,9 @@
 #   install     empty: nothing may be installed
 # shellcheck shell=bash disable=SC2154
 
-# The oldest compiler that builds Myriad is in its manifest.
-wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
+# The oldest compiler that builds Myriad is in its manifest. An installation of the analysis has none, and builds nothing.
+wanted=
+[ ! -e "$repository/Cargo.toml" ] || wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 
 new_enough() { [ -n "$1" ] && [ "$(printf '%s\n%s\n' "$wanted" "$1" | sort -V | head -n1)" = "$wanted" ]; }

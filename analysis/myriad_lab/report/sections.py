@@ -97,14 +97,19 @@ def _short(report: Report) -> str:
         what = [f"{html.text(paper)}, {html.text(title)}: {n}. {html.text(why)}" for (paper, title, why), n in waiting.items()]
         out.append(html.details(f"{tally[claims.NOT_RUN]} claims that were not run, and what is missing", html.bullets(what)))
     if len(report.peers):
-        said = Counter(report.peers["verdict"])
-        out.append(
-            html.paragraph(
-                f"Beside the alternatives, {html.text(report.ours)} is faster in {said['faster']} of {len(report.peers)} comparisons,",
-                f"slower in {said['slower']}; in the others no difference is seen, or none that chance would not explain.",
-            )
-        )
+        out.append(html.paragraph(_peers_sentence(report)))
     return "".join(out)
+
+
+def _peers_sentence(report: Report) -> str:
+    said, ours = Counter(report.peers["verdict"]), html.text(report.ours)
+    several = len(report.peers) - said[ratios.ALONE]
+    alone = f"{said[ratios.ALONE]} comparisons of one run each have no interval, and say neither faster nor slower" if said[ratios.ALONE] else ""
+    if not several:
+        return f"Beside the alternatives, {alone}: more runs tell."
+    out = f"Beside the alternatives, {ours} is faster in {said[ratios.FASTER]} of {several} comparisons, slower in {said[ratios.SLOWER]};"
+    out += " in the others no difference is seen, or none that chance would not explain."
+    return out + (f" {alone}." if alone else "")
 
 
 # ------------------------------------------------------------------------------------------------ the papers
@@ -280,7 +285,8 @@ def _peers(report: Report) -> str:
         # Of several combinations one stands for us; which must be said.
         out.append(html.paragraph(f"Ours is with {html.text('; or '.join(settings))}.", class_="where"))
     frame = report.peers.copy()
-    several = frame["suite"].nunique() > 1
+    # A workload that only one suite has is known by its own name.
+    several = frame.groupby("workload")["suite"].nunique().max() > 1
     frame["label"] = [_peer_label(row, several) for row in frame.to_dict("records")]
     for (peer, options), rows in frame.groupby(["peer", "peer_options"], sort=True):
         rows = rows.sort_values(["ratio", "label"], ascending=[False, True])

@@ -121,6 +121,7 @@ pub fn run_phase(
     let plans: Vec<Plan> = (0..options.threads).map(|thread| workload.plan(phase, thread)).collect();
     let request_bytes_max = plans.iter().map(Plan::request_bytes_max).max().unwrap_or(0);
     let contents = Contents::new(options.seed, request_bytes_max);
+    target.begin(phase.changes)?;
     if phase.cold {
         target.drop_caches()?;
     }

@@ -16,13 +16,17 @@ impl Command for Lab {
         volume (myriad tune lists all) and the choices it is flipped between; all combinations of all factors run, with the other targets, \
         in random order. What this build or this machine does not have is named and left out. The targets disk1996, disk2001, ssd and \
         object are volumes in memory whose time is that of a modelled device: the same on every machine. docs/lab.md describes the file \
-        that --out writes, and myriad lab list what there is.";
+        that --out writes, and myriad lab list what there is. The page that report makes wants Python, which it finds or sets up by itself.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad lab list", "what can be run, and on what"),
-        ("myriad lab quick --out quick.jsonl", "every suite, tiny, on every target there is"),
+        ("myriad lab quick", "every suite, tiny, on every target there is, and a page with pictures in lab-quick/"),
         (
-            "myriad lab run ports --scale 1 --set profile=ffs --factors dirpref=old/new,order=none/softdep --target disk2001 --out ports.jsonl",
+            "myriad lab run ports --scale 1 --set profile=ffs --factors dirpref=old/new,order=none/softdep --target disk2001 --out ports.jsonl.zst",
             "what near directories and soft updates are worth on a disk of 2001",
+        ),
+        (
+            "myriad lab report ports.jsonl.zst --out report",
+            "the papers' figures and claims with these numbers: report/index.html",
         ),
         (
             "sudo myriad lab run postmark kernel --target process,mount,ext4,xfs,btrfs,sqlite --runs 5 --out today.jsonl",

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ext4,
+    /// ext4 without a journal, as Lensing and others compared with it.
+    Ext4NoJournal,
     Xfs,
     Btrfs,
 }
@@ -28,14 +30,20 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
+            Self::Ext4NoJournal => "ext4-nojournal",
             Self::Xfs => "xfs",
             Self::Btrfs => "btrfs",
         }
     }
 
+    /// As the kernel calls it.
+    fn file_system(self) -> &'static str {
+        if self == Self::Ext4NoJournal { "ext4" } else { self.name() }
+    }
+
     fn mkfs(self) -> (&'static str, &'static str) {
         match self {
-            Self::Ext4 => ("mkfs.ext4", "e2fsprogs"),
+            Self::Ext4 | Self::Ext4NoJournal => ("mkfs.ext4", "e2fsprogs"),
             Self::Xfs => ("mkfs.xfs", "xfsprogs"),
             Self::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
         }
@@ -44,11 +52,14 @@ impl Kind {
     /// Defaults, but for three things. No discard: the image's blocks stay allocated for every round. ext4: tables are
     /// written now, not by a thread while we measure, and hold as many inodes as the workload needs. btrfs: one copy of
     /// metadata, as the others keep.
-    fn mkfs_arguments(self, image: &Path, inodes: u64) -> Result<Vec<String>> {
+    pub fn mkfs_arguments(self, image: &Path, inodes: u64) -> Result<Vec<String>> {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let mut arguments = match self {
-            Self::Ext4 => {
+            Self::Ext4 | Self::Ext4NoJournal => {
                 let mut arguments = words("-q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0");
+                if self == Self::Ext4NoJournal {
+                    arguments.extend(words("-O ^has_journal"));
+                }
                 let default = image.metadata()?.len() / EXT4_BYTES_PER_INODE;
                 if inodes > default {
                     arguments.extend(["-N".to_owned(), inodes.to_string()]);
@@ -66,21 +77,21 @@ impl Kind {
     fn mount_data(self) -> &'static std::ffi::CStr {
         match self {
             Self::Btrfs => c"nodiscard",
-            Self::Ext4 | Self::Xfs => c"",
+            Self::Ext4 | Self::Ext4NoJournal | Self::Xfs => c"",
         }
     }
 
     /// The smallest image that mkfs takes.
     fn image_bytes_min(self) -> u64 {
         match self {
-            Self::Ext4 => 16 << 20,
+            Self::Ext4 | Self::Ext4NoJournal => 16 << 20,
             Self::Xfs => 300 << 20,
             Self::Btrfs => 256 << 20,
         }
     }
 
     fn table_bytes_per_inode(self) -> u64 {
-        if self == Self::Ext4 { 256 } else { 0 }
+        if matches!(self, Self::Ext4 | Self::Ext4NoJournal) { 256 } else { 0 }
     }
 
     /// Why this file system cannot be measured here; `None` if it can.
@@ -89,16 +100,11 @@ impl Kind {
         if !rustix::process::geteuid().is_root() {
             return Some("needs root, for loop devices and mounts".to_owned());
         }
-        for (tool, package) in [(mkfs, package), ("losetup", "util-linux")] {
-            if find_in_path(tool).is_none() {
-                return Some(format!("{tool} is not installed (package {package})"));
-            }
+        if let Some(why) = not_installed(mkfs, package).or_else(no_loop_devices) {
+            return Some(why);
         }
-        if !Path::new("/dev/loop-control").exists() {
-            return Some("there are no loop devices (/dev/loop-control is missing)".to_owned());
-        }
-        if !known_to_kernel(self.name()) {
-            return Some(format!("this kernel has no {} (see /proc/filesystems)", self.name()));
+        if !known_to_kernel(self.file_system()) {
+            return Some(format!("this kernel has no {} (see /proc/filesystems)", self.file_system()));
         }
         if image_bytes < self.image_bytes_min() {
             return Some(format!("needs an image of at least {} MiB", self.image_bytes_min() >> 20));
@@ -109,14 +115,27 @@ impl Kind {
 
 const EXT4_BYTES_PER_INODE: u64 = 16384;
 
-fn find_in_path(tool: &str) -> Option<PathBuf> {
+/// Why a program cannot be run; `None`: it is there.
+pub fn not_installed(tool: &str, package: &str) -> Option<String> {
+    find_in_path(tool).is_none().then(|| format!("{tool} is not installed (package {package})"))
+}
+
+/// Why there are no loop devices; `None`: there are.
+pub fn no_loop_devices() -> Option<String> {
+    let missing = (!Path::new("/dev/loop-control").exists())
+        .then(|| "there are no loop devices (/dev/loop-control is missing)".to_owned());
+    not_installed("losetup", "util-linux").or(missing)
+}
+
+pub fn find_in_path(tool: &str) -> Option<PathBuf> {
     // sbin is not in every user's path, but it is where mkfs lives.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(sbin).map(|folder| folder.join(tool)).find(|path| path.is_file())
 }
 
-fn known_to_kernel(name: &str) -> bool {
+/// Whether the kernel has a file system, or a module of it.
+pub fn known_to_kernel(name: &str) -> bool {
     let listed = || {
         let table = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
         table.lines().any(|line| line.split_whitespace().next_back() == Some(name))
@@ -149,13 +168,13 @@ pub fn enter_mount_namespace() -> Result<()> {
         .context("making mounts private")
 }
 
-/// A loop device until it is dropped.
-struct Attached {
+/// A loop device with direct I/O until it is dropped.
+pub struct Attached {
     device: String,
 }
 
 impl Attached {
-    fn new(image: &Path) -> Result<Self> {
+    pub fn new(image: &Path) -> Result<Self> {
         let image = image.to_str().context("the folder's path is not UTF-8")?;
         let arguments = ["--find", "--show", "--direct-io=on", image].map(str::to_owned);
         let attached = Self { device: run_program("losetup", &arguments)? };
@@ -164,9 +183,17 @@ impl Attached {
         Ok(attached)
     }
 
+    pub fn path(&self) -> &Path {
+        Path::new(&self.device)
+    }
+
+    /// In /sys/class/block.
+    pub fn name(&self) -> Result<&str> {
+        self.device.strip_prefix("/dev/").with_context(|| format!("losetup answered {}", self.device))
+    }
+
     fn sysfs(&self, attribute: &str) -> Result<PathBuf> {
-        let name = self.device.strip_prefix("/dev/").with_context(|| format!("losetup answered {}", self.device))?;
-        Ok(Path::new("/sys/block").join(name).join(attribute))
+        Ok(Path::new("/sys/block").join(self.name()?).join(attribute))
     }
 
     /// While mounted, detaching means: at the last close.
@@ -190,7 +217,7 @@ impl Drop for Attached {
 }
 
 /// A mounted image until it is dropped.
-struct Mounted {
+pub struct Mounted {
     point: PathBuf,
     device: Attached,
     unmounted: bool,
@@ -202,16 +229,30 @@ const BUSY_STEP: Duration = Duration::from_millis(20);
 
 impl Mounted {
     fn new(kind: Kind, image: &Path, point: &Path) -> Result<Self> {
+        Self::of_type(kind.file_system(), MountFlags::NOATIME, kind.mount_data(), image, point)
+    }
+
+    pub fn of_type(
+        file_system: &str,
+        flags: MountFlags,
+        data: &std::ffi::CStr,
+        image: &Path,
+        point: &Path,
+    ) -> Result<Self> {
         let device = Attached::new(image)?;
-        rustix::mount::mount(&*device.device, point, kind.name(), MountFlags::NOATIME, kind.mount_data())
-            .with_context(|| format!("mounting {} on {}", kind.name(), point.display()))?;
+        rustix::mount::mount(&*device.device, point, file_system, flags, data)
+            .with_context(|| format!("mounting {file_system} on {}", point.display()))?;
         let mounted = Self { point: point.to_owned(), device, unmounted: false };
         mounted.device.detach()?;
         Ok(mounted)
     }
 
+    pub fn device(&self) -> Result<&str> {
+        self.device.name()
+    }
+
     /// Unmounts, and waits until the loop device has let go of the image.
-    fn unmount(&mut self) -> Result<()> {
+    pub fn unmount(&mut self) -> Result<()> {
         let start = Instant::now();
         while !self.unmounted {
             match rustix::mount::unmount(&*self.point, UnmountFlags::empty()) {
@@ -259,27 +300,45 @@ impl KernelProvider {
         Ok(Self { label, kind, image: image.to_owned(), point: point.to_owned(), inodes })
     }
 
-    fn fresh(&self) -> Result<SysCalls> {
+    /// A new file system, mounted.
+    pub fn mount_fresh(&self) -> Result<Mounted> {
         let (mkfs, _) = self.kind.mkfs();
         run_program(mkfs, &self.kind.mkfs_arguments(&self.image, self.inodes)?)?;
         settle_image(&self.image)?;
-        let (kind, image, point) = (self.kind, self.image.clone(), self.point.clone());
-        let mounted = Arc::new(Mutex::new(Some(Mounted::new(kind, &image, &point)?)));
-        let remounted = Arc::clone(&mounted);
-        // Unmounting drops what the file system knows for certain; dropping the kernel's caches is a request.
-        let remount = move || -> Result<()> {
-            let mut slot = remounted.lock().expect("no panic with the lock held");
-            if let Some(mut old) = slot.take() {
-                old.unmount()?;
-            }
-            *slot = Some(Mounted::new(kind, &image, &point)?);
-            Ok(())
-        };
-        Ok(SysCalls::new(&self.point, false)
-            .with_drop_caches(Box::new(remount))
-            .with_table_bytes_per_inode(self.kind.table_bytes_per_inode())
-            .with_guard(Box::new(mounted)))
+        Mounted::new(self.kind, &self.image, &self.point)
     }
+
+    fn fresh(&self) -> Result<SysCalls> {
+        let (kind, image, point) = (self.kind, self.image.clone(), self.point.clone());
+        let remount = move || Mounted::new(kind, &image, &point);
+        let target = remounting(&self.point, self.mount_fresh()?, remount);
+        Ok(target.with_table_bytes_per_inode(self.kind.table_bytes_per_inode()))
+    }
+}
+
+/// A directory on a mounted image. Caches are dropped by mounting again: that drops what the file system knows for certain; dropping the
+/// kernel's caches is a request. Counted is the loop device, which may be another one from then on.
+pub fn remounting(
+    point: &Path,
+    mounted: Mounted,
+    remount: impl Fn() -> Result<Mounted> + Send + Sync + 'static,
+) -> SysCalls {
+    let mounted = Arc::new(Mutex::new(Some(mounted)));
+    let (again, counted) = (Arc::clone(&mounted), Arc::clone(&mounted));
+    let remount = move || -> Result<()> {
+        let mut slot = again.lock().expect("no panic with the lock held");
+        if let Some(mut old) = slot.take() {
+            old.unmount()?;
+        }
+        *slot = Some(remount()?);
+        Ok(())
+    };
+    let device = move || {
+        let slot = counted.lock().expect("no panic with the lock held");
+        slot.as_ref().and_then(|mounted| mounted.device().ok().map(str::to_owned))
+    };
+    let target = SysCalls::new(point, false).with_drop_caches(Box::new(remount)).with_device(Box::new(device));
+    target.with_guard(Box::new(mounted))
 }
 
 impl Provider for KernelProvider {
@@ -329,7 +388,7 @@ mod tests {
     fn ext4_gets_the_inodes_that_the_workload_needs() {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(64 << 20).unwrap();
-        let arguments = |inodes| Kind::Ext4.mkfs_arguments(image.path(), inodes).unwrap().join(" ");
+        let arguments = |inodes: u64| Kind::Ext4.mkfs_arguments(image.path(), inodes).unwrap().join(" ");
         assert!(arguments(1_000_000).contains("-N 1000000"));
         assert!(!arguments(100).contains("-N"));
     }

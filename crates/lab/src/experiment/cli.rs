@@ -1,6 +1,8 @@
 //! The verb `myriad lab`.
 
+use super::analysis;
 use super::factors::{Factor, described, factors};
+use super::memory::LEFT_BYTES_MIN;
 use super::places::Place;
 use super::results::Line;
 use super::run::{Experiment, Outcome};
@@ -8,10 +10,11 @@ use super::suites::{SUITES, Scale, Suite};
 use crate::interrupt;
 use crate::report;
 use crate::stats;
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
 use myriad_engine::options::{self, Row, TABLE, Value, Values};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -28,8 +31,10 @@ enum What {
     List,
     /// Run suites, and write each sample to a file
     Run(Run),
-    /// Every suite, tiny, on every target there is, in a few minutes
+    /// Every suite, tiny, on every target there is, in a few minutes; then a page with pictures
     Quick(Quick),
+    /// Make a page of samples: the papers' tables and figures with our numbers, what is claimed and what was found
+    Report(Report),
 }
 
 #[derive(Debug, Args)]
@@ -52,6 +57,21 @@ struct Run {
     /// How often each cell is run, each time with a seed of its own
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
+    /// Options to flip, in all combinations: NAME, NAME=CHOICE/CHOICE, or `paper` for the four of Dowse and Malone
+    #[arg(long, value_name = "FACTOR,...", value_delimiter = ',')]
+    factors: Vec<String>,
+    /// Write every sample to this file, as JSON lines; it must not exist. A name that ends in .zst compresses them
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Go on with the file where an earlier run of the same experiment ended
+    #[arg(long, requires = "out")]
+    resume: bool,
+    /// Count what a target holds after every phase, not only at the end
+    #[arg(long)]
+    check: bool,
+    /// Write samples as JSON lines to standard output instead of a table
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -67,36 +87,61 @@ struct Quick {
     /// How often each cell is run, each time with a seed of its own
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
+    /// Where samples, page and pictures go; made if need be, and it must not hold samples yet
+    #[arg(long, value_name = "DIRECTORY", default_value = "lab-quick")]
+    out: PathBuf,
+    /// Go on in the directory where an earlier `lab quick` ended
+    #[arg(long)]
+    resume: bool,
+    /// Install nothing: without what the analysis needs there is no page, and the last lines say what is missing
+    #[arg(long)]
+    no_install: bool,
     #[command(flatten)]
     common: Common,
 }
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Options to flip, in all combinations: NAME, NAME=CHOICE/CHOICE, or `paper` for the four of Dowse and Malone
-    #[arg(long, value_name = "FACTOR,...", value_delimiter = ',')]
-    factors: Vec<String>,
     /// Options of all volumes
     #[arg(long, value_name = "NAME=VALUE,...", value_delimiter = ',')]
     set: Vec<String>,
     /// Everything random follows from it
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// Write every sample to this file, as JSON lines; it must not exist
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Go on with the file where an earlier run of the same experiment ended
-    #[arg(long, requires = "out")]
-    resume: bool,
+    /// Age each volume or file system first with so many files, made, replaced and half removed
+    #[arg(long, value_name = "FILES", default_value = "0", value_parser = clap::value_parser!(u64).range(..=100_000_000))]
+    age: u64,
+    /// Take memory from the machine until so much is left for kernel and user space together; caches of volumes and SQLite get half of it
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory: Option<u64>,
     /// Where images are made; for the kernel's file systems its file system must allow direct I/O
     #[arg(long, value_name = "DIRECTORY", default_value = ".")]
     folder: PathBuf,
-    /// Count what a target holds after every phase, not only at the end; quick always does
+}
+
+#[derive(Debug, Args)]
+struct Report {
+    /// Files of samples (*.jsonl, *.jsonl.gz, *.jsonl.zst), or directories of them; without any: what is claimed and expected
+    #[arg(value_name = "RESULTS")]
+    results: Vec<PathBuf>,
+    /// Where the page goes, with its pictures (figures/*.png) and numbers (data/*.csv); made if need be
+    #[arg(long, value_name = "DIRECTORY", default_value = "lab-report")]
+    out: PathBuf,
+    /// The target that others are compared with [default: mount, or else process]
+    #[arg(long, value_name = "TARGET")]
+    ours: Option<String>,
+    /// Each build is a target of its own, as in mount@1a2b3c4, so that builds can be compared
     #[arg(long)]
-    check: bool,
-    /// Write samples as JSON lines to standard output instead of a table
-    #[arg(long)]
-    json: bool,
+    by_commit: bool,
+    /// TOML with lines CLAIM = 'what we know of why', shown beside the verdicts
+    #[arg(long, value_name = "FILE")]
+    notes: Option<PathBuf>,
+    /// Install nothing; say what is missing
+    #[arg(long, conflicts_with = "setup")]
+    no_install: bool,
+    /// Install what the analysis needs, and end
+    #[arg(long, exclusive = true)]
+    setup: bool,
 }
 
 fn parse_scale(text: &str) -> Result<Scale, String> {
@@ -106,22 +151,24 @@ fn parse_scale(text: &str) -> Result<Scale, String> {
     }
 }
 
+fn parse_memory(text: &str) -> Result<u64, String> {
+    match crate::numbers::parse_size(text) {
+        Ok(bytes) if bytes < LEFT_BYTES_MIN => {
+            Err(format!("less than {} MiB endanger the machine", LEFT_BYTES_MIN >> 20))
+        }
+        other => other,
+    }
+}
+
 impl Lab {
     /// Runs it and writes what came of it to `out`. A signal ends it with [`interrupt::Interrupted`], after cleaning up.
     pub fn run(self, out: &mut dyn Write, quiet: bool) -> Result<()> {
         interrupt::watch()?;
         let outcome = match self.what {
             What::List => list(out),
-            What::Run(run) => {
-                let suites = suites(&run.suites)?;
-                let places = places(&run.target)?;
-                run_experiment(suites, places, run.scale, run.runs, run.common, out, quiet)
-            }
-            What::Quick(quick) => {
-                let places = if quick.target.is_empty() { Place::all() } else { places(&quick.target)? };
-                let common = Common { check: true, ..quick.common };
-                run_experiment(SUITES.iter().collect(), places, quick.scale, quick.runs, common, out, quiet)
-            }
+            What::Run(run) => run.run(out, quiet),
+            What::Quick(quick_run) => quick(quick_run, out, quiet),
+            What::Report(report) => report.run(out),
         };
         // A program we started got the signal too, and its failure came first.
         outcome.map_err(|error| interrupt::check().err().unwrap_or(error))
@@ -162,45 +209,68 @@ fn settings(texts: &[String]) -> Result<Vec<(&'static Row, Value)>> {
     texts.iter().map(read).collect()
 }
 
-fn run_experiment(
-    suites: Vec<&'static Suite>,
-    places: Vec<Place>,
-    scale: Scale,
-    runs: u32,
-    common: Common,
-    out: &mut dyn Write,
-    quiet: bool,
-) -> Result<()> {
-    let (factors, absent): (Vec<Factor>, _) = factors(&common.factors).map_err(|why| anyhow!(why))?;
-    let set = settings(&common.set)?;
-    if let Some((row, _)) = set.iter().find(|(row, _)| factors.iter().any(|factor| factor.row.name == row.name)) {
-        bail!("{} cannot be set and flipped", row.name);
+impl Common {
+    /// What holds for all targets, in words.
+    fn conditions(&self) -> Vec<String> {
+        let age = (self.age > 0).then(|| format!("age={}", self.age));
+        age.into_iter().chain(self.memory.map(|bytes| format!("memory={}M", bytes >> 20))).collect()
     }
-    let experiment = Experiment {
-        suites,
-        scale,
-        places,
-        factors,
-        absent,
-        set,
-        asked: [common.factors, common.set].concat(),
-        runs,
-        seed: common.seed,
-        out: common.out,
-        resume: common.resume,
-        folder: std::path::absolute(&common.folder)?,
-        exe: std::env::current_exe()?,
-        check_each: common.check,
-        quiet,
-    };
-    let outcome = experiment.run()?;
-    if common.json {
-        for line in &outcome.lines {
-            writeln!(out, "{}", serde_json::to_string(line)?)?;
+
+    /// An experiment with these options, checked.
+    fn experiment(&self, asked: &[String], quiet: bool) -> Result<Experiment> {
+        let (factors, absent): (Vec<Factor>, _) = factors(asked).map_err(|why| anyhow!(why))?;
+        let set = settings(&self.set)?;
+        if let Some((row, _)) = set.iter().find(|(row, _)| factors.iter().any(|factor| factor.row.name == row.name)) {
+            bail!("{} cannot be set and flipped", row.name);
         }
-    } else {
-        tell(&outcome, out)?;
+        Ok(Experiment {
+            suites: Vec::new(),
+            scale: Scale(1.0),
+            places: Vec::new(),
+            factors,
+            absent,
+            set,
+            asked: [asked, &self.set, &self.conditions()].concat(),
+            age: self.age,
+            memory_bytes: self.memory,
+            runs: 1,
+            seed: self.seed,
+            out: None,
+            resume: false,
+            folder: std::path::absolute(&self.folder)?,
+            exe: std::env::current_exe()?,
+            check_each: false,
+            quiet,
+        })
     }
+}
+
+impl Run {
+    fn run(self, out: &mut dyn Write, quiet: bool) -> Result<()> {
+        let experiment = Experiment {
+            suites: suites(&self.suites)?,
+            places: places(&self.target)?,
+            scale: self.scale,
+            runs: self.runs,
+            out: self.out,
+            resume: self.resume,
+            check_each: self.check,
+            ..self.common.experiment(&self.factors, quiet)?
+        };
+        let outcome = experiment.run()?;
+        if self.json {
+            for line in &outcome.lines {
+                writeln!(out, "{}", serde_json::to_string(line)?)?;
+            }
+        } else {
+            tell(&outcome, out)?;
+        }
+        all_done(&outcome)
+    }
+}
+
+/// Fails if a cell did.
+fn all_done(outcome: &Outcome) -> Result<()> {
     ensure!(
         outcome.failed.is_empty(),
         "{} of the cells failed, and have no samples:\n  {}",
@@ -208,6 +278,90 @@ fn run_experiment(
         outcome.failed.join("\n  ")
     );
     Ok(())
+}
+
+/// Suites that show what mechanisms are worth, and how many times the scale of the others they need for it.
+const MECHANISMS: [&str; 3] = ["ports", "folder", "tar"];
+const MECHANISMS_SCALE_TIMES: f64 = 5.0;
+/// Beside those of the paper: it has the largest effect on a disk with an arm.
+const MECHANISMS_FACTORS: [&str; 2] = ["paper", "placement=rotor/dirpref"];
+const SAMPLES: [&str; 2] = ["targets.jsonl.zst", "mechanisms.jsonl.zst"];
+
+/// Every suite on every target; then the mechanisms of the papers flipped on FFS's structures and a disk of 2001; then the page.
+fn quick(asked: Quick, out: &mut dyn Write, quiet: bool) -> Result<()> {
+    let Quick { scale, target, runs, out: folder, resume, no_install, common } = asked;
+    let shared = || -> Result<Experiment> {
+        Ok(Experiment { runs, resume, check_each: true, scale, ..common.experiment(&[], quiet)? })
+    };
+    let asked_places = if target.is_empty() { Place::all() } else { places(&target)? };
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let all = Experiment {
+        suites: SUITES.iter().collect(),
+        places: asked_places,
+        out: Some(folder.join(SAMPLES[0])),
+        ..shared()?
+    };
+    let outcome = all.run()?;
+    tell(&outcome, out)?;
+    all_done(&outcome)?;
+    let (factors, absent) = factors(&MECHANISMS_FACTORS.map(str::to_owned)).map_err(|why| anyhow!(why))?;
+    let mut set = settings(&["profile=ffs".to_owned()])?;
+    set.extend(settings(&common.set)?.into_iter().filter(|(row, _)| row.name != "profile"));
+    let mechanisms = Experiment {
+        suites: suites(&MECHANISMS.map(str::to_owned))?,
+        places: places(&["disk2001".to_owned()])?,
+        scale: Scale((scale.0 * MECHANISMS_SCALE_TIMES).min(1.0)),
+        factors,
+        absent,
+        set,
+        asked: [&MECHANISMS_FACTORS.map(str::to_owned)[..], &common.set, &common.conditions()].concat(),
+        out: Some(folder.join(SAMPLES[1])),
+        ..shared()?
+    };
+    let outcome = mechanisms.run()?;
+    writeln!(out, "\nMechanisms: volumes of profile ffs, with options flipped")?;
+    tell(&outcome, out)?;
+    all_done(&outcome)?;
+    let samples = SAMPLES.map(|name| folder.join(name));
+    match analysis::page(&samples, &folder, &[], !no_install) {
+        Ok(page) => show(&page, out),
+        Err(error) if error.is::<interrupt::Interrupted>() => Err(error),
+        Err(error) => {
+            let named = folder.display();
+            writeln!(out, "\nleft out: the page and its pictures: {error:#}")?;
+            writeln!(out, "The samples are in {named}; the page is made by: myriad lab report {named} --out {named}")?;
+            Ok(())
+        }
+    }
+}
+
+fn show(page: &analysis::Page, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "\n{}", page.said.trim_end())?;
+    writeln!(out, "{} pictures:", page.pictures.len())?;
+    for picture in &page.pictures {
+        writeln!(out, "  {}", picture.display())?;
+    }
+    writeln!(out, "the page: {}", page.html.display())?;
+    Ok(())
+}
+
+impl Report {
+    fn run(self, out: &mut dyn Write) -> Result<()> {
+        if self.setup {
+            return Ok(write!(out, "{}", analysis::set_up()?)?);
+        }
+        let mut more: Vec<OsString> = Vec::new();
+        if let Some(ours) = &self.ours {
+            more.extend(["--ours".into(), ours.into()]);
+        }
+        if self.by_commit {
+            more.push("--by-commit".into());
+        }
+        if let Some(notes) = &self.notes {
+            more.extend(["--notes".into(), notes.into()]);
+        }
+        show(&analysis::page(&self.results, &self.out, &more, !self.no_install)?, out)
+    }
 }
 
 fn list(out: &mut dyn Write) -> Result<()> {

@@ -20,7 +20,8 @@ pub struct Absent {
     pub why: String,
 }
 
-/// The four factors of Dowse and Malone 2002, each from without to with.
+/// The four factors of Dowse and Malone 2002, each from without to with: soft updates, dirpref, vmiodir, dirhash. Their placement before
+/// dirpref is that of FFS until 2001; `placement=rotor` is XFS's, and does not stand in for it.
 const PAPER: [&str; 4] = ["order=sync/softdep", "dirpref=old/new", "dircache=bounded/unified", "dirhash=off/on"];
 
 /// Reads factors as people write them; `paper` stands for the four of the paper. What this build lacks goes into the second list.
@@ -45,14 +46,26 @@ pub fn factors(texts: &[String]) -> Result<(Vec<Factor>, Vec<Absent>), String> {
             return Err(format!("{name}: a volume that is measured has its log in its image"));
         }
         let choices = if choices.is_empty() { own_choices(row)? } else { choices };
-        let read: Result<Vec<Value>, String> = choices.into_iter().map(|choice| row.parse(choice)).collect();
-        match read {
-            Err(why) => lacking(why),
-            Ok(choices) if choices.len() < 2 => return Err(format!("{name}: a factor has two choices at least")),
-            Ok(choices) if (1..choices.len()).any(|at| choices[..at].contains(&choices[at])) => {
-                return Err(format!("{name}: a choice is named twice"));
+        let (mut read, mut lacks) = (Vec::new(), Vec::new());
+        for choice in &choices {
+            match row.parse(choice) {
+                Ok(value) => read.push(value),
+                Err(why) => lacks.push(Absent { factor: format!("{name}={choice}"), why }),
             }
-            Ok(choices) => found.push(Factor { row, choices }),
+        }
+        if (1..read.len()).any(|at| read[..at].contains(&read[at])) {
+            return Err(format!("{name}: a choice is named twice"));
+        }
+        if choices.len() < 2 && lacks.is_empty() {
+            return Err(format!("{name}: a factor has two choices at least"));
+        }
+        // Of three orders two can be compared. One alone is no factor.
+        match lacks.pop() {
+            Some(last) if read.len() < 2 => absent.push(Absent { factor: text.to_owned(), why: last.why }),
+            last => {
+                absent.extend(lacks.into_iter().chain(last));
+                found.push(Factor { row, choices: read });
+            }
         }
     }
     Ok((found, absent))
@@ -128,15 +141,24 @@ mod tests {
     /// What is not there is named as such, with the reason; it never takes the place of something else.
     #[test]
     fn what_the_build_lacks_is_absent() {
-        let (found, absent) = read("namecache,colour,directory=linear/append,order=log/late").unwrap();
+        let (found, absent) = read("namecache,colour,directory=linear/append,order=log/never").unwrap();
         assert_eq!(found.len(), 1);
         let names: Vec<&str> = absent.iter().map(|absent| absent.factor.as_str()).collect();
-        assert_eq!(names, ["colour", "directory=linear/append", "order=log/late"]);
+        assert_eq!(names, ["colour", "directory=linear/append", "order=log/never"]);
         assert!(absent[0].why.contains("there is no such option"), "{}", absent[0].why);
         assert!(absent[1].why.contains("is not in this build"), "{}", absent[1].why);
+        let (found, absent) = read("order=none/ever/log/never").unwrap();
+        assert_eq!(found[0].choices, [Value::Name("none"), Value::Name("log")]);
+        let names: Vec<&str> = absent.iter().map(|absent| absent.factor.as_str()).collect();
+        assert_eq!(names, ["order=ever", "order=never"]);
         let (found, absent) = read("paper").unwrap();
         assert_eq!(found.len() + absent.len(), 4);
-        assert!(found.iter().any(|factor| factor.row.name == "dirpref"));
+        let paper = ["order", "dirpref", "dircache", "dirhash"];
+        for (name, written) in paper.iter().zip(PAPER) {
+            let here = found.iter().any(|factor| factor.row.name == *name);
+            assert!(here != absent.iter().any(|absent| absent.factor == written), "{name} is either here or absent");
+        }
+        assert!(found.iter().any(|factor| factor.row.name == "dirhash"));
     }
 
     #[test]
@@ -151,6 +173,39 @@ mod tests {
         ] {
             let refused = read(text).map(drop).unwrap_err();
             assert!(refused.starts_with(why), "{refused}");
+        }
+    }
+
+    /// What the analysis calls a factor, and what a claim holds fixed, are an option and choices of the engine's table, or ones that the
+    /// table knows and this build lacks. Nothing is judged by a name that nobody gave.
+    #[test]
+    fn the_analysis_names_options_that_there_are() {
+        // Rows that the papers ask for and that no build had when this was written.
+        const AWAITED: [&str; 2] = ["dircache=bounded/unified", "dirpref=old/new"];
+        let mut named = Vec::new();
+        let factors = include_str!("../../../../analysis/myriad_lab/factors.toml");
+        for factor in factors.split("[[factor]]").skip(1) {
+            let value = |key: &str| {
+                let line = factor.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+                line.trim_matches([' ', '=', '[', ']', '"']).split("\", \"").next().unwrap().to_owned()
+            };
+            named.push(format!("{}={}/{}", value("option"), value("off"), value("on")));
+        }
+        let claims = include_str!("../../../../analysis/myriad_lab/claims.toml");
+        for key in ["fixed = { ", "factors = { "] {
+            for part in claims.split(key).skip(1) {
+                let inside = part.split(" }").next().unwrap();
+                named.extend(inside.split(", ").map(|one| one.replace(" = ", "=").replace('"', "")));
+            }
+        }
+        assert!(named.len() > 30, "{named:?}");
+        for one in named.iter().filter(|one| !AWAITED.contains(&one.as_str())) {
+            let (name, choices) = one.split_once('=').unwrap();
+            let row = options::row(name).unwrap_or_else(|| panic!("{one}: {}", options::unknown(name)));
+            for choice in choices.split('/') {
+                let why = row.parse(choice).err().unwrap_or_default();
+                assert!(why.is_empty() || why.contains("is not in this build"), "{one}: {why}");
+            }
         }
     }
 

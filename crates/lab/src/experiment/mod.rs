@@ -8,6 +8,8 @@
 //! run        runs cells, checks what they did, writes samples
 //! results    the file of samples, and going on where it ends
 //! audit      how many names there should be after what a workload did, and how many there are
+//! analysis   the way to the program that makes a page of samples
+//! memory     takes memory away from the machine, so that kernel and user space have the same
 //! cli        the verb `myriad lab`
 //! ```
 //!
@@ -16,10 +18,12 @@
 //!   2. A sample is written only if the target holds as many names after its cell as the workload says it left.
 //!   3. All samples of a cell are written at once. A file that was cut short loses the last cell, and nothing else.
 
+mod analysis;
 mod audit;
 mod cells;
 pub mod cli;
 mod factors;
+mod memory;
 mod places;
 mod results;
 mod run;

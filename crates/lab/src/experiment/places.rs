@@ -3,10 +3,15 @@
 //! Volumes are made as the combination of a cell says. The kernel's file systems lie in sparse images on loop devices with direct I/O,
 //! made by `compare`'s own code. As root, all mounts are in a mount namespace of their own, and end with it.
 
-use crate::compare::kernel::{KernelProvider, Kind, run_program};
+use crate::compare::kernel::{
+    Attached, KernelProvider, Kind, no_loop_devices, not_installed, run_program, settle_image,
+};
 use crate::disk::{PRESETS, Preset, Traced};
 use crate::provider::{Provider, SqliteProvider};
 use crate::targets::in_process::InProcess;
+use crate::targets::packed::{Packed, Packer};
+use crate::targets::served::Served as Server;
+use crate::targets::sqlite::Sqlite;
 use crate::targets::sys_calls::SysCalls;
 use crate::targets::{Durability, Target};
 use anyhow::{Context, Result, ensure};
@@ -28,11 +33,15 @@ pub enum Place {
     /// A volume in an image file, mounted.
     Mount,
     Kernel(Kind),
+    /// ext4's structures, served from user space by the library of e2fsprogs, which writes no journal.
+    Fuse2fs,
+    /// Made whole and then only read.
+    Packed(Packer),
     Tmpfs,
     Sqlite,
 }
 
-const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
+const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Ext4NoJournal, Kind::Xfs, Kind::Btrfs];
 
 impl Place {
     pub fn all() -> Vec<Self> {
@@ -40,6 +49,8 @@ impl Place {
         all.extend(PRESETS.iter().map(Self::Modelled));
         all.push(Self::Mount);
         all.extend(KINDS.map(Self::Kernel));
+        all.push(Self::Fuse2fs);
+        all.extend(Packer::ALL.map(Self::Packed));
         all.extend([Self::Tmpfs, Self::Sqlite]);
         all
     }
@@ -50,6 +61,8 @@ impl Place {
             Self::Modelled(preset) => preset.name,
             Self::Mount => "mount",
             Self::Kernel(kind) => kind.name(),
+            Self::Fuse2fs => "fuse2fs",
+            Self::Packed(packer) => packer.name(),
             Self::Tmpfs => "tmpfs",
             Self::Sqlite => "sqlite",
         }
@@ -63,6 +76,13 @@ impl Place {
             Self::Kernel(kind) => {
                 format!("the kernel's {} in an image file, on a loop device with direct I/O", kind.name())
             }
+            Self::Fuse2fs => {
+                "ext4 in an image file, served from user space by fuse2fs, which writes no journal".to_owned()
+            }
+            Self::Packed(Packer::Squashfs) => {
+                "the kernel's SquashFS, a compressed image, for phases that read".to_owned()
+            }
+            Self::Packed(Packer::Dwarfs) => "DwarFS, a compressed image, for phases that read".to_owned(),
             Self::Tmpfs => "the kernel's tmpfs: no device, no durability".to_owned(),
             Self::Sqlite => "a database of SQLite, a row a file".to_owned(),
         }
@@ -84,9 +104,14 @@ impl Place {
         matches!(self, Self::Modelled(_))
     }
 
-    /// Whether it needs a mount namespace, which root has.
+    /// Whether only phases that change nothing are measured.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, Self::Packed(_))
+    }
+
+    /// Whether it wants a mount namespace, which root has.
     pub fn mounts(self) -> bool {
-        matches!(self, Self::Mount | Self::Kernel(_) | Self::Tmpfs)
+        !matches!(self, Self::Process | Self::Modelled(_))
     }
 
     /// Why it cannot be measured here; `None`: it can.
@@ -94,7 +119,9 @@ impl Place {
         let is_root = rustix::process::geteuid().is_root();
         match self {
             Self::Kernel(kind) => kind.missing(volume_bytes),
-            Self::Tmpfs if !is_root => Some("needs root, for a mount".to_owned()),
+            Self::Tmpfs | Self::Packed(_) | Self::Fuse2fs if !is_root => Some("needs root, for a mount".to_owned()),
+            Self::Packed(packer) => packer.missing(),
+            Self::Fuse2fs => not_installed("fuse2fs", "fuse2fs").or_else(|| Kind::Ext4.missing(volume_bytes)),
             Self::Mount if !Path::new("/dev/fuse").exists() => Some("there is no /dev/fuse".to_owned()),
             Self::Mount if !is_root => Some("needs root, to leave nothing behind".to_owned()),
             Self::Modelled(preset) if preset.volume_bytes < volume_bytes => {
@@ -150,19 +177,13 @@ impl Places {
                 Fs::format(&image, None, &options.mkfs).context("mkfs")?;
                 self.mount(&image, &options)
             }
-            Place::Kernel(kind) => {
-                let provider = match self.kernels.entry(kind.name()) {
-                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(entry) => {
-                        let label = kind.name().to_owned();
-                        let image = self.folder.join(format!("{label}.img"));
-                        make_sparse(&image, self.volume_bytes)?;
-                        let point = self.folder.join(&label);
-                        entry.insert(KernelProvider::new(label, kind, &image, &point, self.names)?)
-                    }
-                };
-                provider.make()
+            Place::Kernel(kind) => self.kernel(kind, kind.name())?.make(),
+            Place::Fuse2fs => {
+                make_sparse(&image, self.volume_bytes)?;
+                run_program("mke2fs", &Kind::Ext4.mkfs_arguments(&image, self.names)?)?;
+                self.fuse2fs(&image)
             }
+            Place::Packed(packer) => Ok(Box::new(Packed::make(packer, &self.folder)?)),
             Place::Tmpfs => {
                 let point = self.folder.join("tmpfs");
                 std::fs::create_dir_all(&point)?;
@@ -172,8 +193,16 @@ impl Places {
                 Ok(Box::new(target.with_guard(Box::new(Unmount(point)))))
             }
             Place::Sqlite => {
-                let database = self.folder.join("files.db");
                 let cache_size = options.mount.cache_size;
+                // On an ext4 of its own its requests can be counted.
+                if Kind::Ext4.missing(self.volume_bytes).is_none() {
+                    let mounted = self.kernel(Kind::Ext4, "sqlite")?.mount_fresh()?;
+                    let database = self.folder.join("sqlite/files.db");
+                    let device = mounted.device()?.to_owned();
+                    let sqlite = Sqlite::make(&database, Durability::End, cache_size)?;
+                    return Ok(Box::new(sqlite.with_device(device, Box::new(mounted))));
+                }
+                let database = self.folder.join("files.db");
                 // Its files go with the folder.
                 let mut provider =
                     SqliteProvider::new("sqlite".to_owned(), &database, Durability::End, cache_size, true, true)?;
@@ -182,11 +211,58 @@ impl Places {
         }
     }
 
+    /// A kernel's file system that is made in an image of its own; `label` is the name of image and mount point.
+    fn kernel(&mut self, kind: Kind, label: &'static str) -> Result<&mut KernelProvider> {
+        match self.kernels.entry(label) {
+            std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let image = self.folder.join(format!("{label}.img"));
+                make_sparse(&image, self.volume_bytes)?;
+                let point = self.folder.join(label);
+                Ok(entry.insert(KernelProvider::new(label.to_owned(), kind, &image, &point, self.names)?))
+            }
+        }
+    }
+
+    fn fuse2fs(&self, image: &Path) -> Result<Box<dyn Target>> {
+        let point = self.folder.join("fuse2fs");
+        std::fs::create_dir_all(&point)?;
+        settle_image(image)?;
+        let device = Attached::new(image)?;
+        let name = device.name()?.to_owned();
+        let start = {
+            let (device, point) = (device.path().to_owned(), point.clone());
+            // Without the last, what is unlinked before its release has come in stays under another name, and its directory cannot go.
+            let words = ["-f", "-ohard_remove"].map(Path::new);
+            move || Server::start("fuse2fs", &[&device, &point, words[0], words[1]], &point)
+        };
+        let served = Arc::new(Mutex::new(Some(start()?)));
+        let again = Arc::clone(&served);
+        let remount = Arc::new(move || -> Result<()> {
+            let mut slot = again.lock().expect("no panic with the lock held");
+            if let Some(mut old) = slot.take() {
+                old.stop()?;
+            }
+            *slot = Some(start()?);
+            Ok(())
+        });
+        // It does nothing for an fsync of the root, and the kernel passes it no syncfs: what makes all of it durable is its end.
+        let sync = Arc::clone(&remount);
+        let target = SysCalls::new(&point, false).with_sync(Box::new(move || sync()));
+        let target = target.with_drop_caches(Box::new(move || remount()));
+        let target = target.with_device(Box::new(move || Some(name.clone())));
+        // In this order: the device goes when its server has gone.
+        Ok(Box::new(target.with_guard(Box::new((served, device)))))
+    }
+
     fn mount(&self, image: &Path, options: &Options) -> Result<Box<dyn Target>> {
         let point = self.folder.join("mount");
         std::fs::create_dir_all(&point)?;
-        let mounted =
-            Served { exe: self.exe.clone(), image: image.to_owned(), point: point.clone(), words: words(options) };
+        // On a loop device, as the kernel's file systems are: the same way to the disk, and the device counts.
+        let device = no_loop_devices().is_none().then(|| Attached::new(image)).transpose()?;
+        let image = device.as_ref().map_or(image, Attached::path).to_owned();
+        let name = device.as_ref().map(|device| device.name().map(str::to_owned)).transpose()?;
+        let mounted = Served { exe: self.exe.clone(), image, point: point.clone(), words: words(options) };
         mounted.mount()?;
         let mounted = Arc::new(Mutex::new(mounted));
         let again = Arc::clone(&mounted);
@@ -196,7 +272,10 @@ impl Places {
             mounted.unmount()?;
             mounted.mount()
         };
-        Ok(Box::new(SysCalls::new(&point, false).with_drop_caches(Box::new(remount)).with_guard(Box::new(mounted))))
+        let target = SysCalls::new(&point, false).with_drop_caches(Box::new(remount));
+        let target = target.with_device(Box::new(move || name.clone()));
+        // In this order: the device goes when the daemon has gone.
+        Ok(Box::new(target.with_guard(Box::new((mounted, device)))))
     }
 }
 
@@ -224,7 +303,7 @@ fn make_sparse(path: &Path, bytes: u64) -> Result<()> {
 }
 
 /// A mount point that is unmounted when it goes.
-struct Unmount(PathBuf);
+pub struct Unmount(pub PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {

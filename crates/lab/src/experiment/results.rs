@@ -1,10 +1,14 @@
 //! The file of samples: a line of JSON each, after one with what all have in common (docs/lab.md).
+//!
+//! A name that ends in `.zst` says that the file is compressed. While a run lasts each cell is a frame of its own, so that a file which
+//! is cut short loses the last cell and nothing else; when the run ends they become one frame, a tenth as large.
 
 use super::factors::Absent;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Of the file's shape. A field that is added does not change it.
@@ -71,6 +75,9 @@ pub struct Line {
     pub device: DeviceUse,
     /// Blocks of the cache that the operations looked at.
     pub blocks_touched: Option<u64>,
+    /// Memory that was available when the cell began, where it was limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available_bytes: Option<u64>,
     /// UTC, when the cell began.
     pub started: String,
     pub size: Option<u64>,
@@ -89,6 +96,42 @@ pub type Done = BTreeMap<u64, Vec<Line>>;
 pub struct ResultFile {
     file: std::fs::File,
     path: PathBuf,
+    is_packed: bool,
+}
+
+/// For frames that soon become one: speed counts.
+const LEVEL_RUNNING: i32 = 3;
+/// For the file that is kept. Higher levels gain nothing here.
+const LEVEL_KEPT: i32 = 19;
+
+fn is_packed(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "zst")
+}
+
+/// The text of all frames up to the first that is not whole.
+fn unpacked(mut rest: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    while !rest.is_empty() {
+        let mut frame = Vec::new();
+        let Ok(decoder) = zstd::Decoder::with_buffer(&mut rest) else { break };
+        if decoder.single_frame().read_to_end(&mut frame).is_err() {
+            break;
+        }
+        text.extend(frame);
+    }
+    text
+}
+
+/// Puts `text` into the file as one frame, at once or not at all.
+fn replace_packed(path: &Path, text: &[u8]) -> Result<()> {
+    let replace = || -> std::io::Result<()> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(&zstd::bulk::compress(text, LEVEL_KEPT)?)?;
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(path.metadata()?.permissions().mode()))?;
+        file.persist(path).map(drop).map_err(|error| error.error)
+    };
+    replace().with_context(|| format!("writing {}", path.display()))
 }
 
 impl ResultFile {
@@ -97,7 +140,7 @@ impl ResultFile {
         let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
         let file =
             file.with_context(|| format!("making {} (--resume goes on with one that is there)", path.display()))?;
-        let mut made = Self { file, path: path.to_owned() };
+        let mut made = Self { file, path: path.to_owned(), is_packed: is_packed(path) };
         made.push(&HeaderLine { schema: SCHEMA, header: header.clone() })?;
         Ok(made)
     }
@@ -107,8 +150,11 @@ impl ResultFile {
     pub fn resume(path: &Path, header: &Header, expected: impl Fn(u64) -> Option<usize>) -> Result<(Self, Done)> {
         let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
         let mut file = file.with_context(|| format!("opening {}", path.display()))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).with_context(|| format!("{} is not a file of samples", path.display()))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).with_context(|| format!("reading {}", path.display()))?;
+        let is_packed = is_packed(path);
+        let bytes = if is_packed { unpacked(&bytes) } else { bytes };
+        let text = String::from_utf8(bytes).with_context(|| format!("{} is not a file of samples", path.display()))?;
         let mut lines = text.split_inclusive('\n');
         let first = lines.next().unwrap_or_default();
         let there = serde_json::from_str::<HeaderLine>(first)
@@ -136,9 +182,23 @@ impl ResultFile {
                 end += std::mem::take(&mut cell_bytes);
             }
         }
-        file.set_len(end as u64)?;
+        if is_packed {
+            replace_packed(path, &text.as_bytes()[..end])?;
+            file = std::fs::OpenOptions::new().write(true).open(path)?;
+        } else {
+            file.set_len(end as u64)?;
+        }
         file.seek(SeekFrom::End(0))?;
-        Ok((Self { file, path: path.to_owned() }, done))
+        Ok((Self { file, path: path.to_owned(), is_packed }, done))
+    }
+
+    /// Nothing is added any more.
+    pub fn finish(self) -> Result<()> {
+        if self.is_packed {
+            let bytes = std::fs::read(&self.path).with_context(|| format!("reading {}", self.path.display()))?;
+            replace_packed(&self.path, &unpacked(&bytes))?;
+        }
+        Ok(())
     }
 
     /// Adds the samples of a cell, all or, but for a crash of the machine, none.
@@ -148,13 +208,23 @@ impl ResultFile {
             serde_json::to_writer(&mut text, line)?;
             text.push(b'\n');
         }
-        self.file.write_all(&text).with_context(|| format!("writing {}", self.path.display()))
+        self.write(&text)
     }
 
     fn push(&mut self, value: &impl Serialize) -> Result<()> {
         let mut text = serde_json::to_vec(value)?;
         text.push(b'\n');
-        self.file.write_all(&text).with_context(|| format!("writing {}", self.path.display()))
+        self.write(&text)
+    }
+
+    fn write(&mut self, text: &[u8]) -> Result<()> {
+        let mut write = || -> std::io::Result<()> {
+            match self.is_packed {
+                true => self.file.write_all(&zstd::bulk::compress(text, LEVEL_RUNNING)?),
+                false => self.file.write_all(text),
+            }
+        };
+        write().with_context(|| format!("writing {}", self.path.display()))
     }
 }
 
@@ -203,6 +273,7 @@ mod tests {
             clock: "wall".into(),
             device: DeviceUse { reads: Some(3), ..DeviceUse::default() },
             blocks_touched: None,
+            available_bytes: None,
             started: "2026-01-01T00:00:00Z".into(),
             size: None,
         }
@@ -243,6 +314,36 @@ mod tests {
             let (_, done) = ResultFile::resume(&path, &header(), |_| Some(2)).unwrap();
             assert_eq!((done.len(), done.contains_key(&9)), (expected + 1, true), "cut at {cut}");
         }
+    }
+
+    /// The same for frames, wherever the cut is; and what is kept in the end is one frame with the same lines.
+    #[test]
+    fn a_compressed_file_cut_anywhere_keeps_whole_cells() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("samples.jsonl.zst");
+        let mut file = ResultFile::create(&path, &header()).unwrap();
+        let mut ends = vec![path.metadata().unwrap().len()];
+        for order in [2, 0, 1] {
+            file.add(&[line(order, "unpack"), line(order, "remove")]).unwrap();
+            ends.push(path.metadata().unwrap().len());
+        }
+        let whole = std::fs::read(&path).unwrap();
+        for cut in (ends[0]..=ends[3]).filter(|cut| cut % 5 == 0 || ends.contains(cut)) {
+            std::fs::write(&path, &whole[..usize::try_from(cut).unwrap()]).unwrap();
+            let (mut resumed, done) = ResultFile::resume(&path, &header(), |_| Some(2)).unwrap();
+            let expected = ends.iter().filter(|&&end| end <= cut).count() - 1;
+            assert_eq!(done.len(), expected, "cut at {cut}");
+            resumed.add(&[line(9, "unpack"), line(9, "remove")]).unwrap();
+            resumed.finish().unwrap();
+            let (_, done) = ResultFile::resume(&path, &header(), |_| Some(2)).unwrap();
+            assert_eq!((done.len(), done.contains_key(&9)), (expected + 1, true), "cut at {cut}");
+        }
+        let kept = std::fs::read(&path).unwrap();
+        assert!(kept.len() < whole.len(), "{} bytes, {} before", kept.len(), whole.len());
+        let text = String::from_utf8(zstd::decode_all(&kept[..]).unwrap()).unwrap();
+        assert_eq!(text.lines().count(), 1 + 2 * 4);
+        assert!(ResultFile::resume(&path, &Header { scale: 1.0, ..header() }, |_| Some(2)).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), kept, "samples of another experiment are left alone");
     }
 
     #[test]

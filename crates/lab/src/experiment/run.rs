@@ -3,6 +3,7 @@
 use super::audit::Ledger;
 use super::cells::{Cell, Combination, cells, usable};
 use super::factors::{Absent, Factor, values};
+use super::memory::Reserve;
 use super::places::{Place, Places, base_options};
 use super::results::{DeviceUse, Header, Line, Machine, ResultFile, SCHEMA};
 use super::suites::{Item, Scale, Suite};
@@ -12,6 +13,8 @@ use crate::provenance::{self, Provenance};
 use crate::runner::{RunOptions, Sample, can_run, run_phase};
 use crate::schedule;
 use crate::targets::{Durability, Target};
+use crate::workloads::Workload;
+use crate::workloads::ageing::Ageing;
 use anyhow::{Context, Result, ensure};
 use myriad_engine::options::{Row, Value};
 use std::collections::BTreeMap;
@@ -36,6 +39,10 @@ pub struct Experiment {
     pub folder: PathBuf,
     /// This program.
     pub exe: PathBuf,
+    /// Files of the ageing before each cell; 0: none.
+    pub age: u64,
+    /// Memory that kernel and user space share; `None`: the machine's.
+    pub memory_bytes: Option<u64>,
     /// Count what a target holds after each phase that changes it, not only after the last.
     pub check_each: bool,
     pub quiet: bool,
@@ -74,9 +81,16 @@ impl Experiment {
         self.suites.iter().flat_map(of).collect()
     }
 
+    fn ageing(&self, run: u32) -> Ageing {
+        Ageing { files: self.age, seed: self.seed_of(run) }
+    }
+
     /// Options of a suite's volumes, without the factors'.
     fn base(&self, suite: &Suite) -> myriad_engine::options::Options {
-        let mut options = base_options(((suite.cache_bytes as f64 * self.scale.0) as u64).max(CACHE_BYTES_MIN));
+        let papers = (suite.cache_bytes as f64 * self.scale.0) as u64;
+        // Of a memory that all share, half; the kernel keeps names and inodes of a mount in the other.
+        let cache_bytes = self.memory_bytes.map_or(papers, |bytes| bytes / 2);
+        let mut options = base_options(cache_bytes.max(CACHE_BYTES_MIN));
         let profile = self.set.iter().filter(|(row, _)| row.name == "profile");
         let others = self.set.iter().filter(|(row, _)| row.name != "profile");
         profile.chain(others).for_each(|(row, value)| row.set(&mut options, value.clone()));
@@ -86,8 +100,9 @@ impl Experiment {
     fn run_here(&self) -> Result<Outcome> {
         let works = self.works(0);
         ensure!(!works.is_empty(), "no suite was named");
-        let names = works.iter().map(|(_, item)| item.names).max().unwrap_or(0) + 1_000;
-        let bytes = works.iter().map(|(_, item)| item.bytes).max().unwrap_or(0);
+        let ageing = self.ageing(0);
+        let names = works.iter().map(|(_, item)| item.names).max().unwrap_or(0) + ageing.names() + 1_000;
+        let bytes = works.iter().map(|(_, item)| item.bytes).max().unwrap_or(0) + ageing.bytes();
         // Room for metadata of every kind, and so that a table of inodes, one for 8 KiB, has enough of them.
         let volume_bytes = (bytes / 2 * 3 + names * (10 << 10)).next_multiple_of(64 << 20).max(VOLUME_BYTES_MIN);
         let (mut places, mut left_out) = (Vec::new(), BTreeMap::new());
@@ -117,11 +132,14 @@ impl Experiment {
             Some(path) => (Some(ResultFile::create(path, &header)?), BTreeMap::new()),
             None => (None, BTreeMap::new()),
         };
-        if places.iter().any(|place| place.mounts()) && rustix::process::geteuid().is_root() {
+        let is_root = rustix::process::geteuid().is_root();
+        ensure!(self.memory_bytes.is_none() || is_root, "--memory needs root: it takes memory from the whole machine");
+        if is_root && (self.memory_bytes.is_some() || places.iter().any(|place| place.mounts())) {
             enter_mount_namespace()?;
         }
         let folder = tempfile::Builder::new().prefix("myriad-lab-").tempdir_in(&self.folder);
         let folder = folder.with_context(|| format!("making a folder in {}", self.folder.display()))?;
+        let reserve = self.memory_bytes.map(|bytes| Reserve::leave(bytes, folder.path())).transpose()?;
         let mut made = Places::new(folder.path(), self.exe.clone(), volume_bytes, names);
         let bar = schedule::progress(all.len() as u64, self.quiet);
         bar.inc(done.len() as u64);
@@ -134,9 +152,14 @@ impl Experiment {
                 (works, works_of) = (self.works(cell.run), cell.run);
             }
             let work = &works[cell.item];
+            if reported(&work.1, cell.place) == 0 {
+                bar.inc(1);
+                continue;
+            }
             bar.set_message(format!("run {}: {} on {}", cell.run + 1, work.1.name, cell.place.name()));
             bar.tick();
-            match self.run_cell(cell, work, &combinations, &mut made) {
+            let available = reserve.as_ref().map(Reserve::check).transpose()?;
+            match self.run_cell(cell, work, &combinations, available, &mut made) {
                 Ok(lines) => {
                     if let Some(file) = &mut file {
                         file.add(&lines)?;
@@ -149,6 +172,7 @@ impl Experiment {
             bar.inc(1);
         }
         bar.finish_and_clear();
+        file.map_or(Ok(()), ResultFile::finish)?;
         drop(made);
         folder.close().context("removing the temporary folder")?;
         outcome.lines.sort_by_key(|line| line.order);
@@ -175,6 +199,7 @@ impl Experiment {
         cell: &Cell,
         (suite, item): &Work,
         combinations: &[Combination],
+        available_bytes: Option<u64>,
         made: &mut Places,
     ) -> Result<Vec<Line>> {
         let seed = self.seed_of(cell.run);
@@ -197,7 +222,7 @@ impl Experiment {
             format!("{} {}{size} on {}{}, run {}", suite.name, item.name, cell.place.name(), named.concat(), cell.run)
         };
         let started = provenance::now();
-        let samples = self.measure(cell.place, item, &options, seed, made).with_context(place)?;
+        let samples = self.measure(cell, item, &options, made).with_context(place)?;
         let options: BTreeMap<String, String> = match combination {
             Some(_) => values(&options).into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             None => BTreeMap::new(),
@@ -233,6 +258,7 @@ impl Experiment {
                     seek_blocks: counters.seek_bytes.map(|bytes| bytes / 4096),
                 },
                 blocks_touched: counters.blocks_touched,
+                available_bytes,
                 started: started.clone(),
                 size: item.size,
             }
@@ -242,25 +268,36 @@ impl Experiment {
 
     fn measure(
         &self,
-        place: Place,
+        cell: &Cell,
         item: &Item,
         options: &myriad_engine::options::Options,
-        seed: u64,
         made: &mut Places,
     ) -> Result<Vec<Sample>> {
-        let target = made.make(place, options, seed).context("making it")?;
-        let samples = run_checked(target.as_ref(), item, seed, self.check_each)?;
+        let seed = self.seed_of(cell.run);
+        let target = made.make(cell.place, options, seed).context("making it")?;
+        let ageing = self.ageing(cell.run);
+        let first: Option<&dyn Workload> = if self.age > 0 { Some(&ageing) } else { None };
+        let samples = run_checked(target.as_ref(), first, item, seed, self.check_each)?;
         target.close().context("closing it")?;
         Ok(samples)
     }
 }
 
-/// Runs an item's phases, and fails unless the target holds what it should then. The samples of the reported phases.
-pub(super) fn run_checked(target: &dyn Target, item: &Item, seed: u64, each: bool) -> Result<Vec<Sample>> {
+/// Runs an item's phases, those of `first` before them, and fails unless the target holds what it should then. The samples of the
+/// reported phases.
+pub(super) fn run_checked(
+    target: &dyn Target,
+    first: Option<&dyn Workload>,
+    item: &Item,
+    seed: u64,
+    each: bool,
+) -> Result<Vec<Sample>> {
     let run_options = RunOptions { threads: 1, durability: Durability::End, seed };
-    let workload = item.workload.as_ref();
     let (mut samples, mut ledger) = (Vec::new(), Ledger::default());
-    for phase in workload.phases().iter().filter(|phase| can_run(target, phase)) {
+    let workloads = first.into_iter().chain([item.workload.as_ref()]);
+    let phases = workloads.flat_map(|workload| workload.phases().into_iter().map(move |phase| (workload, phase)));
+    for (workload, phase) in phases.filter(|(_, phase)| can_run(target, phase)) {
+        let phase = &phase;
         interrupt::check()?;
         let sample = run_phase(target, workload, phase, run_options, ("", 0)).with_context(|| phase.name.clone())?;
         if phase.changes {
@@ -269,7 +306,7 @@ pub(super) fn run_checked(target: &dyn Target, item: &Item, seed: u64, each: boo
         if each {
             ledger.check(target).with_context(|| format!("after {}", phase.name))?;
         }
-        if phase.reported {
+        if phase.reported && !(phase.changes && target.is_read_only()) {
             samples.push(sample);
         }
     }
@@ -282,6 +319,7 @@ fn reported(item: &Item, place: Place) -> usize {
     // What a row of a database cannot do is known without one.
     let can =
         |phase: &&crate::workloads::Phase| !matches!(place, Place::Sqlite) || !phase.random_access && !phase.links;
+    let can = |phase: &&crate::workloads::Phase| can(phase) && !(place.is_read_only() && phase.changes);
     item.workload.phases().iter().filter(can).filter(|phase| phase.reported).count()
 }
 

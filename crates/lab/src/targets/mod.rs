@@ -1,6 +1,8 @@
 //! Targets: what is measured. Each does what a good program would do with it, and nothing less than was asked.
 
 pub mod in_process;
+pub mod packed;
+pub mod served;
 pub mod sqlite;
 pub mod sys_calls;
 
@@ -86,6 +88,14 @@ pub trait Target: Sync {
     /// Whether `read_at` and `write_at` exist.
     fn has_random_access(&self) -> bool {
         true
+    }
+    /// Before each phase, outside of what is measured; the phase `changes` what is there, or only looks.
+    fn begin(&self, _changes: bool) -> Result<()> {
+        Ok(())
+    }
+    /// Whether phases that change only prepare: what is measured cannot be changed.
+    fn is_read_only(&self) -> bool {
+        false
     }
     /// Whether a file can have several names.
     fn has_links(&self) -> bool {

@@ -10,6 +10,7 @@
 //! Its pages live in the host's page cache and, `cache_size`, in the connection; `mmap_size` covers the database, so reads
 //! copy nothing on the way. Connections are kept from phase to phase, warm.
 
+use super::sys_calls::{Guard, device_counters};
 use super::{Counters, Durability, Target, Usage, Worker};
 use crate::workloads::plan::PathZ;
 use anyhow::{Context, Result, bail, ensure};
@@ -22,6 +23,9 @@ pub struct Sqlite {
     durability: Durability,
     cache_size: u64,
     idle: Mutex<Vec<Connection>>,
+    /// Block device that the database lies on, by its name in /sys/class/block, and what keeps it there. Behind the connections: it goes
+    /// after them.
+    device: Option<(String, Guard)>,
 }
 
 const SCHEMA: &str = "CREATE TABLE sqlar(name TEXT PRIMARY KEY, mode INT, mtime INT, sz INT, data BLOB)";
@@ -34,11 +38,16 @@ impl Sqlite {
     /// Makes the database `path`, which must not exist.
     pub fn make(path: &Path, durability: Durability, cache_size: u64) -> Result<Self> {
         ensure!(!path.exists(), "{} exists", path.display());
-        let sqlite = Self { database: path.to_owned(), durability, cache_size, idle: Mutex::default() };
+        let sqlite = Self { database: path.to_owned(), durability, cache_size, idle: Mutex::default(), device: None };
         let connection = sqlite.connect()?;
         connection.execute_batch(SCHEMA)?;
         sqlite.put_back(connection);
         Ok(sqlite)
+    }
+
+    /// On a block device of its own, whose requests are counted.
+    pub fn with_device(self, device: String, guard: Guard) -> Self {
+        Self { device: Some((device, guard)), ..self }
     }
 
     fn connect(&self) -> Result<Connection> {
@@ -107,9 +116,10 @@ impl Target for Sqlite {
         Ok(())
     }
 
-    /// It counts no device requests.
+    /// SQLite counts no device requests: the device does, where it has one of its own.
     fn counters(&self) -> Result<Counters> {
-        Ok(Counters::default())
+        let device = self.device.as_ref().and_then(|(name, _)| device_counters(name));
+        Ok(device.unwrap_or_default())
     }
 
     fn usage(&self) -> Result<Usage> {

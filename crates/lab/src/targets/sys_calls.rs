@@ -11,8 +11,11 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-/// How to empty the caches below a directory.
+/// How to empty the caches below a directory, or to make durable what is in it.
 pub type DropCaches = Box<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// Name of a block device in /sys/class/block, as it is now.
+pub type DeviceName = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// `f_type` of FUSE mounts.
 const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
@@ -22,7 +25,11 @@ pub struct SysCalls {
     /// Reads and writes inside a file go past the page cache.
     direct: bool,
     drop_caches: DropCaches,
+    /// Makes all durable, where no system call does.
+    sync_all: Option<DropCaches>,
     table_bytes_per_inode: u64,
+    /// The block device that counts; `None`: the one below `root`, if there is one.
+    device: Option<DeviceName>,
     /// What keeps `root` there: a temporary folder, a mount.
     _guard: Option<Guard>,
 }
@@ -38,7 +45,9 @@ impl SysCalls {
             root: root.to_owned(),
             direct,
             drop_caches: Box::new(drop_kernel_caches),
+            sync_all: None,
             table_bytes_per_inode: 0,
+            device: None,
             _guard: None,
         }
     }
@@ -47,9 +56,19 @@ impl SysCalls {
         Self { _guard: Some(guard), ..self }
     }
 
+    /// Counts requests of this block device.
+    pub fn with_device(self, device: DeviceName) -> Self {
+        Self { device: Some(device), ..self }
+    }
+
     /// With a better way to empty the caches than asking the kernel to drop all of its own.
     pub fn with_drop_caches(self, drop_caches: DropCaches) -> Self {
         Self { drop_caches, ..self }
+    }
+
+    /// For a file system that passes no sync on.
+    pub fn with_sync(self, sync_all: DropCaches) -> Self {
+        Self { sync_all: Some(sync_all), ..self }
     }
 
     pub fn with_table_bytes_per_inode(self, table_bytes_per_inode: u64) -> Self {
@@ -72,7 +91,10 @@ impl Target for SysCalls {
     }
 
     fn sync(&self) -> Result<()> {
-        sync_all(&self.open_root()?)
+        match &self.sync_all {
+            Some(sync_all) => sync_all(),
+            None => sync_all(&self.open_root()?),
+        }
     }
 
     fn drop_caches(&self) -> Result<()> {
@@ -81,7 +103,8 @@ impl Target for SysCalls {
     }
 
     fn counters(&self) -> Result<Counters> {
-        Ok(device_of(&self.root).and_then(|device| device_counters(&device)).unwrap_or_default())
+        let device = self.device.as_ref().map_or_else(|| device_of(&self.root), |name| name());
+        Ok(device.and_then(|device| device_counters(&device)).unwrap_or_default())
     }
 
     fn usage(&self) -> Result<Usage> {
@@ -116,10 +139,21 @@ fn drop_kernel_caches() -> Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("cold phases need root: writing /proc/sys/vm/drop_caches")
 }
 
+/// Removes a directory with all below it, if it is there.
+pub fn remove_all(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The block device below a path, by its name in /sys/class/block. By mount table, because btrfs' st_dev is not a device.
 fn device_of(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // Of this thread, which may have a mount namespace of its own.
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
     let source = source_of(&table, &path)?;
     let device = Path::new(&source).canonicalize().ok()?;
     device.starts_with("/dev").then(|| device.file_name()?.to_str().map(str::to_owned))?
@@ -139,7 +173,8 @@ fn source_of(mountinfo: &str, path: &Path) -> Option<String> {
     best.map(|(_, source)| source.to_owned())
 }
 
-fn device_counters(device: &str) -> Option<Counters> {
+/// What a block device was asked since it is there.
+pub fn device_counters(device: &str) -> Option<Counters> {
     parse_device_stat(&std::fs::read_to_string(format!("/sys/class/block/{device}/stat")).ok()?)
 }
 
@@ -224,7 +259,15 @@ impl SysCallsWorker {
             let entry = entry?;
             let name = entry.file_name();
             if name != c"." && name != c".." {
-                each(self, name, entry.file_type(), entry.ino())?;
+                let file_type = match entry.file_type() {
+                    // Not every server says (fuse2fs).
+                    FileType::Unknown => {
+                        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                        FileType::from_raw_mode(stat.st_mode)
+                    }
+                    known => known,
+                };
+                each(self, name, file_type, entry.ino())?;
             }
         }
         self.buffers.push(buffer);
@@ -395,7 +438,11 @@ impl Worker for SysCallsWorker {
         let mut flags = OFlags::RDWR;
         flags.set(OFlags::CREATE | OFlags::EXCL, new);
         flags.set(OFlags::DIRECT, self.direct);
-        self.file = Some(self.open_at(path, flags)?);
+        self.file = match self.open_at(path, flags) {
+            // It can be read all the same.
+            Err(Errno::ROFS) if !new => Some(self.open_at(path, flags.difference(OFlags::ACCMODE))?),
+            opened => Some(opened?),
+        };
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Workloads: from parameters and a seed to phases, and from a phase to each thread's operations. No clock and no I/O in
 //! here, so every target is asked for exactly the same.
 
+pub mod ageing;
 pub mod bonnie;
 pub mod clusters;
 pub mod dir;

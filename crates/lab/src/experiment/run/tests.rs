@@ -83,7 +83,7 @@ yes! {
 fn every_workload_finds_out_a_target_that_does_nothing() {
     for suite in &SUITES {
         for item in suite.items(Scale(0.001), 5) {
-            let found = run_checked(&YesMan, &item, 5, true).map(|samples| samples.len());
+            let found = run_checked(&YesMan, None, &item, 5, true).map(|samples| samples.len());
             let error = found.expect_err(item.name).root_cause().to_string();
             assert!(error.contains("did not do what it was asked"), "{}: {error}", item.name);
         }
