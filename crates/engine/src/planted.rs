@@ -62,6 +62,8 @@ bugs! {
     SoftWhole "soft-whole" "Soft updates: a file shows in another one's place before its content.";
     SoftCut "soft-cut" "Soft updates: a file shows cut before the rest of its last block is zero.";
     SoftNoFlush "soft-no-flush" "Soft updates: rounds are not flushed.";
+    SoftFsyncUnreached "soft-fsync-unreached" "Soft updates: an fsync ends once the file lasts, whatever becomes of its name.";
+    SoftFsyncData "soft-fsync-data" "Soft updates: an fsync leaves the file's data to the next commit.";
     SyncEpochOff "sync-epoch-off" "Order sync: an operation waits for the epoch before its own.";
     SyncRenameForgotten "sync-rename-forgotten" "Order sync: a rename returns before it is durable.";
     SyncAttributesForgotten "sync-attributes-forgotten" "Order sync: a change of attributes returns before it is durable.";

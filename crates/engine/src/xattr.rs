@@ -148,7 +148,7 @@ pub(crate) fn target_to_blocks(
             checksums::store(txn, block, &[checksums::of_page(volume, frame)])?;
         }
         let frame = volume.cache.publish(frame, block, false, volume.epoch.current());
-        txn.order_data([(block.0, frame)]);
+        txn.order_data(ino, &[(block.0, frame)]);
         let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
         map::insert(txn, source, raw, ino, extent)?;
     }

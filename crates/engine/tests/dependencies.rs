@@ -3,9 +3,11 @@
 mod recorded;
 
 use myriad_device::Event;
-use myriad_engine::{OpenOptions, Order, RenameMode};
+use myriad_engine::{Clock, Cred, OpenOptions, Order, RenameMode};
 use myriad_format::BlockKind;
-use recorded::Volume;
+use myriad_sim::rng::Rng;
+use myriad_trials::setup::Setup;
+use recorded::{Volume, cut};
 use std::collections::BTreeMap;
 
 const BLOCK: usize = 4096;
@@ -25,8 +27,12 @@ const KINDS: [&str; 13] = [
     "freefile",
 ];
 
+fn setup() -> Setup {
+    recorded::setup(Order::Soft, BLOCK as u32, 16 << 20)
+}
+
 fn volume() -> Volume {
-    let volume = Volume::new(&recorded::setup(Order::Soft, BLOCK as u32, 16 << 20));
+    let volume = Volume::new(&setup());
     // Blocks and inodes that the root and its first names take are there from now on.
     volume.session.mkdir("first", 0o755).unwrap();
     volume.session.write("first/file", b"content").unwrap();
@@ -162,4 +168,150 @@ fn memory_of_what_waits() {
     let bytes = volume.fs.counters().into_iter().find(|(name, _)| *name == "soft_bytes_peak").unwrap().1;
     // A bit, an inode and a name each.
     assert!(bytes > 0 && bytes / (3 * FILES) <= 256, "{bytes} bytes");
+}
+
+/// An fsync of one file writes what that file needs, up to the root, and nothing of a thousand other changes.
+#[test]
+fn an_fsync_writes_what_its_file_needs() {
+    const OTHERS: u64 = 1000;
+    let setup = Setup {
+        ag_size: Some(64 << 20),
+        region_size: Some(64 << 20),
+        size: 64 << 20,
+        bytes_per_inode: 16 << 10,
+        ..setup()
+    };
+    let volume = Volume::new(&setup);
+    volume.session.mkdir("first", 0o755).unwrap();
+    let session = &volume.session;
+    let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+    // Blocks of the inode table that were never used go along with the first of them that is needed. These have been.
+    (0..4 * OTHERS).for_each(|i| session.create(&format!("first/{i}"), 0o644).map(drop).unwrap());
+    volume.fs.sync().unwrap();
+    (0..4 * OTHERS).for_each(|i| session.unlink(&format!("first/{i}")).unwrap());
+    volume.fs.sync().unwrap();
+    volume.device.take();
+    for d in 0..10 {
+        session.mkdir(&format!("o{d}"), 0o755).unwrap();
+        (0..OTHERS / 10).for_each(|i| session.create(&format!("o{d}/{i}"), 0o644).map(drop).unwrap());
+    }
+    assert!(volume.device.take().iter().all(|event| matches!(event, Event::Flush)), "they wait");
+    session.mkdir("a", 0o755).unwrap();
+    session.mkdir("a/b", 0o755).unwrap();
+    let file = session.open("a/b/f", options).unwrap();
+    file.write_at(&[1; 3 * BLOCK], 0).unwrap();
+    volume.device.take();
+    file.sync().unwrap();
+    let (blocks, flushes) = traffic(&volume);
+    println!("{blocks:?}, {flushes} flushes");
+    assert_eq!(blocks["data"], 3);
+    assert!(flushes <= 5, "{flushes} flushes");
+    // The root, a, b and the file: their blocks of inodes in up to three rounds, and the names of three directories.
+    assert!(blocks["inode table"] <= 8, "{blocks:?}");
+    assert!(blocks["entries of a linear directory"] <= 8, "{blocks:?}");
+    let all: usize = blocks.values().sum();
+    assert!(all <= 25, "{blocks:?}");
+    let fell_back = |volume: &Volume| volume.fs.counters().into_iter().find(|(name, _)| *name == "soft_fsyncs_of_all");
+    assert_eq!(fell_back(&volume), Some(("soft_fsyncs_of_all", 0)));
+
+    // What it promises is there, and the others are not.
+    let state = recorded::State { image: volume.device.inner().clone_image(), what: "after the fsync".into() };
+    state.check();
+    let after = state.open(&setup);
+    assert_eq!(after.session.read("a/b/f").unwrap(), [1; 3 * BLOCK]);
+    let others = (0..10).filter(|d| after.session.exists(&format!("o{d}/0")).unwrap()).count();
+    assert_eq!(others, 0);
+
+    // Under another name, and overwritten.
+    session.rename("a/b/f", "a/g", RenameMode::Replace).unwrap();
+    file.write_at(&[2; BLOCK], 0).unwrap();
+    volume.device.take();
+    file.sync().unwrap();
+    let (blocks, _) = traffic(&volume);
+    assert!(blocks.values().sum::<usize>() <= 12, "{blocks:?}");
+    assert_eq!(fell_back(&volume), Some(("soft_fsyncs_of_all", 0)));
+    let state = recorded::State { image: volume.device.inner().clone_image(), what: "after the second".into() };
+    state.check();
+    let after = state.open(&setup);
+    assert_eq!(after.session.read("a/g").unwrap()[..BLOCK], [2; BLOCK]);
+
+    // Its directory has another name: the file lasts as it is, and is not reached by its path yet.
+    session.rename("a", "c", RenameMode::Replace).unwrap();
+    file.sync().unwrap();
+    let state = recorded::State { image: volume.device.inner().clone_image(), what: "the directory moved".into() };
+    state.check();
+    assert!(state.open(&setup).session.exists("c/g").unwrap());
+    session.rename("c", "a", RenameMode::Replace).unwrap();
+
+    // Which of two names a file was left with, its inode does not say: then all is made durable.
+    session.link("a/g", "o1/second").unwrap();
+    session.unlink("a/g").unwrap();
+    file.sync().unwrap();
+    assert_eq!(fell_back(&volume), Some(("soft_fsyncs_of_all", 1)));
+    let state = recorded::State { image: volume.device.inner().clone_image(), what: "after the third".into() };
+    let after = state.open(&setup);
+    assert!(after.session.exists("o1/second").unwrap() && after.session.exists("o9/0").unwrap());
+}
+
+/// Threads sync files of theirs, in directories that they have just made, while all of them change other things. What an fsync was answered for is
+/// there, wherever the power is lost after that.
+#[test]
+fn what_threads_have_synced_is_there() {
+    let mut setup = setup();
+    setup.options.clock = Clock::System;
+    let volume = Volume::new(&setup);
+    (0..3).for_each(|d| volume.session.mkdir(&format!("d{d}"), 0o755).map(drop).unwrap());
+    volume.fs.sync().unwrap();
+    let base = volume.device.inner().clone_image();
+    volume.device.take();
+    let synced: Vec<(usize, String)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|thread| scope.spawn(sync_files(&volume, thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let events = volume.device.snapshot();
+    let seed = 9;
+    println!("seed {seed}, {} events", events.len());
+    let mut rng = Rng::new(seed);
+    for _ in 0..40 {
+        let point = 1 + rng.index(events.len());
+        let state = cut(&base, &events[..point], &mut rng);
+        state.check();
+        let after = state.open(&setup);
+        for (_, path) in synced.iter().filter(|(end, _)| *end <= point) {
+            let found = after.session.read(path).unwrap_or_else(|error| panic!("{}: {path}: {error}", state.what));
+            assert_eq!(found, path.repeat(900).into_bytes(), "{}: {path}", state.what);
+        }
+    }
+}
+
+/// Makes files, each in a new directory, moves some of them, syncs them; events when that had been answered, and the path.
+fn sync_files(volume: &Volume, thread: u64) -> impl FnOnce() -> Vec<(usize, String)> + Send + '_ {
+    move || {
+        let session = volume.fs.session(Cred::root());
+        let mut rng = Rng::new(thread);
+        let mut synced = Vec::new();
+        for number in 0..30 {
+            let mine = format!("d{}/t{thread}-{number}", rng.below(3));
+            session.mkdir(&mine, 0o755).unwrap();
+            let path = format!("{mine}/f");
+            let file = if rng.percent(50) {
+                session.write(&format!("{mine}/first"), path.repeat(900)).unwrap();
+                session.rename(&format!("{mine}/first"), &path, RenameMode::Replace).unwrap();
+                session.open(&path, OpenOptions { write: true, ..OpenOptions::default() }).unwrap()
+            } else {
+                session.write(&path, path.repeat(900)).unwrap();
+                session.open(&path, OpenOptions { write: true, ..OpenOptions::default() }).unwrap()
+            };
+            file.sync().unwrap();
+            synced.push((volume.device.event_count(), path));
+            // Others that nobody asks for.
+            let other = format!("d{}/o{thread}-{}", rng.below(3), rng.below(4));
+            let _ = session.mkdir(&other, 0o755);
+            let _ = session.write(&format!("{other}/x"), [1; 5000]);
+            let _ =
+                session.rename(&other, &format!("d{}/o{thread}-{}", rng.below(3), rng.below(4)), RenameMode::Replace);
+            let _ = session.unlink(&format!("{other}/x"));
+        }
+        synced
+    }
 }

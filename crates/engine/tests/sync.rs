@@ -2,12 +2,12 @@
 
 mod recorded;
 
-use myriad_device::{BlockDevice, Event, MemoryDevice};
+use myriad_device::Event;
 use myriad_engine::{Clock, Cred, OpenOptions, Order, RenameMode, Session, SetAttr, SyncMode, XattrMode};
 use myriad_format::BlockKind;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::Setup;
-use recorded::{State, Volume};
+use recorded::{Volume, cut};
 
 const BLOCK: usize = 4096;
 
@@ -194,19 +194,4 @@ fn move_about(volume: &Volume, thread: u64) -> impl FnOnce() -> Vec<Answer> + Se
         }
         answers
     }
-}
-
-/// What was flushed among the events, and any sectors of the rest.
-fn cut(base: &MemoryDevice, events: &[Event], rng: &mut Rng) -> State {
-    let image = base.clone_image();
-    let flushed = events.iter().rposition(|event| *event == Event::Flush).map_or(0, |at| at + 1);
-    for (index, event) in events.iter().enumerate() {
-        let Event::Write { offset, bytes } = event else { continue };
-        for (sector, bytes) in bytes.chunks(512).enumerate() {
-            if index < flushed || rng.percent(50) {
-                image.write(offset + sector as u64 * 512, bytes).unwrap();
-            }
-        }
-    }
-    State { image, what: format!("{} events", events.len()) }
 }

@@ -70,6 +70,9 @@ pub struct History {
     files: BTreeMap<Ino, FileHistory>,
     /// Operations that made all before them durable.
     durable: Vec<usize>,
+    /// Those among them that said so of the whole volume; and fsyncs, with the file of each.
+    durable_wholly: Vec<usize>,
+    fsynced: Vec<(usize, Ino)>,
     /// Operations that the volume failed: they may be in effect or not.
     failed: BTreeSet<usize>,
     /// Syncs by others: trace length when one was answered, and the operation after which it began.
@@ -91,6 +94,8 @@ impl History {
             ends: Vec::new(),
             files: BTreeMap::new(),
             durable: vec![0],
+            durable_wholly: vec![0],
+            fsynced: Vec::new(),
             failed: BTreeSet::new(),
             promises: Vec::new(),
             beside: false,
@@ -247,6 +252,7 @@ impl History {
                 if !data_only {
                     self.durable.push(index);
                 }
+                self.fsynced.push((index, ino));
             }
             Op::Write { slot, .. } if *answer != Ok(Value::Count(0)) => {
                 // As an fsync after it: data, attributes and the file's name.
@@ -254,11 +260,13 @@ impl History {
                 if handle.sync {
                     sync_file(handle.ino);
                     self.durable.push(index);
+                    self.fsynced.push((index, handle.ino));
                 }
             }
             Op::Sync | Op::Remount => {
                 self.files.values_mut().for_each(|file| file.synced.push(index));
                 self.durable.push(index);
+                self.durable_wholly.push(index);
             }
             _ => {}
         }
@@ -299,6 +307,19 @@ impl History {
         let answered = self.answered(point);
         let own = *self.durable.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
         (own.max(self.promised(point)), (answered + 1).min(self.len()))
+    }
+
+    /// As [`Self::window`], where an fsync makes durable one file and no more.
+    pub(crate) fn window_of_syncs(&self, point: usize) -> (usize, usize) {
+        let answered = self.answered(point);
+        let own = *self.durable_wholly.iter().rfind(|&&index| index <= answered).expect("making the volume is durable");
+        (own.max(self.promised(point)), (answered + 1).min(self.len()))
+    }
+
+    /// Fsyncs answered at `point` after operation `from`, with the file of each.
+    pub(crate) fn fsyncs(&self, point: usize, from: usize) -> impl Iterator<Item = (usize, Ino)> {
+        let answered = self.answered(point);
+        self.fsynced.iter().copied().filter(move |&(index, _)| index > from && index <= answered)
     }
 
     /// The last operation that had returned when the trace had `point` events, and all before it had: one that failed may be in effect or not.

@@ -8,6 +8,7 @@
 //!   2. each name that was there in all states is found, with what it named;
 //!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
+//!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since;
 //!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then.
 //!
 //! Order `sync` promises more: what an operation has changed is durable when it returns. [`History::judge_returned`] asks the same with a
@@ -81,7 +82,7 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 impl History {
     /// Whether what was `found` after a crash at `point` is allowed. The error says what is not.
     pub fn judge_usable(&self, point: usize, found: &Found) -> Result<(), String> {
-        let (oldest, newest) = self.window(point);
+        let (oldest, newest) = self.window_of_syncs(point);
         self.judge_from((oldest, oldest, newest), 0, point, found)
     }
 
@@ -103,6 +104,9 @@ impl History {
         let window = |oldest: usize| Window { states: &self.states()[oldest..=newest], oldest };
         let met = meet(&window(returned), found)?;
         all_there(&window(returned), &met)?;
+        for (index, ino) in self.fsyncs(point, returned) {
+            fsynced_there(&window(index), ino, &met).map_err(|why| format!("fsync by operation {index}: {why}"))?;
+        }
         self.judge_contents_of(point, &window(oldest), contents, &met, found)
             .map_err(|why| format!("operations {oldest} to {newest}: {why}"))
     }
@@ -178,6 +182,24 @@ fn is_like(state: &Model, ino: Ino, entry: &TreeEntry) -> bool {
     (stat.kind, stat.uid, stat.gid, stat.rdev) == (shown.kind, shown.uid, shown.gid, shown.rdev)
         && (stat.mode, stat.flags) == (shown.mode, shown.flags)
         && target == entry.target.as_ref()
+}
+
+/// A file that was synced when the window began, and has had a name since, is there; by each path that has led to it all the time.
+fn fsynced_there(window: &Window<'_>, ino: Ino, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+    if !window.always_named(ino) {
+        return Ok(());
+    }
+    let is_at = |path: &Vec<u8>| met.get(path).is_some_and(|name| name.inos.contains(&ino));
+    if !met.keys().any(is_at) {
+        return Err(format!("inode {ino} of the model is lost"));
+    }
+    let paths = window.states[0].names().into_iter().filter(|entry| entry.stat.ino == ino).map(|entry| entry.path);
+    for path in paths.filter(|path| window.states.iter().all(|state| state.find_exact(path) == Some(ino))) {
+        if !is_at(&path) {
+            return Err(format!("{} is lost", text(&path)));
+        }
+    }
+    Ok(())
 }
 
 /// Nothing is missing that was there all the time.

@@ -513,7 +513,7 @@ pub(super) fn flush_pages(
             volume.orphans.note(file.ino, Reason::Ahead);
         }
         inode::write(txn, file.ino, &raw)?;
-        publish_pages(txn, mapped, data.passing);
+        publish_pages(txn, file.ino, mapped, data.passing);
         Ok(true)
     })(&mut txn);
     if !txn.finish(result)? {
@@ -655,13 +655,13 @@ fn overwrite(
 
 /// The frames of mapped pages become their blocks' cached content, which the epoch's commit waits for. The last step of
 /// a transaction, when nothing can fail any more: until then the frames are the file's own, and with an error still are.
-pub(crate) fn publish_pages(txn: &mut Txn<'_>, mut mapped: Vec<(u64, u32)>, passing: bool) {
+pub(crate) fn publish_pages(txn: &mut Txn<'_>, ino: Ino, mut mapped: Vec<(u64, u32)>, passing: bool) {
     let volume = txn.volume();
     let epoch = volume.epoch.current();
     for (block, frame) in &mut mapped {
         *frame = volume.cache.publish(*frame, FsBlock(*block), passing, epoch);
     }
-    txn.order_data(mapped);
+    txn.order_data(ino, &mapped);
 }
 
 /// Marks a file whose inode is being freed.

@@ -123,7 +123,7 @@ impl Ops<'_> {
             }
             inode::write(txn, parent, &dir)?;
             if pages > 0 {
-                file::publish_pages(txn, mapped, new.content.passing);
+                file::publish_pages(txn, ino, mapped, new.content.passing);
                 raw.nlink = nlink;
                 inode::write(txn, ino, &raw)?;
             }

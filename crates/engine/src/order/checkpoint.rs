@@ -24,7 +24,7 @@ use crate::planted::{Bug, planted};
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};
-use myriad_format::{FsBlock, header};
+use myriad_format::{FsBlock, Ino, header};
 use myriad_log::LogPlace;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -187,7 +187,12 @@ impl Checkpointer {
         self.run_to(volume, Goal::Returned)
     }
 
-    fn run_to(&mut self, volume: &Volume, goal: Goal) -> Result<()> {
+    /// Order `softdep`: makes files durable, and names by which they are reached.
+    pub fn run_for(&mut self, volume: &Volume, files: &[Ino]) -> Result<()> {
+        self.run_to(volume, Goal::Files(files))
+    }
+
+    fn run_to(&mut self, volume: &Volume, goal: Goal<'_>) -> Result<()> {
         self.check_running(volume)?;
         let result = volume.unbroken(|| {
             if self.pending.is_some() {
@@ -199,7 +204,9 @@ impl Checkpointer {
                 Order::None => self.run_none(volume),
             }
         });
-        volume.files.forget_cut(volume.epoch.current());
+        if !matches!(goal, Goal::Files(_)) {
+            volume.files.forget_cut(volume.epoch.current());
+        }
         judged(volume, result)
     }
 

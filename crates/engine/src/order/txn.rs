@@ -229,10 +229,13 @@ impl<'a> Txn<'a> {
     }
 
     /// File data that must be on the device before this epoch's commit.
-    pub fn order_data(&mut self, writes: impl IntoIterator<Item = (u64, u32)>) {
+    pub fn order_data(&mut self, ino: Ino, writes: &[(u64, u32)]) {
+        if let Some(soft) = &self.volume().soft {
+            soft.has_data(ino, writes);
+        }
         let epoch = &self.volume().epoch;
         let mut ordered = epoch.ordered.lock();
-        ordered.extend(writes);
+        ordered.extend_from_slice(writes);
         epoch.ordered_count.store(ordered.len() as u64, Ordering::Relaxed);
     }
 

@@ -177,7 +177,7 @@ impl File {
         }
         self.volume().counters.bump(crate::counters::Count::fsyncs);
         file::flush(self.volume(), &self.file)?;
-        self.volume().commit_now()
+        self.volume().commit_file(self.file.ino)
     }
 
     /// Makes data and size durable.

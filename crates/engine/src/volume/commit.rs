@@ -9,7 +9,7 @@ use crate::order::{self, Txn};
 use crate::planted::{Bug, planted};
 use crate::types::Order;
 use myriad_format::superblock::Superblock;
-use myriad_format::{BlockKind, FsBlock};
+use myriad_format::{BlockKind, FsBlock, Ino};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{U32, U64};
@@ -31,6 +31,26 @@ impl Volume {
             self.give_back(false);
         }
         Ok(())
+    }
+
+    /// Makes a file durable, and what it needs to be found; in order `softdep` no more than that. Whoever gets the checkpointer does so for all
+    /// that wait for it.
+    pub fn commit_file(&self, file: Ino) -> Result<()> {
+        let Some(soft) = self.soft.as_ref().filter(|_| self.order == Order::Soft) else { return self.commit_now() };
+        let ticket = soft.wants(file);
+        let mut checkpointer = self.checkpointer.lock();
+        let wanted = soft.wanted();
+        if !wanted.contains_key(&ticket) {
+            // Others have done it.
+            return self.check_not_shut_down();
+        }
+        let files: Vec<Ino> = wanted.values().copied().collect();
+        let done = checkpointer.run_for(self, &files);
+        match &done {
+            Ok(()) => soft.are_done(wanted.keys()),
+            Err(_) => soft.are_done([&ticket]),
+        }
+        done
     }
 
     /// The end of an operation that changed metadata: in order `sync` this makes the change durable. Outside the gate, without locks that the

@@ -135,3 +135,18 @@ pub fn names(session: &Session, path: &str) -> Vec<String> {
     names.sort();
     names
 }
+
+/// What was flushed among the events, and any sectors of the rest.
+pub fn cut(base: &MemoryDevice, events: &[Event], rng: &mut Rng) -> State {
+    let image = base.clone_image();
+    let flushed = events.iter().rposition(|event| *event == Event::Flush).map_or(0, |at| at + 1);
+    for (index, event) in events.iter().enumerate() {
+        let Event::Write { offset, bytes } = event else { continue };
+        for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
+            if index < flushed || rng.percent(50) {
+                image.write(offset + (sector * SECTOR) as u64, bytes).unwrap();
+            }
+        }
+    }
+    State { image, what: format!("{} events", events.len()) }
+}

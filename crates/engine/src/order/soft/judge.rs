@@ -196,6 +196,36 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// A block as it is.
+    pub fn current(&self, shadow: &Shadow) -> impl std::ops::Deref<Target = [u8]> + '_ {
+        self.look.volume.cache.arena.read(shadow.frame)
+    }
+
+    pub fn root(&self) -> Ino {
+        self.look.volume.root
+    }
+
+    /// An inode as it is.
+    pub fn raw(&self, ino: Ino) -> Result<RawInode> {
+        Ok(*self.inodes(ino)?.1.raw())
+    }
+
+    /// Where an inode lies.
+    pub fn block_of(&self, ino: Ino) -> Option<u64> {
+        self.geometry.locate(ino).map(|(block, _)| block.0)
+    }
+
+    /// Whether an inode is as it lasts, and so are its names; and the directory that its identity says is reached by what lasts. A name that is gone
+    /// may still be there, and a link for it.
+    pub fn lasts(&self, ino: Ino) -> Result<bool> {
+        let (mut lasting, current) = self.inodes(ino)?;
+        let links = lasting.raw().nlink.get().min(current.raw().nlink.get());
+        RawInode::read_mut(&mut lasting.0).nlink.set(links);
+        let is_same = lasting.0 == current.0 && current.is_used();
+        let parent = Ino(current.raw().parent.get());
+        Ok(is_same && (planted(Bug::SoftFsyncUnreached) || self.names(ino).added == 0 && self.is_anchored(parent)?))
+    }
+
     /// An inode as it lasts, and as it is. An empty one if its block is new.
     fn inodes(&self, ino: Ino) -> Result<(Inode, Inode)> {
         let (block, slot) = self.geometry.locate(ino).ok_or(myriad_format::Corrupt::NoInode { ino })?;

@@ -48,6 +48,7 @@
 mod ask;
 mod census;
 mod judge;
+mod needs;
 mod round;
 
 pub(crate) use ask::SETTLE_TRIES;
@@ -62,7 +63,7 @@ use myriad_format::pointers::BLOCK;
 use myriad_format::table::INODE_SIZE;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A block as the device has it, of which memory has something newer.
@@ -95,6 +96,8 @@ struct State {
     /// Blocks of directories among the two, by directory.
     directories: HashMap<u64, BTreeSet<u64>>,
     freed: Vec<Freed>,
+    /// Files that lost one name of several: their identity may say a name that they do not have any more.
+    unsure: HashSet<u64>,
 }
 
 /// What orders `sync` and `softdep` know of an open volume.
@@ -103,6 +106,11 @@ pub(crate) struct Soft {
     state: Mutex<{ Rank::Leaf as u8 }, State>,
     /// Apart from the state, which rounds take out: it is read at any time.
     census: Mutex<{ Rank::Leaf as u8 }, Census>,
+    /// Fsyncs that wait, by the order in which they came.
+    fsyncs: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, Ino>>,
+    next_fsync: AtomicU64,
+    /// Whose file data waits to be written, by block.
+    data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, u64>>,
     /// Inodes that wait to be given back.
     inodes_waiting: AtomicU64,
 }
@@ -112,6 +120,8 @@ pub(super) struct Round {
     images: Images,
     /// Dependencies that it found, and those that it shows.
     tally: Tally,
+    /// It looked at a part of what waits.
+    is_partial: bool,
     /// File data: block and frame, sorted.
     data: Vec<(u64, u32)>,
     /// Data was written before that no flush has covered yet, to which images may point.
@@ -273,6 +283,36 @@ impl Soft {
         let at = geometry.inode_offset(slot);
         let state = self.state.lock();
         state.shadows.get(&block.0).is_none_or(|shadow| shadow.both().any(|bytes| bytes[at..at + 2] != [0; 2]))
+    }
+
+    /// A file loses one name of several.
+    pub fn lost_a_name(&self, ino: Ino) {
+        self.state.lock().unsure.insert(ino.0);
+    }
+
+    /// Somebody wants a file to last, which has been flushed.
+    pub fn wants(&self, file: Ino) -> u64 {
+        let ticket = self.next_fsync.fetch_add(1, Ordering::Relaxed);
+        self.fsyncs.lock().insert(ticket, file);
+        ticket
+    }
+
+    /// What is wanted.
+    pub fn wanted(&self) -> BTreeMap<u64, Ino> {
+        self.fsyncs.lock().clone()
+    }
+
+    /// These have what they wanted, or were told that they cannot have it.
+    pub fn are_done<'a>(&self, tickets: impl IntoIterator<Item = &'a u64>) {
+        let mut fsyncs = self.fsyncs.lock();
+        for ticket in tickets {
+            fsyncs.remove(ticket);
+        }
+    }
+
+    /// Data of a file is to be written to these blocks.
+    pub(in crate::order) fn has_data(&self, ino: Ino, writes: &[(u64, u32)]) {
+        self.data.lock().extend(writes.iter().map(|&(block, _)| (block, ino.0)));
     }
 
     pub fn inodes_waiting(&self) -> u64 {

@@ -7,11 +7,15 @@
 //! lasts ([`Goal::Returned`]): counts, and bits of what was given back, stay for the next commit. Operations that end meanwhile wait for
 //! the checkpointer, and then usually find that the rounds of another one have had their changes.
 //!
+//! An fsync of order `softdep` makes rounds of the blocks that its file needs ([`Goal::Files`]); what else has changed is left out, which a round may do with
+//! any block. Threads that sync files at the same time share them.
+//!
 //! A block of which something is still undone is put off if all that is new of it are values, such as times and sizes: the round that shows the
 //! rest writes them as well. If nothing else is to be written, it is written all the same, for something may wait for them.
 
 use super::census::{Kind, Tally};
 use super::judge::Judge;
+use super::needs::Needs;
 use super::{Freed, Round, Shadow, Soft, State};
 use crate::cache::Closed;
 use crate::counters::Count;
@@ -25,13 +29,16 @@ use crate::order::images::Images;
 use crate::planted::{Bug, planted};
 use crate::volume::Volume;
 use myriad_format::{BlockKind, Ino};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// What rounds are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::order) enum Goal {
+pub(in crate::order) enum Goal<'a> {
     /// Everything lasts.
     All,
+    /// These files last, and are reached from the root by what lasts (`needs`).
+    Files(&'a [Ino]),
     /// All lasts that operations of order `sync` promise when they return: everything but hints.
     Returned,
 }
@@ -40,7 +47,7 @@ pub(in crate::order) enum Goal {
 const OPEN_ROUNDS: usize = 8;
 
 impl Checkpointer {
-    pub(in crate::order) fn run_soft(&mut self, volume: &Volume, goal: Goal) -> Result<()> {
+    pub(in crate::order) fn run_soft(&mut self, volume: &Volume, mut goal: Goal<'_>) -> Result<()> {
         volume.counters.bump(Count::checkpoints);
         if self.round.is_some() {
             self.finish_round(volume, false)?;
@@ -62,22 +69,33 @@ impl Checkpointer {
             let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced, goal)?;
             let is_empty = round.images.blocks.is_empty() && round.data.is_empty();
             // What was freed is given back as well, unless others keep this from its end.
-            let is_given = goal == Goal::Returned || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
+            let is_given = goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
             if is_empty && is_clean && is_given {
-                if goal == Goal::All && volume.soft.as_ref().is_none_or(Soft::is_clean) {
+                if goal == Goal::All
+                    && let Some(soft) = volume.soft.as_ref().filter(|soft| soft.is_clean())
+                {
+                    soft.state.lock().unsure.clear();
                     self.begin_wanted(volume, &closed);
                 }
                 drop(closed);
                 match goal {
                     Goal::Returned if round.has_unflushed => volume.data_unflushed.store(true, Ordering::Release),
-                    Goal::All if round.has_unflushed || rounds == 0 => volume.device_flush()?,
+                    Goal::All | Goal::Files(_) if round.has_unflushed || rounds == 0 => volume.device_flush()?,
                     _ => {}
                 }
-                self.returned = durable;
-                if goal == Goal::All {
-                    self.durable = durable;
+                match goal {
+                    Goal::All => (self.durable, self.returned) = (durable, durable),
+                    Goal::Returned => self.returned = durable,
+                    Goal::Files(_) => {}
                 }
                 return Ok(());
+            }
+            if is_empty && matches!(goal, Goal::Files(_)) {
+                // It waits for more than was looked for.
+                volume.data_unflushed.fetch_or(round.has_unflushed, Ordering::AcqRel);
+                volume.counters.bump(Count::soft_fsyncs_of_all);
+                (goal, rounds) = (Goal::All, 0);
+                continue;
             }
             if is_forced && is_empty && !is_clean {
                 // Nothing that this program does brings it here; what a damaged volume says of itself may.
@@ -112,7 +130,17 @@ impl Checkpointer {
             return written;
         }
         let soft = volume.soft.as_ref().expect("order softdep");
-        soft.census.lock().written(&round.tally);
+        if round.is_partial {
+            soft.census.lock().written_in_part(&round.tally);
+        } else {
+            soft.census.lock().written(&round.tally);
+        }
+        {
+            let mut owners = soft.data.lock();
+            for (block, _) in &round.data {
+                owners.remove(block);
+            }
+        }
         let mut state = soft.state.lock();
         let State { shadows, ghosts, .. } = &mut *state;
         for &(block, ..) in &round.images.blocks {
@@ -196,7 +224,7 @@ fn begin_round(
     closed: &Closed<'_>,
     epoch: ClosedEpoch,
     is_forced: bool,
-    goal: Goal,
+    goal: Goal<'_>,
 ) -> Result<(Round, bool)> {
     let arena = &volume.cache.arena;
     for &index in &epoch.dirty {
@@ -216,14 +244,22 @@ fn begin_round(
         .collect();
     state.forget_ghosts(&gone);
 
-    let data = epoch.ordered.iter().map(|&(block, _)| block).collect();
+    let data: HashSet<u64> = epoch.ordered.iter().map(|&(block, _)| block).collect();
     let txn = Txn::behind(volume, closed);
     let mut images = Vec::new();
     let mut put_off = Vec::new();
     let mut tally = Tally::default();
+    let mut needs = None;
     let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
+        if let Goal::Files(files) = goal {
+            needs = Needs::of(&judge, &state, files)?;
+        }
         state.shadows.iter().try_for_each(|(&block, shadow)| {
-            if waits_for_commit(volume, shadow, goal) {
+            let is_needed = match goal {
+                Goal::Files(_) => needs.as_ref().is_some_and(|needs| needs.blocks.contains(&block)),
+                _ => true,
+            };
+            if !is_needed || waits_for_commit(volume, shadow, goal) {
                 return Ok(());
             }
             let image = judge.image(block, shadow)?;
@@ -231,7 +267,9 @@ fn begin_round(
             tally.add(shadow.kind, lasting, &arena.read(shadow.frame), &image);
             if lasting != Some(&*image) {
                 let is_whole = || *image == *arena.read(shadow.frame);
-                let can_wait = facts::has_only_values(shadow.kind, lasting, &image) && !is_whole();
+                let can_wait = !matches!(goal, Goal::Files(_))
+                    && facts::has_only_values(shadow.kind, lasting, &image)
+                    && !is_whole();
                 let list = if can_wait { &mut put_off } else { &mut images };
                 list.push((block, shadow.frame, image));
             }
@@ -239,13 +277,18 @@ fn begin_round(
         })
     });
     let judged: Result<()> = txn.finish(judged);
-    if images.is_empty() && epoch.ordered.is_empty() {
+    let ordered = match goal {
+        Goal::Files(_) => take_needed(volume, soft, epoch.ordered, needs.as_ref()),
+        _ => epoch.ordered,
+    };
+    if images.is_empty() && ordered.is_empty() {
         images = put_off;
     }
     let mut round = Round {
         images: Images::new(volume.cache.block_size()),
         tally,
-        data: epoch.ordered,
+        is_partial: matches!(goal, Goal::Files(_)),
+        data: ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
     };
     if judged.is_ok() {
@@ -256,6 +299,7 @@ fn begin_round(
     }
     let is_clean = match goal {
         Goal::All => state.shadows.is_empty(),
+        Goal::Files(_) => needs.is_some_and(|needs| needs.is_there) && round.data.is_empty(),
         Goal::Returned => state.shadows.values().all(|shadow| {
             let is_settled = || shadow.lasting.as_deref().is_some_and(|lasting| *lasting == *arena.read(shadow.frame));
             waits_for_commit(volume, shadow, goal) || is_settled()
@@ -263,15 +307,30 @@ fn begin_round(
     };
     let bytes = state.bytes();
     *soft.state.lock() = state;
-    if judged.is_ok() {
+    if judged.is_ok() && !round.is_partial {
         soft.census.lock().found(&tally.found, bytes);
     }
     judged.map(|()| (round, is_clean))
 }
 
+/// Of data to be written, that of the files that are needed; the rest waits for the next round.
+fn take_needed(volume: &Volume, soft: &Soft, ordered: Vec<(u64, u32)>, needs: Option<&Needs>) -> Vec<(u64, u32)> {
+    let owners = soft.data.lock();
+    let is_needed = |&(block, _): &(u64, u32)| {
+        !planted(Bug::SoftFsyncData)
+            && needs.is_some_and(|needs| owners.get(&block).is_none_or(|owner| needs.inodes.contains(owner)))
+    };
+    let (needed, rest): (Vec<_>, Vec<_>) = ordered.into_iter().partition(is_needed);
+    drop(owners);
+    let mut waiting = volume.epoch.ordered.lock();
+    waiting.extend(rest);
+    volume.epoch.ordered_count.store(waiting.len() as u64, Ordering::Relaxed);
+    needed
+}
+
 /// Whether nothing that the rounds are made for has changed in a block. The gate is closed.
-fn waits_for_commit(volume: &Volume, shadow: &Shadow, goal: Goal) -> bool {
-    goal == Goal::Returned
+fn waits_for_commit(volume: &Volume, shadow: &Shadow, goal: Goal<'_>) -> bool {
+    goal != Goal::All
         && facts::has_only_hints(shadow.kind, shadow.lasting.as_deref(), &volume.cache.arena.read(shadow.frame))
 }
 

@@ -1,0 +1,155 @@
+//! What an fsync of a file needs: the file lasts, and a name of it by which it is reached from the root.
+//!
+//! FreeBSD follows the pending names of a file upwards, and writes what each waits for. So do we, from inode to inode: the file; the directories that its names
+//! are in; and whatever has to last elsewhere before one of these names may show. Of each of them the blocks that have changed are written,
+//! with all else in them undone that is not safe. What is shared by all, bitmaps and the headers of groups, goes along in every round.
+//!
+//! Nothing depends on this list being whole: a round may leave out any block. If it leaves out too much, nothing is left to be written
+//! while the file does not last, and the fsync makes everything durable.
+
+use super::judge::Judge;
+use super::{Shadow, State};
+use crate::error::Result;
+use crate::inode;
+use crate::order::facts::{self, Fact, Named};
+use crate::planted::{Bug, planted};
+use myriad_format::unit::UNIT_SIZE;
+use myriad_format::{BlockHeader, BlockKind, Ino};
+use std::collections::{BTreeSet, HashMap};
+
+/// Blocks and files that files need.
+pub(super) struct Needs {
+    pub blocks: BTreeSet<u64>,
+    /// Those whose data is to be written.
+    pub inodes: BTreeSet<u64>,
+    /// The files last, and are reached.
+    pub is_there: bool,
+}
+
+/// A name that differs between a directory's block and its shadow.
+struct Change {
+    dir: u64,
+    block: u64,
+    tag: u32,
+    old: Option<Named>,
+    new: Option<Named>,
+}
+
+/// Where to find what has changed of an inode.
+#[derive(Default)]
+struct Index {
+    changes: Vec<Change>,
+    /// Changes by the inode that is named anew.
+    by_ino: HashMap<u64, Vec<usize>>,
+    /// Changes by directory and tag of the name.
+    by_name: HashMap<(u64, u32), Vec<usize>>,
+    /// Blocks of pointers and attributes, and new blocks of directories, by owner.
+    by_owner: HashMap<u64, Vec<u64>>,
+    /// Blocks that many inodes share.
+    shared: Vec<u64>,
+}
+
+impl Index {
+    fn new(judge: &Judge<'_>, state: &State) -> Self {
+        let mut index = Self::default();
+        for (&block, shadow) in &state.shadows {
+            index.add(judge, block, shadow);
+        }
+        for (at, change) in index.changes.iter().enumerate() {
+            index.by_name.entry((change.dir, change.tag)).or_default().push(at);
+            if let Some(new) = change.new {
+                index.by_ino.entry(new.ino.0).or_default().push(at);
+            }
+        }
+        index
+    }
+
+    fn add(&mut self, judge: &Judge<'_>, block: u64, shadow: &Shadow) {
+        let current = judge.current(shadow);
+        match shadow.kind {
+            BlockKind::LinearEntries => {
+                if shadow.lasting.is_none() {
+                    self.by_owner.entry(shadow.owner).or_default().push(block);
+                }
+                for (number, unit) in current.chunks_exact(UNIT_SIZE).enumerate() {
+                    let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[number * UNIT_SIZE..][..UNIT_SIZE]);
+                    facts::between(shadow.kind, lasting, unit, &mut |fact| {
+                        if let Fact::Entry { tag, old, new, .. } = fact {
+                            self.changes.push(Change { dir: shadow.owner, block, tag, old, new });
+                        }
+                    });
+                }
+            }
+            BlockKind::Pointers => self.by_owner.entry(shadow.owner).or_default().push(block),
+            BlockKind::Attributes => {
+                self.by_owner.entry(BlockHeader::read(&current).owner.get()).or_default().push(block);
+            }
+            BlockKind::InodeTable if shadow.lasting.is_some() => {}
+            // The group says only that all of its new blocks of inodes are there.
+            _ => self.shared.push(block),
+        }
+    }
+}
+
+impl Needs {
+    /// `None`: nobody can say by which name one of them is reached, for it has, or had, several; or it is no file.
+    pub fn of(judge: &Judge<'_>, state: &State, files: &[Ino]) -> Result<Option<Self>> {
+        for file in files {
+            let raw = judge.raw(*file)?;
+            if !inode::is_file(&raw) || raw.nlink.get() != 1 || state.unsure.contains(&file.0) {
+                return Ok(None);
+            }
+        }
+        let index = Index::new(judge, state);
+        let mut needs =
+            Self { blocks: index.shared.iter().copied().collect(), inodes: BTreeSet::new(), is_there: true };
+        let mut queue = files.to_vec();
+        while let Some(ino) = queue.pop() {
+            if !needs.inodes.insert(ino.0) {
+                continue;
+            }
+            needs.blocks.extend(judge.block_of(ino));
+            needs.blocks.extend(index.by_owner.get(&ino.0).into_iter().flatten());
+            if planted(Bug::SoftFsyncUnreached) {
+                continue;
+            }
+            let raw = judge.raw(ino)?;
+            let changes = index.by_ino.get(&ino.0).into_iter().flatten();
+            for change in changes.map(|&at| &index.changes[at]) {
+                queue.push(Ino(change.dir));
+                // What had the name, here or in another place of the directory, must be gone, and have another name if it lives on.
+                let same_name = index.by_name[&(change.dir, change.tag)].iter().map(|&at| &index.changes[at]);
+                for other in same_name {
+                    needs.blocks.insert(other.block);
+                    if let Some(old) = other.old
+                        && judge.raw(old.ino)?.nlink.get() > 0
+                    {
+                        queue.push(old.ino);
+                    }
+                }
+            }
+            let parent = Ino(raw.parent.get());
+            if ino != judge.root()
+                && (raw.is_dir() || !index.by_ino.contains_key(&ino.0))
+                && judge.raw(parent)?.is_dir()
+            {
+                queue.push(parent);
+            }
+        }
+        for file in files {
+            needs.is_there &= judge.lasts(*file)? && of_file_last(judge, state, *file);
+        }
+        Ok(Some(needs))
+    }
+}
+
+/// Whether the blocks that only the file has are as they last.
+fn of_file_last(judge: &Judge<'_>, state: &State, file: Ino) -> bool {
+    let is_its = |shadow: &Shadow| match shadow.kind {
+        BlockKind::Pointers => shadow.owner == file.0,
+        BlockKind::Attributes => BlockHeader::read(&judge.current(shadow)).owner.get() == file.0,
+        _ => false,
+    };
+    let lasts = |shadow: &Shadow| shadow.lasting.as_deref().is_some_and(|lasting| *lasting == *judge.current(shadow));
+    state.shadows.values().filter(|shadow| is_its(shadow)).all(lasts)
+}
