@@ -273,6 +273,45 @@ fn debug_shows_what_is_there() {
 }
 
 #[test]
+fn a_map_shows_where_things_lie() {
+    let place = furnished();
+    let shown = place.line("debug vol.img map").ok();
+    let text = shown.text();
+    for shown in ["D directories, i inodes of files", "regions of ", "lie in the region of their parent"] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
+    let json = place.line("debug --json vol.img map").ok().json();
+    let count =
+        |field: &str| json["rows"].as_array().unwrap().iter().map(|row| row[field].as_u64().unwrap()).sum::<u64>();
+    let listed = place.line("find vol.img:/ -type d").ok().text().lines().count() as u64;
+    assert_eq!((count("directories"), json["directories"].as_u64()), (listed, Some(listed - 1)), "{json}");
+
+    place.line("debug vol.img map --out a.svg --out a.PNG --title <&>").ok();
+    let svg = std::fs::read_to_string(place.path("a.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("<title>&lt;&amp;&gt;</title>") && svg.ends_with("</svg>\n"));
+    let png = std::fs::read(place.path("a.PNG")).unwrap();
+    assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
+
+    place.line("debug vol.img map --out b.jpg").expect(2, &["b.jpg: a picture's name ends in .svg or .png"]);
+    place.line("debug vol.img map --out vol.img").expect(2, &["ends in .svg or .png"]);
+    place
+        .line("debug vol.img map --out b.svg --out a.svg")
+        .expect(1, &["a.svg: is there already; --force writes over it"]);
+    assert!(!place.path("b.svg").exists(), "nothing is drawn that another refusal stops");
+    place.line("debug vol.img map --force --out a.svg").ok();
+    std::fs::create_dir(place.path("d.svg")).unwrap();
+    place.line("debug vol.img map --force --out d.svg").expect(1, &["d.svg: is a directory"]);
+    place.line("debug vol.img map --out none/a.svg").expect(1, &["none/a.svg: No such file"]);
+    std::fs::copy(place.path("vol.img"), place.path("v.png")).unwrap();
+    place.line("debug vol.img map --force --out v.png").expect(1, &["v.png: is a Myriad volume"]);
+    place.line("debug vol.img map --title x").expect(2, &["--out"]);
+    place.line("debug none.img map").expect(1, &["none.img"]);
+    let pipe = place.path("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    place.line("debug pipe map").expect(1, &["pipe: "]);
+}
+
+#[test]
 fn a_volume_without_colons_in_its_name_is_not_the_only_one() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("c:/x")).unwrap();

@@ -7,6 +7,7 @@ mod directories;
 mod file;
 mod fs;
 mod info;
+mod layout;
 mod life;
 mod names;
 mod open;
@@ -21,6 +22,7 @@ pub use directories::ReadDir;
 pub use file::File;
 pub use fs::Fs;
 pub use info::{Levels, VolumeInfo};
+pub use layout::BlockRun;
 pub use paths::AsPath;
 pub use trees::{Walk, WalkEntry, WalkError};
 

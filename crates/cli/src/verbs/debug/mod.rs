@@ -4,6 +4,7 @@ mod block;
 mod inode;
 mod log;
 mod lookup;
+mod map;
 mod part;
 mod raw;
 mod superblock;
@@ -64,18 +65,20 @@ enum What {
     },
     /// The log: anchors, and what a mount would replay
     Log,
+    /// Where directories, inodes and data lie, as text and as a picture
+    Map(map::MapArgs),
 }
 
 impl Command for Debug {
     const NAME: &'static str = "debug";
-    const ABOUT: &'static str = "Show any block, inode, lookup or log of a volume, field by field";
-    const DETAILS: &'static str =
-        "Nothing is written. Blocks are shown as a mount would see them: with what the log holds of them.";
+    const ABOUT: &'static str = "Show any block, inode, lookup, log or the layout of a volume";
+    const DETAILS: &'static str = "Nothing is written but the pictures of `map`. Blocks are shown as a mount would see them: with what the log holds of them.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad debug vol.img superblock", "shows the superblock and its copies"),
         ("myriad debug vol.img block 1", "shows the header of the first allocation group"),
         ("myriad debug vol.img inode /etc/motd", "shows the inode of a file"),
         ("myriad debug vol.img lookup /usr/lib/x", "shows the blocks that a lookup reads"),
+        ("myriad debug vol.img map --out map.svg --out map.png", "draws where everything lies"),
     ];
 
     fn run(self, context: &Context) -> Result<Status> {
@@ -95,6 +98,7 @@ impl Command for Debug {
             }
             What::Inode { inode } => inode::show(context, &volume, inode, self.json)?,
             What::Lookup { path } => lookup::show(context, volume, path, &self.open, self.json)?,
+            What::Map(args) => map::show(context, volume, args, &self.open, self.json)?,
             What::Log => log::show(context, &volume, self.json)?,
         }
         Ok(context.status())

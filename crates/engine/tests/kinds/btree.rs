@@ -1,17 +1,14 @@
 //! Directories of kind `btree`: what their kind promises beyond what every directory does.
 
+use crate::{Volume, name};
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Cred, Error, Fs, Node, RenameMode, Session};
+use myriad_engine::{Cred, Error, RenameMode};
 use myriad_format::choices::{Choices, Directory, Inodes, Map};
 use myriad_format::dir_tree::{DirNodeHeader, DirTreeEntry, offset_at};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, Corrupt, FEW_TAGS_KEY, NameHasher, header};
-use myriad_sim::generate::{self, Profile};
+use myriad_sim::generate::Profile;
 use myriad_sim::rng::{self, Rng};
-use myriad_trials::crash::base::Base;
-use myriad_trials::crash::explore::{Depth, Explorer};
-use myriad_trials::crash::known::{Counts, Known};
-use myriad_trials::crash::plan::Bounds;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_silent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,57 +34,10 @@ fn with_few_tags(setup: &Setup) -> MemoryDevice {
     device
 }
 
-/// A volume with a directory `d`, and a file to be linked into it.
-struct Volume {
-    device: Arc<MemoryDevice>,
-    fs: Fs,
-    session: Session,
-    dir: Node,
-    file: Node,
-}
-
 impl Volume {
-    fn new(setup: &Setup) -> Self {
-        Self::on(setup, setup.format())
-    }
-
-    fn on(setup: &Setup, device: MemoryDevice) -> Self {
-        let device = Arc::new(device);
-        let fs = setup.open(Devices::from(device.clone())).unwrap();
-        let session = fs.session(Cred::root());
-        let dir = session.mkdir("d", 0o755).unwrap();
-        let file = session.create("f", 0o644).unwrap();
-        Self { device, fs, session, dir, file }
-    }
-
-    fn link(&self, name: &[u8]) {
-        self.session.link_at(self.file, self.dir, name).unwrap();
-    }
-
-    fn unlink(&self, name: &[u8]) {
-        self.session.unlink_at(self.dir, name).unwrap();
-    }
-
     fn rename(&self, from: &[u8], to: &[u8]) {
         let path = |name: &[u8]| [b"d/", name].concat();
         self.session.rename(&path(from), &path(to), RenameMode::NoReplace).unwrap();
-    }
-
-    /// Up to `max` entries from a cookie on: names and the cookies behind them.
-    fn list(&self, cookie: u64, max: usize) -> Vec<(Vec<u8>, u64)> {
-        let entries = self.session.read_dir_at(self.dir, cookie, max).unwrap();
-        entries.into_iter().map(|entry| (entry.name, entry.cookie)).collect()
-    }
-
-    fn list_all(&self) -> Vec<(Vec<u8>, u64)> {
-        let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
-        loop {
-            let more = self.list(all.last().map_or(0, |(_, cookie)| *cookie), 50);
-            if more.is_empty() {
-                return all;
-            }
-            all.extend(more);
-        }
     }
 
     fn names(&self) -> BTreeSet<Vec<u8>> {
@@ -95,30 +45,16 @@ impl Volume {
     }
 
     /// Blocks of the directory, and how many of them its size needs.
-    fn blocks(&self) -> (u64, u64) {
+    fn tree_blocks(&self) -> (u64, u64) {
         let stat = self.session.stat("d").unwrap();
         let block_size = u64::from(self.fs.statfs().unwrap().block_size);
         (stat.blocks * 512 / block_size, stat.size.div_ceil(block_size))
     }
 
-    fn count(&self, name: &str) -> u64 {
-        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
-    }
-
     fn assert_sound(&self) {
         self.fs.sync().unwrap();
-        check_silent(&Devices::from(Arc::new(self.device.clone_image()))).unwrap();
+        check_silent(&Devices::from(Arc::new(self.memory.clone_image()))).unwrap();
     }
-
-    fn close(self) {
-        drop(self.session);
-        self.fs.close().unwrap();
-        check_silent(&Devices::from(self.device)).unwrap();
-    }
-}
-
-fn name(i: u32) -> Vec<u8> {
-    format!("{i:08}").into_bytes()
 }
 
 /// Volumes of honest hashes, and of names that share eight tags.
@@ -230,7 +166,7 @@ fn hundreds_of_names_may_share_a_tag() {
             volume.link(&name(i));
         }
         assert!(tags.len() == 8 && tags.values().all(|count| *count > 200), "{tags:?}");
-        assert!(volume.blocks().1 > 20);
+        assert!(volume.tree_blocks().1 > 20);
         volume.assert_sound();
         let keys: BTreeSet<u64> = volume.list_all().into_iter().map(|(_, cookie)| cookie).collect();
         assert_eq!(keys.len(), 2000);
@@ -265,7 +201,7 @@ fn hundreds_of_names_may_share_a_tag() {
         for name in volume.names() {
             volume.unlink(&name);
         }
-        assert_eq!(volume.blocks(), (0, 0));
+        assert_eq!(volume.tree_blocks(), (0, 0));
         volume.close();
     }
 }
@@ -290,7 +226,7 @@ fn names_in_random_order_leave_nothing_behind() {
     for &i in &order {
         volume.link(&name(i));
     }
-    let (blocks, nodes) = volume.blocks();
+    let (blocks, nodes) = volume.tree_blocks();
     // 26 bytes an entry: a leaf is at least half full, and at the mean more than two thirds.
     let least = u64::from(count) * 26 / 4032;
     assert!((least..least * 3 / 2).contains(&nodes), "{nodes} nodes, at least {least}");
@@ -302,19 +238,19 @@ fn names_in_random_order_leave_nothing_behind() {
         if done % 20_000 == 0 {
             volume.assert_sound();
             let left = u64::from(count) - done as u64;
-            let (blocks, nodes) = volume.blocks();
+            let (blocks, nodes) = volume.tree_blocks();
             // Leaves that are left alone are more than half full; those that find no neighbour to join may be emptier.
             assert!(nodes <= left * 26 * 3 / 4032 + 10, "{nodes} nodes for {left} names");
             assert!(blocks <= nodes + 64 + 8);
         }
     }
-    assert_eq!(volume.blocks(), (1, 1));
+    assert_eq!(volume.tree_blocks(), (1, 1));
     assert!(volume.names() == order[..10].iter().map(|&i| name(i)).collect());
     volume.assert_sound();
     for &i in &order[..10] {
         volume.unlink(&name(i));
     }
-    assert_eq!(volume.blocks(), (0, 0));
+    assert_eq!(volume.tree_blocks(), (0, 0));
     volume.fs.sync().unwrap();
     volume.fs.sync().unwrap();
     assert_eq!(volume.fs.statfs().unwrap().free_blocks, free);
@@ -347,7 +283,7 @@ fn long_names_in_small_blocks() {
                 assert!(volume.session.lookup(volume.dir, name).is_ok());
                 volume.unlink(name);
             }
-            assert_eq!(volume.blocks(), (0, 0));
+            assert_eq!(volume.tree_blocks(), (0, 0));
             volume.close();
         }
     }
@@ -363,7 +299,7 @@ fn a_small_directory_has_no_block() {
         let all = volume.list_all();
         let cookies: BTreeMap<&[u8], u64> = all.iter().map(|(name, cookie)| (&name[..], *cookie)).collect();
         assert!(before.iter().all(|(name, cookie): &(Vec<u8>, u64)| cookies[&name[..]] == *cookie));
-        assert_eq!(volume.blocks().0 > 0, i >= 37, "{i}");
+        assert_eq!(volume.tree_blocks().0 > 0, i >= 37, "{i}");
         before = all;
     }
     volume.close();
@@ -379,13 +315,13 @@ fn a_directory_may_be_larger_than_the_cache() {
     for i in 0..2400 {
         volume.link(&wide(i));
     }
-    assert!(volume.blocks().1 > 1100);
+    assert!(volume.tree_blocks().1 > 1100);
     volume.fs.drop_caches().unwrap();
     assert_eq!(volume.names().len(), 2400);
     for i in (0..2400).rev() {
         volume.unlink(&wide(i));
     }
-    assert_eq!(volume.blocks(), (0, 0));
+    assert_eq!(volume.tree_blocks(), (0, 0));
     volume.session.rmdir("d").unwrap();
     volume.close();
 }
@@ -399,7 +335,7 @@ fn a_listing_only_goes_forwards() {
     for i in 0..300 {
         volume.link(&name(i));
     }
-    let device = volume.device.clone();
+    let device = volume.memory.clone();
     volume.close();
     let mut changed = 0;
     for offset in (0..device.size()).step_by(512) {
@@ -442,34 +378,9 @@ fn a_listing_only_goes_forwards() {
     assert!(failed > 0);
 }
 
-/// Every state that losing power may leave in runs of random operations is recovered to one that the oracle accepts.
+/// See [`crate::lose_power`].
 #[test]
 fn power_may_be_lost_at_any_time() {
-    let depth = Depth {
-        bounds: Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
-        again: Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
-        again_percent: 2,
-        before_percent: 10,
-        continue_percent: 3,
-    };
-    let first = rng::seed_or(1);
-    let runs = if rng::is_long() { 60 } else { 6 };
-    let mut distinct = 0;
-    for seed in first..first + runs {
-        let (block_size, size) = [(512, 4 << 20), (4096, 16 << 20), (1024, 4 << 20)][seed as usize % 3];
-        let mut setup = setup(block_size, size);
-        setup.options.cache_size = 4 << 20;
-        setup.options.name_cache = seed % 2 == 0;
-        setup.log_size = Some((34 * u64::from(block_size)).max(256 << 10));
-        let base = Base::new(setup, &[]).unwrap();
-        let (judged, contents, counts) = (Known::default(), Known::default(), Counts::default());
-        let explorer = Explorer { depth, judged: &judged, contents: &contents, counts: &counts };
-        let (steps, _) = generate::run(seed, 300, Profile { burst_every: 20, burst_max: 120, ..Profile::crash() });
-        if let Err(message) = explorer.explore(&base, &steps, seed) {
-            let replay = rng::replay_line("myriad-engine", "btree::power_may_be_lost_at_any_time", seed, "");
-            panic!("{message}\n{replay}");
-        }
-        distinct += counts.distinct();
-    }
-    assert!(distinct > 100 * runs, "{distinct}");
+    let bursts = Profile { burst_every: 20, burst_max: 120, ..Profile::crash() };
+    crate::lose_power("btree", &bursts, |block_size, size, _| setup(block_size, size));
 }

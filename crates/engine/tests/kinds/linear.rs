@@ -1,17 +1,13 @@
 //! Linear directories: what their kind promises beyond what every directory does.
 
+use crate::{Volume, name};
 use myriad_device::BlockDevice;
-use myriad_engine::{Cred, Fs, Node, RenameMode, Session};
+use myriad_engine::{Cred, RenameMode};
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::{NameHasher, superblock::Superblock};
-use myriad_sim::generate::{self, Profile};
+use myriad_sim::generate::Profile;
 use myriad_sim::rng::{self, Rng};
-use myriad_trials::crash::base::Base;
-use myriad_trials::crash::explore::{Depth, Explorer};
-use myriad_trials::crash::known::{Counts, Known};
-use myriad_trials::crash::plan::Bounds;
-use myriad_trials::setup::{Devices, Setup};
-use myriad_trials::verdict::check_silent;
+use myriad_trials::setup::Setup;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -23,50 +19,7 @@ fn setup(block_size: u32, size: u64) -> Setup {
     setup
 }
 
-/// A volume with a directory `d`, and a file to be linked into it.
-struct Volume {
-    device: Devices,
-    fs: Fs,
-    session: Session,
-    dir: Node,
-    file: Node,
-}
-
 impl Volume {
-    fn new(setup: &Setup) -> Self {
-        let device = Devices::from(Arc::new(setup.format()));
-        let fs = setup.open(device.clone()).unwrap();
-        let session = fs.session(Cred::root());
-        let dir = session.mkdir("d", 0o755).unwrap();
-        let file = session.create("f", 0o644).unwrap();
-        Self { device, fs, session, dir, file }
-    }
-
-    fn link(&self, name: &[u8]) {
-        self.session.link_at(self.file, self.dir, name).unwrap();
-    }
-
-    fn unlink(&self, name: &[u8]) {
-        self.session.unlink_at(self.dir, name).unwrap();
-    }
-
-    /// Up to `max` entries from a cookie on: names and the cookies behind them.
-    fn list(&self, cookie: u64, max: usize) -> Vec<(Vec<u8>, u64)> {
-        let entries = self.session.read_dir_at(self.dir, cookie, max).unwrap();
-        entries.into_iter().map(|entry| (entry.name, entry.cookie)).collect()
-    }
-
-    fn list_all(&self) -> Vec<(Vec<u8>, u64)> {
-        let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
-        loop {
-            let more = self.list(all.last().map_or(0, |(_, cookie)| *cookie), 50);
-            if more.is_empty() {
-                return all;
-            }
-            all.extend(more);
-        }
-    }
-
     /// The unit of each name: a cookie is the number of a unit above a tag.
     fn units(&self) -> BTreeMap<Vec<u8>, u64> {
         self.list_all().into_iter().map(|(name, cookie)| (name, (cookie - 1) >> 32)).collect()
@@ -76,23 +29,9 @@ impl Volume {
         self.session.stat("d").unwrap().size
     }
 
-    fn blocks(&self) -> u64 {
+    fn sectors(&self) -> u64 {
         self.session.stat("d").unwrap().blocks
     }
-
-    fn count(&self, name: &str) -> u64 {
-        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
-    }
-
-    fn close(self) {
-        drop(self.session);
-        self.fs.close().unwrap();
-        check_silent(&self.device).unwrap();
-    }
-}
-
-fn name(i: u32) -> Vec<u8> {
-    format!("{i:08}").into_bytes()
 }
 
 /// While somebody lists a directory by a few entries at a time, others make, remove, rename and replace names in it, so that units are
@@ -253,7 +192,7 @@ fn a_lookup_begins_where_the_last_one_succeeded() {
 fn no_unit_has_a_tag_twice() {
     let volume = Volume::new(&setup(4096, 64 << 20));
     let mut block = vec![0; 4096];
-    volume.device.main.read(0, &mut block).unwrap();
+    volume.memory.read(0, &mut block).unwrap();
     let hasher = NameHasher::new(Superblock::read(&block).hash_key);
     let mut tags: BTreeMap<u32, u32> = BTreeMap::new();
     let mut pairs = Vec::new();
@@ -289,13 +228,13 @@ fn unused_units_at_the_end_are_dropped_by_a_create() {
     for i in 0..2000 {
         volume.link(&name(i));
     }
-    let (size, blocks) = (volume.size(), volume.blocks());
+    let (size, blocks) = (volume.size(), volume.sectors());
     assert_eq!((size, blocks), (100 * 512, 13 * 8));
     for i in 30..2000 {
         volume.unlink(&name(i));
     }
     volume.session.rename("d/00000000", "d/renamed0", RenameMode::NoReplace).unwrap();
-    assert_eq!((volume.size(), volume.blocks()), (size, blocks));
+    assert_eq!((volume.size(), volume.sectors()), (size, blocks));
     // A directory that is not empty, though most of its units are; and free blocks that come back.
     assert!(volume.session.rmdir("d").is_err());
     let free = volume.fs.statfs().unwrap().free_blocks;
@@ -305,7 +244,7 @@ fn unused_units_at_the_end_are_dropped_by_a_create() {
         volume.unlink(b"new");
         assert!(volume.size() < before);
     }
-    assert_eq!(volume.blocks(), 8);
+    assert_eq!(volume.sectors(), 8);
     assert_eq!(volume.fs.statfs().unwrap().free_blocks, free + 12);
     let left: BTreeSet<Vec<u8>> = volume.list_all().into_iter().map(|(name, _)| name).collect();
     let expected = (1..30).map(name).chain([b"renamed0".to_vec()]).collect();
@@ -392,37 +331,18 @@ fn what_the_log_holds_is_found_past_the_cache() {
     }
 }
 
-/// Every state that losing power may leave in runs of random operations is recovered to one that the oracle accepts.
+/// See [`crate::lose_power`].
 #[test]
 fn power_may_be_lost_at_any_time() {
-    let depth = Depth {
-        bounds: Bounds { all_up_to: 4, sampled: 4, tears: 2, scattered: 3 },
-        again: Bounds { all_up_to: 2, sampled: 1, tears: 1, scattered: 1 },
-        again_percent: 2,
-        before_percent: 10,
-        continue_percent: 3,
-    };
-    let first = rng::seed_or(1);
-    let runs = if rng::is_long() { 60 } else { 6 };
-    let mut distinct = 0;
-    for seed in first..first + runs {
-        let (block_size, size) = [(512, 4 << 20), (4096, 16 << 20), (1024, 4 << 20)][seed as usize % 3];
-        let mut setup = setup(block_size, size);
-        setup.options.cache_size = 4 << 20;
-        setup.options.name_cache = seed % 2 == 0;
-        // Hashes are in memory only, and make no difference.
-        setup.options.dirhash.is_on = Some(seed % 2 == 0);
-        setup.options.dirhash.size_min = 0;
-        setup.log_size = Some((34 * u64::from(block_size)).max(256 << 10));
-        let base = Base::new(setup, &[]).unwrap();
-        let (judged, contents, counts) = (Known::default(), Known::default(), Counts::default());
-        let explorer = Explorer { depth, judged: &judged, contents: &contents, counts: &counts };
-        let (steps, _) = generate::run(seed, 300, Profile { burst_every: 40, burst_max: 60, ..Profile::crash() });
-        if let Err(message) = explorer.explore(&base, &steps, seed) {
-            let replay = rng::replay_line("myriad-engine", "linear::power_may_be_lost_at_any_time", seed, "");
-            panic!("{message}\n{replay}");
-        }
-        distinct += counts.distinct();
-    }
-    assert!(distinct > 100 * runs, "{distinct}");
+    crate::lose_power(
+        "linear",
+        &Profile { burst_every: 40, burst_max: 60, ..Profile::crash() },
+        |block_size, size, seed| {
+            let mut setup = setup(block_size, size);
+            // Hashes are in memory only, and make no difference.
+            setup.options.dirhash.is_on = Some(seed % 2 == 0);
+            setup.options.dirhash.size_min = 0;
+            setup
+        },
+    );
 }

@@ -1,0 +1,87 @@
+//! Where things lie on the device.
+
+use super::{Fs, Session};
+use crate::error::{Errno, Result};
+use crate::inode;
+use crate::map::{self, FILE_END, Mapping};
+use crate::types::Node;
+use myriad_format::{AgBlock, AgNo, FileBlock, Ino};
+
+/// Blocks side by side on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRun {
+    pub start: u64,
+    pub length: u64,
+}
+
+/// Runs looked for inside the gate in one go.
+const RUNS_AT_ONCE: usize = 1024;
+
+impl Session {
+    /// The blocks that hold the content of a file or the entries of a directory, in the order of the file. Not among them are what
+    /// lies in the inode itself, what leads to the blocks, and data that has no blocks yet. For root only: others could see by them
+    /// what goes on in files that they may not read.
+    pub fn block_runs_at(&self, node: Node) -> Result<Vec<BlockRun>> {
+        if !self.ops().cred.is_root() {
+            return Err(Errno::PERM.into());
+        }
+        let volume = self.volume();
+        let ino = Ino(node.ino);
+        let (mut runs, mut at) = (Vec::new(), FileBlock(0));
+        while at < FILE_END {
+            let look = volume.look();
+            let _lock = volume.lock_shared(ino);
+            let raw = inode::read_node(&look, node)?;
+            if !map::is_mapped(&raw) {
+                break;
+            }
+            for _ in 0..RUNS_AT_ONCE {
+                at = match map::lookup(&mut &look, &raw, ino, at)? {
+                    Mapping::Hole { until } => until,
+                    Mapping::Mapped(extent) => {
+                        let start = extent.start.offset_by(at.0 - extent.file_block.0).0;
+                        push(&mut runs, start, extent.end().0 - at.0);
+                        extent.end()
+                    }
+                };
+                if at >= FILE_END {
+                    break;
+                }
+            }
+        }
+        Ok(runs)
+    }
+}
+
+impl Fs {
+    /// The free blocks of the volume, in the order of the device. Blocks that were freed by what is not durable yet are not among
+    /// them.
+    pub fn free_runs(&self) -> Result<Vec<BlockRun>> {
+        let volume = self.volume();
+        let geometry = &volume.geometry;
+        let mut runs = Vec::new();
+        for ag in (0..geometry.ag_count).map(AgNo) {
+            let mut at = AgBlock(geometry.first_data_block(ag));
+            if ag.0 >= volume.high_water() {
+                push(&mut runs, geometry.fs_block(ag, at).0, geometry.usable_blocks_in(ag).into());
+                continue;
+            }
+            let look = volume.look();
+            let mut group = volume.group(&mut &look, ag)?;
+            let space = group.as_mut().expect("just loaded");
+            while let Some((start, length)) = space.free_after(&mut &look, at)? {
+                push(&mut runs, geometry.fs_block(ag, start).0, length.into());
+                at = AgBlock(start.0 + length);
+            }
+        }
+        Ok(runs)
+    }
+}
+
+fn push(runs: &mut Vec<BlockRun>, start: u64, length: u64) {
+    match runs.last_mut() {
+        Some(last) if last.start + last.length == start => last.length += length,
+        _ if length > 0 => runs.push(BlockRun { start, length }),
+        _ => {}
+    }
+}
