@@ -3,11 +3,11 @@
 mod recorded;
 
 use myriad_device::Event;
-use myriad_engine::{Clock, Cred, OpenOptions, Order, RenameMode};
+use myriad_engine::{Cred, OpenOptions, Order, RenameMode};
 use myriad_format::BlockKind;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::Setup;
-use recorded::{Volume, cut};
+use recorded::{Volume, lose_power_beside};
 use std::collections::BTreeMap;
 
 const BLOCK: usize = 4096;
@@ -257,61 +257,39 @@ fn an_fsync_writes_what_its_file_needs() {
 /// there, wherever the power is lost after that.
 #[test]
 fn what_threads_have_synced_is_there() {
-    let mut setup = setup();
-    setup.options.clock = Clock::System;
-    let volume = Volume::new(&setup);
-    (0..3).for_each(|d| volume.session.mkdir(&format!("d{d}"), 0o755).map(drop).unwrap());
-    volume.fs.sync().unwrap();
-    let base = volume.device.inner().clone_image();
-    volume.device.take();
-    let synced: Vec<(usize, String)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..3).map(|thread| scope.spawn(sync_files(&volume, thread))).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    let events = volume.device.snapshot();
-    let seed = 9;
-    println!("seed {seed}, {} events", events.len());
-    let mut rng = Rng::new(seed);
-    for _ in 0..40 {
-        let point = 1 + rng.index(events.len());
-        let state = cut(&base, &events[..point], &mut rng);
-        state.check();
-        let after = state.open(&setup);
-        for (_, path) in synced.iter().filter(|(end, _)| *end <= point) {
+    lose_power_beside(setup(), (9, 40), sync_files, |synced, point, state, after| {
+        for (_, path) in synced.iter().flatten().filter(|(end, _)| *end <= point) {
             let found = after.session.read(path).unwrap_or_else(|error| panic!("{}: {path}: {error}", state.what));
             assert_eq!(found, path.repeat(900).into_bytes(), "{}: {path}", state.what);
         }
-    }
+    });
 }
 
 /// Makes files, each in a new directory, moves some of them, syncs them; events when that had been answered, and the path.
-fn sync_files(volume: &Volume, thread: u64) -> impl FnOnce() -> Vec<(usize, String)> + Send + '_ {
-    move || {
-        let session = volume.fs.session(Cred::root());
-        let mut rng = Rng::new(thread);
-        let mut synced = Vec::new();
-        for number in 0..30 {
-            let mine = format!("d{}/t{thread}-{number}", rng.below(3));
-            session.mkdir(&mine, 0o755).unwrap();
-            let path = format!("{mine}/f");
-            let file = if rng.percent(50) {
-                session.write(&format!("{mine}/first"), path.repeat(900)).unwrap();
-                session.rename(&format!("{mine}/first"), &path, RenameMode::Replace).unwrap();
-                session.open(&path, OpenOptions { write: true, ..OpenOptions::default() }).unwrap()
-            } else {
-                session.write(&path, path.repeat(900)).unwrap();
-                session.open(&path, OpenOptions { write: true, ..OpenOptions::default() }).unwrap()
-            };
-            file.sync().unwrap();
-            synced.push((volume.device.event_count(), path));
-            // Others that nobody asks for.
-            let other = format!("d{}/o{thread}-{}", rng.below(3), rng.below(4));
-            let _ = session.mkdir(&other, 0o755);
-            let _ = session.write(&format!("{other}/x"), [1; 5000]);
-            let _ =
-                session.rename(&other, &format!("d{}/o{thread}-{}", rng.below(3), rng.below(4)), RenameMode::Replace);
-            let _ = session.unlink(&format!("{other}/x"));
-        }
-        synced
+fn sync_files(volume: &Volume, thread: u64) -> Vec<(usize, String)> {
+    let session = volume.fs.session(Cred::root());
+    let mut rng = Rng::new(thread);
+    let mut synced = Vec::new();
+    for number in 0..30 {
+        let mine = format!("d{}/t{thread}-{number}", rng.below(3));
+        session.mkdir(&mine, 0o755).unwrap();
+        let path = format!("{mine}/f");
+        let file = if rng.percent(50) {
+            session.write(&format!("{mine}/first"), path.repeat(900)).unwrap();
+            session.rename(&format!("{mine}/first"), &path, RenameMode::Replace).unwrap();
+            session.open(&path, OpenOptions { write: true, ..OpenOptions::default() }).unwrap()
+        } else {
+            session.write(&path, path.repeat(900)).unwrap();
+            session.open(&path, OpenOptions { write: true, ..OpenOptions::default() }).unwrap()
+        };
+        file.sync().unwrap();
+        synced.push((volume.device.event_count(), path));
+        // Others that nobody asks for.
+        let other = format!("d{}/o{thread}-{}", rng.below(3), rng.below(4));
+        let _ = session.mkdir(&other, 0o755);
+        let _ = session.write(&format!("{other}/x"), [1; 5000]);
+        let _ = session.rename(&other, &format!("d{}/o{thread}-{}", rng.below(3), rng.below(4)), RenameMode::Replace);
+        let _ = session.unlink(&format!("{other}/x"));
     }
+    synced
 }

@@ -3,11 +3,11 @@
 mod recorded;
 
 use myriad_device::Event;
-use myriad_engine::{Clock, Cred, OpenOptions, Order, RenameMode, Session, SetAttr, SyncMode, XattrMode};
+use myriad_engine::{Cred, OpenOptions, Order, RenameMode, Session, SetAttr, SyncMode, XattrMode};
 use myriad_format::BlockKind;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::Setup;
-use recorded::{Volume, cut};
+use recorded::{Volume, lose_power_beside};
 
 const BLOCK: usize = 4096;
 
@@ -139,28 +139,9 @@ type Answer = (usize, usize, String);
 /// lost after that.
 #[test]
 fn what_threads_were_answered_is_there() {
-    let mut setup = setup(SyncMode::Metadata);
-    setup.options.clock = Clock::System;
-    let volume = Volume::new(&setup);
-    (0..3).for_each(|d| volume.session.mkdir(&format!("d{d}"), 0o755).map(drop).unwrap());
-    volume.fs.sync().unwrap();
-    let base = volume.device.inner().clone_image();
-    volume.device.take();
-    let answers: Vec<Vec<Answer>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..3).map(|thread| scope.spawn(move_about(&volume, thread))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    let events = volume.device.snapshot();
-    let seed = 5;
-    println!("seed {seed}, {} events", events.len());
-    let mut rng = Rng::new(seed);
-    for _ in 0..60 {
-        let point = 1 + rng.index(events.len());
-        let state = cut(&base, &events[..point], &mut rng);
-        state.check();
-        let after = state.open(&setup);
+    lose_power_beside(setup(SyncMode::Metadata), (5, 60), move_about, |answers, point, state, after| {
         let exists = |answer: &Answer| after.session.exists(&answer.2).unwrap();
-        for answers in &answers {
+        for answers in answers {
             let count = answers.iter().filter(|(_, end, _)| *end <= point).count();
             let Some(last) = count.checked_sub(1).map(|last| &answers[last]) else { continue };
             let next = answers.get(count).filter(|(begin, ..)| *begin < point);
@@ -168,30 +149,28 @@ fn what_threads_were_answered_is_there() {
             let before = count.checked_sub(2).map(|before| &answers[before]);
             assert!(!before.is_some_and(exists), "{}: {before:?} is there again", state.what);
         }
-    }
+    });
 }
 
 /// Has a thread move one file from name to name, among other changes.
-fn move_about(volume: &Volume, thread: u64) -> impl FnOnce() -> Vec<Answer> + Send + '_ {
-    move || {
-        let session = volume.fs.session(Cred::root());
-        let mut rng = Rng::new(thread);
-        let mut dir = || format!("d{}", rng.below(3));
-        let mut answers: Vec<Answer> = Vec::new();
-        for number in 0..40 {
-            let name = format!("{}/t{thread}-{number}", dir());
-            let begin = volume.device.event_count();
-            match answers.last() {
-                None => session.write(&name, b"content").unwrap(),
-                Some((.., last)) => replace(&session, last, &name),
-            }
-            answers.push((begin, volume.device.event_count(), name.clone()));
-            let other = format!("{}/o{thread}", dir());
-            session.mkdir(&other, 0o755).unwrap();
-            session.link(&name, &format!("{other}/l")).unwrap();
-            session.unlink(&format!("{other}/l")).unwrap();
-            session.rmdir(&other).unwrap();
+fn move_about(volume: &Volume, thread: u64) -> Vec<Answer> {
+    let session = volume.fs.session(Cred::root());
+    let mut rng = Rng::new(thread);
+    let mut dir = || format!("d{}", rng.below(3));
+    let mut answers: Vec<Answer> = Vec::new();
+    for number in 0..40 {
+        let name = format!("{}/t{thread}-{number}", dir());
+        let begin = volume.device.event_count();
+        match answers.last() {
+            None => session.write(&name, b"content").unwrap(),
+            Some((.., last)) => replace(&session, last, &name),
         }
-        answers
+        answers.push((begin, volume.device.event_count(), name.clone()));
+        let other = format!("{}/o{thread}", dir());
+        session.mkdir(&other, 0o755).unwrap();
+        session.link(&name, &format!("{other}/l")).unwrap();
+        session.unlink(&format!("{other}/l")).unwrap();
+        session.rmdir(&other).unwrap();
     }
+    answers
 }

@@ -97,24 +97,11 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::Averages;
+    use crate::placement::{Averages, testing};
     use crate::types::PlacementPolicy;
-    use myriad_format::Geometry;
 
     fn placement(numbers: DirPref) -> Placement {
-        let geometry = Geometry {
-            block_bits: 12,
-            ag_bits: 15,
-            region_bits: 13,
-            ag_count: 4,
-            block_count: 1 << 17,
-            chunk_blocks: 8,
-            has_checksums: false,
-            has_bitmap: false,
-            table_every: 0,
-            map: myriad_format::choices::Map::Extents,
-        };
-        Placement::new(&geometry, PlacementPolicy::DirPref, numbers, 7)
+        Placement::new(&testing::geometry(4), PlacementPolicy::DirPref, numbers, 7)
     }
 
     fn averages() -> Averages {

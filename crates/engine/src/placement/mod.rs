@@ -222,3 +222,24 @@ fn fewest(start: u32, scan_max: u32, reach: Reach, summary: &mut impl FnMut(Regi
     }
     best.map(|(_, region)| region)
 }
+
+#[cfg(test)]
+mod testing {
+    use myriad_format::Geometry;
+
+    /// Groups of 128 MiB, each of four regions, without tables of inodes.
+    pub fn geometry(ag_count: u32) -> Geometry {
+        Geometry {
+            block_bits: 12,
+            ag_bits: 15,
+            region_bits: 13,
+            ag_count,
+            block_count: u64::from(ag_count) << 15,
+            chunk_blocks: 8,
+            has_checksums: false,
+            has_bitmap: false,
+            table_every: 0,
+            map: myriad_format::choices::Map::Extents,
+        }
+    }
+}

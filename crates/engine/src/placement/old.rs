@@ -23,25 +23,12 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::Averages;
+    use crate::placement::{Averages, testing};
     use crate::types::{DirPref, DirPrefVersion, PlacementPolicy};
-    use myriad_format::Geometry;
 
     fn placement(ag_count: u32) -> Placement {
-        let geometry = Geometry {
-            block_bits: 12,
-            ag_bits: 15,
-            region_bits: 13,
-            ag_count,
-            block_count: u64::from(ag_count) << 15,
-            chunk_blocks: 8,
-            has_checksums: false,
-            has_bitmap: false,
-            table_every: 0,
-            map: myriad_format::choices::Map::Extents,
-        };
         let old = DirPref { version: DirPrefVersion::Old, ..DirPref::default() };
-        Placement::new(&geometry, PlacementPolicy::DirPref, old, 7)
+        Placement::new(&testing::geometry(ag_count), PlacementPolicy::DirPref, old, 7)
     }
 
     fn choose(p: &Placement, ag_count: u32, summary: impl Fn(u32) -> (u32, u32)) -> u32 {

@@ -5,15 +5,16 @@ mod linear;
 mod slots;
 
 use myriad_device::MemoryDevice;
-use myriad_engine::{Cred, Fs, Node, Session};
+use myriad_engine::{Cred, Fs, Node, RenameMode, Session};
 use myriad_sim::generate::{self, Profile};
-use myriad_sim::rng;
+use myriad_sim::rng::{self, Rng};
 use myriad_trials::crash::base::Base;
 use myriad_trials::crash::explore::{Depth, Explorer};
 use myriad_trials::crash::known::{Counts, Known};
 use myriad_trials::crash::plan::Bounds;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_silent;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A volume with a directory `d`, and a file to be linked into it.
@@ -68,6 +69,15 @@ impl Volume {
         }
     }
 
+    fn names(&self) -> BTreeSet<Vec<u8>> {
+        self.list_all().into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) {
+        let path = |name: &[u8]| [b"d/", name].concat();
+        self.session.rename(&path(from), &path(to), RenameMode::NoReplace).unwrap();
+    }
+
     fn count(&self, name: &str) -> u64 {
         self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
     }
@@ -82,6 +92,60 @@ impl Volume {
 
 fn name(i: u32) -> Vec<u8> {
     format!("{i:08}").into_bytes()
+}
+
+/// While somebody lists a directory by a few entries at a time, others make, remove and rename names in it. Who is there all the time is
+/// listed once. The names that there are in the end, of so many at first, `longer` bytes longer than three at most.
+fn list_while_it_changes(volume: &Volume, seed: u64, count: usize, longer: usize) -> BTreeSet<Vec<u8>> {
+    let mut rng = Rng::new(rng::seed_or(seed));
+    let random_name = |rng: &mut Rng| {
+        let mut name = format!("{}-", rng.below(400)).into_bytes();
+        name.resize(3 + rng.index(longer), b'x');
+        name
+    };
+    let mut names = BTreeSet::new();
+    for _ in 0..count {
+        let name = random_name(&mut rng);
+        if names.insert(name.clone()) {
+            volume.link(&name);
+        }
+    }
+    for round in 0..60 {
+        let mut throughout = names.clone();
+        let mut listed: Vec<Vec<u8>> = Vec::new();
+        let mut cookie = 0;
+        let batch = 1 + round % 7;
+        loop {
+            let entries = volume.list(cookie, batch);
+            let Some((_, last)) = entries.last() else { break };
+            assert!(*last < 1 << 62 && *last > cookie);
+            cookie = *last;
+            listed.extend(entries.into_iter().map(|(name, _)| name));
+            for _ in 0..rng.below(6) {
+                let name = random_name(&mut rng);
+                let other = names.iter().nth(rng.index(names.len().max(1))).cloned().unwrap_or_default();
+                match rng.below(5) {
+                    0 | 1 if names.insert(name.clone()) => volume.link(&name),
+                    2 | 3 if names.remove(&other) => {
+                        throughout.remove(&other);
+                        volume.unlink(&other);
+                    }
+                    _ if names.contains(&other) && names.insert(name.clone()) => {
+                        volume.rename(&other, &name);
+                        names.remove(&other);
+                        throughout.remove(&other);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for name in &throughout {
+            let count = listed.iter().filter(|other| *other == name).count();
+            assert_eq!(count, 1, "round {round}: {}", name.escape_ascii());
+        }
+    }
+    assert_eq!(volume.names(), names);
+    names
 }
 
 /// Every state that losing power may leave in runs of random operations is recovered to one that the oracle accepts. `kind` makes the

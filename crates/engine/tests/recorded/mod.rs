@@ -3,7 +3,7 @@
 #![allow(dead_code)] // each suite uses its part
 
 use myriad_device::{BlockDevice, Event, MemoryDevice, RecordingDevice};
-use myriad_engine::{Cred, Fs, Order, Session};
+use myriad_engine::{Clock, Cred, Fs, Order, Session};
 use myriad_format::choices::PROFILES;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
@@ -134,6 +134,36 @@ pub fn names(session: &Session, path: &str) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Three threads work on a volume with three directories, `d0` to `d2`, and power is lost so many times while they do. `look` is given what
+/// each thread says, how many events there were until then, the state that is left, and the volume opened from it.
+pub fn lose_power_beside<T: Send>(
+    mut setup: Setup,
+    (seed, times): (u64, u32),
+    work: impl Fn(&Volume, u64) -> T + Sync,
+    look: impl Fn(&[T], usize, &State, &Volume),
+) {
+    setup.options.clock = Clock::System;
+    let volume = Volume::new(&setup);
+    (0..3).for_each(|d| volume.session.mkdir(&format!("d{d}"), 0o755).map(drop).unwrap());
+    volume.fs.sync().unwrap();
+    let base = volume.device.inner().clone_image();
+    volume.device.take();
+    let (volume, work) = (&volume, &work);
+    let said: Vec<T> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|thread| scope.spawn(move || work(volume, thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let events = volume.device.snapshot();
+    println!("seed {seed}, {} events", events.len());
+    let mut rng = Rng::new(seed);
+    for _ in 0..times {
+        let point = 1 + rng.index(events.len());
+        let state = cut(&base, &events[..point], &mut rng);
+        state.check();
+        look(&said, point, &state, &state.open(&setup));
+    }
 }
 
 /// What was flushed among the events, and any sectors of the rest.
