@@ -8,7 +8,7 @@ use crate::repair::build::write;
 use crate::repair::pending::{BuiltMap, Changed};
 use crate::repair::volume::{Repair, state};
 use crate::slots::body_parts;
-use myriad_format::dir::{ENTRIES_OFFSET, EntryHeader};
+use myriad_format::dir::{ENTRIES_OFFSET, EntryHeader, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::fork::{AttributeRoot, Fork};
 use myriad_format::inode::{BodyHeader, RawInode, S_IFDIR, flag, fork};
@@ -48,7 +48,34 @@ pub(crate) struct Pass {
     pub(crate) room_head: u32,
 }
 
+/// Adds an entry to packed ones, as long as its name needs; the byte at which it begins.
+pub(crate) fn push_entry(bytes: &mut Vec<u8>, ino: Ino, file_type: u8, tag: u32, name: &[u8]) -> usize {
+    let (at, size) = (bytes.len(), entry_size(name.len()));
+    bytes.resize(at + size, 0);
+    let head = EntryHeader::read_mut(&mut bytes[at..]);
+    head.ino.set(ino.0);
+    head.length.set(size as u16);
+    head.name_len = name.len() as u8;
+    head.file_type = file_type;
+    head.tag.set(tag);
+    bytes[at + EntryHeader::SIZE..][..name.len()].copy_from_slice(name);
+    at
+}
+
+/// The blocks of a map, each with its file block.
+pub(crate) fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = (u64, FsBlock)> + '_ {
+    extents.iter().flat_map(|extent| {
+        (0..u64::from(extent.length)).map(|at| (extent.file_block.0 + at, extent.start.offset_by(at)))
+    })
+}
+
 impl Repair<'_> {
+    /// Data in the body of an inode that has one.
+    pub(crate) fn data_in_body(&mut self, ino: Ino, raw: &RawInode) -> Result<Vec<u8>, CheckError> {
+        let (block, _) = self.geometry.locate(ino).expect("items have a block");
+        self.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)
+    }
+
     /// Data of the body that begins at a byte of an inode block.
     pub(crate) fn body_data(&mut self, block: FsBlock, at: usize) -> Result<Vec<u8>, CheckError> {
         self.load_at_hand(block)?;

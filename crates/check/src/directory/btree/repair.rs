@@ -6,12 +6,11 @@
 
 use super::check::{Met, Tree, entry_at, leaf_entries};
 use crate::directory::entries::Entry;
-use crate::directory::fix::{Added, NewMap, Pass, set_twins};
+use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
 use crate::io::Damage;
 use crate::options::CheckError;
 use crate::repair::build::write;
 use crate::repair::volume::Repair;
-use myriad_format::dir::{EntryHeader, entry_size};
 use myriad_format::dir_tree::{
     DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, NUMBER_BITS, OFFSET_SIZE, fan_out, key, leaf_room,
     tree_entry_size,
@@ -104,8 +103,7 @@ pub(in crate::directory) fn runs(
     raw: &RawInode,
 ) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
     if raw.fork_code() == fork::INLINE {
-        let (block, _) = repair.geometry.locate(directory).expect("items have a block");
-        let data = repair.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
+        let data = repair.data_in_body(directory, raw)?;
         return Ok(vec![(packed(&body_of(&data)), false)]);
     }
     let (extents, _) = repair.blocks_of_map(directory, raw);
@@ -120,9 +118,7 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
     let raw = repair.raw(directory)?;
     let (extents, nodes) = repair.blocks_of_map(directory, &raw);
     let mut entries = if raw.fork_code() == fork::INLINE {
-        let (block, _) = repair.geometry.locate(directory).expect("items have a block");
-        let data = repair.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?;
-        body_of(&data)
+        body_of(&repair.data_in_body(directory, &raw)?)
     } else {
         repair.find_entries(directory, &raw, &extents).0
     };
@@ -310,16 +306,7 @@ fn body_of(data: &[u8]) -> Vec<Kept> {
 fn packed(entries: &[Kept]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in entries {
-        let at = bytes.len();
-        let size = entry_size(entry.name.len());
-        bytes.resize(at + size, 0);
-        let head = EntryHeader::read_mut(&mut bytes[at..]);
-        head.ino.set(entry.ino.0);
-        head.length.set(size as u16);
-        head.name_len = entry.name.len() as u8;
-        head.file_type = entry.file_type;
-        head.tag.set(entry.tag);
-        bytes[at + EntryHeader::SIZE..][..entry.name.len()].copy_from_slice(&entry.name);
+        push_entry(&mut bytes, entry.ino, entry.file_type, entry.tag, &entry.name);
     }
     bytes
 }

@@ -3,7 +3,7 @@
 
 use super::blocks::position;
 use super::build::Record;
-use crate::directory::fix::{Added, NewMap, Pass, set_twins};
+use crate::directory::fix::{Added, NewMap, Pass, blocks_of, push_entry, set_twins};
 use crate::io::Damage;
 use crate::options::CheckError;
 use crate::repair::build::write;
@@ -69,13 +69,12 @@ pub(in crate::directory) fn runs(
     let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
     match raw.fork_code() {
         fork::INLINE => {
-            let (block, _) = repair.geometry.locate(directory).expect("items have a block");
-            runs.push((repair.body_data(block, usize::from(raw.body_first.get()) * SLOT_SIZE)?, false));
+            runs.push((repair.data_in_body(directory, raw)?, false));
         }
         _ if raw.is_dir_in_blocks() => {
             let (extents, _) = repair.blocks_of_map(directory, raw);
             let mut buf = repair.reader.new_buffer();
-            for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
+            for (_, block) in blocks_of(&extents) {
                 if let Some(is_torn) = repair.read_entry_block(directory, block, &mut buf) {
                     let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
                     runs.push((buf[ENTRIES_OFFSET..tail].to_vec(), is_torn));
@@ -97,10 +96,7 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
     let mut blocks: Vec<(u64, FsBlock, Vec<u8>)> = repair.entry_blocks(directory)?;
     let old_index = raw.index_root();
     if raw.fork_code() == fork::INLINE {
-        let (block, _) = repair.geometry.locate(directory).expect("items have a block");
-        let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
-        let data = repair.body_data(block, at)?;
-        blocks.push((0, FsBlock::NONE, data));
+        blocks.push((0, FsBlock::NONE, repair.data_in_body(directory, &raw)?));
     }
     // Blocks mapped past the last one made hold nothing: a new block takes the first free number after all of them.
     let mut next = extents.last().map_or(0, |extent| extent.end().0).max(blocks.last().map_or(0, |block| block.0 + 1));
@@ -115,16 +111,8 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
             next += 1;
         }
         let (file_block, _, bytes) = blocks.last_mut().expect("just made");
-        let at = bytes.len();
-        bytes.resize(at + size, 0);
         let hash = repair.hasher.hash(&item.name);
-        let head = EntryHeader::read_mut(&mut bytes[at..]);
-        head.ino.set(item.ino.0);
-        head.length.set(size as u16);
-        head.name_len = item.name.len() as u8;
-        head.file_type = item.file_type;
-        head.tag.set(hash as u32);
-        bytes[at + EntryHeader::SIZE..][..item.name.len()].copy_from_slice(&item.name);
+        let at = push_entry(bytes, item.ino, item.file_type, hash as u32, &item.name);
         placed.push((item.ino, hash, position(FileBlock(*file_block), at as u32, block_size) as u32, item.file_type));
     }
     for (file_block, block, _) in blocks.iter_mut().filter(|block| grown.contains(&block.0)) {

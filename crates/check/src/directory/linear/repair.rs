@@ -5,7 +5,7 @@
 
 use super::check::units_of;
 use crate::directory::entries::{entry_at, length_at};
-use crate::directory::fix::{Added, NewMap, Pass, free_entry};
+use crate::directory::fix::{Added, NewMap, Pass, blocks_of, free_entry};
 use crate::options::CheckError;
 use crate::repair::build::write;
 use crate::repair::volume::Repair;
@@ -71,7 +71,7 @@ pub(in crate::directory) fn runs(
     let mut runs = Vec::new();
     let mut buf = repair.reader.new_buffer();
     let (extents, _) = repair.blocks_of_map(directory, raw);
-    for block in extents.iter().flat_map(|e| (0..u64::from(e.length)).map(|at| e.start.offset_by(at))) {
+    for (_, block) in blocks_of(&extents) {
         if repair.reader.read_raw(block, &mut buf).is_ok() || repair.reader.read_sectors(block, &mut buf) {
             let units = units_of(&repair.reader, directory, block, &buf);
             runs.extend(units.into_iter().flatten().map(|unit| (unit.to_vec(), false)));

@@ -4,12 +4,11 @@
 //! put into a new one, in their order, with new blocks for the records.
 
 use super::check::{run_of, used_slots};
-use crate::directory::fix::{Added, NewMap, Pass};
+use crate::directory::fix::{Added, NewMap, Pass, blocks_of, push_entry};
 use crate::directory::names::covered;
 use crate::options::CheckError;
 use crate::repair::build::write;
 use crate::repair::volume::Repair;
-use myriad_format::dir::{EntryHeader, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::slots::{
@@ -53,13 +52,6 @@ impl Counts {
     }
 }
 
-/// The blocks of a map, each with its file block.
-fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = (u64, FsBlock)> + '_ {
-    extents.iter().flat_map(|extent| {
-        (0..u64::from(extent.length)).map(|at| (extent.file_block.0 + at, extent.start.offset_by(at)))
-    })
-}
-
 /// Puts a directory right; hands the directories that it names to the queue.
 pub(in crate::directory) fn visit(
     repair: &mut Repair<'_>,
@@ -99,15 +91,7 @@ pub(in crate::directory) fn runs(
         let Some(is_torn) = repair.read_torn(directory, block, BlockKind::DirSlots, &mut buf) else { continue };
         let mut run = Vec::new();
         for (entry, _) in used_slots(&repair.hasher, layout, &buf).filter_map(|(_, entry)| entry.ok()) {
-            let (at, length) = (run.len(), entry_size(entry.name.len()));
-            run.resize(at + length, 0);
-            let head = EntryHeader::read_mut(&mut run[at..]);
-            head.ino.set(entry.ino.0);
-            head.length.set(length as u16);
-            head.name_len = entry.name.len() as u8;
-            head.file_type = entry.file_type;
-            head.tag.set(entry.tag);
-            run[at + EntryHeader::SIZE..][..entry.name.len()].copy_from_slice(entry.name);
+            push_entry(&mut run, entry.ino, entry.file_type, entry.tag, entry.name);
         }
         runs.push((run, is_torn));
     }
