@@ -181,6 +181,13 @@ impl Default for Choices {
     }
 }
 
+impl Order {
+    /// Whether changes go straight to their places, each a sector that is sound by itself: after a crash the volume can be used at once.
+    pub fn goes_by_rounds(self) -> bool {
+        matches!(self, Self::Sync | Self::SoftUpdates)
+    }
+}
+
 impl Choices {
     /// Seam by seam, in the order of the table.
     pub fn all(&self) -> [(&'static str, &'static Choice); 6] {
@@ -231,7 +238,7 @@ impl Choices {
 
     /// Whether a crash can be survived with this order of writes; the reason, if it never can.
     pub fn check_order(&self, order: Order) -> Result<(), Unsafe> {
-        if !matches!(order, Order::Sync | Order::SoftUpdates) {
+        if !order.goes_by_rounds() {
             return Ok(());
         }
         // Without a log, one sector is all that a device writes as one.

@@ -3,114 +3,71 @@
 /// Bytes of the superblock: less than a block where blocks are larger, for it is read before their size is known.
 pub(crate) const SUPERBLOCK_SIZE: usize = 512;
 
-/// What a metadata block holds; the value is the magic number (four ASCII letters).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum BlockKind {
-    Superblock = u32::from_le_bytes(*b"MYSB"),
-    Group = u32::from_le_bytes(*b"MYAG"),
-    FreeByStart = u32::from_le_bytes(*b"MYFS"),
-    FreeByLength = u32::from_le_bytes(*b"MYFL"),
-    InodeTree = u32::from_le_bytes(*b"MYIT"),
-    Inode = u32::from_le_bytes(*b"MYIB"),
-    ExtentTree = u32::from_le_bytes(*b"MYEX"),
-    DirEntries = u32::from_le_bytes(*b"MYDE"),
-    DirIndex = u32::from_le_bytes(*b"MYDI"),
-    Attributes = u32::from_le_bytes(*b"MYAT"),
-    Orphans = u32::from_le_bytes(*b"MYOR"),
-    Checksums = u32::from_le_bytes(*b"MYCS"),
-    DirSlots = u32::from_le_bytes(*b"MYDS"),
-    DirExtents = u32::from_le_bytes(*b"MYDX"),
-    DirTree = u32::from_le_bytes(*b"MYDT"),
-    BlockBitmap = u32::from_le_bytes(*b"MYUB"),
-    InodeBitmap = u32::from_le_bytes(*b"MYUF"),
-    InodeTable = u32::from_le_bytes(*b"MYUI"),
-    Pointers = u32::from_le_bytes(*b"MYUP"),
-    LinearEntries = u32::from_le_bytes(*b"MYUD"),
+macro_rules! kinds {
+    ($($kind:ident = $magic:literal $name:literal;)*) => {
+        /// What a metadata block holds; the value is the magic number (four ASCII letters).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum BlockKind {
+            $($kind = u32::from_le_bytes(*$magic),)*
+        }
+
+        /// The same, numbered.
+        #[repr(u32)]
+        enum Number {
+            $($kind,)*
+        }
+
+        impl BlockKind {
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$kind),*];
+
+            /// Its place in [`Self::ALL`].
+            #[inline]
+            pub const fn index(self) -> u32 {
+                match self {
+                    $(Self::$kind => Number::$kind as u32,)*
+                }
+            }
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Superblock = b"MYSB" "superblock";
+    Group = b"MYAG" "group header";
+    FreeByStart = b"MYFS" "free-space tree by start";
+    FreeByLength = b"MYFL" "free-space tree by length";
+    InodeTree = b"MYIT" "inode tree";
+    Inode = b"MYIB" "inode block";
+    ExtentTree = b"MYEX" "extent tree";
+    DirEntries = b"MYDE" "directory entries";
+    DirIndex = b"MYDI" "directory index";
+    Attributes = b"MYAT" "extended attributes";
+    Orphans = b"MYOR" "orphan list";
+    Checksums = b"MYCS" "checksums of file data";
+    DirSlots = b"MYDS" "directory slots";
+    DirExtents = b"MYDX" "directory extents";
+    DirTree = b"MYDT" "directory tree";
+    BlockBitmap = b"MYUB" "bitmap of blocks";
+    InodeBitmap = b"MYUF" "bitmap of inodes";
+    InodeTable = b"MYUI" "inode table";
+    Pointers = b"MYUP" "block pointers";
+    LinearEntries = b"MYUD" "entries of a linear directory";
 }
 
 impl BlockKind {
-    pub const ALL: [Self; 20] = [
-        Self::Superblock,
-        Self::Group,
-        Self::FreeByStart,
-        Self::FreeByLength,
-        Self::InodeTree,
-        Self::Inode,
-        Self::ExtentTree,
-        Self::DirEntries,
-        Self::DirIndex,
-        Self::Attributes,
-        Self::Orphans,
-        Self::Checksums,
-        Self::DirSlots,
-        Self::DirExtents,
-        Self::DirTree,
-        Self::BlockBitmap,
-        Self::InodeBitmap,
-        Self::InodeTable,
-        Self::Pointers,
-        Self::LinearEntries,
-    ];
-
     pub fn magic(self) -> u32 {
         self as u32
     }
 
     pub fn from_magic(magic: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.magic() == magic)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Superblock => "superblock",
-            Self::Group => "group header",
-            Self::FreeByStart => "free-space tree by start",
-            Self::FreeByLength => "free-space tree by length",
-            Self::InodeTree => "inode tree",
-            Self::Inode => "inode block",
-            Self::ExtentTree => "extent tree",
-            Self::DirEntries => "directory entries",
-            Self::DirIndex => "directory index",
-            Self::Attributes => "extended attributes",
-            Self::Orphans => "orphan list",
-            Self::Checksums => "checksums of file data",
-            Self::DirSlots => "directory slots",
-            Self::DirExtents => "directory extents",
-            Self::BlockBitmap => "bitmap of blocks",
-            Self::InodeBitmap => "bitmap of inodes",
-            Self::InodeTable => "inode table",
-            Self::Pointers => "block pointers",
-            Self::LinearEntries => "entries of a linear directory",
-            Self::DirTree => "directory tree",
-        }
-    }
-
-    /// Its place in [`Self::ALL`].
-    #[inline]
-    pub const fn index(self) -> u32 {
-        match self {
-            Self::Superblock => 0,
-            Self::Group => 1,
-            Self::FreeByStart => 2,
-            Self::FreeByLength => 3,
-            Self::InodeTree => 4,
-            Self::Inode => 5,
-            Self::ExtentTree => 6,
-            Self::DirEntries => 7,
-            Self::DirIndex => 8,
-            Self::Attributes => 9,
-            Self::Orphans => 10,
-            Self::Checksums => 11,
-            Self::DirSlots => 12,
-            Self::DirExtents => 13,
-            Self::DirTree => 14,
-            Self::BlockBitmap => 15,
-            Self::InodeBitmap => 16,
-            Self::InodeTable => 17,
-            Self::Pointers => 18,
-            Self::LinearEntries => 19,
-        }
     }
 
     /// Whether a walk through a tree of files reads many blocks of this kind: inodes, and what names them.

@@ -265,7 +265,7 @@ impl Superblock {
             }
             None => return bad("last_order", u64::from(order)),
             Some(Order::Log) if self.log_blocks.get() == 0 => return bad("last_order", u64::from(order)),
-            Some(order @ (Order::Sync | Order::SoftUpdates)) if !self.can_have(order) => {
+            Some(order) if order.goes_by_rounds() && !self.can_have(order) => {
                 return bad("last_order", order as u64);
             }
             Some(_) => {}

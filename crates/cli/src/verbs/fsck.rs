@@ -207,7 +207,7 @@ impl Command for Fsck {
             out.finish()?;
             // Of those that keep a volume usable without a log.
             let order = superblock.and_then(|found| choices::Order::from_code(found.last_order.get() as u8));
-            let order = order.filter(|order| matches!(order, choices::Order::Sync | choices::Order::SoftUpdates));
+            let order = order.filter(|order| order.goes_by_rounds());
             if was_closed_cleanly == Some(false) && !report.repaired && writer.is_none() {
                 let is_unchecked = superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
                 let next = match (is_unchecked, is_repair) {

@@ -13,7 +13,7 @@ pub(in crate::order) fn has_only_hints(kind: BlockKind, old: Option<&[u8]>, new:
     let Some(old) = old else { return false };
     match kind {
         BlockKind::Superblock => {
-            let counts_of = |bytes| {
+            let without_counts = |bytes| {
                 let mut superblock = *Superblock::read(bytes);
                 superblock.free_blocks = Default::default();
                 superblock.inodes_used = Default::default();
@@ -21,7 +21,7 @@ pub(in crate::order) fn has_only_hints(kind: BlockKind, old: Option<&[u8]>, new:
                 superblock.next_generation = Default::default();
                 superblock
             };
-            counts_of(old) == counts_of(new)
+            without_counts(old) == without_counts(new)
         }
         BlockKind::Group => !has_fact(kind, &old[..UNIT_SIZE], &new[..UNIT_SIZE], |_| true),
         BlockKind::BlockBitmap | BlockKind::InodeBitmap => {

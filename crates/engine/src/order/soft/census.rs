@@ -94,25 +94,19 @@ impl Census {
         self.bytes_peak = self.bytes_peak.max(bytes);
     }
 
-    /// A round for one file lasts, which looked at a part of what waits.
-    pub fn written_in_part(&mut self, tally: &Tally) {
-        for ((numbers, found), shown) in self.kinds.iter_mut().zip(tally.found).zip(tally.shown).take(OF_ROUNDS) {
-            let shown = shown.min(found);
-            numbers.total += shown.saturating_sub(numbers.now);
-            numbers.now = numbers.now.saturating_sub(shown);
-            numbers.written += shown;
-            numbers.rolled_back += found - shown;
-        }
-    }
-
-    /// That round lasts.
-    pub fn written(&mut self, tally: &Tally) {
+    /// A round lasts. One that looked at a part of what waits has not told what it found.
+    pub fn written(&mut self, tally: &Tally, is_partial: bool) {
         for ((numbers, found), shown) in self.kinds.iter_mut().zip(tally.found).zip(tally.shown).take(OF_ROUNDS) {
             // An image may show what is not so any more: a link that is one too many.
             let shown = shown.min(found);
             numbers.written += shown;
             numbers.rolled_back += found - shown;
-            numbers.now = found - shown;
+            if is_partial {
+                numbers.total += shown.saturating_sub(numbers.now);
+                numbers.now = numbers.now.saturating_sub(shown);
+            } else {
+                numbers.now = found - shown;
+            }
         }
     }
 

@@ -130,11 +130,7 @@ impl Checkpointer {
             return written;
         }
         let soft = volume.soft.as_ref().expect("order softdep");
-        if round.is_partial {
-            soft.census.lock().written_in_part(&round.tally);
-        } else {
-            soft.census.lock().written(&round.tally);
-        }
+        soft.census.lock().written(&round.tally, round.is_partial);
         {
             let mut owners = soft.data.lock();
             for (block, _) in &round.data {
