@@ -8,17 +8,15 @@
 //! If it finds anything else, it gives nothing back, notes in the volume that a check is needed, and says so.
 
 use super::log::Log;
-use super::moment::file_for_images;
+use super::moment::{MOMENTS_MAX, device_number, file_for_images};
 use crate::show::name::count;
+use anyhow::{Result, anyhow, ensure};
 use myriad_check::{Online, Options, Progress, check_moment};
 use myriad_engine::{Error, Fs, GivenBack};
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Moments that are looked at before the rest is left to the next mount.
-const MOMENTS_MAX: u32 = 3;
 /// Most that before-images may take of TMPDIR.
 const ROOM: u64 = 1 << 30;
 /// Longest rest at a time.
@@ -49,7 +47,7 @@ impl BackgroundCheck {
             )),
             Ok(Outcome::Ended) => {}
             Err(why) => its_log.warning(&format!(
-                "{its_name}: what the crash left behind was not given back: {why}; the next mount tries again"
+                "{its_name}: what the crash left behind was not given back: {why:#}; the next mount tries again"
             )),
         }
         };
@@ -96,21 +94,18 @@ fn sentence(given: &GivenBack) -> String {
     }
 }
 
-fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome, String> {
+fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome> {
     let mut given = GivenBack::default();
     let mut lost = String::new();
     for _ in 0..MOMENTS_MAX {
-        let file = file_for_images(ROOM).map_err(|error| error.to_string())?;
-        let number = file.metadata().map_err(|error| error.to_string())?.dev();
-        if device == format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)) {
-            return Err("TMPDIR lies on the volume itself".into());
-        }
+        let file = file_for_images(ROOM)?;
+        ensure!(device != device_number(&file)?, "TMPDIR lies on the volume itself");
         let held = match fs.hold_moment(file) {
             Ok(held) => held,
             Err(Error::Closed) => return Ok(Outcome::Ended),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
-        let moment = held.moment().map_err(|error| error.to_string())?;
+        let moment = held.moment()?;
         let progress = |_: Progress| pace.rest();
         let options = Options { threads: 1, leftovers: true, progress: Some(&progress), ..Options::default() };
         let report = match check_moment(&moment, &options) {
@@ -120,17 +115,17 @@ fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome, String> {
                 continue;
             }
             Err(_) if pace.is_stopped() => return Ok(Outcome::Ended),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         if report.damage_count > 0 {
-            fs.ask_for_check().map_err(|error| error.to_string())?;
+            fs.ask_for_check()?;
             let first = report.findings.iter().find(|finding| !finding.is_leftover);
             return Ok(Outcome::Damaged(first.map_or_else(String::new, ToString::to_string)));
         }
         let more = match fs.give_back(held, &report.leftovers) {
             Ok(more) => more,
             Err(Error::Closed) => return Ok(Outcome::Ended),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         given = GivenBack {
             blocks: given.blocks + more.blocks,
@@ -143,7 +138,7 @@ fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome, String> {
         }
         // Something changed while it was looked for.
     }
-    if lost.is_empty() { Ok(Outcome::GivenBack(given)) } else { Err(lost) }
+    if lost.is_empty() { Ok(Outcome::GivenBack(given)) } else { Err(anyhow!(lost)) }
 }
 
 /// Keeps work to a share of the time.

@@ -9,7 +9,7 @@
 //!     closing   whether an image is still open, for who cannot ask
 //!     log       what it has to tell while nobody looks
 //!     background  what a crash under soft updates left, given back while the volume is mounted
-//!     moment    where the before-images of a held moment go
+//!     moment    what holding a moment takes
 //!     stats     the figures of a live mount; prometheus: the same for those who collect them
 //!     users     which processes use a mount
 

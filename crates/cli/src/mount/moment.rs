@@ -1,11 +1,20 @@
-//! Where the before-images of a held moment go.
+//! What holding a moment takes: a file for its before-images, and patience.
 
 use crate::failure::{Failure, host_error, image_name};
 use anyhow::Result;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+
+/// Moments that may be given up before the volume counts as too busy.
+pub const MOMENTS_MAX: u32 = 3;
+
+/// Of the file system that a file is on, as mountinfo has it.
+pub fn device_number(file: &File) -> io::Result<String> {
+    let device = file.metadata()?.dev();
+    Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
+}
 
 /// A file without a name for before-images, on a disk rather than in memory. Its size is what the daemon may use of it.
 pub fn file_for_images(room: u64) -> Result<File> {

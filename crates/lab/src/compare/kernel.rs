@@ -227,6 +227,17 @@ pub struct Mounted {
 const BUSY_WAIT: Duration = Duration::from_secs(10);
 const BUSY_STEP: Duration = Duration::from_millis(20);
 
+/// Unmounts; whoever uses it is waited for, but not for long.
+pub fn unmount_when_idle(point: &Path) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match rustix::mount::unmount(point, UnmountFlags::empty()) {
+            Err(rustix::io::Errno::BUSY) if start.elapsed() < BUSY_WAIT => std::thread::sleep(BUSY_STEP),
+            done => return done.with_context(|| format!("unmounting {}", point.display())),
+        }
+    }
+}
+
 impl Mounted {
     fn new(kind: Kind, image: &Path, point: &Path) -> Result<Self> {
         Self::of_type(kind.file_system(), MountFlags::NOATIME, kind.mount_data(), image, point)
@@ -254,17 +265,12 @@ impl Mounted {
     /// Unmounts, and waits until the loop device has let go of the image.
     pub fn unmount(&mut self) -> Result<()> {
         let start = Instant::now();
-        while !self.unmounted {
-            match rustix::mount::unmount(&*self.point, UnmountFlags::empty()) {
-                Ok(()) => self.unmounted = true,
-                Err(rustix::io::Errno::BUSY) if start.elapsed() < BUSY_WAIT => std::thread::sleep(BUSY_STEP),
-                Err(error) => {
-                    // Out of sight at least, and gone with its last user.
-                    let _ = rustix::mount::unmount(&*self.point, UnmountFlags::DETACH);
-                    self.unmounted = true;
-                    return Err(error).with_context(|| format!("unmounting {}", self.point.display()));
-                }
-            }
+        if !self.unmounted {
+            self.unmounted = true;
+            unmount_when_idle(&self.point).inspect_err(|_| {
+                // Out of sight at least, and gone with its last user.
+                let _ = rustix::mount::unmount(&*self.point, UnmountFlags::DETACH);
+            })?;
         }
         while !self.device.is_gone() {
             ensure!(start.elapsed() < BUSY_WAIT, "{} did not let go of its image", self.device.device);

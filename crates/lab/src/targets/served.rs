@@ -1,8 +1,7 @@
 //! A FUSE server that is a program of its own, in the foreground: mounted when it says so, gone when it has ended.
 
-use crate::compare::kernel::find_in_path;
+use crate::compare::kernel::{find_in_path, unmount_when_idle};
 use anyhow::{Context, Result, bail, ensure};
-use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// How long a mount, or the end of a server, is waited for: it may have much to write.
 const WAIT: Duration = Duration::from_secs(600);
-/// How long a mount that somebody uses is waited for.
-const BUSY_WAIT: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(5);
 
 /// A mount and its server, until it is dropped.
@@ -44,10 +41,7 @@ impl Served {
     pub fn stop(&mut self) -> Result<()> {
         let start = Instant::now();
         while is_mount_point(&self.point)? {
-            match rustix::mount::unmount(&*self.point, UnmountFlags::empty()) {
-                Err(Errno::BUSY) if start.elapsed() < BUSY_WAIT => std::thread::sleep(STEP),
-                done => done.with_context(|| format!("unmounting {}", self.point.display()))?,
-            }
+            unmount_when_idle(&self.point)?;
         }
         while self.child.try_wait()?.is_none() {
             ensure!(start.elapsed() < WAIT, "the server of {} did not end", self.point.display());

@@ -4,6 +4,7 @@ use super::descriptor::Receiver;
 use super::place::{ImageName, make_directory};
 use super::protocol::{IS_MOUNTED, REQUEST_MAX, Request, Status, read_line, reply};
 use crate::failure::{At, image_name};
+use crate::mount::moment::device_number;
 use crate::mount::stats;
 use crate::verbs::info::Facts;
 use crate::verbs::trim::trim_volume;
@@ -15,7 +16,7 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs::{File, Permissions};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -250,12 +251,6 @@ impl Shared {
         self.is_logging.store(false, Ordering::Release);
         result
     }
-}
-
-/// Of the file system that a file is on, as mountinfo has it.
-fn device_number(file: &File) -> io::Result<String> {
-    let device = file.metadata()?.dev();
-    Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
 /// Returns once the peer has closed its end.

@@ -7,7 +7,7 @@
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::Daemon;
-use crate::mount::moment::file_for_images;
+use crate::mount::moment::{MOMENTS_MAX, file_for_images};
 use crate::show::size;
 use crate::show::time;
 use crate::volume::device::{explain_open, intact_superblock};
@@ -20,9 +20,6 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Moments that may be given up before the volume counts as too busy.
-const MOMENTS_MAX: u32 = 3;
 
 /// A moment, for whoever wants to know which one was checked.
 pub struct Checked {
