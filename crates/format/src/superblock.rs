@@ -123,7 +123,7 @@ pub mod state {
     pub const SEALED: u32 = 2;
 }
 
-/// What a crash has left behind on a volume of order `softdep`. Bits.
+/// What a crash has left behind on a volume of order `sync` or `softdep`. Bits.
 pub mod leftovers {
     /// Blocks and inodes may be in use for nothing, and links counted that no name has. Nothing else is wrong.
     pub const MAY_BE: u8 = 1 << 0;

@@ -98,7 +98,7 @@ fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome> {
     let mut given = GivenBack::default();
     let mut lost = String::new();
     for _ in 0..MOMENTS_MAX {
-        let file = file_for_images(ROOM)?;
+        let file = file_for_images(ROOM, "name another directory in TMPDIR")?;
         ensure!(device != device_number(&file)?, "TMPDIR lies on the volume itself");
         let held = match fs.hold_moment(file) {
             Ok(held) => held,

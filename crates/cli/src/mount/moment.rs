@@ -17,7 +17,8 @@ pub fn device_number(file: &File) -> io::Result<String> {
 }
 
 /// A file without a name for before-images, on a disk rather than in memory. Its size is what the daemon may use of it.
-pub fn file_for_images(room: u64) -> Result<File> {
+/// `next`: what to do where none can be made.
+pub fn file_for_images(room: u64, next: &str) -> Result<File> {
     let directory = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
     let directory = directory.unwrap_or_else(|| "/var/tmp".into());
     let path = directory.join(format!("myriad-fsck-{}", std::process::id()));
@@ -29,6 +30,6 @@ pub fn file_for_images(room: u64) -> Result<File> {
     };
     make().map_err(|error| {
         let what = format!("no file for before-images: {}", host_error(&error));
-        Failure::new(image_name(&path), what, "name another directory in TMPDIR, or less --room").into()
+        Failure::new(image_name(&path), what, next).into()
     })
 }

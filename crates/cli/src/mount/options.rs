@@ -144,7 +144,7 @@ const GROUPS: &[Group] = &[
             valued(
                 "background_check",
                 "PERCENT",
-                "after a crash under order softdep, the share of a processor for the search for what is in use for nothing; 0 for no \
+                "after a crash under order sync or softdep, the share of a processor for the search for what is in use for nothing; 0 for no \
                  search; without it 25",
                 |s, v| set(&mut s.background_check, percent(v)),
             ),

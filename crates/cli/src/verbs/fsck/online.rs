@@ -49,7 +49,7 @@ pub fn check_mounted(
         return Ok(Checked { report, has_checksums, moment: None });
     }
     for _ in 0..MOMENTS_MAX {
-        let file = file_for_images(room)?;
+        let file = file_for_images(room, "name another directory in TMPDIR, or less --room")?;
         let (value, mut connection) = daemon.hold(&file, || context.check())?;
         let number = |key: &str| value.get(key).and_then(Value::as_i64);
         let (Some(position), Some(time), Some(block_size)) =
