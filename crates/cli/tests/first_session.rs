@@ -47,7 +47,8 @@ fn run(place: &Place, line: &str) -> String {
     String::from_utf8(answer.out).expect("text")
 }
 
-/// What changes from one run to the next, as a letter: identities, dates, times.
+/// What changes from one run to the next, as a letter: identities, dates, times. Of free blocks the hundreds stay: which thread of
+/// an import comes first decides whether a tree has a block more.
 fn without_times(text: &str) -> String {
     let masked = text.split_inclusive(char::is_whitespace).map(|word| {
         let bare = word.trim_end();
@@ -63,7 +64,11 @@ fn without_times(text: &str) -> String {
         let is_number = !word.is_empty() && word.trim_end().chars().all(|c| c.is_ascii_digit() || c == '.');
         let is_time = is_number && ["s", "s:", "s;", "s,", "ms"].contains(&next);
         let is_process = is_number && index > 0 && words[index - 1].trim_end() == "process";
-        if is_time || is_process {
+        let is_free = is_number && next == "of" && words.get(index + 3).is_some_and(|word| word.starts_with("blocks"));
+        if is_free {
+            out.push_str(&word.trim_end()[..word.trim_end().len().saturating_sub(2)]);
+            out.push_str("NN ");
+        } else if is_time || is_process {
             out.push_str("N ");
         } else {
             out.push_str(word);

@@ -22,6 +22,7 @@
 mod answer;
 mod block;
 mod error;
+mod held;
 mod helper;
 mod kind;
 mod mount_point;

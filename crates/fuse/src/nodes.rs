@@ -14,6 +14,7 @@
 //! Locking: a shard's lock is a leaf; the engine calls `hold` with an inode locked, and nothing is called with a shard
 //! locked.
 
+use crate::held::Held;
 use crate::wire::ROOT;
 use myriad_engine::{Keeper, Node};
 use parking_lot::Mutex;
@@ -62,6 +63,7 @@ pub struct Nodes {
     root: Node,
     shards: Box<[Shard]>,
     count: AtomicU64,
+    held: Held,
     /// Inodes whose mode the engine has changed by itself; of which the kernel is still to be told.
     changed: Mutex<Vec<u64>>,
     has_changed: AtomicBool,
@@ -73,6 +75,7 @@ impl Nodes {
             root,
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             count: AtomicU64::new(0),
+            held: Held::new(),
             changed: Mutex::default(),
             has_changed: AtomicBool::new(false),
         }
@@ -122,7 +125,13 @@ impl Nodes {
         self.learn(node);
         if let Some(known) = self.shard(node.ino()).0.lock().get_mut(&node.ino()) {
             known.held = true;
+            self.held.add();
         }
+    }
+
+    /// What the engine counts as open for the kernel; who lets go of one says so here.
+    pub fn held(&self) -> &Held {
+        &self.held
     }
 
     /// The kernel takes back that many. The node if the engine must let go of it now.
@@ -178,7 +187,11 @@ impl Keeper for Nodes {
     fn hold(&self, node: Node) -> bool {
         let mut shard = self.shard(node.ino()).0.lock();
         let known = shard.get_mut(&node.ino()).filter(|known| known.generation == node.generation());
-        known.is_some_and(|known| !std::mem::replace(&mut known.held, true))
+        let is_new = known.is_some_and(|known| !std::mem::replace(&mut known.held, true));
+        if is_new {
+            self.held.add();
+        }
+        is_new
     }
 
     fn mode_changed(&self, node: Node) {

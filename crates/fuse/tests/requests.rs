@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 fn open(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
     unix::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))
@@ -887,6 +888,31 @@ fn a_full_volume_says_so_at_the_write() {
     drop(file);
     fs::remove_file(mount.path("file")).unwrap();
     fs::write(mount.path("file"), &bytes).unwrap();
+    mount.unmount();
+}
+
+/// The kernel says that it is done with a file after it was removed, and others ask for its space in between.
+#[test]
+fn the_space_of_a_removed_file_is_waited_for() {
+    skip_without_mounts!();
+    let mount = mounted();
+    let mut file = File::create(mount.path("file")).unwrap();
+    let bytes = vec![7; 1 << 20];
+    while file.write_all(&bytes).is_ok() {}
+    fs::remove_file(mount.path("file")).unwrap();
+    let closes = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        drop(file);
+    });
+    fs::write(mount.path("other"), &bytes).unwrap();
+    closes.join().unwrap();
+    // Not for ever: somebody may have it open for long.
+    let mut file = File::create(mount.path("file")).unwrap();
+    while file.write_all(&bytes).is_ok() {}
+    fs::remove_file(mount.path("file")).unwrap();
+    let refused = fs::write(mount.path("third"), &bytes).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    drop(file);
     mount.unmount();
 }
 

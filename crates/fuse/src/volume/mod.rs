@@ -179,6 +179,7 @@ impl VolumeService {
             special.forget(id, lookups);
         } else if let Some(node) = self.nodes.forget(id, lookups) {
             self.fs.release(node);
+            self.nodes.held().remove();
         }
     }
 
@@ -313,7 +314,14 @@ impl VolumeService {
 impl Service for VolumeService {
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
         self.note_telling(request);
-        let answer = self.dispatch(request, out);
+        let mut answer = self.dispatch(request, out);
+        if answer == Answer::Error(Errno::NOSPC) {
+            // Nothing was changed, so it can be asked once more.
+            self.nodes.held().retry(|| {
+                answer = self.dispatch(request, out);
+                answer != Answer::Error(Errno::NOSPC)
+            });
+        }
         // Also of a write that failed half-way.
         self.nodes.tell_changed(|id| self.notifier.attributes_changed(id));
         if matches!(answer, Answer::Bytes(_)) {
