@@ -542,6 +542,11 @@ pub struct MountOptions {
     pub cache_size: u64,
     /// Longest time a change stays in memory only, in milliseconds; 0: until a sync or until memory or log ask for it.
     pub commit_interval_ms: u64,
+    /// Order `softdep`: how long data of files, directories and other metadata are held back, in milliseconds; 0: as `commit_interval_ms`. If
+    /// none is given, everything is written at that interval; else one that is not given is that interval.
+    pub file_delay_ms: Option<u64>,
+    pub dir_delay_ms: Option<u64>,
+    pub meta_delay_ms: Option<u64>,
     /// Whether space goes back to the host when it becomes free: some checkpoints later, without anybody waiting for it.
     pub discard: Discard,
     /// The least that goes back by itself, in bytes, rounded up to a power of two: a piece at a multiple of its size, once all of it is
@@ -586,6 +591,9 @@ impl Default for MountOptions {
             dirhash: DirHash::default(),
             cache_size: default_cache_size(),
             commit_interval_ms: 5000,
+            file_delay_ms: None,
+            dir_delay_ms: None,
+            meta_delay_ms: None,
             discard: Discard::Auto,
             discard_piece: 64 << 10,
             atime: AccessTimes::Never,

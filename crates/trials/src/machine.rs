@@ -5,7 +5,7 @@ use crate::setup::{Devices, Setup};
 use myriad_engine as engine;
 use myriad_engine::{Error, File, Fs, Session};
 use myriad_sim::errno::Errno;
-use myriad_sim::model::Model;
+use myriad_sim::model::{Model, TICK_NS};
 use myriad_sim::op::*;
 use myriad_sim::pattern;
 use myriad_sim::rng::Rng;
@@ -32,6 +32,8 @@ pub struct Engine {
     /// Put before every path: lets a run live in a directory.
     pub(crate) prefix: Vec<u8>,
     pub(crate) rng: Rng,
+    /// When changes that are held back are looked at.
+    visits: Rng,
     /// What a remount does with the closed volume.
     pub on_remount: Option<fn(&Devices)>,
 }
@@ -57,6 +59,7 @@ impl Engine {
             way,
             prefix: prefix.to_vec(),
             rng: Rng::new(3),
+            visits: Rng::new(5),
             on_remount: None,
         }
     }
@@ -80,11 +83,24 @@ impl Engine {
     /// Runs a step at time `now`. The outer result is the volume's or the device's fault, the inner the caller's.
     pub fn run(&mut self, step: &Step, now: i64) -> engine::Result<Answer> {
         self.setup.time.store(now, Ordering::Relaxed);
-        match self.perform(step) {
+        let done = self.perform(step);
+        if self.setup.holds_back() && self.visits.percent(60) {
+            self.visit(now)?;
+        }
+        match done {
             Ok(value) => Ok(Ok(value)),
             Err(Error::Refused(errno)) => Ok(Err(Errno(errno.raw_os_error()))),
             Err(other) => Err(other),
         }
+    }
+
+    /// Has what is due written: now, or by a clock that is ahead for that long.
+    fn visit(&mut self, now: i64) -> engine::Result<()> {
+        let ahead = [0, 0, 1, 5, 100][self.visits.index(5)] * TICK_NS;
+        self.setup.time.store(now + ahead, Ordering::Relaxed);
+        let done = self.fs().write_due();
+        self.setup.time.store(now, Ordering::Relaxed);
+        done.map(drop)
     }
 
     /// Closes all files and the volume.

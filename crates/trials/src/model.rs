@@ -83,6 +83,9 @@ fn vary(setup: &mut Setup, seed: u64) {
         size_min: *rng.pick(&[0, 1024, 2560]),
         checks: true,
     };
+    if rng.percent(50) {
+        setup.hold_back([(); 3].map(|()| rng.below(40)));
+    }
 }
 
 fn look_at_closed(devices: &Devices) {

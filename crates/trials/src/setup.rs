@@ -158,6 +158,20 @@ impl Setup {
         Devices { main: Arc::new(main), log: log.map(|log| Arc::new(log) as Arc<dyn BlockDevice>) }
     }
 
+    /// Changes are held back for so many operations, by kind, where the order does that.
+    pub fn hold_back(&mut self, [data, directories, metadata]: [u64; 3]) {
+        if self.order == Order::Soft {
+            let options = &mut self.options;
+            options.file_delay_ms = Some(data);
+            options.dir_delay_ms = Some(directories);
+            options.meta_delay_ms = Some(metadata);
+        }
+    }
+
+    pub fn holds_back(&self) -> bool {
+        self.options.meta_delay_ms.is_some()
+    }
+
     /// Now and then: without a log if the order needs none, or with the log on a device of its own.
     pub fn vary_log(&mut self, rng: &mut Rng) {
         if self.order == Order::None {

@@ -19,6 +19,7 @@ use crate::inode;
 use crate::map::{self, Mapping};
 use crate::namei::Guarded;
 use crate::order::Txn;
+use crate::order::soft::Due;
 use crate::perm;
 use crate::placement;
 use crate::planted::{Bug, planted};
@@ -86,6 +87,9 @@ pub(super) fn set_ahead(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileDa
         let now = volume.now();
         file.mtime.store(now, Ordering::Relaxed);
         file.ctime.store(now, Ordering::Relaxed);
+    }
+    if !file.ahead.load(Ordering::Relaxed) {
+        file.ahead_since.store(volume.ticks(), Ordering::Relaxed);
     }
     file.ahead.store(true, Ordering::Release);
     if !data.listed {
@@ -384,7 +388,18 @@ pub(crate) fn bound_ordered(volume: &Volume) -> Result<()> {
 /// Flushes every dirty file. The caller holds no data lock. They stay on the list until they are flushed: whoever comes
 /// meanwhile waits for those that somebody else is flushing.
 pub(crate) fn flush_all(volume: &Volume) -> Result<()> {
-    let mut files = volume.files.dirty.lock().clone();
+    let files = volume.files.dirty.lock().clone();
+    flush_each(volume, files)
+}
+
+/// As [`flush_all`], of the files whose data is due.
+pub(crate) fn flush_due(volume: &Volume, due: Due) -> Result<()> {
+    let is_due = |file: &&Arc<OpenFile>| due.is_data(file.ahead_since.load(Ordering::Relaxed));
+    let files: Vec<_> = volume.files.dirty.lock().iter().filter(is_due).cloned().collect();
+    if files.is_empty() { Ok(()) } else { flush_each(volume, files) }
+}
+
+fn flush_each(volume: &Volume, mut files: Vec<Arc<OpenFile>>) -> Result<()> {
     // By number: neighbours in the inode table get neighbouring blocks.
     files.sort_by_key(|file| file.ino);
     let mut result = Ok(());
@@ -483,6 +498,8 @@ pub(super) fn flush_pages(
         Enter::Throttled => volume.begin_giving(0)?,
         Enter::Direct => Txn::enter(volume),
     };
+    // Else data would be held back, and then once more what points to it.
+    txn.count_from(file.ahead_since.load(Ordering::Relaxed));
     let result = (|txn: &mut Txn<'_>| {
         let _lock = volume.lock_exclusive(file.ino);
         if file.is_dead() {

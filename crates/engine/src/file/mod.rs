@@ -34,7 +34,8 @@ mod resize;
 mod tests;
 
 pub(crate) use delalloc::{
-    Page, bound_ordered, discard, fill, flush, flush_all, flush_idle, map_pages, mark_dead, publish_pages, write,
+    Page, bound_ordered, discard, fill, flush, flush_all, flush_due, flush_idle, map_pages, mark_dead, publish_pages,
+    write,
 };
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
@@ -73,6 +74,8 @@ pub(crate) struct OpenFile {
     pub read_end: AtomicU64,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
     pub ahead: AtomicBool,
+    /// When memory got ahead, by the volume's ticks.
+    pub ahead_since: AtomicI64,
     pub size: AtomicU64,
     pub mtime: AtomicI64,
     pub ctime: AtomicI64,
@@ -119,6 +122,7 @@ impl OpenFile {
             lingers: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             ahead: AtomicBool::new(false),
+            ahead_since: AtomicI64::new(0),
             size: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
             ctime: AtomicI64::new(0),

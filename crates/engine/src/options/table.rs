@@ -117,6 +117,17 @@ fn unset_or_bytes(value: &Value) -> Option<u64> {
     (*value != Value::Unset).then(|| value.bytes())
 }
 
+fn time_or_unset(ms: Option<u64>) -> Value {
+    ms.map_or(Value::Unset, Value::Time)
+}
+
+fn unset_or_time(value: &Value) -> Option<u64> {
+    match value {
+        Value::Time(ms) => Some(*ms),
+        _ => None,
+    }
+}
+
 fn path_or_unset(path: &Option<std::path::PathBuf>) -> Value {
     path.clone().map_or(Value::Unset, Value::Path)
 }
@@ -140,7 +151,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 37] = [
+pub static TABLE: [Row; 40] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -392,6 +403,39 @@ pub static TABLE: [Row; 37] = [
             let Value::Time(ms) = value else { unreachable!("{value:?} is no time") };
             options.mount.commit_interval_ms = ms;
         },
+    },
+    Row {
+        name: "filedelay",
+        values: Values::Time { most_ms: 1_000_000_000_000 },
+        when: When::Live,
+        about: "with order=softdep: how long data of files is held back; 30 in FreeBSD; 0: until a sync",
+        source: "FreeBSD's syncer; McKusick and Ganger 1999",
+        unset: "the commit interval",
+        words: &[],
+        get: |options| time_or_unset(options.mount.file_delay_ms),
+        set: |options, value| options.mount.file_delay_ms = unset_or_time(&value),
+    },
+    Row {
+        name: "dirdelay",
+        values: Values::Time { most_ms: 1_000_000_000_000 },
+        when: When::Live,
+        about: "with order=softdep: how long directories are held back; 29 in FreeBSD; 0: until a sync",
+        source: "FreeBSD's syncer; McKusick and Ganger 1999",
+        unset: "the commit interval",
+        words: &[],
+        get: |options| time_or_unset(options.mount.dir_delay_ms),
+        set: |options, value| options.mount.dir_delay_ms = unset_or_time(&value),
+    },
+    Row {
+        name: "metadelay",
+        values: Values::Time { most_ms: 1_000_000_000_000 },
+        when: When::Live,
+        about: "with order=softdep: how long other metadata is held back; 28 in FreeBSD; 0: until a sync",
+        source: "FreeBSD's syncer; McKusick and Ganger 1999",
+        unset: "the commit interval",
+        words: &[],
+        get: |options| time_or_unset(options.mount.meta_delay_ms),
+        set: |options, value| options.mount.meta_delay_ms = unset_or_time(&value),
     },
     Row {
         name: "placement",

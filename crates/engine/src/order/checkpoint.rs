@@ -192,7 +192,7 @@ impl Checkpointer {
         self.run_to(volume, Goal::Files(files))
     }
 
-    fn run_to(&mut self, volume: &Volume, goal: Goal<'_>) -> Result<()> {
+    pub(super) fn run_to(&mut self, volume: &Volume, goal: Goal<'_>) -> Result<()> {
         self.check_running(volume)?;
         let result = volume.unbroken(|| {
             if self.pending.is_some() {
@@ -204,7 +204,7 @@ impl Checkpointer {
                 Order::None => self.run_none(volume),
             }
         });
-        if !matches!(goal, Goal::Files(_)) {
+        if !goal.is_partial() {
             volume.files.forget_cut(volume.epoch.current());
         }
         judged(volume, result)

@@ -7,8 +7,9 @@ use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
 use crate::error::{Error, Result};
 #[cfg(debug_assertions)]
 use crate::order::facts;
-use crate::order::soft::{Freed, Soft};
+use crate::order::soft::{AsOf, Freed, Soft};
 use crate::thread_slot::thread_slot;
+use crate::types::Time;
 use crate::volume::{PANICKED, Share, Volume};
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino, header};
 use std::cell::Cell;
@@ -81,6 +82,8 @@ pub(crate) struct Txn<'a> {
     finished: bool,
     /// Order `softdep`: what it gives up, and from where.
     given_up: Option<Box<Freed>>,
+    /// Order `softdep`: its changes bring up to date what had changed then, and count as made then.
+    as_of: Option<Time>,
     /// The thread was unwinding already when the transaction began.
     unwinding: bool,
 }
@@ -128,12 +131,22 @@ impl<'a> Txn<'a> {
             changed: false,
             finished: false,
             given_up: None,
+            as_of: None,
             unwinding: std::thread::panicking(),
         }
     }
 
     pub fn volume(&self) -> &'a Volume {
         self.look.volume
+    }
+
+    /// What it changes has been waiting since then.
+    pub fn count_from(&mut self, since: Time) {
+        self.as_of = Some(since);
+    }
+
+    fn as_of(&self) -> AsOf<'a> {
+        AsOf { volume: self.volume(), early: self.as_of }
     }
 
     /// Ends the transaction with the operation's result: an error after a change is the end of all changes.
@@ -217,7 +230,7 @@ impl<'a> Txn<'a> {
     /// Order `softdep`: keeps what the device has of a block that is about to change.
     #[cold]
     fn keep_lasting(&mut self, soft: &Soft, block: FsBlock, kind: BlockKind, index: u32, bytes: &[u8]) {
-        if soft.before(block, kind, index, bytes) {
+        if soft.before(block, kind, index, bytes, self.as_of()) {
             self.volume().cache.arena.header(index).unhomed.set_whole();
         }
         if matches!(kind, BlockKind::InodeTable | BlockKind::Pointers) {
@@ -231,7 +244,7 @@ impl<'a> Txn<'a> {
     /// File data that must be on the device before this epoch's commit.
     pub fn order_data(&mut self, ino: Ino, writes: &[(u64, u32)]) {
         if let Some(soft) = &self.volume().soft {
-            soft.has_data(ino, writes);
+            soft.has_data(ino, writes, self.as_of());
         }
         let epoch = &self.volume().epoch;
         let mut ordered = epoch.ordered.lock();
@@ -250,6 +263,7 @@ impl<'a> Txn<'a> {
         if origin == Origin::Reused {
             volume.epoch.freed.lock().forgotten.take_back(block);
         }
+        let as_of = self.as_of();
         let frame = volume.cache.create(block, kind)?;
         let mut bytes = frame.write();
         header::init(&mut bytes, kind, volume.cache.volume, owner, block);
@@ -264,7 +278,7 @@ impl<'a> Txn<'a> {
         std::mem::forget(changing);
         header.flags.fetch_or(flag::LOADED, Ordering::Release);
         if let Some(soft) = &volume.soft {
-            soft.begun(block, kind, owner, frame.index);
+            soft.begun(block, kind, owner, frame.index, as_of);
             header.unhomed.set_whole();
         }
         self.note(frame.index, mask);

@@ -233,6 +233,13 @@ impl Fs {
         flushed.and(committed)
     }
 
+    /// Order `softdep`, where changes are held back by kind ([`MountOptions::file_delay_ms`]): makes durable what is due by now. A volume opened
+    /// with [`MountOptions::background`] does this once a second. False if nothing is held back.
+    pub fn write_due(&self) -> Result<bool> {
+        self.inner.check_process()?;
+        if self.volume().options.read_only { Ok(false) } else { self.volume().write_due() }
+    }
+
     /// Gives free space back to the host: of the volume's bytes in `range`, each free extent of at least `minimum` bytes. The holes of
     /// an image are made, a block device is told what it need not keep. Returns how many bytes that were, whether or not the host had
     /// space for all of them. Everything done so far is durable then, but for files' data that has no blocks yet.

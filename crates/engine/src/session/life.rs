@@ -91,18 +91,29 @@ fn make_checkpoints(volume: &Volume) {
             let mut timed_out = false;
             while !wake.wanted && !wake.stop && !timed_out {
                 // It may change while we wait: we are woken then.
-                let interval = volume.live.commit_interval_ms();
-                timed_out = if interval == 0 {
-                    volume.wake.1.wait(&mut wake);
-                    false
-                } else {
-                    volume.wake.1.wait_for(&mut wake, Duration::from_millis(interval)).timed_out()
+                let interval = match (volume.delays(), volume.live.commit_interval_ms()) {
+                    (Some(delays), _) => Some(delays.visit()),
+                    (None, 0) => None,
+                    (None, commit) => Some(Duration::from_millis(commit)),
+                };
+                timed_out = match interval {
+                    None => {
+                        volume.wake.1.wait(&mut wake);
+                        false
+                    }
+                    Some(interval) => volume.wake.1.wait_for(&mut wake, interval).timed_out(),
                 };
             }
             if wake.stop {
                 return;
             }
+            let is_due = timed_out && !wake.wanted && volume.delays().is_some();
             wake.wanted = false;
+            if is_due {
+                drop(wake);
+                visit(volume);
+                continue;
+            }
             timed_out || std::mem::take(&mut wake.flush)
         };
         if volume.check_running().is_err() {
@@ -116,6 +127,14 @@ fn make_checkpoints(volume: &Volume) {
         if !flush || volume.has_uncommitted() || volume.has_to_give_back() {
             let _ = volume.commit_now();
         }
+        volume.give_back(false);
+    }
+}
+
+/// Writes what is due. Who syncs a file that cannot be flushed is told, as is of a volume that was shut down its next user.
+fn visit(volume: &Volume) {
+    if volume.check_running().is_ok() {
+        let _ = volume.write_due();
         volume.give_back(false);
     }
 }

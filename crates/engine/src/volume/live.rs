@@ -11,6 +11,7 @@ use crate::edit::BlockStore;
 use crate::error::{Error, Result};
 use crate::locks::{Rank, RwLock};
 use crate::options::{Options, Row, Value};
+use crate::order::soft::Delays;
 use crate::placement::usual_policy;
 use crate::types::{AccessTimes, Allocation, Clock, MountOptions, SyncMode};
 use myriad_format::superblock::Superblock;
@@ -94,6 +95,11 @@ impl Live {
         self.commit_interval_ms.load(Ordering::Relaxed)
     }
 
+    /// How long changes are held back, where that is asked for.
+    pub fn delays(&self) -> Option<Delays> {
+        Delays::of(&self.now.read())
+    }
+
     /// Most names of a directory, of a kind that counts them.
     pub fn dir_limit(&self) -> Option<u64> {
         Some(self.dir_limit.load(Ordering::Relaxed)).filter(|&most| most > 0)
@@ -163,6 +169,7 @@ impl Volume {
             row.set(&mut after, value.clone());
         }
         // First what can fail.
+        Delays::check(&after.mount, self.order)?;
         if after.mkfs.label != before.mkfs.label {
             self.set_label(&after.mkfs.label)?;
         }

@@ -21,7 +21,7 @@ use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
 use crate::order::checkpointer::Checkpointer;
-use crate::order::soft::Soft;
+use crate::order::soft::{Delays, Soft};
 use crate::order::{Cost, OpenEpoch};
 use crate::placement::{Placement, usual_policy};
 use crate::space::AgSpace;
@@ -182,6 +182,7 @@ impl Volume {
             None => Order::of_code(superblock.last_order.get()),
         };
         order.check(&choices, superblock.geometry().has_checksums)?;
+        Delays::check(&options, order)?;
         if order == Order::Log && log.is_none() {
             return Err(Error::Option {
                 option: "order",
@@ -351,6 +352,14 @@ impl Volume {
         now(&self.options.clock)
     }
 
+    /// The time by a clock that nobody sets.
+    pub fn ticks(&self) -> Time {
+        match &self.options.clock {
+            Clock::System => nanoseconds(rustix::time::ClockId::MonotonicCoarse),
+            Clock::Manual(time) => time.load(Ordering::Relaxed),
+        }
+    }
+
     /// Refuses all changes from now on; reads go on.
     #[cold]
     pub fn shut_down(&self, why: &dyn std::fmt::Display) {
@@ -461,12 +470,14 @@ impl Volume {
 
 fn now(clock: &Clock) -> Time {
     match clock {
-        Clock::System => {
-            let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-            now.tv_sec * 1_000_000_000 + now.tv_nsec
-        }
+        Clock::System => nanoseconds(rustix::time::ClockId::RealtimeCoarse),
         Clock::Manual(time) => time.load(Ordering::Relaxed),
     }
+}
+
+fn nanoseconds(clock: rustix::time::ClockId) -> Time {
+    let now = rustix::time::clock_gettime(clock);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 pub(crate) fn log_open_error(error: LogError) -> Error {

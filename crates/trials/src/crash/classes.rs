@@ -69,6 +69,7 @@ impl Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     Inside,
+    /// In order `softdep`, which has no log: changes are held back.
     Apart,
     /// As inside, and file data has checksums; in order `sync`, which can have none, it is durable when a write returns.
     Summed,
@@ -256,6 +257,9 @@ pub(crate) fn small(row: Row, shape: Shape) -> Setup {
     setup.log_size = Some(LEAST_LOG);
     setup.log_device_size = (shape == Shape::Apart).then_some(LEAST_LOG);
     take_shape(&mut setup, row, shape);
+    if shape == Shape::Apart {
+        setup.hold_back([3, 2, 1]);
+    }
     setup.options.cache_size = 1 << 20;
     setup.options.name_cache = false;
     setup
@@ -288,6 +292,14 @@ fn random_setup(row: Row, shape: Shape, seed: u64) -> Setup {
     setup.options.discard = if seed % 7 < 3 { Discard::Always } else { Discard::Never };
     // Any block, or such as are several.
     setup.options.discard_piece = if seed % 2 == 0 { 1 } else { 16 << 10 };
+    // An operation takes a millisecond.
+    match seed % 5 {
+        0 => {}
+        1 => setup.hold_back([30, 29, 28]),
+        2 => setup.hold_back([3, 9, 20]),
+        3 => setup.hold_back([5, 0, 2]),
+        _ => setup.hold_back([1, 20, 5]),
+    }
     setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
     setup
 }

@@ -49,6 +49,29 @@ pub(in crate::order) fn has_only_values(kind: BlockKind, old: Option<&[u8]>, new
     }
 }
 
+/// Whether a block differs from what lasts of it only where nothing is: in bytes of names or inodes that came and went. `None`: the block is new.
+pub(in crate::order) fn has_only_remains(kind: BlockKind, old: Option<&[u8]>, new: &[u8]) -> bool {
+    let Some(old) = old else { return false };
+    match kind {
+        BlockKind::InodeTable => {
+            let mut units = old.chunks_exact(UNIT_SIZE).zip(new.chunks_exact(UNIT_SIZE));
+            units.all(|(old, new)| old == new || without_remains(old) == without_remains(new))
+        }
+        BlockKind::LinearEntries => has_only_values(kind, Some(old), new),
+        _ => false,
+    }
+}
+
+fn without_remains(unit: &[u8]) -> [u8; UNIT_SIZE] {
+    let mut bytes: [u8; UNIT_SIZE] = unit.try_into().expect("a unit");
+    for inode in bytes[UnitHeader::SIZE..].chunks_exact_mut(INODE_SIZE) {
+        if RawInode::read(inode).mode.get() == 0 {
+            inode.fill(0);
+        }
+    }
+    bytes
+}
+
 fn without_values(unit: &[u8]) -> [u8; UNIT_SIZE] {
     let mut bytes: [u8; UNIT_SIZE] = unit.try_into().expect("a unit");
     for index in 0..UNIT_INODES as usize {

@@ -31,7 +31,7 @@ mod marks;
 mod pointers;
 
 pub(in crate::order) use entries::{Named, live};
-pub(in crate::order) use hints::{has_only_hints, has_only_values};
+pub(in crate::order) use hints::{has_only_hints, has_only_remains, has_only_values};
 pub(in crate::order) use inodes::{Part, pointers_of};
 
 use myriad_format::BlockKind;

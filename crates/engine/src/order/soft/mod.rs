@@ -47,16 +47,19 @@
 
 mod ask;
 mod census;
+mod delays;
 mod judge;
 mod needs;
 mod round;
 
 pub(crate) use ask::SETTLE_TRIES;
+pub(crate) use delays::{Delays, Due};
 pub(super) use round::Goal;
 
 use super::facts;
 use super::images::Images;
 use crate::locks::{Mutex, Rank};
+use crate::types::Time;
 use census::{Census, Kind, Tally};
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::BLOCK;
@@ -77,6 +80,28 @@ struct Shadow {
     lasting: Option<Box<[u8]>>,
     /// The image of it that is on its way.
     sent: Option<Box<[u8]>>,
+    /// When it changed first since an image showed all of it (`delays`). `None`: nothing of it needs a write for its own sake.
+    since: Option<Time>,
+}
+
+/// File data that waits to be written.
+struct Data {
+    ino: u64,
+    since: Time,
+}
+
+/// When a change was made, as far as it matters to when it is due.
+#[derive(Clone, Copy)]
+pub(in crate::order) struct AsOf<'a> {
+    pub volume: &'a crate::volume::Volume,
+    /// It brings up to date what had changed before; `None`: it is made now.
+    pub early: Option<Time>,
+}
+
+impl AsOf<'_> {
+    fn time(self) -> Time {
+        self.early.unwrap_or_else(|| self.volume.ticks())
+    }
 }
 
 /// What one transaction gave up: it can be taken again once nothing that lasts points to it.
@@ -109,8 +134,8 @@ pub(crate) struct Soft {
     /// Fsyncs that wait, by the order in which they came.
     fsyncs: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, Ino>>,
     next_fsync: AtomicU64,
-    /// Whose file data waits to be written, by block.
-    data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, u64>>,
+    /// File data that waits to be written, by block.
+    data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Data>>,
     /// Inodes that wait to be given back.
     inodes_waiting: AtomicU64,
 }
@@ -239,19 +264,32 @@ impl State {
 
 impl Soft {
     /// A block is about to change, which is in this frame: what of it the device has is kept. True if it was not kept before.
-    pub fn before(&self, block: FsBlock, kind: BlockKind, frame: u32, bytes: &[u8]) -> bool {
+    pub(in crate::order) fn before(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        frame: u32,
+        bytes: &[u8],
+        as_of: AsOf<'_>,
+    ) -> bool {
         let mut state = self.state.lock();
-        if state.shadows.contains_key(&block.0) {
+        if let Some(shadow) = state.shadows.get_mut(&block.0) {
+            shadow.since = Some(match (shadow.since, as_of.early) {
+                (Some(since), Some(early)) => since.min(early),
+                (Some(since), None) => since,
+                (None, _) => as_of.time(),
+            });
             return false;
         }
-        let lasting = Some(bytes.into());
-        state.add(block, Shadow { kind, owner: owner_of(kind, bytes), frame, lasting, sent: None });
+        let (lasting, since) = (Some(bytes.into()), Some(as_of.time()));
+        state.add(block, Shadow { kind, owner: owner_of(kind, bytes), frame, lasting, sent: None, since });
         true
     }
 
     /// A block is new, in this frame.
-    pub fn begun(&self, block: FsBlock, kind: BlockKind, owner: u64, frame: u32) {
-        self.state.lock().add(block, Shadow { kind, owner, frame, lasting: None, sent: None });
+    pub(in crate::order) fn begun(&self, block: FsBlock, kind: BlockKind, owner: u64, frame: u32, as_of: AsOf<'_>) {
+        let since = Some(as_of.time());
+        self.state.lock().add(block, Shadow { kind, owner, frame, lasting: None, sent: None, since });
     }
 
     /// A block is being freed. Its frame is dead.
@@ -311,8 +349,13 @@ impl Soft {
     }
 
     /// Data of a file is to be written to these blocks.
-    pub(in crate::order) fn has_data(&self, ino: Ino, writes: &[(u64, u32)]) {
-        self.data.lock().extend(writes.iter().map(|&(block, _)| (block, ino.0)));
+    pub(in crate::order) fn has_data(&self, ino: Ino, writes: &[(u64, u32)], as_of: AsOf<'_>) {
+        let since = as_of.time();
+        let mut data = self.data.lock();
+        for &(block, _) in writes {
+            let earlier = data.get(&block).map_or(since, |data| data.since.min(since));
+            data.insert(block, Data { ino: ino.0, since: earlier });
+        }
     }
 
     pub fn inodes_waiting(&self) -> u64 {

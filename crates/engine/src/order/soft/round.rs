@@ -10,13 +10,16 @@
 //! An fsync of order `softdep` makes rounds of the blocks that its file needs ([`Goal::Files`]); what else has changed is left out, which a round may do with
 //! any block. Threads that sync files at the same time share them.
 //!
+//! Where changes are held back (`delays`), a visit makes rounds of the blocks that are due ([`Goal::Due`]).
+//!
 //! A block of which something is still undone is put off if all that is new of it are values, such as times and sizes: the round that shows the
 //! rest writes them as well. If nothing else is to be written, it is written all the same, for something may wait for them.
 
 use super::census::{Kind, Tally};
+use super::delays::Along;
 use super::judge::Judge;
 use super::needs::Needs;
-use super::{Freed, Round, Shadow, Soft, State};
+use super::{Due, Freed, Round, Shadow, Soft, State};
 use crate::cache::Closed;
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -39,8 +42,17 @@ pub(in crate::order) enum Goal<'a> {
     All,
     /// These files last, and are reached from the root by what lasts (`needs`).
     Files(&'a [Ino]),
+    /// What has waited long enough is written, as far as it may show.
+    Due(Due),
     /// All lasts that operations of order `sync` promise when they return: everything but hints.
     Returned,
+}
+
+impl Goal<'_> {
+    /// Whether its rounds leave out blocks in which something has changed.
+    pub(in crate::order) fn is_partial(self) -> bool {
+        matches!(self, Goal::Files(_) | Goal::Due(_))
+    }
 }
 
 /// Rounds of a commit that let others change things in between.
@@ -71,22 +83,26 @@ impl Checkpointer {
             // What was freed is given back as well, unless others keep this from its end.
             let is_given = goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
             if is_empty && is_clean && is_given {
-                if goal == Goal::All
+                if matches!(goal, Goal::All | Goal::Due(_))
                     && let Some(soft) = volume.soft.as_ref().filter(|soft| soft.is_clean())
                 {
                     soft.state.lock().unsure.clear();
-                    self.begin_wanted(volume, &closed);
+                    if goal == Goal::All {
+                        self.begin_wanted(volume, &closed);
+                    }
                 }
                 drop(closed);
                 match goal {
-                    Goal::Returned if round.has_unflushed => volume.data_unflushed.store(true, Ordering::Release),
+                    Goal::Returned | Goal::Due(_) if round.has_unflushed => {
+                        volume.data_unflushed.store(true, Ordering::Release)
+                    }
                     Goal::All | Goal::Files(_) if round.has_unflushed || rounds == 0 => volume.device_flush()?,
                     _ => {}
                 }
                 match goal {
                     Goal::All => (self.durable, self.returned) = (durable, durable),
                     Goal::Returned => self.returned = durable,
-                    Goal::Files(_) => {}
+                    Goal::Files(_) | Goal::Due(_) => {}
                 }
                 return Ok(());
             }
@@ -132,9 +148,9 @@ impl Checkpointer {
         let soft = volume.soft.as_ref().expect("order softdep");
         soft.census.lock().written(&round.tally, round.is_partial);
         {
-            let mut owners = soft.data.lock();
+            let mut waiting = soft.data.lock();
             for (block, _) in &round.data {
-                owners.remove(block);
+                waiting.remove(block);
             }
         }
         let mut state = soft.state.lock();
@@ -240,10 +256,16 @@ fn begin_round(
         .collect();
     state.forget_ghosts(&gone);
 
-    let data: HashSet<u64> = epoch.ordered.iter().map(|&(block, _)| block).collect();
+    let data = waiting_data(soft, &epoch.ordered, goal);
     let txn = Txn::behind(volume, closed);
     let mut images = Vec::new();
     let mut put_off = Vec::new();
+    // Blocks that are as their images are.
+    let mut whole = Vec::new();
+    let along = match goal {
+        Goal::Due(due) => Along::with(due, &state, &volume.geometry),
+        _ => Along::default(),
+    };
     let mut tally = Tally::default();
     let mut needs = None;
     let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
@@ -253,6 +275,10 @@ fn begin_round(
         state.shadows.iter().try_for_each(|(&block, shadow)| {
             let is_needed = match goal {
                 Goal::Files(_) => needs.as_ref().is_some_and(|needs| needs.blocks.contains(&block)),
+                Goal::Due(due) => {
+                    due.is_block(shadow.kind, shadow.since)
+                        || along.has(block, shadow.kind, shadow.lasting.is_none(), &volume.geometry)
+                }
                 _ => true,
             };
             if !is_needed || waits_for_commit(volume, shadow, goal) {
@@ -261,11 +287,18 @@ fn begin_round(
             let image = judge.image(block, shadow)?;
             let lasting = shadow.lasting.as_deref();
             tally.add(shadow.kind, lasting, &arena.read(shadow.frame), &image);
+            let is_whole = *image == *arena.read(shadow.frame);
+            if is_whole {
+                whole.push(block);
+            }
             if lasting != Some(&*image) {
-                let is_whole = || *image == *arena.read(shadow.frame);
+                if matches!(goal, Goal::Due(_)) && facts::has_only_remains(shadow.kind, lasting, &image) {
+                    // Whoever has more of it to write takes them along.
+                    return Ok(());
+                }
                 let can_wait = !matches!(goal, Goal::Files(_))
                     && facts::has_only_values(shadow.kind, lasting, &image)
-                    && !is_whole();
+                    && !is_whole;
                 let list = if can_wait { &mut put_off } else { &mut images };
                 list.push((block, shadow.frame, image));
             }
@@ -274,7 +307,7 @@ fn begin_round(
     });
     let judged: Result<()> = txn.finish(judged);
     let ordered = match goal {
-        Goal::Files(_) => take_needed(volume, soft, epoch.ordered, needs.as_ref()),
+        Goal::Files(_) | Goal::Due(_) => take_needed(volume, soft, epoch.ordered, goal, needs.as_ref()),
         _ => epoch.ordered,
     };
     if images.is_empty() && ordered.is_empty() {
@@ -283,7 +316,7 @@ fn begin_round(
     let mut round = Round {
         images: Images::new(volume.cache.block_size()),
         tally,
-        is_partial: matches!(goal, Goal::Files(_)),
+        is_partial: goal.is_partial(),
         data: ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
     };
@@ -292,9 +325,14 @@ fn begin_round(
             round.images.push(block, frame, &image);
             state.shadows.get_mut(&block).expect("it has an image").sent = Some(image);
         }
+        for block in whole {
+            state.shadows.get_mut(&block).expect("it has an image").since = None;
+        }
     }
     let is_clean = match goal {
         Goal::All => state.shadows.is_empty(),
+        // Nothing is promised: what has nothing to show waits for others to become due.
+        Goal::Due(_) => true,
         Goal::Files(_) => needs.is_some_and(|needs| needs.is_there) && round.data.is_empty(),
         Goal::Returned => state.shadows.values().all(|shadow| {
             let is_settled = || shadow.lasting.as_deref().is_some_and(|lasting| *lasting == *arena.read(shadow.frame));
@@ -309,15 +347,34 @@ fn begin_round(
     judged.map(|()| (round, is_clean))
 }
 
-/// Of data to be written, that of the files that are needed; the rest waits for the next round.
-fn take_needed(volume: &Volume, soft: &Soft, ordered: Vec<(u64, u32)>, needs: Option<&Needs>) -> Vec<(u64, u32)> {
-    let owners = soft.data.lock();
-    let is_needed = |&(block, _): &(u64, u32)| {
-        !planted(Bug::SoftFsyncData)
-            && needs.is_some_and(|needs| owners.get(&block).is_none_or(|owner| needs.inodes.contains(owner)))
+/// Blocks whose data waits to be written: what points to them does not show, whether or not the round writes them.
+fn waiting_data(soft: &Soft, ordered: &[(u64, u32)], goal: Goal<'_>) -> HashSet<u64> {
+    let all = soft.data.lock();
+    let is_forgotten = |block: &u64| {
+        planted(Bug::SoftDueData)
+            && matches!((goal, all.get(block)), (Goal::Due(due), Some(data)) if !due.is_data(data.since))
+    };
+    ordered.iter().map(|&(block, _)| block).filter(|block| !is_forgotten(block)).collect()
+}
+
+/// Of data to be written, that of the files that are needed, or what is due; the rest waits for the next round.
+fn take_needed(
+    volume: &Volume,
+    soft: &Soft,
+    ordered: Vec<(u64, u32)>,
+    goal: Goal<'_>,
+    needs: Option<&Needs>,
+) -> Vec<(u64, u32)> {
+    let all = soft.data.lock();
+    let is_needed = |&(block, _): &(u64, u32)| match (goal, all.get(&block)) {
+        (Goal::Due(due), data) => data.is_none_or(|data| due.is_data(data.since)),
+        (_, data) => {
+            !planted(Bug::SoftFsyncData)
+                && needs.is_some_and(|needs| data.is_none_or(|data| needs.inodes.contains(&data.ino)))
+        }
     };
     let (needed, rest): (Vec<_>, Vec<_>) = ordered.into_iter().partition(is_needed);
-    drop(owners);
+    drop(all);
     let mut waiting = volume.epoch.ordered.lock();
     waiting.extend(rest);
     volume.epoch.ordered_count.store(waiting.len() as u64, Ordering::Relaxed);
@@ -326,7 +383,7 @@ fn take_needed(volume: &Volume, soft: &Soft, ordered: Vec<(u64, u32)>, needs: Op
 
 /// Whether nothing that the rounds are made for has changed in a block. The gate is closed.
 fn waits_for_commit(volume: &Volume, shadow: &Shadow, goal: Goal<'_>) -> bool {
-    goal != Goal::All
+    matches!(goal, Goal::Files(_) | Goal::Returned)
         && facts::has_only_hints(shadow.kind, shadow.lasting.as_deref(), &volume.cache.arena.read(shadow.frame))
 }
 

@@ -1,0 +1,191 @@
+//! What is due: changes are held back by kind, as FreeBSD's syncer does, so that writes are spread and what comes and goes meanwhile costs none.
+//!
+//! ```text
+//! data         of files, in memory only or with its blocks chosen      filedelay   30 s in FreeBSD
+//! directories  blocks of entries                                       dirdelay    29
+//! metadata     everything else                                         metadelay   28
+//! ```
+//!
+//! A shadow is as old as the first change since its block was last written whole ([`Shadow::since`]). A visit ([`Volume::write_due`], once a
+//! second) makes rounds of what is due. A round may leave out any block, with three exceptions, since the judge asks of all blocks of a kind whether any
+//! is new ([`Along`]).
+//!
+//! The clock is one that nobody sets. Should it go back all the same, what comes from the future is due: too early is always safe.
+
+use super::{Soft, State};
+use crate::counters::Count;
+use crate::error::{Error, Result};
+use crate::file;
+use crate::order::checkpointer::Checkpointer;
+use crate::planted::{Bug, planted};
+use crate::types::{MountOptions, Order, Time};
+use crate::volume::Volume;
+use myriad_format::{BlockKind, FsBlock, Geometry};
+use std::collections::HashSet;
+use std::time::Duration;
+
+const NS_PER_MS: u64 = 1_000_000;
+/// Milliseconds between two visits, unless something is due sooner.
+const VISIT_MS: u64 = 1000;
+
+/// How long changes are held back, in milliseconds; 0: until a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Delays {
+    data: u64,
+    directories: u64,
+    metadata: u64,
+}
+
+/// Changes of each kind that are at least so old, in nanoseconds. `u64::MAX`: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    now: Time,
+    data: u64,
+    directories: u64,
+    metadata: u64,
+}
+
+/// What goes along with what is due, because it is new: the judge shows none of these facts while any block is new that they count on.
+#[derive(Default)]
+pub(super) struct Along {
+    /// Groups whose headers are due, and may say that more of their tables is initialised.
+    groups: HashSet<u32>,
+    /// The superblock is, and may say that more groups are made.
+    new_groups: bool,
+    /// Attributes are new. What shows them asks whether they last, and not for their bits: no bitmap may last later.
+    bitmaps: bool,
+}
+
+impl Delays {
+    /// `None`: everything is written at the commit interval.
+    pub fn of(options: &MountOptions) -> Option<Self> {
+        let MountOptions { file_delay_ms, dir_delay_ms, meta_delay_ms, commit_interval_ms: commit, .. } = *options;
+        let is_any = file_delay_ms.or(dir_delay_ms).or(meta_delay_ms).is_some();
+        is_any.then(|| Self {
+            data: file_delay_ms.unwrap_or(commit),
+            directories: dir_delay_ms.unwrap_or(commit),
+            metadata: meta_delay_ms.unwrap_or(commit),
+        })
+    }
+
+    /// Refuses options of soft updates with another order.
+    pub fn check(options: &MountOptions, order: Order) -> Result<()> {
+        let given = [
+            ("filedelay", options.file_delay_ms.is_some()),
+            ("dirdelay", options.dir_delay_ms.is_some()),
+            ("metadelay", options.meta_delay_ms.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) if order != Order::Soft => {
+                let name = order.name();
+                let reason = format!(
+                    "it is for order=softdep, and this is order={name}; leave it out, or mount a volume that can be written in order=softdep with that"
+                );
+                Err(Error::Option { option, reason })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn all(self) -> [u64; 3] {
+        [self.data, self.directories, self.metadata]
+    }
+
+    /// How long until the next visit.
+    pub fn visit(self) -> Duration {
+        let soonest = self.all().into_iter().filter(|&delay| delay > 0).min().unwrap_or(VISIT_MS);
+        Duration::from_millis(soonest.min(VISIT_MS))
+    }
+
+    fn due_at(self, now: Time) -> Due {
+        let age = |ms: u64| if ms == 0 { u64::MAX } else { ms.saturating_mul(NS_PER_MS) };
+        Due { now, data: age(self.data), directories: age(self.directories), metadata: age(self.metadata) }
+    }
+
+    /// What has waited for twice the longest delay: something that it needs comes again and again. `None`: something may wait for ever.
+    fn overdue_at(self, now: Time) -> Option<Due> {
+        let longest = self.all().into_iter().max().unwrap_or(0);
+        let age = longest.saturating_mul(2 * NS_PER_MS);
+        let has_end = self.all().iter().all(|&delay| delay > 0);
+        has_end.then_some(Due { now, data: age, directories: age, metadata: age })
+    }
+}
+
+impl Due {
+    fn is(self, since: Time, age: u64) -> bool {
+        age < u64::MAX && (since > self.now || self.now.abs_diff(since) >= age)
+    }
+
+    pub fn is_data(self, since: Time) -> bool {
+        self.is(since, self.data)
+    }
+
+    /// Whether a block of this kind is due that has changed `since` then.
+    pub(super) fn is_block(self, kind: BlockKind, since: Option<Time>) -> bool {
+        let age = if kind == BlockKind::LinearEntries { self.directories } else { self.metadata };
+        since.is_some_and(|since| self.is(since, age))
+    }
+}
+
+impl Along {
+    pub fn with(due: Due, state: &State, geometry: &Geometry) -> Self {
+        let mut along = Self::default();
+        let all_due = state.shadows.iter().filter(|(_, shadow)| due.is_block(shadow.kind, shadow.since));
+        for (&block, shadow) in all_due {
+            match shadow.kind {
+                BlockKind::Group => drop(along.groups.insert(geometry.ag_of(FsBlock(block)).0)),
+                BlockKind::Superblock => along.new_groups = true,
+                BlockKind::Attributes => along.bitmaps |= shadow.lasting.is_none() && !planted(Bug::SoftDueBitmaps),
+                _ => {}
+            }
+        }
+        along
+    }
+
+    /// Whether a block goes along that is not due itself.
+    pub fn has(&self, block: u64, kind: BlockKind, is_new: bool, geometry: &Geometry) -> bool {
+        match kind {
+            BlockKind::InodeTable => is_new && self.groups.contains(&geometry.ag_of(FsBlock(block)).0),
+            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => {
+                is_new && self.new_groups || self.bitmaps
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Soft {
+    /// Whether a visit has anything to write, but for files' data in memory.
+    fn has_due(&self, due: Due) -> bool {
+        self.data.lock().values().any(|data| due.is_data(data.since))
+            || self.state.lock().shadows.values().any(|shadow| due.is_block(shadow.kind, shadow.since))
+    }
+}
+
+impl Volume {
+    /// How long changes are held back, if they are.
+    pub fn delays(&self) -> Option<Delays> {
+        if self.order == Order::Soft { self.live.delays() } else { None }
+    }
+
+    /// Makes durable what is due; false if nothing is held back. Whoever syncs a file that could not be flushed is told of that.
+    pub fn write_due(&self) -> Result<bool> {
+        let Some(delays) = self.delays() else { return Ok(false) };
+        let due = delays.due_at(self.ticks());
+        let flushed = file::flush_due(self, due);
+        let soft = self.soft.as_ref().expect("order softdep");
+        self.checkpointer.lock().run_due(self, due, soft.has_due(due))?;
+        if delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue)) {
+            self.counters.bump(Count::soft_overdue);
+            self.commit_now()?;
+        }
+        flushed.map(|()| true)
+    }
+}
+
+impl Checkpointer {
+    /// Order `softdep`: makes rounds of what is due, if anything is, or if the host had no room for the last round.
+    fn run_due(&mut self, volume: &Volume, due: Due, has_due: bool) -> Result<()> {
+        if has_due || self.round.is_some() { self.run_to(volume, super::Goal::Due(due)) } else { Ok(()) }
+    }
+}
