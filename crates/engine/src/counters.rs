@@ -40,7 +40,7 @@ counters! {
     blocks_allocated, blocks_freed, blocks_discarded, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Order.
     checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, checkpoint_groups, blocks_homed,
-    log_stalls, soft_rounds, soft_images, soft_forced, soft_fsyncs_of_all, soft_overdue,
+    log_stalls, soft_rounds, soft_images, soft_forced, soft_fsyncs_of_all, soft_overdue, soft_sheds, soft_stalls,
     orphans_reclaimed, deferred_truncates, before_images,
     /// File data.
     delalloc_flushes, delalloc_pages, delalloc_cancelled, data_reads, direct_reads, data_checksum_errors,

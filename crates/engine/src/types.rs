@@ -547,6 +547,9 @@ pub struct MountOptions {
     pub file_delay_ms: Option<u64>,
     pub dir_delay_ms: Option<u64>,
     pub meta_delay_ms: Option<u64>,
+    /// Order `softdep`: memory for changes that are not durable, beside the cache, in bytes. Past half of it the oldest are written; past all of it
+    /// operations wait. `None`: a quarter of `cache_size`, at most 256 MiB.
+    pub softdep_memory: Option<u64>,
     /// Whether space goes back to the host when it becomes free: some checkpoints later, without anybody waiting for it.
     pub discard: Discard,
     /// The least that goes back by itself, in bytes, rounded up to a power of two: a piece at a multiple of its size, once all of it is
@@ -594,6 +597,7 @@ impl Default for MountOptions {
             file_delay_ms: None,
             dir_delay_ms: None,
             meta_delay_ms: None,
+            softdep_memory: None,
             discard: Discard::Auto,
             discard_piece: 64 << 10,
             atime: AccessTimes::Never,

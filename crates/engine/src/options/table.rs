@@ -151,7 +151,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 40] = [
+pub static TABLE: [Row; 41] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -436,6 +436,17 @@ pub static TABLE: [Row; 40] = [
         words: &[],
         get: |options| time_or_unset(options.mount.meta_delay_ms),
         set: |options, value| options.mount.meta_delay_ms = unset_or_time(&value),
+    },
+    Row {
+        name: "softdep_maxmem",
+        values: Values::Bytes { least: 1 << 20, most: 1 << 40, powers: false },
+        when: When::Live,
+        about: "with order=softdep: memory for changes that are not durable; past half of it the oldest are written, past all of it operations wait",
+        source: "McKusick and Ganger 1999 (max_softdeps)",
+        unset: "a quarter of the cache, at most 256M",
+        words: &[],
+        get: |options| bytes_or_unset(options.mount.softdep_memory),
+        set: |options, value| options.mount.softdep_memory = unset_or_bytes(&value),
     },
     Row {
         name: "placement",

@@ -13,7 +13,7 @@ use myriad_log::LogPlace;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) struct Mounted {
     pub volume: Arc<Volume>,
@@ -84,19 +84,24 @@ pub(super) fn run_background(volume: &Volume) {
     volume.unbroken(|| make_checkpoints(volume));
 }
 
+/// How long it waits at most; `None`: until it is woken.
+fn interval(volume: &Volume) -> Option<Duration> {
+    match (volume.delays(), volume.live.commit_interval_ms()) {
+        (Some(delays), _) => Some(delays.visit()),
+        (None, 0) => None,
+        (None, commit) => Some(Duration::from_millis(commit)),
+    }
+}
+
 fn make_checkpoints(volume: &Volume) {
+    let mut last = Instant::now();
     loop {
         let flush = {
             let mut wake = volume.wake.0.lock();
             let mut timed_out = false;
-            while !wake.wanted && !wake.stop && !timed_out {
+            while !wake.wanted && !wake.shed && !wake.stop && !timed_out {
                 // It may change while we wait: we are woken then.
-                let interval = match (volume.delays(), volume.live.commit_interval_ms()) {
-                    (Some(delays), _) => Some(delays.visit()),
-                    (None, 0) => None,
-                    (None, commit) => Some(Duration::from_millis(commit)),
-                };
-                timed_out = match interval {
+                timed_out = match interval(volume) {
                     None => {
                         volume.wake.1.wait(&mut wake);
                         false
@@ -107,14 +112,20 @@ fn make_checkpoints(volume: &Volume) {
             if wake.stop {
                 return;
             }
-            let is_due = timed_out && !wake.wanted && volume.delays().is_some();
-            wake.wanted = false;
-            if is_due {
+            let sheds = std::mem::take(&mut wake.shed);
+            // Also where it is woken more often than that.
+            let is_time = timed_out || sheds && interval(volume).is_some_and(|interval| last.elapsed() >= interval);
+            if is_time {
+                last = Instant::now();
+            }
+            let visits = is_time && volume.delays().is_some();
+            if !wake.wanted && (visits || sheds && !is_time) {
                 drop(wake);
-                visit(volume);
+                write_some(volume, visits, sheds);
                 continue;
             }
-            timed_out || std::mem::take(&mut wake.flush)
+            wake.wanted = false;
+            is_time || std::mem::take(&mut wake.flush)
         };
         if volume.check_running().is_err() {
             continue;
@@ -131,12 +142,18 @@ fn make_checkpoints(volume: &Volume) {
     }
 }
 
-/// Writes what is due. Who syncs a file that cannot be flushed is told, as is of a volume that was shut down its next user.
-fn visit(volume: &Volume) {
-    if volume.check_running().is_ok() {
-        let _ = volume.write_due();
-        volume.give_back(false);
+/// Writes what is due, or oldest. Who syncs a file that cannot be flushed is told, as is of a volume that was shut down its next user.
+fn write_some(volume: &Volume, visits: bool, sheds: bool) {
+    if volume.check_running().is_err() {
+        return;
     }
+    if visits {
+        let _ = volume.write_due();
+    }
+    if sheds {
+        let _ = volume.write_oldest();
+    }
+    volume.give_back(false);
 }
 
 impl Volume {

@@ -69,6 +69,9 @@ impl Volume {
         if !self.cache.has_room() || self.epoch.cost.exceeds(&self.epoch_soft) {
             self.throttle()?;
         }
+        if let Some(soft) = self.soft.as_ref().filter(|soft| soft.is_much()) {
+            self.throttle_soft(soft)?;
+        }
         if self.soft.as_ref().is_some_and(|soft| soft.inodes_waiting() > 0)
             && self.inodes_free(u64::MAX >> 8) < INODES_FEW
         {

@@ -92,6 +92,15 @@ impl Volume {
         }
     }
 
+    /// Has some of what soft updates hold written.
+    pub fn wake_to_shed(&self) {
+        let mut wake = self.wake.0.lock();
+        if !wake.shed {
+            wake.shed = true;
+            self.wake.1.notify_one();
+        }
+    }
+
     /// Has the host give memory ahead of its use, until the volume closes (`cache/warm.rs`).
     pub fn keep_warm(&self) {
         let mut done = 0;

@@ -178,6 +178,9 @@ impl Volume {
         options.order = self.live.now.read().order;
         let policy = *options.placement.get_or_insert_with(|| usual_policy(&self.superblock));
         self.live.set(&options);
+        if let Some(soft) = &self.soft {
+            soft.set_limit(&options);
+        }
         self.placement.set_policy(policy, options.dirpref);
         self.counters.add(Count::dirhash_recycled, self.dir_hashes.set(&options));
         self.to_host.set(&options, &*self.device, &self.geometry);

@@ -162,6 +162,8 @@ pub(crate) struct Wake {
     pub wanted: bool,
     /// Dirty data is to be flushed before it.
     pub flush: bool,
+    /// Some of what soft updates hold is to be written.
+    pub shed: bool,
     pub stop: bool,
 }
 
@@ -275,7 +277,7 @@ impl Volume {
             log_is_external,
             recovered,
             epoch: OpenEpoch::new(geometry.granule_size()),
-            soft: order.goes_by_rounds().then(Soft::default),
+            soft: order.goes_by_rounds().then(|| Soft::new(geometry.block_size(), &options)),
             may_have_leftovers: Order::Soft.check(&choices, geometry.has_checksums).is_ok(),
             totals: Totals {
                 free_blocks: AtomicI64::new(0),

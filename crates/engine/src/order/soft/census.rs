@@ -83,15 +83,19 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// What a round has found, and how many bytes are held for it.
-    pub fn found(&mut self, found: &Counts, bytes: u64) {
+    /// How many bytes of copies there are.
+    pub fn holds(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        self.bytes_peak = self.bytes_peak.max(bytes);
+    }
+
+    /// What a round has found.
+    pub fn found(&mut self, found: &Counts) {
         for (numbers, &found) in self.kinds.iter_mut().zip(found).take(OF_ROUNDS) {
             numbers.total += found.saturating_sub(numbers.now);
             numbers.peak = numbers.peak.max(found);
             numbers.now = found;
         }
-        self.bytes = bytes;
-        self.bytes_peak = self.bytes_peak.max(bytes);
     }
 
     /// A round lasts. One that looked at a part of what waits has not told what it found.

@@ -74,6 +74,7 @@ impl Delays {
             ("filedelay", options.file_delay_ms.is_some()),
             ("dirdelay", options.dir_delay_ms.is_some()),
             ("metadelay", options.meta_delay_ms.is_some()),
+            ("softdep_maxmem", options.softdep_memory.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
             Some((option, _)) if order != Order::Soft => {
@@ -112,6 +113,12 @@ impl Delays {
 }
 
 impl Due {
+    /// What has waited since then, or longer.
+    pub fn since(now: Time, since: Time) -> Self {
+        let age = now.saturating_sub(since).max(0) as u64;
+        Self { now, data: age, directories: age, metadata: age }
+    }
+
     fn is(self, since: Time, age: u64) -> bool {
         age < u64::MAX && (since > self.now || self.now.abs_diff(since) >= age)
     }
@@ -185,7 +192,7 @@ impl Volume {
 
 impl Checkpointer {
     /// Order `softdep`: makes rounds of what is due, if anything is, or if the host had no room for the last round.
-    fn run_due(&mut self, volume: &Volume, due: Due, has_due: bool) -> Result<()> {
+    pub(super) fn run_due(&mut self, volume: &Volume, due: Due, has_due: bool) -> Result<()> {
         if has_due || self.round.is_some() { self.run_to(volume, super::Goal::Due(due)) } else { Ok(()) }
     }
 }

@@ -49,6 +49,7 @@ mod ask;
 mod census;
 mod delays;
 mod judge;
+mod limits;
 mod needs;
 mod round;
 
@@ -59,7 +60,7 @@ pub(super) use round::Goal;
 use super::facts;
 use super::images::Images;
 use crate::locks::{Mutex, Rank};
-use crate::types::Time;
+use crate::types::{MountOptions, Time};
 use census::{Census, Kind, Tally};
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::BLOCK;
@@ -121,12 +122,13 @@ struct State {
     /// Blocks of directories among the two, by directory.
     directories: HashMap<u64, BTreeSet<u64>>,
     freed: Vec<Freed>,
+    /// Bytes of those.
+    freed_bytes: u64,
     /// Files that lost one name of several: their identity may say a name that they do not have any more.
     unsure: HashSet<u64>,
 }
 
 /// What orders `sync` and `softdep` know of an open volume.
-#[derive(Default)]
 pub(crate) struct Soft {
     state: Mutex<{ Rank::Leaf as u8 }, State>,
     /// Apart from the state, which rounds take out: it is read at any time.
@@ -138,6 +140,11 @@ pub(crate) struct Soft {
     data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Data>>,
     /// Inodes that wait to be given back.
     inodes_waiting: AtomicU64,
+    /// Bytes that are held (`limits`): now, at most so far, and as many as there should be.
+    held: AtomicU64,
+    held_peak: AtomicU64,
+    limit: AtomicU64,
+    block_size: usize,
 }
 
 /// A round on its way. It stays when the host has no room for a write of it, and is written again.
@@ -263,6 +270,21 @@ impl State {
 }
 
 impl Soft {
+    pub fn new(block_size: usize, options: &MountOptions) -> Self {
+        Self {
+            state: Mutex::default(),
+            census: Mutex::default(),
+            fsyncs: Mutex::default(),
+            next_fsync: AtomicU64::new(0),
+            data: Mutex::default(),
+            inodes_waiting: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            held_peak: AtomicU64::new(0),
+            limit: AtomicU64::new(limits::limit_of(options)),
+            block_size,
+        }
+    }
+
     /// A block is about to change, which is in this frame: what of it the device has is kept. True if it was not kept before.
     pub(in crate::order) fn before(
         &self,
@@ -283,13 +305,16 @@ impl Soft {
         }
         let (lasting, since) = (Some(bytes.into()), Some(as_of.time()));
         state.add(block, Shadow { kind, owner: owner_of(kind, bytes), frame, lasting, sent: None, since });
+        self.weigh(&state);
         true
     }
 
     /// A block is new, in this frame.
     pub(in crate::order) fn begun(&self, block: FsBlock, kind: BlockKind, owner: u64, frame: u32, as_of: AsOf<'_>) {
         let since = Some(as_of.time());
-        self.state.lock().add(block, Shadow { kind, owner, frame, lasting: None, sent: None, since });
+        let mut state = self.state.lock();
+        state.add(block, Shadow { kind, owner, frame, lasting: None, sent: None, since });
+        self.weigh(&state);
     }
 
     /// A block is being freed. Its frame is dead.
@@ -302,6 +327,7 @@ impl Soft {
         } else {
             state.unlist(block.0, &shadow);
         }
+        self.weigh(&state);
     }
 
     /// What a transaction has given up.
@@ -312,7 +338,10 @@ impl Soft {
             census.waits(Kind::FreeBlks, u64::from(!freed.extents.is_empty()));
             census.waits(Kind::FreeFile, freed.inodes.len() as u64);
         }
-        self.state.lock().freed.push(freed);
+        let mut state = self.state.lock();
+        state.freed_bytes += freed.bytes();
+        state.freed.push(freed);
+        self.weigh(&state);
     }
 
     /// Whether an inode that was just cleared lasts, or is about to. If not, no name of it does, either, and its slot can be taken again.
@@ -325,7 +354,9 @@ impl Soft {
 
     /// A file loses one name of several.
     pub fn lost_a_name(&self, ino: Ino) {
-        self.state.lock().unsure.insert(ino.0);
+        let mut state = self.state.lock();
+        state.unsure.insert(ino.0);
+        self.weigh(&state);
     }
 
     /// Somebody wants a file to last, which has been flushed.
@@ -368,7 +399,10 @@ impl Soft {
 
     /// Dependencies by kind, and the memory that is held for them.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.census.lock().counters()
+        let mut all = self.census.lock().counters();
+        let held = self.held.load(Ordering::Relaxed);
+        all.extend([("soft_held_now", held), ("soft_held_peak", self.held_peak.load(Ordering::Relaxed))]);
+        all
     }
 
     /// Whether the name with this tag, which is gone, lasts in a unit of a directory's block: nothing else may take its place, and it does

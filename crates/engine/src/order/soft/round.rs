@@ -86,7 +86,10 @@ impl Checkpointer {
                 if matches!(goal, Goal::All | Goal::Due(_))
                     && let Some(soft) = volume.soft.as_ref().filter(|soft| soft.is_clean())
                 {
-                    soft.state.lock().unsure.clear();
+                    let mut state = soft.state.lock();
+                    state.unsure.clear();
+                    soft.weigh(&state);
+                    drop(state);
                     if goal == Goal::All {
                         self.begin_wanted(volume, &closed);
                     }
@@ -194,8 +197,10 @@ impl Checkpointer {
                 all.into_iter().partition(|freed| is_free(volume, &state, freed));
             state.freed = waiting;
             for freed in &ready {
+                state.freed_bytes -= freed.bytes();
                 state.forget_ghosts(&freed.extents);
             }
+            soft.weigh(&state);
             ready
         };
         let has_any = !ready.is_empty();
@@ -340,9 +345,14 @@ fn begin_round(
         }),
     };
     let bytes = state.bytes();
+    soft.weigh(&state);
     *soft.state.lock() = state;
-    if judged.is_ok() && !round.is_partial {
-        soft.census.lock().found(&tally.found, bytes);
+    if judged.is_ok() {
+        let mut census = soft.census.lock();
+        census.holds(bytes);
+        if !round.is_partial {
+            census.found(&tally.found);
+        }
     }
     judged.map(|()| (round, is_clean))
 }
