@@ -65,7 +65,7 @@ bugs! {
     SoftFsyncUnreached "soft-fsync-unreached" "Soft updates: an fsync ends once the file lasts, whatever becomes of its name.";
     SoftFsyncData "soft-fsync-data" "Soft updates: an fsync leaves the file's data to the next commit.";
     SoftDueData "soft-due-data" "Soft updates: a round of what is due takes data that it leaves out for written.";
-    SoftDueBitmaps "soft-due-bitmaps" "Soft updates: a round of what is due leaves out the bitmaps that new attributes count on.";
+    SoftDueLeftOut "soft-due-left-out" "Soft updates: a round of what is due takes blocks that it leaves out for written.";
     SyncEpochOff "sync-epoch-off" "Order sync: an operation waits for the epoch before its own.";
     SyncRenameForgotten "sync-rename-forgotten" "Order sync: a rename returns before it is durable.";
     SyncAttributesForgotten "sync-attributes-forgotten" "Order sync: a change of attributes returns before it is durable.";

@@ -3,7 +3,7 @@
 mod recorded;
 
 use myriad_device::{Event, MemoryDevice};
-use myriad_engine::{Clock, Cred, Error, Fs, MountOptions, OpenOptions, Order, RenameMode, options};
+use myriad_engine::{Allocation, Clock, Cred, Error, Fs, MountOptions, OpenOptions, Order, RenameMode, options};
 use myriad_format::BlockKind;
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::setup::Setup;
@@ -177,26 +177,51 @@ fn a_sync_takes_what_is_not_due() {
 /// A name waits for content that is newer each time it becomes due. What waits for twice the longest delay is written all the same.
 #[test]
 fn nothing_waits_for_ever() {
+    for (allocation, is_overdue) in [(Allocation::Delayed, false), (Allocation::AtWrite, true)] {
+        let mut setup = setup();
+        setup.options.allocation = allocation;
+        let mut timed = Timed::new(setup);
+        let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+        timed.volume.session.write("first/victim", b"old").unwrap();
+        timed.volume.fs.sync().unwrap();
+        let file = timed.volume.session.open("first/victim.new", options).unwrap();
+        file.write_at(&[1; BLOCK], 0).unwrap();
+        timed.volume.session.rename("first/victim.new", "first/victim", RenameMode::Replace).unwrap();
+        let mut replaced_at = None;
+        for second in 1..=100_u64 {
+            // The file grows all the time.
+            file.write_at(&[1; BLOCK], second * BLOCK as u64).unwrap();
+            timed.visit();
+            let content = timed.after_power_loss().session.read("first/victim").unwrap();
+            assert!(content == b"old" || content.len() >= BLOCK, "{} bytes", content.len());
+            if content != b"old" && replaced_at.is_none() {
+                replaced_at = Some(second);
+            }
+        }
+        let overdue = timed.counter("soft_overdue");
+        println!("{allocation:?}: after {replaced_at:?} s, {overdue} visits that wrote everything");
+        assert!(replaced_at.is_some_and(|second| second <= 62), "{replaced_at:?}");
+        assert_eq!(overdue > 0, is_overdue, "{overdue}");
+    }
+}
+
+/// Files come all the time, and new blocks of the inode table with them: each file is there half a minute later, though there are always
+/// younger ones.
+#[test]
+fn what_is_due_lasts_while_more_comes() {
     let mut timed = Timed::new(setup());
-    let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
-    timed.volume.session.write("first/victim", b"old").unwrap();
-    timed.volume.fs.sync().unwrap();
-    let file = timed.volume.session.open("first/victim.new", options).unwrap();
-    file.write_at(&[1; BLOCK], 0).unwrap();
-    timed.volume.session.rename("first/victim.new", "first/victim", RenameMode::Replace).unwrap();
-    let mut replaced_at = None;
-    for second in 1..=100_u64 {
-        // The file grows all the time.
-        file.write_at(&[1; BLOCK], second * BLOCK as u64).unwrap();
+    for second in 0..80 {
+        (0..20).for_each(|i| timed.volume.session.create(&format!("other/s{second}-{i}"), 0o644).map(drop).unwrap());
         timed.visit();
-        let content = timed.after_power_loss().session.read("first/victim").unwrap();
-        assert!(content == b"old" || content.len() >= BLOCK, "{} bytes", content.len());
-        if content != b"old" && replaced_at.is_none() {
-            replaced_at = Some(second);
+        if second % 10 == 9 {
+            let after = timed.after_power_loss();
+            let names = recorded::names(&after.session, "other");
+            for due in 0..(second - 30).max(0) {
+                assert!(names.contains(&format!("s{due}-0")), "second {second}: s{due}-0 is not there");
+            }
         }
     }
-    println!("after {replaced_at:?} s, {} visits that wrote everything", timed.counter("soft_overdue"));
-    assert!(replaced_at.is_some_and(|second| second <= 62), "{replaced_at:?}");
+    assert_eq!(timed.counter("soft_overdue"), 0);
 }
 
 /// Delay 0 is "until a sync", also of what others wait for.

@@ -7,20 +7,19 @@
 //! ```
 //!
 //! A shadow is as old as the first change since its block was last written whole ([`Shadow::since`]). A visit ([`Volume::write_due`], once a
-//! second) makes rounds of what is due. A round may leave out any block, with three exceptions, since the judge asks of all blocks of a kind whether any
-//! is new ([`Along`]).
+//! second) makes rounds of what is due. A round may leave out any block. But some facts show only once all blocks of a kind are there, of which
+//! there may always be a young one; those go along ([`Along`]).
 //!
 //! The clock is one that nobody sets. Should it go back all the same, what comes from the future is due: too early is always safe.
 
-use super::{Soft, State};
+use super::{Shadow, Soft, State};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::order::checkpointer::Checkpointer;
-use crate::planted::{Bug, planted};
 use crate::types::{MountOptions, Order, Time};
 use crate::volume::Volume;
-use myriad_format::{BlockKind, FsBlock, Geometry};
+use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -45,7 +44,7 @@ pub(crate) struct Due {
     metadata: u64,
 }
 
-/// What goes along with what is due, because it is new: the judge shows none of these facts while any block is new that they count on.
+/// What goes along with what is due: the judge shows a fact only once all of these last.
 #[derive(Default)]
 pub(super) struct Along {
     /// Groups whose headers are due, and may say that more of their tables is initialised.
@@ -54,6 +53,11 @@ pub(super) struct Along {
     new_groups: bool,
     /// Attributes are new. What shows them asks whether they last, and not for their bits: no bitmap may last later.
     bitmaps: bool,
+    /// Directories with names that are due, and that have grown or given up blocks: their names show once all their blocks are mapped by what lasts, and
+    /// one that grows all the time always has a young one.
+    directories: HashSet<u64>,
+    /// Blocks in which their inodes lie.
+    inodes: HashSet<u64>,
 }
 
 impl Delays {
@@ -137,22 +141,38 @@ impl Due {
 impl Along {
     pub fn with(due: Due, state: &State, geometry: &Geometry) -> Self {
         let mut along = Self::default();
+        let mut named = HashSet::new();
         let all_due = state.shadows.iter().filter(|(_, shadow)| due.is_block(shadow.kind, shadow.since));
         for (&block, shadow) in all_due {
             match shadow.kind {
                 BlockKind::Group => drop(along.groups.insert(geometry.ag_of(FsBlock(block)).0)),
                 BlockKind::Superblock => along.new_groups = true,
-                BlockKind::Attributes => along.bitmaps |= shadow.lasting.is_none() && !planted(Bug::SoftDueBitmaps),
+                BlockKind::LinearEntries => drop(named.insert(shadow.owner)),
+                BlockKind::Attributes => along.bitmaps |= shadow.lasting.is_none(),
                 _ => {}
             }
         }
+        let is_map = |shadow: &&Shadow| match shadow.kind {
+            BlockKind::LinearEntries => shadow.lasting.is_none(),
+            kind => kind == BlockKind::Pointers,
+        };
+        let grown = state.shadows.values().filter(is_map).map(|shadow| shadow.owner);
+        along.directories = grown.filter(|dir| named.contains(dir)).collect();
+        along.inodes =
+            along.directories.iter().filter_map(|&dir| geometry.locate(Ino(dir))).map(|(block, _)| block.0).collect();
         along
     }
 
     /// Whether a block goes along that is not due itself.
-    pub fn has(&self, block: u64, kind: BlockKind, is_new: bool, geometry: &Geometry) -> bool {
-        match kind {
-            BlockKind::InodeTable => is_new && self.groups.contains(&geometry.ag_of(FsBlock(block)).0),
+    pub fn has(&self, block: u64, shadow: &Shadow, geometry: &Geometry) -> bool {
+        let is_new = shadow.lasting.is_none();
+        match shadow.kind {
+            BlockKind::InodeTable => {
+                self.inodes.contains(&block) || is_new && self.groups.contains(&geometry.ag_of(FsBlock(block)).0)
+            }
+            BlockKind::LinearEntries => is_new && self.directories.contains(&shadow.owner),
+            BlockKind::Pointers => self.directories.contains(&shadow.owner),
+            BlockKind::BlockBitmap if !self.directories.is_empty() => true,
             BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => {
                 is_new && self.new_groups || self.bitmaps
             }

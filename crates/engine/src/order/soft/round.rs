@@ -267,6 +267,7 @@ fn begin_round(
     let mut put_off = Vec::new();
     // Blocks that are as their images are.
     let mut whole = Vec::new();
+    let mut left_out = Vec::new();
     let along = match goal {
         Goal::Due(due) => Along::with(due, &state, &volume.geometry),
         _ => Along::default(),
@@ -280,13 +281,13 @@ fn begin_round(
         state.shadows.iter().try_for_each(|(&block, shadow)| {
             let is_needed = match goal {
                 Goal::Files(_) => needs.as_ref().is_some_and(|needs| needs.blocks.contains(&block)),
-                Goal::Due(due) => {
-                    due.is_block(shadow.kind, shadow.since)
-                        || along.has(block, shadow.kind, shadow.lasting.is_none(), &volume.geometry)
-                }
+                Goal::Due(due) => due.is_block(shadow.kind, shadow.since) || along.has(block, shadow, &volume.geometry),
                 _ => true,
             };
             if !is_needed || waits_for_commit(volume, shadow, goal) {
+                if planted(Bug::SoftDueLeftOut) && matches!(goal, Goal::Due(_)) {
+                    left_out.push(block);
+                }
                 return Ok(());
             }
             let image = judge.image(block, shadow)?;
@@ -329,6 +330,10 @@ fn begin_round(
         for (block, frame, image) in images {
             round.images.push(block, frame, &image);
             state.shadows.get_mut(&block).expect("it has an image").sent = Some(image);
+        }
+        for block in left_out {
+            let shadow = state.shadows.get_mut(&block).expect("it was left out");
+            shadow.lasting = Some(arena.read(shadow.frame)[..].into());
         }
         for block in whole {
             state.shadows.get_mut(&block).expect("it has an image").since = None;
