@@ -580,6 +580,19 @@ pub enum Clock {
     Manual(std::sync::Arc<std::sync::atomic::AtomicI64>),
 }
 
+impl Clock {
+    /// A time that only goes on, whoever sets the system's clock; a test's own goes as the test has it.
+    pub(crate) fn ticks(&self) -> Time {
+        match self {
+            Self::System => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+                now.tv_sec * 1_000_000_000 + now.tv_nsec
+            }
+            Self::Manual(time) => time.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
         Self {

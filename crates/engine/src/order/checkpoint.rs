@@ -16,7 +16,7 @@ use super::checkpointer::Checkpointer;
 use super::epoch::ClosedEpoch;
 use super::images::Images;
 use super::orphan_list::OrphanList;
-use super::soft::{Goal, Soft};
+use super::soft::{Due, Goal, Soft};
 use crate::cache::{Closed, FrameHeader, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -192,7 +192,12 @@ impl Checkpointer {
         self.run_to(volume, Goal::Files(files))
     }
 
-    pub(super) fn run_to(&mut self, volume: &Volume, goal: Goal<'_>) -> Result<()> {
+    /// Order `softdep`: makes rounds of what is due, if anything is, or if the host had no room for the last round.
+    pub fn run_due(&mut self, volume: &Volume, due: Due, has_due: bool) -> Result<()> {
+        if has_due || self.round.is_some() { self.run_to(volume, Goal::Due(due)) } else { Ok(()) }
+    }
+
+    fn run_to(&mut self, volume: &Volume, goal: Goal<'_>) -> Result<()> {
         self.check_running(volume)?;
         let result = volume.unbroken(|| {
             if self.pending.is_some() {

@@ -146,7 +146,7 @@ impl<'a> Txn<'a> {
     }
 
     fn as_of(&self) -> AsOf<'a> {
-        AsOf { volume: self.volume(), early: self.as_of }
+        AsOf { clock: &self.volume().options.clock, early: self.as_of }
     }
 
     /// Ends the transaction with the operation's result: an error after a change is the end of all changes.

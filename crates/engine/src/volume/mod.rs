@@ -8,6 +8,7 @@ mod inode_locks;
 mod live;
 mod orphans;
 mod superblock;
+mod syncer;
 mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
@@ -356,10 +357,7 @@ impl Volume {
 
     /// The time by a clock that nobody sets.
     pub fn ticks(&self) -> Time {
-        match &self.options.clock {
-            Clock::System => nanoseconds(rustix::time::ClockId::MonotonicCoarse),
-            Clock::Manual(time) => time.load(Ordering::Relaxed),
-        }
+        self.options.clock.ticks()
     }
 
     /// Refuses all changes from now on; reads go on.
@@ -472,14 +470,12 @@ impl Volume {
 
 fn now(clock: &Clock) -> Time {
     match clock {
-        Clock::System => nanoseconds(rustix::time::ClockId::RealtimeCoarse),
+        Clock::System => {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+            now.tv_sec * 1_000_000_000 + now.tv_nsec
+        }
         Clock::Manual(time) => time.load(Ordering::Relaxed),
     }
-}
-
-fn nanoseconds(clock: rustix::time::ClockId) -> Time {
-    let now = rustix::time::clock_gettime(clock);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 pub(crate) fn log_open_error(error: LogError) -> Error {

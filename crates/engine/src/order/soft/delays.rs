@@ -6,19 +6,15 @@
 //! metadata     everything else                                         metadelay   28
 //! ```
 //!
-//! A shadow is as old as the first change since its block was last written whole ([`Shadow::since`]). A visit ([`Volume::write_due`], once a
+//! A shadow is as old as the first change since its block was last written whole ([`Shadow::since`]). A visit (`volume/syncer.rs`, once a
 //! second) makes rounds of what is due. A round may leave out any block. But some facts show only once all blocks of a kind are there, of which
 //! there may always be a young one; those go along ([`Along`]).
 //!
 //! The clock is one that nobody sets. Should it go back all the same, what comes from the future is due: too early is always safe.
 
 use super::{Shadow, Soft, State};
-use crate::counters::Count;
 use crate::error::{Error, Result};
-use crate::file;
-use crate::order::checkpointer::Checkpointer;
 use crate::types::{MountOptions, Order, Time};
-use crate::volume::Volume;
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -102,13 +98,13 @@ impl Delays {
         Duration::from_millis(soonest.min(VISIT_MS))
     }
 
-    fn due_at(self, now: Time) -> Due {
+    pub fn due_at(self, now: Time) -> Due {
         let age = |ms: u64| if ms == 0 { u64::MAX } else { ms.saturating_mul(NS_PER_MS) };
         Due { now, data: age(self.data), directories: age(self.directories), metadata: age(self.metadata) }
     }
 
     /// What has waited for twice the longest delay: something that it needs comes again and again. `None`: something may wait for ever.
-    fn overdue_at(self, now: Time) -> Option<Due> {
+    pub fn overdue_at(self, now: Time) -> Option<Due> {
         let longest = self.all().into_iter().max().unwrap_or(0);
         let age = longest.saturating_mul(2 * NS_PER_MS);
         let has_end = self.all().iter().all(|&delay| delay > 0);
@@ -182,37 +178,16 @@ impl Along {
 }
 
 impl Soft {
-    /// Whether a visit has anything to write, but for files' data in memory.
-    fn has_due(&self, due: Due) -> bool {
+    /// Whether anything is due, but for files' data in memory.
+    pub fn has_due(&self, due: Due) -> bool {
         self.data.lock().values().any(|data| due.is_data(data.since))
             || self.state.lock().shadows.values().any(|shadow| due.is_block(shadow.kind, shadow.since))
     }
-}
 
-impl Volume {
-    /// How long changes are held back, if they are.
-    pub fn delays(&self) -> Option<Delays> {
-        if self.order == Order::Soft { self.live.delays() } else { None }
-    }
-
-    /// Makes durable what is due; false if nothing is held back. Whoever syncs a file that could not be flushed is told of that.
-    pub fn write_due(&self) -> Result<bool> {
-        let Some(delays) = self.delays() else { return Ok(false) };
-        let due = delays.due_at(self.ticks());
-        let flushed = file::flush_due(self, due);
-        let soft = self.soft.as_ref().expect("order softdep");
-        self.checkpointer.lock().run_due(self, due, soft.has_due(due))?;
-        if delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue)) {
-            self.counters.bump(Count::soft_overdue);
-            self.commit_now()?;
-        }
-        flushed.map(|()| true)
-    }
-}
-
-impl Checkpointer {
-    /// Order `softdep`: makes rounds of what is due, if anything is, or if the host had no room for the last round.
-    pub(super) fn run_due(&mut self, volume: &Volume, due: Due, has_due: bool) -> Result<()> {
-        if has_due || self.round.is_some() { self.run_to(volume, super::Goal::Due(due)) } else { Ok(()) }
+    /// What has waited as long as half of all that waits, or longer. `None`: nothing needs a write.
+    pub fn older_half(&self, now: Time) -> Option<Due> {
+        let mut since: Vec<_> = self.state.lock().shadows.values().filter_map(|shadow| shadow.since).collect();
+        let middle = since.len() / 2;
+        (!since.is_empty()).then(|| Due::since(now, *since.select_nth_unstable(middle).1))
     }
 }

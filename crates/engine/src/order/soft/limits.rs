@@ -9,11 +9,8 @@
 //! written. Its frame is one of the cache. What is freed and waits counts as what its lists take. Operations that have begun are not
 //! stopped: what is held may exceed the limit by what those change that run at the same time.
 
-use super::{Due, Freed, Soft, State};
-use crate::counters::Count;
-use crate::error::Result;
-use crate::types::{MountOptions, Order};
-use crate::volume::Volume;
+use super::{Freed, Soft, State};
+use crate::types::MountOptions;
 use std::sync::atomic::Ordering;
 
 /// Copies of a block of which something waits.
@@ -65,42 +62,5 @@ impl Soft {
     /// Whether nobody may add to it.
     pub fn is_full(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed)
-    }
-
-    /// What has waited as long as half of all that waits, or longer. `None`: nothing needs a write.
-    fn older_half(&self, volume: &Volume) -> Option<Due> {
-        let state = self.state.lock();
-        let mut since: Vec<_> = state.shadows.values().filter_map(|shadow| shadow.since).collect();
-        drop(state);
-        let middle = since.len() / 2;
-        (!since.is_empty()).then(|| Due::since(volume.ticks(), *since.select_nth_unstable(middle).1))
-    }
-}
-
-impl Volume {
-    /// Writes what is oldest of what soft updates hold, and if that is not enough, all of it.
-    pub fn write_oldest(&self) -> Result<()> {
-        let Some(soft) = &self.soft else { return Ok(()) };
-        if self.order == Order::Soft
-            && let Some(due) = soft.older_half(self)
-        {
-            self.counters.bump(Count::soft_sheds);
-            self.checkpointer.lock().run_due(self, due, true)?;
-        }
-        if soft.is_much() { self.commit_now() } else { Ok(()) }
-    }
-
-    /// So much waits that whoever begins has it written, or waits for that.
-    #[cold]
-    pub fn throttle_soft(&self, soft: &Soft) -> Result<()> {
-        if soft.is_full() {
-            self.counters.bump(Count::soft_stalls);
-            self.commit_now()
-        } else if self.options.background {
-            self.wake_to_shed();
-            Ok(())
-        } else {
-            self.write_oldest()
-        }
     }
 }

@@ -60,7 +60,7 @@ pub(super) use round::Goal;
 use super::facts;
 use super::images::Images;
 use crate::locks::{Mutex, Rank};
-use crate::types::{MountOptions, Time};
+use crate::types::{Clock, MountOptions, Time};
 use census::{Census, Kind, Tally};
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::BLOCK;
@@ -94,14 +94,14 @@ struct Data {
 /// When a change was made, as far as it matters to when it is due.
 #[derive(Clone, Copy)]
 pub(in crate::order) struct AsOf<'a> {
-    pub volume: &'a crate::volume::Volume,
+    pub clock: &'a Clock,
     /// It brings up to date what had changed before; `None`: it is made now.
     pub early: Option<Time>,
 }
 
 impl AsOf<'_> {
     fn time(self) -> Time {
-        self.early.unwrap_or_else(|| self.volume.ticks())
+        self.early.unwrap_or_else(|| self.clock.ticks())
     }
 }
 
