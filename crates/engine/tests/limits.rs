@@ -149,8 +149,8 @@ fn whoever_holds_a_file_does_not_wait_for_himself() {
     let session = fs.session(Cred::root());
     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
     let file = session.open("file", options).unwrap();
-    for number in 0..400_u64 {
-        file.write_at(&[1; 100], number * 37 * BLOCK).unwrap();
+    for number in 0..2000_u64 {
+        file.write_at(&[1; 100], number % 300 * 37 * BLOCK).unwrap();
         session.write(&format!("f{number}"), [2; 5000]).unwrap();
         if number % 50 == 0 {
             file.sync().unwrap();
