@@ -98,8 +98,8 @@ struct Running(Option<Child>);
 impl Running {
     /// Its end, and the bytes that it wrote: what the kernel keeps of it until it is waited for.
     fn wait(mut self) -> Result<(ExitStatus, Option<u64>)> {
-        let mut child = self.0.take().expect("a child is waited for once");
-        let pid = rustix::process::Pid::from_child(&child);
+        let child = self.0.as_mut().expect("a child is waited for once");
+        let pid = rustix::process::Pid::from_child(child);
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         rustix::process::waitid(WaitId::Pid(pid), options).context("waiting for its end")?;
         let io = std::fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap_or_default();
