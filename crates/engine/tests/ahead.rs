@@ -52,6 +52,34 @@ fn a_walk_takes_few_requests() {
     assert!(reads < 100, "{reads} requests");
 }
 
+/// Names looked up in no order, nothing cached: what each needs lies near what others need.
+#[test]
+fn looks_in_no_order_read_what_lies_nearby() {
+    const NAMES: usize = 20_000;
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(1), ..MkfsOptions::default() }).unwrap();
+    let fs = Fs::open_device(device.clone(), None, MountOptions { seed: Some(1), ..options(64 << 20) }).unwrap();
+    let session = fs.session(Cred::root());
+    let dir = session.mkdir("directory", 0o755).unwrap();
+    let name = |i: usize| format!("name {i}").into_bytes();
+    (0..NAMES).for_each(|i| assert!(session.mknod_at(dir, &name(i), 0o100_644, 0).is_ok()));
+    fs.sync().unwrap();
+    let requests = |names: &mut dyn Iterator<Item = usize>| {
+        fs.drop_caches().unwrap();
+        let before = device.counters();
+        names.for_each(|i| assert!(session.lookup(dir, &name(i)).is_ok()));
+        let after = device.counters();
+        (after.reads - before.reads, after.read_bytes - before.read_bytes)
+    };
+    // 645 blocks of inodes, 31 in each, and some 100 of the index: 24 neighbourhoods, of each at most twice two blocks alone.
+    let (reads, bytes) = requests(&mut (0..NAMES / 5).map(|i| i * 7919 % NAMES));
+    assert!(reads < 150, "{reads} requests");
+    assert!(bytes < 8 << 20, "{bytes} bytes");
+    // One alone reads single blocks.
+    let (reads, bytes) = requests(&mut [NAMES / 2].into_iter());
+    assert!(reads <= 6 && bytes <= reads * 4096, "{reads} requests, {bytes} bytes");
+}
+
 /// A byte of a file's content.
 fn byte(file: usize, at: usize) -> u8 {
     (file * 31 + at / 512) as u8

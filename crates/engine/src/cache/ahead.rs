@@ -1,8 +1,9 @@
 //! Reading ahead: blocks of inodes, directories and small files that will be asked for soon, in fewer and larger requests.
 //!
-//! Two ways lead here. A miss close behind an earlier one (`Streams`) reads on from there, further each time, as a walk
-//! through a tree visits inodes in the order in which they were made. And whoever knows the blocks it is about to read
-//! (`Cache::fetch`) gets all that are missing in one batch.
+//! Three ways lead here. A miss close behind an earlier one (`Streams`) reads on from there, further each time, as a walk
+//! through a tree visits inodes in the order in which they were made. The third miss in a neighbourhood (`Neighbourhoods`) reads
+//! all of it, for looks at names in no order will want the rest. And whoever knows the blocks it is about to read (`Cache::fetch`) gets
+//! all that are missing in one batch.
 //!
 //! What was read beside the blocks asked for is kept only if it verifies as metadata at its own address. That it is in use
 //! is not known, nor needed: a frame of a freed block dies, as any other, when the block is allocated again.
@@ -13,6 +14,8 @@
 //! `find`; read ahead, it waits 830 times. Asking the inode tree which blocks are in use would lock its group in places where any
 //! lock may be held already. A thread that reads ahead would compete for the processors with those it works for. If frames could
 //! leave the cache while an operation is inside the gate, what was read could be out of date, and none of this would be right.
+//! ext4 reads 128 KiB of its inode table at the first miss. Here blocks of inodes may have data between them, and of a large
+//! volume few names may be wanted: so a miss reads one block, until others nearby show that the rest is wanted.
 
 use super::{Cache, flag, kind_code};
 use crate::counters::Count;
@@ -26,6 +29,14 @@ const STREAMS: usize = 16;
 const REACH: u64 = 8;
 /// The most that one miss reads, in bytes.
 const WINDOW_BYTES: u64 = 256 << 10;
+/// A neighbourhood, in bytes: aligned, and read as a whole.
+const NEIGHBOURHOOD_BYTES: u64 = 128 << 10;
+/// Neighbourhoods remembered at most.
+const NEIGHBOURHOODS_MAX: usize = 1 << 14;
+/// Bits of a word that count misses, and the most that they count: so many blocks are read alone. One lookup may miss two of a kind,
+/// the directory's and the file's.
+const MISSES_BITS: u32 = 2;
+const MISSES_MAX: u64 = 2;
 /// Blocks that a batch reads in between, rather than make two requests.
 const GAP_BYTES: u64 = 16 << 10;
 /// The most that a batch asks for, in bytes: nobody closes the gate meanwhile.
@@ -64,21 +75,63 @@ impl Streams {
     }
 }
 
+/// Where single blocks were missing lately.
+pub(crate) struct Neighbourhoods {
+    /// Each neighbourhood has a word for inodes and one for directories; others have the same. It is the neighbourhood's number, what of
+    /// it, and how many misses there were.
+    words: Box<[AtomicU64]>,
+    /// Binary logarithm of a neighbourhood's blocks.
+    bits: u32,
+}
+
+impl Neighbourhoods {
+    /// Of a cache of so many frames. No more are remembered than half of it can hold: what a small cache has no room for is not
+    /// worth reading.
+    pub fn new(frames: usize, block_bits: u32) -> Self {
+        let bits = (NEIGHBOURHOOD_BYTES >> block_bits).max(1).ilog2();
+        let count = (frames >> bits >> 1).clamp(1, NEIGHBOURHOODS_MAX);
+        Self { words: (0..count * 2).map(|_| AtomicU64::new(0)).collect(), bits }
+    }
+
+    /// The neighbourhood of a block that is missing, if it is worth reading: its first block, and how many it has.
+    fn around(&self, block: FsBlock, kind: BlockKind) -> Option<(FsBlock, u64)> {
+        let number = block.0 >> self.bits;
+        let key = number << 1 | u64::from(matches!(kind, BlockKind::Inode | BlockKind::InodeTable));
+        let word = &self.words[(key % self.words.len() as u64) as usize];
+        let old = word.load(Ordering::Relaxed);
+        let missed = if old >> MISSES_BITS == key { (old & ((1 << MISSES_BITS) - 1)) + 1 } else { 1 };
+        let is_wanted = missed > MISSES_MAX;
+        // Once it was read, a further miss in it is the first of new ones.
+        word.store(if is_wanted { 0 } else { key << MISSES_BITS | missed }, Ordering::Relaxed);
+        (is_wanted && self.bits > 0).then(|| (FsBlock(number << self.bits), 1 << self.bits))
+    }
+}
+
+/// Blocks read together, the one that was asked for among them.
+pub(super) struct Run {
+    pub start: FsBlock,
+    pub bytes: AlignedBuf,
+}
+
 impl Cache {
-    /// Reads from a block that was asked for on, if it is part of a walk. Inside the gate. `None`: the block is to be
-    /// read alone, also where that much could not be read.
-    pub(super) fn read_along(&self, block: FsBlock, kind: BlockKind) -> Option<AlignedBuf> {
-        if !kind.is_of_a_walk() || self.has_overlay() {
+    /// Reads a block that was asked for with others: those behind it, if it is part of a walk, or those around it. Inside the gate.
+    /// `None`: it is to be read alone, also where that much could not be read.
+    pub(super) fn read_along(&self, block: FsBlock, kind: BlockKind) -> Option<Run> {
+        if self.has_overlay() || !self.has_room() {
             return None;
         }
-        let window = self.streams.window(block, WINDOW_BYTES >> self.block_bits);
-        let window = window.min((self.device.size() >> self.block_bits).saturating_sub(block.0));
-        if window <= 1 || !self.has_room() {
+        let window = if kind.is_of_a_walk() { self.streams.window(block, WINDOW_BYTES >> self.block_bits) } else { 1 };
+        let (start, count) = match window {
+            1 if kind.is_of_a_lookup() => self.neighbourhoods.around(block, kind)?,
+            _ => (block, window),
+        };
+        let count = count.min((self.device.size() >> self.block_bits).saturating_sub(start.0));
+        if count <= 1 {
             return None;
         }
-        let mut run = AlignedBuf::zeroed((window as usize) << self.block_bits);
-        self.device.read(block.0 << self.block_bits, &mut run).ok()?;
-        Some(run)
+        let mut bytes = AlignedBuf::zeroed((count as usize) << self.block_bits);
+        self.device.read(start.0 << self.block_bits, &mut bytes).ok()?;
+        Some(Run { start, bytes })
     }
 
     /// Has those of `blocks` that are missing read, in one batch; errors are left to whoever asks for the block. Inside the
@@ -131,10 +184,14 @@ impl Cache {
         }
     }
 
-    /// Puts what is metadata of a walk among blocks just read, from `start` on, into the cache. No latch is held.
+    /// Puts what is metadata of walks and lookups among blocks just read, from `start` on, into the cache. No latch is held.
     pub(super) fn insert_run(&self, start: FsBlock, bytes: &[u8]) {
         for (block, bytes) in (start.0..).map(FsBlock).zip(bytes.chunks_exact(self.block_size())) {
-            let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get()).filter(|kind| kind.is_of_a_walk());
+            if self.find(block).is_some() {
+                continue;
+            }
+            let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get())
+                .filter(|kind| kind.is_of_a_walk() || kind.is_of_a_lookup());
             if let Some(kind) = kind
                 && header::verify(bytes, kind, &self.volume, block).is_ok()
             {
@@ -171,5 +228,19 @@ mod tests {
         }
         // Backwards is no walk, and neither is the same block again.
         assert_eq!((window(4), window(3), window(2), window(2)), (1, 1, 1, 1));
+    }
+
+    #[test]
+    fn the_third_miss_nearby_reads_the_neighbourhood() {
+        let near = Neighbourhoods::new(4096, 12);
+        let around = |block| near.around(FsBlock(block), BlockKind::Inode);
+        assert_eq!((around(70), around(90), around(3000), around(64)), (None, None, None, Some((FsBlock(64), 32))));
+        assert_eq!((around(71), around(72)), (None, None), "it was read: others in it are counted anew");
+        assert_eq!(near.around(FsBlock(73), BlockKind::DirIndex), None, "directories are counted apart");
+        // Looks here and there, more than are remembered, each nearby earlier ones: one block each.
+        assert!((0..3).all(|_| (100..1000).all(|i| around(i * 32).is_none())));
+        // Blocks as large as a neighbourhood have no neighbours.
+        let near = Neighbourhoods::new(4096, 17);
+        assert!((0..4).all(|_| near.around(FsBlock(7), BlockKind::Inode).is_none()));
     }
 }

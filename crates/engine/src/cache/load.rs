@@ -1,5 +1,6 @@
 //! Filling frames with metadata: from the device, with what the log still holds laid over it.
 
+use super::ahead::Run;
 use super::{Cache, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -9,19 +10,22 @@ use myriad_format::{BlockKind, FsBlock, header};
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// Fills a frame. `ahead` becomes what was read from `block` on, if that was more than the block.
+    /// Fills a frame. `ahead` becomes what was read with the block, if it was not read alone.
     pub(super) fn load(
         &self,
         block: FsBlock,
         kind: BlockKind,
         bytes: &mut [u8],
         index: u32,
-        ahead: &mut Option<AlignedBuf>,
+        ahead: &mut Option<Run>,
     ) -> Result<()> {
         let offset = block.0 << self.block_bits;
         *ahead = self.read_along(block, kind);
         match ahead {
-            Some(run) => bytes.copy_from_slice(&run[..bytes.len()]),
+            Some(run) => {
+                let at = ((block.0 - run.start.0) << self.block_bits) as usize;
+                bytes.copy_from_slice(&run.bytes[at..][..bytes.len()]);
+            }
             None => self.device.read(offset, bytes).map_err(|source| Error::Io { op: "read", offset, source })?,
         }
         if self.has_overlay.load(Ordering::Acquire) {

@@ -26,7 +26,7 @@ mod table;
 mod unhomed;
 mod warm;
 
-use ahead::Streams;
+use ahead::{Neighbourhoods, Streams};
 pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, SharedBytes, Zeroed, prefetch};
 use frames::State;
 pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX};
@@ -83,6 +83,7 @@ pub(crate) struct Cache {
     free_count: AtomicUsize,
     pub warm: Warmer,
     streams: Streams,
+    neighbourhoods: Neighbourhoods,
     /// Written data that nobody wants to keep, and what was overwritten: goes when the gate closes next.
     passing: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     /// Frames kept for operations already inside the gate, which cannot evict.
@@ -161,6 +162,7 @@ impl Cache {
             free_count: AtomicUsize::new(frames),
             warm: Warmer::default(),
             streams: Streams::new(),
+            neighbourhoods: Neighbourhoods::new(frames, block_bits),
             passing: Mutex::new(Vec::new()),
             reserve: (frames / 16).max(256),
             device,
@@ -248,7 +250,7 @@ impl Cache {
             self.arena.header(index).flags.fetch_or(set, Ordering::Release);
             drop(bytes);
             if let Some(run) = ahead {
-                self.insert_run(FsBlock(block.0 + 1), &run[self.block_size()..]);
+                self.insert_run(run.start, &run.bytes);
             }
             loaded?;
             return Ok(Frame { cache: self, index });

@@ -279,7 +279,8 @@ fn what_was_written_is_seen_while_it_is_flushed() {
 #[test]
 fn a_cut_that_fails_has_cut_nothing() {
     let mut failures = 0;
-    for (nth, size) in (1..).flat_map(|nth| [(nth, 100 * 4096 + 5), (nth, 0)]) {
+    // More reads than a cut takes.
+    for (nth, size) in (1..=20).flat_map(|nth| [(nth, 100 * 4096 + 5), (nth, 0)]) {
         let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
         let (volume, file) = scattered(device.clone());
         put(&volume, &file, &[2; 100], 500 * 4096);
@@ -288,9 +289,7 @@ fn a_cut_that_fails_has_cut_nothing() {
         device.fail(FaultOp::Read, nth, FaultSpan::Once, 5);
         let cut = truncate(&volume, &Cred::root(), &file, size);
         if cut.is_ok() {
-            if size == 0 {
-                break;
-            }
+            // It was over, or what could not be read with its neighbours was read alone.
             continue;
         }
         failures += 1;
