@@ -165,6 +165,38 @@ def against_peers(samples: Samples, ours: str) -> pd.DataFrame:
     return table
 
 
+# Benchmarks of others (suite `tools`) and the workload of ours that does what each does; phases have the same names.
+ORIGINALS = {"bonnie++": "bonnie", "postmark_tool": "postmark"}
+
+
+def against_originals(samples: Samples) -> pd.DataFrame:
+    """The cost of each benchmark of others over that of our workload of its kind, a row a target, workload and phase of both. Their counts
+    need not be the same, for some come in multiples of 1024: what is compared is the cost of an operation."""
+    rows, mine = [], {}
+    found = [(key, data) for key, data in cells(samples) if key["clock"] == "wall"]
+
+    def place(key: dict, workload: str) -> tuple:
+        return (workload, key["phase"], key["target"], *(None if pd.isna(key[k]) else key[k] for k in ("scale", "size")), key["factors_key"])
+
+    for key, data in found:
+        if key["suite"] != "tools":
+            mine.setdefault(place(key, key["workload"]), data)
+    for key, data in found:
+        own = mine.get(place(key, ORIGINALS.get(key["workload"], ""))) if key["suite"] == "tools" else None
+        if own is None:
+            continue
+        a, b = data["cost"].to_numpy(float), own["cost"].to_numpy(float)
+        ours = ratio(a, b)
+        rows.append(
+            {"target": key["target"], "workload": key["workload"], "phase": key["phase"], "scale": key["scale"], "size": key["size"]}
+            | {"factors": key["factors_key"]}
+            | {"ours": ORIGINALS[key["workload"]], "ratio": ours.value, "low": ours.low, "high": ours.high}
+            | {"n_theirs": len(a), "n_ours": len(b)}
+            | {"theirs_us": 1e6 * float(np.exp(np.mean(np.log(a)))), "ours_us": 1e6 * float(np.exp(np.mean(np.log(b))))}
+        )
+    return pd.DataFrame(rows)
+
+
 @dataclass(frozen=True)
 class Floor:
     """A against A. `ratio`: 95 % of halves differ by less than this factor. `called`: share of splits that the test of the ratio

@@ -84,6 +84,16 @@ def peers(rng: np.random.Generator, runs: int, noise: float = 0.03, planted: dic
     return out
 
 
+def originals(rng: np.random.Generator, runs: int, twice: str = "create") -> list[dict]:
+    """Postmark of others and ours on one target; theirs takes twice as long in one phase, and does another number of operations."""
+    out = []
+    for run, phase in itertools.product(range(runs), ("create", "transactions", "delete")):
+        for suite, workload, count in (("tools", "postmark_tool", 2000), ("postmark", "postmark", 1000)):
+            cost = 50e-6 * (2 if suite == "tools" and phase == twice else 1) * float(np.exp(rng.normal(0, 0.02)))
+            out.append(sample(suite=suite, workload=workload, phase=phase, target="ext4", size=1000, count=count, seconds=cost * count, run=run))
+    return out
+
+
 def everything(seed: int = 1) -> list[dict]:
     """A file with something for every part of the report."""
     rng = np.random.default_rng(seed)
@@ -94,6 +104,7 @@ def everything(seed: int = 1) -> list[dict]:
         if workload == "folder":
             out += factorial(workload, phase, effects, both, rng, 0.0, 1, target="disk2001", clock="modelled", **size)
     out += dirhash(rng, 4) + xfs(rng, 4) + peers(rng, 6, planted={("xfs", "tar", "find"): 1.001})
+    out += originals(rng, 3)
     # An option that no claim knows.
     for run, on in itertools.product(range(5), ("small", "wide")):
         seconds = float((1.0 if on == "small" else 0.9) * np.exp(rng.normal(0, 0.02)))

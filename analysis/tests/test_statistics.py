@@ -130,6 +130,19 @@ def test_only_like_is_compared_with_like():
     assert ratios.against_peers(samples.from_dicts(raw), "mount").empty
 
 
+def test_benchmarks_of_others_stand_beside_ours_of_their_kind_by_the_operation():
+    raw = synthetic.originals(np.random.default_rng(4), 5, twice="transactions")
+    table = ratios.against_originals(samples.from_dicts(raw)).set_index("phase")
+    assert sorted(table.index) == ["create", "delete", "transactions"] and set(table["ours"]) == {"postmark"}
+    row = table.loc["transactions"]
+    assert row["low"] < 2 < row["high"] and row["low"] > 1.8 and row["theirs_us"] == pytest.approx(100, rel=0.05)
+    assert table.loc["create"]["ratio"] == pytest.approx(1, rel=0.05)
+    # Another size, or another target, is not the same.
+    for other in ({"size": 500}, {"target": "xfs"}, {"scale": 1.0}):
+        moved = [s | other if s["suite"] == "tools" else s for s in raw]
+        assert ratios.against_originals(samples.from_dicts(moved)).empty
+
+
 # ------------------------------------------------------------------------------------------------ curves
 
 

@@ -24,8 +24,8 @@ def analyse(samples: Samples, seed: int, ours: str | None, notes: dict[str, str]
     targets = set(samples.table["target"])
     ours = ours or ("mount" if "mount" in targets else "process")
     peers = ratios.against_peers(samples, ours)
-    floor = ratios.noise_floor(samples, seed)
-    return Report(samples, seed, ours, notes, groups, tests, incomplete, findings, curves.charts(samples), peers, floor)
+    originals, floor = ratios.against_originals(samples), ratios.noise_floor(samples, seed)
+    return Report(samples, seed, ours, notes, groups, tests, incomplete, findings, curves.charts(samples), peers, originals, floor)
 
 
 def write(report: Report, out: Path) -> Path:
@@ -65,6 +65,7 @@ def _tables(report: Report) -> dict[str, pd.DataFrame]:
         "coefficients": pd.DataFrame(models),
         "curves": pd.DataFrame(lines),
         "ratios": report.peers,
+        "originals": report.originals,
     }
     return {name: frame for name, frame in frames.items() if len(frame)}
 

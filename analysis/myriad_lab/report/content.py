@@ -26,6 +26,7 @@ class Report:
     findings: dict[str, list[claims.Finding]]
     charts: list[curves.Chart]
     peers: pd.DataFrame
+    originals: pd.DataFrame
     floor: ratios.Floor | None
     pictures: list[Picture] = field(default_factory=list)
 

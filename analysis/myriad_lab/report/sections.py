@@ -32,7 +32,7 @@ def page(report: Report, tables: list[str]) -> tuple[str, str]:
     names = list(dict.fromkeys(group.paper for group in report.groups))
     parts = [_head(report), _short(report)]
     parts += [_paper(report, name) for name in names]
-    parts += [_summary(report), _peers(report), _others(report), methods.section(report, tables)]
+    parts += [_summary(report), _peers(report), _originals(report), _others(report), methods.section(report, tables)]
     # Sections without data are empty.
     body = html.element("header", parts[0]) + html.element("main", *parts[1:])
     return "Myriad: report of the lab", body
@@ -302,6 +302,23 @@ def _peers(report: Report) -> str:
             picture = render(name, alt, lambda shape, p=part, f=floor: forest.draw(p, f, shape))
             out.append(report.draw(picture, f"{title} against {html.text(report.ours)}, with 95 % intervals: {tally}."))
         out.append(html.details("Table", tables.peers(f"{title} against {html.text(report.ours)}, time per operation", rows)))
+    return "".join(out)
+
+
+def _originals(report: Report) -> str:
+    if report.originals.empty:
+        return ""
+    out = [html.element("h2", "Benchmarks of others beside ours", id="originals")]
+    out.append(
+        html.paragraph(
+            "The same target, once worked on by the original program and once by our workload of its kind, time per operation. A ratio is the "
+            "original’s over ours.",
+            "They are not the same work. Ours syncs after each phase, the original once, after its last; ours drops caches before phases that "
+            "read a large file; the original makes its names, its numbers and its buffers while the clock runs.",
+        )
+    )
+    for target, rows in report.originals.groupby("target", sort=True):
+        out.append(tables.originals(f"On {html.text(target)}", rows))
     return "".join(out)
 
 

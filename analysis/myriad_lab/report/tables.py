@@ -178,6 +178,20 @@ def peers(caption: str, rows: pd.DataFrame) -> str:
     return html.table(caption, columns, body, stacked=True)
 
 
+def originals(caption: str, rows: pd.DataFrame) -> str:
+    columns = [("Workload", ""), ("Theirs", "number"), ("Ours", "number"), ("Ratio", "number"), ("95 % interval", "number"), ("n", "number")]
+    body = []
+    for row in rows.to_dict("records"):
+        ends = "" if np.isnan(row["low"]) else f"{times(row['low'])} to {times(row['high'])}"
+        label = f"{row['workload']}: {row['phase']}" + (f", {row['size']:,.0f}" if not pd.isna(row["size"]) else "")
+        label += f" ({row['factors']})" if row["factors"] else ""
+        body.append(
+            [html.text(label), seconds(row["theirs_us"] / 1e6), seconds(row["ours_us"] / 1e6), times(row["ratio"]), ends]
+            + [f"{row['n_theirs']}, {row['n_ours']}"]
+        )
+    return html.table(caption, columns, body, stacked=True)
+
+
 def table2(caption: str, frame: pd.DataFrame) -> str:
     columns = [("Factors", ""), ("Printed", "number"), ("Computed", "number"), ("σ printed", "number")]
     columns += [("σ, deviations ÷ n", "number"), ("σ, deviations ÷ (n − 1)", "number")]

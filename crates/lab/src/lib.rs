@@ -13,6 +13,7 @@
 //! recovery    opening and checking volumes whose log is full
 //! provenance  where a result comes from: commit, kernel, machine
 //! disk        modelled devices: what the same requests take on a disk of 2001
+//! tools       benchmarks of others: started, watched, held to what the target shows
 //! experiment  suites, factors, cells: the verb `myriad lab`
 //! interrupt   signals that ask long work to stop and to clean up
 //! numbers     counts and sizes as people write them
@@ -38,4 +39,5 @@ pub mod runner;
 pub mod schedule;
 pub mod stats;
 pub mod targets;
+pub mod tools;
 pub mod workloads;

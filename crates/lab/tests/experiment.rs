@@ -1,6 +1,6 @@
 //! Every suite and every target, tiny: each does what its workload says, and a target that does nothing is found out.
 
-use myriad_lab::experiment::{Experiment, Line, Outcome, Place, SUITES, Scale, Suite, factors};
+use myriad_lab::experiment::{Experiment, Line, Outcome, Place, SUITES, Scale, Suite, Work, factors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -44,9 +44,10 @@ fn expected(suites: &[&str], target: &str) -> BTreeMap<(String, Option<u64>, Str
     let (has_rows, is_read_only) = (target == "sqlite", Place::parse(target).unwrap().is_read_only());
     let mut expected = BTreeMap::new();
     for item in suites.iter().flat_map(|name| Suite::named(name).unwrap().items(Scale(0.001), 7)) {
-        for phase in item.workload.phases().iter().filter(|phase| phase.reported) {
+        let Work::Ours(workload) = &item.work else { panic!("{} is a program", item.name) };
+        for phase in workload.phases().iter().filter(|phase| phase.reported) {
             if !(has_rows && (phase.links || phase.random_access) || is_read_only && phase.changes) {
-                let ops = item.workload.plan(phase, 0).ops();
+                let ops = workload.plan(phase, 0).ops();
                 assert!(ops > 0);
                 expected.insert((item.name.to_owned(), item.size, phase.name.clone()), ops);
             }

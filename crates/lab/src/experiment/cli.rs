@@ -6,7 +6,7 @@ use super::memory::LEFT_BYTES_MIN;
 use super::places::Place;
 use super::results::Line;
 use super::run::{Experiment, Outcome};
-use super::suites::{SUITES, Scale, Suite};
+use super::suites::{Item, SUITES, Scale, Suite, TOOLS, Work};
 use crate::interrupt;
 use crate::report;
 use crate::stats;
@@ -39,7 +39,7 @@ enum What {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// Suites to run, or `all`
+    /// Suites to run, or `all`: those of the papers and of today. `tools` are benchmarks of others, as far as they are installed
     #[arg(required = true, value_name = "SUITE")]
     suites: Vec<String>,
     /// Size of the workloads; 1 is that of the papers
@@ -180,7 +180,7 @@ fn suites(names: &[String]) -> Result<Vec<&'static Suite>> {
         return Ok(SUITES.iter().collect());
     }
     let named = |name: &String| {
-        let known = || SUITES.iter().map(|suite| suite.name).collect::<Vec<_>>().join(", ");
+        let known = || SUITES.iter().chain(&TOOLS).map(|suite| suite.name).collect::<Vec<_>>().join(", ");
         Suite::named(name).ok_or_else(|| anyhow!("there is no suite `{name}`; there are {}, or `all`", known()))
     };
     names.iter().map(named).collect()
@@ -366,8 +366,16 @@ impl Report {
 
 fn list(out: &mut dyn Write) -> Result<()> {
     writeln!(out, "Suites:")?;
-    for suite in &SUITES {
-        writeln!(out, "  {:<13} {} ({})", suite.name, suite.about, suite.source)?;
+    for suite in SUITES.iter().chain(&TOOLS) {
+        let items = suite.items(Scale(0.001), 1);
+        let missing = |item: &Item| match &item.work {
+            Work::Theirs(tool) => tool.missing(),
+            Work::Ours(_) => None,
+        };
+        // Of all of them one may be there.
+        let why = items.iter().map(missing).collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().next());
+        let missing = why.map(|why| format!(" [not here: {why}]")).unwrap_or_default();
+        writeln!(out, "  {:<14} {} ({}){missing}", suite.name, suite.about, suite.source)?;
     }
     writeln!(out, "\nTargets:")?;
     for place in Place::all() {
@@ -428,7 +436,7 @@ fn table(lines: &[Line]) -> comfy_table::Table {
     let suite_of = |workload: &str| lines.iter().find(|line| line.workload == workload).map(|line| line.suite.clone());
     rows.sort_by_key(|row| {
         let suite = suite_of(&row.0);
-        let suite = SUITES.iter().position(|one| Some(one.name) == suite.as_deref());
+        let suite = SUITES.iter().chain(&TOOLS).position(|one| Some(one.name) == suite.as_deref());
         (suite, row.0.clone(), row.1, order.iter().position(|one| *one == (row.0.clone(), row.1)))
     });
     let mut header = vec!["workload", "size", "phase"];

@@ -38,6 +38,8 @@ pub enum Place {
     /// Made whole and then only read.
     Packed(Packer),
     Tmpfs,
+    /// A directory where the images are made, on whatever file system that is.
+    Folder,
     Sqlite,
 }
 
@@ -51,7 +53,7 @@ impl Place {
         all.extend(KINDS.map(Self::Kernel));
         all.push(Self::Fuse2fs);
         all.extend(Packer::ALL.map(Self::Packed));
-        all.extend([Self::Tmpfs, Self::Sqlite]);
+        all.extend([Self::Tmpfs, Self::Folder, Self::Sqlite]);
         all
     }
 
@@ -64,6 +66,7 @@ impl Place {
             Self::Fuse2fs => "fuse2fs",
             Self::Packed(packer) => packer.name(),
             Self::Tmpfs => "tmpfs",
+            Self::Folder => "folder",
             Self::Sqlite => "sqlite",
         }
     }
@@ -84,6 +87,7 @@ impl Place {
             }
             Self::Packed(Packer::Dwarfs) => "DwarFS, a compressed image, for phases that read".to_owned(),
             Self::Tmpfs => "the kernel's tmpfs: no device, no durability".to_owned(),
+            Self::Folder => "a directory below --folder, whatever file system that is; others may use it".to_owned(),
             Self::Sqlite => "a database of SQLite, a row a file".to_owned(),
         }
     }
@@ -111,7 +115,12 @@ impl Place {
 
     /// Whether it wants a mount namespace, which root has.
     pub fn mounts(self) -> bool {
-        !matches!(self, Self::Process | Self::Modelled(_))
+        !matches!(self, Self::Process | Self::Modelled(_) | Self::Folder)
+    }
+
+    /// Whether a program of its own could work in it: it has a path, and is not only read.
+    pub fn has_directory(self) -> bool {
+        matches!(self, Self::Mount | Self::Kernel(_) | Self::Fuse2fs | Self::Tmpfs | Self::Folder)
     }
 
     /// Why it cannot be measured here; `None`: it can.
@@ -120,6 +129,7 @@ impl Place {
         match self {
             Self::Kernel(kind) => kind.missing(volume_bytes),
             Self::Tmpfs | Self::Packed(_) | Self::Fuse2fs if !is_root => Some("needs root, for a mount".to_owned()),
+            Self::Folder if !is_root => Some("needs root, to drop the kernel's caches".to_owned()),
             Self::Packed(packer) => packer.missing(),
             Self::Fuse2fs => not_installed("fuse2fs", "fuse2fs").or_else(|| Kind::Ext4.missing(volume_bytes)),
             Self::Mount if !Path::new("/dev/fuse").exists() => Some("there is no /dev/fuse".to_owned()),
@@ -191,6 +201,12 @@ impl Places {
                     .context("mounting tmpfs")?;
                 let target = SysCalls::new(&point, false).with_drop_caches(Box::new(|| Ok(())));
                 Ok(Box::new(target.with_guard(Box::new(Unmount(point)))))
+            }
+            Place::Folder => {
+                let folder = tempfile::Builder::new().prefix("folder-").tempdir_in(&self.folder)?;
+                // The device below has the requests of everybody.
+                let target = SysCalls::new(folder.path(), false).with_device(Box::new(|| None));
+                Ok(Box::new(target.with_guard(Box::new(folder))))
             }
             Place::Sqlite => {
                 let cache_size = options.mount.cache_size;

@@ -81,6 +81,17 @@ pub struct Line {
     /// UTC, when the cell began.
     pub started: String,
     pub size: Option<u64>,
+    /// Of a program of somebody else's: what it says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<ToolSays>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolSays {
+    /// By its own clock; null: the lab's counts.
+    pub seconds: Option<f64>,
+    /// As it prints it, in its own unit; null: it prints none for what was this short.
+    pub rate: Option<f64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -276,6 +287,7 @@ mod tests {
             available_bytes: None,
             started: "2026-01-01T00:00:00Z".into(),
             size: None,
+            tool: None,
         }
     }
 

@@ -5,14 +5,15 @@ use super::cells::{Cell, Combination, cells, usable};
 use super::factors::{Absent, Factor, values};
 use super::memory::Reserve;
 use super::places::{Place, Places, base_options};
-use super::results::{DeviceUse, Header, Line, Machine, ResultFile, SCHEMA};
-use super::suites::{Item, Scale, Suite};
+use super::results::{DeviceUse, Header, Line, Machine, ResultFile, SCHEMA, ToolSays};
+use super::suites::{Item, Scale, Suite, Work};
 use crate::compare::kernel::enter_mount_namespace;
 use crate::interrupt::{self, Interrupted};
 use crate::provenance::{self, Provenance};
 use crate::runner::{RunOptions, Sample, can_run, run_phase};
 use crate::schedule;
 use crate::targets::{Durability, Target};
+use crate::tools;
 use crate::workloads::Workload;
 use crate::workloads::ageing::Ageing;
 use anyhow::{Context, Result, ensure};
@@ -59,7 +60,7 @@ pub struct Outcome {
 }
 
 /// An item of a suite.
-type Work = (&'static Suite, Item);
+type SuiteItem = (&'static Suite, Item);
 
 impl Experiment {
     /// Runs it, on a thread of its own: that thread leaves for a mount namespace of its own.
@@ -75,7 +76,7 @@ impl Experiment {
         self.seed.wrapping_add(u64::from(run))
     }
 
-    fn works(&self, run: u32) -> Vec<Work> {
+    fn works(&self, run: u32) -> Vec<SuiteItem> {
         let seed = self.seed_of(run);
         let of = |&suite: &&'static Suite| suite.items(self.scale, seed).into_iter().map(move |item| (suite, item));
         self.suites.iter().flat_map(of).collect()
@@ -113,13 +114,16 @@ impl Experiment {
             }
         }
         ensure!(!places.is_empty(), "no target is left: {left_out:?}");
+        left_out.extend(without(&works, &places));
         let (combinations, refused) = match places.iter().any(|place| place.is_ours()) {
             true => usable(&self.factors, &self.base(works[0].0)),
             false => (Vec::new(), Vec::new()),
         };
-        let header = self.header(&places, [&self.absent[..], &refused[..]].concat(), left_out);
         let all = cells(works.len(), &places, combinations.len(), self.runs, self.seed);
         ensure!(!all.is_empty(), "no combination of these factors makes a volume: {refused:?}");
+        let is_measured = |cell: &Cell| reported(&works[cell.item].1, cell.place) > 0;
+        ensure!(all.iter().any(is_measured), "nothing is left to be run: {left_out:?}");
+        let header = self.header(&places, [&self.absent[..], &refused[..]].concat(), left_out);
         let expected = |order: u64| {
             let cell = all.get(usize::try_from(order).ok()?)?;
             Some(reported(&works[cell.item].1, cell.place))
@@ -197,7 +201,7 @@ impl Experiment {
     fn run_cell(
         &self,
         cell: &Cell,
-        (suite, item): &Work,
+        (suite, item): &SuiteItem,
         combinations: &[Combination],
         available_bytes: Option<u64>,
         made: &mut Places,
@@ -227,7 +231,7 @@ impl Experiment {
             Some(_) => values(&options).into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             None => BTreeMap::new(),
         };
-        let line = |sample: &Sample| {
+        let line = |(sample, tool): &(Sample, Option<ToolSays>)| {
             let counters = &sample.counters;
             let wall = (sample.elapsed_ns + sample.sync_ns) as f64 / 1e9;
             let (seconds, clock) = match counters.modelled_ns {
@@ -236,7 +240,7 @@ impl Experiment {
             };
             Line {
                 schema: SCHEMA,
-                suite: suite.name.to_owned(),
+                suite: suite.label().to_owned(),
                 workload: item.name.to_owned(),
                 phase: sample.phase.clone(),
                 target: cell.place.name().to_owned(),
@@ -261,6 +265,7 @@ impl Experiment {
                 available_bytes,
                 started: started.clone(),
                 size: item.size,
+                tool: *tool,
             }
         };
         Ok(samples.iter().map(line).collect())
@@ -272,30 +277,75 @@ impl Experiment {
         item: &Item,
         options: &myriad_engine::options::Options,
         made: &mut Places,
-    ) -> Result<Vec<Sample>> {
+    ) -> Result<Vec<(Sample, Option<ToolSays>)>> {
         let seed = self.seed_of(cell.run);
         let target = made.make(cell.place, options, seed).context("making it")?;
         let ageing = self.ageing(cell.run);
         let first: Option<&dyn Workload> = if self.age > 0 { Some(&ageing) } else { None };
-        let samples = run_checked(target.as_ref(), first, item, seed, self.check_each)?;
+        let of_target = target.as_ref();
+        let samples = match &item.work {
+            Work::Ours(workload) => {
+                let workloads: Vec<&dyn Workload> = first.into_iter().chain([workload.as_ref()]).collect();
+                let samples = run_checked(of_target, &workloads, seed, self.check_each)?;
+                samples.into_iter().map(|sample| (sample, None)).collect()
+            }
+            Work::Theirs(tool) => {
+                run_checked(of_target, &first.into_iter().collect::<Vec<_>>(), seed, self.check_each)?;
+                let measured = tools::run(of_target, tool.as_ref(), None)?;
+                measured.into_iter().map(|one| of_tool(item.name, one)).collect()
+            }
+        };
         target.close().context("closing it")?;
         Ok(samples)
     }
 }
 
-/// Runs an item's phases, those of `first` before them, and fails unless the target holds what it should then. The samples of the
+/// What is named here and cannot be run, with the reason: programs that are not installed, and targets that no program can work in.
+fn without(works: &[SuiteItem], places: &[Place]) -> BTreeMap<String, String> {
+    let mut without = BTreeMap::new();
+    for (suite, item) in works {
+        let Work::Theirs(tool) = &item.work else { continue };
+        if let Some(why) = tool.missing() {
+            without.insert(format!("{} {}", suite.label(), item.name), why);
+        }
+        for place in places.iter().filter(|place| !place.has_directory()) {
+            let why =
+                "a program of its own needs a directory that it can write to: mount, a kernel's file system, folder";
+            without.insert(format!("{} on {}", suite.label(), place.name()), why.to_owned());
+        }
+    }
+    without
+}
+
+/// A phase of somebody else's program as a sample.
+fn of_tool(workload: &str, one: tools::Measured) -> (Sample, Option<ToolSays>) {
+    let sample = Sample {
+        workload: workload.to_owned(),
+        phase: one.phase.to_owned(),
+        target: String::new(),
+        run: 0,
+        ops: one.said.count,
+        bytes: one.said.bytes,
+        elapsed_ns: (one.seconds * 1e9) as u64,
+        sync_ns: 0,
+        counters: one.counters,
+        metadata: None,
+    };
+    (sample, Some(ToolSays { seconds: one.said.seconds, rate: one.said.rate }))
+}
+
+/// Runs the phases of workloads one after the other, and fails unless the target holds what it should then. The samples of the
 /// reported phases.
 pub(super) fn run_checked(
     target: &dyn Target,
-    first: Option<&dyn Workload>,
-    item: &Item,
+    workloads: &[&dyn Workload],
     seed: u64,
     each: bool,
 ) -> Result<Vec<Sample>> {
     let run_options = RunOptions { threads: 1, durability: Durability::End, seed };
     let (mut samples, mut ledger) = (Vec::new(), Ledger::default());
-    let workloads = first.into_iter().chain([item.workload.as_ref()]);
-    let phases = workloads.flat_map(|workload| workload.phases().into_iter().map(move |phase| (workload, phase)));
+    let phases =
+        workloads.iter().flat_map(|&workload| workload.phases().into_iter().map(move |phase| (workload, phase)));
     for (workload, phase) in phases.filter(|(_, phase)| can_run(target, phase)) {
         let phase = &phase;
         interrupt::check()?;
@@ -317,10 +367,15 @@ pub(super) fn run_checked(
 /// How many samples a cell has.
 fn reported(item: &Item, place: Place) -> usize {
     // What a row of a database cannot do is known without one.
+    let workload = match &item.work {
+        Work::Ours(workload) => workload,
+        Work::Theirs(tool) if place.has_directory() && tool.missing().is_none() => return tool.phases().len(),
+        Work::Theirs(_) => return 0,
+    };
     let can =
         |phase: &&crate::workloads::Phase| !matches!(place, Place::Sqlite) || !phase.random_access && !phase.links;
     let can = |phase: &&crate::workloads::Phase| can(phase) && !(place.is_read_only() && phase.changes);
-    item.workload.phases().iter().filter(can).filter(|phase| phase.reported).count()
+    workload.phases().iter().filter(can).filter(|phase| phase.reported).count()
 }
 
 /// The engine takes no less.

@@ -1,5 +1,6 @@
 //! Suites: which workloads, how large, and whose they are. At scale 1 each has the size that its paper gives.
 
+use crate::tools::{self, Tool};
 use crate::workloads::Workload;
 use crate::workloads::bonnie::Bonnie;
 use crate::workloads::clusters::Clusters;
@@ -38,10 +39,18 @@ impl Scale {
     }
 }
 
+/// Who makes the operations.
+pub enum Work {
+    /// A plan of ours, which any target can be asked for.
+    Ours(Box<dyn Workload>),
+    /// A program of somebody else's, for targets with a directory.
+    Theirs(Box<dyn Tool>),
+}
+
 /// A workload of a suite.
 pub struct Item {
     pub name: &'static str,
-    pub workload: Box<dyn Workload>,
+    pub work: Work,
     /// Where it is one point of a curve: the place on its axis.
     pub size: Option<u64>,
     /// Names that it has at once, at most.
@@ -63,16 +72,21 @@ pub struct Suite {
 
 impl Suite {
     pub fn named(name: &str) -> Option<&'static Self> {
-        SUITES.iter().find(|suite| suite.name == name)
+        SUITES.iter().chain(&TOOLS).find(|suite| suite.name == name)
     }
 
     pub fn items(&self, scale: Scale, seed: u64) -> Vec<Item> {
         (self.items)(scale, seed)
     }
+
+    /// In samples: each of `TOOLS` is part of the first.
+    pub fn label(&self) -> &'static str {
+        self.name.split('/').next().unwrap_or(self.name)
+    }
 }
 
 fn item(workload: impl Workload + 'static, size: Option<u64>, names: u64, bytes: u64) -> Item {
-    Item { name: workload.name(), workload: Box::new(workload), size, names, bytes }
+    Item { name: workload.name(), work: Work::Ours(Box::new(workload)), size, names, bytes }
 }
 
 fn tree_item(name: &'static str, shape: Shape, copies: u64, accesses: u64, steps: Vec<Named>, seed: u64) -> Item {
@@ -260,6 +274,46 @@ fn training(scale: Scale, seed: u64) -> Vec<Item> {
     vec![tree_item("training", shape, 1, 0, steps, seed)]
 }
 
+/// Our own sizes, where a tool has a workload of ours beside it. Of more than a gigabyte Bonnie++ makes several files.
+fn bonnie_tool(scale: Scale, seed: u64) -> Vec<Item> {
+    let (mib, kibi_files) = (scale.at_least(512, 1).min(1024), scale.at_least(16, 1));
+    let tool = tools::Bonnie { mib, kibi_files, seeks: scale.count(8_000), seed };
+    vec![theirs(tool, None, (kibi_files << 10) + 10, mib << 20)]
+}
+
+fn postmark_tool(scale: Scale, seed: u64) -> Vec<Item> {
+    let made = |files: u64| {
+        let names = 2 * files + 100;
+        theirs(tools::Postmark { files, transactions: files, seed }, Some(files), names, names * 12_288)
+    };
+    scale.sizes(&[10_000, 20_000]).into_iter().map(made).collect()
+}
+
+fn fs_mark(scale: Scale, _seed: u64) -> Vec<Item> {
+    let tool = tools::FsMark { files: scale.count(10_000), synced: scale.count(1_000) };
+    let names = tool.files + tool.synced + 10;
+    vec![theirs(tool, None, names, names * 4096)]
+}
+
+fn fio(scale: Scale, seed: u64) -> Vec<Item> {
+    let bytes = scale.at_least(512, 1) << 20;
+    vec![theirs(tools::Fio { bytes, requests: scale.count(8_000), seed }, None, 10, bytes)]
+}
+
+/// A minute; its first samples of throughput come after a second.
+fn dbench(scale: Scale, _seed: u64) -> Vec<Item> {
+    vec![theirs(tools::Dbench { seconds: scale.at_least(60, 2) }, None, 1_000, 256 << 20)]
+}
+
+fn all_tools(scale: Scale, seed: u64) -> Vec<Item> {
+    let each = [bonnie_tool, postmark_tool, fs_mark, fio, dbench];
+    each.into_iter().flat_map(|items| items(scale, seed)).collect()
+}
+
+fn theirs(tool: impl Tool + 'static, size: Option<u64>, names: u64, bytes: u64) -> Item {
+    Item { name: tool.name(), work: Work::Theirs(Box::new(tool)), size, names, bytes }
+}
+
 const MIB: u64 = 1 << 20;
 
 /// FFSOPT's machine had 256 MB, and FreeBSD gave most of it to cached blocks.
@@ -387,6 +441,52 @@ pub static SUITES: [Suite; 17] = [
     },
 ];
 
+/// Programs of others, all and each. `all` does not name them: they want a target with a directory, and a clock.
+pub static TOOLS: [Suite; 6] = [
+    Suite {
+        name: "tools",
+        about: "benchmarks of others, packaged by Debian, on targets with a directory: all of the following",
+        source: "Debian 12",
+        cache_bytes: FFSOPT,
+        items: all_tools,
+    },
+    Suite {
+        name: "tools/bonnie++",
+        about: "a large file by blocks; multiples of 1,024 empty files in order and at random",
+        source: "Coker, Bonnie++ 2.00a",
+        cache_bytes: FFSOPT,
+        items: bonnie_tool,
+    },
+    Suite {
+        name: "tools/postmark",
+        about: "pools of 10,000 and 20,000 files made, transactions, removal",
+        source: "Katcher, Postmark 1.5",
+        cache_bytes: FFSOPT,
+        items: postmark_tool,
+    },
+    Suite {
+        name: "tools/fs_mark",
+        about: "10,000 files of 4 KiB made, then 1,000 with an fsync each",
+        source: "Wheeler, fs_mark 3.3",
+        cache_bytes: FFSOPT,
+        items: fs_mark,
+    },
+    Suite {
+        name: "tools/fio",
+        about: "a file of 512 MiB by requests of 8 KiB, in order and at random",
+        source: "Axboe, fio 3.33",
+        cache_bytes: FFSOPT,
+        items: fio,
+    },
+    Suite {
+        name: "tools/dbench",
+        about: "what a file server's client asks, for a minute",
+        source: "Tridgell, dbench 4",
+        cache_bytes: FFSOPT,
+        items: dbench,
+    },
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,9 +497,10 @@ mod tests {
         let ops = |suite: &str, phase: &str| -> Vec<u64> {
             let items = Suite::named(suite).unwrap().items(Scale(1.0), 1);
             let plan = |item: &Item| {
-                let phases = item.workload.phases();
+                let Work::Ours(workload) = &item.work else { panic!("{} is a program", item.name) };
+                let phases = workload.phases();
                 let phase = phases.iter().find(|found| found.name == phase).unwrap();
-                item.workload.plan(phase, 0).ops()
+                workload.plan(phase, 0).ops()
             };
             items.iter().map(plan).collect()
         };
@@ -420,10 +521,11 @@ mod tests {
                 let items = suite.items(scale, 3);
                 assert!(!items.is_empty(), "{}", suite.name);
                 for item in items {
-                    for phase in item.workload.phases() {
-                        let plan = item.workload.plan(&phase, 0);
+                    let Work::Ours(workload) = &item.work else { panic!("{} is a program", item.name) };
+                    for phase in workload.phases() {
+                        let plan = workload.plan(&phase, 0);
                         assert!(plan.ops() > 0, "{} {} does nothing", item.name, phase.name);
-                        assert_eq!(plan, item.workload.plan(&phase, 0), "{} {}", item.name, phase.name);
+                        assert_eq!(plan, workload.plan(&phase, 0), "{} {}", item.name, phase.name);
                     }
                 }
             }

@@ -89,6 +89,10 @@ pub trait Target: Sync {
     fn has_random_access(&self) -> bool {
         true
     }
+    /// Where any program can work in it; `None`: it has no path.
+    fn directory(&self) -> Option<&std::path::Path> {
+        None
+    }
     /// Before each phase, outside of what is measured; the phase `changes` what is there, or only looks.
     fn begin(&self, _changes: bool) -> Result<()> {
         Ok(())

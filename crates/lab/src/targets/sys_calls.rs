@@ -121,6 +121,10 @@ impl Target for SysCalls {
         Ok(worker.find_below(&root)? - u64::from(spare))
     }
 
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         self.sync()
     }
