@@ -505,6 +505,15 @@ pub enum AccessTimes {
     Strict,
 }
 
+/// Which part of the cache blocks of directories may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirCache {
+    /// A pool of their own, of limited size.
+    Bounded,
+    /// All of it, with all other blocks.
+    Unified,
+}
+
 /// Whether space goes back to the host when it becomes free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
@@ -540,6 +549,11 @@ pub struct MountOptions {
     /// are changed again and again, at most a quarter of the cache and some 128 MiB. After a crash the live part of the log is
     /// kept as well, until what it holds is home. All else takes some 16 MiB, and some 100 bytes for each open file.
     pub cache_size: u64,
+    /// Which part of the cache blocks of directories may have.
+    pub dir_cache: DirCache,
+    /// Of which size their pool is if it is bounded, in bytes: at least 32 blocks, at most half of the cache. `None`: a twentieth of
+    /// `cache_size`. Blocks that have changed, and those that operations under way have brought in, may exceed it for a while.
+    pub dir_cache_size: Option<u64>,
     /// Longest time a change stays in memory only, in milliseconds; 0: until a sync or until memory or log ask for it.
     pub commit_interval_ms: u64,
     /// Order `softdep`: how long data of files, directories and other metadata are held back, in milliseconds; 0: as `commit_interval_ms`. If
@@ -593,6 +607,14 @@ impl Clock {
     }
 }
 
+impl MountOptions {
+    /// Bytes of the pool for blocks of directories; `None`: they have no pool.
+    pub(crate) fn dir_cache_limit(&self) -> Option<u64> {
+        let size = self.dir_cache_size.unwrap_or(self.cache_size / 20);
+        (self.dir_cache == DirCache::Bounded).then_some(size)
+    }
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
         Self {
@@ -606,6 +628,8 @@ impl Default for MountOptions {
             name_cache: true,
             dirhash: DirHash::default(),
             cache_size: default_cache_size(),
+            dir_cache: DirCache::Unified,
+            dir_cache_size: None,
             commit_interval_ms: 5000,
             file_delay_ms: None,
             dir_delay_ms: None,

@@ -4,8 +4,10 @@ use myriad_check::{Options as CheckOptions, check};
 use myriad_device::MemoryDevice;
 use myriad_engine::options::{read_for_tune, row};
 use myriad_engine::{
-    AccessTimes, Clock, Cred, Discard, Error, Fs, MkfsOptions, MountOptions, OpenOptions, PlacementPolicy, Session,
+    AccessTimes, Clock, Cred, Discard, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, PlacementPolicy,
+    Session,
 };
+use myriad_format::choices::Profile;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -252,4 +254,53 @@ fn options_tell_how_the_volume_was_made() {
     ] {
         assert_eq!(value(&fs, name), expected, "{name}");
     }
+}
+
+/// The bound comes and goes while the volume is in use, and what is read again tells.
+#[test]
+fn directories_have_the_memory_of_the_moment() {
+    let choices = Profile::parse("ffs").unwrap().choices;
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions { choices, order: Order::None, ..MkfsOptions::default() })
+        .unwrap();
+    let fs = open(&device, quiet());
+    let session = fs.session(Cred::root());
+    // A block of entries each.
+    let directories: Vec<String> = (0..200).map(|i| format!("directory {i}")).collect();
+    for directory in &directories {
+        session.mkdir(directory, 0o755).unwrap();
+        (0..50)
+            .for_each(|i| drop(session.open(&format!("{directory}/a name of thirty bytes or so {i}"), WRITE).unwrap()));
+    }
+    fs.sync().unwrap();
+    let read_all = || {
+        let counts = || ["dir_cache_misses", "dir_cache_hits", "blocks_read_ahead"].map(|name| counter(&fs, name));
+        let before = counts();
+        for directory in &directories {
+            assert_eq!(session.read_dir(directory).unwrap().count(), 50);
+        }
+        let after = counts();
+        // Read because it was asked for, or before it was.
+        (after[0] - before[0] + after[2] - before[2], after[1] - before[1])
+    };
+    read_all();
+    let used = fs.levels().dircache_used;
+    assert!(used >= 200 << 12, "{used}");
+    let (read, hits) = read_all();
+    assert!(read == 0 && hits >= 200, "{read} read, {hits} hits");
+    const LIMIT: u64 = 64 << 12;
+    tune(&fs, &["dircache=bounded", "dircache_size=256K"]);
+    assert_eq!(value(&fs, "dircache_size"), "256K");
+    assert!(fs.levels().dircache_used <= LIMIT, "at once");
+    for _ in 0..2 {
+        let (read, _) = read_all();
+        assert!(read >= 200 - 64, "{read} read");
+        assert!(fs.levels().dircache_used <= LIMIT);
+    }
+    assert!(counter(&fs, "dir_cache_evictions") >= 200 - 64);
+    tune(&fs, &["dircache=unified"]);
+    read_all();
+    assert_eq!(read_all().0, 0);
+    fs.close().unwrap();
+    assert_sound(&device);
 }

@@ -84,6 +84,15 @@ impl BlockKind {
         )
     }
 
+    /// Whether a block of this kind is a directory's own: entries, or what finds them. Maps are of the same kinds for directories and files.
+    #[inline]
+    pub const fn is_of_directory(self) -> bool {
+        matches!(
+            self,
+            Self::DirEntries | Self::DirIndex | Self::DirSlots | Self::DirExtents | Self::DirTree | Self::LinearEntries
+        )
+    }
+
     /// Whether names looked up here and there lead to many blocks of this kind, which lie near each other.
     pub fn is_of_a_lookup(self) -> bool {
         matches!(self, Self::Inode | Self::InodeTable | Self::DirIndex | Self::DirTree)

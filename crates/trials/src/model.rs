@@ -4,7 +4,7 @@ use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup, let_root_shrink, statfs_but_root};
 use crate::table::Row;
 use crate::verdict::{catch, check_silent, quietly};
-use myriad_engine::{Allocation, DirHash, Discard, PlacementPolicy, StatFs};
+use myriad_engine::{Allocation, DirCache, DirHash, Discard, PlacementPolicy, StatFs};
 use myriad_sim::compare::Differ;
 use myriad_sim::generate::{self, Profile};
 use myriad_sim::model::Model;
@@ -72,6 +72,10 @@ fn vary(setup: &mut Setup, seed: u64) {
     options.name_cache = rng.percent(70);
     options.background = rng.percent(30);
     options.cache_size = *rng.pick(&[8 << 20, 64 << 20]);
+    if rng.percent(30) {
+        options.dir_cache = DirCache::Bounded;
+        options.dir_cache_size = *rng.pick(&[None, Some(0)]);
+    }
     options.discard = if rng.percent(20) { Discard::Always } else { Discard::Never };
     options.discard_piece = 1;
     setup.data_checksums = rng.percent(40) && Row { choices: setup.choices, order: setup.order }.has_checksums();

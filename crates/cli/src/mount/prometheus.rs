@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Gauges and counters of the mount itself: our key, the name there, its kind, what it is.
-const FIGURES: [(&str, &str, &str, &str); 14] = [
+const FIGURES: [(&str, &str, &str, &str); 15] = [
     ("bytes_read", "myriad_read_bytes_total", "counter", "Bytes that reads gave."),
     ("bytes_written", "myriad_written_bytes_total", "counter", "Bytes that writes took."),
     ("nodes", "myriad_known_inodes", "gauge", "Inodes that the kernel knows."),
@@ -19,6 +19,7 @@ const FIGURES: [(&str, &str, &str, &str); 14] = [
         "gauge",
         "Metadata changes that are in memory only, as the log will hold them.",
     ),
+    ("dircache_used", "myriad_dircache_bytes", "gauge", "Cached blocks of directories."),
     ("dirhash_used", "myriad_dirhash_bytes", "gauge", "Hashes of directories."),
     ("dirhash_count", "myriad_dirhash_directories", "gauge", "Directories that have a hash."),
     ("log_size", "myriad_log_size_bytes", "gauge", "Size of the log."),

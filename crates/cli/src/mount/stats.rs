@@ -34,6 +34,7 @@ pub fn collect(status: &Status, stats: &Stats, fs: &Fs) -> Value {
         "cache_used": levels.cache_used,
         "dirty_data": levels.dirty_data,
         "dirty_log": levels.dirty_log,
+        "dircache_used": levels.dircache_used,
         "dirhash_used": levels.dirhash_used,
         "dirhash_count": levels.dirhash_count,
         "log_size": fs.info().log_size,

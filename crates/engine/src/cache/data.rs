@@ -53,7 +53,7 @@ impl Cache {
         let mut state = self.state.lock();
         self.arena.header(index).flags.store(0, Ordering::Release);
         state.free.push(index);
-        self.free_count.store(state.free_count(), Ordering::Relaxed);
+        self.note_room(&state);
     }
 
     /// Makes the bytes of a private frame the cached, still unwritten contents of `block`; the frame that holds them from
@@ -133,7 +133,8 @@ impl Cache {
                 self.free(&mut state, index);
             }
         }
-        self.free_count.store(state.free_count(), Ordering::Relaxed);
+        self.forget_freed_directories(&mut state);
+        self.note_room(&state);
         drop(state);
         drop(closed);
     }

@@ -1,5 +1,6 @@
 //! Free frames: taking one, and eviction, which makes them.
 
+use super::directories::{Directories, holds_directory};
 use super::{Cache, flag};
 use crate::counters::Count;
 use crate::error::{Errno, Result};
@@ -19,6 +20,7 @@ pub(super) struct State {
     /// Blocks of inodes that were given back and have not been made anew as metadata. What the device has of them may be
     /// older than their inodes' end.
     pub barred: BlockSet,
+    pub directories: Directories,
 }
 
 impl State {
@@ -40,25 +42,63 @@ impl Cache {
             }
             None => return Err(Errno::NOMEM.into()),
         };
-        self.free_count.store(state.free_count(), Ordering::Relaxed);
+        self.note_room(state);
         Ok(index)
     }
 
     /// Takes a frame from its block. While the gate is closed, under the state mutex.
     pub(super) fn free(&self, state: &mut State, index: u32) {
         self.remove(index);
-        self.arena.header(index).flags.store(0, Ordering::Relaxed);
+        let flags = self.arena.header(index).flags.swap(0, Ordering::Relaxed);
+        if holds_directory(flags) {
+            state.directories.count -= 1;
+            if flags & flag::DEAD == 0 {
+                self.counters.bump(Count::dir_cache_evictions);
+            }
+        }
         state.free.push(index);
     }
 
-    /// Whether an operation may go in: enough free frames for all those inside.
+    /// To be called whenever that changed which an operation looks at before it begins. Under the state mutex.
+    pub(super) fn note_room(&self, state: &State) {
+        let room = if state.directories.wants_sweep() { 0 } else { state.free_count() };
+        self.room.store(room, Ordering::Relaxed);
+    }
+
+    /// Whether an operation may go in: enough free frames for all those inside, and a pool of directories that is not full. If not,
+    /// a sweep comes first.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.free_count.load(Ordering::Relaxed) > self.reserve
+        self.room.load(Ordering::Relaxed) > self.reserve
+    }
+
+    /// Whether there are enough free frames, whatever directories have of the others.
+    pub fn has_free_frames(&self) -> bool {
+        self.free_frames() > self.reserve
     }
 
     pub fn free_frames(&self) -> usize {
-        self.free_count.load(Ordering::Relaxed)
+        self.state.lock().free_count()
+    }
+
+    /// Whether nothing speaks against taking a frame from its block. While the gate is closed.
+    pub(super) fn is_evictable(&self, index: u32) -> bool {
+        let header = self.arena.header(index);
+        let flags = header.flags.load(Ordering::Relaxed);
+        if flags & flag::KIND == 0 || flags & (flag::PRIVATE | flag::LISTED | flag::DATA_DIRTY) != 0 {
+            return false;
+        }
+        flags & flag::DEAD != 0 || header.mask.load(Ordering::Relaxed) == 0 && !header.unhomed.is_any()
+    }
+
+    /// Whether a frame was touched since the clock's hand last passed, as it does now. Dead ones were not.
+    pub(super) fn pass_by(&self, index: u32) -> bool {
+        let flags = &self.arena.header(index).flags;
+        if flags.load(Ordering::Relaxed) & (flag::DEAD | flag::REFERENCED) != flag::REFERENCED {
+            return false;
+        }
+        flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
+        true
     }
 
     /// Evicts clean frames not touched lately, dead ones first come: a batch of 1/32 of the cache. Outside the gate.
@@ -70,32 +110,26 @@ impl Cache {
         // Frames never used hold nothing to evict.
         let frames = state.unused;
         let want = if everything { usize::MAX } else { self.reserve + (self.arena.len() / 32).max(64) };
-        let mut freed = 0;
+        let mut freed = if everything { 0 } else { self.sweep_directories(&mut state) };
+        let leaves_directories = !everything && state.directories.is_bounded();
         for _ in 0..frames * 2 {
             if state.free_count() >= want {
                 break;
             }
             let index = state.hand;
             state.hand = if index + 1 >= frames { 0 } else { index + 1 };
-            let header = self.arena.header(index);
-            let flags = header.flags.load(Ordering::Relaxed);
-            if flags & flag::KIND == 0 || flags & (flag::PRIVATE | flag::LISTED | flag::DATA_DIRTY) != 0 {
+            let flags = self.arena.header(index).flags.load(Ordering::Relaxed);
+            if leaves_directories && flags & flag::DEAD == 0 && holds_directory(flags) {
                 continue;
             }
-            if flags & flag::DEAD == 0 {
-                if header.mask.load(Ordering::Relaxed) != 0 || header.unhomed.is_any() {
-                    continue;
-                }
-                if flags & flag::REFERENCED != 0 && !everything {
-                    header.flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
-                    continue;
-                }
+            if self.is_evictable(index) && (everything || !self.pass_by(index)) {
+                self.free(&mut state, index);
+                freed += 1;
             }
-            self.free(&mut state, index);
-            freed += 1;
         }
         self.counters.add(Count::cache_evictions, freed as u64);
-        self.free_count.store(state.free_count(), Ordering::Relaxed);
+        self.forget_freed_directories(&mut state);
+        self.note_room(&state);
         drop(state);
         drop(closed);
         freed

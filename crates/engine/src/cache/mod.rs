@@ -12,6 +12,7 @@
 //!      operation leaves. Lookups take no lock and no pin.
 //!   3. Metadata was verified after the read that filled it, or lies under the replayed log.
 //!   4. A frame with changes of the open epoch, or with logged changes not yet home, is never evicted.
+//!   5. With `dircache=bounded`, live blocks of directories are evicted within their own pool only (`directories`).
 //!
 //! Locking: a latch may be held while the overlay or the list of recovered frames is locked, never the state mutex.
 //! Not here: what a block means, and when it may be written (`order`).
@@ -19,6 +20,7 @@
 mod ahead;
 mod arena;
 mod data;
+mod directories;
 mod frames;
 mod gate;
 mod load;
@@ -28,6 +30,7 @@ mod warm;
 
 use ahead::{Neighbourhoods, Streams};
 pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, SharedBytes, Zeroed, prefetch};
+use directories::Directories;
 use frames::State;
 pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX};
 use warm::Warmer;
@@ -80,7 +83,9 @@ pub(crate) struct Cache {
     table: Zeroed<AtomicU64>,
     table_mask: usize,
     state: Mutex<{ Rank::Leaf as u8 }, State>,
-    free_count: AtomicUsize,
+    /// Free frames; 0 also while the pool of directories has to be swept. Either way an operation sweeps before it begins, and
+    /// has to look at one word only.
+    room: AtomicUsize,
     pub warm: Warmer,
     streams: Streams,
     neighbourhoods: Neighbourhoods,
@@ -158,8 +163,9 @@ impl Cache {
                 frames: frames as u32,
                 hand: 0,
                 barred: BlockSet::default(),
+                directories: Directories::default(),
             }),
-            free_count: AtomicUsize::new(frames),
+            room: AtomicUsize::new(frames),
             warm: Warmer::default(),
             streams: Streams::new(),
             neighbourhoods: Neighbourhoods::new(frames, block_bits),
@@ -201,10 +207,11 @@ impl Cache {
     /// As [`Self::get`], for a caller that will look at `offset` first: the waits for header and bytes overlap.
     #[inline]
     pub fn get_at(&self, block: FsBlock, kind: BlockKind, offset: usize) -> Result<Frame<'_>> {
-        self.counters.bump(Count::blocks_touched);
+        let code = kind_code(kind);
+        self.counters.bump(directories::ASKED[code as usize]);
         if let Some(index) = self.find_at(block, offset) {
             let flags = self.arena.header(index).flags.load(Ordering::Acquire);
-            if flags & (flag::KIND | flag::LOADED) == kind_code(kind) | flag::LOADED {
+            if flags & (flag::KIND | flag::LOADED) == code | flag::LOADED {
                 self.touch(index);
                 return Ok(Frame { cache: self, index });
             }
@@ -242,6 +249,9 @@ impl Cache {
             let index = self.claim(state, block, kind_code(kind))?;
             let mut bytes = self.arena.write(index);
             self.counters.bump(Count::cache_misses);
+            if kind.is_of_directory() {
+                self.counters.bump(Count::dir_cache_misses);
+            }
             let mut ahead = None;
             let unfilled = Unfilled(self.arena.header(index));
             let loaded = self.load(block, kind, &mut bytes, index, &mut ahead);
@@ -260,6 +270,9 @@ impl Cache {
     /// Takes a free frame for `block` and puts it in the table, not yet loaded.
     fn claim(&self, mut state: MutexGuard<'_, State>, block: FsBlock, kind: u32) -> Result<u32> {
         let index = self.pop_free(&mut state)?;
+        if directories::holds_directory(kind) {
+            self.add_directory(&mut state, index);
+        }
         let header = self.arena.header(index);
         header.block.store(block.0, Ordering::Relaxed);
         header.mask.store(0, Ordering::Relaxed);
@@ -274,7 +287,9 @@ impl Cache {
     fn insert_read(&self, block: FsBlock, kind: u32, bytes: &[u8]) -> Option<u32> {
         let state = self.state.lock();
         let is_barred = kind != flag::DATA && state.barred.contains(block.0);
-        if is_barred || state.free_count() <= self.reserve || self.find(block).is_some() {
+        // Nobody waits for it: it is no reason for a pool to hold more than it may.
+        let is_full = directories::holds_directory(kind) && state.directories.is_full();
+        if is_barred || is_full || state.free_count() <= self.reserve || self.find(block).is_some() {
             return None;
         }
         let index = self.claim(state, block, kind).ok()?;

@@ -168,3 +168,153 @@ fn what_the_device_never_heard_of_is_not_read_from_it() {
     let _inside = cache.gate.enter(0);
     assert!(matches!(cache.get(FsBlock(9), BlockKind::Inode), Err(Error::Corrupt(_))));
 }
+
+/// A pool for directories in a cache whose gate nobody is in, and what a test does with it: blocks from 1000 on are its directories'.
+struct Pooled(Cache);
+
+impl Pooled {
+    const LIMIT: usize = 64;
+
+    fn new() -> Self {
+        let cache = cache();
+        cache.bound_directories(Some((Self::LIMIT << 12) as u64));
+        Self(cache)
+    }
+
+    /// Reads or makes a block of a directory as an operation does, which sweeps first if it has to.
+    fn bring_in(&self, block: u64) -> u32 {
+        if !self.0.has_room() {
+            self.0.sweep(false);
+        }
+        self.bring_in_inside(block)
+    }
+
+    fn bring_in_inside(&self, block: u64) -> u32 {
+        let _inside = self.0.gate.enter(0);
+        let frame = self.0.create(FsBlock(1000 + block), BlockKind::LinearEntries).unwrap();
+        self.0.arena.header(frame.index).flags.fetch_or(flag::LOADED, Ordering::Relaxed);
+        frame.index
+    }
+
+    fn held(&self) -> usize {
+        let held = self.0.state.lock().directories.count;
+        assert_eq!(self.0.directory_bytes(), (held << 12) as u64);
+        held
+    }
+
+    fn is_here(&self, block: u64) -> bool {
+        let _inside = self.0.gate.enter(0);
+        self.0.find(FsBlock(1000 + block)).is_some()
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.0.counters.snapshot().into_iter().find(|(known, _)| *known == name).unwrap().1
+    }
+}
+
+#[test]
+fn directories_stay_in_their_pool_and_others_out_of_it() {
+    let pooled = Pooled::new();
+    let cache = &pooled.0;
+    for block in 0..100 {
+        let _inside = cache.gate.enter(0);
+        cache.insert_data(FsBlock(block), &[1; 4096]);
+    }
+    for block in 0..1000 {
+        pooled.bring_in(block);
+        assert!(pooled.held() <= Pooled::LIMIT, "block {block}");
+    }
+    assert!(pooled.held() > Pooled::LIMIT / 2);
+    let evicted = 1000 - pooled.held() as u64;
+    assert_eq!((pooled.count("dir_cache_over"), pooled.count("dir_cache_evictions")), (0, evicted));
+    // By the clock: what is touched now is passed over once, and others go.
+    let is_touched = |block: &u64| block.is_multiple_of(2);
+    let here: Vec<u64> = (0..1000).filter(|&block| pooled.is_here(block)).collect();
+    for &block in &here {
+        let flags = &cache.arena.header(cache.find(FsBlock(1000 + block)).unwrap()).flags;
+        let referenced = if is_touched(&block) { flag::REFERENCED } else { 0 };
+        flags.store(flags.load(Ordering::Relaxed) & !flag::REFERENCED | referenced, Ordering::Relaxed);
+    }
+    (1000..1010).for_each(|block| _ = pooled.bring_in(block));
+    let gone: Vec<u64> = here.iter().copied().filter(|&block| !pooled.is_here(block)).collect();
+    assert!(!gone.is_empty() && !gone.iter().any(is_touched), "{gone:?}");
+    let data = |cache: &Cache| (0..100).filter(|&block| cache.find_data(FsBlock(block)).is_some()).count();
+    {
+        let _inside = cache.gate.enter(0);
+        assert_eq!(data(cache), 100, "directories took memory of others");
+    }
+    // Nor do others take memory of directories.
+    let held = pooled.held();
+    for block in 2000..2000 + 4 * cache.frame_count() as u64 {
+        if !cache.has_room() {
+            cache.sweep(false);
+        }
+        let _inside = cache.gate.enter(0);
+        cache.insert_data(FsBlock(block), &[2; 4096]);
+    }
+    assert_eq!(pooled.held(), held);
+    let _inside = cache.gate.enter(0);
+    assert_eq!(data(cache), 0);
+}
+
+/// Blocks that may not leave are more than the pool may hold. Nobody waits for it: each comes in, is counted, and goes when it can.
+#[test]
+fn what_cannot_be_evicted_exceeds_the_pool_for_a_while() {
+    let pooled = Pooled::new();
+    let cache = &pooled.0;
+    let changed: Vec<u32> = (0..200)
+        .map(|block| {
+            let index = pooled.bring_in(block);
+            cache.arena.header(index).mask.store(1, Ordering::Relaxed);
+            index
+        })
+        .collect();
+    assert_eq!(pooled.held(), 200);
+    assert_eq!(pooled.count("dir_cache_over"), 200 - Pooled::LIMIT as u64);
+    // A sweep for each sixteenth of the pool that came in, and not for each block.
+    let sweeps = pooled.count("cache_sweeps");
+    assert!((10..=200 / (Pooled::LIMIT as u64 / 16)).contains(&sweeps), "{sweeps} sweeps");
+    changed.iter().for_each(|&index| cache.arena.header(index).mask.store(0, Ordering::Relaxed));
+    for block in 200..220 {
+        pooled.bring_in(block);
+    }
+    assert!(pooled.held() <= Pooled::LIMIT, "{}", pooled.held());
+    // As long as one operation is inside, nothing goes, and nothing that nobody waits for comes in.
+    (300..400).for_each(|block| _ = pooled.bring_in_inside(block));
+    assert!(pooled.held() > 100);
+    let inside = cache.gate.enter(0);
+    assert!(cache.insert_read(FsBlock(5000), kind_code(BlockKind::LinearEntries), &[0; 4096]).is_none());
+    assert!(cache.insert_read(FsBlock(5000), kind_code(BlockKind::Inode), &[0; 4096]).is_some());
+    drop(inside);
+    pooled.bring_in(401);
+    assert!(pooled.held() <= Pooled::LIMIT);
+}
+
+#[test]
+fn a_pool_comes_and_goes_while_the_cache_is_in_use() {
+    let pooled = Pooled::new();
+    let cache = &pooled.0;
+    cache.bound_directories(None);
+    (0..200).for_each(|block| _ = pooled.bring_in(block));
+    assert_eq!((pooled.held(), pooled.count("cache_sweeps")), (200, 0), "all of the cache is theirs");
+    cache.bound_directories(Some((Pooled::LIMIT << 12) as u64));
+    assert!(pooled.held() <= Pooled::LIMIT, "at once");
+    // Whoever else takes a frame from its block, the pool knows no frame twice: it asserts that itself.
+    let dead: Vec<u64> = (0..200).filter(|&block| pooled.is_here(block)).collect();
+    for &block in &dead {
+        let _inside = cache.gate.enter(0);
+        cache.kill(FsBlock(1000 + block));
+    }
+    dead.iter().for_each(|&block| _ = pooled.bring_in_inside(block));
+    assert_eq!(pooled.held(), 2 * dead.len(), "dead ones wait for a sweep");
+    cache.sweep(false);
+    assert!(pooled.held() <= Pooled::LIMIT && dead.iter().any(|&block| pooled.is_here(block)));
+    cache.sweep(true);
+    assert_eq!(pooled.held(), 0);
+    // What is too little for one operation, or most of the cache, is not what somebody gets.
+    for (asked, most) in [(0, 32), (u64::MAX, cache.frame_count() / 2)] {
+        cache.bound_directories(Some(asked));
+        (0..cache.frame_count() as u64 * 3 / 4).for_each(|block| _ = pooled.bring_in(block));
+        assert!((most / 2..=most).contains(&pooled.held()), "{} of {most}", pooled.held());
+    }
+}

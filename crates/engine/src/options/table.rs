@@ -2,7 +2,8 @@
 
 use super::{Named, Options, Row, Value, Values, When, Word};
 use crate::types::{
-    AccessTimes, Allocation, DirPrefRule, DirPrefVersion, Discard, Order, PlacementPolicy, SyncMode, default_cache_size,
+    AccessTimes, Allocation, DirCache, DirPrefRule, DirPrefVersion, Discard, Order, PlacementPolicy, SyncMode,
+    default_cache_size,
 };
 use myriad_format::choices::{self, Choices, PROFILES, Profile, Seam};
 
@@ -73,6 +74,10 @@ names!(RULES, rule_name, rule, DirPrefRule {
 names!(ALLOCATIONS, allocation_name, allocation, Allocation {
     Allocation::Delayed = "delayed", "when data is written out";
     Allocation::AtWrite = "write", "at each write";
+});
+names!(DIR_CACHES, dir_cache_name, dir_cache, DirCache {
+    DirCache::Bounded = "bounded", "a pool of their own, as large as `dircache_size` says";
+    DirCache::Unified = "unified", "all of it, in competition with all other blocks";
 });
 names!(DISCARDS, discard_name, discard, Discard {
     Discard::Auto = "auto", "in an image that has holes";
@@ -151,7 +156,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 41] = [
+pub static TABLE: [Row; 43] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -318,6 +323,28 @@ pub static TABLE: [Row; 41] = [
         set: |options, value| {
             options.mount.cache_size = unset_or_bytes(&value).unwrap_or_else(default_cache_size);
         },
+    },
+    Row {
+        name: "dircache",
+        values: Values::Names(DIR_CACHES),
+        when: When::Live,
+        about: "memory of the cache for blocks of directories",
+        source: "vmiodir; Dowse and Malone 2002, 2.3",
+        unset: "",
+        words: &[],
+        get: |options| dir_cache_name(options.mount.dir_cache),
+        set: |options, value| options.mount.dir_cache = dir_cache(value),
+    },
+    Row {
+        name: "dircache_size",
+        values: Values::Bytes { least: 0, most: 1 << 60, powers: false },
+        when: When::Live,
+        about: "with dircache=bounded: memory for blocks of directories, at least 32 of them and at most half of the cache",
+        source: "FreeBSD before vmiodir",
+        unset: "a twentieth of the cache",
+        words: &[],
+        get: |options| bytes_or_unset(options.mount.dir_cache_size),
+        set: |options, value| options.mount.dir_cache_size = unset_or_bytes(&value),
     },
     Row {
         name: "dirlimit",

@@ -97,6 +97,7 @@ impl Fs {
             cache_used: frames.saturating_sub(volume.cache.free_frames() as u64) * block,
             dirty_data: volume.files.dirty_pages.load(Ordering::Relaxed) * block,
             dirty_log: volume.epoch.cost.log_bytes(),
+            dircache_used: volume.cache.directory_bytes(),
             dirhash_used: volume.dir_hashes.level().0,
             dirhash_count: volume.dir_hashes.level().1,
             // A checkpoint in progress has it: not worth waiting for.
@@ -120,6 +121,8 @@ pub struct Levels {
     pub dirty_data: u64,
     /// What the changes of metadata since the last checkpoint will take in the log.
     pub dirty_log: u64,
+    /// Blocks of directories in the cache, those of freed ones that no sweep has met yet included.
+    pub dircache_used: u64,
     /// What the hashes of directories have, and how many there are.
     pub dirhash_used: u64,
     pub dirhash_count: u64,

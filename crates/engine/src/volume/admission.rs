@@ -193,7 +193,7 @@ impl Volume {
     fn make_room(&self) -> Result<()> {
         for round in 0..8 {
             self.cache.sweep(false);
-            if self.cache.has_room() {
+            if self.cache.has_free_frames() {
                 return Ok(());
             }
             if self.options.read_only || self.check_running().is_err() {
@@ -212,7 +212,7 @@ impl Volume {
     pub fn make_room_quietly(&self) {
         // A failure shows in what needs the room.
         let _ = self.cache.sweep(false);
-        if !self.cache.has_room() && !self.options.read_only {
+        if !self.cache.has_free_frames() && !self.options.read_only {
             let _ = self.make_room();
         }
     }

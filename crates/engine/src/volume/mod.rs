@@ -242,6 +242,7 @@ impl Volume {
             overlay,
             counters.clone(),
         )?;
+        cache.bound_directories(options.dir_cache_limit());
         let log_capacity = opened.as_ref().map_or(u64::MAX / 2, Log::capacity);
         let checkpointer = Checkpointer::new(opened, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));

@@ -137,6 +137,18 @@ fn ports(scale: Scale, seed: u64) -> Vec<Item> {
     )]
 }
 
+/// Twice through all directories and no file, of a tree whose directories are more than FFS kept in memory.
+fn traverse(scale: Scale, seed: u64) -> Vec<Item> {
+    let shape = Shape::source(scale.count(5_000), scale.count(40_000), SOURCES, ".c", seed);
+    let steps = vec![
+        Named::new("unpack", Step::UnpackHoles).unreported(),
+        Named::new("find_first", Step::Find).cold(),
+        Named::new("find_again", Step::Find),
+        Named::new("stat_again", Step::Stat),
+    ];
+    vec![tree_item("traverse", shape, 1, 0, steps, seed)]
+}
+
 fn folder(scale: Scale, seed: u64) -> Vec<Item> {
     let messages = scale.count(33_164);
     vec![item(Folder { messages, size: 2 << 10, seed }, None, messages, messages << 12)]
@@ -319,7 +331,7 @@ const MIB: u64 = 1 << 20;
 /// FFSOPT's machine had 256 MB, and FreeBSD gave most of it to cached blocks.
 const FFSOPT: u64 = 128 * MIB;
 
-pub static SUITES: [Suite; 17] = [
+pub static SUITES: [Suite; 18] = [
     Suite {
         name: "dirhash",
         about: "one directory of 10 to 100,000 files: create, stat in order, at random, of absent names, remove",
@@ -347,6 +359,13 @@ pub static SUITES: [Suite; 17] = [
         source: "Orlov 2001",
         cache_bytes: 45 * MIB,
         items: ports,
+    },
+    Suite {
+        name: "traverse",
+        about: "a tree of 5,000 directories and 40,000 files, gone through again and again",
+        source: "Dowse and Malone 2002, 2.3",
+        cache_bytes: FFSOPT,
+        items: traverse,
     },
     Suite {
         name: "folder",

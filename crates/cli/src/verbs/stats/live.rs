@@ -84,6 +84,7 @@ fn show(out: &mut Output, figures: &Figures, last: Option<&Figures>, with_counte
         ("Written", flow("bytes_written")),
         ("Inodes known", bytes("nodes").to_string()),
         ("Cache", format!("{} of {}", size::human(bytes("cache_used")), size::human(bytes("cache_size")))),
+        ("Directories in cache", size::human(bytes("dircache_used"))),
         (
             "Directory hashes",
             format!("{} of {} directories", size::human(bytes("dirhash_used")), bytes("dirhash_count")),
