@@ -71,6 +71,7 @@ pub(crate) mod flag {
 }
 
 /// A kind as the flags of a frame hold it.
+#[inline(always)]
 fn kind_code(kind: BlockKind) -> u32 {
     kind.index() + 1
 }
@@ -205,9 +206,13 @@ impl Cache {
     }
 
     /// As [`Self::get`], for a caller that will look at `offset` first: the waits for header and bytes overlap.
-    #[inline]
+    #[inline(always)]
     pub fn get_at(&self, block: FsBlock, kind: BlockKind, offset: usize) -> Result<Frame<'_>> {
-        let code = kind_code(kind);
+        // Here, where most callers' kind is a constant.
+        self.get_coded(block, kind, kind_code(kind), offset)
+    }
+
+    fn get_coded(&self, block: FsBlock, kind: BlockKind, code: u32, offset: usize) -> Result<Frame<'_>> {
         self.counters.bump(directories::ASKED[code as usize]);
         if let Some(index) = self.find_at(block, offset) {
             let flags = self.arena.header(index).flags.load(Ordering::Acquire);
