@@ -2,6 +2,7 @@
 
 use myriad_check::{Options, check};
 use myriad_device::MemoryDevice;
+use myriad_engine::options::{self, Options as Choices};
 use myriad_engine::{AllocateMode, Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
 use std::sync::Arc;
 
@@ -80,4 +81,42 @@ fn most_of_the_free_space_can_be_allocated_at_once() {
     drop((file, session));
     fs.close().unwrap();
     check_silent(&device);
+}
+
+/// Files in many groups: what they gave back at once changed the headers and free space of all of them, which a small cache could not
+/// hold, and the volume was shut down.
+#[test]
+fn blocks_of_many_groups_come_back_though_the_cache_is_small() {
+    const FILES: usize = 1500;
+    for chosen in
+        ["profile=ffs,order=none", "profile=ffs,order=log", "profile=ffs,order=softdep", "order=log", "order=none"]
+    {
+        let mut all =
+            Choices { mkfs: MkfsOptions { ag_size: Some(16 << 20), ..MkfsOptions::default() }, ..Choices::default() };
+        for part in chosen.split(',').chain(["placement=rotor"]) {
+            let (row, value) = options::read(part).unwrap().unwrap();
+            row.set(&mut all, value);
+        }
+        let device = Arc::new(MemoryDevice::new(FILES as u64 * (16 << 20)));
+        Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(7), ..all.mkfs }).unwrap();
+        let mount = MountOptions { background: false, commit_interval_ms: 0, cache_size: 4 << 20, ..all.mount };
+        let fs = Fs::open_device(device.clone(), None, mount).unwrap();
+        let session = fs.session(Cred::root());
+        // A directory a group.
+        for i in 0..FILES {
+            session.mkdir(&format!("d{i}"), 0o755).unwrap();
+            session.open(&format!("d{i}/file"), WRITE).unwrap().write_at(&[1; 5000], 0).unwrap();
+        }
+        fs.sync().unwrap();
+        let free = fs.statfs().unwrap().free_blocks;
+        for i in 0..FILES {
+            session.unlink(&format!("d{i}/file")).unwrap_or_else(|error| panic!("{chosen}, file {i}: {error}"));
+            session.rmdir(&format!("d{i}")).unwrap();
+        }
+        fs.sync().unwrap_or_else(|error| panic!("{chosen}: {error}"));
+        assert!(fs.statfs().unwrap().free_blocks >= free + 2 * FILES as u64, "{chosen}");
+        drop(session);
+        fs.close().unwrap_or_else(|error| panic!("{chosen}: {error}"));
+        check_silent(&device);
+    }
 }

@@ -260,14 +260,22 @@ impl Volume {
     /// Returns how many of the extents, from the first on: where they lie apart, each changes a leaf of either tree, and what
     /// all of them change might fit neither a checkpoint nor the cache.
     pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<usize> {
+        /// Extents that one transaction gives back, and frames for them: each may be in a group of its own, and bring in its header
+        /// and what finds free space in it.
+        const BATCH: usize = 32;
+        const FRAMES: usize = 8 * BATCH;
         let begun = self.epoch.cost.log_bytes();
         let mut done = 0;
         while done < released.len() && self.epoch.cost.log_bytes().saturating_sub(begun) <= self.part_max {
             // What is inside the gate cannot evict.
             if !self.cache.has_room() {
                 self.cache.sweep(false);
+                // What has changed goes home first, and the rest comes with the next checkpoint.
+                if self.cache.free_frames() < FRAMES || done > 0 && !self.cache.has_free_frames() {
+                    break;
+                }
             }
-            let mut batch = &released[done..][..64.min(released.len() - done)];
+            let mut batch = &released[done..][..BATCH.min(released.len() - done)];
             let mut txn = Txn::enter(self);
             let mut count = 0;
             let result = batch.iter().try_for_each(|&(start, length)| {
