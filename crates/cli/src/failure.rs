@@ -213,8 +213,11 @@ pub const TRUNCATED_NEXT: &str = "get a whole copy";
 pub const SUPERBLOCK_NEXT: &str = "check the name; if it is one, its superblock is lost, and every copy of it (a volume of one \
     group has none): restore it from a backup";
 
-/// The engine names an option as its field; here it is the option of the command line.
+/// The engine names an option as its field; here it is the option of the command line, or one of `-o` and `tune`.
 fn option_text(option: &str, reason: &str) -> String {
+    if myriad_engine::options::row(option).is_some_and(|row| !row.when.at_mkfs()) {
+        return format!("option `{option}`: {reason}");
+    }
     format!("option --{}: {reason}", option.replace('_', "-"))
 }
 
