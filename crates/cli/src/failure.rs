@@ -312,6 +312,8 @@ mod tests {
             (kind(&error), error.to_string().as_str()),
             (Kind::Usage, "a.img: option --block-size: 3 is no power of two")
         );
+        // Of `-o` and `tune` alone: there are no dashes to type.
+        assert_eq!(option_text("softdep_maxmem", "too little"), "option `softdep_maxmem`: too little");
     }
 
     #[test]
