@@ -126,7 +126,8 @@ impl Cache {
             _ => (block, window),
         };
         let count = count.min((self.device.size() >> self.block_bits).saturating_sub(start.0));
-        if count <= 1 {
+        // A number that a hostile image made up may lie beyond the end of the device, and its neighbours before it.
+        if count <= 1 || block.0 - start.0 >= count {
             return None;
         }
         let mut bytes = AlignedBuf::zeroed((count as usize) << self.block_bits);
