@@ -556,7 +556,7 @@ pub struct MountOptions {
     pub dir_cache_size: Option<u64>,
     /// Longest time a change stays in memory only, in milliseconds; 0: until a sync or until memory or log ask for it.
     pub commit_interval_ms: u64,
-    /// Order `softdep`: how long data of files, directories and other metadata are held back, in milliseconds; 0: as `commit_interval_ms`. If
+    /// Order `softdep`: how long data of files, directories and other metadata are held back, in milliseconds; 0: until a sync. If
     /// none is given, everything is written at that interval; else one that is not given is that interval.
     pub file_delay_ms: Option<u64>,
     pub dir_delay_ms: Option<u64>,

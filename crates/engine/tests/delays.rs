@@ -4,7 +4,6 @@ mod recorded;
 
 use myriad_device::{Event, MemoryDevice};
 use myriad_engine::{Allocation, Clock, Cred, Error, Fs, MountOptions, OpenOptions, Order, RenameMode, options};
-use myriad_format::BlockKind;
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::setup::Setup;
 use recorded::{Volume, states};
@@ -20,8 +19,7 @@ const ENTRIES: &str = "entries of a linear directory";
 /// As FreeBSD holds changes back.
 fn setup() -> Setup {
     let mut setup = recorded::setup(Order::Soft, BLOCK as u32, 16 << 20);
-    let options = &mut setup.options;
-    (options.file_delay_ms, options.dir_delay_ms, options.meta_delay_ms) = (Some(30_000), Some(29_000), Some(28_000));
+    setup.hold_back([30_000, 29_000, 28_000]);
     setup
 }
 
@@ -60,15 +58,7 @@ impl Timed {
 
     /// Kinds of blocks that were written since.
     fn written(&self) -> BTreeMap<&'static str, usize> {
-        let mut blocks = BTreeMap::new();
-        for event in self.volume.device.take() {
-            if let Event::Write { bytes, .. } = event {
-                for block in bytes.chunks(BLOCK) {
-                    *blocks.entry(BlockKind::of(block).map_or("data", BlockKind::name)).or_default() += 1;
-                }
-            }
-        }
-        blocks
+        self.volume.traffic().0
     }
 
     /// The next visits, and what they write: by the second from now.
@@ -86,7 +76,7 @@ impl Timed {
     }
 
     fn counter(&self, name: &str) -> u64 {
-        self.volume.fs.counters().into_iter().find(|(known, _)| *known == name).expect("a counter").1
+        recorded::counter(&self.volume.fs, name)
     }
 }
 
@@ -279,9 +269,8 @@ fn other_orders_refuse_delays() {
 #[test]
 fn the_background_thread_visits() {
     let mut setup = setup();
-    let options = &mut setup.options;
-    (options.background, options.clock) = (true, Clock::System);
-    (options.file_delay_ms, options.dir_delay_ms, options.meta_delay_ms) = (Some(20), Some(15), Some(10));
+    (setup.options.background, setup.options.clock) = (true, Clock::System);
+    setup.hold_back([20, 15, 10]);
     let volume = Volume::open(&setup, setup.format());
     volume.session.write("file", b"content").unwrap();
     let lasts = || {
@@ -303,11 +292,7 @@ fn power_loss_between_visits() {
     for seed in first..first + 6 {
         let mut setup = recorded::setup(Order::Soft, 1024, 4 << 20);
         let mut rng = Rng::new(seed);
-        let delay = |rng: &mut Rng| Some(rng.below(8) * 1000);
-        let options = &mut setup.options;
-        options.file_delay_ms = delay(&mut rng);
-        options.dir_delay_ms = delay(&mut rng);
-        options.meta_delay_ms = delay(&mut rng);
+        setup.hold_back([(); 3].map(|()| rng.below(8) * 1000));
         let mut timed = Timed::new(setup);
         timed.volume.session.write("synced", b"synced").unwrap();
         timed.volume.fs.sync().unwrap();

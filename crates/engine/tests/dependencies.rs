@@ -4,10 +4,9 @@ mod recorded;
 
 use myriad_device::Event;
 use myriad_engine::{Cred, OpenOptions, Order, RenameMode};
-use myriad_format::BlockKind;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::Setup;
-use recorded::{Volume, lose_power_beside};
+use recorded::{Volume, counter, lose_power_beside};
 use std::collections::BTreeMap;
 
 const BLOCK: usize = 4096;
@@ -42,8 +41,7 @@ fn volume() -> Volume {
 
 /// A counter of a kind.
 fn count(volume: &Volume, kind: &str, what: &str) -> u64 {
-    let name = format!("soft_{kind}_{what}");
-    volume.fs.counters().into_iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    counter(&volume.fs, &format!("soft_{kind}_{what}"))
 }
 
 /// Does `work` and syncs: how many of each kind were written, of those that any were, and how many rolled back.
@@ -60,23 +58,6 @@ fn written(volume: &Volume, work: impl FnOnce()) -> BTreeMap<&'static str, (u64,
     let differences = KINDS.into_iter().zip(before.into_iter().zip(counts()));
     let counted = differences.map(|(kind, (before, after))| (kind, (after.0 - before.0, after.1 - before.1)));
     counted.filter(|(_, counts)| *counts != (0, 0)).collect()
-}
-
-/// Kinds of blocks that were written since, and flushes.
-fn traffic(volume: &Volume) -> (BTreeMap<&'static str, usize>, usize) {
-    let (mut blocks, mut flushes) = (BTreeMap::new(), 0);
-    for event in volume.device.take() {
-        match event {
-            Event::Write { bytes, .. } => {
-                for block in bytes.chunks(BLOCK) {
-                    *blocks.entry(BlockKind::of(block).map_or("data", BlockKind::name)).or_default() += 1;
-                }
-            }
-            Event::Flush => flushes += 1,
-            Event::Discard { .. } => {}
-        }
-    }
-    (blocks, flushes)
 }
 
 /// Each operation has the structures that soft updates keep for it. What a round cannot show yet is rolled back in it.
@@ -127,7 +108,7 @@ fn files_that_come_and_go_cost_nothing() {
         // Blocks and inodes that never were on the device are given back without waiting for it.
         let rest: Vec<_> = counted.keys().filter(|kind| !kind.starts_with("free")).collect();
         assert!(rest.is_empty(), "{counted:?}");
-        let (blocks, _) = traffic(&volume);
+        let (blocks, _) = volume.traffic();
         for kind in ["data", "bitmap of blocks", "bitmap of inodes", "block pointers"] {
             assert_eq!(blocks.get(kind), None, "{pairs} pairs: {blocks:?}");
         }
@@ -150,11 +131,11 @@ fn flushes_of_an_fsync() {
     file.write_at(&[1; BLOCK], 0).unwrap();
     volume.device.take();
     file.sync().unwrap();
-    let (blocks, flushes) = traffic(&volume);
+    let (blocks, flushes) = volume.traffic();
     assert_eq!(flushes, 3, "{blocks:?}");
     file.write_at(&[2; BLOCK], 0).unwrap();
     file.sync().unwrap();
-    let (blocks, flushes) = traffic(&volume);
+    let (blocks, flushes) = volume.traffic();
     assert_eq!((flushes, blocks.get("data")), (1, Some(&1)), "{blocks:?}");
 }
 
@@ -204,7 +185,7 @@ fn an_fsync_writes_what_its_file_needs() {
     file.write_at(&[1; 3 * BLOCK], 0).unwrap();
     volume.device.take();
     file.sync().unwrap();
-    let (blocks, flushes) = traffic(&volume);
+    let (blocks, flushes) = volume.traffic();
     println!("{blocks:?}, {flushes} flushes");
     assert_eq!(blocks["data"], 3);
     assert!(flushes <= 5, "{flushes} flushes");
@@ -229,7 +210,7 @@ fn an_fsync_writes_what_its_file_needs() {
     file.write_at(&[2; BLOCK], 0).unwrap();
     volume.device.take();
     file.sync().unwrap();
-    let (blocks, _) = traffic(&volume);
+    let (blocks, _) = volume.traffic();
     assert!(blocks.values().sum::<usize>() <= 12, "{blocks:?}");
     assert_eq!(fell_back(&volume), Some(("soft_fsyncs_of_all", 0)));
     let state = recorded::State { image: volume.device.inner().clone_image(), what: "after the second".into() };

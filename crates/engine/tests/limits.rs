@@ -6,6 +6,7 @@ use myriad_engine::{Cred, Errno, Error, Fs, MountOptions, OpenOptions, Order, op
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_silent;
+use recorded::counter;
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -19,10 +20,6 @@ fn setup() -> Setup {
     setup.options.cache_size = 32 << 20;
     setup.options.softdep_memory = Some(LIMIT);
     setup
-}
-
-fn counter(fs: &Fs, name: &str) -> u64 {
-    fs.counters().into_iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no counter {name}")).1
 }
 
 /// Makes, writes, links, moves and removes files in directories of its own; refused is nothing.
@@ -54,8 +51,9 @@ fn work(fs: &Fs, thread: u64, count: usize) {
 fn memory_is_bounded_on_one_thread() {
     for delays in [None, Some(30_000)] {
         let mut setup = setup();
-        let options = &mut setup.options;
-        (options.file_delay_ms, options.dir_delay_ms, options.meta_delay_ms) = (delays, delays, delays);
+        if let Some(delay) = delays {
+            setup.hold_back([delay; 3]);
+        }
         let device = Devices::from(Arc::new(setup.format()));
         let fs = setup.open(device.clone()).unwrap();
         work(&fs, 0, 3000);
@@ -74,9 +72,8 @@ fn memory_is_bounded_on_one_thread() {
 fn memory_is_bounded_beside_the_background() {
     const THREADS: u64 = 4;
     let mut setup = setup();
-    let options = &mut setup.options;
-    options.background = true;
-    (options.file_delay_ms, options.dir_delay_ms, options.meta_delay_ms) = (Some(30_000), Some(29_000), Some(28_000));
+    setup.options.background = true;
+    setup.hold_back([30_000, 29_000, 28_000]);
     let device = Devices::from(Arc::new(setup.format()));
     let fs = setup.open(device.clone()).unwrap();
     std::thread::scope(|scope| {
@@ -97,9 +94,8 @@ fn memory_is_bounded_beside_the_background() {
 #[test]
 fn the_oldest_goes_first() {
     let mut setup = setup();
-    let options = &mut setup.options;
-    (options.file_delay_ms, options.dir_delay_ms, options.meta_delay_ms) = (Some(0), Some(0), Some(0));
-    options.softdep_memory = Some(4 << 20);
+    setup.hold_back([0; 3]);
+    setup.options.softdep_memory = Some(4 << 20);
     let time = setup.time.clone();
     let device = Arc::new(setup.format());
     let fs = setup.open(device.clone()).unwrap();

@@ -4,10 +4,9 @@ mod recorded;
 
 use myriad_device::Event;
 use myriad_engine::{Cred, OpenOptions, Order, RenameMode, Session, SetAttr, SyncMode, XattrMode};
-use myriad_format::BlockKind;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::Setup;
-use recorded::{Volume, lose_power_beside};
+use recorded::{Volume, kinds, lose_power_beside};
 
 const BLOCK: usize = 4096;
 
@@ -24,8 +23,7 @@ fn rounds(events: &[Event]) -> Vec<Vec<&'static str>> {
     for event in events {
         match event {
             Event::Write { bytes, .. } => {
-                let names = bytes.chunks(BLOCK).map(|block| BlockKind::of(block).map_or("data", BlockKind::name));
-                round.extend(names);
+                round.extend(kinds(bytes, BLOCK));
             }
             Event::Flush => {
                 round.sort_unstable();

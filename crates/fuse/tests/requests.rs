@@ -877,15 +877,20 @@ fn small_blocks_and_writeback() {
     assert_eq!((text.lines().count(), text.lines().last()), (2000, Some("line 1999")));
 }
 
+/// A file that leaves no room for these bytes, open.
+fn fill(mount: &Mounted, bytes: &[u8]) -> File {
+    let mut file = File::create(mount.path("file")).unwrap();
+    let error = (0..1000).find_map(|_| file.write_all(bytes).err()).expect("256 MiB hold no 1000");
+    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    file
+}
+
 #[test]
 fn a_full_volume_says_so_at_the_write() {
     skip_without_mounts!();
     let mount = mounted();
-    let mut file = File::create(mount.path("file")).unwrap();
     let bytes = vec![7; 1 << 20];
-    let error = (0..1000).find_map(|_| file.write_all(&bytes).err()).expect("256 MiB hold no 1000");
-    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
-    drop(file);
+    drop(fill(&mount, &bytes));
     fs::remove_file(mount.path("file")).unwrap();
     fs::write(mount.path("file"), &bytes).unwrap();
     mount.unmount();
@@ -896,9 +901,8 @@ fn a_full_volume_says_so_at_the_write() {
 fn the_space_of_a_removed_file_is_waited_for() {
     skip_without_mounts!();
     let mount = mounted();
-    let mut file = File::create(mount.path("file")).unwrap();
     let bytes = vec![7; 1 << 20];
-    while file.write_all(&bytes).is_ok() {}
+    let file = fill(&mount, &bytes);
     fs::remove_file(mount.path("file")).unwrap();
     let closes = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(30));
@@ -907,8 +911,7 @@ fn the_space_of_a_removed_file_is_waited_for() {
     fs::write(mount.path("other"), &bytes).unwrap();
     closes.join().unwrap();
     // Not for ever: somebody may have it open for long.
-    let mut file = File::create(mount.path("file")).unwrap();
-    while file.write_all(&bytes).is_ok() {}
+    let file = fill(&mount, &bytes);
     fs::remove_file(mount.path("file")).unwrap();
     let refused = fs::write(mount.path("third"), &bytes).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));

@@ -1,31 +1,10 @@
 //! Every suite and every target, tiny: each does what its workload says, and a target that does nothing is found out.
 
+mod common;
+
+use common::experiment;
 use myriad_lab::experiment::{Experiment, Line, Outcome, Place, SUITES, Scale, Suite, Work, factors};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-
-fn experiment(folder: &Path, suites: &[&str], places: &[&str]) -> Experiment {
-    let suite = |name: &&str| Suite::named(name).unwrap();
-    Experiment {
-        suites: suites.iter().map(suite).collect(),
-        scale: Scale(0.001),
-        places: places.iter().map(|name| Place::parse(name).unwrap()).collect(),
-        factors: Vec::new(),
-        absent: Vec::new(),
-        set: Vec::new(),
-        asked: Vec::new(),
-        runs: 1,
-        seed: 7,
-        out: None,
-        resume: false,
-        folder: folder.to_owned(),
-        exe: "/nowhere".into(),
-        age: 0,
-        memory_bytes: None,
-        check_each: true,
-        quiet: true,
-    }
-}
 
 fn run(experiment: &Experiment) -> Outcome {
     let outcome = experiment.run().unwrap();

@@ -1,34 +1,15 @@
 //! Benchmarks of others: each is run for real, tiny, where it is installed; and a program that prints what one of them printed once, and
 //! does nothing, is found out.
 
+mod common;
+
 use anyhow::Result;
-use myriad_lab::experiment::{Experiment, Outcome, Place, Scale, Suite, Work};
+use common::experiment;
+use myriad_lab::experiment::{Experiment, Outcome, Scale, Suite, Work};
 use myriad_lab::targets::sys_calls::SysCalls;
 use myriad_lab::tools::{self, Bonnie, Call, Dbench, Fio, FsMark, Postmark, Ran, Said, Tool};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-
-fn experiment(folder: &Path, suites: &[&str], places: &[&str]) -> Experiment {
-    Experiment {
-        suites: suites.iter().map(|name| Suite::named(name).unwrap()).collect(),
-        scale: Scale(0.001),
-        places: places.iter().map(|name| Place::parse(name).unwrap()).collect(),
-        factors: Vec::new(),
-        absent: Vec::new(),
-        set: Vec::new(),
-        asked: Vec::new(),
-        runs: 1,
-        seed: 7,
-        out: None,
-        resume: false,
-        folder: folder.to_owned(),
-        exe: "/nowhere".into(),
-        age: 0,
-        memory_bytes: None,
-        check_each: true,
-        quiet: true,
-    }
-}
 
 /// What the sample of a phase has to say: operations and bytes; `None`: as many as there was time for.
 fn expected(tool: &str, phase: &str, size: Option<u64>) -> Option<(u64, u64)> {

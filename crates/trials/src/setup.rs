@@ -158,7 +158,7 @@ impl Setup {
         Devices { main: Arc::new(main), log: log.map(|log| Arc::new(log) as Arc<dyn BlockDevice>) }
     }
 
-    /// Changes are held back for so many operations, by kind, where the order does that.
+    /// Changes are held back by kind, where the order does that, for so many milliseconds: of the model's clock, an operation each.
     pub fn hold_back(&mut self, [data, directories, metadata]: [u64; 3]) {
         if self.order == Order::Soft {
             let options = &mut self.options;

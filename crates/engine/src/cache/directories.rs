@@ -40,19 +40,19 @@ const _: () = assert!(BlockKind::ALL.len() < 31, "a bit each");
 /// What counts a look at a block, by its kind as a frame's flags hold it: a load is cheaper there than a question.
 pub(super) static ASKED: [Count; BlockKind::ALL.len() + 1] = {
     let mut asked = [Count::blocks_touched; BlockKind::ALL.len() + 1];
-    let mut i = 0;
-    while i < BlockKind::ALL.len() {
-        if BlockKind::ALL[i].is_of_directory() {
-            asked[BlockKind::ALL[i].index() as usize + 1] = Count::dir_cache_hits;
+    let mut kind = 0;
+    while kind < asked.len() {
+        if holds_directory(kind as u32) {
+            asked[kind] = Count::dir_cache_hits;
         }
-        i += 1;
+        kind += 1;
     }
     asked
 };
 
 /// Whether a frame of these flags holds, or held until it died, a block of a directory.
 #[inline]
-pub(super) fn holds_directory(flags: u32) -> bool {
+pub(super) const fn holds_directory(flags: u32) -> bool {
     let kind = flags & flag::KIND;
     kind < u32::BITS && KINDS >> kind & 1 != 0
 }

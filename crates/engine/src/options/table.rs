@@ -103,6 +103,11 @@ impl Value {
         *bytes
     }
 
+    fn time_ms(&self) -> u64 {
+        let Self::Time(ms) = self else { unreachable!("{self:?} is no time") };
+        *ms
+    }
+
     fn number(&self) -> u64 {
         let Self::Number(number) = self else { unreachable!("{self:?} is no number") };
         *number
@@ -122,15 +127,27 @@ fn unset_or_bytes(value: &Value) -> Option<u64> {
     (*value != Value::Unset).then(|| value.bytes())
 }
 
-fn time_or_unset(ms: Option<u64>) -> Value {
-    ms.map_or(Value::Unset, Value::Time)
-}
-
-fn unset_or_time(value: &Value) -> Option<u64> {
-    match value {
-        Value::Time(ms) => Some(*ms),
-        _ => None,
-    }
+/// The row of one of soft updates' delays, by the field of `MountOptions`: of what, and how many seconds FreeBSD has.
+macro_rules! delay {
+    ($name:literal, $field:ident, $what:literal, $usual:literal) => {
+        Row {
+            name: $name,
+            values: Values::Time { most_ms: 1_000_000_000_000 },
+            when: When::Live,
+            about: concat!(
+                "with order=softdep: how long ",
+                $what,
+                " held back; ",
+                $usual,
+                " in FreeBSD; 0: until a sync"
+            ),
+            source: "FreeBSD's syncer; McKusick and Ganger 1999",
+            unset: "the commit interval",
+            words: &[],
+            get: |options| options.mount.$field.map_or(Value::Unset, Value::Time),
+            set: |options, value| options.mount.$field = (value != Value::Unset).then(|| value.time_ms()),
+        }
+    };
 }
 
 fn path_or_unset(path: &Option<std::path::PathBuf>) -> Value {
@@ -426,44 +443,11 @@ pub static TABLE: [Row; 43] = [
         unset: "",
         words: &[],
         get: |options| Value::Time(options.mount.commit_interval_ms),
-        set: |options, value| {
-            let Value::Time(ms) = value else { unreachable!("{value:?} is no time") };
-            options.mount.commit_interval_ms = ms;
-        },
+        set: |options, value| options.mount.commit_interval_ms = value.time_ms(),
     },
-    Row {
-        name: "filedelay",
-        values: Values::Time { most_ms: 1_000_000_000_000 },
-        when: When::Live,
-        about: "with order=softdep: how long data of files is held back; 30 in FreeBSD; 0: until a sync",
-        source: "FreeBSD's syncer; McKusick and Ganger 1999",
-        unset: "the commit interval",
-        words: &[],
-        get: |options| time_or_unset(options.mount.file_delay_ms),
-        set: |options, value| options.mount.file_delay_ms = unset_or_time(&value),
-    },
-    Row {
-        name: "dirdelay",
-        values: Values::Time { most_ms: 1_000_000_000_000 },
-        when: When::Live,
-        about: "with order=softdep: how long directories are held back; 29 in FreeBSD; 0: until a sync",
-        source: "FreeBSD's syncer; McKusick and Ganger 1999",
-        unset: "the commit interval",
-        words: &[],
-        get: |options| time_or_unset(options.mount.dir_delay_ms),
-        set: |options, value| options.mount.dir_delay_ms = unset_or_time(&value),
-    },
-    Row {
-        name: "metadelay",
-        values: Values::Time { most_ms: 1_000_000_000_000 },
-        when: When::Live,
-        about: "with order=softdep: how long other metadata is held back; 28 in FreeBSD; 0: until a sync",
-        source: "FreeBSD's syncer; McKusick and Ganger 1999",
-        unset: "the commit interval",
-        words: &[],
-        get: |options| time_or_unset(options.mount.meta_delay_ms),
-        set: |options, value| options.mount.meta_delay_ms = unset_or_time(&value),
-    },
+    delay!("filedelay", file_delay_ms, "data of files is", "30"),
+    delay!("dirdelay", dir_delay_ms, "directories are", "29"),
+    delay!("metadelay", meta_delay_ms, "other metadata is", "28"),
     Row {
         name: "softdep_maxmem",
         values: Values::Bytes { least: 1 << 20, most: 1 << 40, powers: false },

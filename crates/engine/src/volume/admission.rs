@@ -69,14 +69,14 @@ impl Volume {
         if !self.cache.has_room() || self.epoch.cost.exceeds(&self.epoch_soft) {
             self.throttle()?;
         }
-        if let Some(soft) = self.soft.as_ref().filter(|soft| soft.is_much()) {
-            self.throttle_soft(soft)?;
-        }
-        if self.soft.as_ref().is_some_and(|soft| soft.inodes_waiting() > 0)
-            && self.inodes_free(u64::MAX >> 8) < INODES_FEW
-        {
-            // Never full while there is something to give back.
-            self.commit_now()?;
+        if let Some(soft) = &self.soft {
+            if soft.is_much() {
+                self.throttle_soft(soft)?;
+            }
+            if soft.inodes_waiting() > 0 && self.inodes_free(u64::MAX >> 8) < INODES_FEW {
+                // Never full while there is something to give back.
+                self.commit_now()?;
+            }
         }
         let txn = self.enter_reserving(blocks)?;
         if blocks == 0 || self.has_plenty() {

@@ -184,7 +184,9 @@ impl Volume {
         self.placement.set_policy(policy, options.dirpref);
         self.counters.add(Count::dirhash_recycled, self.dir_hashes.set(&options));
         self.to_host.set(&options, &*self.device, &self.geometry);
-        self.cache.bound_directories(options.dir_cache_limit());
+        if options.dir_cache_limit() != before.mount.dir_cache_limit() {
+            self.cache.bound_directories(options.dir_cache_limit());
+        }
         // The background thread may wait by the old interval.
         let _wake = self.wake.0.lock();
         self.wake.1.notify_one();

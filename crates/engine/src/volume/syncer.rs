@@ -19,8 +19,10 @@ impl Volume {
         let (Some(delays), Some(soft)) = (self.delays(), &self.soft) else { return Ok(false) };
         let due = delays.due_at(self.ticks());
         let flushed = file::flush_due(self, due);
-        self.checkpointer.lock().run_due(self, due, soft.has_due(due))?;
-        if delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue)) {
+        let has_due = soft.has_due(due);
+        self.checkpointer.lock().run_due(self, due, has_due)?;
+        // What is overdue was due before, too.
+        if has_due && delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue)) {
             self.counters.bump(Count::soft_overdue);
             self.commit_now()?;
         }

@@ -4,6 +4,7 @@
 
 use myriad_device::{BlockDevice, Event, MemoryDevice, RecordingDevice};
 use myriad_engine::{Clock, Cred, Fs, Order, Session};
+use myriad_format::BlockKind;
 use myriad_format::choices::PROFILES;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
@@ -20,6 +21,16 @@ pub type Sectors = BTreeMap<u64, Vec<u8>>;
 pub fn setup(order: Order, block_size: u32, size: u64) -> Setup {
     let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
     Setup::of(Row { choices: ffs.choices, order }, block_size, size)
+}
+
+/// The engine's counter of this name.
+pub fn counter(fs: &Fs, name: &str) -> u64 {
+    fs.counters().into_iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no counter {name}")).1
+}
+
+/// Kinds of the blocks that were written at once, and data.
+pub fn kinds(bytes: &[u8], block_size: usize) -> impl Iterator<Item = &'static str> {
+    bytes.chunks(block_size).map(|block| BlockKind::of(block).map_or("data", BlockKind::name))
 }
 
 /// An open volume whose writes are recorded.
@@ -39,6 +50,22 @@ impl Volume {
 
     pub fn new(setup: &Setup) -> Self {
         Self::open(setup, setup.format())
+    }
+
+    /// Kinds of blocks that were written since, and flushes.
+    pub fn traffic(&self) -> (BTreeMap<&'static str, usize>, usize) {
+        let block_size = self.fs.info().block_size as usize;
+        let (mut blocks, mut flushes) = (BTreeMap::new(), 0);
+        for event in self.device.take() {
+            match event {
+                Event::Write { bytes, .. } => {
+                    kinds(&bytes, block_size).for_each(|kind| *blocks.entry(kind).or_default() += 1)
+                }
+                Event::Flush => flushes += 1,
+                Event::Discard { .. } => {}
+            }
+        }
+        (blocks, flushes)
     }
 
     /// Does `work` on what is durable, syncs, and returns the states that power loss can leave in between.

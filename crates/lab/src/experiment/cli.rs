@@ -6,7 +6,7 @@ use super::memory::LEFT_BYTES_MIN;
 use super::places::Place;
 use super::results::Line;
 use super::run::{Experiment, Outcome};
-use super::suites::{Item, SUITES, Scale, Suite, TOOLS, Work};
+use super::suites::{Item, SUITES, Scale, Suite, Work};
 use crate::interrupt;
 use crate::report;
 use crate::stats;
@@ -180,7 +180,7 @@ fn suites(names: &[String]) -> Result<Vec<&'static Suite>> {
         return Ok(SUITES.iter().collect());
     }
     let named = |name: &String| {
-        let known = || SUITES.iter().chain(&TOOLS).map(|suite| suite.name).collect::<Vec<_>>().join(", ");
+        let known = || Suite::all().map(|suite| suite.name).collect::<Vec<_>>().join(", ");
         Suite::named(name).ok_or_else(|| anyhow!("there is no suite `{name}`; there are {}, or `all`", known()))
     };
     names.iter().map(named).collect()
@@ -366,7 +366,7 @@ impl Report {
 
 fn list(out: &mut dyn Write) -> Result<()> {
     writeln!(out, "Suites:")?;
-    for suite in SUITES.iter().chain(&TOOLS) {
+    for suite in Suite::all() {
         let items = suite.items(Scale(0.001), 1);
         let missing = |item: &Item| match &item.work {
             Work::Theirs(tool) => tool.missing(),
@@ -436,7 +436,7 @@ fn table(lines: &[Line]) -> comfy_table::Table {
     let suite_of = |workload: &str| lines.iter().find(|line| line.workload == workload).map(|line| line.suite.clone());
     rows.sort_by_key(|row| {
         let suite = suite_of(&row.0);
-        let suite = SUITES.iter().chain(&TOOLS).position(|one| Some(one.name) == suite.as_deref());
+        let suite = Suite::all().position(|one| Some(one.name) == suite.as_deref());
         (suite, row.0.clone(), row.1, order.iter().position(|one| *one == (row.0.clone(), row.1)))
     });
     let mut header = vec!["workload", "size", "phase"];

@@ -35,4 +35,4 @@ pub use factors::{Absent, Factor, factors};
 pub use places::{Place, Places};
 pub use results::{Header, Line};
 pub use run::{Experiment, Outcome};
-pub use suites::{Item, SUITES, Scale, Suite, TOOLS, Work};
+pub use suites::{Item, SUITES, Scale, Suite, Work};

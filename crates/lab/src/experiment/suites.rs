@@ -72,7 +72,12 @@ pub struct Suite {
 
 impl Suite {
     pub fn named(name: &str) -> Option<&'static Self> {
-        SUITES.iter().chain(&TOOLS).find(|suite| suite.name == name)
+        Self::all().find(|suite| suite.name == name)
+    }
+
+    /// Those of the papers and of today, and benchmarks of others.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        SUITES.iter().chain(&TOOLS)
     }
 
     pub fn items(&self, scale: Scale, seed: u64) -> Vec<Item> {
@@ -137,7 +142,7 @@ fn ports(scale: Scale, seed: u64) -> Vec<Item> {
     )]
 }
 
-/// Twice through all directories and no file, of a tree whose directories are more than FFS kept in memory.
+/// All names of a tree twice, and then all attributes; its directories are more than FFS kept in memory.
 fn traverse(scale: Scale, seed: u64) -> Vec<Item> {
     let shape = Shape::source(scale.count(5_000), scale.count(40_000), SOURCES, ".c", seed);
     let steps = vec![
@@ -461,7 +466,7 @@ pub static SUITES: [Suite; 18] = [
 ];
 
 /// Programs of others, all and each. `all` does not name them: they want a target with a directory, and a clock.
-pub static TOOLS: [Suite; 6] = [
+static TOOLS: [Suite; 6] = [
     Suite {
         name: "tools",
         about: "benchmarks of others, packaged by Debian, on targets with a directory: all of the following",

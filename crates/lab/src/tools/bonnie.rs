@@ -135,12 +135,7 @@ impl Tool for Bonnie {
             "its large file was never seen: nothing says that it did what it was asked"
         );
         for held in there {
-            ensure!(
-                held.bytes == bytes && held.allocated >= bytes,
-                "its file has {} bytes and takes {} where {bytes} were written: it did not do what it was asked",
-                held.bytes,
-                held.allocated
-            );
+            held.check_whole(bytes)?;
         }
         run.seen.check(2 * files, 2 * files)?;
         let blocks = bytes / CHUNK;

@@ -153,7 +153,7 @@ impl Tool for Dbench {
         let left = names_after(&load, end);
         let held = Held::below(&directory.join(FOLDER))?;
         ensure!(
-            (held.names).abs_diff(left as u64) <= OFF_MOST,
+            held.names.abs_diff(left as u64) <= OFF_MOST,
             "the target holds {} names where its {count} operations leave {left}: it did not do what it was asked",
             held.names
         );

@@ -101,14 +101,7 @@ impl Tool for Fio {
             Ok(Said { count: printed.requests, bytes: printed.bytes, seconds: Some(printed.seconds), rate })
         };
         let said = PHASES.iter().zip(ran).map(judge).collect::<Result<Vec<_>>>()?;
-        let held = Held::of(&directory.join(FILE))?;
-        ensure!(
-            held.bytes == self.bytes && held.allocated >= self.bytes,
-            "its file has {} bytes and takes {} where {} were written: it did not do what it was asked",
-            held.bytes,
-            held.allocated,
-            self.bytes
-        );
+        Held::of(&directory.join(FILE))?.check_whole(self.bytes)?;
         Ok(said)
     }
 }

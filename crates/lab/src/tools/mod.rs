@@ -132,16 +132,18 @@ impl Held {
             if path.file_name().is_some_and(|name| name == "lost+found") {
                 continue;
             }
-            held.names += 1;
-            let one = Self::of(&path)?;
-            (held.bytes, held.allocated) = (held.bytes + one.bytes, held.allocated + one.allocated);
+            held.add(Self::of(&path)?);
             if path.is_dir() {
-                let below = Self::below(&path)?;
-                held.names += below.names;
-                (held.bytes, held.allocated) = (held.bytes + below.bytes, held.allocated + below.allocated);
+                held.add(Self::below(&path)?);
             }
         }
         Ok(held)
+    }
+
+    fn add(&mut self, more: Self) {
+        self.names += more.names;
+        self.bytes += more.bytes;
+        self.allocated += more.allocated;
     }
 
     /// A file's, and nothing for a directory.
@@ -150,6 +152,17 @@ impl Held {
         let metadata = path.symlink_metadata().with_context(|| format!("looking at {}", path.display()))?;
         let (bytes, allocated) = if metadata.is_file() { (metadata.size(), metadata.blocks() * 512) } else { (0, 0) };
         Ok(Self { names: 1, bytes, allocated })
+    }
+
+    /// Of a file that a program has written as a whole.
+    fn check_whole(&self, bytes: u64) -> Result<()> {
+        ensure!(
+            self.bytes == bytes && self.allocated >= bytes,
+            "its file has {} bytes and takes {} where {bytes} were written: it did not do what it was asked",
+            self.bytes,
+            self.allocated
+        );
+        Ok(())
     }
 
     /// The largest file right in `directory`.
