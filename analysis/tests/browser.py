@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -56,6 +57,12 @@ class Browser:
         self.process.wait(30)
         os.close(self.to)
         os.close(self.come)
+        # Its children may still write for a moment.
+        for _ in range(100):
+            try:
+                return self.home.cleanup()
+            except OSError:
+                time.sleep(0.1)
         self.home.cleanup()
 
     def call(self, method: str, **params: object) -> dict:

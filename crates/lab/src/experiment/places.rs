@@ -4,7 +4,7 @@
 //! made by `compare`'s own code. As root, all mounts are in a mount namespace of their own, and end with it.
 
 use crate::compare::kernel::{
-    Attached, KernelProvider, Kind, no_loop_devices, not_installed, run_program, settle_image,
+    Attached, KernelProvider, Kind, no_loop_devices, not_installed, run_program, settle_image, unmount_when_idle,
 };
 use crate::disk::{PRESETS, Preset, Traced};
 use crate::provider::{Provider, SqliteProvider};
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use myriad_device::{Access, FileDevice, MemoryDevice};
 use myriad_engine::options::{Options, TABLE};
 use myriad_engine::{Clock, Discard, Fs};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -323,8 +323,9 @@ pub struct Unmount(pub PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
-        if let Err(error) = rustix::mount::unmount(&self.0, UnmountFlags::empty()) {
-            eprintln!("{} stays mounted: {error}", self.0.display());
+        // A child that another thread is just starting still has our files.
+        if let Err(error) = unmount_when_idle(&self.0) {
+            eprintln!("{} stays mounted: {error:#}", self.0.display());
         }
     }
 }
