@@ -122,7 +122,8 @@ impl Experiment {
         let all = cells(works.len(), &places, combinations.len(), self.runs, self.seed);
         ensure!(!all.is_empty(), "no combination of these factors makes a volume: {refused:?}");
         let is_measured = |cell: &Cell| reported(&works[cell.item].1, cell.place) > 0;
-        ensure!(all.iter().any(is_measured), "nothing is left to be run: {left_out:?}");
+        let why = || left_out.iter().map(|(what, why)| format!("{what}: {why}")).collect::<Vec<_>>().join("; ");
+        ensure!(all.iter().any(is_measured), "nothing is left to be run: {}", why());
         let header = self.header(&places, [&self.absent[..], &refused[..]].concat(), left_out);
         let expected = |order: u64| {
             let cell = all.get(usize::try_from(order).ok()?)?;
