@@ -54,6 +54,7 @@ def dirhash(rng: np.random.Generator, runs: int) -> list[dict]:
         for size, hashed, run in itertools.product((10, 100, 1000, 3000, 10_000, 30_000), ("off", "on"), range(runs)):
             cost = (fixed + (each * size if hashed == "off" else 0)) * np.exp(rng.normal(0, 0.04))
             fields = {"size": size, "count": size, "seconds": float(cost * size), "run": run, "factors": {"dirhash": hashed}}
+            fields["blocks_touched"] = 10 * size + (size * size // 150 if hashed == "off" and each else 0)
             out.append(sample(suite="dirhash", workload="dirhash", phase=phase, options={"directory": "linear"}, **fields))
     return out
 

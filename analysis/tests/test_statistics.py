@@ -156,10 +156,20 @@ def test_slopes_of_a_flat_and_a_linear_cost():
 
 def test_curves_have_a_line_for_each_factor_and_an_interval_for_each_size():
     charts = curves.charts(samples.from_dicts(synthetic.dirhash(np.random.default_rng(1), 4)))
-    assert [(c.workload, c.phase) for c in charts] == [("dirhash", "create"), ("dirhash", "remove"), ("dirhash", "stat_random")]
+    phases = [("dirhash", phase, metric) for phase in ("create", "remove", "stat_random") for metric in (curves.SECONDS, curves.BLOCKS)]
+    assert [(c.workload, c.phase, c.metric) for c in charts] == phases
     assert [c.label for c in charts[0].curves] == ["process, dirhash=off", "process, dirhash=on"]
     points = charts[0].curves[0].points
     assert len(points) == 6 and (points["low"] < points["mean"]).all() and (points["mean"] < points["high"]).all()
+
+
+def test_blocks_are_drawn_as_they_were_counted():
+    charts = curves.charts(samples.from_dicts(synthetic.dirhash(np.random.default_rng(1), 4)))
+    off, on = charts[1].curves
+    assert list(on.points["mean"].round(9)) == [10] * 6
+    assert off.points["mean"].iloc[-1].round(9) == 10 + 30_000 / 150
+    uncounted = [sample | {"blocks_touched": None} for sample in synthetic.dirhash(np.random.default_rng(1), 4)]
+    assert all(c.metric == curves.SECONDS for c in curves.charts(samples.from_dicts(uncounted)))
 
 
 def test_options_that_follow_from_factors_do_not_part_repetitions_and_others_do():

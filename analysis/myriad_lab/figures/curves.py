@@ -1,8 +1,8 @@
-"""Cost against size, both logarithmic, a line a target and set of factors, bars for the 95 % intervals. A paper's own are grey."""
+"""Time or blocks against size, both logarithmic, a line a target and set of factors, bars for the 95 % intervals. A paper's own are grey."""
 
 from __future__ import annotations
 
-from ..curves import Chart
+from ..curves import SECONDS, Chart
 from .style import DASHES, LIGHT, MARKERS, SERIES, Canvas, Shape, count, seconds
 from .ticks import logarithmic
 
@@ -16,22 +16,23 @@ def draw(chart: Chart, shape: Shape) -> Canvas:
     names = len(ours) + len(papers)
     canvas = Canvas(shape, 3.6 + (0.17 * names if shape.name == "narrow" else 0.17 * -(-names // 2)))
     axes = canvas.axes()
+    # Before there is anything: a flat line has no limits that an axis could take from it.
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     for i, curve in enumerate(ours):
         _line(axes, curve, LIGHT[SERIES[i]], MARKERS[i], DASHES[i], 1.6)
     for i, curve in enumerate(papers):
         _line(axes, curve, LIGHT["muted"], ("1", "2", "3", "4")[i % 4], (0, (1, 2)), 1.0)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
     sizes = [s for c in chart.curves for s in c.points["size"]]
     costs = [v for c in chart.curves for name in ("mean", "low", "high") for v in c.points[name].dropna() if v > 0]
     low, high = min(costs), max(costs)
     room = max((high / low) ** 0.06, 1.15)
     axes.set_ylim(low / room, high * room)
     axes.set_xlim(min(sizes) / 1.25, max(sizes) * 1.25)
-    logarithmic(axes.yaxis, low / room, high * room, seconds)
+    logarithmic(axes.yaxis, low / room, high * room, seconds if chart.metric == SECONDS else count)
     logarithmic(axes.xaxis, min(sizes), max(sizes), count, 5 if canvas.is_narrow else 8)
     axes.set_xlabel("size")
-    axes.set_ylabel("time per operation")
+    axes.set_ylabel("time per operation" if chart.metric == SECONDS else "blocks looked at per operation")
     canvas.figure.legend(loc="outside upper left", ncols=1 if canvas.is_narrow else 2, handlelength=3.2)
     return canvas
 

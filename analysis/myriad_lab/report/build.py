@@ -53,7 +53,7 @@ def _tables(report: Report) -> dict[str, pd.DataFrame]:
             table = factorial.coefficients(test, log).drop(columns="mask")
             models += [about | {"on": "log" if log else "plain"} | row for row in table.to_dict("records")]
     lines = [
-        {"workload": chart.workload, "phase": chart.phase, "curve": curve.label} | point
+        {"workload": chart.workload, "phase": chart.phase, "metric": chart.metric, "curve": curve.label} | point
         for chart in report.charts
         for curve in chart.curves
         for point in curve.points.to_dict("records")

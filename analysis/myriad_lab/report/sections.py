@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from .. import claims, factorial, factors, papers, ratios
-from ..curves import Chart, Curve
+from ..curves import SECONDS, Chart, Curve
 from ..factorial import Factorial
 from ..figures import curves as curve_figure
 from ..figures import forest, lattice, summary, triangles
@@ -134,7 +134,7 @@ def _group(report: Report, group: claims.Group) -> str:
         phases = {claim.phase for claim in group.claims}
         charts = [c for c in report.charts if c.workload == group.workload and c.phase in phases]
         if group.redraw == "xfs96":
-            charts = [_with_xfs96(c) for c in charts] or [Chart(group.workload, "lookup", _xfs96())]
+            charts = [_with_xfs96(c) if c.metric == SECONDS else c for c in charts] or [Chart(group.workload, "lookup", _xfs96())]
         out += [_chart(report, chart, group.id) for chart in charts]
     return "".join(out)
 
@@ -226,24 +226,28 @@ def _chart(report: Report, chart: Chart, prefix: str) -> str:
     mine = [c for c in chart.curves if not c.is_paper]
     theirs = [c for c in chart.curves if c.is_paper]
     parts = [mine[i : i + curve_figure.LINES_MOST] for i in range(0, len(mine), curve_figure.LINES_MOST)] or [[]]
+    is_time = chart.metric == SECONDS
+    cost = "Time" if is_time else "Blocks looked at"
     out = []
     for k, part in enumerate(parts):
-        shown = Chart(chart.workload, chart.phase, part + theirs)
-        said = "; ".join(_range(c) for c in shown.curves)
-        name = "".join(c if c.isalnum() else "-" for c in f"{prefix}-{chart.phase}-{k + 1}".lower())
+        shown = Chart(chart.workload, chart.phase, part + theirs, chart.metric)
+        said = "; ".join(_range(c, chart.metric) for c in shown.curves)
+        name = f"{prefix}-{chart.phase}-{k + 1}" if is_time else f"{prefix}-{chart.phase}-blocks-{k + 1}"
+        name = "".join(c if c.isalnum() else "-" for c in name.lower())
         more = f" ({k + 1} of {len(parts)})" if len(parts) > 1 else ""
         whose = "" if mine else " The paper's numbers only: ours were not run."
         title = f"{html.text(chart.workload)}: {html.text(chart.phase)}{more}"
-        caption = f"{title}: time per operation by size, with 95 % intervals.{whose}"
-        alt = f"Time per operation of {chart.workload}, {chart.phase}, by size. {said}."
+        caption = f"{title}: {cost.lower()} per operation by size, with 95 % intervals.{whose}"
+        alt = f"{cost} per operation of {chart.workload}, {chart.phase}, by size. {said}."
         picture = render(name, alt, lambda shape, c=shown: curve_figure.draw(c, shape))
         out.append(report.draw(picture, caption))
     return "".join(out)
 
 
-def _range(curve: Curve) -> str:
+def _range(curve: Curve, metric: str) -> str:
     first, last = curve.points.iloc[0], curve.points.iloc[-1]
-    ends = [f"{tables.seconds(p['mean'])} at {p['size']:,.0f}" for p in (first, last)]
+    said = tables.seconds if metric == SECONDS else number
+    ends = [f"{said(p['mean'])} at {p['size']:,.0f}" for p in (first, last)]
     return f"{curve.label}: {ends[0]}, {ends[1]}"
 
 
