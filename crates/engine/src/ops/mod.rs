@@ -103,18 +103,25 @@ impl<'a> Ops<'a> {
         Ok(self.stat_of(look, ino, &child))
     }
 
-    /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched.
-    /// Nothing is locked: the inode itself says whether the name is still its own.
+    /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched; ENOENT if it knows
+    /// that there is no such name. `None`: it does not know. Nothing is locked: the inode itself says whether the name is still its
+    /// own. That the directory is still at the same path, the caller makes sure of afterwards.
     #[inline(always)]
-    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: Name<'_>, stat: &mut Stat) -> bool {
-        let Some(ino) = self.volume.names.get(dir, name.hash) else { return false };
+    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: Name<'_>, stat: &mut Stat) -> Option<Result<()>> {
+        let Some(ino) = self.volume.names.get(dir, name.hash) else {
+            if !self.volume.names.is_absent(dir, name.hash) {
+                return None;
+            }
+            self.volume.counters.bump(Count::name_cache_absent_hits);
+            return Some(Err(Errno::NOENT.into()));
+        };
         let mut raw = RawInode::zeroed();
         if !read_if_named(look, ino, dir, name, &mut raw) {
-            return false;
+            return None;
         }
         self.volume.counters.bump(Count::name_cache_hits);
         *stat = self.stat_of(look, ino, &raw);
-        true
+        Some(Ok(()))
     }
 
     /// Finds a name, and reads what it names.

@@ -264,6 +264,7 @@ impl Volume {
             }
         };
         let hasher = NameHasher::new(superblock.hash_key);
+        let names_max = if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 };
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
         let key = crate::random::secret(options.seed)?;
         let dir_hashes = DirHashes::new(choices.directory, hasher, key, &options, counters.clone());
@@ -290,7 +291,7 @@ impl Volume {
             },
             usable_blocks: usable.saturating_sub(for_log),
             placement: Placement::new(&geometry, policy, options.dirpref, seed),
-            names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
+            names: NameCache::new(names_max, options.name_cache_absent)
                 .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
             dir_hints: crate::dir::hints::Hints::new(),
             dir_hashes,
