@@ -125,7 +125,17 @@ impl Name<'_> {
 
 /// Where an entry lies, until an entry is inserted into its directory or removed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot(u64);
+pub(crate) struct Spot {
+    at: u64,
+    /// Kind `indexed`: the leaf of the index that has the entry's record, where the search came by it; else [`FsBlock::NONE`].
+    leaf: FsBlock,
+}
+
+impl Spot {
+    fn new(at: u64) -> Self {
+        Self { at, leaf: FsBlock::NONE }
+    }
+}
 
 /// A name found.
 #[derive(Clone, Copy, Debug)]
