@@ -6,8 +6,9 @@
 //!
 //! Makes a volume in memory with these options (of mkfs or of a mount) and in it one directory of so many empty files, and prints a
 //! line for each of: `create`, all of them, with a sync at the end; `lookup`, of 1000 random names, warm; `absent`, of 1000 names that
-//! are not there; `cold`, as lookup, each with nothing cached; `stat`, of 1000 that are there; `list`, all, with nothing cached; `unlink`,
-//! all, in random order, with a sync at the end; `drain`, where all have been made once more: unlink in the order of a listing.
+//! are not there; `again`, of the same ones once more; `cold`, as lookup, each with nothing cached; `stat`, of 1000 that are there; `list`, all, with nothing cached; `unlink`,
+//! all, in random order, with a sync at the end; `drain`, where all have been made once more: unlink in the order of a listing; `rename`,
+//! where they have been made again: all, in random order, each to a name of the same length, with a sync at the end.
 //! Counts are for one operation, for `list` for one entry; *compared* are the entries
 //! whose names or tags a linear directory's search compared, or a hash's. Where the directory has a hash in memory, the last line says
 //! how large it is.
@@ -18,7 +19,7 @@
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::options::{self, Options};
-use myriad_engine::{Cred, Errno, Fs, MkfsOptions, MountOptions, Node, Session};
+use myriad_engine::{Cred, Errno, Fs, MkfsOptions, MountOptions, Node, RenameMode, Session};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -100,12 +101,17 @@ impl Bench {
         let mut names = || (0..sample).map(|_| name(random.below(entries))).collect::<Vec<_>>();
         let (warm, cold, known) = (names(), names(), names());
         self.measure("lookup", sample, || warm.iter().try_for_each(|name| session.lookup(dir, name).map(drop)))?;
-        self.measure("absent", sample, || {
+        let ask = || {
             (entries..entries + sample).try_for_each(|i| match session.lookup(dir, &name(i)) {
                 Err(error) if error.errno() == Errno::NOENT => Ok(()),
                 other => other.map(drop),
             })
-        })?;
+        };
+        self.measure("absent", sample, ask)?;
+        if self.only.as_deref() == Some("again") {
+            ask()?;
+        }
+        self.measure("again", sample, ask)?;
         let levels = self.fs.levels();
         let size = session.stat_node(dir)?.size;
         self.measure("cold", sample, || {
@@ -133,17 +139,32 @@ impl Bench {
             let used = levels.dirhash_used;
             println!("hash     {entries:>9} {used:>12} B, {:.3} for each of {size} B", used as f64 / size as f64);
         }
-        if self.only.as_deref().is_some_and(|only| only != "drain") {
-            return Ok(());
+        let wants = |operation| self.only.as_deref().is_none_or(|only| only == operation);
+        let make_all = || match &self.only {
+            // They are there still.
+            Some(_) => Ok(()),
+            None => (0..entries).try_for_each(|i| session.mknod_at(dir, &name(i), 0o100_644, 0).map(drop)),
+        };
+        if wants("drain") {
+            make_all()?;
+            let listed = session.read_dir_node(dir)?.collect::<myriad_engine::Result<Vec<_>>>()?;
+            self.measure("drain", entries, || {
+                listed.iter().try_for_each(|entry| session.unlink_at(dir, &entry.name))?;
+                self.fs.sync()
+            })?;
         }
-        if self.only.is_none() {
-            (0..entries).try_for_each(|i| session.mknod_at(dir, &name(i), 0o100_644, 0).map(drop))?;
+        if wants("rename") {
+            make_all()?;
+            self.measure("rename", entries, || {
+                let rename = |&i: &u64| {
+                    let new = format!("name{i:08}").into_bytes();
+                    session.rename_at(dir, &name(i), dir, &new, RenameMode::Replace)
+                };
+                order.iter().try_for_each(rename)?;
+                self.fs.sync()
+            })?;
         }
-        let listed = session.read_dir_node(dir)?.collect::<myriad_engine::Result<Vec<_>>>()?;
-        self.measure("drain", entries, || {
-            listed.iter().try_for_each(|entry| session.unlink_at(dir, &entry.name))?;
-            self.fs.sync()
-        })
+        Ok(())
     }
 }
 

@@ -21,6 +21,8 @@ counters! {
     readdirs, xattr_gets, xattr_sets, fsyncs, syncs,
     /// Path resolution.
     walk_components, parent_memo_hits, name_cache_hits, name_cache_misses,
+    /// Names that were known not to be there.
+    name_cache_absent_hits,
     /// Blocks asked of the cache, and those that were not there.
     blocks_touched, cache_misses, blocks_read_ahead, cache_evictions, cache_sweeps,
     /// Of these, blocks of directories: those found in the cache (as kept here those asked for, see [`Counters::snapshot`]), read, evicted

@@ -68,6 +68,32 @@ impl<'a> BlockEdit<'a> {
         }
     }
 
+    /// Puts bytes of whole words at a multiple of eight, at most 64 of them; only words that differ are changed and marked.
+    #[inline]
+    pub fn put_changed(&mut self, offset: usize, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        assert!(rest.is_empty() && offset % 8 == 0 && words.len() <= 64);
+        let mut changed = match &mut self.bytes {
+            Bytes::Own(own) => {
+                let mut changed = 0_u64;
+                let (old, _) = own[offset..offset + bytes.len()].as_chunks_mut::<8>();
+                for (i, (old, new)) in old.iter_mut().zip(words).enumerate() {
+                    if old != new {
+                        *old = *new;
+                        changed |= 1 << i;
+                    }
+                }
+                changed
+            }
+            Bytes::Shared(shared) => shared.put_changed(offset, words),
+        };
+        while changed != 0 {
+            // A granule is a whole number of words.
+            *self.mask |= 1 << ((offset + changed.trailing_zeros() as usize * 8) >> self.granule_bits);
+            changed &= changed - 1;
+        }
+    }
+
     /// Moves `len` bytes inside the block, as `memmove`; the target's granules are marked. Not of a block of inodes that is in use.
     pub fn copy_within(&mut self, source: usize, target: usize, len: usize) {
         self.mark(target, len);
@@ -95,6 +121,11 @@ pub trait BlockRead {
 
 /// Metadata blocks by address, to change.
 pub trait BlockStore: BlockRead {
+    /// The epoch whose changes are gathered. At its end, a count that goes up and down all the time may be written once; `None`: each
+    /// change of it is written at once.
+    fn epoch(&self) -> Option<u64> {
+        None
+    }
     /// Changes a block of the given kind.
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R>;
     /// Makes a block one of the given kind, header filled in and the rest zero, whatever it held before.

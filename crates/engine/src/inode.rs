@@ -83,14 +83,33 @@ pub(crate) fn node_at(look: &Look<'_>, ino: Ino) -> Result<Node> {
     Ok(node(ino, &read_kept(look, ino, None)?))
 }
 
+/// As [`read_node`], into its place, by an operation that will write it back.
+pub(crate) fn read_node_into(look: &Look<'_>, node: Node, raw: &mut RawInode) -> Result<()> {
+    read_kept_into::<true>(look, Ino(node.ino), Some(node.generation), raw)
+}
+
 /// The inode of a number that a caller has kept; ESTALE if there is none, or not one of this generation.
 #[inline]
 fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawInode> {
+    let mut raw = RawInode::zeroed();
+    read_kept_into::<false>(look, ino, generation, &mut raw)?;
+    Ok(raw)
+}
+
+/// As [`read_kept`], into its place; `MET`: its block is one that the operation will ask for again.
+#[inline(always)]
+fn read_kept_into<const MET: bool>(
+    look: &Look<'_>,
+    ino: Ino,
+    generation: Option<u32>,
+    raw: &mut RawInode,
+) -> Result<()> {
     let stale = || Error::Refused(Errno::STALE);
     let (block, slot) = look.volume.geometry.locate(ino).ok_or_else(stale)?;
     let at = look.volume.geometry.inode_offset(slot);
-    let mut raw = RawInode::zeroed();
-    match look.copy_at(block, look.volume.geometry.inode_kind(), at, &mut raw) {
+    let kind = look.volume.geometry.inode_kind();
+    let copied = if MET { look.copy_met(block, kind, at, raw) } else { look.copy_at(block, kind, at, raw) };
+    match copied {
         Ok(()) => {}
         // The block holds something else by now.
         Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
@@ -100,24 +119,13 @@ fn read_kept(look: &Look<'_>, ino: Ino, generation: Option<u32>) -> Result<RawIn
     if raw.mode.get() == 0 || generation.is_some_and(|generation| generation != raw.generation.get()) {
         return Err(stale());
     }
-    raw.check(ino)?;
-    Ok(raw)
+    Ok(raw.check(ino)?)
 }
 
 /// Writes an inode back; only what differs is marked.
 pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
     let (block, at) = locate(txn.volume(), ino)?;
-    txn.change(block, txn.volume().geometry.inode_kind(), |edit| put_changed(edit, at, raw))
-}
-
-fn put_changed(edit: &mut BlockEdit<'_>, at: usize, raw: &RawInode) {
-    let new = raw.as_bytes();
-    for word in 0..SLOT_SIZE / 8 {
-        let range = word * 8..word * 8 + 8;
-        if edit.bytes()[at + range.start..at + range.end] != new[range.clone()] {
-            edit.put(at + range.start, &new[range]);
-        }
-    }
+    txn.change(block, txn.volume().geometry.inode_kind(), |edit| edit.put_changed(at, raw.as_bytes()))
 }
 
 /// Whether a file is gone though its inode is still there: it has no name, and nobody has it open. It is being freed,

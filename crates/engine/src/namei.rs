@@ -71,19 +71,38 @@ pub(crate) fn step(look: &Look<'_>, cred: &Cred, node: Node, name: Name<'_>) -> 
     if name.bytes.len() > myriad_format::dir::NAME_MAX {
         return Err(Errno::NAMETOOLONG.into());
     }
+    find(look, dir, &raw, name)
+}
+
+/// What `name` names in the directory, which is locked: by the name cache or else by the directory's blocks. ENOENT if it is not
+/// there.
+#[inline]
+pub(crate) fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<(Ino, RawInode)> {
+    let volume = look.volume;
     if let Some(ino) = volume.names.get(dir, name.hash) {
         volume.counters.bump(Count::name_cache_hits);
         return Ok((ino, inode::read(look, ino)?));
     }
+    if volume.names.is_absent(dir, name.hash) {
+        volume.counters.bump(Count::name_cache_absent_hits);
+        // Nobody adds a name while the directory is locked.
+        debug_assert!(!matches!(dir::lookup(look, dir, raw, name), Ok(Some(_))), "an absent name is in its directory");
+        return Err(Errno::NOENT.into());
+    }
     volume.counters.bump(Count::name_cache_misses);
-    find(look, dir, &raw, name)
+    find_in_blocks(look, dir, raw, name)
 }
 
-/// What `name` names by the blocks of the directory, which is locked; the name is known from then on. ENOENT if it is
-/// not there.
+/// What `name` names by the blocks of the directory, which is locked; that is known from then on. ENOENT if it is not there.
 #[inline]
-pub(crate) fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<(Ino, RawInode)> {
-    let hit = dir::lookup(look, dir, raw, name)?.ok_or(Errno::NOENT)?;
+fn find_in_blocks(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<(Ino, RawInode)> {
+    let has_twins = raw.has_flag(flag::HASH_TWINS);
+    let Some(hit) = dir::lookup(look, dir, raw, name)? else {
+        if !has_twins {
+            look.volume.names.put_absent(dir, name.hash);
+        }
+        return Err(Errno::NOENT.into());
+    };
     let found = match hit.raw {
         Some(found) => found,
         None => inode::read(look, hit.ino)?,
@@ -91,7 +110,7 @@ pub(crate) fn find(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) ->
     if look.volume.is_leftover(hit.ino, &found, dir, name.hash) {
         return Err(Errno::NOENT.into());
     }
-    if !raw.has_flag(flag::HASH_TWINS) {
+    if !has_twins {
         look.volume.names.put(dir, name.hash, hit.ino);
     }
     Ok((hit.ino, found))

@@ -73,6 +73,7 @@ bugs! {
     SyncRemovalForgotten "sync-removal-forgotten" "Order sync: the removal of a name returns before it is durable.";
     SyncOneRound "sync-one-round" "Order sync: an operation makes one round, whatever is still undone.";
     SyncNoFlush "sync-no-flush" "Order sync: an operation's rounds are not flushed.";
+    AbsentStays "absent-stays" "A name that was looked up before it was made stays absent for the name cache.";
     SyncedNameForgotten "synced-name-forgotten" "A file opened with O_SYNC is not synced by the write of its first byte.";
 }
 

@@ -541,6 +541,8 @@ pub struct MountOptions {
     pub dir_limit: Option<u64>,
     /// Whether the name cache is used.
     pub name_cache: bool,
+    /// One in so many names that it may remember may be one that is not there; 0: none. Rounded down to a power of two of names.
+    pub name_cache_absent: u64,
     /// Hashes in memory over directories.
     pub dirhash: DirHash,
     /// Memory for cached blocks, in bytes; at least 1024 blocks. Default: a quarter of the machine's memory, at most 4 GiB.
@@ -626,6 +628,7 @@ impl Default for MountOptions {
             allocation: Allocation::Delayed,
             dir_limit: None,
             name_cache: true,
+            name_cache_absent: 16,
             dirhash: DirHash::default(),
             cache_size: default_cache_size(),
             dir_cache: DirCache::Unified,
@@ -724,7 +727,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::Refused(Errno::NAMETOOLONG));
     }
-    if name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+    if name == b"." || name == b".." || memchr::memchr2(b'/', 0, name).is_some() {
         return Err(Error::Refused(Errno::INVAL));
     }
     Ok(())

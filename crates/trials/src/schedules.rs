@@ -1,8 +1,8 @@
 //! Threads that meet in the same files, in an order that a seed decides (`myriad_engine::schedule`).
 //!
 //! ```text
-//! thread 0   makes, writes, cuts, renames, links its own files    visits files of 1 and 2    syncs
-//! thread 1   the same with its own                                visits files of 0 and 2    syncs
+//! thread 0   makes, writes, cuts, renames, links its own files    visits files of 1 and 2, seeks names    syncs
+//! thread 1   the same with its own                                visits files of 0 and 2, seeks names    syncs
 //! ```
 //!
 //! Each file has one owner, who alone changes it, so its content is known exactly at any time. The others visit it: they open it by
@@ -12,6 +12,7 @@
 //! Looked at is
 //!
 //! - what an owner reads of his files, now and then, and after each sync;
+//! - each name that was just made or given up, which others may have looked for a moment before;
 //! - after each sync, and at moments between two of a thread's steps, what the volume would be after losing power there, with all that
 //!   was written since the last flush and without: the owner's files that have not changed since they were synced are there byte by
 //!   byte, so are the names in his directory; what his files gain when they grow then is zeros; and the check is silent;
@@ -29,7 +30,7 @@ use myriad_sim::shrink;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Files of each thread.
@@ -130,6 +131,12 @@ enum Do {
         reads: Option<u64>,
     },
     Leave,
+    /// Looks for a name that a thread, perhaps this one, may make soon, or has made.
+    Seek {
+        thread: usize,
+        common: bool,
+        ahead: u32,
+    },
     Look {
         file: usize,
     },
@@ -198,7 +205,18 @@ fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
             steps.push(Timed { thread, what });
         }
     }
-    steps
+    // Names are sought in between, by numbers of their own: what a seed decides besides stays as it was.
+    let mut rng = Rng::new(seed ^ 0xab5e_47ed);
+    let mut sought = Vec::with_capacity(2 * steps.len());
+    for step in steps {
+        if rng.percent(40) {
+            let what =
+                Do::Seek { thread: rng.index(shape.threads), common: rng.percent(30), ahead: rng.below(4) as u32 };
+            sought.push(Timed { thread: step.thread, what });
+        }
+        sought.push(step);
+    }
+    sought
 }
 
 /// A device that knows what it had at its last flush, and at each request of which another thread may go on.
@@ -263,6 +281,8 @@ struct Table<'a> {
     setup: &'a Setup,
     /// Nodes of everybody's files, for visitors.
     nodes: Mutex<Vec<Option<Node>>>,
+    /// The number of each thread's last write or name, for those who seek names.
+    counts: Vec<AtomicU32>,
     /// Somebody has found something: the others need not go on.
     over: AtomicBool,
     /// Power losses looked at.
@@ -293,6 +313,11 @@ struct Worker<'a> {
 
 const COMMON: &str = "common";
 
+fn path_of(thread: usize, common: bool, count: u32) -> String {
+    let dir = if common { COMMON.into() } else { format!("t{thread}") };
+    format!("{dir}/{thread}-{count}")
+}
+
 fn text(error: Error) -> String {
     error.to_string()
 }
@@ -303,9 +328,22 @@ impl Worker<'_> {
     }
 
     fn new_path(&mut self, common: bool) -> String {
+        self.count_on();
+        path_of(self.thread, common, self.count)
+    }
+
+    fn count_on(&mut self) {
         self.count += 1;
-        let dir = if common { COMMON.into() } else { self.dir() };
-        format!("{dir}/{}-{}", self.thread, self.count)
+        self.table.counts[self.thread].store(self.count, Ordering::Relaxed);
+    }
+
+    /// A name that was made, whoever has looked for it before, is there; one that was given up is not.
+    fn check_name(&self, path: &str, node: Option<Node>) -> Result<(), String> {
+        match (self.session.lstat(path), node) {
+            (Ok(stat), Some(node)) if stat.node() == node => Ok(()),
+            (Err(Error::Refused(Errno::NOENT)), None) => Ok(()),
+            (found, _) => Err(format!("{path} should be {node:?}, and is found as {found:?}")),
+        }
     }
 
     /// The owner's file, open.
@@ -349,9 +387,11 @@ impl Worker<'_> {
                 let Some(owned) = self.open(file)? else { return Ok(()) };
                 if owned.path.is_none() && owned.handle().stat().map_err(text)?.nlink == 0 {
                     session.link_file(owned.handle(), &path).map_err(|error| format!("link: {error}"))?;
-                    owned.path = Some(path);
+                    let node = owned.node;
+                    owned.path = Some(path.clone());
                     owned.synced = false;
                     self.names_changed = true;
+                    self.check_name(&path, Some(node))?;
                 }
                 Ok(())
             }
@@ -360,6 +400,7 @@ impl Worker<'_> {
                 let Some(path) = owned.path.take() else { return Ok(()) };
                 self.session.unlink(&path).map_err(text)?;
                 self.names_changed = true;
+                self.check_name(&path, None)?;
                 // Without a handle it is gone, and one that lost its name gets no other.
                 self.forget(file);
                 Ok(())
@@ -405,6 +446,13 @@ impl Worker<'_> {
                 self.visiting = None;
                 Ok(())
             }
+            Do::Seek { thread, common, ahead } => {
+                let count = self.table.counts[thread].load(Ordering::Relaxed) + ahead;
+                match self.session.lstat(&path_of(thread, common, count)) {
+                    Ok(_) | Err(Error::Refused(Errno::NOENT)) => Ok(()),
+                    Err(error) => Err(format!("seek: {error}")),
+                }
+            }
             Do::Look { file } => self.look(file),
             Do::PowerCut => self.power_cut(),
         }
@@ -427,13 +475,16 @@ impl Worker<'_> {
             (self.session.open_tmpfile(&self.dir(), 0o600).map_err(text)?, None)
         };
         let node = handle.node();
+        if let Some(path) = &path {
+            self.check_name(path, Some(node))?;
+        }
         self.files[file] = Some(Owned { handle: Some(handle), node, path, bytes: Vec::new(), synced: false });
         self.table.nodes.lock().expect("no panic under it")[self.thread * FILES + file] = Some(node);
         Ok(())
     }
 
     fn write(&mut self, file: usize, offset: u64, len: usize) -> Result<(), String> {
-        self.count += 1;
+        self.count_on();
         let bytes = pattern::bytes((self.thread as u32) << 24 | self.count, offset, len);
         let Some(owned) = self.open(file)? else { return Ok(()) };
         owned.synced = false;
@@ -460,7 +511,10 @@ impl Worker<'_> {
         };
         owned.synced = false;
         self.names_changed = true;
+        let node = owned.node;
         self.session.rename(&source, &target, RenameMode::Replace).map_err(|error| format!("rename: {error}"))?;
+        self.check_name(&source, None)?;
+        self.check_name(&target, Some(node))?;
         if let Some((over, _)) = over {
             self.forget(over);
         }
@@ -643,6 +697,7 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
         medium: &medium,
         setup: &shape.setup,
         nodes: Mutex::new(vec![None; shape.threads * FILES]),
+        counts: (0..shape.threads).map(|_| AtomicU32::new(0)).collect(),
         over: AtomicBool::new(false),
         states,
     };

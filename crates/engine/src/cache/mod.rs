@@ -72,7 +72,7 @@ pub(crate) mod flag {
 
 /// A kind as the flags of a frame hold it.
 #[inline(always)]
-fn kind_code(kind: BlockKind) -> u32 {
+pub(crate) fn kind_code(kind: BlockKind) -> u32 {
     kind.index() + 1
 }
 
@@ -212,7 +212,18 @@ impl Cache {
         self.get_coded(block, kind, kind_code(kind), offset)
     }
 
-    fn get_coded(&self, block: FsBlock, kind: BlockKind, code: u32, offset: usize) -> Result<Frame<'_>> {
+    /// The frame in which a block of this kind was found before, if it is there still. Whoever asks is inside the gate.
+    #[inline(always)]
+    pub fn still_in(&self, index: u32, block: FsBlock, code: u32) -> Option<Frame<'_>> {
+        let header = self.arena.header(index);
+        let is_alive =
+            |flags: u32| flags & (flag::KIND | flag::LOADED | flag::DEAD | flag::PRIVATE) == code | flag::LOADED;
+        (header.block.load(Ordering::Relaxed) == block.0 && is_alive(header.flags.load(Ordering::Acquire)))
+            .then_some(Frame { cache: self, index })
+    }
+
+    /// As [`Self::get_at`], with the kind as the flags of a frame hold it.
+    pub fn get_coded(&self, block: FsBlock, kind: BlockKind, code: u32, offset: usize) -> Result<Frame<'_>> {
         self.counters.bump(directories::ASKED[code as usize]);
         if let Some(index) = self.find_at(block, offset) {
             let flags = self.arena.header(index).flags.load(Ordering::Acquire);

@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::map::{self, FILE_END, Mapping};
 use crate::order::{Look, Txn};
 use crate::placement;
+use crate::planted::{Bug, planted};
 use crate::types::FileType;
 use crate::volume::Volume;
 use myriad_format::choices::Directory;
@@ -124,7 +125,17 @@ impl Name<'_> {
 
 /// Where an entry lies, until an entry is inserted into its directory or removed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot(u64);
+pub(crate) struct Spot {
+    at: u64,
+    /// Kind `indexed`: the leaf of the index that has the entry's record, where the search came by it; else [`FsBlock::NONE`].
+    leaf: FsBlock,
+}
+
+impl Spot {
+    fn new(at: u64) -> Self {
+        Self { at, leaf: FsBlock::NONE }
+    }
+}
 
 /// A name found.
 #[derive(Clone, Copy, Debug)]
@@ -220,6 +231,10 @@ pub(crate) fn prepare(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>,
 /// Adds an entry where [`prepare`] found room, of which nothing has changed since; returns its position, for the identity of
 /// what it names. Changes `raw`. Refuses nothing.
 pub(crate) fn insert(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: NewEntry<'_>, room: &Room) -> Result<u32> {
+    // First: whoever sees the entry without a lock, and asks again, must not be told that it is not there.
+    if !planted(Bug::AbsentStays) {
+        txn.volume().names.appears(dir, entry.name.hash);
+    }
     if let Some(twin) = room.twin {
         // From here on names of this directory are not remembered by their hashes, and this one was.
         raw.flags = U32::new(raw.flags.get() | flag::HASH_TWINS);

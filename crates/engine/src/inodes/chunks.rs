@@ -97,8 +97,22 @@ impl Chunks {
         head.inode_blocks.set(self.blocks);
     }
 
-    /// Takes a free inode slot: in the region of `near` if there is one close to `near`; else, if `grow`, in a new chunk
-    /// near it; else anywhere in the group.
+    /// Takes a free slot of the block that had one in the region of `near` when last seen.
+    pub fn allocate_hinted<S: BlockStore>(
+        &mut self,
+        pool: &Pool,
+        store: &mut S,
+        near: AgBlock,
+    ) -> Result<Option<(AgBlock, u32)>> {
+        let hint = AgBlock(self.hints.blocks[pool.region_index(near)]);
+        if hint.0 == 0 {
+            return Ok(None);
+        }
+        Ok(self.take_slots(pool, store, hint, 1)?.map(|slot| (hint, slot)))
+    }
+
+    /// Takes a free inode slot, after [`Self::allocate_hinted`] has found none: in the region of `near` if there is one close to `near`;
+    /// else, if `grow`, in a new chunk near it; else anywhere in the group.
     pub fn allocate<S: BlockStore>(
         &mut self,
         blocks: &mut Blocks,
@@ -107,13 +121,7 @@ impl Chunks {
         grow: bool,
     ) -> Result<Option<(AgBlock, u32)>> {
         let region = blocks.pool.region_index(near);
-        let hint = AgBlock(self.hints.blocks[region]);
-        if hint.0 != 0 {
-            if let Some(slot) = self.take_slots(&blocks.pool, store, hint, 1)? {
-                return Ok(Some((hint, slot)));
-            }
-            self.hints.blocks[region] = 0;
-        }
+        let hint = AgBlock(std::mem::take(&mut self.hints.blocks[region]));
         // The chunk filled last goes on, wherever it lies: among many full ones the search near `near` would miss it.
         let mut chunk = if hint.0 != 0 { self.chunk_of(&blocks.pool, store, hint)?.filter(has_room) } else { None };
         if chunk.is_none() {
@@ -153,15 +161,13 @@ impl Chunks {
         slot: u32,
         body: Option<(u32, u32)>,
     ) -> Result<()> {
-        let mut slots = run(slot, 1);
+        let mut runs = [(slot, 1), (0, 0)];
+        Self::check_run(&blocks.pool, block, slot, 1)?;
         if let Some((first, count)) = body {
             Self::check_run(&blocks.pool, block, first, count)?;
-            for (word, more) in slots.iter_mut().zip(run(first, count)) {
-                *word |= more;
-            }
+            runs[1] = (first, count);
         }
-        Self::check_run(&blocks.pool, block, slot, 1)?;
-        self.give_slots(&blocks.pool, store, block, slots)
+        self.give_slots(&blocks.pool, store, block, &runs)
     }
 
     /// Gives back the slots of a body.
@@ -174,7 +180,7 @@ impl Chunks {
         count: u32,
     ) -> Result<()> {
         Self::check_run(&blocks.pool, block, first, count)?;
-        self.give_slots(&blocks.pool, store, block, run(first, count))
+        self.give_slots(&blocks.pool, store, block, &[(first, count)])
     }
 
     /// Whether chunks may have become empty.
@@ -363,29 +369,35 @@ impl Chunks {
         block: AgBlock,
         count: u32,
     ) -> Result<Option<u32>> {
-        let (free, free_count) = self.slots_of(pool, store, block)?;
-        let Some(first) = first_run(&free, count) else { return Ok(None) };
-        let rest = free_count - count;
-        if rest == 0 || free_count == pool.geometry.slots_per_block() - 1 {
-            self.mark_block(pool, store, block, rest > 0, true)?;
-        }
-        let taken = run(first, count);
-        self.write_slots(pool, store, block, std::array::from_fn(|at| free[at] & !taken[at]), rest)?;
-        Ok(Some(first))
+        let mut taken = None;
+        self.change_slots(pool, store, block, |free, free_count| {
+            taken = first_run(free, count);
+            let Some(first) = taken else { return Ok(free_count) };
+            (first..first + count).for_each(|slot| free[slot as usize / 64] &= !bit_of(slot));
+            Ok(free_count - count)
+        })?;
+        Ok(taken)
     }
 
-    fn give_slots<S: BlockStore>(&mut self, pool: &Pool, store: &mut S, block: AgBlock, slots: Slots) -> Result<()> {
-        let (free, free_count) = self.slots_of(pool, store, block)?;
-        if let Some(at) = (0..8).find(|&at| free[at] & slots[at] != 0) {
-            let slot = at as u32 * 64 + (free[at] & slots[at]).trailing_zeros();
-            return Err(bad_block(pool, block, "slot freed twice", u64::from(slot)).into());
-        }
-        let rest = free_count + count_slots(&slots);
-        let used = rest < pool.geometry.slots_per_block() - 1;
-        if free_count == 0 || !used {
-            self.mark_block(pool, store, block, true, used)?;
-        }
-        self.write_slots(pool, store, block, std::array::from_fn(|at| free[at] | slots[at]), rest)?;
+    /// Gives back slots, each so many from the first on.
+    fn give_slots<S: BlockStore>(
+        &mut self,
+        pool: &Pool,
+        store: &mut S,
+        block: AgBlock,
+        runs: &[(u32, u32)],
+    ) -> Result<()> {
+        self.change_slots(pool, store, block, |free, mut free_count| {
+            for slot in runs.iter().flat_map(|&(first, count)| first..first + count) {
+                let word = &mut free[slot as usize / 64];
+                if *word & bit_of(slot) != 0 {
+                    return Err(bad_block(pool, block, "slot freed twice", u64::from(slot)));
+                }
+                *word |= bit_of(slot);
+                free_count += 1;
+            }
+            Ok(free_count)
+        })?;
         self.hints.exhausted = false;
         let region = pool.region_index(block);
         if self.hints.blocks[region] == 0 {
@@ -394,45 +406,41 @@ impl Chunks {
         Ok(())
     }
 
-    /// Free slots of an inode block.
-    pub fn slots_of<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock) -> Result<(Slots, u32)> {
-        let at = pool.geometry.fs_block(pool.ag, block);
-        let slots = pool.geometry.slots_per_block();
-        let valid = run(1, slots - 1);
-        Ok(store.read(at, BlockKind::Inode, |bytes| {
-            header::verify_owner(bytes, at, u64::from(pool.ag.0))?;
-            let head = InodeBlockHeader::read(bytes);
-            let free: Slots = std::array::from_fn(|at| word(&head.free_mask, at));
-            let free_count = u32::from(head.free_count.get());
-            if u32::from(head.slot_count.get()) != slots {
-                return Err(bad_block(pool, block, "slot_count", u64::from(head.slot_count.get())));
-            }
-            let stray = free.iter().zip(&valid).any(|(free, valid)| free & !valid != 0);
-            if stray || free_count != count_slots(&free) {
-                return Err(bad_block(pool, block, "free_count", u64::from(free_count)));
-            }
-            Ok((free, free_count))
-        })??)
-    }
-
-    fn write_slots<S: BlockStore>(
-        &self,
+    /// Changes which slots of an inode block are free: `change` gets them and how many they are, and gives their new number. The chunk's
+    /// record comes first where that says something else then: what refuses has changed nothing.
+    fn change_slots<S: BlockStore>(
+        &mut self,
         pool: &Pool,
         store: &mut S,
         block: AgBlock,
-        free: Slots,
-        free_count: u32,
+        change: impl FnOnce(&mut Slots, u32) -> std::result::Result<u32, Corrupt>,
     ) -> Result<()> {
         let at = pool.geometry.fs_block(pool.ag, block);
-        store.change(at, BlockKind::Inode, |edit: &mut BlockEdit<'_>| {
-            edit.put(offset_of!(InodeBlockHeader, free_count), &(free_count as u16).to_le_bytes());
-            let mask = offset_of!(InodeBlockHeader, free_mask);
-            for (index, new) in free.into_iter().enumerate() {
-                if word(&edit.bytes()[mask..], index) != new {
-                    edit.put(mask + index * 8, &new.to_le_bytes());
-                }
+        let most = pool.geometry.slots_per_block() - 1;
+        // Mostly the record stays as it is, and the block is looked at once.
+        let with_record = store.change(at, BlockKind::Inode, |edit| {
+            let (mut free, old_count) = slots_in(pool, block, edit.bytes())?;
+            let count = change(&mut free, old_count)?;
+            if (old_count == 0, old_count == most) != (count == 0, count == most) {
+                return Ok(Some((free, count)));
             }
-        })
+            if count != old_count {
+                put_slots(edit, &free, count);
+            }
+            Ok::<_, Corrupt>(None)
+        })??;
+        if let Some((free, count)) = with_record {
+            self.mark_block(pool, store, block, count > 0, count < most)?;
+            store.change(at, BlockKind::Inode, |edit| put_slots(edit, &free, count))?;
+        }
+        Ok(())
+    }
+
+    /// Free slots of an inode block.
+    #[cfg(test)]
+    pub fn slots_of<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock) -> Result<(Slots, u32)> {
+        let at = pool.geometry.fs_block(pool.ag, block);
+        Ok(store.read(at, BlockKind::Inode, |bytes| slots_in(pool, block, bytes))??)
     }
 
     /// The chunk that an initialised inode block belongs to.
@@ -500,12 +508,45 @@ impl Chunks {
     }
 }
 
-fn has_room(chunk: &ChunkRecord) -> bool {
-    chunk.free_mask.get() != 0 || chunk.initialised < chunk.count
+/// Free slots of an inode block, checked, and how many they are.
+fn slots_in(pool: &Pool, block: AgBlock, bytes: &[u8]) -> std::result::Result<(Slots, u32), Corrupt> {
+    header::verify_owner(bytes, pool.geometry.fs_block(pool.ag, block), u64::from(pool.ag.0))?;
+    let head = InodeBlockHeader::read(bytes);
+    let slots = pool.geometry.slots_per_block();
+    if u32::from(head.slot_count.get()) != slots {
+        return Err(bad_block(pool, block, "slot_count", u64::from(head.slot_count.get())));
+    }
+    let (words, []) = head.free_mask.as_chunks() else { unreachable!("a mask of whole words") };
+    let (mut free, mut counted, mut stray) = ([0; 8], 0, 0);
+    for (at, (free, word)) in free.iter_mut().zip(words).enumerate() {
+        *free = u64::from_le_bytes(*word);
+        // Those of the usual blocks fit the first word.
+        if *free != 0 {
+            counted += free.count_ones();
+            stray |= *free & !slots_before(slots, at);
+        }
+    }
+    let free_count = u32::from(head.free_count.get());
+    // The header's own slot is never free.
+    if stray | free[0] & 1 != 0 || free_count != counted {
+        return Err(bad_block(pool, block, "free_count", u64::from(free_count)));
+    }
+    Ok((free, free_count))
 }
 
-fn word(bytes: &[u8], index: usize) -> u64 {
-    u64::from_le_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("eight bytes"))
+/// Writes which slots of a block are free, where that differs.
+fn put_slots(edit: &mut BlockEdit<'_>, free: &Slots, count: u32) {
+    edit.put(offset_of!(InodeBlockHeader, free_count), &(count as u16).to_le_bytes());
+    edit.put_changed(offset_of!(InodeBlockHeader, free_mask), free.map(u64::to_le_bytes).as_flattened());
+}
+
+/// The bit of a slot in its word.
+fn bit_of(slot: u32) -> u64 {
+    1 << (slot % 64)
+}
+
+fn has_room(chunk: &ChunkRecord) -> bool {
+    chunk.free_mask.get() != 0 || chunk.initialised < chunk.count
 }
 
 /// `count` slots from `first`, as far as a block can have them.
@@ -520,11 +561,6 @@ fn slots_before(end: u32, at: usize) -> u64 {
         count @ 0..64 => (1 << count) - 1,
         _ => u64::MAX,
     }
-}
-
-/// Slots in a mask. Those of the usual blocks fit its first word.
-fn count_slots(slots: &Slots) -> u32 {
-    slots.iter().filter(|&&word| word != 0).map(|word| word.count_ones()).sum()
 }
 
 /// First of `count` consecutive slots that are all in `free`.

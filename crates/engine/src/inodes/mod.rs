@@ -47,7 +47,21 @@ impl Inodes {
         }
     }
 
-    /// Takes an inode, as `AgSpace::allocate_inode`.
+    /// Takes an inode where the last one near there was taken, if that is known and there is another one. Nothing changes of what the
+    /// group's header says but how many inodes are used.
+    pub fn allocate_hinted<S: BlockStore>(
+        &mut self,
+        pool: &Pool,
+        store: &mut S,
+        near: AgBlock,
+    ) -> Result<Option<(AgBlock, u32)>> {
+        match self {
+            Self::Chunks(chunks) => chunks.allocate_hinted(pool, store, near),
+            Self::Table(_) => Ok(None),
+        }
+    }
+
+    /// Takes an inode, as `AgSpace::allocate_inode`, after [`Self::allocate_hinted`] has found none.
     pub fn allocate<S: BlockStore>(
         &mut self,
         blocks: &mut Blocks,

@@ -60,10 +60,12 @@ impl Ops<'_> {
         }
         let nodes = map::nodes_of_new(&self.volume.geometry, pages);
         let blocks = self.volume.blocks_to_create() + pages + nodes;
-        let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
+        let mut made = Stat::NONE;
+        let mut attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
-            let (mut dir, guarded) = self.directory(&txn.look, node)?;
+            let mut dir = RawInode::zeroed();
+            let guarded = self.directory(&txn.look, node, &mut dir)?;
             check_name(name.bytes)?;
             let search = dir::search(&txn.look, parent, &dir, name)?;
             if search.hit.is_some() {
@@ -127,10 +129,10 @@ impl Ops<'_> {
                 raw.nlink = nlink;
                 inode::write(txn, ino, &raw)?;
             }
-            Ok(Some(inode::stat(volume, ino, &raw)))
+            made = inode::stat(volume, ino, &raw);
+            Ok(Some(()))
         };
-        let made =
-            self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled)))?;
+        self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled)))?;
         self.volume.before_return()?;
         Ok(made)
     }
@@ -142,7 +144,8 @@ impl Ops<'_> {
         transact(self.volume, self.volume.blocks_to_create(), |txn| {
             let _lock = self.volume.lock_shared(parent);
             // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
-            let (dir, guarded) = self.living_directory(&txn.look, node)?;
+            let mut dir = RawInode::zeroed();
+            let guarded = self.living_directory(&txn.look, node, &mut dir)?;
             perm::may_access(self.cred, &guarded.subject(), perm::WRITE | perm::EXECUTE)?;
             let new = NewFile { mode: S_IFREG | mode & 0o7777, ..NewFile::default() };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;

@@ -12,7 +12,7 @@ use crate::planted::{Bug, planted};
 use crate::types::{LinkRules, Node, Stat, check_name};
 use crate::volume::{OPERATION_BLOCKS, Reason, transact};
 use myriad_format::Ino;
-use myriad_format::inode::NLINK_MAX;
+use myriad_format::inode::{NLINK_MAX, RawInode};
 use zerocopy::little_endian::{I64, U32, U64};
 
 impl Ops<'_> {
@@ -24,7 +24,8 @@ impl Ops<'_> {
         let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
             let _locks = volume.lock_two(parent, ino);
-            let (mut dir, guarded) = self.directory(&txn.look, to)?;
+            let mut dir = RawInode::zeroed();
+            let guarded = self.directory(&txn.look, to, &mut dir)?;
             check_name(name.bytes)?;
             let search = dir::search(&txn.look, parent, &dir, name)?;
             if search.hit.is_some() {

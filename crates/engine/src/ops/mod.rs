@@ -103,18 +103,25 @@ impl<'a> Ops<'a> {
         Ok(self.stat_of(look, ino, &child))
     }
 
-    /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched.
-    /// Nothing is locked: the inode itself says whether the name is still its own.
+    /// The attributes of a name that the name cache knows, in a directory that the caller knows may be searched; ENOENT if it knows
+    /// that there is no such name. `None`: it does not know. Nothing is locked: the inode itself says whether the name is still its
+    /// own. That the directory is still at the same path, the caller makes sure of afterwards.
     #[inline(always)]
-    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: Name<'_>, stat: &mut Stat) -> bool {
-        let Some(ino) = self.volume.names.get(dir, name.hash) else { return false };
+    pub fn lookup_known(&self, look: &Look<'_>, dir: Ino, name: Name<'_>, stat: &mut Stat) -> Option<Result<()>> {
+        let Some(ino) = self.volume.names.get(dir, name.hash) else {
+            if !self.volume.names.is_absent(dir, name.hash) {
+                return None;
+            }
+            self.volume.counters.bump(Count::name_cache_absent_hits);
+            return Some(Err(Errno::NOENT.into()));
+        };
         let mut raw = RawInode::zeroed();
         if !read_if_named(look, ino, dir, name, &mut raw) {
-            return false;
+            return None;
         }
         self.volume.counters.bump(Count::name_cache_hits);
         *stat = self.stat_of(look, ino, &raw);
-        true
+        Some(Ok(()))
     }
 
     /// Finds a name, and reads what it names.
@@ -200,46 +207,45 @@ impl<'a> Ops<'a> {
         namei::check_access(&look, self.cred, Ino(node.ino), &raw, mask)
     }
 
-    /// The directory `node`, locked by the caller: it must be one that still has a name, and searchable. ESTALE if it is
-    /// gone, and perhaps another file by now.
-    fn directory(&self, look: &Look<'_>, node: Node) -> Result<(RawInode, Guarded)> {
-        let (raw, guarded) = self.living_directory(look, node)?;
+    /// Reads the directory `node`, locked by the caller, into `raw`: it must be one that still has a name, and searchable. ESTALE if
+    /// it is gone, and perhaps another file by now.
+    fn directory(&self, look: &Look<'_>, node: Node, raw: &mut RawInode) -> Result<Guarded> {
+        let guarded = self.living_directory(look, node, raw)?;
         perm::may_access(self.cred, &guarded.subject(), perm::EXECUTE)?;
-        Ok((raw, guarded))
+        Ok(guarded)
     }
 
     /// As [`Self::directory`], with no permission asked for.
-    fn living_directory(&self, look: &Look<'_>, node: Node) -> Result<(RawInode, Guarded)> {
-        let raw = inode::read_node(look, node)?;
+    fn living_directory(&self, look: &Look<'_>, node: Node, raw: &mut RawInode) -> Result<Guarded> {
+        inode::read_node_into(look, node, raw)?;
         if !raw.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
         if raw.nlink.get() == 0 {
             return Err(Errno::NOENT.into());
         }
-        let guarded = Guarded::new(look, Ino(node.ino), &raw)?;
-        Ok((raw, guarded))
+        Guarded::new(look, Ino(node.ino), raw)
     }
 
-    /// Finds `name` in `dir` and locks both, so that the name can be taken away.
-    fn lock_entry(&self, txn: &Txn<'a>, node: Node, name: Name<'_>) -> Result<LockedEntry<'a>> {
+    /// Finds `name` in the directory `node`, which is read into `raw`, and locks both, so that the name can be taken away.
+    fn lock_entry(&self, txn: &Txn<'a>, node: Node, raw: &mut RawInode, name: Name<'_>) -> Result<LockedEntry<'a>> {
         let volume = self.volume;
         let dir = Ino(node.ino);
         let lock = volume.lock_exclusive(dir);
-        let (raw, guarded) = self.directory(&txn.look, node)?;
+        let guarded = self.directory(&txn.look, node, raw)?;
         crate::types::check_name(name.bytes)?;
-        let mut hit = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
+        let mut hit = dir::search(&txn.look, dir, raw, name)?.hit.ok_or(Errno::NOENT)?;
         if let Some(further) = volume.lock_further(dir, hit.ino) {
-            return Ok(LockedEntry { dir: raw, guarded, hit, locks: (lock, further) });
+            return Ok(LockedEntry { guarded, hit, locks: (lock, further) });
         }
         drop(lock);
         // The child's lock comes first: take both in order, and look again.
         loop {
             let locks = volume.lock_two(dir, hit.ino);
-            let (raw, guarded) = self.directory(&txn.look, node)?;
-            let again = dir::search(&txn.look, dir, &raw, name)?.hit.ok_or(Errno::NOENT)?;
+            let guarded = self.directory(&txn.look, node, raw)?;
+            let again = dir::search(&txn.look, dir, raw, name)?.hit.ok_or(Errno::NOENT)?;
             if again.ino == hit.ino {
-                return Ok(LockedEntry { dir: raw, guarded, hit: again, locks });
+                return Ok(LockedEntry { guarded, hit: again, locks });
             }
             hit = again;
         }
@@ -276,7 +282,6 @@ fn present<'n, T: Copy>(batch: &'n [Option<T>]) -> impl Iterator<Item = (usize, 
 
 /// A directory and one of its entries, both locked.
 struct LockedEntry<'a> {
-    dir: RawInode,
     guarded: Guarded,
     hit: Hit,
     #[allow(dead_code)] // held, not read

@@ -87,18 +87,26 @@ impl Ops<'_> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
         loop {
-            let mut inos = vec![source.dir, target.dir];
-            inos.extend(known.0);
-            inos.extend(known.1);
-            let _locks = volume.lock_many(&inos);
-            let (source_dir, source_guard) = self.directory(&txn.look, source.node)?;
-            let (target_dir, target_guard) = self.directory(&txn.look, target.node)?;
+            let mut locks = volume.lock_many([Some(source.dir), Some(target.dir), known.0, known.1]);
+            let mut source_dir = RawInode::zeroed();
+            let source_guard = self.directory(&txn.look, source.node, &mut source_dir)?;
+            let (mut target_dir, target_guard);
+            if source.node == target.node {
+                target_dir = source_dir;
+                target_guard = Guarded::new(&txn.look, target.dir, &target_dir)?;
+            } else {
+                target_dir = RawInode::zeroed();
+                target_guard = self.directory(&txn.look, target.node, &mut target_dir)?;
+            }
             check_name(source.name.bytes)?;
             let source_hit = dir::search(&txn.look, source.dir, &source_dir, source.name)?.hit.ok_or(Errno::NOENT)?;
             check_name(target.name.bytes)?;
             let target_search = dir::search(&txn.look, target.dir, &target_dir, target.name)?;
             let found = (Some(source_hit.ino), target_search.hit.map(|hit| hit.ino));
-            if found != known {
+            // Their locks may come before those held: then all are taken in order, and it is looked again.
+            let is_locked =
+                found == known || [found.0, found.1].into_iter().flatten().all(|ino| volume.lock_also(&mut locks, ino));
+            if !is_locked {
                 known = found;
                 continue;
             }

@@ -46,7 +46,8 @@ impl Ops<'_> {
         let volume = self.volume;
         let (gone, emptied) = volume.once_settled(|is_settled| {
             transact(volume, 0, |txn| {
-                let mut entry = self.lock_entry(txn, node, name)?;
+                let mut dir = RawInode::zeroed();
+                let entry = self.lock_entry(txn, node, &mut dir, name)?;
                 let ino = entry.hit.ino;
                 let mut raw = inode::read(&txn.look, ino)?;
                 if volume.is_leftover(ino, &raw, parent, name.hash) {
@@ -66,15 +67,15 @@ impl Ops<'_> {
                 if directory && !is_settled && txn.look.keeps_others(ino)? {
                     return Ok(None);
                 }
-                dir::remove(txn, parent, &mut entry.dir, name, entry.hit)?;
+                dir::remove(txn, parent, &mut dir, name, entry.hit)?;
                 let now = volume.now();
-                touch_dir(&mut entry.dir, now);
+                touch_dir(&mut dir, now);
                 if directory {
-                    entry.dir.nlink = U32::new(entry.dir.nlink.get().saturating_sub(1));
+                    dir.nlink = U32::new(dir.nlink.get().saturating_sub(1));
                 }
-                inode::write(txn, parent, &entry.dir)?;
+                inode::write(txn, parent, &dir)?;
                 self.forget_name(parent, name, ino, &raw);
-                Ok(Some((drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &entry.dir))))
+                Ok(Some((drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &dir))))
             })
         })?;
         finish_emptied(volume, emptied)?;

@@ -173,7 +173,7 @@ fn set_profile(options: &mut Options, value: Value) {
 }
 
 /// The rows.
-pub static TABLE: [Row; 43] = [
+pub static TABLE: [Row; 44] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -389,6 +389,17 @@ pub static TABLE: [Row; 43] = [
         words: &[Word { word: "nonamecache", value: "off", about: "look each name up in its directory" }],
         get: |options| Value::Switch(options.mount.name_cache),
         set: |options, value| options.mount.name_cache = value.is_on(),
+    },
+    Row {
+        name: "namecache_absent",
+        values: Values::Number { least: 0, most: u32::MAX as u64 },
+        when: When::Mount,
+        about: "beside the names that are remembered, one in so many may be a name that was looked up and is not there; 0: none",
+        source: "Dowse and Malone 2002, 3.1",
+        unset: "",
+        words: &[],
+        get: |options| Value::Number(options.mount.name_cache_absent),
+        set: |options, value| options.mount.name_cache_absent = value.number(),
     },
     Row {
         name: "dirhash",

@@ -1,7 +1,7 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
 use super::log::cost::Cost;
-use crate::cache::{Closed, Entered, FrameHeader, flag};
+use crate::cache::{Closed, Entered, Frame, FrameHeader, flag, kind_code};
 use crate::counters::Count;
 use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
 use crate::error::{Error, Result};
@@ -26,10 +26,24 @@ enum Standing<'a> {
     Closed { _closed: &'a Closed<'a> },
 }
 
+/// Frames in which an operation has found blocks, so that the step that changes a block need not find it again. It knows the last
+/// two of each group of kinds: the inode of a directory and that of its file, the root of an index and a leaf. What it says
+/// is a guess, which the frame's own header confirms; so nobody has to keep it up to date.
+#[derive(Default)]
+struct Met([Cell<[u32; 2]>; 4]);
+
+impl Met {
+    #[inline(always)]
+    fn of(&self, code: u32) -> &Cell<[u32; 2]> {
+        &self.0[code as usize % self.0.len()]
+    }
+}
+
 /// Inside the gate, to look only.
 pub(crate) struct Look<'a> {
     pub volume: &'a Volume,
     standing: Standing<'a>,
+    met: Met,
     /// Flushes of files that had ended before.
     pub flushes: u64,
 }
@@ -37,7 +51,26 @@ pub(crate) struct Look<'a> {
 impl<'a> Look<'a> {
     #[inline]
     fn new(volume: &'a Volume, standing: Standing<'a>) -> Self {
-        Self { volume, standing, flushes: volume.files.flushes() }
+        Self { volume, standing, met: Met::default(), flushes: volume.files.flushes() }
+    }
+
+    /// The frame of a block: found in the cache, unless this operation has found it there before.
+    #[inline(always)]
+    fn frame(&self, block: FsBlock, kind: BlockKind, offset: usize) -> Result<Frame<'a>> {
+        // Here, where most callers' kind is a constant.
+        let code = kind_code(kind);
+        let [last, other] = self.met.of(code).get();
+        let cache = &self.volume.cache;
+        if let Some(frame) = cache.still_in(last, block, code) {
+            return Ok(frame);
+        }
+        if let Some(frame) = cache.still_in(other, block, code) {
+            self.met.of(code).set([other, last]);
+            return Ok(frame);
+        }
+        let frame = cache.get_coded(block, kind, code, offset)?;
+        self.met.of(code).set([frame.index, last]);
+        Ok(frame)
     }
 
     pub fn enter(volume: &'a Volume) -> Self {
@@ -52,11 +85,24 @@ impl<'a> Look<'a> {
     /// As [`Self::read`], when `f` begins at `offset`.
     #[inline]
     pub fn read_at<R>(&self, block: FsBlock, kind: BlockKind, offset: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let frame = self.volume.cache.get_at(block, kind, offset)?;
+        let frame = self.frame(block, kind, offset)?;
         Ok(f(&frame.read()))
     }
 
     /// Copies what lies at `offset` of a block, of inodes.
+    #[inline]
+    pub fn copy_met<T: FromBytes + IntoBytes>(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        offset: usize,
+        value: &mut T,
+    ) -> Result<()> {
+        self.frame(block, kind, offset)?.copy(offset, value);
+        Ok(())
+    }
+
+    /// As [`Self::copy_met`], of a block that this operation has not found before, and will not ask for again.
     #[inline]
     pub fn copy_at<T: FromBytes + IntoBytes>(
         &self,
@@ -112,6 +158,7 @@ impl<'a> Txn<'a> {
     }
 
     /// Enters, and counts on `blocks` free blocks until the end. Whether they are there, [`Volume::begin`] finds out.
+    #[inline(always)]
     pub fn reserving(volume: &'a Volume, blocks: u64) -> Self {
         let entered = volume.cache.gate.enter(blocks as u32);
         Self::new(Look::new(volume, Standing::Inside(entered)))
@@ -177,12 +224,12 @@ impl<'a> Txn<'a> {
     }
 
     /// Notes that the granules in `mask` of a frame changed.
-    fn note(&mut self, index: u32, mask: u64) {
+    #[inline]
+    fn note(&mut self, index: u32, header: &FrameHeader, mask: u64) {
         if mask == 0 {
             return;
         }
         self.changed = true;
-        let header = self.volume().cache.arena.header(index);
         let flags = header.flags.load(Ordering::Relaxed);
         if flags & flag::FRESH == 0 {
             let volume = self.volume();
@@ -268,7 +315,7 @@ impl<'a> Txn<'a> {
         let mut bytes = frame.write();
         header::init(&mut bytes, kind, volume.cache.volume, owner, block);
         let mut mask = u64::MAX;
-        let header = volume.cache.arena.header(frame.index);
+        let header = bytes.header();
         let changing = Changing { header, changed: &mut self.changed };
         if origin == Origin::Free {
             self.cost.block_made();
@@ -281,7 +328,7 @@ impl<'a> Txn<'a> {
             soft.begun(block, kind, owner, frame.index, as_of);
             header.unhomed.set_whole();
         }
-        self.note(frame.index, mask);
+        self.note(frame.index, header, mask);
         Ok(result)
     }
 }
@@ -299,8 +346,13 @@ impl BlockRead for Txn<'_> {
 
 impl BlockStore for Txn<'_> {
     #[inline]
+    fn epoch(&self) -> Option<u64> {
+        Some(self.volume().epoch.current())
+    }
+
+    #[inline]
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
-        let frame = self.volume().cache.get(block, kind)?;
+        let frame = self.look.frame(block, kind, 0)?;
         let mut bytes = frame.write();
         if let Some(soft) = &self.volume().soft {
             self.keep_lasting(soft, block, kind, frame.index, &bytes);
@@ -308,7 +360,8 @@ impl BlockStore for Txn<'_> {
         #[cfg(debug_assertions)]
         let before = facts::has_facts(kind).then(|| bytes.to_vec());
         let mut mask = 0;
-        let changing = Changing { header: self.volume().cache.arena.header(frame.index), changed: &mut self.changed };
+        let header = bytes.header();
+        let changing = Changing { header, changed: &mut self.changed };
         let result = match kind {
             // Whoever stats copies them without the latch.
             BlockKind::Inode | BlockKind::InodeTable => f(&mut BlockEdit::shared(bytes.share(), &mut mask)),
@@ -318,7 +371,7 @@ impl BlockStore for Txn<'_> {
         #[cfg(debug_assertions)]
         before.iter().for_each(|before| facts::check_explained(kind, block, before, &bytes));
         // Noted under the latch: whoever writes the block home afterwards sees the mask.
-        self.note(frame.index, mask);
+        self.note(frame.index, header, mask);
         Ok(result)
     }
 

@@ -58,10 +58,10 @@ impl Session {
             let name = Name { bytes: name, hash: self.volume().hasher.hash(name) };
             // The directory was found, or is remembered, as one that this user may search. It is not locked: that it is
             // still the same one is known afterwards.
-            if self.ops().lookup_known(look, Ino(parent.ino), name, stat)
+            if let Some(known) = self.ops().lookup_known(look, Ino(parent.ino), name, stat)
                 && self.volume().namespace_generation.load(Ordering::Acquire) == generation
             {
-                return Ok(());
+                return known;
             }
             *stat = self.ops().lookup_name(look, parent, name)?;
             return Ok(());

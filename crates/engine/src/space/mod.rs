@@ -2,7 +2,11 @@
 //! which lie as `inodes` says.
 //!
 //! `AgSpace` mirrors the group's header block. Every operation that changes the mirror writes it back before it
-//! returns, so a mirror can be dropped and loaded again at any time between operations.
+//! returns, so a mirror can be dropped and loaded again at any time between operations. One field may lag behind: how many inodes are
+//! used. Nearly each operation on names changes it and nothing else of the header, so only the first one of an epoch writes it;
+//! the checkpoint that ends the epoch writes it again ([`AgSpace::catch_up`]). By the first one the header is among the epoch's
+//! changed blocks: it stays in the cache, and what the checkpoint writes are the same granules. Whoever drops a mirror hands
+//! on by how much the header lags ([`AgSpace::inodes_ahead`]).
 //!
 //! A region's `free_blocks` is the part of the group's free blocks that lies in the region.
 //!
@@ -33,6 +37,9 @@ pub(crate) struct AgSpace {
     blocks: Blocks,
     inodes: Inodes,
     inodes_used: u32,
+    /// What the header says of them, and the epoch in which it was written last; `None`: not since the mirror was loaded.
+    inodes_written: u32,
+    written_in: Option<u64>,
     directories: u32,
     /// Bit i: part i of the table of checksums has been made.
     checksums_made: u64,
@@ -51,7 +58,16 @@ impl AgSpace {
         let regions = pool.regions.len() as u32;
         let blocks = Blocks::create(pool, store)?;
         let inodes = Inodes::create(&blocks.pool, store)?;
-        let mut space = Self { blocks, inodes, inodes_used: 0, directories: 0, checksums_made: 0, is_listed: false };
+        let mut space = Self {
+            blocks,
+            inodes,
+            inodes_used: 0,
+            inodes_written: 0,
+            written_in: None,
+            directories: 0,
+            checksums_made: 0,
+            is_listed: false,
+        };
         store.init(NewBlock::free(block), BlockKind::Group, u64::from(ag.0), |edit| {
             let head = GroupHeader::read_mut(edit.range_mut(0, GroupHeader::SIZE));
             head.ag.set(ag.0);
@@ -107,6 +123,8 @@ impl AgSpace {
                 inodes: Inodes::load(&pool, head)?,
                 blocks: Blocks::load(pool, head)?,
                 inodes_used,
+                inodes_written: inodes_used,
+                written_in: None,
                 directories: head.directories.get(),
                 checksums_made: head.checksums_made.get(),
                 is_listed: false,
@@ -115,7 +133,8 @@ impl AgSpace {
     }
 
     /// Writes the mirror to the header block, touching only words that differ.
-    fn save<S: BlockStore>(&self, store: &mut S) -> Result<()> {
+    fn save<S: BlockStore>(&mut self, store: &mut S) -> Result<()> {
+        (self.inodes_written, self.written_in) = (self.inodes_used, store.epoch());
         let pool = &self.blocks.pool;
         let block = pool.geometry.fs_block(pool.ag, AgBlock(HEADER_BLOCK));
         store.change(block, BlockKind::Group, |edit| {
@@ -127,11 +146,7 @@ impl AgSpace {
             head.inodes_used.set(self.inodes_used);
             head.directories.set(self.directories);
             head.checksums_made.set(self.checksums_made);
-            for at in (BlockHeader::SIZE..GroupHeader::SIZE).step_by(8) {
-                if edit.bytes()[at..at + 8] != image[at..at + 8] {
-                    edit.put(at, &image[at..at + 8]);
-                }
-            }
+            edit.put_changed(BlockHeader::SIZE, &image[BlockHeader::SIZE..]);
             for (index, region) in pool.regions.iter().enumerate() {
                 let at = region_offset(index);
                 let raw = RegionSummary::read(&edit.bytes()[at..]);
@@ -142,6 +157,27 @@ impl AgSpace {
                 }
             }
         })
+    }
+
+    /// As [`Self::save`], when nothing has changed but how many inodes are used.
+    fn save_count<S: BlockStore>(&mut self, store: &mut S) -> Result<()> {
+        let epoch = store.epoch();
+        if epoch.is_some() && epoch == self.written_in { Ok(()) } else { self.save(store) }
+    }
+
+    /// By how many used inodes the header lags behind.
+    pub fn inodes_ahead(&self) -> i64 {
+        i64::from(self.inodes_used) - i64::from(self.inodes_written)
+    }
+
+    /// Counts inodes by which a header lags whose mirror was dropped and loaded again.
+    pub fn count_ahead(&mut self, inodes: i64) {
+        self.inodes_used = self.inodes_used.saturating_add_signed(inodes as i32);
+    }
+
+    /// Writes what lags behind, at the end of an epoch.
+    pub fn catch_up<S: BlockStore>(&mut self, store: &mut S) -> Result<()> {
+        if self.inodes_ahead() == 0 { Ok(()) } else { self.save(store) }
     }
 
     /// Free blocks, those held back included.
@@ -189,10 +225,13 @@ impl AgSpace {
         Ok(std::mem::take(&mut self.blocks.pool.released))
     }
 
-    /// Whether [`Self::take_released`] or [`Self::release_empty_chunks`] may have something to do. Only what changes the group can make
-    /// it so.
-    pub fn has_to_give_back(&self) -> bool {
-        self.blocks.is_to_be_trimmed() || !self.blocks.pool.released.is_empty() || self.has_empty_chunks()
+    /// Whether [`Self::take_released`], [`Self::release_empty_chunks`] or [`Self::catch_up`] may have something to do. Only what changes
+    /// the group can make it so.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.blocks.is_to_be_trimmed()
+            || !self.blocks.pool.released.is_empty()
+            || self.has_empty_chunks()
+            || self.inodes_ahead() != 0
     }
 
     /// What [`Self::take_released`] would hand out, from a mirror about to be dropped.
@@ -278,6 +317,11 @@ impl AgSpace {
         near: AgBlock,
         grow: bool,
     ) -> Result<Option<(AgBlock, u32)>> {
+        if let Some(found) = self.inodes.allocate_hinted(&self.blocks.pool, store, near)? {
+            self.inodes_used += 1;
+            self.save_count(store)?;
+            return Ok(Some(found));
+        }
         let found = self.inodes.allocate(&mut self.blocks, store, near, grow)?;
         self.inodes_used += u32::from(found.is_some());
         self.save(store)?;
@@ -302,7 +346,8 @@ impl AgSpace {
         }
         self.inodes.free(&mut self.blocks, store, block, slot, body)?;
         self.inodes_used -= 1;
-        self.save(store)
+        // The records of blocks and inodes are where they were.
+        self.save_count(store)
     }
 
     /// Gives back the slots of a body.

@@ -87,7 +87,7 @@ impl Volume {
     }
 
     /// Enters the gate, and asks again: the volume may have been closed while it was.
-    #[inline]
+    #[inline(always)]
     fn enter_reserving(&self, blocks: u64) -> Result<Txn<'_>> {
         let txn = Txn::reserving(self, blocks);
         self.check_running()?;

@@ -9,7 +9,7 @@ use crate::order::{self, Txn};
 use crate::planted::{Bug, planted};
 use crate::types::Order;
 use myriad_format::superblock::Superblock;
-use myriad_format::{BlockKind, FsBlock, Ino};
+use myriad_format::{AgNo, BlockKind, FsBlock, Ino};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{U32, U64};
@@ -120,6 +120,11 @@ impl Volume {
             txn.block_free(block, 1);
         }
         // Blocks that the groups' trees let go are neither free nor used until they are in limbo.
+        let ahead = self.inodes_ahead.lock().iter().map(|&(ag, _)| ag).collect::<Vec<_>>();
+        for ag in ahead {
+            // It is on the list below.
+            drop(self.group(txn, AgNo(ag))?);
+        }
         let giving = self.giving_groups();
         self.giving_groups.lock().clear();
         self.counters.add(Count::checkpoint_groups, giving.len() as u64);
@@ -131,6 +136,7 @@ impl Volume {
                     if space.is_listed {
                         self.giving_groups.lock().push(number);
                     }
+                    space.catch_up(txn)?;
                     let before = space.free_blocks();
                     let released = space.take_released(txn)?;
                     self.totals
@@ -188,7 +194,7 @@ mod tests {
     use crate::volume::testing;
     use crate::volume::transact;
     use myriad_device::{AlignedBuf, BlockDevice, MemoryDevice};
-    use myriad_format::{AgBlock, AgNo};
+    use myriad_format::AgBlock;
     use std::sync::Arc;
 
     /// A volume of so many of the smallest groups, all made.

@@ -55,10 +55,14 @@ impl Volume {
             // The mirror may be half changed. The blocks are not, or the transaction's end shuts the volume down: load it
             // again from them. What earlier operations let go still waits for the checkpoint.
             self.stray_blocks.lock().append(&mut space.abandon());
+            let ahead = space.inodes_ahead();
+            if ahead != 0 {
+                self.inodes_ahead.lock().push((ag.0, ahead));
+            }
             *group = None;
             return result;
         }
-        if !space.is_listed && space.has_to_give_back() {
+        if !space.is_listed && space.wants_checkpoint() {
             space.is_listed = true;
             self.giving_groups.lock().push(ag.0);
         }
@@ -88,7 +92,11 @@ impl Volume {
     pub fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
         let mut group = self.groups[ag.0 as usize].lock();
         if group.is_none() {
-            *group = Some(Box::new(AgSpace::load(store, ag)?));
+            let mut space = AgSpace::load(store, ag)?;
+            for (_, inodes) in self.inodes_ahead.lock().extract_if(.., |(other, _)| *other == ag.0) {
+                space.count_ahead(inodes);
+            }
+            *group = Some(Box::new(space));
         }
         Ok(group)
     }
@@ -328,5 +336,53 @@ impl Volume {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::{testing, transact};
+    use myriad_check::{Options, check};
+    use myriad_device::MemoryDevice;
+    use myriad_format::BlockKind;
+    use myriad_format::group::{GroupHeader, HEADER_BLOCK};
+    use myriad_format::superblock::state;
+    use std::sync::Arc;
+
+    /// What the header of group 0 says, and its mirror.
+    fn inodes_used(volume: &Volume) -> (u32, u32) {
+        let look = volume.look();
+        let header = volume.geometry.fs_block(AgNo(0), AgBlock(HEADER_BLOCK));
+        let read = |bytes: &[u8]| GroupHeader::read(bytes).inodes_used.get();
+        let written = look.read(header, BlockKind::Group, read).unwrap();
+        let group = volume.group(&mut &look, AgNo(0)).unwrap();
+        (written, group.as_ref().unwrap().inodes_used())
+    }
+
+    /// Of the inodes that an epoch makes, only the first one is written into the group's header at once. A mirror that is dropped
+    /// meanwhile, for somebody was refused, does not take the others with it.
+    #[test]
+    fn inodes_by_which_a_header_lags_outlive_its_mirror() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let volume = testing::volume(device.clone());
+        volume.write_superblock(state::IN_USE).unwrap();
+        volume.commit_now().unwrap();
+        let (before, _) = inodes_used(&volume);
+        let files: Vec<_> = (0..5).map(|i| testing::new_file(&volume, format!("{i}").as_bytes())).collect();
+        assert_eq!(inodes_used(&volume), (before + 1, before + 5));
+        for _ in 0..2 {
+            let refused =
+                transact(&volume, 0, |txn| volume.with_group(txn, AgNo(0), |_, _| Err::<(), _>(Errno::NOSPC.into())));
+            assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
+            assert!(volume.check_running().is_ok());
+        }
+        // The checkpoint finds no mirror, and makes one.
+        volume.commit_now().unwrap();
+        assert_eq!(inodes_used(&volume), (before + 5, before + 5));
+        assert_eq!(volume.totals.inodes_used.load(Ordering::Relaxed), i64::from(before) + 5);
+        let report = check(Arc::new(device.clone_image()), None, &Options::default()).unwrap();
+        assert!(report.is_sound(), "{:#?}", report.findings);
+        drop(files);
     }
 }

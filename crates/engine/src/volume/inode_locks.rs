@@ -11,6 +11,9 @@ pub(super) const STRIPES: usize = 4096;
 /// The locks of two inodes, which may be one.
 pub type TwoLocks<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
 
+/// The locks of several inodes, each with its stripe.
+pub struct ManyLocks<'a>([Option<(usize, RwLockWriteGuard<'a, ()>)>; 6]);
+
 impl Volume {
     #[inline]
     fn stripe(&self, ino: Ino) -> usize {
@@ -32,11 +35,36 @@ impl Volume {
     }
 
     /// Locks several inodes to change them, in lock order, each lock once.
-    pub fn lock_many(&self, inos: &[Ino]) -> Vec<RwLockWriteGuard<'_, ()>> {
-        let mut stripes: Vec<usize> = inos.iter().map(|&ino| self.stripe(ino)).collect();
+    pub fn lock_many(&self, inos: [Option<Ino>; 4]) -> ManyLocks<'_> {
+        let mut stripes = inos.map(|ino| ino.map(|ino| self.stripe(ino)));
         stripes.sort_unstable();
-        stripes.dedup();
-        stripes.into_iter().map(|stripe| self.stripes[stripe].write_at(stripe)).collect()
+        let mut locks = ManyLocks([const { None }; 6]);
+        let mut last = None;
+        for (place, stripe) in locks.0.iter_mut().zip(stripes) {
+            if let Some(stripe) = stripe.filter(|_| stripe != last) {
+                *place = Some((stripe, self.stripes[stripe].write_at(stripe)));
+                last = Some(stripe);
+            }
+        }
+        locks
+    }
+
+    /// Locks a further inode beside those of [`Self::lock_many`], up to two. False if that is not possible without waiting out of
+    /// order.
+    pub fn lock_also<'a>(&'a self, locks: &mut ManyLocks<'a>, ino: Ino) -> bool {
+        let wanted = self.stripe(ino);
+        let held = || locks.0.iter().flatten().map(|(stripe, _)| *stripe);
+        if held().any(|stripe| stripe == wanted) {
+            return true;
+        }
+        let is_last = held().all(|stripe| stripe < wanted);
+        let lock = &self.stripes[wanted];
+        let Some(guard) = (if is_last { Some(lock.write_at(wanted)) } else { lock.try_write_at(wanted) }) else {
+            return false;
+        };
+        let place = locks.0.iter_mut().find(|place| place.is_none()).expect("two more than lock_many takes");
+        *place = Some((wanted, guard));
+        true
     }
 
     /// Locks two inodes to change them, in lock order; the second lock is `None` if they share one.

@@ -126,6 +126,8 @@ pub(crate) struct Volume {
     giving_groups: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     /// Blocks let go by groups whose mirror was dropped.
     stray_blocks: Mutex<{ Rank::Leaf as u8 }, Vec<FsBlock>>,
+    /// By how many inodes the headers of such groups lag behind.
+    inodes_ahead: Mutex<{ Rank::Leaf as u8 }, Vec<(u32, i64)>>,
     high_water: AtomicU32,
     high_water_lock: Mutex<{ Rank::NewGroup as u8 }, ()>,
     stripes: Box<[RwLock<{ Rank::Inode as u8 }, ()>]>,
@@ -264,6 +266,7 @@ impl Volume {
             }
         };
         let hasher = NameHasher::new(superblock.hash_key);
+        let names_max = if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 };
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
         let key = crate::random::secret(options.seed)?;
         let dir_hashes = DirHashes::new(choices.directory, hasher, key, &options, counters.clone());
@@ -290,8 +293,11 @@ impl Volume {
             },
             usable_blocks: usable.saturating_sub(for_log),
             placement: Placement::new(&geometry, policy, options.dirpref, seed),
-            names: NameCache::new(if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 })
-                .map_err(|source| Error::Io { op: "memory for the name cache", offset: 0, source })?,
+            names: NameCache::new(names_max, options.name_cache_absent).map_err(|source| Error::Io {
+                op: "memory for the name cache",
+                offset: 0,
+                source,
+            })?,
             dir_hints: crate::dir::hints::Hints::new(),
             dir_hashes,
             last_blocks: crate::dir::hints::LastBlocks::new(),
@@ -312,6 +318,7 @@ impl Volume {
             groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
             giving_groups: Mutex::new(Vec::new()),
             stray_blocks: Mutex::new(Vec::new()),
+            inodes_ahead: Mutex::new(Vec::new()),
             high_water: AtomicU32::new(superblock.ag_high_water.get()),
             high_water_lock: Mutex::new(()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),

@@ -1,13 +1,16 @@
 //! The name cache (`engine/src/name_cache.rs`), of one entry, for which all names compete.
 //!
-//! A directory has a lock, a name, and the inode of that name or 0. As in the engine, a name is put into the cache by who found it
-//! under the shared lock, and forgotten by who removed it under the exclusive one. Meanwhile other threads put names of other
-//! directories. One of these is of the same inode, so an entry half of one name and half of the other looks whole.
+//! A directory has a lock, a name, and the inode of that name or 0. As in the engine, a name is put into the cache by who found it, or
+//! found that it is not there, under the shared lock; it is forgotten by who removed it, and no longer absent for who adds it, under the
+//! exclusive one. Meanwhile other threads put names of other directories. One of these is of the same inode, so an entry half
+//! of one name and half of the other looks whole.
 //!
 //! Asserted:
 //!   1. Under a directory's lock, shared or not, the cache says of its name what the directory says, or nothing.
-//!   2. Without the lock, it says what the name was at some time since the reader last knew: no inode of another name, and none
-//!      that was forgotten before.
+//!   2. Without the lock, it says what the name was at some time since the reader last knew: no inode of another name, none
+//!      that was forgotten before, and not that it is absent once it has been added.
+//!   3. Who is told without the lock that a name is absent, and then asks whether the way to the directory has changed, hears of each
+//!      change that came before the name was removed.
 
 use super::get;
 use crate::engine::name_cache::NameCache;
@@ -23,6 +26,8 @@ struct Volume {
     inode: AtomicU64,
     /// Whether it is not `OLD` any more.
     replaced: AtomicU64,
+    /// How often the directory has been moved.
+    moves: AtomicU64,
 }
 
 const DIRECTORY: Ino = Ino(10);
@@ -35,9 +40,9 @@ const NEW: u64 = 7;
 impl Volume {
     /// The name is that of `OLD`, and known.
     fn new() -> Arc<Self> {
-        let names = NameCache::new(1).unwrap();
-        let (inode, replaced) = (AtomicU64::new(OLD), AtomicU64::new(0));
-        let volume = Self { names, lock: RawRwLock::new(), inode, replaced };
+        let names = NameCache::new(1, 1).unwrap();
+        let (inode, replaced, moves) = (AtomicU64::new(OLD), AtomicU64::new(0), AtomicU64::new(0));
+        let volume = Self { names, lock: RawRwLock::new(), inode, replaced, moves };
         assert_eq!(volume.find(), OLD);
         Arc::new(volume)
     }
@@ -48,18 +53,24 @@ impl Volume {
         let inode = get(&self.inode);
         match self.names.get(DIRECTORY, HASH) {
             Some(known) => assert_eq!(known.0, inode, "the cache says of a locked directory what it is not"),
+            None if self.names.is_absent(DIRECTORY, HASH) => {
+                assert_eq!(inode, 0, "what a locked directory has is absent")
+            }
             None if inode != 0 => self.names.put(DIRECTORY, HASH, Ino(inode)),
-            None => (),
+            None => self.names.put_absent(DIRECTORY, HASH),
         }
         // SAFETY: it was taken above.
         unsafe { self.lock.unlock_shared() };
         inode
     }
 
-    /// Makes the name that of `new`, or of nothing, as an unlink or a rename does.
+    /// Makes the name that of `new`, or of nothing, as a create, an unlink or a rename does.
     fn replace(&self, new: u64) {
         self.lock.lock_exclusive();
         let old = get(&self.inode);
+        if old == 0 {
+            self.names.appears(DIRECTORY, HASH);
+        }
         self.inode.store(new, Ordering::Relaxed);
         if old != 0 {
             self.names.forget(DIRECTORY, HASH, Ino(old));
@@ -74,6 +85,7 @@ impl Volume {
         thread::spawn(move || {
             for _ in 0..ROUNDS {
                 volume.names.put(other, HASH, Ino(inode));
+                volume.names.put_absent(other, !HASH);
             }
         })
     }
@@ -136,5 +148,75 @@ fn a_locked_directory_has_the_name_that_is_known() {
         (0..2 * ROUNDS).for_each(|_| _ = volume.find());
         replacing.join().unwrap();
         finding.join().unwrap();
+    });
+}
+
+/// One thread makes and removes the name; others look for it meanwhile.
+#[test]
+fn a_locked_directory_has_no_name_that_is_absent() {
+    explore(4, || {
+        let volume = Volume::new();
+        volume.replace(0);
+        assert_eq!(volume.find(), 0);
+        let making = {
+            let volume = volume.clone();
+            thread::spawn(move || (0..ROUNDS).for_each(|round| volume.replace(if round % 2 == 0 { NEW } else { 0 })))
+        };
+        let other = volume.find_other(OTHERS[0]);
+        (0..2 * ROUNDS).for_each(|_| _ = volume.find());
+        making.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn what_has_been_added_is_not_absent() {
+    explore(3, || {
+        let volume = Volume::new();
+        volume.replace(0);
+        assert_eq!(volume.find(), 0);
+        let adding = {
+            let volume = volume.clone();
+            thread::spawn(move || {
+                volume.replace(NEW);
+                volume.replaced.store(1, Ordering::Release);
+            })
+        };
+        let other = volume.find_other(OTHERS[0]);
+        for _ in 0..2 * ROUNDS {
+            let added = volume.replaced.load(Ordering::Acquire);
+            if volume.names.is_absent(DIRECTORY, HASH) {
+                assert_eq!(added, 0, "it was added before");
+            }
+        }
+        adding.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+/// A directory that has the name is moved away, and then loses it. Who looks for the name by the old path must not be told that it is
+/// absent, for it never was at that path: another directory is there now, which has it too.
+#[test]
+fn who_is_told_that_a_name_is_absent_hears_of_moves_before() {
+    explore(3, || {
+        let volume = Volume::new();
+        let moving = {
+            let volume = volume.clone();
+            thread::spawn(move || {
+                // As `paths_changed`.
+                volume.moves.fetch_add(1, Ordering::Release);
+                volume.replace(0);
+                assert_eq!(volume.find(), 0);
+            })
+        };
+        for _ in 0..ROUNDS {
+            // As `Session::lstat_inside`.
+            let before = volume.moves.load(Ordering::Acquire);
+            let is_absent = volume.names.is_absent(DIRECTORY, HASH);
+            if is_absent && volume.moves.load(Ordering::Acquire) == before {
+                assert_eq!(before, 1, "it was moved before it lost the name");
+            }
+        }
+        moving.join().unwrap();
     });
 }

@@ -82,6 +82,21 @@ impl<'a> SharedBytes<'a> {
         Self { words }
     }
 
+    /// Stores those of some words that differ, and says which they were: bit i for the one at `offset + 8 * i`.
+    #[inline]
+    pub fn put_changed(&mut self, offset: usize, words: &[[u8; 8]]) -> u64 {
+        assert!(offset % 8 == 0 && words.len() <= 64);
+        let mut changed = 0;
+        for (i, (word, bytes)) in self.words[offset / 8..][..words.len()].iter().zip(words).enumerate() {
+            let new = u64::from_ne_bytes(*bytes);
+            if word.load(Ordering::Relaxed) != new {
+                word.store(new, Ordering::Relaxed);
+                changed |= 1 << i;
+            }
+        }
+        changed
+    }
+
     /// Stores bytes, word by word; words of which they are a part are stored whole. Only the caller changes any of them.
     #[inline]
     pub fn put(&mut self, offset: usize, mut bytes: &[u8]) {

@@ -223,11 +223,12 @@ impl Arena {
     }
 
     /// Takes the frame's latch for reading.
+    #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self, index: u32) -> FrameRead<'_> {
         let held = Held::wait(Rank::Latch, 0);
         self.header(index).latch.lock_shared();
-        FrameRead { arena: self, index, _held: held }
+        FrameRead { place: self.place(index), _held: held }
     }
 
     /// As [`Self::read`], of a private frame, by whoever has its file locked; also under another frame's latch. The
@@ -235,15 +236,21 @@ impl Arena {
     /// he waits for no latch meanwhile, so he may be waited for.
     pub fn read_private(&self, index: u32) -> FrameRead<'_> {
         self.header(index).latch.lock_shared();
-        FrameRead { arena: self, index, _held: Held::tried(Rank::Latch, 0) }
+        FrameRead { place: self.place(index), _held: Held::tried(Rank::Latch, 0) }
     }
 
     /// Takes the frame's latch for change.
+    #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self, index: u32) -> FrameWrite<'_> {
         let held = Held::wait(Rank::Latch, 0);
         self.header(index).latch.lock_exclusive();
-        FrameWrite { arena: self, index, _held: held }
+        FrameWrite { place: self.place(index), _held: held }
+    }
+
+    #[inline]
+    fn place(&self, index: u32) -> Place<'_> {
+        Place { header: self.header(index), bytes: self.frame(index), len: 1 << self.block_bits }
     }
 
     /// Copies what lies at `offset`, a multiple of 8, without the latch, so that readers write to no line that others read.
@@ -286,49 +293,68 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
+/// Where a frame's header and bytes lie, worked out once while it is latched.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    header: &'a FrameHeader,
+    /// The first of `len` bytes, which lie inside the arena's mapping; `header` is borrowed from the same arena, so the mapping lives
+    /// as long as this.
+    bytes: *mut u8,
+    len: usize,
+}
+
 /// A frame's bytes under the shared latch.
 pub(crate) struct FrameRead<'a> {
-    arena: &'a Arena,
-    index: u32,
+    place: Place<'a>,
     _held: Held,
 }
 
 impl Deref for FrameRead<'_> {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the frame lies inside the mapping, and the shared latch keeps writers out while `self` lives.
-        unsafe { std::slice::from_raw_parts(self.arena.frame(self.index), 1 << self.arena.block_bits) }
+        unsafe { std::slice::from_raw_parts(self.place.bytes, self.place.len) }
     }
 }
 
 impl Drop for FrameRead<'_> {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: `Arena::read` took the shared latch.
-        unsafe { self.arena.header(self.index).latch.unlock_shared() };
+        unsafe { self.place.header.latch.unlock_shared() };
     }
 }
 
 /// A frame's bytes under the exclusive latch.
 pub(crate) struct FrameWrite<'a> {
-    arena: &'a Arena,
-    index: u32,
+    place: Place<'a>,
     _held: Held,
+}
+
+impl<'a> FrameWrite<'a> {
+    #[inline]
+    pub fn header(&self) -> &'a FrameHeader {
+        self.place.header
+    }
 }
 
 impl Deref for FrameWrite<'_> {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the frame lies inside the mapping, and the exclusive latch keeps everyone else out.
-        unsafe { std::slice::from_raw_parts(self.arena.frame(self.index), 1 << self.arena.block_bits) }
+        unsafe { std::slice::from_raw_parts(self.place.bytes, self.place.len) }
     }
 }
 
 impl DerefMut for FrameWrite<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: the frame lies inside the mapping, and the exclusive latch keeps everyone else out.
-        unsafe { std::slice::from_raw_parts_mut(self.arena.frame(self.index), 1 << self.arena.block_bits) }
+        unsafe { std::slice::from_raw_parts_mut(self.place.bytes, self.place.len) }
     }
 }
 
@@ -336,10 +362,9 @@ impl FrameWrite<'_> {
     /// The bytes of a block that others may copy without the latch.
     #[inline]
     pub fn share(&mut self) -> SharedBytes<'_> {
-        let words = (1_usize << self.arena.block_bits) / 8;
         // SAFETY: the frame lies inside the mapping, is aligned for words, and lives as long as the arena. For as long as
         // `self` is borrowed nobody has its bytes otherwise but by atomic words, or to look ([`SharedBytes::get`]).
-        let words = unsafe { std::slice::from_raw_parts(self.arena.frame(self.index).cast(), words) };
+        let words = unsafe { std::slice::from_raw_parts(self.place.bytes.cast(), self.place.len / 8) };
         // SAFETY: `self` is the exclusive latch.
         unsafe { SharedBytes::new(words) }
     }
@@ -355,9 +380,10 @@ impl SharedBytes<'_> {
 }
 
 impl Drop for FrameWrite<'_> {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: `Arena::write` took the exclusive latch.
-        unsafe { self.arena.header(self.index).latch.unlock_exclusive() };
+        unsafe { self.place.header.latch.unlock_exclusive() };
     }
 }
 

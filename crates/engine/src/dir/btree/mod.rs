@@ -94,7 +94,7 @@ fn settle(change: Change<'_, '_>) {
 }
 
 fn hit_of(entry: &Entry<'_>) -> Hit {
-    Hit { ino: entry.ino(), spot: Spot(entry.key()), position: 0 }
+    Hit { ino: entry.ino(), spot: Spot::new(entry.key()), position: 0 }
 }
 
 /// Hands the entries with the tag of a name to `f`, in the order of their numbers, until it returns false; their leaf, if
@@ -258,7 +258,7 @@ fn check_blocks(txn: &Txn<'_>, dir: Ino, raw: &RawInode) -> Result<()> {
 }
 
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Name<'_>, hit: Hit) -> Result<()> {
-    let key = hit.spot.0;
+    let key = hit.spot.at;
     if !is_in_blocks(raw) {
         return body::remove(txn, dir, raw, key);
     }
@@ -279,7 +279,7 @@ pub(crate) fn replace(
     ino: Ino,
     file_type: u8,
 ) -> Result<()> {
-    let key = hit.spot.0;
+    let key = hit.spot.at;
     if !is_in_blocks(raw) {
         return body::replace(txn, dir, raw, key, ino, file_type);
     }

@@ -39,9 +39,9 @@ fn corrupt(dir: Ino, block: FsBlock, field: &'static str, value: u64) -> Error {
 }
 
 /// The index header of a verified block of this directory.
-fn header_of(bytes: &[u8], dir: Ino, block: FsBlock) -> Result<IndexHeader> {
+fn header_of(bytes: &[u8], dir: Ino, block: FsBlock) -> Result<&IndexHeader> {
     header::verify_owner(bytes, block, dir.0)?;
-    let header = *IndexHeader::read(bytes);
+    let header = IndexHeader::read(bytes);
     // Nodes above those that have the last of the bits are in no sound index, and no tag could be shifted by theirs.
     let bits = node_bits(bytes.len().trailing_zeros());
     if bits * u32::from(header.level.saturating_sub(1)) >= u32::from(DEPTH_MAX) {
@@ -295,6 +295,7 @@ pub(crate) fn insert(
 }
 
 /// Splits a leaf in two by the next bit of the tag.
+#[cold]
 fn split(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
@@ -304,10 +305,10 @@ fn split(
     tag: u32,
 ) -> Result<()> {
     txn.volume().counters.bump(Count::dir_leaf_splits);
-    let (leaf_depth, records) = txn.look.read(leaf, BlockKind::DirIndex, |bytes| {
-        Ok::<_, Error>((header_of(bytes, dir, leaf)?.depth, all_records(bytes)))
+    let (leaf_depth, old) = txn.look.read(leaf, BlockKind::DirIndex, |bytes| {
+        Ok::<_, Error>((header_of(bytes, dir, leaf)?.depth, bytes.to_vec()))
     })??;
-    let top = txn.look.read(*root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, *root))??;
+    let top = txn.look.read(*root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, *root).copied())??;
     // A root that is a leaf counts the depth of the whole, which is its own.
     let depth = if top.level == 0 { leaf_depth } else { top.depth };
     if leaf_depth >= DEPTH_MAX {
@@ -320,24 +321,48 @@ fn split(
 
     let bit = 1_u32 << leaf_depth;
     let sibling = source.allocate(txn)?;
-    let (moved, stay): (Vec<Record>, Vec<Record>) = records.into_iter().partition(|record| record.tag & bit != 0);
-    let fill = |edit: &mut BlockEdit<'_>, records: &[Record]| {
-        for &record in records {
-            let fits = put(edit, record, usize::MAX);
-            assert!(fits, "half a leaf fits a leaf");
-        }
+    let [stay, moved] = halves(&old, bit);
+    let fill = |edit: &mut BlockEdit<'_>, half: &[u8]| {
+        IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = leaf_depth + 1;
+        edit.range_mut(IndexHeader::SIZE, half.len() - IndexHeader::SIZE).copy_from_slice(&half[IndexHeader::SIZE..]);
     };
-    txn.init(NewBlock::free(sibling), BlockKind::DirIndex, dir.0, |edit| {
-        IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = leaf_depth + 1;
-        fill(edit, &moved);
-    })?;
-    txn.change(leaf, BlockKind::DirIndex, |edit| {
-        IndexHeader::read_mut(edit.range_mut(0, IndexHeader::SIZE)).depth = leaf_depth + 1;
-        let len = edit.bytes().len() - IndexHeader::SIZE;
-        edit.range_mut(IndexHeader::SIZE, len).fill(0);
-        fill(edit, &stay);
-    })?;
+    txn.init(NewBlock::free(sibling), BlockKind::DirIndex, dir.0, |edit| fill(edit, &moved))?;
+    txn.change(leaf, BlockKind::DirIndex, |edit| fill(edit, &stay))?;
     set_pointer(txn, source, dir, *root, (tag & (bit - 1)) | bit, sibling)
+}
+
+/// Shares the records of a leaf between two, by a bit of their tags. Nearly all lie in their home line, and keep their place in it,
+/// since nothing else can have it; those that an overflow had put elsewhere are put anew.
+fn halves(old: &[u8], bit: u32) -> [Vec<u8>; 2] {
+    let mut halves = [vec![0; old.len()], vec![0; old.len()]];
+    let lines = leaf_lines(old.len());
+    let mut displaced = Vec::new();
+    for line in 0..lines {
+        for place in 0..LINE_RECORDS {
+            let raw = record_at(old, line, place);
+            let ino = raw.ino.get() & !OVERFLOWED;
+            if ino == 0 {
+                continue;
+            }
+            let tag = raw.tag.get();
+            if home_line(tag, lines) == line {
+                let half = &mut halves[usize::from(tag & bit != 0)];
+                let at = record_offset(line, place);
+                let kept = IndexRecord::read_mut(&mut half[at..at + IndexRecord::SIZE]);
+                *kept = *raw;
+                kept.ino = U64::new(ino);
+            } else {
+                displaced.push(Record { tag, position: raw.position.get(), ino: Ino(ino) });
+            }
+        }
+    }
+    for record in displaced {
+        let mut unmarked = 0;
+        let half = &mut halves[usize::from(record.tag & bit != 0)];
+        let fits = put(&mut BlockEdit::new(half, &mut unmarked), record, usize::MAX);
+        assert!(fits, "half a leaf fits a leaf");
+    }
+    halves
 }
 
 /// Doubles the table. A leaf as root gets a node above it; a full radix tree gets a level.
@@ -383,7 +408,7 @@ fn set_pointer(
     target: FsBlock,
 ) -> Result<()> {
     let bits = node_bits(txn.volume().geometry.block_bits);
-    let level = txn.look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??.level;
+    let level = txn.look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root).copied())??.level;
     let mut node = root;
     for at_level in (1..=level).rev() {
         let at = (index >> (bits * u32::from(at_level - 1))) as usize & ((1 << bits) - 1);
@@ -405,16 +430,17 @@ fn set_pointer(
     Err(corrupt(dir, root, "level", u64::from(level)))
 }
 
-/// Changes the record of one entry: `ino` `None` removes it. False if there is none.
+/// Changes the record of one entry: `ino` `None` removes it. False if there is none. It is in the leaf given with the root, if that
+/// is known.
 pub(crate) fn update(
     txn: &mut Txn<'_>,
     dir: Ino,
-    root: FsBlock,
+    (root, leaf): (FsBlock, FsBlock),
     tag: u32,
     position: u32,
     ino: Option<Ino>,
 ) -> Result<bool> {
-    let leaf = find_leaf(&txn.look, dir, root, tag)?;
+    let leaf = if leaf == FsBlock::NONE { find_leaf(&txn.look, dir, root, tag)? } else { leaf };
     txn.change(leaf, BlockKind::DirIndex, |edit| {
         let found = probe(edit.bytes(), tag, |at, record| (record.position == position).then_some(at));
         let Some(at) = found else { return false };
@@ -443,7 +469,7 @@ pub(crate) struct Merge {
 /// records. Only looks.
 pub(crate) fn last_leaf(look: &Look<'_>, dir: Ino, root: FsBlock) -> Result<Option<Merge>> {
     let bits = node_bits(look.volume.geometry.block_bits);
-    let top = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??;
+    let top = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root).copied())??;
     let mut way = Vec::with_capacity(usize::from(top.level));
     let (mut node, mut number) = (root, 0_u64);
     for level in (1..=top.level).rev() {
@@ -508,7 +534,7 @@ pub(crate) fn merge(txn: &mut Txn<'_>, source: &mut BlockSource, merge: Merge) -
 
 /// Calls `f` with every block of the index, leaves included.
 pub(crate) fn for_each_block(look: &Look<'_>, dir: Ino, root: FsBlock, f: &mut impl FnMut(FsBlock)) -> Result<()> {
-    let level = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root))??.level;
+    let level = look.read(root, BlockKind::DirIndex, |bytes| header_of(bytes, dir, root).copied())??.level;
     // No sound index has more blocks than the volume; pointers that meet in a few blocks could make a walk of ages.
     let mut left = look.volume.geometry.block_count;
     visit(look, dir, root, level, &mut |block| {

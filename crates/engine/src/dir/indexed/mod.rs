@@ -36,7 +36,9 @@ use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::volume::{Reason, Share};
 use entries::{Entries, Run};
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END, UNINDEXED_MAX, entry_size};
+use myriad_format::dir::{
+    ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, NAME_MAX, UNINDEXED_MAX, entry_size,
+};
 use myriad_format::extent::Extent;
 use myriad_format::fork::Fork;
 use myriad_format::inode::{RawInode, flag, fork};
@@ -52,6 +54,9 @@ const ENTRY_BLOCKS: usize = offset_of!(IndexHeader, entry_blocks);
 /// Blocks with room that an insertion tries before it adds one. Their room may be holes too small for its name, and the
 /// list as long as the directory; inside the gate nothing can be evicted for what it would read.
 const ROOM_TRIES: u32 = 8;
+
+/// Bytes that the longest entry takes at most, with a rest that was too short to be an entry of its own.
+const ENTRY_LEN_MAX: u64 = (entry_size(NAME_MAX) + EntryHeader::SIZE) as u64;
 
 /// Blocks that a listing looks at in one stay inside the gate, where nothing can be evicted for what it reads: a directory
 /// that had many names has as many blocks, which may all be empty.
@@ -81,7 +86,7 @@ pub(crate) struct Room {
 
 /// An entry found, in the volume's block `at`, or in the inode's body ([`FsBlock::NONE`]). Its position says where in the block.
 fn hit(ino: Ino, position: u32, at: FsBlock) -> Hit {
-    Hit { ino, spot: Spot(at.0), position }
+    Hit { ino, spot: Spot::new(at.0), position }
 }
 
 /// The index root of a directory in blocks, or none.
@@ -197,7 +202,8 @@ fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Re
         let at = entry_block(look, dir, raw, block)?;
         let (same, hash) = entry_is(look, at, offset, Place { dir, block }, name)?;
         if same {
-            return Ok(Search { hit: Some(hit(record.ino, record.position, at)), twin, seen });
+            let spot = Spot { at: at.0, leaf };
+            return Ok(Search { hit: Some(Hit { ino: record.ino, spot, position: record.position }), twin, seen });
         }
         if hash == name.hash {
             twin = Some(record.ino);
@@ -253,11 +259,12 @@ pub(crate) fn trim(_txn: &mut Txn<'_>, _dir: Ino, _raw: &mut RawInode, _place: &
 
 /// An entry keeps its position. Those of a body may all have gone into a block meanwhile.
 pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, _name: Name<'_>, hit: Hit) -> Result<Hit> {
-    if hit.spot.0 != FsBlock::NONE.0 || !is_in_blocks(raw) {
-        return Ok(hit);
+    if hit.spot.at != FsBlock::NONE.0 || !is_in_blocks(raw) {
+        // Its record may be in another leaf.
+        return Ok(Hit { spot: Spot::new(hit.spot.at), ..hit });
     }
     let (block, _) = split_position(look, hit.position);
-    Ok(Hit { spot: Spot(entry_block(look, dir, raw, block)?.0), ..hit })
+    Ok(Hit { spot: Spot::new(entry_block(look, dir, raw, block)?.0), ..hit })
 }
 
 /// Where the index holds `name`, if there is one: leaf and offset in it.
@@ -644,18 +651,23 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         return Ok(());
     }
     let root = index_root(raw);
-    let at = FsBlock(hit.spot.0);
-    let entry_len = txn.look.read(at, BlockKind::DirEntries, |bytes| {
-        entries::at(bytes, offset, Place { dir, block }).map(|entry| u64::from(entry.header.length.get()))
-    })??;
-    if raw.size.get() <= entry_len && !is_large(raw) {
-        raw.size = U64::new(0);
-        return super::clear(txn, dir, raw);
+    let at = FsBlock(hit.spot.at);
+    let place = Place { dir, block };
+    // Only of the last one it has to be known before how long it is.
+    if raw.size.get() <= ENTRY_LEN_MAX && !is_large(raw) {
+        let entry_len = txn.look.read(at, BlockKind::DirEntries, |bytes| {
+            entries::at(bytes, offset, place).map(|entry| u64::from(entry.header.length.get()))
+        })??;
+        if raw.size.get() <= entry_len {
+            raw.size = U64::new(0);
+            return super::clear(txn, dir, raw);
+        }
     }
     let block_size = txn.volume().cache.block_size();
     let (length, lists) = txn.change(at, BlockKind::DirEntries, |edit| {
+        // It lies before the tail and in the block.
+        entries::at(edit.bytes(), offset, place)?;
         let header = *EntryBlockHeader::read(edit.bytes());
-        // `at` above found the entry before the tail and in the block.
         let used = (header.tail.get() as usize).min(block_size) - ENTRIES_OFFSET;
         let run = Run { base: ENTRIES_OFFSET, used, capacity: used };
         let (length, used) = entries::remove(edit, &run, offset - ENTRIES_OFFSET);
@@ -666,11 +678,11 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
         fields[4..].copy_from_slice(&(live as u32).to_le_bytes());
         let free = (block_size - ENTRIES_OFFSET).saturating_sub(live);
-        (length, header.next_room.get() == 0 && free >= block_size / 4)
-    })?;
+        Ok::<_, Error>((length, header.next_room.get() == 0 && free >= block_size / 4))
+    })??;
     raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
     if let Some(root) = root {
-        if !index::update(txn, dir, root, name.tag(), position, None)? {
+        if !index::update(txn, dir, (root, hit.spot.leaf), name.tag(), position, None)? {
             return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
         }
         if lists {
@@ -700,10 +712,10 @@ pub(crate) fn replace(
             entries::replace(edit, base + offset - ENTRIES_OFFSET, ino, file_type);
         });
     }
-    let at = FsBlock(hit.spot.0);
+    let at = FsBlock(hit.spot.at);
     txn.change(at, BlockKind::DirEntries, |edit| entries::replace(edit, offset, ino, file_type))?;
     if let Some(root) = index_root(raw)
-        && !index::update(txn, dir, root, name.tag(), position, Some(ino))?
+        && !index::update(txn, dir, (root, hit.spot.leaf), name.tag(), position, Some(ino))?
     {
         return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
     }

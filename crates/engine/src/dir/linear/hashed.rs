@@ -24,7 +24,7 @@ const ROOM_TRIES: usize = 8;
 
 /// A position in words, as a hash has it.
 pub(super) fn position_of(spot: Spot) -> u32 {
-    (spot.0 / WORD as u64) as u32
+    (spot.at / WORD as u64) as u32
 }
 
 fn unit_of(position: u32) -> u64 {

@@ -99,13 +99,13 @@ fn split(look: &Look<'_>, unit: u64) -> (FileBlock, usize) {
 }
 
 fn spot_of(unit: u64, offset: usize) -> Spot {
-    Spot(unit * UNIT_SIZE as u64 + (offset % UNIT_SIZE) as u64)
+    Spot::new(unit * UNIT_SIZE as u64 + (offset % UNIT_SIZE) as u64)
 }
 
 /// The file block of an entry, and its offset there.
 fn split_spot(look: &Look<'_>, spot: Spot) -> (FileBlock, usize) {
-    let (block, at) = split(look, spot.0 / UNIT_SIZE as u64);
-    (block, at + spot.0 as usize % UNIT_SIZE)
+    let (block, at) = split(look, spot.at / UNIT_SIZE as u64);
+    (block, at + spot.at as usize % UNIT_SIZE)
 }
 
 /// The extent that has an entry block.
@@ -397,7 +397,7 @@ fn truncate(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, used: u64, change: 
 
 /// Compaction moves an entry, but not out of its unit.
 pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, hit: Hit) -> Result<Hit> {
-    let unit = hit.spot.0 / UNIT_SIZE as u64;
+    let unit = hit.spot.at / UNIT_SIZE as u64;
     match find(look, dir, raw, name, unit..unit + 1)? {
         Some((_, hit)) => Ok(hit),
         None => {
@@ -409,7 +409,7 @@ pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, h
 
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let (block, offset) = split_spot(&txn.look, hit.spot);
-    let unit = hit.spot.0 / UNIT_SIZE as u64;
+    let unit = hit.spot.at / UNIT_SIZE as u64;
     let (position, words) = (hashed::position_of(hit.spot), entry_size(name.bytes.len()) / WORD);
     txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
         let at = entry_block(&txn.look, dir, raw, block)?;

@@ -80,7 +80,7 @@ enum State {
 /// The block of a spot, and the slot there.
 fn split(look: &Look<'_>, spot: Spot) -> (u64, usize) {
     let slots = layout(look).slots as u64;
-    (spot.0 / slots, (spot.0 % slots) as usize)
+    (spot.at / slots, (spot.at % slots) as usize)
 }
 
 /// The number of a slot, counted through the directory.
@@ -94,7 +94,7 @@ fn place_of(look: &Look<'_>, dir: Ino, block: u64) -> Place {
 
 fn hit_of(look: &Look<'_>, block: u64, slot: &Slot<'_>) -> Hit {
     let number = number_of(look, block, slot.number);
-    Hit { ino: Ino(slot.header.ino.get()), spot: Spot(number), position: number as u32 }
+    Hit { ino: Ino(slot.header.ino.get()), spot: Spot::new(number), position: number as u32 }
 }
 
 /// Walks a block that has names until `f` breaks, and counts the free slots that it did not look at.
