@@ -145,7 +145,8 @@ pub fn of_open(error: OpenError) -> anyhow::Error {
             Failure::new(image_name(&path), reason, "give an image file or a block device").into()
         }
         OpenError::Io { path, source, .. } => {
-            Err::<(), _>(source).at(image_name(&path)).expect_err("made from an error")
+            let next = missing_next(&path, &source).unwrap_or_else(|| host_next(&source).into());
+            Failure::new(image_name(&path), host_error(&source), next).into()
         }
     }
 }
@@ -163,7 +164,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             "the device is failing or full: see the host's log, and copy the image while it can be read",
         ),
         Error::HostFull(source) => (
-            format!("the file system of the host that holds the image has no room: {}", host_error(&source)),
+            format!("{HOST_FULL}: {}", host_error(&source)),
             "make room there and try again; what was synced is safe",
         ),
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
@@ -192,6 +193,28 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         Error::Closed => (Error::Closed.to_string(), "open the volume again"),
     };
     Failure::new(place, what, next).into()
+}
+
+/// What to do about a file of the host that is not there and cannot be made. `None`: it is there.
+fn missing_next(path: &Path, error: &io::Error) -> Option<String> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = image_name(above);
+    match error.kind() {
+        io::ErrorKind::NotFound if !above.exists() => Some(format!("there is no directory {name}: make it first")),
+        io::ErrorKind::PermissionDenied if above.exists() && matches!(path.try_exists(), Ok(false)) => {
+            Some(format!("this needs permission to make files in {name}"))
+        }
+        _ => None,
+    }
+}
+
+/// What is said of a host that has no room for what a volume writes.
+const HOST_FULL: &str = "the file system of the host that holds the image has no room";
+
+/// Whether an error is that one.
+pub fn is_host_full(error: &anyhow::Error) -> bool {
+    let says = |failure: &Failure| failure.what.starts_with(HOST_FULL);
+    error.chain().any(|cause| cause.downcast_ref::<Failure>().is_some_and(says))
 }
 
 /// Whether a name looks like a pattern that a shell was to replace.

@@ -582,3 +582,32 @@ fn what_the_host_has_no_room_for_is_not_said_to_be_imported() {
     let said = said.expect(1, &["has no room", "make room there and try again"]);
     assert!(!said.err.contains("imported") || said.err.contains("not complete"), "{said:?}");
 }
+
+/// What is missing is named, and what to do about it: it was "check the name" of an image that nobody had made yet.
+#[test]
+fn what_is_missing_is_named_with_what_to_do() {
+    let place = with_letter();
+    place.line("mkfs --size 16M nowhere/new.img").expect(
+        1,
+        &["myriad: nowhere/new.img: No such file or directory; there is no directory nowhere: make it first"],
+    );
+    place.line("mount vol.img nowhere").expect(1, &["myriad: nowhere: No such file or directory; make it with mkdir"]);
+    place.line("ls missing.img").expect(1, &["missing.img: No such file or directory; check the name"]);
+    let program = place.program_for_all();
+    std::fs::create_dir(place.path("closed")).unwrap();
+    std::fs::set_permissions(place.path("closed"), PermissionsExt::from_mode(0o555)).unwrap();
+    let mut command = place.command(&program, &["mkfs", "--size", "16M", "closed/new.img"]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let said = "closed/new.img: Permission denied; this needs permission to make files in closed";
+    answer(command.spawn().unwrap()).expect(1, &[said]);
+}
+
+/// A copy of one file that failed was said to have stopped "after .", and what was before that to be there.
+#[test]
+fn a_single_file_that_cannot_be_copied_stops_after_nothing() {
+    let place = with_letter();
+    let answer = place.line("cp vol.img:/letter /dev/full").expect(1, &["/dev/full: No space left on device"]);
+    assert!(!answer.err.contains("stopped"), "{answer:?}");
+}

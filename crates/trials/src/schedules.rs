@@ -7,7 +7,8 @@
 //!
 //! Each file has one owner, who alone changes it, so its content is known exactly at any time. The others visit it: they open it by
 //! its node, read, keep it open for a while and close it, perhaps as the last. And whoever syncs the volume flushes everybody's files.
-//! Volumes are such that a flush takes several transactions: the smallest cache, a small log, data with checksums or without.
+//! Volumes are such that a flush takes several transactions: the smallest cache, a small log, data with checksums or without. Of some
+//! seeds the host has no room for some writes of the device, and owners try again what was refused for that.
 //!
 //! Looked at is
 //!
@@ -15,18 +16,26 @@
 //! - each name that was just made or given up, which others may have looked for a moment before;
 //! - after each sync, and at moments between two of a thread's steps, what the volume would be after losing power there, with all that
 //!   was written since the last flush and without: the owner's files that have not changed since they were synced are there byte by
-//!   byte, so are the names in his directory; what his files gain when they grow then is zeros; and the check is silent;
+//!   byte, so are the names in his directory, as far as the order promises that ([`Promise`]); what his files gain when they grow then
+//!   is zeros; and the check finds no more than it may;
+//! - the state of a moment that is held meanwhile: the check finds no more in it than it may, either;
 //! - the whole volume, closed and opened again.
 
 use crate::setup::Setup;
 use crate::table::{Promise, Row};
-use crate::verdict::{catch, check_silent, quietly};
+use crate::verdict::{catch, check_silent, check_usable, quietly};
+use myriad_check as check;
 use myriad_device::{BlockDevice, DeviceCounters, Discards, OverlayDevice, WriteRequest};
+use myriad_engine as engine;
 use myriad_engine::schedule::{self, Turns};
-use myriad_engine::{AllocateMode, Cred, Discard, Errno, Error, File, Fs, Node, OpenOptions, RenameMode, Session};
+use myriad_engine::{
+    AllocateMode, Allocation, CreateWith, Cred, Discard, Errno, Error, File, Fs, HeldMoment, Node, OpenOptions, Order,
+    RenameMode, Session, SyncMode,
+};
 use myriad_sim::pattern;
 use myriad_sim::rng::Rng;
 use myriad_sim::shrink;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -39,6 +48,10 @@ const FILES: usize = 3;
 const BLOCKS_MAX: u64 = 300;
 const STEPS: usize = 50;
 const SHRINK_RUNS: usize = 150;
+/// More often than this the host is not full for one operation.
+const TRIES_MAX: u32 = 1000;
+/// Most that before-images may take.
+const IMAGES_MAX: u64 = 64 << 20;
 
 /// A run on a volume of this row, by its seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +67,8 @@ struct Shape {
     turns: Turns,
     /// Files with a name are open for one step at a time, as a mount opens them for one request.
     brief: bool,
+    /// Steps of the rarer kinds are among the others.
+    is_wide: bool,
 }
 
 impl Shape {
@@ -62,7 +77,8 @@ impl Shape {
         let mut setup = Setup::of(row, *rng.pick(&[512, 1024, 4096]), 48 << 20);
         setup.ag_size = Some(8 << 20);
         setup.data_checksums = rng.percent(60) && row.has_checksums();
-        setup.log_size = Some(*rng.pick(&[1 << 20, 4 << 20]));
+        let log_size = *rng.pick(&[1 << 20, 4 << 20]);
+        setup.log_size = (row.order == Order::Log).then_some(log_size);
         // The fewest frames that a cache has.
         setup.options.cache_size = 1 << 20;
         if seed % 2 == 0 {
@@ -70,7 +86,18 @@ impl Shape {
         }
         let threads = 2 + rng.index(3);
         let one_in = *rng.pick(&[4, 32, 128, 256, 512, 1024]);
-        Self { setup, threads, turns: Turns { seed: rng.next_u64(), one_in }, brief: rng.percent(60) }
+        let turns = Turns { seed: rng.next_u64(), one_in };
+        let (brief, is_wide) = (rng.percent(60), rng.percent(60));
+        if is_wide && rng.percent(25) {
+            setup.options.allocation = Allocation::AtWrite;
+        }
+        if rng.percent(40) {
+            setup.hold_back([3000, 2000, 1000]);
+        }
+        if row.order == Order::Sync && rng.percent(50) {
+            setup.options.sync_mode = SyncMode::All;
+        }
+        Self { setup, threads, turns, brief, is_wide }
     }
 }
 
@@ -142,6 +169,48 @@ enum Do {
     },
     /// What losing power here would leave.
     PowerCut,
+    /// Makes the file anew, with a name and its content in one.
+    Whole {
+        file: usize,
+        len: usize,
+    },
+    /// Writes through a handle of its own that is synced by each write, at an offset or at the end.
+    WriteSynced {
+        file: usize,
+        offset: Option<u64>,
+        len: usize,
+    },
+    /// Writes what need not stay in the cache.
+    WritePassing {
+        file: usize,
+        offset: u64,
+        len: usize,
+    },
+    Allocate {
+        file: usize,
+        mode: AllocateMode,
+        offset: u64,
+        len: u64,
+    },
+    /// Cuts the file to nothing by opening it, and writes so much.
+    Rewrite {
+        file: usize,
+        len: usize,
+    },
+    /// A second name, which goes again.
+    Twice {
+        file: usize,
+    },
+    /// Gives free space back to the host.
+    Trim,
+    /// Time goes on, and what is due is written.
+    Due,
+    /// Holds the state of this moment, until the thread's next one, when it is looked at.
+    Moment,
+    /// The host has no room for the next so many writes.
+    Full {
+        writes: u32,
+    },
 }
 
 /// A step, and the thread that does it.
@@ -164,6 +233,10 @@ fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
         for _ in 0..STEPS {
             let file = rng.index(FILES);
             let end = BLOCKS_MAX * block;
+            if shape.is_wide && rng.percent(30) {
+                steps.push(Timed { thread, what: rarer(&mut rng, file, end) });
+                continue;
+            }
             let what = match rng.below(100) {
                 kind if is_dense && kind < 60 => match kind % 10 {
                     0 => Do::Make { file, named: rng.percent(50) },
@@ -219,17 +292,51 @@ fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
     sought
 }
 
+/// A step of the kinds that only some seeds have. `end`: of the largest file, in bytes.
+fn rarer(rng: &mut Rng, file: usize, end: u64) -> Do {
+    let offset = rng.below(end);
+    let len = 1 + rng.below(end - offset) as usize;
+    match rng.below(20) {
+        0..2 => Do::Whole { file, len: 1 + rng.below(end / 3) as usize },
+        2..4 => Do::WriteSynced { file, offset: rng.percent(60).then_some(offset), len: len.min(end as usize / 4) },
+        4..6 => Do::WritePassing { file, offset, len },
+        6..10 => {
+            let modes =
+                [AllocateMode::Extend, AllocateMode::KeepSize, AllocateMode::Zero { keep_size: rng.percent(50) }];
+            Do::Allocate { file, mode: *rng.pick(&modes), offset, len: len as u64 }
+        }
+        10..13 => Do::Rewrite { file, len: rng.below(end / 2) as usize },
+        13..15 => Do::Twice { file },
+        15 => Do::Trim,
+        16 => Do::Due,
+        17 => Do::Moment,
+        _ => Do::Full { writes: 1 + rng.below(3) as u32 },
+    }
+}
+
 /// A device that knows what it had at its last flush, and at each request of which another thread may go on.
 struct Medium {
     inner: OverlayDevice,
     durable: Mutex<OverlayDevice>,
+    /// Writes to come for which the host has no room, and how many there were.
+    refused: AtomicU32,
+    refusals: AtomicU64,
 }
 
 impl Medium {
     fn new(base: Arc<dyn BlockDevice>) -> Self {
         let inner = OverlayDevice::new(base);
         let durable = Mutex::new(inner.fork());
-        Self { inner, durable }
+        Self { inner, durable, refused: AtomicU32::new(0), refusals: AtomicU64::new(0) }
+    }
+
+    fn has_room(&self) -> io::Result<()> {
+        let taken = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if taken.is_err() {
+            return Ok(());
+        }
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        Err(Errno::NOSPC.into())
     }
 
     /// What losing power now may leave: all that was written, and only what was flushed.
@@ -251,10 +358,12 @@ impl BlockDevice for Medium {
     }
     fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         schedule::pause();
+        self.has_room()?;
         self.inner.write(offset, buf)
     }
     fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
         schedule::pause();
+        self.has_room()?;
         self.inner.write_many(writes)
     }
     fn flush(&self) -> io::Result<()> {
@@ -305,9 +414,10 @@ struct Worker<'a> {
     session: Session,
     files: Vec<Option<Owned>>,
     visiting: Option<File>,
+    holding: Option<HeldMoment>,
     /// Writes and names so far.
     count: u32,
-    /// Names were made, changed or removed since the last sync.
+    /// Names were made, changed or removed, and need not last yet.
     names_changed: bool,
 }
 
@@ -320,6 +430,35 @@ fn path_of(thread: usize, common: bool, count: u32) -> String {
 
 fn text(error: Error) -> String {
     error.to_string()
+}
+
+/// Does it, again and again while the host has no room; `attempt` is told how often it has been tried.
+fn with_room<T>(mut attempt: impl FnMut(u32) -> engine::Result<T>) -> engine::Result<T> {
+    let mut tries = 0;
+    loop {
+        match attempt(tries) {
+            Err(Error::HostFull(_)) if tries < TRIES_MAX => tries += 1,
+            done => return done,
+        }
+    }
+}
+
+/// As [`with_room`], of what is refused with `already` once it is done: of order `sync` it may be done, and the host have no room for
+/// making it durable.
+fn once_with_room(already: Errno, mut attempt: impl FnMut() -> engine::Result<()>) -> engine::Result<()> {
+    with_room(|tries| match attempt() {
+        Err(Error::Refused(errno)) if errno == already && tries > 0 => Ok(()),
+        done => done,
+    })
+}
+
+/// What may be refused because the host has no room, which is no failure: whether it was done.
+fn unless_full<T>(done: engine::Result<T>) -> Result<bool, String> {
+    match done {
+        Ok(_) => Ok(true),
+        Err(Error::HostFull(_)) => Ok(false),
+        Err(error) => Err(text(error)),
+    }
 }
 
 impl Worker<'_> {
@@ -356,50 +495,109 @@ impl Worker<'_> {
         Ok(Some(owned))
     }
 
+    fn promise(&self) -> Promise {
+        Promise::of(self.table.setup.order)
+    }
+
+    /// Whether what is changed lasts when that returns: names, or contents as well.
+    fn returns(&self, contents: bool) -> bool {
+        let is_all = self.table.setup.options.sync_mode == SyncMode::All;
+        self.promise() == Promise::Returned && (is_all || !contents)
+    }
+
+    /// Does a step. One during which the host had no room promises nothing.
+    fn step(&mut self, what: Do) -> Result<(), String> {
+        let refusals = &self.table.medium.refusals;
+        let before = refusals.load(Ordering::Relaxed);
+        self.run(what)?;
+        if refusals.load(Ordering::Relaxed) > before
+            && self.returns(false)
+            && !matches!(what, Do::Fsync { .. } | Do::Sync)
+        {
+            self.names_changed = true;
+            self.files.iter_mut().flatten().for_each(|owned| owned.synced = false);
+        }
+        Ok(())
+    }
+
     fn run(&mut self, what: Do) -> Result<(), String> {
         match what {
             Do::Make { file, named } => self.make(file, named),
-            Do::Write { file, offset, len } => self.write(file, offset, len),
+            Do::Whole { file, len } => self.make_whole(file, len),
+            Do::Write { file, offset, len } => self.write(file, offset, len, OpenOptions::default()),
+            Do::WritePassing { file, offset, len } => {
+                self.write(file, offset, len, OpenOptions { write: true, dont_cache: true, ..OpenOptions::default() })
+            }
+            Do::WriteSynced { file, offset, len } => {
+                let Some(owned) = &self.files[file] else { return Ok(()) };
+                let (append, offset) = (offset.is_none(), offset.unwrap_or(owned.bytes.len() as u64));
+                if offset + len as u64 > BLOCKS_MAX * u64::from(self.table.setup.block_size) {
+                    return Ok(());
+                }
+                self.write(
+                    file,
+                    offset,
+                    len,
+                    OpenOptions { write: true, append, sync: true, ..OpenOptions::default() },
+                )?;
+                self.synced(file)
+            }
             Do::Scatter { file, block, count } => {
                 let size = u64::from(self.table.setup.block_size);
                 let last = (block + 2 * count).min(BLOCKS_MAX);
-                (block..last).step_by(2).try_for_each(|block| self.write(file, block * size, size as usize))
+                let mut blocks = (block..last).step_by(2);
+                blocks.try_for_each(|block| self.write(file, block * size, size as usize, OpenOptions::default()))
+            }
+            Do::Rewrite { file, len } => {
+                let returns = self.returns(true);
+                let Some(owned) = &mut self.files[file] else { return Ok(()) };
+                owned.synced = returns;
+                let options = OpenOptions { truncate: true, ..OpenOptions::READ_WRITE };
+                let handle = with_room(|_| self.session.open_node(owned.node, options)).map_err(text)?;
+                owned.bytes.clear();
+                owned.handle = Some(handle);
+                if len == 0 { Ok(()) } else { self.write(file, 0, len, OpenOptions::default()) }
             }
             Do::Truncate { file, size } => {
+                let returns = self.returns(true);
                 let Some(owned) = self.open(file)? else { return Ok(()) };
-                owned.synced = false;
-                owned.handle().truncate(size).map_err(text)?;
+                owned.synced = returns;
+                with_room(|_| owned.handle().truncate(size)).map_err(text)?;
                 owned.bytes.resize(size as usize, 0);
                 Ok(())
             }
-            Do::Punch { file, offset, len } => {
-                let Some(owned) = self.open(file)? else { return Ok(()) };
-                owned.synced = false;
-                owned.handle().allocate(AllocateMode::Punch, offset, len).map_err(text)?;
-                let size = owned.bytes.len() as u64;
-                owned.bytes[offset.min(size) as usize..(offset + len).min(size) as usize].fill(0);
-                Ok(())
-            }
+            Do::Punch { file, offset, len } => self.allocate(file, AllocateMode::Punch, offset, len),
+            Do::Allocate { file, mode, offset, len } => self.allocate(file, mode, offset, len),
             Do::Rename { file, over, common } => self.rename(file, over, common),
             Do::Link { file } => {
                 let path = self.new_path(false);
                 let session = self.session.fs().session(Cred::root());
+                let returns = self.returns(false);
                 let Some(owned) = self.open(file)? else { return Ok(()) };
                 if owned.path.is_none() && owned.handle().stat().map_err(text)?.nlink == 0 {
-                    session.link_file(owned.handle(), &path).map_err(|error| format!("link: {error}"))?;
+                    once_with_room(Errno::EXIST, || session.link_file(owned.handle(), &path))
+                        .map_err(|error| format!("link: {error}"))?;
                     let node = owned.node;
                     owned.path = Some(path.clone());
-                    owned.synced = false;
-                    self.names_changed = true;
+                    owned.synced &= returns;
+                    self.names_change();
                     self.check_name(&path, Some(node))?;
                 }
+                Ok(())
+            }
+            Do::Twice { file } => {
+                let second = self.new_path(false);
+                let Some(path) = self.files[file].as_ref().and_then(|owned| owned.path.clone()) else { return Ok(()) };
+                once_with_room(Errno::EXIST, || self.session.link(&path, &second)).map_err(text)?;
+                once_with_room(Errno::NOENT, || self.session.unlink(&second)).map_err(text)?;
+                self.names_change();
                 Ok(())
             }
             Do::Unlink { file } => {
                 let Some(owned) = &mut self.files[file] else { return Ok(()) };
                 let Some(path) = owned.path.take() else { return Ok(()) };
-                self.session.unlink(&path).map_err(text)?;
-                self.names_changed = true;
+                once_with_room(Errno::NOENT, || self.session.unlink(&path)).map_err(text)?;
+                self.names_change();
                 self.check_name(&path, None)?;
                 // Without a handle it is gone, and one that lost its name gets no other.
                 self.forget(file);
@@ -415,20 +613,28 @@ impl Worker<'_> {
             }
             Do::Fsync { file } => {
                 let Some(owned) = self.open(file)? else { return Ok(()) };
-                owned.handle().sync().map_err(text)?;
-                owned.synced = true;
-                self.names_changed = false;
-                self.look(file)?;
-                self.power_cut()
+                if unless_full(owned.handle().sync())? { self.synced(file) } else { Ok(()) }
             }
             Do::Sync => {
-                self.session.fs().sync().map_err(text)?;
+                if !unless_full(self.session.fs().sync())? {
+                    return Ok(());
+                }
                 self.files.iter_mut().flatten().for_each(|owned| owned.synced = true);
                 self.names_changed = false;
                 (0..FILES).try_for_each(|file| self.look(file))?;
                 self.power_cut()
             }
-            Do::Settle => self.session.fs().drop_caches().map_err(text),
+            Do::Settle => unless_full(self.session.fs().drop_caches()).map(drop),
+            Do::Trim => unless_full(self.session.fs().trim(0..u64::MAX, 0)).map(drop),
+            Do::Due => {
+                self.table.setup.time.fetch_add(1_000_000_000, Ordering::Relaxed);
+                unless_full(self.session.fs().write_due()).map(drop)
+            }
+            Do::Moment => self.hold_moment(),
+            Do::Full { writes } => {
+                self.table.medium.refused.store(writes, Ordering::Relaxed);
+                Ok(())
+            }
             Do::Visit { thread, file, reads } => {
                 let node = self.table.nodes.lock().expect("no panic under it")[thread * FILES + file];
                 let Some(node) = node else { return Ok(()) };
@@ -440,7 +646,7 @@ impl Worker<'_> {
                 let Some(offset) = reads else { return Ok(()) };
                 let mut bytes = [0; 600];
                 let visited = self.visiting.as_ref().expect("just opened");
-                visited.read_at(&mut bytes, offset).map(drop).map_err(|error| format!("visit: {error}"))
+                with_room(|_| visited.read_at(&mut bytes, offset)).map(drop).map_err(|error| format!("visit: {error}"))
             }
             Do::Leave => {
                 self.visiting = None;
@@ -463,38 +669,101 @@ impl Worker<'_> {
         self.table.nodes.lock().expect("no panic under it")[self.thread * FILES + file] = None;
     }
 
+    fn names_change(&mut self) {
+        self.names_changed |= !self.returns(false);
+    }
+
+    /// A file was synced by itself.
+    fn synced(&mut self, file: usize) -> Result<(), String> {
+        let Some(owned) = &mut self.files[file] else { return Ok(()) };
+        owned.synced = true;
+        self.names_changed &= self.promise() != Promise::Prefix;
+        self.look(file)?;
+        self.power_cut()
+    }
+
+    /// The owner has a new file.
+    fn own(&mut self, file: usize, node: Node, path: Option<String>) -> &mut Owned {
+        let synced = self.returns(true) && path.is_some();
+        self.table.nodes.lock().expect("no panic under it")[self.thread * FILES + file] = Some(node);
+        self.files[file].insert(Owned { handle: None, node, path, bytes: Vec::new(), synced })
+    }
+
     fn make(&mut self, file: usize, named: bool) -> Result<(), String> {
         self.run(Do::Unlink { file })?;
         self.forget(file);
         let (handle, path) = if named {
             let path = self.new_path(false);
             let options = OpenOptions { create: true, exclusive: true, mode: 0o600, ..OpenOptions::READ_WRITE };
-            self.names_changed = true;
-            (self.session.open(&path, options).map_err(text)?, Some(path))
+            self.names_change();
+            let open = |tries| self.session.open(&path, OpenOptions { exclusive: tries == 0, ..options });
+            (with_room(open).map_err(text)?, Some(path))
         } else {
-            (self.session.open_tmpfile(&self.dir(), 0o600).map_err(text)?, None)
+            (with_room(|_| self.session.open_tmpfile(&self.dir(), 0o600)).map_err(text)?, None)
         };
         let node = handle.node();
         if let Some(path) = &path {
             self.check_name(path, Some(node))?;
         }
-        self.files[file] = Some(Owned { handle: Some(handle), node, path, bytes: Vec::new(), synced: false });
-        self.table.nodes.lock().expect("no panic under it")[self.thread * FILES + file] = Some(node);
+        self.own(file, node, path).handle = Some(handle);
         Ok(())
     }
 
-    fn write(&mut self, file: usize, offset: u64, len: usize) -> Result<(), String> {
+    fn make_whole(&mut self, file: usize, len: usize) -> Result<(), String> {
+        self.run(Do::Unlink { file })?;
+        self.forget(file);
+        let path = self.new_path(false);
+        let name = path.rsplit('/').next().expect("a path has a last part");
+        let content = pattern::bytes((self.thread as u32) << 24 | self.count, 0, len);
+        let new = CreateWith { mode: 0o600, content: &content, ..CreateWith::default() };
+        self.names_change();
+        let dir = self.session.stat(&self.dir()).map_err(text)?.node();
+        let made = once_with_room(Errno::EXIST, || self.session.create_with(dir, name.as_bytes(), &new).map(drop));
+        made.map_err(|error| format!("made whole: {error}"))?;
+        let node = self.session.stat(&path).map_err(text)?.node();
+        self.own(file, node, Some(path)).bytes = content;
+        Ok(())
+    }
+
+    /// By the handle that the owner has, or, with `options`, by one of its own.
+    fn write(&mut self, file: usize, offset: u64, len: usize, options: OpenOptions) -> Result<(), String> {
         self.count_on();
         let bytes = pattern::bytes((self.thread as u32) << 24 | self.count, offset, len);
+        let returns = self.returns(true);
+        let session = self.session.fs().session(Cred::root());
         let Some(owned) = self.open(file)? else { return Ok(()) };
-        owned.synced = false;
-        let written = owned.handle().write_at(&bytes, offset).map_err(|error| format!("write: {error}"))?;
-        if written != len {
-            return Err(format!("{written} of {len} bytes were written"));
+        owned.synced = returns;
+        let told = |error: Error| format!("write: {error}");
+        let own = if options.write { Some(session.open_node(owned.node, options).map_err(told)?) } else { None };
+        let handle = own.as_ref().unwrap_or_else(|| owned.handle());
+        let mut done = 0;
+        while done < len {
+            // A write to the end that the host had no room for may have arrived: what is missing is put in its place.
+            let put = |tries| match options.append && tries == 0 {
+                true => handle.write_at(&bytes[done..], 0),
+                false => handle.write_placed(&bytes[done..], offset + done as u64),
+            };
+            done += with_room(put).map_err(told)?;
         }
         let end = offset as usize + len;
         owned.bytes.resize(owned.bytes.len().max(end), 0);
         owned.bytes[offset as usize..end].copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn allocate(&mut self, file: usize, mode: AllocateMode, offset: u64, len: u64) -> Result<(), String> {
+        let returns = self.returns(true);
+        let Some(owned) = self.open(file)? else { return Ok(()) };
+        owned.synced = returns;
+        with_room(|_| owned.handle().allocate(mode, offset, len)).map_err(|error| format!("allocate: {error}"))?;
+        let end = (offset + len) as usize;
+        if matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false }) {
+            owned.bytes.resize(owned.bytes.len().max(end), 0);
+        }
+        if matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. }) {
+            let size = owned.bytes.len();
+            owned.bytes[(offset as usize).min(size)..end.min(size)].fill(0);
+        }
         Ok(())
     }
 
@@ -504,15 +773,17 @@ impl Worker<'_> {
             Some((_, path)) => path.clone(),
             None => self.new_path(common),
         };
+        let returns = self.returns(false);
         let Some(owned) = &mut self.files[file] else { return Ok(()) };
         let Some(source) = owned.path.replace(target.clone()) else {
             owned.path = None;
             return Ok(());
         };
-        owned.synced = false;
-        self.names_changed = true;
         let node = owned.node;
-        self.session.rename(&source, &target, RenameMode::Replace).map_err(|error| format!("rename: {error}"))?;
+        owned.synced &= returns;
+        self.names_change();
+        once_with_room(Errno::NOENT, || self.session.rename(&source, &target, RenameMode::Replace))
+            .map_err(|error| format!("rename: {error}"))?;
         self.check_name(&source, None)?;
         self.check_name(&target, Some(node))?;
         if let Some((over, _)) = over {
@@ -521,13 +792,43 @@ impl Worker<'_> {
         Ok(())
     }
 
+    /// Looks at the moment that is held, and holds this one, unless another thread does.
+    fn hold_moment(&mut self) -> Result<(), String> {
+        self.look_at_moment()?;
+        let file = memfd_create("before-images", MemfdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+        ftruncate(&file, IMAGES_MAX).map_err(|error| error.to_string())?;
+        self.holding = match self.session.fs().hold_moment(file.into()) {
+            Ok(held) => Some(held),
+            Err(Error::HostFull(_) | Error::InUse(_)) => None,
+            Err(error) => return Err(format!("a moment: {error}")),
+        };
+        Ok(())
+    }
+
+    fn look_at_moment(&mut self) -> Result<(), String> {
+        let Some(held) = self.holding.take() else { return Ok(()) };
+        let promise = self.promise();
+        schedule::undisturbed(|| {
+            let moment = held.moment().map_err(|error| error.to_string())?;
+            let options = check::Options { threads: 1, ..check::Options::default() };
+            let report = match check::check_moment(&moment, &options).map_err(|error| format!("check: {error}"))? {
+                check::Online::Checked(report) => report,
+                check::Online::GivenUp(why) => return Err(format!("the moment was given up: {why}")),
+            };
+            match report.findings.iter().find(|found| promise == Promise::Prefix || !found.is_leftover) {
+                Some(found) => Err(format!("check of a moment: {found}")),
+                None => Ok(()),
+            }
+        })
+    }
+
     /// What the owner reads is what he has written.
     fn look(&mut self, file: usize) -> Result<(), String> {
         let Some(owned) = self.open(file)? else { return Ok(()) };
         let what = format!("file {file}, {:?}", owned.path);
         let size = owned.handle().stat().map_err(text)?.size;
         let mut found = vec![0xee; owned.bytes.len() + 1];
-        let count = owned.handle().read_at(&mut found, 0).map_err(|error| format!("{what}: {error}"))?;
+        let count = with_room(|_| owned.handle().read_at(&mut found, 0)).map_err(|error| format!("{what}: {error}"))?;
         compare(&what, size, &found[..count], &owned.bytes)
     }
 
@@ -547,7 +848,8 @@ impl Worker<'_> {
         self.compare_with(&fs, false)?;
         self.grow(&fs)?;
         fs.close().map_err(text)?;
-        check_silent(&device.into())
+        let judge = if self.promise() == Promise::Prefix { check_silent } else { check_usable };
+        judge(&device.into())
     }
 
     /// This thread's files grow: what they gain reads as zero, whatever a flush that was cut short had mapped there.
@@ -654,7 +956,7 @@ pub fn meet_all(
 
 /// Whether a volume of this row promises that something synced is there after power loss, which is what threads are judged by.
 pub fn meets(row: &Row) -> bool {
-    Promise::of(row.order) == Promise::Prefix
+    Promise::of(row.order) != Promise::Repair
 }
 
 impl Meeting {
@@ -710,8 +1012,9 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
             session: fs.session(Cred::root()),
             files: (0..FILES).map(|_| None).collect(),
             visiting: None,
+            holding: None,
             count: 0,
-            names_changed: true,
+            names_changed: false,
         });
     }
     fs.sync().map_err(text)?;
@@ -725,7 +1028,7 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
                 if worker.table.over.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Err(message) = catch(|| worker.run(*what)) {
+                if let Err(message) = catch(|| worker.step(*what)) {
                     worker.table.over.store(true, Ordering::Relaxed);
                     failures.lock().expect("no panic under it").push(format!("thread {thread}, {what:?}: {message}"));
                     return;
@@ -736,9 +1039,13 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
                     named.for_each(|owned| owned.handle = None);
                 }
             }
+            if let Err(message) = catch(|| worker.look_at_moment()) {
+                failures.lock().expect("no panic under it").push(format!("thread {thread}, at its end: {message}"));
+            }
         }) as Box<dyn FnOnce() + Send>
     });
     schedule::run(shape.turns, jobs.collect());
+    medium.refused.store(0, Ordering::Relaxed);
     if let Some(failure) = failures.into_inner().expect("no panic under it").into_iter().next() {
         return Err(failure);
     }

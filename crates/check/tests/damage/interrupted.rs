@@ -1,7 +1,7 @@
 //! Repairs that power failed: at any write, and with any of the writes since the last flush lost.
 
 use crate::common::{Builder, Image, SHAPE, SMALL, Shape, sample};
-use crate::{cases, places, remaining, shown};
+use crate::{TREES, TREES_SMALL, cases, places, remaining, shown};
 use myriad_check::{Options, check};
 use myriad_device::{
     BlockDevice, CrashImages, Event, FaultDevice, FaultOp, FaultSpan, MemoryDevice, OverlayDevice, RecordingDevice,
@@ -37,7 +37,7 @@ fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>)) {
     let mut failed = Vec::new();
     let mut cuts = 0;
     // In the larger blocks units can be torn from each other.
-    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static)] {
+    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static), TREES, TREES_SMALL] {
         for case in cases(&shape) {
             let sample = sample(shape);
             (case.damage)(&sample);

@@ -5,7 +5,7 @@ use super::batch::{Batch, Body, Entry, Feed, LinkKey, Next, Problem, Record};
 use super::exclude::Excludes;
 use super::tar::pax;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, is_host_full};
 use crate::show::name::{Shown, count};
 use crate::show::{date, size};
 use anyhow::Result;
@@ -279,13 +279,17 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
     }
     tally.is_complete = result.is_ok();
     tally.elapsed = start.elapsed();
-    if result.is_err() && tally.entries() > 0 {
-        let last = if last.is_empty() { ".".into() } else { Shown(&last).to_string() };
-        context.note(&format!(
-            "myriad: {} stopped after {last}: that and all before it, in the order of the source, is there; \
-             the rest is not, and nothing that was there is lost",
-            options.doing
-        ));
+    if let Err(error) = &result
+        && tally.entries() > 0
+        && !last.is_empty()
+    {
+        let (doing, last) = (options.doing, Shown(&last));
+        let left = if is_host_full(error) {
+            "what of that is there, myriad ls shows; do it again once the host has room"
+        } else {
+            "that and all before it, in the order of the source, is there; the rest is not, and nothing that was there is lost"
+        };
+        context.note(&format!("myriad: {doing} stopped after {last}: {left}"));
     }
     (tally, result)
 }

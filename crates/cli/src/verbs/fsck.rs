@@ -151,8 +151,10 @@ impl Command for Fsck {
         let may_ask = !self.no && !self.json && may_write && has_terminal;
         let is_repair = self.yes || self.preen;
         let access = if is_repair || may_ask { Access::ReadWrite } else { Access::ReadOnly };
-        let (volume, writer) =
-            if self.no { device::open_beside(&self.image)? } else { (device::open(&self.image, access)?, None) };
+        let (volume, writer) = match self.no {
+            true => device::open_beside(&self.image)?,
+            false => (device::open(&self.image, access).map_err(|error| self.or_online(error))?, None),
+        };
         let open_log = |log: &Path| if self.no { Ok(device::open_beside(log)?.0) } else { device::open(log, access) };
         let log = self.log_device.as_deref().map(open_log).transpose()?;
         if let Some(writer) = &writer {
@@ -266,6 +268,17 @@ enum How {
 }
 
 impl Fsck {
+    /// An error of opening the volume; if it is mounted, with how to check it all the same.
+    fn or_online(&self, error: anyhow::Error) -> anyhow::Error {
+        let Ok(Some(Daemon { status, .. })) = control::of_target(&self.image) else { return error };
+        let place = image_name(&status.mount_point);
+        let what = format!("mounted on {place} by process {}", status.pid);
+        let next = format!(
+            "myriad fsck --online {place} checks it as it is; to repair it, unmount it with myriad umount {place}"
+        );
+        Failure::new(image_name(&self.image), what, next).into()
+    }
+
     fn check_mounted(&self, context: &Context, daemon: &Daemon) -> Result<Status> {
         let name = image_name(&self.image);
         let log =

@@ -1,7 +1,7 @@
 //! `mount`: volumes as directories of the host.
 
 use crate::context::Context;
-use crate::failure::{At, Failure, image_name};
+use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::daemon::{self, Job};
 use crate::mount::log::Level;
 use crate::mount::options::{self, Settings};
@@ -132,7 +132,15 @@ impl Command for Mount {
             *path = std::path::absolute(&*path).at(image_name(path))?;
         }
         std::fs::metadata(&image).map_err(|error| unreachable_name(given, error))?;
-        let mount_point = myriad_fuse::clear_mount_point(directory).at(image_name(directory))?;
+        let mount_point = myriad_fuse::clear_mount_point(directory).map_err(|error| {
+            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+            let missing = || Failure::new(image_name(directory), host_error(&error), "make it with mkdir").into();
+            if is_missing {
+                missing()
+            } else {
+                Err::<(), _>(error).at(image_name(directory)).expect_err("made from an error")
+            }
+        })?;
         if !mount_point.is_dir() {
             return Err(Failure::new(image_name(directory), "not a directory", "name one to mount on").into());
         }

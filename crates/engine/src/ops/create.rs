@@ -48,6 +48,14 @@ pub(crate) struct Content<'a> {
 impl Ops<'_> {
     /// Makes a file of any type with a name; EEXIST if the name is taken.
     pub fn make(&self, node: Node, name: &[u8], new: &NewFile<'_>) -> Result<Stat> {
+        let made = self.make_unsynced(node, name, new)?;
+        self.volume.before_return()?;
+        Ok(made)
+    }
+
+    /// As [`Self::make`], before it is durable in order `sync`. After an error nothing was made, and the frames of the content are the
+    /// caller's.
+    pub fn make_unsynced(&self, node: Node, name: &[u8], new: &NewFile<'_>) -> Result<Stat> {
         let parent = Ino(node.ino);
         let file_type = FileType::from_mode(new.mode).ok_or(Errno::INVAL)?;
         let is_device = matches!(new.mode & S_IFMT, S_IFCHR | S_IFBLK);
@@ -103,12 +111,6 @@ impl Ops<'_> {
             raw.parent = U64::new(parent.0);
             raw.name_hash = U64::new(name.hash);
             raw.entry_position = U32::new(position);
-            let mut mapped = Vec::new();
-            if pages > 0 {
-                let mut source = BlockSource::new(placement::beside(volume, ino));
-                mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
-                source.settle(&mut raw);
-            }
             let nlink = raw.nlink;
             if pages > 0 {
                 // As long as its content is not there, it is not, either: who guesses its number opens no file whose
@@ -116,6 +118,13 @@ impl Ops<'_> {
                 raw.nlink = U32::new(0);
             }
             finish_inode(txn, ino, &mut raw, &owner, new.target)?;
+            let mut mapped = Vec::new();
+            if pages > 0 {
+                // Now that its place is its own: a map of pointers lies there.
+                let mut source = BlockSource::new(placement::beside(volume, ino));
+                mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
+                source.settle(&mut raw);
+            }
             touch_dir(&mut dir, raw.btime.get());
             if is_dir {
                 dir.nlink = U32::new(dir.nlink.get() + 1);
@@ -133,7 +142,6 @@ impl Ops<'_> {
             Ok(Some(()))
         };
         self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled)))?;
-        self.volume.before_return()?;
         Ok(made)
     }
 

@@ -209,7 +209,7 @@ impl Session {
         volume.check_running()?;
         let pages = file::fill(volume, data)?;
         file.content = Content { size: data.len() as u64, pages: &pages, passing: new.dont_cache };
-        let made = self.ops().make(parent, name, &file);
+        let made = self.ops().make_unsynced(parent, name, &file);
         if made.is_err() {
             // Published last of all, the frames are still ours.
             for page in pages {
@@ -217,6 +217,7 @@ impl Session {
             }
             return made;
         }
+        volume.before_return()?;
         file::bound_ordered(volume)?;
         made
     }
