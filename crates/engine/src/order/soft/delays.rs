@@ -12,7 +12,8 @@
 //!
 //! The clock is one that nobody sets. Should it go back all the same, what comes from the future is due: too early is always safe.
 
-use super::{Shadow, Soft, State};
+use super::shadow::Shadow;
+use super::{Soft, State};
 use crate::error::{Error, Result};
 use crate::types::{MountOptions, Order, Time};
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
@@ -144,12 +145,12 @@ impl Along {
                 BlockKind::Group => drop(along.groups.insert(geometry.ag_of(FsBlock(block)).0)),
                 BlockKind::Superblock => along.new_groups = true,
                 BlockKind::LinearEntries => drop(named.insert(shadow.owner)),
-                BlockKind::Attributes => along.bitmaps |= shadow.lasting.is_none(),
+                BlockKind::Attributes => along.bitmaps |= shadow.is_new,
                 _ => {}
             }
         }
-        let is_map = |shadow: &&Shadow| match shadow.kind {
-            BlockKind::LinearEntries => shadow.lasting.is_none(),
+        let is_map = |shadow: &&Box<Shadow>| match shadow.kind {
+            BlockKind::LinearEntries => shadow.is_new,
             kind => kind == BlockKind::Pointers,
         };
         let grown = state.shadows.values().filter(is_map).map(|shadow| shadow.owner);
@@ -161,7 +162,7 @@ impl Along {
 
     /// Whether a block goes along that is not due itself.
     pub fn has(&self, block: u64, shadow: &Shadow, geometry: &Geometry) -> bool {
-        let is_new = shadow.lasting.is_none();
+        let is_new = shadow.is_new;
         match shadow.kind {
             BlockKind::InodeTable => {
                 self.inodes.contains(&block) || is_new && self.groups.contains(&geometry.ag_of(FsBlock(block)).0)
