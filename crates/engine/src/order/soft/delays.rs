@@ -48,8 +48,6 @@ pub(super) struct Along {
     groups: HashSet<u32>,
     /// The superblock is, and may say that more groups are made.
     new_groups: bool,
-    /// Attributes are new. What shows them asks whether they last, and not for their bits: no bitmap may last later.
-    bitmaps: bool,
     /// Directories with names that are due, and that have grown or given up blocks: their names show once all their blocks are mapped by what lasts, and
     /// one that grows all the time always has a young one.
     directories: HashSet<u64>,
@@ -145,7 +143,6 @@ impl Along {
                 BlockKind::Group => drop(along.groups.insert(geometry.ag_of(FsBlock(block)).0)),
                 BlockKind::Superblock => along.new_groups = true,
                 BlockKind::LinearEntries => drop(named.insert(shadow.owner)),
-                BlockKind::Attributes => along.bitmaps |= shadow.is_new,
                 _ => {}
             }
         }
@@ -170,9 +167,7 @@ impl Along {
             BlockKind::LinearEntries => is_new && self.directories.contains(&shadow.owner),
             BlockKind::Pointers => self.directories.contains(&shadow.owner),
             BlockKind::BlockBitmap if !self.directories.is_empty() => true,
-            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => {
-                is_new && self.new_groups || self.bitmaps
-            }
+            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => is_new && self.new_groups,
             _ => false,
         }
     }

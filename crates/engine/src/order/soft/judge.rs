@@ -10,7 +10,7 @@
 //! links                    as many as there are, and as names that are gone still last
 //! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
-//! attributes               what they lie in lasts, and the superblock says that the volume has some, and which groups are made
+//! attributes               what they lie in lasts, and its bits as taken; the superblock says that the volume has some, and which groups are made
 //! size of a directory      all its blocks are mapped
 //! ```
 
@@ -223,6 +223,15 @@ impl<'a> Judge<'a> {
     fn is_block_taken(&self, block: FsBlock) -> bool {
         let ag = self.geometry.ag_of(block);
         self.is_taken(ag.0, self.geometry.block_bitmap_start(ag), self.geometry.ag_block_of(block).0)
+    }
+
+    /// Whether the blocks that an inode's attributes lie in last as taken.
+    fn are_attributes_taken(&self, inode: &RawInode) -> bool {
+        let root = inode.attribute_root().filter(|_| !planted(Bug::SoftAttributesLate));
+        root.is_none_or(|root| {
+            let is_ours = self.geometry.is_data_range(root.block, u64::from(root.count));
+            is_ours && (0..u64::from(root.count)).all(|index| self.is_block_taken(root.block.offset_by(index)))
+        })
     }
 
     /// Whether what a pointer leads to lasts.
@@ -495,7 +504,11 @@ impl Judge<'_> {
                 unsafe_pointers.push(fact);
             }
         }
-        let has_attributes = self.has_features && self.are_groups_made && !self.new_attributes.contains(&ino.0);
+        let new = *RawInode::read(&unit[at..]);
+        let has_attributes = || {
+            let is_known = self.has_features && self.are_groups_made;
+            is_known && !self.new_attributes.contains(&ino.0) && self.are_attributes_taken(&new)
+        };
         if let Some(born) = part(|part| *part == Part::Born) {
             let (place, slot) = self.geometry.locate(ino).expect("an inode of a table");
             let ag = self.geometry.ag_of(place);
@@ -507,7 +520,7 @@ impl Judge<'_> {
             let raw = RawInode::read(&unit[at..]);
             // A link without its target, and a file without its ACL, are no links and files.
             let is_whole = (raw.file_type() != S_IFLNK || unsafe_pointers.is_empty())
-                && (raw.attribute_root().is_none() || has_attributes);
+                && (raw.attribute_root().is_none() || has_attributes());
             let may = is_whole
                 && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)
                 && self.geometry.ag_block_of(place).0 < end;
@@ -530,7 +543,7 @@ impl Judge<'_> {
             unsafe_pointers.clear();
         }
         if let Some(attributes) = part(|part| *part == Part::Attributes)
-            && !has_attributes
+            && !has_attributes()
         {
             facts::undo(unit, lasting, attributes);
             unsafe_pointers.clear();

@@ -315,7 +315,10 @@ fn begin_round(
                 Goal::Due(due) => due.is_block(shadow.kind, shadow.since) || along.has(block, shadow, &volume.geometry),
                 _ => true,
             };
-            if !is_needed || waits_for_commit(volume, shadow, goal) {
+            let is_late = planted(Bug::SoftAttributesLate)
+                && matches!(goal, Goal::Due(_))
+                && shadow.kind == BlockKind::BlockBitmap;
+            if !is_needed || is_late || waits_for_commit(volume, shadow, goal) {
                 if planted(Bug::SoftDueLeftOut) && matches!(goal, Goal::Due(_)) {
                     left_out.push(block);
                 }
