@@ -146,11 +146,11 @@ impl Along {
                 _ => {}
             }
         }
-        let is_map = |shadow: &&Box<Shadow>| match shadow.kind {
+        let is_map = |shadow: &Shadow| match shadow.kind {
             BlockKind::LinearEntries => shadow.is_new,
             kind => kind == BlockKind::Pointers,
         };
-        let grown = state.shadows.values().filter(is_map).map(|shadow| shadow.owner);
+        let grown = state.shadows.values().filter(|shadow| is_map(shadow)).map(|shadow| shadow.owner);
         along.directories = grown.filter(|dir| named.contains(dir)).collect();
         along.inodes =
             along.directories.iter().filter_map(|&dir| geometry.locate(Ino(dir))).map(|(block, _)| block.0).collect();

@@ -231,7 +231,8 @@ impl State {
         let new = &self.shadows[&block].changes;
         new.iter().for_each(|change| self.pending.change(dir, change, Step::Begins));
         old.iter().for_each(|change| self.pending.change(dir, change, Step::Ends));
-        let named = old.iter().flat_map(|change| [change.old(), change.new()]).flatten().map(|named| named.ino);
+        let named =
+            old.iter().flat_map(|change| [change.named_before(), change.named_now()]).flatten().map(|named| named.ino);
         self.look_again(named.chain((!old.is_empty()).then_some(Ino(dir))), geometry);
     }
 

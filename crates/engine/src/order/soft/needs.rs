@@ -75,8 +75,8 @@ impl Index {
                     dir: shadow.owner,
                     block,
                     tag: change.tag,
-                    old: change.old(),
-                    new: change.new(),
+                    old: change.named_before(),
+                    new: change.named_now(),
                 }));
             }
             BlockKind::Pointers | BlockKind::Attributes => self.by_owner.entry(shadow.owner).or_default().push(block),

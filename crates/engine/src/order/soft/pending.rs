@@ -79,13 +79,13 @@ impl Pending {
 
     /// Counts a name of a directory that has changed.
     pub fn change(&mut self, dir: u64, change: &Change, step: Step) {
-        if change.new().is_none() {
+        if change.named_now().is_none() {
             step.count(&mut self.gone, (dir, change.tag), |count| count);
         }
-        if let Some(new) = change.new() {
+        if let Some(new) = change.named_now() {
             self.count(dir, new, step, |count| &mut count.added);
         }
-        if let Some(old) = change.old() {
+        if let Some(old) = change.named_before() {
             self.count(dir, old, step, |count| &mut count.removed);
         }
     }

@@ -478,7 +478,8 @@ fn look_at_stale(volume: &Volume, soft: &Soft, state: &mut State) {
                     .flat_map(|unit| inodes_of(&volume.geometry, FsBlock(block), unit))
                     .any(|ino| state.pending.has(ino.0))
             };
-            if !shadow.has_changed() && !(are_inodes && has_names()) {
+            let is_needed = shadow.has_changed() || are_inodes && has_names();
+            if !is_needed {
                 let shadow = state.remove(block, &volume.geometry).expect("just looked at");
                 arena.header(shadow.frame).unhomed.clear();
             }

@@ -64,11 +64,11 @@ impl Change {
         Some(Self { old: ino(old), new: ino(new), tag, old_type: file_type(old), new_type: file_type(new) })
     }
 
-    pub fn old(&self) -> Option<Named> {
+    pub fn named_before(&self) -> Option<Named> {
         self.old.map(|ino| Named { ino: Ino(ino.get()), file_type: self.old_type })
     }
 
-    pub fn new(&self) -> Option<Named> {
+    pub fn named_now(&self) -> Option<Named> {
         self.new.map(|ino| Named { ino: Ino(ino.get()), file_type: self.new_type })
     }
 }
