@@ -11,6 +11,46 @@ pub struct BlockEdit<'a> {
     bytes: Bytes<'a>,
     mask: &'a mut u64,
     granule_bits: u32,
+    before: Option<&'a mut Before>,
+}
+
+/// The granules of a block that an edit has changed, as they were before: for an order of writes that may have to show them.
+#[derive(Default)]
+pub(crate) struct Before {
+    /// As many bytes as the block; only those of changed granules mean anything.
+    bytes: Vec<u8>,
+    granules: u64,
+}
+
+impl Before {
+    /// Begins anew, for a block of so many bytes.
+    pub fn begin(&mut self, len: usize) {
+        self.bytes.resize(len, 0);
+        self.granules = 0;
+    }
+
+    #[cold]
+    fn keep(&mut self, granules: u64, granule_bits: u32, bytes: &[u8]) {
+        let mut new = granules & !self.granules;
+        self.granules |= new;
+        while new != 0 {
+            let start = (new.trailing_zeros() as usize) << granule_bits;
+            let granule = start..start + (1 << granule_bits);
+            self.bytes[granule.clone()].copy_from_slice(&bytes[granule]);
+            new &= new - 1;
+        }
+    }
+
+    /// The words of 8 bytes that differ from what the block holds now: where they begin, and what they were.
+    pub fn differences<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
+        let words_per_granule = (bytes.len() / 64).max(8) / 8;
+        let granules = (0..64).filter(|granule| self.granules >> granule & 1 == 1);
+        let words = granules.flat_map(move |granule| granule * words_per_granule..(granule + 1) * words_per_granule);
+        words.map(|word| word * 8).filter_map(move |at| {
+            let was = &self.bytes[at..at + 8];
+            (was != &bytes[at..at + 8]).then_some((at, was))
+        })
+    }
 }
 
 /// The bytes of a block that is being changed.
@@ -33,9 +73,14 @@ impl<'a> BlockEdit<'a> {
     }
 
     fn of(bytes: Bytes<'a>, mask: &'a mut u64) -> Self {
-        let mut edit = Self { bytes, mask, granule_bits: 0 };
+        let mut edit = Self { bytes, mask, granule_bits: 0, before: None };
         edit.granule_bits = (edit.bytes().len() / 64).max(8).trailing_zeros();
         edit
+    }
+
+    /// What it changes is kept as it was.
+    pub(crate) fn keeping(self, before: Option<&'a mut Before>) -> Self {
+        Self { before, ..self }
     }
 
     #[inline]
@@ -73,6 +118,15 @@ impl<'a> BlockEdit<'a> {
     pub fn put_changed(&mut self, offset: usize, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         assert!(rest.is_empty() && offset % 8 == 0 && words.len() <= 64);
+        if self.before.is_some() {
+            // A granule is kept before the first of its words changes.
+            for (at, new) in (offset..).step_by(8).zip(words) {
+                if self.bytes()[at..at + 8] != *new {
+                    self.put(at, new);
+                }
+            }
+            return;
+        }
         let mut changed = match &mut self.bytes {
             Bytes::Own(own) => {
                 let mut changed = 0_u64;
@@ -107,7 +161,15 @@ impl<'a> BlockEdit<'a> {
         }
         let first = offset >> self.granule_bits;
         let last = (offset + len - 1) >> self.granule_bits;
-        *self.mask |= (u64::MAX << first) & (u64::MAX >> (63 - last));
+        let granules = (u64::MAX << first) & (u64::MAX >> (63 - last));
+        if let Some(before) = &mut self.before {
+            let bytes = match &self.bytes {
+                Bytes::Own(bytes) => bytes,
+                Bytes::Shared(bytes) => bytes.get(),
+            };
+            before.keep(granules, self.granule_bits, bytes);
+        }
+        *self.mask |= granules;
     }
 }
 
@@ -196,5 +258,28 @@ mod tests {
         let mut mask = 0;
         BlockEdit::new(&mut small, &mut mask).put(8, &[1; 8]);
         assert_eq!(mask, 0b10);
+    }
+
+    #[test]
+    fn keeps_what_it_changes_as_it_was() {
+        for len in [512, 4096, 65536] {
+            let mut bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let was = bytes.clone();
+            let mut before = Before::default();
+            before.begin(len);
+            let mut mask = 0;
+            let mut edit = BlockEdit::new(&mut bytes, &mut mask).keeping(Some(&mut before));
+            edit.put(16, &[0xEE; 8]);
+            edit.put(20, &[0xDD; 2]);
+            // As it is, and back again.
+            edit.put(len - 16, &was[len - 16..len - 8]);
+            edit.put(len - 8, &[0xCC; 8]);
+            edit.put(len - 8, &was[len - 8..]);
+            edit.range_mut(256, 16).fill(0xBB);
+            let words = [&was[384..392], &[0xAA; 8], &was[400..408]].concat();
+            edit.put_changed(384, &words);
+            let found: Vec<_> = before.differences(&bytes).collect();
+            assert_eq!(found, [16, 256, 264, 392].map(|at| (at, &was[at..at + 8])), "{len}");
+        }
     }
 }

@@ -20,6 +20,8 @@ use std::ops::{Deref, DerefMut};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Rank {
+    /// Looking at all directories for second names after a crash.
+    SecondNames,
     /// Appending to a file: held by who does so in several parts, each of which takes the data lock.
     Append,
     /// A file's data lock; held across reads of the device.
@@ -140,7 +142,8 @@ pub(crate) type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a
 
 /// The rank that a lock's type names.
 const fn rank(number: u8) -> Rank {
-    const ALL: [Rank; 13] = [
+    const ALL: [Rank; 14] = [
+        Rank::SecondNames,
         Rank::Append,
         Rank::FileData,
         Rank::Checkpointer,

@@ -52,6 +52,7 @@ bugs! {
     SoftEntryEarly "soft-entry-early" "Soft updates: a name shows before the inode that it names.";
     SoftBitLate "soft-bit-late" "Soft updates: a pointer or an inode shows before its bit says that it is taken.";
     SoftDataLate "soft-data-late" "Soft updates: a pointer shows before the data that it leads to.";
+    SoftAttributesLate "soft-attributes-late" "Soft updates: attributes show before bits say that their blocks are taken, which rounds of what is due leave out.";
     SoftBlockLate "soft-block-late" "Soft updates: a pointer shows before the directory's block, or that of pointers, that it leads to.";
     SoftLinksLow "soft-links-low" "Soft updates: links are taken away before the names.";
     SoftLastName "soft-last-name" "Soft updates: the old name of a rename goes before the new one is there.";

@@ -101,6 +101,40 @@ fn each_kind_has_its_second() {
     assert_eq!(after.session.read("first/new").unwrap(), vec![7; 2 * BLOCK]);
 }
 
+/// Behind the closed gate a visit compares what is due, and what has changed since the last one, however much else waits.
+#[test]
+fn a_visit_looks_at_what_is_due_alone() {
+    let compared = |waiting: usize| {
+        let mut setup = Setup { size: 64 << 20, ..setup() };
+        setup.options.cache_size = 64 << 20;
+        let mut timed = Timed::new(setup);
+        (0..waiting).for_each(|i| timed.volume.session.mkdir(&format!("d{i}"), 0o755).map(drop).unwrap());
+        // With a block that is due go new blocks of inodes. These have been there.
+        (0..waiting).for_each(|i| timed.volume.session.create(&format!("d{i}/old"), 0o644).map(drop).unwrap());
+        timed.volume.fs.sync().unwrap();
+        (0..waiting).for_each(|i| timed.volume.session.unlink(&format!("d{i}/old")).unwrap());
+        timed.volume.fs.sync().unwrap();
+        timed.volume.session.create("first/due", 0o644).unwrap();
+        timed.set(timed.now + 20 * SECOND);
+        (0..waiting).for_each(|i| timed.volume.session.create(&format!("d{i}/young"), 0o644).map(drop).unwrap());
+        // The bit and the inode are due, and with the first round what has changed is looked at once.
+        timed.set(timed.now + 7 * SECOND);
+        timed.visit();
+        let before = timed.counter("soft_units_compared");
+        assert!(before as usize >= waiting, "{before} units for {waiting} names");
+        for _ in 0..10 {
+            timed.visit();
+        }
+        assert!(timed.after_power_loss().session.exists("first/due").unwrap());
+        assert!(!timed.after_power_loss().session.exists("d0/young").unwrap());
+        timed.counter("soft_units_compared") - before
+    };
+    let (few, many) = (compared(10), compared(600));
+    println!("{few} units compared while 10 names wait, {many} while 600 do");
+    // Bits and inodes beside those that are due.
+    assert!(few > 0 && many <= few + 100, "{few} units, {many} units");
+}
+
 /// Files that are created and removed before anything of them is due, among others that stay: nothing of theirs is ever written. Their parent's times
 /// are, once.
 #[test]

@@ -139,18 +139,45 @@ fn flushes_of_an_fsync() {
     assert_eq!((flushes, blocks.get("data")), (1, Some(&1)), "{blocks:?}");
 }
 
-/// What is held for changes that wait: copies of blocks, some 200 bytes for each change where directories are full of them.
+/// What is held at most for changes that wait: 256 bytes for each, whether they lie side by side or each alone in its block.
 #[test]
 fn memory_of_what_waits() {
-    let volume = volume();
-    const FILES: u64 = 2000;
-    (0..FILES).for_each(|i| volume.session.create(&format!("first/{i}"), 0o644).map(drop).unwrap());
-    volume.fs.sync().unwrap();
-    let bytes = volume.fs.counters().into_iter().find(|(name, _)| *name == "soft_bytes_peak").unwrap().1;
-    let held = volume.fs.counters().into_iter().find(|(name, _)| *name == "soft_held_peak").unwrap().1;
-    println!("{} bytes of copies a change, {} held", bytes / (3 * FILES), held / (3 * FILES));
-    // A bit, an inode and a name each.
-    assert!(bytes > 0 && bytes / (3 * FILES) <= 256, "{bytes} bytes");
+    const EACH: u64 = 256;
+    let held = |volume: &Volume, what: &str, changes: u64| {
+        volume.fs.sync().unwrap();
+        let (bytes, held) = (counter(&volume.fs, "soft_bytes_peak"), counter(&volume.fs, "soft_held_peak"));
+        println!("{what}: {changes} changes, {} bytes each, {} against the limit", bytes / changes, held / changes);
+        assert!(bytes > 0 && bytes <= EACH * changes, "{what}: {bytes} bytes for {changes} changes");
+        let now = ["soft_bytes_now", "soft_held_now"].map(|name| counter(&volume.fs, name));
+        assert_eq!(now, [0, 0], "{what}: nothing waits after a sync");
+    };
+    for block in [4096, 16384, 65536] {
+        // Side by side: a bit, an inode and a name each.
+        const FILES: u64 = 2000;
+        let volume = Volume::new(&recorded::setup(Order::Soft, block, 64 << 20));
+        volume.session.mkdir("first", 0o755).unwrap();
+        volume.fs.sync().unwrap();
+        (0..FILES).for_each(|i| volume.session.create(&format!("first/{i}"), 0o644).map(drop).unwrap());
+        held(&volume, &format!("blocks of {block}, creations in one directory"), 3 * FILES);
+    }
+    // Each alone in its block: a link of a file far from the next one, in a directory of its own; then a name less, and a link less.
+    const APART: u64 = 300;
+    let setup = recorded::setup(Order::Soft, BLOCK as u32, 64 << 20);
+    let inodes_per_block = (BLOCK / 512 * 2) as u64;
+    let volume = Volume::new(&setup);
+    let session = &volume.session;
+    session.mkdir("files", 0o755).unwrap();
+    (0..APART * inodes_per_block).for_each(|i| session.create(&format!("files/{i}"), 0o644).map(drop).unwrap());
+    (0..APART).for_each(|i| session.mkdir(&format!("d{i}"), 0o755).map(drop).unwrap());
+    volume.fs.close().unwrap();
+    let volume = Volume::open(&setup, volume.device.inner().clone_image());
+    let link = |i| volume.session.link(&format!("files/{}", i * inodes_per_block), &format!("d{i}/name"));
+    (0..APART).for_each(|i| link(i).map(drop).unwrap());
+    held(&volume, "links apart", 2 * APART);
+    volume.fs.close().unwrap();
+    let volume = Volume::open(&setup, volume.device.inner().clone_image());
+    (0..APART).for_each(|i| volume.session.unlink(&format!("d{i}/name")).unwrap());
+    held(&volume, "removals apart", 2 * APART);
 }
 
 /// An fsync of one file writes what that file needs, up to the root, and nothing of a thousand other changes.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 /// The least that the option takes.
-const LIMIT: u64 = 1 << 20;
-/// What one operation adds at most here: some blocks, each three times.
-const OPERATION: u64 = 16 * 3 * BLOCK;
+const LIMIT: u64 = 64 << 10;
+/// What one operation adds at most here: some words of a few blocks.
+const OPERATION: u64 = 8 << 10;
 
 fn setup() -> Setup {
     let mut setup = recorded::setup(Order::Soft, BLOCK as u32, 64 << 20);
@@ -28,13 +28,14 @@ fn work(fs: &Fs, thread: u64, count: usize) {
     let mut rng = Rng::new(rng::seed_or(1) + thread);
     let mut files: Vec<String> = Vec::new();
     for number in 0..count {
-        let dir = format!("t{thread}-{}", rng.below(20));
+        let dir = format!("t{thread}-{}", rng.below(100));
         match session.mkdir(&dir, 0o755) {
             Ok(_) | Err(Error::Refused(Errno::EXIST)) => {}
             Err(error) => panic!("mkdir {dir}: {error}"),
         }
         let path = format!("{dir}/{number}");
-        session.write(&path, vec![number as u8; rng.index(3 * BLOCK as usize)]).unwrap();
+        let size = if rng.percent(30) { rng.index(3 * BLOCK as usize) } else { 0 };
+        session.write(&path, vec![number as u8; size]).unwrap();
         files.push(path);
         if rng.percent(20) {
             let old = files[rng.index(files.len())].clone();
@@ -95,15 +96,15 @@ fn memory_is_bounded_beside_the_background() {
 fn the_oldest_goes_first() {
     let mut setup = setup();
     setup.hold_back([0; 3]);
-    setup.options.softdep_memory = Some(4 << 20);
     let time = setup.time.clone();
     let device = Arc::new(setup.format());
     let fs = setup.open(device.clone()).unwrap();
     let session = fs.session(Cred::root());
     (0..200).for_each(|dir| session.mkdir(&format!("d{dir}"), 0o755).map(drop).unwrap());
     fs.sync().unwrap();
+    let sheds = counter(&fs, "soft_sheds");
     let mut made = 0;
-    while counter(&fs, "soft_sheds") == 0 {
+    while counter(&fs, "soft_sheds") == sheds {
         assert!(made < 200, "nothing was written");
         time.store(1_000_000_000 * (made + 1), std::sync::atomic::Ordering::Relaxed);
         session.create(&format!("d{made}/f"), 0o644).unwrap();
@@ -127,7 +128,7 @@ fn the_limit_of_the_moment_holds() {
     let fs = setup.open(Arc::new(setup.format())).unwrap();
     work(&fs, 0, 500);
     assert_eq!(counter(&fs, "soft_sheds"), 0);
-    fs.tune(&options::read_for_tune(["softdep_maxmem=1M"]).unwrap()).unwrap();
+    fs.tune(&options::read_for_tune(["softdep_maxmem=64K"]).unwrap()).unwrap();
     work(&fs, 1, 500);
     assert!(counter(&fs, "soft_sheds") > 0);
 

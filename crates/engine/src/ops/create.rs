@@ -1,5 +1,6 @@
 //! create, mkdir, mknod, symlink, and files without a name.
 
+use super::leftovers::make_way;
 use super::{Ops, touch_dir};
 use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
@@ -68,6 +69,9 @@ impl Ops<'_> {
         }
         let nodes = map::nodes_of_new(&self.volume.geometry, pages);
         let blocks = self.volume.blocks_to_create() + pages + nodes;
+        if self.volume.second_names.may_be() {
+            make_way(self.volume, node, name)?;
+        }
         let mut made = Stat::NONE;
         let mut attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;

@@ -1,15 +1,23 @@
 //! Second names of directories, which renames have left that power loss cut short on a volume of order `softdep`.
 //!
-//! The identity of a directory says which name is its own. The other one must not stay: when the directory goes, it would name whatever is given
-//! the inode next. So an opening for writing after a crash looks for such names, in all directories that can be reached, and takes them
-//! away. What is damaged is passed over: that is for the check to find.
+//! The identity of a directory says which name is its own. The other one counts as not there, but must not stay: when the directory goes, it would name
+//! whatever is given the inode next. So after an opening for writing that follows a crash somebody looks for such names, in all directories that can
+//! be reached, and takes them away. The opening does not wait for that:
+//!
+//!  - a thread looks for them while the volume is in use ([`settle_second_names`]), if it has threads;
+//!  - who is about to make a name that is such a second one takes that away first ([`make_way`]);
+//!  - who is about to remove or move a directory, to hold a moment or to close the volume waits until all were looked at. So directories
+//!    stay where they are meanwhile, and none is missed; and no inode is given to another one while it may have a second name.
+//!
+//! What is damaged is passed over: that is for the check to find.
 
 use crate::dir::{self, Name};
 use crate::error::{Error, Result};
 use crate::inode;
-use crate::types::FileType;
+use crate::types::{FileType, Node};
 use crate::volume::{Volume, transact};
 use myriad_format::Ino;
+use myriad_format::inode::RawInode;
 use std::collections::HashSet;
 use zerocopy::little_endian::U32;
 
@@ -19,10 +27,40 @@ const LINKS_MIN: u32 = 2;
 /// A name in a directory, and the directory that it names.
 type Found = (Vec<u8>, Ino);
 
-/// Takes all of them away.
-pub(crate) fn take_leftovers(volume: &Volume) -> Result<()> {
+/// Takes all of them away, if there may be any. Without locks.
+pub(crate) fn settle_second_names(volume: &Volume) -> Result<()> {
+    if !volume.second_names.may_be() {
+        return Ok(());
+    }
+    let Some(search) = volume.second_names.search() else { return Ok(()) };
+    take_all(volume)?;
+    volume.second_names.end(search);
+    Ok(())
+}
+
+/// Takes a name away that somebody is about to make, if it is a second one. Without locks.
+pub(super) fn make_way(volume: &Volume, dir: Node, name: Name<'_>) -> Result<()> {
+    match directory_named(volume, dir, name) {
+        Some((ino, true)) if volume.second_names.may_be() => take(volume, Ino(dir.ino), name, ino),
+        _ => Ok(()),
+    }
+}
+
+/// What a name names, if it is a directory, and whether it is a second name. Whatever is in the way of saying so the operation itself will meet.
+pub(super) fn directory_named(volume: &Volume, dir: Node, name: Name<'_>) -> Option<(Ino, bool)> {
+    let look = volume.look();
+    let ino = Ino(dir.ino);
+    let _lock = volume.lock_shared(ino);
+    let raw = inode::read_node(&look, dir).ok().filter(RawInode::is_dir)?;
+    let hit = dir::search(&look, ino, &raw, name).ok()?.hit?;
+    let named = inode::read(&look, hit.ino).ok().filter(RawInode::is_dir)?;
+    Some((hit.ino, volume.is_leftover(hit.ino, &named, ino, name.hash)))
+}
+
+fn take_all(volume: &Volume) -> Result<()> {
     let (mut waiting, mut met) = (vec![volume.root], HashSet::from([volume.root]));
     while let Some(dir) = waiting.pop() {
+        volume.check_running()?;
         let mut next = Some(0);
         while let Some(cookie) = next {
             let mut found = Vec::new();
@@ -65,7 +103,7 @@ fn is_left(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Result<bool> 
     Ok(raw.is_dir() && volume.is_leftover(ino, &raw, dir, name.hash))
 }
 
-/// Takes the name away from its directory.
+/// Takes the name away from its directory, if it still is a second one.
 pub(super) fn take(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Result<()> {
     transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(dir);
@@ -73,6 +111,10 @@ pub(super) fn take(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Resul
         let Some(hit) = dir::search(&txn.look, dir, &raw, name)?.hit.filter(|hit| hit.ino == ino) else {
             return Ok(());
         };
+        let named = inode::read(&txn.look, ino)?;
+        if !named.is_dir() || !volume.is_leftover(ino, &named, dir, name.hash) {
+            return Ok(());
+        }
         dir::remove(txn, dir, &mut raw, name, hit)?;
         raw.nlink = U32::new(raw.nlink.get().saturating_sub(1).max(LINKS_MIN));
         volume.names.forget(dir, name.hash, ino);

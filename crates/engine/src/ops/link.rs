@@ -1,5 +1,6 @@
 //! link: a further name for a file.
 
+use super::leftovers::make_way;
 use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, NewEntry};
@@ -21,6 +22,9 @@ impl Ops<'_> {
         self.volume.counters.bump(Count::links);
         let name = self.name(name);
         let (ino, parent) = (Ino(node.ino), Ino(to.ino));
+        if self.volume.second_names.may_be() {
+            make_way(self.volume, to, name)?;
+        }
         let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
             let _locks = volume.lock_two(parent, ino);

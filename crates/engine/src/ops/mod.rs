@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use zerocopy::little_endian::I64;
 
 pub(crate) use create::{Content, NewFile, new_node};
-pub(crate) use leftovers::take_leftovers;
+pub(crate) use leftovers::settle_second_names;
 pub(crate) use surplus::give_back;
 pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
 

@@ -1,5 +1,6 @@
 //! unlink, rmdir, and what happens to a file when its last name and its last handle are gone.
 
+use super::leftovers::settle_second_names;
 use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource};
@@ -37,6 +38,7 @@ impl Ops<'_> {
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.volume.counters.bump(Count::rmdirs);
+        settle_second_names(self.volume)?;
         self.remove_name(parent, name, true, None)
     }
 

@@ -461,7 +461,7 @@ pub static TABLE: [Row; 44] = [
     delay!("metadelay", meta_delay_ms, "other metadata is", "28"),
     Row {
         name: "softdep_maxmem",
-        values: Values::Bytes { least: 1 << 20, most: 1 << 40, powers: false },
+        values: Values::Bytes { least: 64 << 10, most: 1 << 40, powers: false },
         when: When::Live,
         about: "with order=softdep: memory for changes that are not durable; past half of it the oldest are written, past all of it operations wait",
         source: "McKusick and Ganger 1999 (max_softdeps)",

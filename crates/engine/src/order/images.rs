@@ -12,7 +12,9 @@ pub(super) struct Images {
     block_size: usize,
 }
 
-/// Bytes of a buffer of images: as many as one long write to the device takes.
+/// Bytes of the first buffer of images: most checkpoints of a volume that is little used need no more.
+const FIRST: usize = 64 << 10;
+/// Bytes of the others: as many as one long write to the device takes.
 const BUFFER: usize = 1 << 20;
 /// Buffers of images that are kept for the next checkpoint: 32 MiB, not a burst's worth for ever.
 const BUFFERS_KEPT: usize = 32;
@@ -24,19 +26,25 @@ impl Images {
 
     /// The buffer of an image, and where in it.
     fn place(&self, image: usize) -> (usize, Range<usize>) {
-        let per_buffer = BUFFER / self.block_size;
-        let start = image % per_buffer * self.block_size;
-        (image / per_buffer, start..start + self.block_size)
+        let (in_first, in_others) = (FIRST / self.block_size, BUFFER / self.block_size);
+        let (buffer, place) = match image.checked_sub(in_first) {
+            None => (0, image),
+            Some(image) => (1 + image / in_others, image % in_others),
+        };
+        let start = place * self.block_size;
+        (buffer, start..start + self.block_size)
     }
 
-    pub fn push(&mut self, block: u64, frame: u32, bytes: &[u8]) {
+    pub fn push(&mut self, block: u64, frame: u32, bytes: &[u8]) -> &mut [u8] {
         let image = self.blocks.len();
         let (buffer, range) = self.place(image);
         if buffer == self.buffers.len() {
-            self.buffers.push(AlignedBuf::zeroed(BUFFER));
+            self.buffers.push(AlignedBuf::zeroed(if buffer == 0 { FIRST } else { BUFFER }));
         }
-        self.buffers[buffer][range].copy_from_slice(bytes);
         self.blocks.push((block, frame, image));
+        let place = &mut self.buffers[buffer][range];
+        place.copy_from_slice(bytes);
+        place
     }
 
     pub fn get(&self, image: usize) -> &[u8] {

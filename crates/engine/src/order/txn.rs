@@ -3,7 +3,7 @@
 use super::log::cost::Cost;
 use crate::cache::{Closed, Entered, Frame, FrameHeader, flag, kind_code};
 use crate::counters::Count;
-use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
+use crate::edit::{Before, BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
 use crate::error::{Error, Result};
 #[cfg(debug_assertions)]
 use crate::order::facts;
@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 thread_local! {
     static SPARE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+    static SPARE_BEFORE: Cell<Before> = Cell::default();
 }
 
 /// Where a transaction or a reader stands: inside the gate, or behind it, closed, with everybody else outside.
@@ -139,6 +140,7 @@ pub(crate) struct Txn<'a> {
 struct Changing<'t> {
     header: &'t FrameHeader,
     changed: &'t mut bool,
+    soft: Option<&'t Soft>,
 }
 
 impl Drop for Changing<'_> {
@@ -149,6 +151,9 @@ impl Drop for Changing<'_> {
             self.header.flags.fetch_or(flag::DEAD, Ordering::Release);
         }
         *self.changed = true;
+        if let Some(soft) = self.soft {
+            soft.spoil();
+        }
     }
 }
 
@@ -274,10 +279,17 @@ impl<'a> Txn<'a> {
         self.given_up.get_or_insert_default()
     }
 
-    /// Order `softdep`: keeps what the device has of a block that is about to change.
+    /// Order `softdep`: keeps what the device has of a block that has changed, whose latch is still held.
     #[cold]
-    fn keep_lasting(&mut self, soft: &Soft, block: FsBlock, kind: BlockKind, index: u32, bytes: &[u8]) {
-        if soft.before(block, kind, index, bytes, self.as_of()) {
+    fn keep_lasting(
+        &mut self,
+        soft: &Soft,
+        block: FsBlock,
+        kind: BlockKind,
+        index: u32,
+        (before, bytes): (&Before, &[u8]),
+    ) {
+        if soft.changed(block, kind, index, before, bytes, self.as_of()) {
             self.volume().cache.arena.header(index).unhomed.set_whole();
         }
         if matches!(kind, BlockKind::InodeTable | BlockKind::Pointers) {
@@ -316,7 +328,7 @@ impl<'a> Txn<'a> {
         header::init(&mut bytes, kind, volume.cache.volume, owner, block);
         let mut mask = u64::MAX;
         let header = bytes.header();
-        let changing = Changing { header, changed: &mut self.changed };
+        let changing = Changing { header, changed: &mut self.changed, soft: volume.soft.as_ref() };
         if origin == Origin::Free {
             self.cost.block_made();
             header.flags.fetch_or(flag::FRESH, Ordering::Relaxed);
@@ -354,22 +366,31 @@ impl BlockStore for Txn<'_> {
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
         let frame = self.look.frame(block, kind, 0)?;
         let mut bytes = frame.write();
-        if let Some(soft) = &self.volume().soft {
-            self.keep_lasting(soft, block, kind, frame.index, &bytes);
-        }
+        let soft = self.volume().soft.as_ref();
+        let mut before = soft.map(|_| {
+            let mut before = SPARE_BEFORE.take();
+            before.begin(bytes.len());
+            before
+        });
         #[cfg(debug_assertions)]
-        let before = facts::has_facts(kind).then(|| bytes.to_vec());
+        let was = facts::has_facts(kind).then(|| bytes.to_vec());
         let mut mask = 0;
         let header = bytes.header();
-        let changing = Changing { header, changed: &mut self.changed };
+        let changing = Changing { header, changed: &mut self.changed, soft };
         let result = match kind {
             // Whoever stats copies them without the latch.
-            BlockKind::Inode | BlockKind::InodeTable => f(&mut BlockEdit::shared(bytes.share(), &mut mask)),
-            _ => f(&mut BlockEdit::new(&mut bytes, &mut mask)),
+            BlockKind::Inode | BlockKind::InodeTable => {
+                f(&mut BlockEdit::shared(bytes.share(), &mut mask).keeping(before.as_mut()))
+            }
+            _ => f(&mut BlockEdit::new(&mut bytes, &mut mask).keeping(before.as_mut())),
         };
         std::mem::forget(changing);
         #[cfg(debug_assertions)]
-        before.iter().for_each(|before| facts::check_explained(kind, block, before, &bytes));
+        was.iter().for_each(|was| facts::check_explained(kind, block, was, &bytes));
+        if let (Some(soft), Some(before)) = (soft, before) {
+            self.keep_lasting(soft, block, kind, frame.index, (&before, &bytes));
+            SPARE_BEFORE.set(before);
+        }
         // Noted under the latch: whoever writes the block home afterwards sees the mask.
         self.note(frame.index, header, mask);
         Ok(result)
@@ -390,7 +411,7 @@ impl BlockStore for Txn<'_> {
         self.cost.block_forgotten();
         let volume = self.volume();
         if let Some(soft) = &volume.soft {
-            soft.forgotten(block);
+            soft.forgotten(block, &volume.cache.arena, &volume.geometry);
         }
         // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
         // changes either in its frame or among what was forgotten.

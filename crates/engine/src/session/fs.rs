@@ -3,13 +3,13 @@
 use super::NEXT_SESSION;
 use super::Session;
 use super::file::File;
-use super::life::{Mounted, run_background, spawn};
+use super::life::{Mounted, run_background, run_search, spawn};
 use crate::cache::ProcessMark;
 use crate::counters::Count;
 use crate::error::{DamagedData, Errno, Error, Result};
 use crate::file;
 use crate::mkfs;
-use crate::ops::give_back;
+use crate::ops::{give_back, settle_second_names};
 use crate::order::moment::HeldMoment;
 use crate::planted::{Bug, planted};
 use crate::types::*;
@@ -166,6 +166,9 @@ impl Fs {
         if volume.options.background && !volume.options.read_only {
             inner.background.lock().push(spawn("myriad-log", volume, run_background)?);
             inner.background.lock().push(spawn("myriad-warm", volume, Volume::keep_warm)?);
+            if volume.second_names.may_be() {
+                inner.background.lock().push(spawn("myriad-names", volume, run_search)?);
+            }
         }
         Ok(Self { inner })
     }
@@ -262,6 +265,7 @@ impl Fs {
     /// `file`, a regular one, up to the size it has: when that is full the moment is given up, and changes still go on.
     pub fn hold_moment(&self, file: std::fs::File) -> Result<HeldMoment> {
         self.inner.check_process()?;
+        settle_second_names(self.volume())?;
         HeldMoment::begin(Arc::clone(&self.inner.volume), file)
     }
 

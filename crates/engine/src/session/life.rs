@@ -3,7 +3,7 @@
 use crate::cache::ProcessMark;
 use crate::error::{Errno, Error, Result};
 use crate::file;
-use crate::ops::{reclaim_orphans, take_leftovers};
+use crate::ops::{reclaim_orphans, settle_second_names};
 use crate::order::checkpointer::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
@@ -76,6 +76,11 @@ pub(super) fn spawn(name: &str, volume: &Arc<Volume>, run: fn(&Volume)) -> Resul
     let volume = volume.clone();
     let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(&volume));
     thread.map_err(|source| Error::Io { op: "start a background thread", offset: 0, source })
+}
+
+/// Looks for second names of directories after a crash, beside those who use the volume. Where it fails, who needs that tries again and is told.
+pub(super) fn run_search(volume: &Volume) {
+    volume.unbroken(|| drop(settle_second_names(volume)));
 }
 
 /// Makes checkpoints when operations ask for them, and at least every commit interval.
@@ -180,7 +185,7 @@ impl Volume {
             let last = Order::of_code(superblock.last_order.get());
             if superblock.state.get() == state::IN_USE && last.goes_by_rounds() {
                 self.recount()?;
-                take_leftovers(self)?;
+                self.second_names.begin();
             }
             reclaim_orphans(self)?;
         }
@@ -192,6 +197,10 @@ impl Volume {
     fn unmount(&self, in_use: bool) -> Result<()> {
         if self.options.read_only || self.is_closed() {
             return Ok(());
+        }
+        if self.check_running().is_ok() {
+            // The next opening does not look for them.
+            settle_second_names(self)?;
         }
         // Whoever opens it next knows nothing of a reader.
         self.checkpointer.lock().give_up_moment("the volume was closed");

@@ -7,6 +7,7 @@ mod groups;
 mod inode_locks;
 mod live;
 mod orphans;
+mod second_names;
 mod superblock;
 mod syncer;
 mod transfer;
@@ -37,6 +38,7 @@ use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS
 use myriad_log::{Log, LogError, LogPlace, Reach};
 pub(crate) use orphans::{Orphans, Reason};
 use parking_lot::Condvar;
+use second_names::SecondNames;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use superblock::rand_seed;
@@ -96,6 +98,7 @@ pub(crate) struct Volume {
     pub last_blocks: crate::dir::hints::LastBlocks,
     pub files: OpenFiles,
     pub orphans: Orphans,
+    pub second_names: SecondNames,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
     /// Wakes the background thread.
     pub wake: (parking_lot::Mutex<Wake>, Condvar),
@@ -303,6 +306,7 @@ impl Volume {
             last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
             orphans: Orphans::default(),
+            second_names: SecondNames::default(),
             checkpointer: Mutex::new(checkpointer),
             wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
             namespace_generation: AtomicU64::new(1),

@@ -143,7 +143,9 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 /// Whether an entry with a tag keeps its place in a unit though its name has gone.
 fn holds(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u32) -> bool {
     let (block, at) = split(look, unit.into());
-    entry_block(look, dir, raw, block).is_ok_and(|block| look.holds_entry(block, at / UNIT_SIZE, tag))
+    entry_block(look, dir, raw, block)
+        .and_then(|block| look.holds_entry_of(block, at / UNIT_SIZE, tag))
+        .is_ok_and(|is_held| is_held)
 }
 
 /// Tells the hash that the entry of a name that has gone keeps its place.

@@ -142,7 +142,11 @@ impl<'a> Unit<'a> {
     fn is_held(&self, look: &Look<'_>, entry: &Entry<'_>) -> bool {
         !entry.is_live()
             && entry.header.name_len > 0
-            && look.holds_entry(self.fs_block, self.at / UNIT_SIZE, entry.header.tag.get())
+            && look.holds_entry(self.fs_block, self.at / UNIT_SIZE, self.bytes(), entry.header.tag.get())
+    }
+
+    fn bytes(&self) -> &'a [u8] {
+        &self.block[self.at..self.at + UNIT_SIZE]
     }
 
     fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + use<'a> {
@@ -413,7 +417,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     let (position, words) = (hashed::position_of(hit.spot), entry_size(name.bytes.len()) / WORD);
     txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
         let at = entry_block(&txn.look, dir, raw, block)?;
-        let keeps_place = txn.look.keeps_entry(at, offset / UNIT_SIZE, name.tag());
+        let keeps_place = txn.look.keeps_entry(at, offset / UNIT_SIZE, name.tag())?;
         if keeps_place && !txn.look.has_changed(dir) {
             change.tell(|_, table| {
                 table.nothing_waits();

@@ -7,6 +7,7 @@ use crate::inode::check_named;
 use crate::order::{Look, Txn};
 use crate::volume::Volume;
 use myriad_format::inode::RawInode;
+use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{AgNo, BlockKind, Corrupt, FsBlock, Ino};
 use std::sync::atomic::Ordering;
 
@@ -14,14 +15,22 @@ use std::sync::atomic::Ordering;
 pub(crate) const SETTLE_TRIES: u32 = 8;
 
 impl Look<'_> {
-    /// Whether nothing else may take the place of an entry of a directory, whose name has gone: that with this tag in a unit of a block.
-    pub fn holds_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
-        self.volume.soft.as_ref().is_some_and(|soft| soft.holds(block, unit, tag))
+    /// Whether nothing else may take the place of an entry of a directory, whose name has gone: that with this tag in a unit of a block, which holds
+    /// this.
+    pub fn holds_entry(&self, block: FsBlock, number: usize, unit: &[u8], tag: u32) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.holds(block, number, unit, tag))
+    }
+
+    /// As [`Self::holds_entry`], of a block that is looked for.
+    pub fn holds_entry_of(&self, block: FsBlock, number: usize, tag: u32) -> Result<bool> {
+        let Some(soft) = &self.volume.soft else { return Ok(false) };
+        self.read(block, BlockKind::LinearEntries, |bytes| soft.holds(block, number, unit_of(bytes, number), tag))
     }
 
     /// Whether such an entry, whose name is about to go, has to stay in its place.
-    pub fn keeps_entry(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
-        self.volume.soft.as_ref().is_some_and(|soft| soft.keeps(block, unit, tag))
+    pub fn keeps_entry(&self, block: FsBlock, number: usize, tag: u32) -> Result<bool> {
+        let Some(soft) = &self.volume.soft else { return Ok(false) };
+        self.read(block, BlockKind::LinearEntries, |bytes| soft.keeps(block, number, unit_of(bytes, number), tag))
     }
 
     /// Whether a block of a directory waits for something: of others, no entry keeps its place.
@@ -44,6 +53,10 @@ impl Look<'_> {
     pub fn holds_name(&self, dir: Ino, tag: u32) -> Result<bool> {
         self.holds_another(dir, tag, Ino(0), 0)
     }
+}
+
+fn unit_of(block: &[u8], number: usize) -> &[u8] {
+    &block[number * UNIT_SIZE..][..UNIT_SIZE]
 }
 
 impl Volume {
@@ -117,14 +130,14 @@ impl Soft {
     /// Whether all that is changed must last before a directory goes: names of files that live on elsewhere last in it, and would be lost
     /// with it.
     pub fn keeps_others(&self, look: &Look<'_>, dir: Ino) -> Result<bool> {
-        lives_any(look, &self.lasting_names(dir, None))
+        lives_any(look, &self.lasting_names(&look.volume.cache.arena, dir, None))
     }
 
     /// Whether all that is changed must last before a name of a directory, with this tag, names another inode than `victim`, which has so
     /// many links: one entry cannot hold both. If what it named lives on by other names, one of them must last first. Were that left to
     /// rounds, two such changes could wait for each other.
     pub fn holds_another(&self, look: &Look<'_>, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
-        let mut others = self.lasting_names(dir, Some(tag));
+        let mut others = self.lasting_names(&look.volume.cache.arena, dir, Some(tag));
         others.retain(|&ino| ino != victim);
         Ok(links > 1 || lives_any(look, &others)?)
     }

@@ -16,7 +16,7 @@
 
 use crate::order::facts::{self, Fact};
 use myriad_format::inode::S_IFDIR;
-use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::unit::UnitHeader;
 use myriad_format::{BlockKind, table::INODE_SIZE};
 
 macro_rules! kinds {
@@ -77,18 +77,9 @@ struct Numbers {
 #[derive(Default)]
 pub(super) struct Census {
     kinds: [Numbers; KINDS],
-    /// Bytes of copies of blocks: now, as of the last round, and at most.
-    bytes: u64,
-    bytes_peak: u64,
 }
 
 impl Census {
-    /// How many bytes of copies there are.
-    pub fn holds(&mut self, bytes: u64) {
-        self.bytes = bytes;
-        self.bytes_peak = self.bytes_peak.max(bytes);
-    }
-
     /// What a round has found.
     pub fn found(&mut self, found: &Counts) {
         for (numbers, &found) in self.kinds.iter_mut().zip(found).take(OF_ROUNDS) {
@@ -134,29 +125,33 @@ impl Census {
             let Numbers { total, now, peak, written, rolled_back } = *numbers;
             names.iter().copied().zip([total, now, peak, written, rolled_back]).collect::<Vec<_>>()
         };
-        let mut all: Vec<_> = NAMES.iter().zip(&self.kinds).flat_map(of_kind).collect();
-        all.extend([("soft_bytes_now", self.bytes), ("soft_bytes_peak", self.bytes_peak)]);
-        all
+        NAMES.iter().zip(&self.kinds).flat_map(of_kind).collect()
     }
 }
 
+/// A unit that a round looks at.
+pub(super) struct Unit<'a> {
+    /// `None`: its block is new.
+    pub lasting: Option<&'a [u8]>,
+    pub current: &'a [u8],
+    pub image: &'a [u8],
+}
+
 impl Tally {
-    /// Adds a block: what of it has changed since what lasts, and what of that its image shows.
-    pub fn add(&mut self, kind: BlockKind, lasting: Option<&[u8]>, current: &[u8], image: &[u8]) {
+    /// Adds a block: what of it has changed since what lasts, and what of that its image shows. Other units of it have not changed.
+    pub fn add<'a>(&mut self, kind: BlockKind, is_new: bool, units: impl Iterator<Item = Unit<'a>>) {
         if !facts::has_facts(kind) {
             return;
         }
         let (mut found, mut shown) = (0, 0);
         let mut has_taken = false;
-        for number in 0..facts::units_of(kind, current.len()) {
-            let unit = number * UNIT_SIZE..(number + 1) * UNIT_SIZE;
-            let lasting = lasting.map(|bytes| &bytes[unit.clone()]);
+        for unit in units {
             let facts_of = |bytes: &[u8]| {
                 let mut all = Vec::new();
-                facts::between(kind, lasting, &bytes[unit.clone()], &mut |fact| all.push(fact));
+                facts::between(kind, unit.lasting, bytes, &mut |fact| all.push(fact));
                 all
             };
-            let (of_current, of_image) = (facts_of(current), facts_of(image));
+            let (of_current, of_image) = (facts_of(unit.current), facts_of(unit.image));
             of_current.iter().for_each(|fact| count(kind, fact, &mut self.found));
             of_image.iter().for_each(|fact| count(kind, fact, &mut self.shown));
             if kind == BlockKind::InodeTable {
@@ -173,7 +168,7 @@ impl Tally {
         match kind {
             BlockKind::LinearEntries => {
                 self.whole(Kind::PageDep, found, shown);
-                if lasting.is_none() {
+                if is_new {
                     self.whole(Kind::NewDirBlk, 1, 1);
                 }
             }

@@ -12,7 +12,8 @@
 //!
 //! The clock is one that nobody sets. Should it go back all the same, what comes from the future is due: too early is always safe.
 
-use super::{Shadow, Soft, State};
+use super::shadow::Shadow;
+use super::{Soft, State};
 use crate::error::{Error, Result};
 use crate::types::{MountOptions, Order, Time};
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
@@ -47,8 +48,6 @@ pub(super) struct Along {
     groups: HashSet<u32>,
     /// The superblock is, and may say that more groups are made.
     new_groups: bool,
-    /// Attributes are new. What shows them asks whether they last, and not for their bits: no bitmap may last later.
-    bitmaps: bool,
     /// Directories with names that are due, and that have grown or given up blocks: their names show once all their blocks are mapped by what lasts, and
     /// one that grows all the time always has a young one.
     directories: HashSet<u64>,
@@ -144,15 +143,14 @@ impl Along {
                 BlockKind::Group => drop(along.groups.insert(geometry.ag_of(FsBlock(block)).0)),
                 BlockKind::Superblock => along.new_groups = true,
                 BlockKind::LinearEntries => drop(named.insert(shadow.owner)),
-                BlockKind::Attributes => along.bitmaps |= shadow.lasting.is_none(),
                 _ => {}
             }
         }
-        let is_map = |shadow: &&Shadow| match shadow.kind {
-            BlockKind::LinearEntries => shadow.lasting.is_none(),
+        let is_map = |shadow: &Shadow| match shadow.kind {
+            BlockKind::LinearEntries => shadow.is_new,
             kind => kind == BlockKind::Pointers,
         };
-        let grown = state.shadows.values().filter(is_map).map(|shadow| shadow.owner);
+        let grown = state.shadows.values().filter(|shadow| is_map(shadow)).map(|shadow| shadow.owner);
         along.directories = grown.filter(|dir| named.contains(dir)).collect();
         along.inodes =
             along.directories.iter().filter_map(|&dir| geometry.locate(Ino(dir))).map(|(block, _)| block.0).collect();
@@ -161,7 +159,7 @@ impl Along {
 
     /// Whether a block goes along that is not due itself.
     pub fn has(&self, block: u64, shadow: &Shadow, geometry: &Geometry) -> bool {
-        let is_new = shadow.lasting.is_none();
+        let is_new = shadow.is_new;
         match shadow.kind {
             BlockKind::InodeTable => {
                 self.inodes.contains(&block) || is_new && self.groups.contains(&geometry.ag_of(FsBlock(block)).0)
@@ -169,9 +167,7 @@ impl Along {
             BlockKind::LinearEntries => is_new && self.directories.contains(&shadow.owner),
             BlockKind::Pointers => self.directories.contains(&shadow.owner),
             BlockKind::BlockBitmap if !self.directories.is_empty() => true,
-            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => {
-                is_new && self.new_groups || self.bitmaps
-            }
+            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => is_new && self.new_groups,
             _ => false,
         }
     }

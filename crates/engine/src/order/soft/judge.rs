@@ -10,30 +10,31 @@
 //! links                    as many as there are, and as names that are gone still last
 //! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
-//! attributes               what they lie in lasts, and the superblock says that the volume has some, and which groups are made
+//! attributes               what they lie in lasts, and its bits as taken; the superblock says that the volume has some, and which groups are made
 //! size of a directory      all its blocks are mapped
 //! ```
 
-use super::{Shadow, State};
+use super::State;
+use super::image::Image;
+use super::pending::DIRECTORY;
+use super::shadow::Shadow;
 use crate::error::Result;
 use crate::order::Look;
 use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
-use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK};
-use myriad_format::pointers::{self, BLOCK, UNWRITTEN};
+use myriad_format::inode::{RawInode, S_IFLNK};
+use myriad_format::pointers::{self, BLOCK, RawPointer, UNWRITTEN};
 use myriad_format::superblock::Superblock;
-use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET};
+use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{AgBlock, BlockKind, FileBlock, FsBlock, Geometry, Ino};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// File type of a directory in an entry.
-const DIRECTORY: u8 = (S_IFDIR >> 12) as u8;
-
 /// Names of an inode, or subdirectories of a directory, that differ between what is and what lasts.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Pending {
     added: u32,
     removed: u32,
@@ -73,10 +74,9 @@ pub(super) struct Judge<'a> {
     are_groups_made: bool,
     /// What lasts of the superblock says all features that the volume has.
     has_features: bool,
-    names: HashMap<u64, Pending>,
-    /// Directories and tags of entries that are gone and last.
-    gone: HashSet<(u64, u32)>,
-    subdirectories: HashMap<u64, Pending>,
+    /// How many new names of an inode this round shows, and how many of new subdirectories of a directory.
+    shown_names: HashMap<u64, u32>,
+    shown_subdirectories: HashMap<u64, u32>,
     /// Inodes with attributes in blocks that are new, and those with blocks of pointers that do not last as they are.
     new_attributes: HashSet<u64>,
     open_maps: HashSet<u64>,
@@ -96,9 +96,8 @@ impl<'a> Judge<'a> {
             made: 0,
             are_groups_made: false,
             has_features: false,
-            names: HashMap::new(),
-            gone: HashSet::new(),
-            subdirectories: HashMap::new(),
+            shown_names: HashMap::new(),
+            shown_subdirectories: HashMap::new(),
             new_attributes: HashSet::new(),
             open_maps: HashSet::new(),
             new_tables: HashSet::new(),
@@ -109,7 +108,7 @@ impl<'a> Judge<'a> {
             (superblock.ag_high_water.get(), superblock.features_compatible.get())
         };
         // On a volume that was just made, nothing of it lasts.
-        if let Some((made, features)) = judge.lasting(FsBlock(0), BlockKind::Superblock, of_superblock)? {
+        if let Some((made, features)) = judge.lasting(FsBlock(0), BlockKind::Superblock, 0..UNIT_SIZE, of_superblock)? {
             let wanted = look.volume.features.load(Ordering::Relaxed);
             judge.made = made;
             judge.are_groups_made = made == look.volume.high_water();
@@ -118,87 +117,51 @@ impl<'a> Judge<'a> {
         for (&block, shadow) in &state.shadows {
             judge.gather(block, shadow);
         }
-        for ghost in state.ghosts.values().filter(|ghost| ghost.kind == BlockKind::LinearEntries) {
-            for named in ghost.names() {
-                judge.count(ghost.owner, Some(named), None);
-            }
-        }
         Ok(judge)
     }
 
+    /// What of a block that has changed others depend on.
     fn gather(&mut self, block: u64, shadow: &Shadow) {
-        let is_new = shadow.lasting.is_none();
         match shadow.kind {
-            BlockKind::LinearEntries => {
-                let mut counted = Vec::new();
-                let current = self.look.volume.cache.arena.read(shadow.frame);
-                for (number, unit) in current.chunks_exact(UNIT_SIZE).enumerate() {
-                    let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[number * UNIT_SIZE..][..UNIT_SIZE]);
-                    facts::between(shadow.kind, lasting, unit, &mut |fact| {
-                        if let Fact::Entry { tag, old, new, .. } = fact {
-                            counted.push((tag, old, new));
-                        }
-                    });
-                }
-                drop(current);
-                for (tag, old, new) in counted {
-                    if new.is_none() {
-                        self.gone.insert((shadow.owner, tag));
-                    }
-                    self.count(shadow.owner, old, new);
-                }
-            }
-            BlockKind::Attributes if is_new => {
-                let current = self.look.volume.cache.arena.read(shadow.frame);
-                self.new_attributes.insert(myriad_format::BlockHeader::read(&current).owner.get());
-            }
-            BlockKind::Pointers => {
-                self.open_maps.insert(shadow.owner);
-            }
-            BlockKind::InodeTable if is_new => {
+            BlockKind::Attributes if shadow.is_new => drop(self.new_attributes.insert(shadow.owner)),
+            BlockKind::Pointers => drop(self.open_maps.insert(shadow.owner)),
+            BlockKind::InodeTable if shadow.is_new => {
                 self.new_tables.insert(self.geometry.ag_of(FsBlock(block)).0);
             }
-            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => self.has_new_groups |= is_new,
+            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => self.has_new_groups |= shadow.is_new,
             _ => {}
         }
     }
 
-    fn count(&mut self, dir: u64, old: Option<Named>, new: Option<Named>) {
-        for (named, is_new) in [(old, false), (new, true)] {
-            let Some(named) = named else { continue };
-            let add = |pending: &mut Pending| {
-                if is_new {
-                    pending.added += 1;
-                } else {
-                    pending.removed += 1;
-                }
-            };
-            add(self.names.entry(named.ino.0).or_default());
-            if named.file_type == DIRECTORY {
-                add(self.subdirectories.entry(dir).or_default());
-            }
-        }
-    }
-
     fn names(&self, ino: Ino) -> Pending {
-        self.names.get(&ino.0).copied().unwrap_or_default()
+        let count = self.state.pending.names(ino.0);
+        let shown = self.shown_names.get(&ino.0).copied().unwrap_or(0);
+        Pending { added: count.added, removed: count.removed, shown }
     }
 
     fn subdirectories(&self, dir: Ino) -> Pending {
-        self.subdirectories.get(&dir.0).copied().unwrap_or_default()
+        let count = self.state.pending.subdirectories(dir.0);
+        let shown = self.shown_subdirectories.get(&dir.0).copied().unwrap_or(0);
+        Pending { added: count.added, removed: count.removed, shown }
     }
 
-    /// Bytes of a block as it lasts; `None`: it is new.
-    fn lasting<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+    /// A part of a block, of whole words, as it lasts; `None`: the block is new.
+    fn lasting<R>(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        part: Range<usize>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
         match self.state.shadows.get(&block.0) {
-            Some(shadow) => Ok(shadow.lasting.as_deref().map(f)),
-            None => self.look.read(block, kind, f).map(Some),
+            Some(shadow) if shadow.is_new => Ok(None),
+            Some(shadow) => {
+                let mut bytes = self.look.volume.cache.arena.read(shadow.frame)[part.clone()].to_vec();
+                shadow.lasting.lay_over(part.start, &mut bytes);
+                Ok(Some(f(&bytes)))
+            }
+            None => self.look.read(block, kind, |bytes| f(&bytes[part])).map(Some),
         }
-    }
-
-    /// A block as it is.
-    pub fn current(&self, shadow: &Shadow) -> impl std::ops::Deref<Target = [u8]> + '_ {
-        self.look.volume.cache.arena.read(shadow.frame)
     }
 
     pub fn root(&self) -> Ino {
@@ -230,9 +193,11 @@ impl<'a> Judge<'a> {
     fn inodes(&self, ino: Ino) -> Result<(Inode, Inode)> {
         let (block, slot) = self.geometry.locate(ino).ok_or(myriad_format::Corrupt::NoInode { ino })?;
         let at = self.geometry.inode_offset(slot);
-        let copy = |bytes: &[u8]| Inode(bytes[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
-        let lasting = self.lasting(block, BlockKind::InodeTable, copy)?.unwrap_or(Inode([0; INODE_SIZE]));
-        Ok((lasting, self.look.read(block, BlockKind::InodeTable, copy)?))
+        let part = at..at + INODE_SIZE;
+        let copy = |bytes: &[u8]| Inode(bytes.try_into().expect("an inode's bytes"));
+        let lasting = self.lasting(block, BlockKind::InodeTable, part.clone(), copy)?;
+        let current = self.look.read(block, BlockKind::InodeTable, |bytes| copy(&bytes[part]))?;
+        Ok((lasting.unwrap_or(Inode([0; INODE_SIZE])), current))
     }
 
     /// Whether a bit lasts as taken. It is, in memory.
@@ -247,7 +212,11 @@ impl<'a> Judge<'a> {
         let block = self.geometry.fs_block(myriad_format::AgNo(ag), AgBlock(start + place.block));
         match self.state.shadows.get(&block.0) {
             None => true,
-            Some(shadow) => shadow.lasting.as_ref().is_some_and(|bytes| bytes[place.byte] >> place.bit & 1 == 0),
+            Some(shadow) => {
+                let word = shadow.lasting.word(place.byte / 8 * 8);
+                let is_free = |word: u64| word.to_le_bytes()[place.byte % 8] >> place.bit & 1 == 1;
+                !shadow.is_new && !word.is_some_and(is_free)
+            }
         }
     }
 
@@ -256,16 +225,21 @@ impl<'a> Judge<'a> {
         self.is_taken(ag.0, self.geometry.block_bitmap_start(ag), self.geometry.ag_block_of(block).0)
     }
 
+    /// Whether the blocks that an inode's attributes lie in last as taken.
+    fn are_attributes_taken(&self, inode: &RawInode) -> bool {
+        let root = inode.attribute_root().filter(|_| !planted(Bug::SoftAttributesLate));
+        root.is_none_or(|root| {
+            let is_ours = self.geometry.is_data_range(root.block, u64::from(root.count));
+            is_ours && (0..u64::from(root.count)).all(|index| self.is_block_taken(root.block.offset_by(index)))
+        })
+    }
+
     /// Whether what a pointer leads to lasts.
     fn is_pointer_safe(&self, word: u64) -> bool {
         let block = word & BLOCK;
         let is_written = word & UNWRITTEN != 0
             || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
-                && self
-                    .state
-                    .shadows
-                    .get(&block)
-                    .is_none_or(|shadow| shadow.lasting.is_some() || planted(Bug::SoftBlockLate));
+                && self.state.shadows.get(&block).is_none_or(|shadow| !shadow.is_new || planted(Bug::SoftBlockLate));
         is_written && self.is_block_taken(FsBlock(block))
     }
 
@@ -362,7 +336,7 @@ impl<'a> Judge<'a> {
         &self,
         inode: &Inode,
         at: FileBlock,
-        read: impl Fn(FsBlock, &dyn Fn(&[u8]) -> u64) -> Result<u64>,
+        read: impl Fn(FsBlock, Range<usize>) -> Result<u64>,
     ) -> Result<u64> {
         let Some(way) = self.geometry.way(at) else { return Ok(0) };
         let mut word = facts::pointers_of(&inode.0).nth(way.root).unwrap_or(0);
@@ -370,15 +344,18 @@ impl<'a> Judge<'a> {
             if word == 0 {
                 return Ok(0);
             }
-            let index = way.index(level);
-            word = read(FsBlock(word & BLOCK), &|bytes| pointers::read(bytes, index).word.get())?;
+            let at = pointers::offset(way.index(level));
+            word = read(FsBlock(word & BLOCK), at..at + RawPointer::SIZE)?;
         }
         Ok(word)
     }
 
     /// Whether a block of a directory is mapped by what lasts, given the inode.
     fn is_mapped(&self, inode: &Inode, at: FileBlock) -> Result<bool> {
-        let lasting = |block, f: &dyn Fn(&[u8]) -> u64| Ok(self.lasting(block, BlockKind::Pointers, f)?.unwrap_or(0));
+        let lasting = |block, part| {
+            let word = |bytes: &[u8]| RawPointer::read(bytes).word.get();
+            Ok(self.lasting(block, BlockKind::Pointers, part, word)?.unwrap_or(0))
+        };
         Ok(self.pointer(inode, at, lasting)? != 0)
     }
 
@@ -396,10 +373,17 @@ impl<'a> Judge<'a> {
         if !is_cut {
             return Ok(false);
         }
-        let current = |block, f: &dyn Fn(&[u8]) -> u64| self.look.read(block, BlockKind::Pointers, f);
+        let current = |block, part: Range<usize>| {
+            self.look.read(block, BlockKind::Pointers, |bytes| RawPointer::read(&bytes[part]).word.get())
+        };
         let word = self.pointer(is, FileBlock(size >> self.geometry.block_bits), current)?;
         Ok(self.data.contains(&(word & BLOCK)))
     }
+}
+
+/// The inodes of a unit of a block of a table.
+pub(super) fn inodes_of(geometry: &Geometry, block: FsBlock, number: usize) -> impl Iterator<Item = Ino> {
+    (1..=UNIT_INODES).map(move |index| geometry.ino(block, number as u32 * 4 + index))
 }
 
 /// A unit of a directory.
@@ -411,17 +395,19 @@ struct Place {
 
 impl Judge<'_> {
     /// The image of a block: as it is, but for what is not safe.
-    pub fn image(&mut self, block: u64, shadow: &Shadow) -> Result<Box<[u8]>> {
-        let mut image: Box<[u8]> = self.look.volume.cache.arena.read(shadow.frame)[..].into();
-        if !facts::has_facts(shadow.kind) {
-            return Ok(image);
-        }
-        for number in 0..facts::units_of(shadow.kind, image.len()) {
-            let range = number * UNIT_SIZE..(number + 1) * UNIT_SIZE;
-            let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[range.clone()]);
+    pub fn image(&mut self, block: u64, shadow: &Shadow) -> Result<Image> {
+        let geometry = self.geometry;
+        // Of which it may have to show more links, though nothing of it differs.
+        let has_names = |number: usize| {
+            shadow.kind == BlockKind::InodeTable
+                && inodes_of(&geometry, FsBlock(block), number).any(|ino| self.state.pending.has(ino.0))
+        };
+        let mut image = Image::new(shadow, &self.look.volume.cache.arena.read(shadow.frame), has_names);
+        for unit in &mut image.units {
+            let lasting = unit.lasting.as_ref().map(|bytes| &bytes[..]);
             let mut found = Vec::new();
-            facts::between(shadow.kind, lasting, &image[range.clone()], &mut |fact| found.push(fact));
-            let unit = &mut image[range];
+            facts::between(shadow.kind, lasting, &unit.image, &mut |fact| found.push(fact));
+            let (number, unit) = (unit.number, &mut unit.image[..]);
             match shadow.kind {
                 BlockKind::LinearEntries => {
                     let place = Place { dir: Ino(shadow.owner), block: FsBlock(block), unit: number };
@@ -450,7 +436,7 @@ impl Judge<'_> {
             assert!(at.is_some(), "a name that lasts has lost its place: {fact:?}");
             let may_name = match new {
                 // The name would be there twice.
-                Some(_) if old.is_none() && !self.is_forced && self.gone.contains(&(place.dir.0, tag)) => false,
+                Some(_) if old.is_none() && !self.is_forced && self.state.pending.is_gone(place.dir.0, tag) => false,
                 Some(named) => self.may_name(named, place, old.is_some())?,
                 None => true,
             };
@@ -463,9 +449,9 @@ impl Judge<'_> {
                 continue;
             }
             if let Some(named) = new {
-                self.names.entry(named.ino.0).or_default().shown += 1;
+                *self.shown_names.entry(named.ino.0).or_default() += 1;
                 if named.file_type == DIRECTORY {
-                    self.subdirectories.entry(place.dir.0).or_default().shown += 1;
+                    *self.shown_subdirectories.entry(place.dir.0).or_default() += 1;
                 }
             }
         }
@@ -480,9 +466,8 @@ impl Judge<'_> {
         unit: &mut [u8],
         lasting: Option<&[u8]>,
     ) -> Result<()> {
-        for at in [UnitHeader::SIZE, UnitHeader::SIZE + INODE_SIZE] {
-            let slot = number as u32 * 4 + 1 + u32::from(at > UnitHeader::SIZE);
-            let ino = self.geometry.ino(block, slot);
+        let places = [UnitHeader::SIZE, UnitHeader::SIZE + INODE_SIZE];
+        for (at, ino) in places.into_iter().zip(inodes_of(&self.geometry, block, number)) {
             let of_it: Vec<&Fact> = found
                 .iter()
                 .filter(|fact| match **fact {
@@ -519,18 +504,23 @@ impl Judge<'_> {
                 unsafe_pointers.push(fact);
             }
         }
-        let has_attributes = self.has_features && self.are_groups_made && !self.new_attributes.contains(&ino.0);
+        let new = *RawInode::read(&unit[at..]);
+        let has_attributes = || {
+            let is_known = self.has_features && self.are_groups_made;
+            is_known && !self.new_attributes.contains(&ino.0) && self.are_attributes_taken(&new)
+        };
         if let Some(born) = part(|part| *part == Part::Born) {
             let (place, slot) = self.geometry.locate(ino).expect("an inode of a table");
             let ag = self.geometry.ag_of(place);
             let index = self.geometry.table_index(place, slot).expect("an inode of a table");
             let header = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
-            let made = self.lasting(header, BlockKind::Group, |bytes| GroupHeader::read(bytes).inode_blocks.get())?;
+            let made = self
+                .lasting(header, BlockKind::Group, 0..UNIT_SIZE, |bytes| GroupHeader::read(bytes).inode_blocks.get())?;
             let end = self.geometry.table_start(ag) + made.unwrap_or(0);
             let raw = RawInode::read(&unit[at..]);
             // A link without its target, and a file without its ACL, are no links and files.
             let is_whole = (raw.file_type() != S_IFLNK || unsafe_pointers.is_empty())
-                && (raw.attribute_root().is_none() || has_attributes);
+                && (raw.attribute_root().is_none() || has_attributes());
             let may = is_whole
                 && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)
                 && self.geometry.ag_block_of(place).0 < end;
@@ -553,7 +543,7 @@ impl Judge<'_> {
             unsafe_pointers.clear();
         }
         if let Some(attributes) = part(|part| *part == Part::Attributes)
-            && !has_attributes
+            && !has_attributes()
         {
             facts::undo(unit, lasting, attributes);
             unsafe_pointers.clear();

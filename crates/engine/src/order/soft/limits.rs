@@ -5,24 +5,32 @@
 //! above the limit            who begins an operation that changes anything waits until all that was changed before lasts
 //! ```
 //!
-//! Counted is what a block with a shadow takes at most: its shadow, the image of it that a round keeps until it lasts, and the copy of that which is
-//! written. Its frame is one of the cache. What is freed and waits counts as what its lists take. Operations that have begun are not
-//! stopped: what is held may exceed the limit by what those change that run at the same time.
+//! Counted are the shadows with all that lies in them, what is known of names that have changed, and the lists of what was freed; and what the next
+//! round may add to a shadow: the words of an image that it undoes, and names in it that were not looked at yet. Images are made of frames and shadows while they
+//! are written, a few MiB at a time; those are not counted. Frames of the cache that have to stay have a limit of their own. Operations that have begun
+//! are not stopped: what is held may exceed the limit by what those change that run at the same time.
 
 use super::{Freed, Soft, State};
 use crate::types::MountOptions;
 use std::sync::atomic::Ordering;
 
-/// Copies of a block of which something waits.
-const COPIES: u64 = 3;
-/// Bytes of what is remembered of a block beside them, or of a file of several names.
-const ENTRY: u64 = 64;
+/// Bytes that the map takes for a shadow or a ghost beside itself: a key and a reference in nodes that are two thirds full, and what the allocator adds.
+const ENTRY: u64 = size_of::<(u64, usize)>() as u64 * 3 / 2 + 16;
+/// Bytes of a block in the list of those of directories, in such nodes.
+const LISTED: u64 = size_of::<(u64, u64)>() as u64 * 3 / 2;
+/// Bytes that a file of several names takes.
+const NAMED: u64 = 24;
 /// Unless an option says otherwise, at most.
 const USUAL_MAX: u64 = 256 << 20;
 
 /// The limit of an opening.
 pub(super) fn limit_of(options: &MountOptions) -> u64 {
     options.softdep_memory.unwrap_or((options.cache_size / 4).min(USUAL_MAX))
+}
+
+/// So many frames of the cache may have to stay there: a quarter.
+pub(super) fn frames_limit(options: &MountOptions, block_size: usize) -> u64 {
+    (options.cache_size / 4) / block_size as u64
 }
 
 impl Freed {
@@ -34,10 +42,11 @@ impl Freed {
 }
 
 impl State {
-    /// Bytes that are held, or will be while what waits is written.
-    fn held(&self, block_size: usize) -> u64 {
-        let blocks = (self.shadows.len() + self.ghosts.len()) as u64;
-        blocks * (COPIES * block_size as u64 + ENTRY) + self.freed_bytes + self.unsure.len() as u64 * ENTRY
+    /// Bytes that are held.
+    fn bytes(&self) -> u64 {
+        let entries = (self.shadows.len() + self.ghosts.len()) as u64 * ENTRY + self.directories.len() as u64 * LISTED;
+        let lists = self.freed_bytes + self.unsure.len() as u64 * NAMED + (self.stale.len() * size_of::<u64>()) as u64;
+        entries + self.memory + self.pending.memory() + lists
     }
 }
 
@@ -48,8 +57,12 @@ impl Soft {
 
     /// Notes how much is held. The state has changed, and is still locked.
     pub(super) fn weigh(&self, state: &State) {
-        let held = state.held(self.block_size);
+        let bytes = state.bytes();
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.bytes_peak.fetch_max(bytes, Ordering::Relaxed);
+        let held = bytes + state.reserve;
         self.held.store(held, Ordering::Relaxed);
+        self.frames.store(state.shadows.len() as u64, Ordering::Relaxed);
         self.held_peak.fetch_max(held, Ordering::Relaxed);
     }
 
@@ -57,10 +70,12 @@ impl Soft {
     #[inline]
     pub fn is_much(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed) / 2
+            || self.frames.load(Ordering::Relaxed) > self.frames_limit / 2
     }
 
     /// Whether nobody may add to it.
     pub fn is_full(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed)
+            || self.frames.load(Ordering::Relaxed) > self.frames_limit
     }
 }

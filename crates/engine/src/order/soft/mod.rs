@@ -1,9 +1,10 @@
 //! Order `softdep`: soft updates (McKusick and Ganger 1999; Dowse and Malone 2002, 2.1). Nothing is logged; blocks go to their places in
 //! such an order, and in such a form, that after a crash the volume can be used at once.
 //!
-//! For every block whose changes are not all on the device there is a *shadow*: the block as the device has it. So two states are
-//! known at any time: the volume as it *is*, in the frames, and as it *lasts*, in the shadows, and in the frames of all blocks that have
-//! none. What has changed in between are facts (`super::facts`), found by comparing the two.
+//! For every block whose changes are not all on the device there is a *shadow*: the words of 8 bytes in which the device has something else (`shadow`).
+//! So two states are known at any time: the volume as it *is*, in the frames, and as it *lasts*, in the frames with the shadows laid over them.
+//! What has changed in between are facts (`super::facts`), found by comparing the two, unit by unit where there are such words. Names that
+//! differ are counted by what they name (`pending`), from round to round: only blocks that have changed since are compared.
 //!
 //! Changes reach the device in *rounds* (`round`). In a round the gate is closed; of each block with a shadow an image is made, in which
 //! the facts that are not safe yet are undone (`judge`); the gate opens; the images are written, and one flush follows. Then the images
@@ -21,7 +22,7 @@
 //!
 //! | theirs | here |
 //! |---|---|
-//! | bmsafemap, newblk | bits in the shadow of a bitmap; blocks whose shadow lasts as nothing |
+//! | bmsafemap, newblk | bits in the shadow of a bitmap; shadows of blocks that are new |
 //! | inodedep | the shadow of a block of the inode table |
 //! | diradd, dirrem, mkdir | entries that differ between a directory's block and its shadow |
 //! | allocdirect, allocindir, indirdep | pointers that differ; the shadow of a block of pointers is their safe copy |
@@ -31,7 +32,7 @@
 //! `census` counts them under their names.
 //!
 //! What is freed (blocks, slots of inodes) waits until nothing that lasts points to it ([`Freed`]). A block of a directory or of pointers
-//! that is freed may still be pointed to: its shadow stays as a *ghost* until it is given back, for the names in it last as long.
+//! that is freed may still be pointed to: what its shadow said of its names and pointers stays as a *ghost* until it is given back.
 //!
 //! Invariants
 //!   1. A block without a shadow is on the device as it is in memory, down to times and counts.
@@ -48,10 +49,14 @@
 mod ask;
 mod census;
 mod delays;
+mod image;
 mod judge;
 mod limits;
 mod needs;
+mod pending;
 mod round;
+mod shadow;
+mod words;
 
 pub(crate) use ask::SETTLE_TRIES;
 pub(crate) use delays::{Delays, Due};
@@ -59,31 +64,17 @@ pub(super) use round::Goal;
 
 use super::facts;
 use super::images::Images;
+use crate::cache::Arena;
+use crate::edit::Before;
 use crate::locks::{Mutex, Rank};
 use crate::types::{Clock, MountOptions, Time};
 use census::{Census, Kind, Tally};
-use myriad_format::inode::RawInode;
-use myriad_format::pointers::BLOCK;
-use myriad_format::table::INODE_SIZE;
-use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
+use pending::{Pending, Step};
+use shadow::{Ghost, MODE, Shadow};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A block as the device has it, of which memory has something newer.
-struct Shadow {
-    kind: BlockKind,
-    /// Whose it is, of a block of units.
-    owner: u64,
-    /// The frame that has it as it is.
-    frame: u32,
-    /// `None`: the block is new, and what the device has there means nothing.
-    lasting: Option<Box<[u8]>>,
-    /// The image of it that is on its way.
-    sent: Option<Box<[u8]>>,
-    /// When it changed first since an image showed all of it (`delays`). `None`: nothing of it needs a write for its own sake.
-    since: Option<Time>,
-}
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// File data that waits to be written.
 struct Data {
@@ -116,11 +107,18 @@ pub(super) struct Freed {
 
 #[derive(Default)]
 struct State {
-    shadows: BTreeMap<u64, Shadow>,
-    /// Shadows of blocks that were freed.
-    ghosts: BTreeMap<u64, Shadow>,
-    /// Blocks of directories among the two, by directory.
-    directories: HashMap<u64, BTreeSet<u64>>,
+    shadows: BTreeMap<u64, Box<Shadow>>,
+    /// What is left of shadows of blocks that were freed.
+    ghosts: BTreeMap<u64, Ghost>,
+    /// Blocks of directories among the two: directory and block.
+    directories: BTreeSet<(u64, u64)>,
+    /// Names that had changed when the blocks that are not stale were last looked at.
+    pending: Pending,
+    /// Blocks that have changed since they were last compared, or whose shadow may not be needed any more.
+    stale: Vec<u64>,
+    /// Bytes that shadows and ghosts take, and those that the next round may add.
+    memory: u64,
+    reserve: u64,
     freed: Vec<Freed>,
     /// Bytes of those.
     freed_bytes: u64,
@@ -140,16 +138,31 @@ pub(crate) struct Soft {
     data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Data>>,
     /// Inodes that wait to be given back.
     inodes_waiting: AtomicU64,
-    /// Bytes that are held (`limits`): now, at most so far, and as many as there should be.
+    /// Bytes of all this (`limits`): now, and at most so far.
+    bytes: AtomicU64,
+    bytes_peak: AtomicU64,
+    /// The same with what the next round may add: now, at most so far, and as many as there should be.
     held: AtomicU64,
     held_peak: AtomicU64,
     limit: AtomicU64,
-    block_size: usize,
+    /// Frames that must stay in the cache: now, and as many as there should be.
+    frames: AtomicU64,
+    frames_limit: u64,
+    /// Units that were compared with what lasts of them.
+    compared: AtomicU64,
+    /// A change was cut off by a panic: some frame holds the half of one.
+    is_spoiled: AtomicBool,
 }
 
 /// A round on its way. It stays when the host has no room for a write of it, and is written again.
 pub(super) struct Round {
+    /// Blocks of which it has an image, in order; so many of them are in `images`, or were.
+    blocks: Vec<u64>,
+    copied: usize,
+    /// Images that are being written. They are made of frames and shadows a part at a time.
     images: Images,
+    /// Blocks whose images were written. Others were freed before.
+    written: Vec<u64>,
     /// Dependencies that it found, and those that it shows.
     tally: Tally,
     /// It looked at a part of what waits.
@@ -167,104 +180,112 @@ impl Freed {
     }
 }
 
-fn owner_of(kind: BlockKind, bytes: &[u8]) -> u64 {
-    if kind.is_of_units() { UnitHeader::read(bytes).owner.get() } else { 0 }
-}
-
-impl Shadow {
-    /// What the device has of it, and what it is about to have.
-    fn both(&self) -> impl Iterator<Item = &[u8]> {
-        self.lasting.iter().chain(&self.sent).map(|bytes| &**bytes)
-    }
-
-    /// What the names that last in it name.
-    fn names(&self) -> impl Iterator<Item = facts::Named> {
-        let units = self.lasting.iter().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE));
-        units.flat_map(facts::live).map(|(_, named)| named)
-    }
-
-    /// Whether a name lasts in one of its units, or is about to.
-    fn has_name(&self, unit: usize, tag: u32) -> bool {
-        let unit = unit * UNIT_SIZE..(unit + 1) * UNIT_SIZE;
-        self.both().any(|bytes| facts::live(&bytes[unit.clone()]).any(|(entry, _)| entry.tag == tag))
-    }
-
-    /// Whether anything that lasts in it points to one of these blocks, or is one of these inodes.
-    fn points_to(&self, freed: &Freed, slot_of: impl Fn(Ino) -> Option<(u64, usize)>, block: u64) -> bool {
-        let Some(bytes) = &self.lasting else { return false };
-        let is_freed = |word: u64| {
-            let at = word & BLOCK;
-            at != 0 && freed.has(at)
-        };
-        match self.kind {
-            BlockKind::InodeTable => {
-                let is_there = freed.inodes.iter().any(|&ino| {
-                    slot_of(ino).is_some_and(|(at, offset)| at == block && bytes[offset..offset + 2] != [0; 2])
-                });
-                is_there
-                    || bytes
-                        .chunks_exact(UNIT_SIZE)
-                        .flat_map(|unit| unit[UnitHeader::SIZE..].chunks_exact(INODE_SIZE))
-                        .any(|inode| {
-                            let raw = RawInode::read(inode);
-                            let root = (raw.mode.get() != 0).then(|| raw.attribute_root()).flatten();
-                            facts::pointers_of(inode).any(is_freed) || root.is_some_and(|root| is_freed(root.block.0))
-                        })
-            }
-            BlockKind::Pointers => bytes
-                .chunks_exact(UNIT_SIZE)
-                .flat_map(|unit| unit[UnitHeader::SIZE..].chunks_exact(8))
-                .any(|word| is_freed(u64::from_le_bytes(word.try_into().expect("8 bytes")))),
-            _ => false,
-        }
-    }
-}
-
 impl State {
-    /// Bytes of the copies of blocks that are kept.
-    fn bytes(&self) -> u64 {
-        let all = self.shadows.values().chain(self.ghosts.values());
-        all.flat_map(Shadow::both).map(|bytes| bytes.len() as u64).sum()
-    }
-
-    /// What the device has of a block that has changed, or was freed.
-    fn shadow(&self, block: u64) -> Option<&Shadow> {
-        self.shadows.get(&block).or_else(|| self.ghosts.get(&block))
-    }
-
     fn is_clean(&self) -> bool {
         self.shadows.is_empty() && self.freed.is_empty()
     }
 
-    fn add(&mut self, block: FsBlock, shadow: Shadow) {
-        if shadow.kind == BlockKind::LinearEntries {
-            self.directories.entry(shadow.owner).or_default().insert(block.0);
-        }
-        let old = self.shadows.insert(block.0, shadow);
-        assert!(old.is_none(), "block {} is new, and was changed before", block.0);
+    /// Changes the shadow of a block, if it has one.
+    fn with_shadow<R>(&mut self, block: u64, f: impl FnOnce(&mut Shadow) -> R) -> Option<R> {
+        let shadow = self.shadows.get_mut(&block)?;
+        let (memory, reserve) = (shadow.memory(), shadow.reserve());
+        let result = f(shadow);
+        self.memory = self.memory + shadow.memory() - memory;
+        self.reserve = self.reserve + shadow.reserve() - reserve;
+        Some(result)
     }
 
-    /// Takes a block off the list of its directory.
-    fn unlist(&mut self, block: u64, shadow: &Shadow) {
-        if shadow.kind == BlockKind::LinearEntries
-            && let Some(blocks) = self.directories.get_mut(&shadow.owner)
-        {
-            blocks.remove(&block);
-            if blocks.is_empty() {
-                self.directories.remove(&shadow.owner);
+    /// The block is to be looked at behind the closed gate, if it has a shadow.
+    fn make_stale(&mut self, block: u64) {
+        if let Some(shadow) = self.shadows.get_mut(&block).filter(|shadow| !shadow.is_stale) {
+            shadow.is_stale = true;
+            self.stale.push(block);
+        }
+    }
+
+    fn add(&mut self, block: FsBlock, shadow: Shadow) {
+        if shadow.kind == BlockKind::LinearEntries {
+            self.directories.insert((shadow.owner, block.0));
+        }
+        self.memory += shadow.memory();
+        self.reserve += shadow.reserve();
+        let old = self.shadows.insert(block.0, Box::new(shadow));
+        assert!(old.is_none(), "block {} is new, and was changed before", block.0);
+        self.make_stale(block.0);
+    }
+
+    /// Takes a shadow away; the names that had changed in it count no more.
+    fn remove(&mut self, block: u64, geometry: &Geometry) -> Option<Box<Shadow>> {
+        self.recount(block, Box::default(), geometry);
+        let shadow = self.shadows.remove(&block)?;
+        self.memory -= shadow.memory();
+        self.reserve -= shadow.reserve();
+        self.directories.remove(&(shadow.owner, block));
+        Some(shadow)
+    }
+
+    /// The names that differ in a block of a directory are these now.
+    fn recount(&mut self, block: u64, changes: Box<[shadow::Change]>, geometry: &Geometry) {
+        let swap = |shadow: &mut Shadow| (shadow.owner, std::mem::replace(&mut shadow.changes, changes));
+        let Some((dir, old)) = self.with_shadow(block, swap) else { return };
+        let new = &self.shadows[&block].changes;
+        new.iter().for_each(|change| self.pending.change(dir, change, Step::Begins));
+        old.iter().for_each(|change| self.pending.change(dir, change, Step::Ends));
+        let named =
+            old.iter().flat_map(|change| [change.named_before(), change.named_now()]).flatten().map(|named| named.ino);
+        self.look_again(named.chain((!old.is_empty()).then_some(Ino(dir))), geometry);
+    }
+
+    /// Names of inodes wait no more: what kept the shadows of their blocks may be gone.
+    fn look_again(&mut self, inos: impl IntoIterator<Item = Ino>, geometry: &Geometry) {
+        for ino in inos {
+            if let (false, Some((block, _))) = (self.pending.has(ino.0), geometry.locate(ino)) {
+                self.make_stale(block.0);
             }
         }
     }
 
+    /// A block was freed that what lasts may still lead to.
+    fn add_ghost(&mut self, block: u64, ghost: Ghost) {
+        ghost.names().iter().for_each(|&(_, named)| self.pending.left(ghost.owner, named, Step::Begins));
+        if ghost.is_of_directory() {
+            self.directories.insert((ghost.owner, block));
+        }
+        self.memory += ghost.memory();
+        self.ghosts.insert(block, ghost);
+    }
+
+    fn remove_ghost(&mut self, block: u64, geometry: &Geometry) -> Option<Ghost> {
+        let ghost = self.ghosts.remove(&block)?;
+        self.memory -= ghost.memory();
+        self.directories.remove(&(ghost.owner, block));
+        ghost.names().iter().for_each(|&(_, named)| self.pending.left(ghost.owner, named, Step::Ends));
+        let named = ghost.names().iter().map(|(_, named)| named.ino);
+        self.look_again(named.chain([Ino(ghost.owner)]), geometry);
+        Some(ghost)
+    }
+
     /// Those blocks are nobody's any more: names in them have gone.
-    fn forget_ghosts(&mut self, extents: &[(FsBlock, u32)]) {
+    fn forget_ghosts(&mut self, extents: &[(FsBlock, u32)], geometry: &Geometry) {
         for &(start, length) in extents {
             let gone: Vec<u64> =
                 self.ghosts.range(start.0..start.0 + u64::from(length)).map(|(&block, _)| block).collect();
             for block in gone {
-                let ghost = self.ghosts.remove(&block).expect("just listed");
-                self.unlist(block, &ghost);
+                self.remove_ghost(block, geometry);
             }
+        }
+    }
+
+    /// The image of a block lasts, or was not written.
+    fn arrived(&mut self, block: u64, is_written: bool, geometry: &Geometry) {
+        if is_written && self.with_shadow(block, Shadow::arrived).is_some() {
+            self.make_stale(block);
+        }
+        // It may have been freed meanwhile.
+        if let Some(mut ghost) = self.remove_ghost(block, geometry) {
+            let sent = ghost.sent.take().filter(|_| is_written);
+            ghost.lasting = sent.unwrap_or(ghost.lasting);
+            self.add_ghost(block, ghost);
         }
     }
 }
@@ -278,56 +299,75 @@ impl Soft {
             next_fsync: AtomicU64::new(0),
             data: Mutex::default(),
             inodes_waiting: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            bytes_peak: AtomicU64::new(0),
             held: AtomicU64::new(0),
             held_peak: AtomicU64::new(0),
             limit: AtomicU64::new(limits::limit_of(options)),
-            block_size,
+            frames: AtomicU64::new(0),
+            frames_limit: limits::frames_limit(options, block_size),
+            compared: AtomicU64::new(0),
+            is_spoiled: AtomicBool::new(false),
         }
     }
 
-    /// A block is about to change, which is in this frame: what of it the device has is kept. True if it was not kept before.
-    pub(in crate::order) fn before(
+    /// A block has changed, which is in this frame: what of it the device has is kept. True if nothing was kept before. Its latch is held.
+    pub(in crate::order) fn changed(
         &self,
         block: FsBlock,
         kind: BlockKind,
         frame: u32,
+        before: &Before,
         bytes: &[u8],
         as_of: AsOf<'_>,
     ) -> bool {
+        let mut words = before.differences(bytes).peekable();
+        // An inode whose name has changed may have to show more links, though nothing of it differs.
+        if words.peek().is_none() && kind != BlockKind::InodeTable {
+            return false;
+        }
         let mut state = self.state.lock();
-        if let Some(shadow) = state.shadows.get_mut(&block.0) {
+        let is_first = !state.shadows.contains_key(&block.0);
+        if is_first {
+            state.add(block, Shadow::new(kind, shadow::owner_of(kind, bytes), frame, None));
+        }
+        state.with_shadow(block.0, |shadow| {
+            words.for_each(|(at, word)| shadow.keep(at, word));
+            shadow.edits += 1;
             shadow.since = Some(match (shadow.since, as_of.early) {
                 (Some(since), Some(early)) => since.min(early),
                 (Some(since), None) => since,
                 (None, _) => as_of.time(),
             });
-            return false;
-        }
-        let (lasting, since) = (Some(bytes.into()), Some(as_of.time()));
-        state.add(block, Shadow { kind, owner: owner_of(kind, bytes), frame, lasting, sent: None, since });
+        });
+        state.make_stale(block.0);
         self.weigh(&state);
-        true
+        is_first
     }
 
     /// A block is new, in this frame.
     pub(in crate::order) fn begun(&self, block: FsBlock, kind: BlockKind, owner: u64, frame: u32, as_of: AsOf<'_>) {
-        let since = Some(as_of.time());
+        let mut shadow = Shadow::new(kind, owner, frame, Some(as_of.time()));
+        shadow.is_new = true;
         let mut state = self.state.lock();
-        state.add(block, Shadow { kind, owner, frame, lasting: None, sent: None, since });
+        state.add(block, shadow);
         self.weigh(&state);
     }
 
-    /// A block is being freed. Its frame is dead.
-    pub fn forgotten(&self, block: FsBlock) {
+    /// A block is being freed, and its frame about to be let go.
+    pub fn forgotten(&self, block: FsBlock, arena: &Arena, geometry: &Geometry) {
+        let Some(frame) = self.state.lock().shadows.get(&block.0).map(|shadow| shadow.frame) else { return };
+        let bytes = arena.read(frame);
         let mut state = self.state.lock();
-        let Some(shadow) = state.shadows.remove(&block.0) else { return };
-        let is_pointed_to = matches!(shadow.kind, BlockKind::LinearEntries | BlockKind::Pointers);
-        if shadow.lasting.is_some() && is_pointed_to {
-            state.ghosts.insert(block.0, shadow);
-        } else {
-            state.unlist(block.0, &shadow);
+        if let Some(ghost) = state.remove(block.0, geometry).and_then(|shadow| Ghost::of(&shadow, &bytes)) {
+            state.add_ghost(block.0, ghost);
         }
         self.weigh(&state);
+    }
+
+    /// A change was cut off by a panic: no image is made of a frame any more.
+    pub(in crate::order) fn spoil(&self) {
+        self.is_spoiled.store(true, Ordering::Relaxed);
     }
 
     /// What a transaction has given up.
@@ -349,7 +389,7 @@ impl Soft {
         let Some((block, slot)) = geometry.locate(ino) else { return true };
         let at = geometry.inode_offset(slot);
         let state = self.state.lock();
-        state.shadows.get(&block.0).is_none_or(|shadow| shadow.both().any(|bytes| bytes[at..at + 2] != [0; 2]))
+        state.shadows.get(&block.0).is_none_or(|shadow| shadow.had_bits(at, MODE))
     }
 
     /// A file loses one name of several.
@@ -400,36 +440,57 @@ impl Soft {
     /// Dependencies by kind, and the memory that is held for them.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.census.lock().counters();
-        let held = self.held.load(Ordering::Relaxed);
-        all.extend([("soft_held_now", held), ("soft_held_peak", self.held_peak.load(Ordering::Relaxed))]);
+        let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        all.extend([("soft_bytes_now", of(&self.bytes)), ("soft_bytes_peak", of(&self.bytes_peak))]);
+        all.extend([("soft_held_now", of(&self.held)), ("soft_held_peak", of(&self.held_peak))]);
+        all.push(("soft_units_compared", of(&self.compared)));
         all
     }
 
-    /// Whether the name with this tag, which is gone, lasts in a unit of a directory's block: nothing else may take its place, and it does
-    /// not move.
-    pub fn holds(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+    /// Whether the name with this tag, which is gone, lasts in a unit of a directory's block, which holds this: nothing else may take its place, and
+    /// it does not move.
+    pub fn holds(&self, block: FsBlock, number: usize, unit: &[u8], tag: u32) -> bool {
         let state = self.state.lock();
-        state.shadows.get(&block.0).is_some_and(|shadow| shadow.has_name(unit, tag))
+        state.shadows.get(&block.0).is_some_and(|shadow| shadow.has_gone_name(number, unit, tag))
     }
 
     /// Whether the name with this tag, which is about to go, lasts: its entry stays in its place then.
-    pub fn keeps(&self, block: FsBlock, unit: usize, tag: u32) -> bool {
+    pub fn keeps(&self, block: FsBlock, number: usize, unit: &[u8], tag: u32) -> bool {
         let state = self.state.lock();
-        state.shadows.get(&block.0).is_none_or(|shadow| shadow.has_name(unit, tag))
+        state.shadows.get(&block.0).is_none_or(|shadow| shadow.has_lasting_name(number, unit, tag))
     }
 
     /// Whether blocks of a directory have changed, and are not all as they last.
     pub fn has_changed(&self, dir: Ino) -> bool {
-        self.state.lock().directories.contains_key(&dir.0)
+        self.state.lock().directories.range((dir.0, 0)..=(dir.0, u64::MAX)).next().is_some()
     }
 
-    /// What names of a directory name as they last, of blocks that have changed since: all names, or those with a tag.
-    fn lasting_names(&self, dir: Ino, tag: Option<u32>) -> Vec<Ino> {
-        let state = self.state.lock();
-        let blocks = state.directories.get(&dir.0).into_iter().flatten();
-        let shadows = blocks.filter_map(|block| state.shadow(*block));
-        let names = shadows
-            .flat_map(|shadow| shadow.both().flat_map(|bytes| bytes.chunks_exact(UNIT_SIZE)).flat_map(facts::live));
-        names.filter(|(entry, _)| tag.is_none_or(|tag| tag == entry.tag)).map(|(_, named)| named.ino).collect()
+    /// What names of a directory name as they last, of units that have changed since: all names, or those with a tag. The directory is locked.
+    fn lasting_names(&self, arena: &Arena, dir: Ino, tag: Option<u32>) -> Vec<Ino> {
+        let mut found = Vec::new();
+        let mut add =
+            |other: u32, named: facts::Named| found.extend((tag.is_none_or(|tag| tag == other)).then_some(named.ino));
+        let blocks: Vec<u64> =
+            self.state.lock().directories.range((dir.0, 0)..=(dir.0, u64::MAX)).map(|&(_, block)| block).collect();
+        for block in blocks {
+            let frame = {
+                let state = self.state.lock();
+                state
+                    .ghosts
+                    .get(&block)
+                    .into_iter()
+                    .flat_map(Ghost::all_names)
+                    .for_each(|&(tag, named)| add(tag, named));
+                state.shadows.get(&block).map(|shadow| shadow.frame)
+            };
+            let Some(frame) = frame else { continue };
+            let bytes = arena.read(frame);
+            let state = self.state.lock();
+            let Some(shadow) = state.shadows.get(&block) else { continue };
+            for (number, unit) in bytes.chunks_exact(UNIT_SIZE).enumerate() {
+                shadow.names_of_changed(number, unit, &mut add);
+            }
+        }
+        found
     }
 }

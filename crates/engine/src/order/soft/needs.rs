@@ -7,14 +7,14 @@
 //! Nothing depends on this list being whole: a round may leave out any block. If it leaves out too much, nothing is left to be written
 //! while the file does not last, and the fsync makes everything durable.
 
+use super::State;
 use super::judge::Judge;
-use super::{Shadow, State};
+use super::shadow::Shadow;
 use crate::error::Result;
 use crate::inode;
-use crate::order::facts::{self, Fact, Named};
+use crate::order::facts::Named;
 use crate::planted::{Bug, planted};
-use myriad_format::unit::UNIT_SIZE;
-use myriad_format::{BlockHeader, BlockKind, Ino};
+use myriad_format::{BlockKind, Ino};
 use std::collections::{BTreeSet, HashMap};
 
 /// Blocks and files that files need.
@@ -50,10 +50,10 @@ struct Index {
 }
 
 impl Index {
-    fn new(judge: &Judge<'_>, state: &State) -> Self {
+    fn new(state: &State) -> Self {
         let mut index = Self::default();
         for (&block, shadow) in &state.shadows {
-            index.add(judge, block, shadow);
+            index.add(block, shadow);
         }
         for (at, change) in index.changes.iter().enumerate() {
             index.by_name.entry((change.dir, change.tag)).or_default().push(at);
@@ -64,27 +64,23 @@ impl Index {
         index
     }
 
-    fn add(&mut self, judge: &Judge<'_>, block: u64, shadow: &Shadow) {
-        let current = judge.current(shadow);
+    fn add(&mut self, block: u64, shadow: &Shadow) {
         match shadow.kind {
             BlockKind::LinearEntries => {
-                if shadow.lasting.is_none() {
+                if shadow.is_new {
                     self.by_owner.entry(shadow.owner).or_default().push(block);
                 }
-                for (number, unit) in current.chunks_exact(UNIT_SIZE).enumerate() {
-                    let lasting = shadow.lasting.as_ref().map(|bytes| &bytes[number * UNIT_SIZE..][..UNIT_SIZE]);
-                    facts::between(shadow.kind, lasting, unit, &mut |fact| {
-                        if let Fact::Entry { tag, old, new, .. } = fact {
-                            self.changes.push(Change { dir: shadow.owner, block, tag, old, new });
-                        }
-                    });
-                }
+                let changes = shadow.changes.iter();
+                self.changes.extend(changes.map(|change| Change {
+                    dir: shadow.owner,
+                    block,
+                    tag: change.tag,
+                    old: change.named_before(),
+                    new: change.named_now(),
+                }));
             }
-            BlockKind::Pointers => self.by_owner.entry(shadow.owner).or_default().push(block),
-            BlockKind::Attributes => {
-                self.by_owner.entry(BlockHeader::read(&current).owner.get()).or_default().push(block);
-            }
-            BlockKind::InodeTable if shadow.lasting.is_some() => {}
+            BlockKind::Pointers | BlockKind::Attributes => self.by_owner.entry(shadow.owner).or_default().push(block),
+            BlockKind::InodeTable if !shadow.is_new => {}
             // The group says only that all of its new blocks of inodes are there.
             _ => self.shared.push(block),
         }
@@ -100,7 +96,7 @@ impl Needs {
                 return Ok(None);
             }
         }
-        let index = Index::new(judge, state);
+        let index = Index::new(state);
         let mut needs =
             Self { blocks: index.shared.iter().copied().collect(), inodes: BTreeSet::new(), is_there: true };
         let mut queue = files.to_vec();
@@ -137,19 +133,15 @@ impl Needs {
             }
         }
         for file in files {
-            needs.is_there &= judge.lasts(*file)? && of_file_last(judge, state, *file);
+            needs.is_there &= judge.lasts(*file)? && of_file_last(state, *file);
         }
         Ok(Some(needs))
     }
 }
 
 /// Whether the blocks that only the file has are as they last.
-fn of_file_last(judge: &Judge<'_>, state: &State, file: Ino) -> bool {
-    let is_its = |shadow: &Shadow| match shadow.kind {
-        BlockKind::Pointers => shadow.owner == file.0,
-        BlockKind::Attributes => BlockHeader::read(&judge.current(shadow)).owner.get() == file.0,
-        _ => false,
-    };
-    let lasts = |shadow: &Shadow| shadow.lasting.as_deref().is_some_and(|lasting| *lasting == *judge.current(shadow));
-    state.shadows.values().filter(|shadow| is_its(shadow)).all(lasts)
+fn of_file_last(state: &State, file: Ino) -> bool {
+    let is_its =
+        |shadow: &Shadow| matches!(shadow.kind, BlockKind::Pointers | BlockKind::Attributes) && shadow.owner == file.0;
+    !state.shadows.values().any(|shadow| is_its(shadow) && shadow.has_changed())
 }

@@ -17,9 +17,11 @@
 
 use super::census::{Kind, Tally};
 use super::delays::Along;
-use super::judge::Judge;
+use super::judge::{Judge, inodes_of};
 use super::needs::Needs;
-use super::{Due, Freed, Round, Shadow, Soft, State};
+use super::shadow::{MODE, Shadow};
+use super::words::Words;
+use super::{Due, Freed, Round, Soft, State};
 use crate::cache::Closed;
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -31,7 +33,8 @@ use crate::order::facts;
 use crate::order::images::Images;
 use crate::planted::{Bug, planted};
 use crate::volume::Volume;
-use myriad_format::{BlockKind, Ino};
+use myriad_format::unit::UNIT_SIZE;
+use myriad_format::{BlockKind, FsBlock, Ino};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -55,6 +58,8 @@ impl Goal<'_> {
     }
 }
 
+/// Bytes of images that are copied at a time: some long writes.
+const COPIED_MAX: usize = 4 << 20;
 /// Rounds of a commit that let others change things in between.
 const OPEN_ROUNDS: usize = 8;
 
@@ -79,7 +84,7 @@ impl Checkpointer {
             // From here on they may become anything.
             self.keep(volume, epoch.freed.forgotten.blocks().iter().map(|block| block.0));
             let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced, goal)?;
-            let is_empty = round.images.blocks.is_empty() && round.data.is_empty();
+            let is_empty = round.blocks.is_empty() && round.data.is_empty();
             // What was freed is given back as well, unless others keep this from its end.
             let is_given = goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
             if is_empty && is_clean && is_given {
@@ -157,14 +162,12 @@ impl Checkpointer {
             }
         }
         let mut state = soft.state.lock();
-        let State { shadows, ghosts, .. } = &mut *state;
-        for &(block, ..) in &round.images.blocks {
-            // It may have been freed meanwhile.
-            let shadow = shadows.get_mut(&block).or_else(|| ghosts.get_mut(&block));
-            if let Some(shadow) = shadow.filter(|shadow| shadow.sent.is_some()) {
-                shadow.lasting = shadow.sent.take();
-            }
+        let mut is_written = round.written.iter().peekable();
+        for &block in &round.blocks {
+            let is_written = is_written.next_if_eq(&&block).is_some();
+            state.arrived(block, is_written, &volume.geometry);
         }
+        soft.weigh(&state);
         Ok(())
     }
 
@@ -176,14 +179,19 @@ impl Checkpointer {
         if !round.data.is_empty() {
             volume.write_data(&round.data, &mut self.staging)?;
         }
-        self.keep(volume, round.images.blocks.iter().map(|&(block, ..)| block));
-        write_images(volume, &mut round.images, 0)?;
+        self.keep(volume, round.blocks.iter().copied());
+        // After an error the part that it befell is written again.
+        while round.copy_images(volume)? {
+            write_images(volume, &mut round.images, 0)?;
+            round.written.extend(round.images.blocks.iter().map(|&(block, ..)| block));
+            round.images.clear();
+        }
         if !planted(Bug::SoftNoFlush) && !planted(Bug::SyncNoFlush) {
             volume.device_flush()?;
         }
         volume.data_unflushed.store(false, Ordering::Release);
         volume.counters.bump(Count::soft_rounds);
-        volume.counters.add(Count::soft_images, round.images.blocks.len() as u64);
+        volume.counters.add(Count::soft_images, round.written.len() as u64);
         Ok(())
     }
 
@@ -198,7 +206,7 @@ impl Checkpointer {
             state.freed = waiting;
             for freed in &ready {
                 state.freed_bytes -= freed.bytes();
-                state.forget_ghosts(&freed.extents);
+                state.forget_ghosts(&freed.extents, &volume.geometry);
             }
             soft.weigh(&state);
             ready
@@ -235,6 +243,29 @@ impl Checkpointer {
     }
 }
 
+impl Round {
+    /// Makes the next images that are to be written, if there are none: of the blocks as they are, what the image of each has kept laid over it. Of a
+    /// block that was freed meanwhile there is none. False if there are no more.
+    fn copy_images(&mut self, volume: &Volume) -> Result<bool> {
+        let soft = volume.soft.as_ref().expect("order softdep");
+        while self.images.blocks.len() << volume.geometry.block_bits < COPIED_MAX {
+            let Some(&block) = self.blocks.get(self.copied) else { break };
+            self.copied += 1;
+            let Some(frame) = soft.state.lock().shadows.get(&block).map(|shadow| shadow.frame) else { continue };
+            let bytes = volume.cache.arena.read(frame);
+            if soft.is_spoiled.load(Ordering::Relaxed) {
+                return Err(Error::Shutdown);
+            }
+            let state = soft.state.lock();
+            if let Some(sent) = state.shadows.get(&block).and_then(|shadow| shadow.sent.as_ref()) {
+                let image = self.images.push(block, frame, &bytes);
+                sent.lay_over(0, image);
+            }
+        }
+        Ok(!self.images.blocks.is_empty())
+    }
+}
+
 /// Makes the images of a round, and says whether all that it is made for lasts already. The gate is closed.
 fn begin_round(
     volume: &Volume,
@@ -252,14 +283,14 @@ fn begin_round(
     }
     let soft = volume.soft.as_ref().expect("order softdep");
     let mut state = std::mem::take(&mut *soft.state.lock());
-    drop_settled(volume, &mut state);
     let gone: Vec<_> = state
         .freed
         .iter()
         .filter(|freed| is_free(volume, &state, freed))
         .flat_map(|freed| freed.extents.clone())
         .collect();
-    state.forget_ghosts(&gone);
+    state.forget_ghosts(&gone, &volume.geometry);
+    look_at_stale(volume, soft, &mut state);
 
     let data = waiting_data(soft, &epoch.ordered, goal);
     let txn = Txn::behind(volume, closed);
@@ -284,29 +315,30 @@ fn begin_round(
                 Goal::Due(due) => due.is_block(shadow.kind, shadow.since) || along.has(block, shadow, &volume.geometry),
                 _ => true,
             };
-            if !is_needed || waits_for_commit(volume, shadow, goal) {
+            let is_late = planted(Bug::SoftAttributesLate)
+                && matches!(goal, Goal::Due(_))
+                && shadow.kind == BlockKind::BlockBitmap;
+            if !is_needed || is_late || waits_for_commit(volume, shadow, goal) {
                 if planted(Bug::SoftDueLeftOut) && matches!(goal, Goal::Due(_)) {
                     left_out.push(block);
                 }
                 return Ok(());
             }
             let image = judge.image(block, shadow)?;
-            let lasting = shadow.lasting.as_deref();
-            tally.add(shadow.kind, lasting, &arena.read(shadow.frame), &image);
-            let is_whole = *image == *arena.read(shadow.frame);
+            soft.compared.fetch_add(image.units.len() as u64, Ordering::Relaxed);
+            tally.add(shadow.kind, shadow.is_new, image.counted());
+            let is_whole = image.is_whole();
             if is_whole {
                 whole.push(block);
             }
-            if lasting != Some(&*image) {
-                if matches!(goal, Goal::Due(_)) && facts::has_only_remains(shadow.kind, lasting, &image) {
+            if image.differs() {
+                if matches!(goal, Goal::Due(_)) && image.has_only_remains() {
                     // Whoever has more of it to write takes them along.
                     return Ok(());
                 }
-                let can_wait = !matches!(goal, Goal::Files(_))
-                    && facts::has_only_values(shadow.kind, lasting, &image)
-                    && !is_whole;
+                let can_wait = !matches!(goal, Goal::Files(_)) && image.has_only_values() && !is_whole;
                 let list = if can_wait { &mut put_off } else { &mut images };
-                list.push((block, shadow.frame, image));
+                list.push((block, Box::new(image.words())));
             }
             Ok(())
         })
@@ -320,20 +352,24 @@ fn begin_round(
         images = put_off;
     }
     let mut round = Round {
+        blocks: Vec::new(),
+        copied: 0,
         images: Images::new(volume.cache.block_size()),
+        written: Vec::new(),
         tally,
         is_partial: goal.is_partial(),
         data: ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
     };
     if judged.is_ok() {
-        for (block, frame, image) in images {
-            round.images.push(block, frame, &image);
-            state.shadows.get_mut(&block).expect("it has an image").sent = Some(image);
+        for (block, image) in images {
+            round.blocks.push(block);
+            state.with_shadow(block, |shadow| shadow.sent = Some(image)).expect("it has an image");
         }
         for block in left_out {
-            let shadow = state.shadows.get_mut(&block).expect("it was left out");
-            shadow.lasting = Some(arena.read(shadow.frame)[..].into());
+            let left_out = |shadow: &mut Shadow| (shadow.is_new, shadow.lasting) = (false, Words::default());
+            state.with_shadow(block, left_out).expect("it was left out");
+            state.make_stale(block);
         }
         for block in whole {
             state.shadows.get_mut(&block).expect("it has an image").since = None;
@@ -344,20 +380,14 @@ fn begin_round(
         // Nothing is promised: what has nothing to show waits for others to become due.
         Goal::Due(_) => true,
         Goal::Files(_) => needs.is_some_and(|needs| needs.is_there) && round.data.is_empty(),
-        Goal::Returned => state.shadows.values().all(|shadow| {
-            let is_settled = || shadow.lasting.as_deref().is_some_and(|lasting| *lasting == *arena.read(shadow.frame));
-            waits_for_commit(volume, shadow, goal) || is_settled()
-        }),
+        Goal::Returned => {
+            state.shadows.values().all(|shadow| waits_for_commit(volume, shadow, goal) || !shadow.has_changed())
+        }
     };
-    let bytes = state.bytes();
     soft.weigh(&state);
     *soft.state.lock() = state;
-    if judged.is_ok() {
-        let mut census = soft.census.lock();
-        census.holds(bytes);
-        if !round.is_partial {
-            census.found(&tally.found);
-        }
+    if judged.is_ok() && !round.is_partial {
+        soft.census.lock().found(&tally.found);
     }
     judged.map(|()| (round, is_clean))
 }
@@ -398,32 +428,65 @@ fn take_needed(
 
 /// Whether nothing that the rounds are made for has changed in a block. The gate is closed.
 fn waits_for_commit(volume: &Volume, shadow: &Shadow, goal: Goal<'_>) -> bool {
-    matches!(goal, Goal::Files(_) | Goal::Returned)
-        && facts::has_only_hints(shadow.kind, shadow.lasting.as_deref(), &volume.cache.arena.read(shadow.frame))
+    let may_be_hints = matches!(
+        shadow.kind,
+        BlockKind::Superblock | BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap
+    );
+    if !matches!(goal, Goal::Files(_) | Goal::Returned) || !may_be_hints || shadow.is_new {
+        return false;
+    }
+    let frame = volume.cache.arena.read(shadow.frame);
+    let has_only_hints = |number: usize| {
+        let unit = &frame[number * UNIT_SIZE..][..UNIT_SIZE];
+        facts::has_only_hints(shadow.kind, Some(&shadow.lasting.unit(number, unit)), unit)
+    };
+    shadow.lasting.units().all(has_only_hints)
 }
 
-/// Drops the shadows of blocks that last as they are. Those of inodes stay as long as names differ: a name may come and go, and leave the inode as
-/// it was, which must show more links all the same.
-fn drop_settled(volume: &Volume, state: &mut State) {
+/// Looks again at the blocks that have changed since, or that what lasts has changed of: names in them are counted anew, and shadows of
+/// blocks that last as they are go. Those of inodes stay as long as names of them differ: a name may come and go, and leave the inode as
+/// it was, which must show more links all the same. The gate is closed.
+fn look_at_stale(volume: &Volume, soft: &Soft, state: &mut State) {
     let arena = &volume.cache.arena;
+    let mut compared = 0;
+    // Inodes after all names. Looking at a block of inodes makes no other one stale.
     for are_inodes in [false, true] {
-        let has_names =
-            !state.ghosts.is_empty() || state.shadows.values().any(|shadow| shadow.kind == BlockKind::LinearEntries);
-        if are_inodes && has_names {
-            return;
-        }
-        let is_settled = |shadow: &Shadow| {
-            (shadow.kind == BlockKind::InodeTable) == are_inodes
-                && shadow.lasting.as_deref().is_some_and(|lasting| lasting == &*arena.read(shadow.frame))
+        let is_one = |state: &State, block: u64| {
+            state.shadows.get(&block).is_some_and(|shadow| (shadow.kind == BlockKind::InodeTable) == are_inodes)
         };
-        let settled: Vec<u64> =
-            state.shadows.iter().filter(|(_, shadow)| is_settled(shadow)).map(|(&block, _)| block).collect();
-        for block in settled {
-            let shadow = state.shadows.remove(&block).expect("just listed");
-            state.unlist(block, &shadow);
-            arena.header(shadow.frame).unhomed.clear();
+        let stale = std::mem::take(&mut state.stale);
+        let (stale, others): (Vec<u64>, Vec<u64>) = stale.into_iter().partition(|&block| is_one(state, block));
+        state.stale = others;
+        for block in stale {
+            let frame = arena.read(state.shadows[&block].frame);
+            let look_again = |shadow: &mut Shadow| {
+                (shadow.is_stale, shadow.edits) = (false, 0);
+                let units = shadow.changed_units(frame.len()).len();
+                shadow.lasting.drop_equal(&frame);
+                let is_of_names = shadow.kind == BlockKind::LinearEntries;
+                (units, is_of_names.then(|| shadow.find_changes(&frame)))
+            };
+            let (units, changes) = state.with_shadow(block, look_again).expect("just listed");
+            compared += units;
+            if let Some(changes) = changes {
+                state.recount(block, changes, &volume.geometry);
+            }
+            let shadow = &state.shadows[&block];
+            let has_names = || {
+                let units = 0..frame.len() / UNIT_SIZE;
+                units
+                    .flat_map(|unit| inodes_of(&volume.geometry, FsBlock(block), unit))
+                    .any(|ino| state.pending.has(ino.0))
+            };
+            let is_needed = shadow.has_changed() || are_inodes && has_names();
+            if !is_needed {
+                let shadow = state.remove(block, &volume.geometry).expect("just looked at");
+                arena.header(shadow.frame).unhomed.clear();
+            }
         }
     }
+    state.stale.clear();
+    soft.compared.fetch_add(compared as u64, Ordering::Relaxed);
 }
 
 /// Whether nothing that lasts points to what was freed.
@@ -431,14 +494,18 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
     if planted(Bug::SoftReuse) {
         return true;
     }
-    let place = |ino: Ino| {
-        let (block, slot) = volume.geometry.locate(ino)?;
-        Some((block.0, volume.geometry.inode_offset(slot)))
+    let is_there = |block: u64, shadow: &Shadow| {
+        let is_at = |ino: &Ino| match volume.geometry.locate(*ino) {
+            Some((at, slot)) => at.0 == block && shadow.lasts_with(volume.geometry.inode_offset(slot), MODE),
+            None => false,
+        };
+        shadow.points_to(|block| freed.has(block))
+            || shadow.kind == BlockKind::InodeTable && freed.inodes.iter().any(is_at)
+    };
+    let may_find = |block: &u64| {
+        state.shadows.get(block).is_some_and(|shadow| is_there(*block, shadow))
+            || state.ghosts.get(block).is_some_and(|ghost| ghost.points_to(|block| freed.has(block)))
     };
     // A block of pointers that went with what it points to: who finds it, finds it by another one that the transaction changed.
-    freed
-        .from
-        .iter()
-        .filter(|&&block| !freed.has(block))
-        .all(|&block| state.shadow(block).is_none_or(|shadow| !shadow.points_to(freed, place, block)))
+    !freed.from.iter().filter(|&&block| !freed.has(block)).any(may_find)
 }
