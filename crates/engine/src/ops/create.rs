@@ -58,8 +58,7 @@ impl Ops<'_> {
         if new.content.size > map::size_max(&self.volume.geometry) {
             return Err(Errno::FBIG.into());
         }
-        let nodes = map::nodes_of_new(&self.volume.geometry, pages);
-        let blocks = self.volume.blocks_to_create() + pages + nodes;
+        let blocks = self.volume.blocks_to_create() + map::promise_of_new(&self.volume.geometry, pages);
         let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
@@ -104,7 +103,8 @@ impl Ops<'_> {
             let mut mapped = Vec::new();
             if pages > 0 {
                 let mut source = BlockSource::new(placement::beside(volume, ino));
-                mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
+                let Content { size, pages, .. } = new.content;
+                mapped = file::map_pages(txn, &mut source, ino, &mut raw, pages, size, None)?;
                 source.settle(&mut raw);
             }
             let nlink = raw.nlink;

@@ -145,6 +145,7 @@ impl Volume {
             }
         }
         let free = self.totals.free_blocks.load(Ordering::Relaxed) as u64;
+        let parts = self.totals.free_parts.load(Ordering::Relaxed) as u64;
         let inodes = self.totals.inodes_used.load(Ordering::Relaxed) as u64;
         let directories = self.totals.directories.load(Ordering::Relaxed) as u64;
         let orphan_root = orphan_root.map_or(0, |block| block.0);
@@ -155,6 +156,7 @@ impl Volume {
         txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
             let mut new = *Superblock::read(edit.bytes());
             new.free_blocks = U64::new(free);
+            new.free_parts = U64::new(parts);
             new.inodes_used = U64::new(inodes);
             new.directories = U64::new(directories);
             new.orphan_root = U64::new(orphan_root);

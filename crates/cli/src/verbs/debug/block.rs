@@ -418,6 +418,7 @@ mod tests {
                 has_bitmap: table_every > 0,
                 table_every,
                 map: myriad_format::choices::Map::Extents,
+                fragment_bits: 0,
             };
             for kind in BlockKind::ALL {
                 for round in 0..8 {

@@ -21,7 +21,7 @@ use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK};
-use myriad_format::pointers::{self, BLOCK, UNWRITTEN};
+use myriad_format::pointers::{self, BLOCK, Pointer};
 use myriad_format::superblock::Superblock;
 use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -258,8 +258,13 @@ impl<'a> Judge<'a> {
 
     /// Whether what a pointer leads to lasts.
     fn is_pointer_safe(&self, word: u64) -> bool {
-        let block = word & BLOCK;
-        let is_written = word & UNWRITTEN != 0
+        let (start, length) = Pointer::run_of(word, &self.geometry);
+        (0..length).all(|index| self.is_block_safe(start.0 + u64::from(index), Pointer::is_unwritten(word, index)))
+    }
+
+    /// Whether one block of what a pointer leads to lasts.
+    fn is_block_safe(&self, block: u64, is_unwritten: bool) -> bool {
+        let is_written = is_unwritten
             || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
                 && self
                     .state
@@ -397,8 +402,12 @@ impl<'a> Judge<'a> {
             return Ok(false);
         }
         let current = |block, f: &dyn Fn(&[u8]) -> u64| self.look.read(block, BlockKind::Pointers, f);
-        let word = self.pointer(is, FileBlock(size >> self.geometry.block_bits), current)?;
-        Ok(self.data.contains(&(word & BLOCK)))
+        let edge = size >> self.geometry.block_bits;
+        let bits = self.geometry.file_fragment_bits(is.raw().file_type());
+        let word = self.pointer(is, FileBlock(edge >> bits), current)?;
+        let (start, length) = Pointer::run_of(word, &self.geometry);
+        let index = edge & ((1 << bits) - 1);
+        Ok(word != 0 && index < length.into() && self.data.contains(&(start.0 + index)))
     }
 }
 

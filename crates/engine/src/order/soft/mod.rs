@@ -63,7 +63,7 @@ use crate::locks::{Mutex, Rank};
 use crate::types::{Clock, MountOptions, Time};
 use census::{Census, Kind, Tally};
 use myriad_format::inode::RawInode;
-use myriad_format::pointers::BLOCK;
+use myriad_format::pointers::Pointer;
 use myriad_format::table::INODE_SIZE;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
@@ -190,11 +190,17 @@ impl Shadow {
     }
 
     /// Whether anything that lasts in it points to one of these blocks, or is one of these inodes.
-    fn points_to(&self, freed: &Freed, slot_of: impl Fn(Ino) -> Option<(u64, usize)>, block: u64) -> bool {
+    fn points_to(
+        &self,
+        freed: &Freed,
+        geometry: &Geometry,
+        slot_of: impl Fn(Ino) -> Option<(u64, usize)>,
+        block: u64,
+    ) -> bool {
         let Some(bytes) = &self.lasting else { return false };
         let is_freed = |word: u64| {
-            let at = word & BLOCK;
-            at != 0 && freed.has(at)
+            let (start, length) = Pointer::run_of(word, geometry);
+            word != 0 && (0..u64::from(length)).any(|index| freed.has(start.0 + index))
         };
         match self.kind {
             BlockKind::InodeTable => {
@@ -208,7 +214,7 @@ impl Shadow {
                         .any(|inode| {
                             let raw = RawInode::read(inode);
                             let root = (raw.mode.get() != 0).then(|| raw.attribute_root()).flatten();
-                            facts::pointers_of(inode).any(is_freed) || root.is_some_and(|root| is_freed(root.block.0))
+                            facts::pointers_of(inode).any(is_freed) || root.is_some_and(|root| freed.has(root.block.0))
                         })
             }
             BlockKind::Pointers => bytes

@@ -440,5 +440,5 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
         .from
         .iter()
         .filter(|&&block| !freed.has(block))
-        .all(|&block| state.shadow(block).is_none_or(|shadow| !shadow.points_to(freed, place, block)))
+        .all(|&block| state.shadow(block).is_none_or(|shadow| !shadow.points_to(freed, &volume.geometry, place, block)))
 }
