@@ -170,6 +170,10 @@ impl Volume {
             if new != *Superblock::read(edit.bytes()) {
                 // All of these fields, whichever has changed: a superblock at home may be older than what of the log is left.
                 let new = zerocopy::IntoBytes::as_bytes(&new);
+                let parts = offset_of!(Superblock, free_parts)..offset_of!(Superblock, reserved_end);
+                if self.geometry.fragments() > 1 {
+                    edit.put(parts.start, &new[parts]);
+                }
                 for range in [
                     offset_of!(Superblock, features_compatible)..offset_of!(Superblock, features_read_only),
                     offset_of!(Superblock, ag_high_water)..offset_of!(Superblock, state),
