@@ -192,7 +192,10 @@ fn a_full_volume_refuses_before_it_changes_anything() {
                 let session = fs.session(Cred::root());
                 let length = if rng.percent(10) { rng.below(20 * BLOCK) } else { rng.below(2 * BLOCK) } + 1;
                 match session.open(&format!("{number}"), CREATE) {
-                    Err(error) => assert_eq!(error.errno(), Errno::NOSPC, "{error}"),
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+                        refusals += 1;
+                    }
                     Ok(file) => {
                         let done = match file.write_at(&content(number, length), 0) {
                             Ok(done) => done as u64,
