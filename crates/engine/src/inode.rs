@@ -140,8 +140,8 @@ pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
     txn.change(block, txn.volume().geometry.inode_kind(), |edit| {
         edit.put(at, raw.as_bytes());
         let pointers = at + POINTERS_OFFSET..at + INODE_SIZE;
-        // What damage has left behind an empty place would be found behind this inode.
-        if has_table && edit.bytes()[pointers.clone()].iter().any(|&byte| byte != 0) {
+        // What damage has left behind an empty place would be found behind this inode. One with content has its own pointers by now.
+        if has_table && !raw.has_map() && edit.bytes()[pointers.clone()].iter().any(|&byte| byte != 0) {
             edit.put(pointers.start, &[0; INODE_SIZE - POINTERS_OFFSET]);
         }
     })

@@ -1,7 +1,7 @@
 //! Volumes whose blocks have fragments: how much room files take, how they grow, and what a full volume promises.
 
 use myriad_device::MemoryDevice;
-use myriad_engine::{AllocateMode, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
+use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
 use myriad_format::choices::Profile;
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::verdict::check_silent;
@@ -230,6 +230,30 @@ fn a_full_volume_refuses_before_it_changes_anything() {
             }
             again(&device, fs).close().unwrap();
         }
+    }
+}
+
+/// A file that is made whole with its content has it, also where it lies behind pointers.
+#[test]
+fn a_file_made_with_its_content_has_it() {
+    for (order, fragments) in ORDERS.into_iter().flat_map(|order| [(order, 1), (order, 8)]) {
+        let (device, fs) = formatted(16 << 20, &mkfs(512 * fragments, fragments, order));
+        for length in [1, 700, 5000, BLOCK, 13 * BLOCK + 5, 200_000] {
+            let session = fs.session(Cred::root());
+            let root = session.resolve("/").unwrap();
+            let content = content(length, length);
+            let new = CreateWith { mode: 0o644, content: &content, ..CreateWith::default() };
+            session.create_with(root, format!("of {length}").as_bytes(), &new).unwrap();
+        }
+        let fs = again(&device, fs);
+        for length in [1, 700, 5000, BLOCK, 13 * BLOCK + 5, 200_000] {
+            assert_holds(
+                &open(&fs, &format!("of {length}")),
+                &content(length, length),
+                &format!("{length}, {order:?}"),
+            );
+        }
+        fs.close().unwrap();
     }
 }
 
