@@ -14,6 +14,7 @@ use crate::replay::{Replay, replay};
 use crate::report::{Place, Report, Scrub, Totals};
 use crate::scrub::scrub;
 use crate::slots::{body_parts, inode_at, inodes_of};
+use crate::space::Counted;
 use crate::table::{Part, SlotTable, Span};
 use crate::{checksums, space, superblock};
 use myriad_device::{BlockDevice, Moment};
@@ -204,12 +205,14 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
     let directories = Directories::new(inos);
     let orphans = compare_names(context, &mut facts, &directories)?;
 
-    let free = AtomicU64::new(pending_blocks);
+    let (free, parts) = (AtomicU64::new(pending_blocks), AtomicU64::new(0));
     let done = AtomicU64::new(0);
     let groups: Vec<(AgNo, &GroupFacts)> = facts.iter().map(|(&ag, facts)| (AgNo(ag), facts)).collect();
     in_parallel(context.threads, groups.len() as u64, |index| {
         let (ag, facts) = groups[index as usize];
-        free.fetch_add(space::check_group(context, ag, facts), Relaxed);
+        let counted = space::check_group(context, ag, facts);
+        free.fetch_add(counted.blocks, Relaxed);
+        parts.fetch_add(counted.parts, Relaxed);
         if let Some((header, _)) = &facts.header {
             checksums::check_group(context, ag, header);
         }
@@ -219,7 +222,9 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
     if context.cancelled.load(Relaxed) {
         return Err(CheckError::Cancelled);
     }
-    let free_blocks = free.into_inner() + virgin_blocks(context);
+    let virgin = virgin_blocks(context);
+    let free_blocks = free.into_inner() + virgin.blocks;
+    let free_parts = parts.into_inner() + virgin.parts;
     let totals = Totals {
         blocks: geometry.block_count,
         free_blocks,
@@ -229,7 +234,7 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
         orphans,
         log_blocks: 0,
     };
-    check_volume(context, &totals, is_copy);
+    check_volume(context, &totals, free_parts, is_copy);
     let (scrub, wrong_data) = context
         .data
         .is_some()
@@ -245,9 +250,12 @@ fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> R
 }
 
 /// Free blocks of the groups that were never used.
-fn virgin_blocks(context: &Context<'_>) -> u64 {
+fn virgin_blocks(context: &Context<'_>) -> Counted {
     let geometry = &context.geometry;
-    (context.ag_used..geometry.ag_count).map(|ag| u64::from(geometry.usable_blocks_in(AgNo(ag)))).sum()
+    (context.ag_used..geometry.ag_count).map(AgNo).fold(Counted::default(), |all, ag| Counted {
+        blocks: all.blocks + u64::from(geometry.usable_blocks_in(ag)),
+        parts: all.parts + u64::from(geometry.usable_parts_in(ag)),
+    })
 }
 
 /// Passes "names" and "links", for one part of the inodes after the other; how many inodes the list of orphans names.
@@ -352,11 +360,12 @@ fn check_names(names: &Names<'_>, (round, rounds): (u64, u64)) {
     });
 }
 
-fn check_volume(context: &Context<'_>, totals: &Totals, is_copy: bool) {
+fn check_volume(context: &Context<'_>, totals: &Totals, free_parts: u64, is_copy: bool) {
     let superblock = &context.superblock;
     if !is_copy {
         for (name, stored, found) in [
             ("free blocks", superblock.free_blocks.get(), totals.free_blocks),
+            ("free fragments in partly used blocks", superblock.free_parts.get(), free_parts),
             ("inodes", superblock.inodes_used.get(), totals.inodes),
             ("directories", superblock.directories.get(), totals.directories),
         ] {

@@ -127,12 +127,13 @@ pub(crate) fn check_tree(
 pub(crate) fn check_pointers(
     context: &Context<'_>,
     ino: Ino,
+    bits: u32,
     list: &InodePointers,
     record: &mut dyn FnMut(&[u8]),
 ) -> TreeResult {
     let (place, result) = (Place::Inode(ino), TreeResult { nodes: 0, sound: true });
     let mut visitor = Checking { context, kind: BlockKind::Pointers, owner: ino.0, place, record, result };
-    pointers::walk(&context.reader, ino, list, &mut visitor);
+    pointers::walk(&context.reader, ino, bits, list, &mut visitor);
     visitor.result
 }
 

@@ -11,9 +11,10 @@ use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::bitmap::{self, UNIT_BITS};
 use myriad_format::checksum::{ChecksumHeader, TABLE_BLOCKS_MAX};
-use myriad_format::choices::{self, Inodes, Space};
+use myriad_format::choices::{self, Inodes, Map, Space};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
+use myriad_format::pointers::FRAGMENT_BITS_MAX;
 use myriad_format::superblock::{
     BLOCK_COUNT_MIN, FORMAT_VERSION, Superblock, VERSION_UNFINISHED, feature, has_copy, placement,
 };
@@ -60,16 +61,48 @@ fn bitmap_max(block: u64) -> u64 {
     block << (u64::from(bitmap::BLOCKS_MAX / 2) * bits).ilog2()
 }
 
+/// Whether the blocks of such a volume can have fragments.
+fn check_fragments(options: &MkfsOptions) -> Result<()> {
+    let count = options.fragments;
+    let refused = |reason: &str| Err(option_error("fragments", reason));
+    if !count.is_power_of_two() || count > 1 << FRAGMENT_BITS_MAX {
+        return refused(&format!("{count} is none of 1, 2, 4, 8"));
+    }
+    options.choices.check_built()?;
+    options.choices.check_together()?;
+    if count == 1 {
+        return Ok(());
+    }
+    if options.choices.map != Map::Blocks {
+        return refused("only pointers lead to fragments: they want map=blockmap, which profile ffs has");
+    }
+    if options.choices.space != Space::Bitmap {
+        return refused("which fragments of a block are free is looked up in a bitmap: they want space=bitmap");
+    }
+    if options.data_checksums {
+        return refused(
+            "data with checksums is never overwritten where it is, and a fragment is moved with its whole block only: leave out data-checksums",
+        );
+    }
+    if options.block_size / count < 512 {
+        let least = 512 * count;
+        return refused(&format!("a fragment has at least 512 bytes: use blocks of at least {least}"));
+    }
+    Ok(())
+}
+
 /// The superblock that the options ask for; an error for what is impossible. It changes nothing.
 pub(crate) fn plan(
     device: &dyn BlockDevice,
     external_log: Option<&dyn BlockDevice>,
     options: &MkfsOptions,
 ) -> Result<Superblock> {
-    let block = u64::from(options.block_size);
-    if !options.block_size.is_power_of_two() || !(512..=65536).contains(&block) {
-        return Err(option_error("block-size", format!("{block} is not a power of two from 512 to 65536")));
+    let whole = u64::from(options.block_size);
+    if !options.block_size.is_power_of_two() || !(512..=65536).contains(&whole) {
+        return Err(option_error("block-size", format!("{whole} is not a power of two from 512 to 65536")));
     }
+    check_fragments(options)?;
+    let block = whole / u64::from(options.fragments);
     if device.alignment() as u64 > block {
         let needed = device.alignment();
         return Err(option_error("block-size", format!("the device's sectors are {needed} bytes; use at least that")));
@@ -77,8 +110,6 @@ pub(crate) fn plan(
     if options.label.len() > 63 {
         return Err(option_error("label", "longer than 63 bytes"));
     }
-    options.choices.check_built()?;
-    options.choices.check_together()?;
     let has_table = options.choices.inodes == Inodes::Static;
     if !options.bytes_per_inode.is_power_of_two() || !BYTES_PER_INODE.contains(&options.bytes_per_inode) {
         let why = format!("{} is not a power of two from 1 KiB to 16 MiB", options.bytes_per_inode);
@@ -137,7 +168,7 @@ pub(crate) fn plan(
     let region_size = if has_table { ag_size } else { options.region_size.min(ag_size).max(ag_size / regions_max) };
 
     let first_ag = blocks.min(ag_blocks);
-    let unit = myriad_format::log::unit(options.block_size as usize) as u64;
+    let unit = myriad_format::log::unit(block as usize) as u64;
     let least = (2 + RING_UNITS_MIN.max(LOG_UNITS_MIN)) * unit;
     let log_bytes = match (external_log, options.log_size) {
         (Some(log), size) => {
@@ -182,7 +213,10 @@ pub(crate) fn plan(
     let [uuid, key, log_uuid] = random::ids(options.seed)?;
     sb.header.volume = uuid;
     sb.version = U32::new(VERSION_UNFINISHED);
-    sb.block_bits = options.block_size.trailing_zeros() as u8;
+    sb.block_bits = block.trailing_zeros() as u8;
+    sb.fragment_bits = options.fragments.trailing_zeros() as u8;
+    let fragments = if options.fragments > 1 { feature::INCOMPATIBLE_FRAGMENTS } else { 0 };
+    sb.features_incompatible = U64::new(fragments);
     sb.set_choices(&options.choices);
     options.order.check(&options.choices, options.data_checksums)?;
     let has_units = Order::Soft.check(&options.choices, options.data_checksums).is_ok();
@@ -268,7 +302,7 @@ pub(crate) fn make(
 ) -> Result<()> {
     let place = log_place(&sb, &device, external_log.as_ref())?;
     // Until the superblock is written whole, the last step, there is no volume: an interrupted mkfs leaves none.
-    let block_size = options.block_size as usize;
+    let block_size = sb.geometry().block_size();
     device.write_durable(0, &AlignedBuf::zeroed(block_size)).map_err(|source| Error::Io {
         op: "write",
         offset: 0,
@@ -312,8 +346,10 @@ pub(crate) fn make(
     }
     for ag in 1..geometry.ag_count {
         let virgin = i64::from(geometry.usable_blocks_in(AgNo(ag)));
+        let parts = i64::from(geometry.usable_parts_in(AgNo(ag)));
         volume.totals.free_blocks.fetch_add(virgin, Ordering::Relaxed);
-        volume.totals.ready_blocks.fetch_add(virgin, Ordering::Relaxed);
+        volume.totals.free_parts.fetch_add(parts, Ordering::Relaxed);
+        volume.totals.ready_blocks.fetch_add(virgin - parts, Ordering::Relaxed);
     }
     let owner = NewInode {
         uid: options.root_uid,

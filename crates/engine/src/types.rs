@@ -664,6 +664,9 @@ pub struct MkfsOptions {
     pub choices: Choices,
     /// Bytes, a power of two from 512 to 65536.
     pub block_size: u32,
+    /// With `map=blockmap`: into how many fragments, of at least 512 bytes, a block can be divided: 1, 2, 4 or 8. The block of all else, and
+    /// the unit in which room is counted, is a fragment then.
+    pub fragments: u32,
     /// Bytes of an allocation group, a power of two; `None`: by the volume's size, at most 1 GiB.
     pub ag_size: Option<u64>,
     /// Bytes of a placement region, a power of two.
@@ -700,6 +703,7 @@ impl Default for MkfsOptions {
         Self {
             choices: Choices::default(),
             block_size: 4096,
+            fragments: 1,
             ag_size: None,
             region_size: 32 << 20,
             bytes_per_inode: 8192,

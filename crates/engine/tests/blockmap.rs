@@ -43,8 +43,9 @@ fn close(device: &Arc<MemoryDevice>, fs: Fs) {
 }
 
 /// A place near the beginning, where pointers of another kind begin, or anywhere.
-fn somewhere(rng: &mut Rng, block: u64, span: u64) -> u64 {
-    let n = block / 512 * 62;
+fn somewhere(rng: &mut Rng, mkfs: &MkfsOptions, span: u64) -> u64 {
+    let block = u64::from(mkfs.block_size);
+    let n = block / u64::from(mkfs.fragments) / 512 * 62;
     let block_of_border = *rng.pick(&[0, 12, 12 + n, 12 + n + n * n]);
     let at = if rng.percent(70) { block_of_border * block + rng.below(20 * block) } else { rng.below(span) };
     let back = rng.below(4 * block);
@@ -52,11 +53,11 @@ fn somewhere(rng: &mut Rng, block: u64, span: u64) -> u64 {
 }
 
 /// What is written, cut, punched and reserved anywhere in a file is there, and all blocks come back when it goes.
-fn exercise(block_size: u32, checksums: bool, space: Space, seed: u64) {
+fn exercise(mkfs: &MkfsOptions, seed: u64) {
     let mut rng = Rng::new(seed);
-    let block = u64::from(block_size);
+    let block = u64::from(mkfs.block_size);
     let span = 6 << 20;
-    let (device, mut fs) = formatted(64 << 20, &mkfs(block_size, checksums, space));
+    let (device, mut fs) = formatted(64 << 20, mkfs);
     // The root's first entry block stays.
     drop(open(&fs, "other"));
     let before = free_blocks(&fs);
@@ -64,7 +65,7 @@ fn exercise(block_size: u32, checksums: bool, space: Space, seed: u64) {
     let mut expected: Vec<u8> = Vec::new();
     let grow = |expected: &mut Vec<u8>, size: u64| expected.resize(expected.len().max(size as usize), 0);
     for step in 0..600 {
-        let start = somewhere(&mut rng, block, span);
+        let start = somewhere(&mut rng, mkfs, span);
         let most = if rng.percent(20) { 200 } else { 6 };
         let length = 1 + rng.below(most * block);
         let end = (start + length).min(span);
@@ -123,9 +124,19 @@ fn a_file_is_what_was_written_wherever_its_pointers_lie() {
     let count = rng::number("MYRIAD_RUNS").unwrap_or(3);
     for seed in rng::seed_or(1)..rng::seed_or(1) + count {
         for checksums in [false, true] {
-            exercise(512, checksums, Space::Trees, seed);
-            exercise(1024, checksums, Space::Bitmap, seed);
-            exercise(4096, checksums, Space::Bitmap, seed);
+            exercise(&mkfs(512, checksums, Space::Trees), seed);
+            exercise(&mkfs(1024, checksums, Space::Bitmap), seed);
+            exercise(&mkfs(4096, checksums, Space::Bitmap), seed);
+        }
+    }
+}
+
+#[test]
+fn a_file_of_fragments_is_what_was_written() {
+    let count = rng::number("MYRIAD_RUNS").unwrap_or(3);
+    for seed in rng::seed_or(1)..rng::seed_or(1) + count {
+        for (block_size, fragments) in [(4096, 8), (4096, 4), (1024, 2), (16384, 8)] {
+            exercise(&MkfsOptions { fragments, ..mkfs(block_size, false, Space::Bitmap) }, seed);
         }
     }
 }

@@ -108,6 +108,8 @@ pub struct Geometry {
     pub table_every: u32,
     /// How a block of a file is found.
     pub map: crate::choices::Map,
+    /// log2 of the blocks (fragments) of what a pointer of a file leads to (`pointers`); 0: there are no fragments.
+    pub fragment_bits: u32,
 }
 
 impl Geometry {
@@ -138,6 +140,14 @@ impl Geometry {
     /// Blocks of group `ag` that can be allocated while nothing is: all but what lies at a fixed place.
     pub fn usable_blocks_in(&self, ag: AgNo) -> u32 {
         self.blocks_in(ag).saturating_sub(self.first_data_block(ag))
+    }
+
+    /// Of [`Self::usable_blocks_in`], those that lie beside others in a block of fragments: it has no room for a whole block.
+    pub fn usable_parts_in(&self, ag: AgNo) -> u32 {
+        let (first, end) = (self.first_data_block(ag), self.blocks_in(ag));
+        let bits = self.fragment_bits;
+        let whole = (end >> bits).saturating_sub(first.div_ceil(1 << bits)) << bits;
+        self.usable_blocks_in(ag) - whole
     }
 
     pub fn ag_of(&self, block: FsBlock) -> AgNo {
@@ -214,6 +224,7 @@ mod tests {
             has_bitmap: false,
             table_every: 0,
             map: crate::choices::Map::Extents,
+            fragment_bits: 0,
         }
     }
 

@@ -91,6 +91,7 @@ mod tests {
                 has_bitmap: false,
                 table_every: 0,
                 map: crate::choices::Map::Extents,
+                fragment_bits: 0,
             };
             let mut last = None;
             for block in (0..block_count).map(FsBlock) {

@@ -91,6 +91,7 @@ mod tests {
             has_bitmap: false,
             table_every: 0,
             map: crate::choices::Map::Extents,
+            fragment_bits: 0,
         };
         let extent = Extent {
             file_block: FileBlock((1 << 53) + 5),

@@ -38,7 +38,8 @@ on_disk! {
         84 => directories: U32,
         /// Root reserved for shared blocks; 0.
         88 => refcount_root: U32,
-        92 => reserved: U32,
+        /// Of the free blocks, those beside used ones in a block of fragments; 0 on a volume without fragments.
+        92 => free_parts: U32,
         /// Blocks held back for the free-space trees' own growth, so that freeing never needs to allocate.
         96 => reserve_count: U32,
         100 => region_count: U32,

@@ -14,6 +14,7 @@ use crate::group::RESERVE_MAX;
 use crate::header;
 use crate::kind::{BlockKind, SUPERBLOCK_SIZE};
 use crate::on_disk::on_disk;
+use crate::pointers::FRAGMENT_BITS_MAX;
 use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, bitmap, checksum, table};
 use zerocopy::little_endian::{I64, U32, U64};
 
@@ -97,7 +98,12 @@ on_disk! {
         376 => placement: u8,
         /// What a crash has left behind, see `leftovers`.
         377 => leftovers: u8,
-        378 => reserved: [u8; 134],
+        /// log2 of the fragments of a block, 0 to 3: a block of this volume is a fragment then.
+        378 => fragment_bits: u8,
+        379 => reserved: [u8; 5],
+        /// Of the free blocks, those beside used ones in a block of fragments.
+        384 => free_parts: U64,
+        392 => reserved_end: [u8; 120],
     }
 }
 
@@ -152,7 +158,9 @@ pub mod feature {
     /// Read-only compatible: file data has checksums, in a table at the start of each group.
     pub const READ_ONLY_DATA_CHECKSUMS: u64 = 1 << 0;
     pub const READ_ONLY_KNOWN: u64 = READ_ONLY_DATA_CHECKSUMS;
-    pub const INCOMPATIBLE_KNOWN: u64 = 0;
+    /// Incompatible: pointers of files lead to runs of fragments.
+    pub const INCOMPATIBLE_FRAGMENTS: u64 = 1 << 0;
+    pub const INCOMPATIBLE_KNOWN: u64 = INCOMPATIBLE_FRAGMENTS;
 }
 
 /// `mount_nonce` of a volume that is in use by a repair, or that nobody has opened yet.
@@ -193,6 +201,15 @@ impl Superblock {
         let bits = u32::from(self.block_bits);
         if !(address::BLOCK_BITS_MIN..=address::BLOCK_BITS_MAX).contains(&bits) {
             return bad("block_bits", u64::from(bits));
+        }
+        let has_fragments = self.features_incompatible.get() & feature::INCOMPATIBLE_FRAGMENTS != 0;
+        let may_have = self.map == Map::Blocks as u8
+            && self.space == Space::Bitmap as u8
+            && self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS == 0;
+        let most = if has_fragments && may_have { FRAGMENT_BITS_MAX.min(address::BLOCK_BITS_MAX - bits) } else { 0 };
+        let fragment_bits = u32::from(self.fragment_bits);
+        if fragment_bits > most || has_fragments && fragment_bits == 0 {
+            return bad("fragment_bits", u64::from(fragment_bits));
         }
         let (ag, region) = (self.ag_blocks.get(), self.region_blocks.get());
         if !ag.is_power_of_two() || ag < address::AG_BLOCKS_MIN {
@@ -324,6 +341,7 @@ impl Superblock {
             has_bitmap: self.space == Space::Bitmap as u8,
             table_every: if self.inodes == Inodes::Static as u8 { self.table_every.get() } else { 0 },
             map: if self.map == Map::Blocks as u8 { Map::Blocks } else { Map::Extents },
+            fragment_bits: self.fragment_bits.into(),
         }
     }
 

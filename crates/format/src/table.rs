@@ -122,6 +122,7 @@ pub(crate) mod testing {
             has_bitmap: true,
             table_every: 32,
             map: crate::choices::Map::Blocks,
+            fragment_bits: 0,
         }
     }
 }

@@ -22,6 +22,7 @@ fn geometry(block_bits: u32, has_checksums: bool) -> Geometry {
         has_bitmap: false,
         table_every: 0,
         map: myriad_format::choices::Map::Extents,
+        fragment_bits: 0,
     }
 }
 

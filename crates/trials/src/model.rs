@@ -78,7 +78,8 @@ fn vary(setup: &mut Setup, seed: u64) {
     }
     options.discard = if rng.percent(20) { Discard::Always } else { Discard::Never };
     options.discard_piece = 1;
-    setup.data_checksums = rng.percent(40) && Row { choices: setup.choices, order: setup.order }.has_checksums();
+    setup.data_checksums = rng.percent(40)
+        && Row { choices: setup.choices, order: setup.order, fragments: setup.fragments }.has_checksums();
     setup.vary_log(&mut rng);
     setup.options.dirhash = DirHash {
         is_on: *rng.pick(&[None, Some(true), Some(false)]),

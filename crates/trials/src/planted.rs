@@ -17,9 +17,9 @@ use std::sync::atomic::AtomicU64;
 fn row(bug: Bug) -> Row {
     let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
     match bug.name().split_once('-') {
-        Some(("soft", _)) => Row { choices: ffs.choices, order: Order::Soft },
-        Some(("sync", _)) => Row { choices: ffs.choices, order: Order::Sync },
-        _ => Row { choices: MYRIAD.choices, order: Order::Log },
+        Some(("soft", _)) => Row { choices: ffs.choices, order: Order::Soft, fragments: 1 },
+        Some(("sync", _)) => Row { choices: ffs.choices, order: Order::Sync, fragments: 1 },
+        _ => Row { choices: MYRIAD.choices, order: Order::Log, fragments: 1 },
     }
 }
 

@@ -35,7 +35,9 @@ impl From<Arc<dyn BlockDevice>> for Devices {
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub size: u64,
+    /// Of what all but files' pointers call a block: a fragment, if blocks have more than one.
     pub block_size: u32,
+    pub fragments: u32,
     pub choices: Choices,
     pub order: Order,
     pub log_size: Option<u64>,
@@ -101,6 +103,7 @@ impl Setup {
             block_size,
             choices: row.choices,
             order: row.order,
+            fragments: row.fragments.min(65536 / block_size),
             log_size: None,
             log_device_size: None,
             ag_size: None,
@@ -122,7 +125,8 @@ impl Setup {
         let default = MkfsOptions::default();
         MkfsOptions {
             choices: self.choices,
-            block_size: self.block_size,
+            block_size: self.block_size * self.fragments,
+            fragments: self.fragments,
             ag_size: self.ag_size,
             region_size: self.region_size.unwrap_or(default.region_size),
             bytes_per_inode: self.bytes_per_inode,

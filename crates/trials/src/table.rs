@@ -11,6 +11,7 @@
 //! order=none
 //! space=bitmap,order=log                     one flip from it
 //! inodes=static,map=blockmap,order=none      one flip, and what it needs
+//! ...,map=blockmap,...,fragments=8,...       profile ffs once more, with fragments of blocks
 //! ```
 
 use myriad_engine::Order;
@@ -22,18 +23,24 @@ use myriad_format::choices::{self, Choices, MYRIAD, PROFILES, Profile, SEAMS};
 pub struct Row {
     pub choices: Choices,
     pub order: Order,
+    /// Fragments of a block.
+    pub fragments: u32,
 }
+
+/// Of a block of those volumes that have any.
+const FRAGMENTS: u32 = 8;
 
 impl Default for Row {
     fn default() -> Self {
-        Self { choices: Choices::default(), order: Order::Log }
+        Self { choices: Choices::default(), order: Order::Log, fragments: 1 }
     }
 }
 
 impl Row {
     /// As `--choices` takes it: what differs from the default, and the order.
     pub fn name(&self) -> String {
-        let order = format!("order={}", order_name(self.order));
+        let fragments = if self.fragments > 1 { format!("fragments={},", self.fragments) } else { String::new() };
+        let order = format!("{fragments}order={}", order_name(self.order));
         if self.is_default() { order } else { format!("{},{order}", name_of(&self.choices)) }
     }
 
@@ -42,14 +49,15 @@ impl Row {
         format!("replay: scripts/reliability --choices {} --replay {name}", self.name())
     }
 
-    /// Whether its volumes can have checksums of data: only a log makes a block and its checksum one change.
+    /// Whether its volumes can have checksums of data: only a log makes a block and its checksum one change, and a block that is moved as a
+    /// whole has none.
     pub fn has_checksums(&self) -> bool {
-        !matches!(self.order, Order::Sync | Order::Soft)
+        !matches!(self.order, Order::Sync | Order::Soft) && self.fragments == 1
     }
 
     /// Whether its volumes are those that mkfs makes unless told otherwise. They are tried hardest.
     pub fn is_default(&self) -> bool {
-        self.choices == Choices::default()
+        self.choices == Choices::default() && self.fragments == 1
     }
 }
 
@@ -114,7 +122,15 @@ pub fn rows() -> Vec<Row> {
             }
         }
     }
-    sets.iter().flat_map(|choices| orders(choices).map(|order| Row { choices: *choices, order })).collect()
+    let of_set = |choices: &Choices, fragments| {
+        let choices = *choices;
+        orders(&choices).map(move |order| Row { choices, order, fragments }).collect::<Vec<_>>()
+    };
+    let mut rows: Vec<Row> = sets.iter().flat_map(|choices| of_set(choices, 1)).collect();
+    for profile in PROFILES.iter().filter(|profile| profile.choices.map == choices::Map::Blocks) {
+        rows.extend(of_set(&profile.choices, FRAGMENTS));
+    }
+    rows
 }
 
 /// Adds a set if this build has it and it is new.
@@ -146,10 +162,10 @@ fn flip(sets: &mut Vec<Choices>, mut choices: Choices, seam: &str, choice: &str)
     }
 }
 
-/// The rows that `text` selects: `seam=choice` with commas, as mkfs takes them, also `profile=NAME` and `order=NAME`. Without an
+/// The rows that `text` selects: `seam=choice` with commas, as mkfs takes them, also `profile=NAME`, `order=NAME` and `fragments=NUMBER`. Without an
 /// order, all in which these choices can be written. They need not be in the table.
 pub fn select(text: &str) -> Result<Vec<Row>, String> {
-    let (mut choices, mut wanted) = (Choices::default(), None);
+    let (mut choices, mut wanted, mut fragments) = (Choices::default(), None, 1);
     for part in text.split(',') {
         let Some((seam, choice)) = part.split_once('=') else {
             return Err(format!("`{part}`: seam=choice is expected, such as directory=indexed or order=log"));
@@ -157,6 +173,7 @@ pub fn select(text: &str) -> Result<Vec<Row>, String> {
         match seam {
             "profile" => choices = Profile::parse(choice)?.choices,
             "order" => wanted = Some(Order::parse(choice)?),
+            "fragments" => fragments = choice.parse().map_err(|_| format!("`{choice}` is no number of fragments"))?,
             _ if choices.set(seam, choice)? => {}
             _ => {
                 let seams: Vec<&str> = SEAMS.iter().map(|seam| seam.name).collect();
@@ -167,7 +184,7 @@ pub fn select(text: &str) -> Result<Vec<Row>, String> {
     choices.check_built().and_then(|()| choices.check_together()).map_err(|error| error.to_string())?;
     let rows: Vec<Row> = orders(&choices)
         .filter(|order| wanted.is_none_or(|wanted| wanted == *order))
-        .map(|order| Row { choices, order })
+        .map(|order| Row { choices, order, fragments })
         .collect();
     match (rows.is_empty(), wanted) {
         (true, Some(order)) => Err(format!("`{text}`: these choices are not written with order={}", order_name(order))),
@@ -226,7 +243,7 @@ mod tests {
         for choices in all_sets() {
             let can = choices.check_built().is_ok() && choices.check_together().is_ok();
             for order in [Order::Log, Order::None] {
-                let setup = Setup::of(Row { choices, order }, 4096, 16 << 20);
+                let setup = Setup::of(Row { choices, order, fragments: 1 }, 4096, 16 << 20);
                 let device = Arc::new(MemoryDevice::new(setup.size));
                 let made = Fs::format_device(device, None, &setup.mkfs_options());
                 let can = can && orders(&choices).any(|other| other == order);

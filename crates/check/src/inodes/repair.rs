@@ -121,7 +121,14 @@ impl Repair<'_> {
         let needed = raw.size.get().div_ceil(self.reader.block_size() as u64);
         let (mut extents, nodes, is_damaged) = self.take_map(ino, raw);
         let is_shrinking = raw.file_type() == S_IFREG && self.orphans.contains(&ino);
-        let past = if is_shrinking { cut(&mut extents, needed) } else { Vec::new() };
+        let bits = pointers::bits_of(&self.geometry, raw);
+        let before = if is_shrinking { extents.clone() } else { Vec::new() };
+        let past = match is_shrinking {
+            true if bits > 0 => pointers::fit(bits, &mut extents, needed),
+            true => cut(&mut extents, needed),
+            false => Vec::new(),
+        };
+        let is_cut = is_shrinking && extents != before;
         let covered =
             extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
         if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
@@ -132,7 +139,7 @@ impl Repair<'_> {
         }
         let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
         let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
-        if is_damaged || !past.is_empty() {
+        if is_damaged || is_cut {
             self.act(match is_damaged {
                 true => format!("inode {ino}: its file map was damaged; {blocks} blocks are left"),
                 false => format!("inode {ino}: blocks past its end were freed"),
@@ -148,6 +155,7 @@ impl Repair<'_> {
     /// The extents of an inode that nobody else has, its tree's nodes, and whether anything had to go.
     fn take_map(&mut self, ino: Ino, raw: &RawInode) -> (Vec<Extent>, Vec<FsBlock>, bool) {
         let geometry = self.geometry;
+        let bits = pointers::bits_of(&geometry, raw);
         let mut found: Vec<Extent> = Vec::new();
         let mut damaged = false;
         let mut end = 0;
@@ -172,7 +180,7 @@ impl Repair<'_> {
                 };
                 match map {
                     Map::Tree(tree) => walk(&self.reader, &tree, &mut salvage),
-                    Map::Pointers(list) => pointers::walk(&self.reader, ino, &list, &mut salvage),
+                    Map::Pointers(list) => pointers::walk(&self.reader, ino, bits, &list, &mut salvage),
                     Map::None | Map::Inline(_) => unreachable!("matched above"),
                 }
                 let map_damaged = salvage.damaged;
@@ -203,6 +211,11 @@ impl Repair<'_> {
                 let file_block = FileBlock(extent.file_block.0 + (start.0 - extent.start.0));
                 extents.push(Extent { file_block, start, length: length as u32, unwritten: extent.unwritten });
             }
+        }
+        if bits > 0 {
+            let lost = pointers::fit(bits, &mut extents, u64::MAX);
+            damaged |= !lost.is_empty();
+            lost.into_iter().for_each(|(start, length)| self.blocks.release(start, length));
         }
         (extents, nodes, damaged)
     }
@@ -346,9 +359,11 @@ impl Repair<'_> {
     /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
     fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<Option<BuiltMap>>, CheckError> {
         if self.geometry.map == choices::Map::Blocks {
-            let need = pointers::node_count(&self.geometry, extents);
+            let raw = self.raw(ino)?;
+            let bits = pointers::bits_of(&self.geometry, &raw);
+            let need = pointers::node_count(&self.geometry, bits, extents);
             let Some(places) = self.take_all(need)? else { return Ok(None) };
-            let list = pointers::build(&self.reader, ino, extents, places)?;
+            let list = pointers::build(&self.reader, ino, bits, extents, places)?;
             return Ok(Some(Some(BuiltMap::Pointers { list, nodes: need as u64 })));
         }
         let raw = self.raw(ino)?;
@@ -452,7 +467,8 @@ impl Repair<'_> {
             Ok(Map::Inline(raws)) => raws.iter().for_each(|raw| record(raw.as_bytes())),
             Ok(Map::Tree(tree)) => walk(&self.reader, &tree, &mut Collect(&mut nodes, &mut record)),
             Ok(Map::Pointers(list)) => {
-                pointers::walk(&self.reader, ino, &list, &mut Collect(&mut nodes, &mut record));
+                let bits = pointers::bits_of(&geometry, raw);
+                pointers::walk(&self.reader, ino, bits, &list, &mut Collect(&mut nodes, &mut record));
             }
         }
         (extents, nodes)

@@ -94,7 +94,7 @@ pub(crate) fn check_map(context: &Context<'_>, ino: Ino, raw: &RawInode, mut eac
             if raw.index_root().is_none() && list.iter().all(|raw| raw.word.get() == 0) {
                 context.damage(place, Corrupt::Inode { ino, field: "pointers", value: 0 }.into());
             }
-            check_pointers(context, ino, &list, &mut record)
+            check_pointers(context, ino, pointers::bits_of(&context.geometry, raw), &list, &mut record)
         }
         Err(corrupt) => {
             context.damage(place, corrupt.into());
@@ -121,7 +121,9 @@ pub(crate) fn for_each_extent(reader: &Reader, ino: Ino, raw: &RawInode, mut eac
             extents.iter().for_each(|extent| reading.record(zerocopy::IntoBytes::as_bytes(extent)));
         }
         Ok(Map::Tree(tree)) => walk(reader, &tree, &mut reading),
-        Ok(Map::Pointers(list)) => pointers::walk(reader, ino, &list, &mut reading),
+        Ok(Map::Pointers(list)) => {
+            pointers::walk(reader, ino, pointers::bits_of(&reader.geometry, raw), &list, &mut reading);
+        }
     }
 }
 

@@ -19,9 +19,30 @@ use myriad_format::group::{FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader};
 use myriad_format::{AgBlock, AgNo, FsBlock, Geometry};
 use std::sync::PoisonError;
 
-/// Checks a group's free space; how many blocks are free.
-pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -> u64 {
-    let Some((header, summaries)) = &facts.header else { return 0 };
+/// Free blocks, and how many of them are fragments of blocks that are partly used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub blocks: u64,
+    pub parts: u64,
+}
+
+impl Counted {
+    /// What is free in a group, given the free extents, each as long as can be, and the reserve.
+    pub fn of(geometry: &Geometry, free: &[(u32, u32)], reserve: &[u32]) -> Self {
+        let bits = geometry.fragment_bits;
+        let whole = |&(start, length): &(u32, u32)| {
+            let first = u64::from(start).div_ceil(1 << bits);
+            ((u64::from(start) + u64::from(length)) >> bits).saturating_sub(first) << bits
+        };
+        let blocks = free.iter().map(|&(_, length)| u64::from(length)).sum::<u64>();
+        let parts = blocks - free.iter().map(whole).sum::<u64>();
+        Self { blocks: blocks + reserve.len() as u64, parts }
+    }
+}
+
+/// Checks a group's free space; what of it is free.
+pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -> Counted {
+    let Some((header, summaries)) = &facts.header else { return Counted::default() };
     let Free { extents, reserve } = match context.choices.space {
         Space::Trees => trees::read(context, ag, header),
         Space::Bitmap => bitmap::read(context, ag, header),
@@ -34,7 +55,7 @@ pub(crate) fn check_group(context: &Context<'_>, ag: AgNo, facts: &GroupFacts) -
     }
     check_counts(context, ag, header, summaries, &extents, &reserve, facts);
     check_leaks(context, ag, &extents);
-    extents.iter().map(|&(_, length)| u64::from(length)).sum::<u64>() + reserve.len() as u64
+    Counted::of(&context.geometry, &extents, &reserve)
 }
 
 /// Whether one of a group's first blocks is a node of a tree of the group or in its reserve, on every sound volume.
@@ -53,10 +74,15 @@ fn check_counts(
     facts: &GroupFacts,
 ) {
     let place = Place::Group(ag);
-    let total: u64 = free.iter().map(|&(_, length)| u64::from(length)).sum::<u64>() + reserve.len() as u64;
-    if u64::from(header.free_blocks.get()) != total {
-        let message = format!("{total} blocks are free, the header says {}", header.free_blocks);
-        context.report_leftover(number::GROUP_FREE, place, message, counted_anew);
+    let counted = Counted::of(&context.geometry, free, reserve);
+    for (what, stored, found) in [
+        ("blocks are free", header.free_blocks.get(), counted.blocks),
+        ("free fragments lie in partly used blocks", header.free_parts.get(), counted.parts),
+    ] {
+        if u64::from(stored) != found {
+            let message = format!("{found} {what}, the header says {stored}");
+            context.report_leftover(number::GROUP_FREE, place, message, counted_anew);
+        }
     }
     for (name, stored, found) in [
         ("inode blocks", header.inode_blocks.get(), facts.inode_blocks),

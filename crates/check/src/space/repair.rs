@@ -5,7 +5,7 @@
 //! are also inodes that are long gone. Trees of free space are derived each time, from nothing that they say.
 
 use super::trees::{FreeTrees, free_nodes, pop};
-use super::{bitmap, free_by_region};
+use super::{Counted, bitmap, free_by_region};
 use crate::context::is_tree_block;
 use crate::inodes::ChunkRecords;
 use crate::options::CheckError;
@@ -36,11 +36,12 @@ struct Nodes {
 
 impl Repair<'_> {
     pub(crate) fn write_groups(&mut self) -> Result<(), CheckError> {
-        let mut free = 0;
+        let mut free = Counted::default();
         let mut headers = Vec::new();
         for ag in (0..self.ag_used).map(AgNo) {
-            let (header, free_blocks) = self.write_group(ag)?;
-            free += free_blocks;
+            let (header, of_group) = self.write_group(ag)?;
+            free.blocks += of_group.blocks;
+            free.parts += of_group.parts;
             headers.push((ag, header));
             if headers.len() == HEADERS_AT_ONCE || ag.0 + 1 == self.ag_used {
                 self.flush()?;
@@ -51,19 +52,21 @@ impl Repair<'_> {
             self.tick("repairing space", u64::from(ag.0) + 1, u64::from(self.ag_used), 0.8, 1.0);
         }
         for ag in self.ag_used..self.geometry.ag_count {
-            free += u64::from(self.geometry.usable_blocks_in(AgNo(ag)));
+            free.blocks += u64::from(self.geometry.usable_blocks_in(AgNo(ag)));
+            free.parts += u64::from(self.geometry.usable_parts_in(AgNo(ag)));
         }
         let used = self.items.iter().filter(|item| item.state & state::GONE == 0);
         let (inodes, directories) =
             used.fold((0, 0), |(all, dirs), item| (all + 1, dirs + u64::from(item.file_type == 4)));
-        self.superblock.free_blocks.set(free);
+        self.superblock.free_blocks.set(free.blocks);
+        self.superblock.free_parts.set(free.parts);
         self.superblock.inodes_used.set(inodes);
         self.superblock.directories.set(directories);
         Ok(())
     }
 
-    /// Writes what a group says of its inodes and free blocks; the header that is to name it, and its free blocks.
-    fn write_group(&mut self, ag: AgNo) -> Result<(Vec<u8>, u64), CheckError> {
+    /// Writes what a group says of its inodes and free blocks; the header that is to name it, and what is free.
+    fn write_group(&mut self, ag: AgNo) -> Result<(Vec<u8>, Counted), CheckError> {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let blocks = self.geometry.blocks_in(ag);
         self.free_run = (0, 0);
@@ -93,7 +96,7 @@ impl Repair<'_> {
                 directories[(at >> self.geometry.region_bits) as usize] += 1;
             }
         }
-        let free_blocks = free.iter().map(|extent| u64::from(extent.1)).sum::<u64>() + trees.reserve.len() as u64;
+        let counted = Counted::of(&self.geometry, &free, &trees.reserve);
 
         let at = first.offset_by(u64::from(HEADER_BLOCK));
         let mut buf = self.reader.new_buffer();
@@ -101,7 +104,8 @@ impl Repair<'_> {
         let head = GroupHeader::read_mut(&mut buf);
         head.ag.set(ag.0);
         head.block_count.set(blocks);
-        head.free_blocks.set(free_blocks as u32);
+        head.free_blocks.set(counted.blocks as u32);
+        head.free_parts.set(counted.parts as u32);
         (head.by_start_level, head.by_length_level) = (trees.by_start.1, trees.by_length.1);
         head.by_start_root.set(trees.by_start.0);
         head.by_length_root.set(trees.by_length.0);
@@ -121,7 +125,7 @@ impl Repair<'_> {
             summary.free_blocks.set(free);
             summary.directories.set(directories);
         }
-        Ok((buf, free_blocks))
+        Ok((buf, counted))
     }
 
     /// Whether one of a group's first blocks is made for a node of its trees.

@@ -127,6 +127,7 @@ impl Builder {
             has_bitmap: shape.choices.space == Space::Bitmap,
             table_every: if shape.has_table() { shape.table_every } else { 0 },
             map: shape.choices.map,
+            fragment_bits: 0,
         };
         let mut builder = Self {
             geometry,

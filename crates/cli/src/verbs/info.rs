@@ -158,6 +158,9 @@ impl Facts {
         if raw.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0 {
             names.push("data_checksums".into());
         }
+        if raw.features_incompatible.get() & feature::INCOMPATIBLE_FRAGMENTS != 0 {
+            names.push("fragments".into());
+        }
         for (word, bits, known) in [
             ("compatible", compatible, feature::COMPATIBLE_KNOWN),
             ("read-only", raw.features_read_only.get(), feature::READ_ONLY_KNOWN),
@@ -186,6 +189,7 @@ impl Facts {
             "state": self.state(),
             "recovered": volume.recovered,
             "block_count": volume.block_count,
+            "fragments": 1 << raw.fragment_bits,
             "ag_size": volume.ag_size,
             "ag_count": volume.ag_count,
             "ag_high_water": raw.ag_high_water.get(),
@@ -241,6 +245,10 @@ impl Facts {
         };
         let features = self.features();
         let used = usage.blocks - usage.free_blocks;
+        let of_a_file = match raw.fragment_bits {
+            0 => String::new(),
+            bits => format!(", fragments of blocks of {}", size::human(u64::from(volume.block_size) << bits)),
+        };
         let lines = [
             ("Volume", uuid(&volume.uuid)),
             (
@@ -261,7 +269,7 @@ impl Facts {
                 self.choices().iter().map(|(name, choice)| format!("{name} {choice}")).collect::<Vec<_>>().join(", "),
             ),
             ("Size", size::exact(self.bytes(volume.block_count))),
-            ("Blocks", format!("{} of {} bytes", volume.block_count, volume.block_size)),
+            ("Blocks", format!("{} of {} bytes{of_a_file}", volume.block_count, volume.block_size)),
             (
                 "Groups",
                 format!(

@@ -159,5 +159,6 @@ pub(crate) fn geometry(block_bits: u32, ag_bits: u32, region_bits: u32, block_co
         has_bitmap: false,
         table_every: 0,
         map: myriad_format::choices::Map::Extents,
+        fragment_bits: 0,
     }
 }

@@ -8,6 +8,7 @@
 //! flush of what is dirty does not make room. Flushing page by page, up to the first without room, would have fsync refuse what a
 //! write accepted. Maps that need no nodes would undo this. `tests/full.rs`, `scattered_*`, holds this to account.
 
+use super::fragments;
 use super::load::load;
 use super::read::InPlace;
 use super::{FileData, OpenFile};
@@ -122,9 +123,12 @@ pub(super) fn page(
     if let Some(&frame) = data.pages.get(&block) {
         return Ok(frame);
     }
+    if volume.geometry.fragments() > 1 {
+        fragments::hold_run(volume, file, data, block, share)?;
+    }
     let raw = || inode::read_node(&volume.look(), file.node());
     let nodes = data.nodes.for_page(&volume.geometry, file.ino, raw, &data.pages, block)?;
-    let mut promised = 1 + nodes.count;
+    let mut promised = nodes.count;
     if let Err(error) = volume.reserve(promised, share) {
         promised = match super::read::in_place(volume, file, data, block)? {
             None => return Err(error),
@@ -483,7 +487,9 @@ pub(super) fn flush_pages(
     let mut room = if data.emptied { usize::MAX } else { volume.overwrite_pages_max };
     let mut next = None;
     let mut fits = |block: u64| {
-        let continues = next == Some(block) && !volume.geometry.has_checksums;
+        // What a file block holds goes together: its flush may move it.
+        let is_same = |next: u64| (next - 1) >> volume.geometry.fragment_bits == block >> volume.geometry.fragment_bits;
+        let continues = next.is_some_and(|next| next == block || is_same(next)) && !volume.geometry.has_checksums;
         next = Some(block + 1);
         let left = room.checked_sub(usize::from(!continues));
         room = left.unwrap_or(0);
@@ -516,7 +522,7 @@ pub(super) fn flush_pages(
         } else if data.emptied {
             file.note_cut(true);
         }
-        let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages)?;
+        let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.size, data.reach)?;
         source.settle(&mut raw);
         if is_last {
             raw.size = U64::new(data.size);
@@ -539,6 +545,7 @@ pub(super) fn flush_pages(
     volume.files.dirty_pages.fetch_sub(pages.len() as u64, Ordering::Relaxed);
     if is_last {
         data.pages.clear();
+        data.reach = None;
     } else {
         data.pages.retain(|block, _| *block > pages[pages.len() - 1].block);
     }
@@ -546,16 +553,21 @@ pub(super) fn flush_pages(
     Ok(if is_last { Flushed::All } else { Flushed::Some })
 }
 
-/// Maps runs of neighbouring pages, allocating where nothing is mapped; the blocks, and the frames that are to become
-/// their content.
+/// Maps runs of neighbouring pages of a file that is to have this size, allocating where nothing is mapped; the blocks, and the
+/// frames that are to become their content. `reach`: see [`FileData`].
 pub(crate) fn map_pages(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     ino: Ino,
     raw: &mut RawInode,
     pages: &[Page],
+    size: u64,
+    reach: Option<FileBlock>,
 ) -> Result<Vec<(u64, u32)>> {
     let volume = txn.volume();
+    if volume.geometry.fragments() > 1 {
+        fragments::give(txn, source, ino, raw, pages, size, reach)?;
+    }
     let mut writes = Vec::with_capacity(pages.len());
     // Of the run mapped last: the file block after it, and the block after it.
     let mut last = None;

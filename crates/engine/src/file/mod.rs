@@ -27,6 +27,7 @@
 //! Locking: a file's data lock is taken outside the gate and held across device reads.
 
 mod delalloc;
+mod fragments;
 mod load;
 mod read;
 mod resize;
@@ -43,7 +44,7 @@ pub(crate) use resize::{allocate, seek, truncate};
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::map;
 use crate::types::{Keeper, Node, Stat};
-use myriad_format::Ino;
+use myriad_format::{FileBlock, Ino};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -95,6 +96,8 @@ pub(crate) struct FileData {
     /// Blocks promised to `pages`, nodes included.
     pub promised: u64,
     pub nodes: map::Promised,
+    /// With fragments: the run of the file block of this fragment is to have it, once its pages are flushed.
+    pub reach: Option<FileBlock>,
     /// The file's size; loaded from the inode at the first use.
     pub size: u64,
     pub loaded: bool,

@@ -1,6 +1,7 @@
 //! Truncation, preallocation, holes, and where data lies.
 
 use super::delalloc::{self, drop_page_range, page, set_ahead};
+use super::fragments::{self, Filled};
 use super::load::{EXTENTS_PER_TXN, free_rest, load};
 use super::{FileData, OpenFile};
 use crate::counters::Count;
@@ -190,14 +191,14 @@ fn allocate_locked(
     match mode {
         AllocateMode::Extend | AllocateMode::KeepSize => {
             let promised = promise_holes(volume, file, start, end, false)?;
-            fill_holes(volume, file, start, end, promised)?;
+            fill_holes(volume, file, data, start, end, promised)?;
         }
         AllocateMode::Punch => punch(volume, file, data, start, end)?,
         AllocateMode::Zero { .. } => {
             // Before anything goes: without room for it all, the content stays.
             let promised = promise_holes(volume, file, start, end, true)?;
             punch(volume, file, data, start, end).inspect_err(|_| volume.unreserve(promised))?;
-            fill_holes(volume, file, start, end, promised)?;
+            fill_holes(volume, file, data, start, end, promised)?;
         }
     }
     let grows = matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false });
@@ -221,6 +222,8 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
     }
     let whole = if punched { offset.div_ceil(block_size)..end / block_size } else { 0..0 };
     let mut wanted = 0;
+    // What is not there takes whole blocks of fragments.
+    let ceil = |block: u64| block.next_multiple_of(volume.geometry.fragments().into());
     while at < last {
         // The data lock keeps the map as it is.
         let look = volume.look();
@@ -236,7 +239,8 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
                     FileBlock(until)
                 }
                 Mapping::Hole { until } => {
-                    wanted += until.0.min(last.0) - at.0;
+                    wanted += ceil(until.0.min(last.0))
+                        - (at.0 >> volume.geometry.fragment_bits << volume.geometry.fragment_bits);
                     until
                 }
             };
@@ -247,12 +251,20 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
 }
 
 /// Allocates unwritten extents for the holes of a range of bytes, for which `promised` blocks have been promised.
-fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promised: u64) -> Result<()> {
+fn fill_holes(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    data: &mut FileData,
+    offset: u64,
+    end: u64,
+    mut promised: u64,
+) -> Result<()> {
     let block_size = volume.cache.block_size() as u64;
     let mut at = FileBlock(offset / block_size);
     let last = FileBlock(end.div_ceil(block_size));
     let mut after = None;
     while at < last {
+        let mut must_move = None;
         let filled = transact(volume, MAP_BLOCKS, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
@@ -263,6 +275,19 @@ fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promi
                 }
                 Mapping::Hole { until } => until.min(last),
             };
+            if volume.geometry.fragments() > 1 {
+                return match fragments::fill(txn, file.ino, &mut raw, at..next, after)? {
+                    Filled::Up { end, block_after, taken } => {
+                        after = Some((end, block_after));
+                        inode::write(txn, file.ino, &raw)?;
+                        Ok((end, taken))
+                    }
+                    Filled::MustMove(reach) => {
+                        must_move = Some(reach);
+                        Ok((at, 0))
+                    }
+                };
+            }
             let want = (next.0 - at.0).min(u64::from(map::run_max(&volume.geometry))) as u32;
             let (goal, want) = placement::data(txn, file.ino, &raw, at, want, after)?;
             let mut source = BlockSource::new(goal);
@@ -276,6 +301,9 @@ fn fill_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, mut promi
             Ok((end, u64::from(length)))
         });
         let (next, taken) = filled.inspect_err(|_| volume.unreserve(promised))?;
+        if let Some(reach) = must_move {
+            fragments::move_run(volume, file, data, reach).inspect_err(|_| volume.unreserve(promised))?;
+        }
         // What has its blocks is no promise any more: counted twice, half of the volume would be all of it.
         let kept = promised.min(taken);
         volume.unreserve(kept);

@@ -20,13 +20,15 @@ mod mapping;
 mod promises;
 
 pub(crate) use mapping::{FILE_END, Mapping};
-pub(crate) use promises::{Promised, nodes_of_new};
+pub(crate) use promises::{Promised, promise_of_new};
 
 use crate::edit::{BlockRead, BlockStore, NodeSource};
 use crate::error::Result;
 use myriad_format::choices::Map;
 use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::inode::RawInode;
+use myriad_format::pointers::Pointer;
+use myriad_format::table::DIRECT;
 use myriad_format::{FileBlock, FsBlock, Geometry, Ino};
 use std::ops::Range;
 
@@ -92,6 +94,32 @@ pub(crate) fn mark_written<S: BlockStore, N: NodeSource<S>>(
     }
 }
 
+/// On a volume with fragments: the run that the file block with a fragment of a file lies in; `None` if it has none.
+pub(crate) fn run_of<S: BlockRead>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    file_block: FileBlock,
+) -> Result<Option<Pointer>> {
+    blocks::run_of(store, inode, ino, file_block)
+}
+
+/// On a volume with fragments: adds `more`, which lie behind it and are unwritten, to the run of the file block with a fragment of a file.
+pub(crate) fn lengthen<S: BlockStore>(
+    store: &mut S,
+    inode: &mut RawInode,
+    ino: Ino,
+    file_block: FileBlock,
+    more: u32,
+) -> Result<()> {
+    blocks::lengthen(store, inode, ino, file_block, more)
+}
+
+/// Whether this file block of a file may have less than all of its fragments.
+pub(crate) fn may_be_part(geometry: &Geometry, file_block: FileBlock) -> bool {
+    file_block.0 >> geometry.fragment_bits < DIRECT as u64
+}
+
 /// Moves what lies where an attribute root would; to be called before the inode gets one.
 pub(crate) fn leave_attr_room<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
@@ -125,7 +153,7 @@ pub(crate) fn fits_one_txn<S: BlockRead>(store: &mut S, inode: &RawInode, ino: I
 pub(crate) fn size_max(geometry: &Geometry) -> u64 {
     match geometry.map {
         Map::Extents => i64::MAX as u64,
-        Map::Blocks => geometry.pointed_blocks_max() << geometry.block_bits,
+        Map::Blocks => geometry.pointed_blocks_max() << (geometry.block_bits + geometry.fragment_bits),
     }
 }
 
@@ -134,7 +162,7 @@ pub(crate) fn run_max(geometry: &Geometry) -> u32 {
     match geometry.map {
         Map::Extents => LENGTH_MAX,
         // At worst three blocks of pointers to file blocks, and on the way to them two of a double and two of a triple one.
-        Map::Blocks => 2 * geometry.pointers_per_block() as u32,
+        Map::Blocks => (2 * geometry.pointers_per_block() as u32) << geometry.fragment_bits,
     }
 }
 
@@ -142,6 +170,6 @@ pub(crate) fn run_max(geometry: &Geometry) -> u32 {
 pub(crate) fn blocks_per_node(geometry: &Geometry) -> u64 {
     match geometry.map {
         Map::Extents => BLOCKS_PER_NODE,
-        Map::Blocks => geometry.pointers_per_block() as u64 - 1,
+        Map::Blocks => (geometry.pointers_per_block() as u64 - 1) << geometry.fragment_bits,
     }
 }

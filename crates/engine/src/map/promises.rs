@@ -11,12 +11,15 @@
 //! overwriting out of place takes away and makes anew. What a page over a mapped block was not promised (a full volume lets it be written
 //! where it is), the next page that lies elsewhere makes up for.
 
+//! With fragments, a page is one fragment, and what its flush takes may be all of its file block. So the first page of each file block is
+//! promised a whole block.
+
 use super::extents;
 use crate::error::Result;
 use myriad_format::choices::Map;
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, Geometry, Ino};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages side by side that get a further promise of one block for the nodes of the extent tree: each may be an extent of its
 /// own, and a node of the smallest block that was split holds 14.
@@ -29,14 +32,21 @@ pub(crate) struct Promised {
     nodes: u64,
     /// `blockmap`: blocks of pointers on the way to any of them.
     on_the_way: u64,
+    /// With fragments: file blocks that have been promised.
+    whole: BTreeSet<u64>,
 }
 
-/// Nodes to be promised for a new page.
+/// What a new page is to be promised.
 pub(crate) struct Nodes {
+    /// Blocks, the page's own included.
     pub count: u64,
     /// As many if the block is mapped and unwritten.
     pub to_reserved: u64,
-    /// Of `count`, nodes that go with this page alone.
+    /// The page's file block, if that is promised with it.
+    whole: Option<u64>,
+    /// Of `count`, what is for blocks of data.
+    data: u64,
+    /// Nodes that go with this page alone.
     own: u64,
     /// Blocks of pointers on its way and on that of no other page.
     new_on_the_way: u64,
@@ -47,12 +57,15 @@ fn pages_per_node(geometry: &Geometry) -> u64 {
     if geometry.has_checksums { PAGES_PER_NODE / 4 } else { PAGES_PER_NODE }
 }
 
-/// Nodes that the map of a new file may need, of which the first `pages` blocks are written.
-pub(crate) fn nodes_of_new(geometry: &Geometry, pages: u64) -> u64 {
+/// Blocks that a new file may need, of which the first `pages` blocks are written: for those and for nodes of its map.
+pub(crate) fn promise_of_new(geometry: &Geometry, pages: u64) -> u64 {
     match geometry.map {
         // At worst each page is an extent of its own, and the tree over them has a node for few.
-        Map::Extents => pages / PAGES_PER_NODE,
-        Map::Blocks => on_the_way(geometry, &(0..pages)),
+        Map::Extents => pages + pages / PAGES_PER_NODE,
+        Map::Blocks => {
+            let whole = pages.next_multiple_of(geometry.fragments().into());
+            whole + on_the_way(geometry, &FileBlocks { pages: &(0..pages), bits: geometry.fragment_bits })
+        }
     }
 }
 
@@ -71,18 +84,21 @@ impl Promised {
                 let beside = u64::from(pages.len() as u64 % pages_per_node(geometry) == 0);
                 let is_dirty = |block: Option<u64>| block.is_some_and(|block| pages.contains_key(&block));
                 if is_dirty(block.checked_sub(1)) || is_dirty(block.checked_add(1)) {
-                    return Ok(Nodes { count: beside, to_reserved: beside, own: 0, new_on_the_way: 0 });
+                    return Ok(Nodes::of_extents(beside, beside, 0));
                 }
                 // Each time: whoever gives the file an attribute may plant a tree as well.
                 let apart = extents::levels(&raw()?, ino, geometry)?;
-                let count = beside + apart;
-                Ok(Nodes { count, to_reserved: count.max(1), own: apart, new_on_the_way: 0 })
+                Ok(Nodes::of_extents(beside + apart, (beside + apart).max(1), apart))
             }
             Map::Blocks => {
                 let new_on_the_way = new_on_the_way(geometry, pages, block);
-                let count = (self.on_the_way + new_on_the_way).saturating_sub(self.nodes);
+                let own = (self.on_the_way + new_on_the_way).saturating_sub(self.nodes);
+                let file_block = block >> geometry.fragment_bits;
+                let whole = (geometry.fragments() > 1).then_some(file_block);
+                let is_promised = self.whole.contains(&file_block);
+                let data = if is_promised { 0 } else { geometry.fragments().into() };
                 // What is mapped has its pointer, and keeps it while it is written.
-                Ok(Nodes { count, to_reserved: 0, own: count, new_on_the_way })
+                Ok(Nodes { count: data + own, to_reserved: 0, whole, data, own, new_on_the_way })
             }
         }
     }
@@ -91,6 +107,9 @@ impl Promised {
     pub fn note(&mut self, nodes: &Nodes, promised: u64) {
         self.nodes += nodes.own.min(promised);
         self.on_the_way += nodes.new_on_the_way;
+        if promised >= nodes.data.max(1) {
+            self.whole.extend(nodes.whole);
+        }
     }
 
     /// Forgets what pages that are gone were promised. What those that are left in `pages` can need at most, themselves included.
@@ -103,9 +122,12 @@ impl Promised {
         match geometry.map {
             Map::Extents => count + count / pages_per_node(geometry) + 1 + self.nodes,
             Map::Blocks => {
-                self.on_the_way = on_the_way(geometry, pages);
+                self.on_the_way = on_the_way(geometry, &FileBlocks { pages, bits: geometry.fragment_bits });
                 self.nodes = self.nodes.min(self.on_the_way);
-                count + self.nodes
+                let bits = geometry.fragment_bits;
+                self.whole.retain(|&block| pages.range(block << bits..(block + 1) << bits).next().is_some());
+                let data = if bits > 0 { (self.whole.len() as u64) << bits } else { count };
+                data + self.nodes
             }
         }
     }
@@ -125,6 +147,25 @@ impl<T> Set for BTreeMap<u64, T> {
 impl Set for std::ops::Range<u64> {
     fn first_from(&self, block: u64) -> Option<u64> {
         Some(block.max(self.start)).filter(|&block| block < self.end)
+    }
+}
+
+/// The file blocks that pages lie in, which may be fragments of them.
+struct FileBlocks<'a, T> {
+    pages: &'a T,
+    bits: u32,
+}
+
+impl<T: Set> Set for FileBlocks<'_, T> {
+    fn first_from(&self, block: u64) -> Option<u64> {
+        self.pages.first_from(block << self.bits).map(|page| page >> self.bits)
+    }
+}
+
+impl Nodes {
+    /// For a page and so many nodes, `own` of them for the page alone.
+    fn of_extents(nodes: u64, to_reserved: u64, own: u64) -> Self {
+        Self { count: 1 + nodes, to_reserved, whole: None, data: 1, own, new_on_the_way: 0 }
     }
 }
 
@@ -154,9 +195,13 @@ fn on_the_way(geometry: &Geometry, blocks: &impl Set) -> u64 {
 
 /// Of the blocks of pointers on the way to `block`, those that lead to none of `pages`.
 fn new_on_the_way<T>(geometry: &Geometry, pages: &BTreeMap<u64, T>, block: u64) -> u64 {
-    let Some(way) = geometry.way(FileBlock(block)) else { return 0 };
-    let leads_to_none =
-        |&level: &usize| pages.range(geometry.node_span(&way, level, FileBlock(block))).next().is_none();
+    let bits = geometry.fragment_bits;
+    let block = FileBlock(block >> bits);
+    let Some(way) = geometry.way(block) else { return 0 };
+    let leads_to_none = |&level: &usize| {
+        let span = geometry.node_span(&way, level, block);
+        pages.range(span.start << bits..span.end << bits).next().is_none()
+    };
     (0..way.depth).rev().take_while(leads_to_none).count() as u64
 }
 
@@ -164,7 +209,6 @@ fn new_on_the_way<T>(geometry: &Geometry, pages: &BTreeMap<u64, T>, block: u64) 
 mod tests {
     use super::*;
     use crate::btree::testing::{Rng, geometry};
-    use std::collections::BTreeSet;
 
     fn small() -> Geometry {
         Geometry { map: Map::Blocks, ..geometry(9, 23, 20, 1 << 24) }
@@ -199,7 +243,7 @@ mod tests {
                 let nodes = promised.for_page(&geometry, Ino(1), raw, &pages, block).unwrap();
                 // A page over a mapped block of a full volume is promised nothing.
                 let is_short = rng.one_in(5);
-                let got = if is_short { 0 } else { 1 + nodes.count };
+                let got = if is_short { 0 } else { nodes.count };
                 promised.note(&nodes, got);
                 pages.insert(block, ());
                 sum += got.saturating_sub(1);
@@ -224,7 +268,7 @@ mod tests {
         for (pages, nodes) in
             [(0, 0), (12, 0), (13, 1), (12 + n, 1), (13 + n, 3), (12 + n + n * n, 2 + n), (13 + n + n * n, 5 + n)]
         {
-            assert_eq!(nodes_of_new(&geometry, pages), nodes, "{pages} pages");
+            assert_eq!(promise_of_new(&geometry, pages), pages + nodes, "{pages} pages");
         }
     }
 }

@@ -67,8 +67,7 @@ impl Ops<'_> {
         if new.content.size > map::size_max(&self.volume.geometry) {
             return Err(Errno::FBIG.into());
         }
-        let nodes = map::nodes_of_new(&self.volume.geometry, pages);
-        let blocks = self.volume.blocks_to_create() + pages + nodes;
+        let blocks = self.volume.blocks_to_create() + map::promise_of_new(&self.volume.geometry, pages);
         if self.volume.second_names.may_be() {
             make_way(self.volume, node, name)?;
         }
@@ -126,7 +125,8 @@ impl Ops<'_> {
             if pages > 0 {
                 // Now that its place is its own: a map of pointers lies there.
                 let mut source = BlockSource::new(placement::beside(volume, ino));
-                mapped = file::map_pages(txn, &mut source, ino, &mut raw, new.content.pages)?;
+                let Content { size, pages, .. } = new.content;
+                mapped = file::map_pages(txn, &mut source, ino, &mut raw, pages, size, None)?;
                 source.settle(&mut raw);
             }
             touch_dir(&mut dir, raw.btime.get());

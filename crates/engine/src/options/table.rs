@@ -172,8 +172,15 @@ fn set_profile(options: &mut Options, value: Value) {
     }
 }
 
+const fn a_number(name: &'static str) -> Named {
+    Named { name, about: "" }
+}
+
+/// Into how many fragments a block can be divided.
+static FRAGMENTS: [Named; 4] = [a_number("1"), a_number("2"), a_number("4"), a_number("8")];
+
 /// The rows.
-pub static TABLE: [Row; 44] = [
+pub static TABLE: [Row; 45] = [
     Row {
         name: "profile",
         values: Values::Profile,
@@ -201,6 +208,17 @@ pub static TABLE: [Row; 44] = [
         words: &[],
         get: |options| Value::Bytes(options.mkfs.block_size.into()),
         set: |options, value| options.mkfs.block_size = value.bytes() as u32,
+    },
+    Row {
+        name: "fragments",
+        values: Values::Names(&FRAGMENTS),
+        when: When::Mkfs,
+        about: "with map=blockmap: of how many fragments a block is; the last block of a small file takes only as many as it needs",
+        source: "FFS",
+        unset: "",
+        words: &[],
+        get: |options| Value::Name(FRAGMENTS[options.mkfs.fragments.min(8).ilog2() as usize].name),
+        set: |options, value| options.mkfs.fragments = value.to_string().parse().expect("a value of this row"),
     },
     Row {
         name: "ag-size",

@@ -80,7 +80,8 @@ struct Section {
 
 impl Section {
     fn of(geometry: &Geometry, at: FileBlock) -> Self {
-        let (direct, each) = (DIRECT as u64, geometry.pointers_per_block() as u64);
+        let bits = geometry.fragment_bits;
+        let (direct, each) = ((DIRECT as u64) << bits, (geometry.pointers_per_block() as u64) << bits);
         let Some(behind) = at.0.checked_sub(direct) else {
             return Self { first: FileBlock(0), end: FileBlock(direct), number: 0 };
         };

@@ -240,6 +240,7 @@ mod testing {
             has_bitmap: false,
             table_every: 0,
             map: myriad_format::choices::Map::Extents,
+            fragment_bits: 0,
         }
     }
 }

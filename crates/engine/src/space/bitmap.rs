@@ -10,6 +10,7 @@
 //!
 //! No block is ever needed to record a change: there is no reserve.
 
+use super::fragments::Runs;
 use super::pool::{Free, Pool};
 use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
@@ -24,7 +25,7 @@ const WORDS: usize = UNIT_ROOM / 8;
 const UNKNOWN: u16 = u16::MAX;
 
 /// The bits of a unit.
-type Words = [u64; WORDS];
+pub(super) type Words = [u64; WORDS];
 
 /// A bitmap of a group, of blocks or of inodes.
 pub(crate) struct Bits {
@@ -32,9 +33,9 @@ pub(crate) struct Bits {
     /// Group-relative first block.
     start: u32,
     /// Bits it has.
-    len: u32,
+    pub(super) len: u32,
     /// How many are set in each unit, or `UNKNOWN`.
-    counted: Vec<u16>,
+    pub(super) counted: Vec<u16>,
 }
 
 impl Bits {
@@ -58,7 +59,7 @@ impl Bits {
         (pool.geometry.fs_block(pool.ag, AgBlock(self.start + place.block)), place.byte)
     }
 
-    fn read_unit<S: BlockRead>(&self, pool: &Pool, store: &mut S, unit: u32) -> Result<Words> {
+    pub(super) fn read_unit<S: BlockRead>(&self, pool: &Pool, store: &mut S, unit: u32) -> Result<Words> {
         let (block, at) = self.place(pool, unit);
         Ok(store.read(block, self.kind, |bytes| {
             header::verify_owner(bytes, block, u64::from(pool.ag.0))?;
@@ -175,14 +176,16 @@ fn mask(index: u32, first: u32, last: u32) -> u64 {
 
 /// The bitmap of a group's blocks.
 pub(super) struct Bitmap {
-    bits: Bits,
+    pub(super) bits: Bits,
+    /// Of a volume with fragments, once it was asked for.
+    pub(super) runs: Option<Runs>,
 }
 
 impl Bitmap {
     /// That of a group whose counts `pool` has.
     pub fn load(pool: &Pool) -> Self {
         let start = pool.geometry.block_bitmap_start(pool.ag);
-        Self { bits: Bits::new(BlockKind::BlockBitmap, start, pool.block_count) }
+        Self { bits: Bits::new(BlockKind::BlockBitmap, start, pool.block_count), runs: None }
     }
 
     /// Makes the bitmap of a group, with no block free.
@@ -204,7 +207,7 @@ impl Bitmap {
         let Some((start, length)) = self.choose(pool, store, goal, min, max)? else { return Ok(None) };
         if !planted(Bug::DoubleAllocation) {
             pool.take(start, length)?;
-            if !self.bits.put(pool, store, start, length, false)? {
+            if !self.put(pool, store, start, length, false)? {
                 return Err(pool.corrupt("bitmap", start));
             }
         }
@@ -249,12 +252,12 @@ impl Bitmap {
             pool.give(start, length)?;
             from = start + length;
         }
-        Ok(())
+        self.count_parts(pool, store)
     }
 
     /// Makes blocks free that lie where blocks can be free. An error if one is.
     pub fn free<S: BlockStore>(&mut self, pool: &mut Pool, store: &mut S, start: u32, length: u32) -> Result<()> {
-        if !self.bits.put(pool, store, start, length, true)? {
+        if !self.put(pool, store, start, length, true)? {
             return Err(Corrupt::DoubleFree { ag: pool.ag, start, length }.into());
         }
         pool.give(start, length)

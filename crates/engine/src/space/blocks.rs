@@ -42,6 +42,7 @@ impl Blocks {
 
     pub(super) fn save(&self, head: &mut GroupHeader) {
         head.free_blocks.set(self.pool.free_blocks);
+        head.free_parts.set(self.pool.free_parts);
         match &self.record {
             Record::Trees(trees) => trees.save(&self.pool, head),
             Record::Bitmap(_) => {}
@@ -72,6 +73,14 @@ impl Blocks {
             Record::Bitmap(bitmap) => bitmap.allocate(pool, store, goal, min, max)?,
         };
         Ok(found.map(|(start, length)| (AgBlock(start), length)))
+    }
+
+    /// The bitmap of a volume with fragments, which has no other record, and the counts that go with it.
+    pub(super) fn fragments(&mut self) -> (&mut Bitmap, &mut Pool) {
+        match &mut self.record {
+            Record::Bitmap(bitmap) => (bitmap, &mut self.pool),
+            Record::Trees(_) => unreachable!("the superblock was checked"),
+        }
     }
 
     /// As [`super::AgSpace::free`], but the header is not written.

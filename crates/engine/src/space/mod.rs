@@ -18,6 +18,7 @@
 
 pub(crate) mod bitmap;
 pub(crate) mod blocks;
+mod fragments;
 pub(crate) mod pool;
 #[cfg(test)]
 mod tests;
@@ -112,12 +113,16 @@ impl AgSpace {
             let sum: u64 = regions.iter().map(|region| u64::from(region.free_blocks)).sum();
             let free_blocks = head.free_blocks.get();
             check("free_blocks", free_blocks, u64::from(free_blocks) == sum)?;
+            let free_parts = if geometry.fragments() > 1 { head.free_parts.get() } else { 0 };
+            let whole = free_blocks.checked_sub(free_parts);
+            check("free_parts", free_parts, whole.is_some_and(|whole| whole % geometry.fragments() == 0))?;
             // Only so far that the sums made with them cannot overflow; whether they are right is the check's to find out.
             let inodes_used = head.inodes_used.get();
             check("inodes_used", inodes_used, inodes_used <= u32::MAX / 2)?;
             check("directories", head.directories.get(), head.directories.get() <= u32::MAX / 2)?;
             let mut pool = Pool::new(geometry, ag);
             pool.free_blocks = free_blocks;
+            pool.free_parts = free_parts;
             pool.regions = regions;
             Ok(Self {
                 inodes: Inodes::load(&pool, head)?,
@@ -185,9 +190,15 @@ impl AgSpace {
         self.blocks.pool.free_blocks
     }
 
-    /// Blocks that can be allocated: the free ones but for those held back.
+    /// Of these, fragments of blocks that are partly used.
+    pub fn free_parts(&self) -> u32 {
+        self.blocks.pool.free_parts
+    }
+
+    /// Blocks that can be promised: the free ones but for those held back, and for parts of blocks.
     pub fn available(&self) -> u32 {
-        self.blocks.pool.free_blocks.saturating_sub(self.blocks.reserved())
+        let pool = &self.blocks.pool;
+        (pool.free_blocks - pool.free_parts).saturating_sub(self.blocks.reserved())
     }
 
     /// Free blocks and directories of the region that holds `at`.

@@ -21,6 +21,8 @@ pub(crate) struct Pool {
     /// The first block that can be free.
     pub first_block: u32,
     pub(super) free_blocks: u32,
+    /// Of these, fragments of blocks that are partly used.
+    pub(super) free_parts: u32,
     pub(super) regions: Vec<Region>,
     /// Blocks on their way to the engine's limbo.
     pub released: Vec<FsBlock>,
@@ -36,6 +38,7 @@ impl Pool {
             block_count,
             first_block: geometry.first_data_block(ag),
             free_blocks: 0,
+            free_parts: 0,
             regions: vec![Region::default(); regions_of(&geometry, ag)],
             released: Vec::new(),
         }
@@ -55,6 +58,7 @@ impl Pool {
     /// Nothing is known to be free.
     pub(super) fn forget(&mut self) {
         self.free_blocks = 0;
+        self.free_parts = 0;
         self.regions.iter_mut().for_each(|region| region.free_blocks = 0);
     }
 

@@ -33,6 +33,9 @@ const HELD_BACK_MAX: i64 = 256;
 const PLENTY: i64 = 16_384;
 /// With fewer inodes than this, those that wait to be given back are wanted: more than operations under way may take.
 const INODES_FEW: u64 = 256;
+/// On a volume with fragments: with fewer blocks than this to spare, one block is taken from a part wherever there is one, before a whole
+/// block is broken for it. More than all threads that look at the same time can break.
+const BREAKING_MIN: i64 = 1024;
 const _: () = assert!(PLENTY >= LIGHT_SUM_MAX as i64 + 2 * HELD_BACK_MAX);
 
 /// How deep an operation may reach into the free blocks.
@@ -145,11 +148,17 @@ impl Volume {
     /// Blocks that a file can still be given. What waits in limbo counts: whoever wants it has it by a checkpoint.
     pub fn available_blocks(&self) -> u64 {
         let in_reserves = self.groups.len() as i64 * RESERVE_MAX as i64;
-        let free = self.totals.free_blocks.load(Ordering::Relaxed) - in_reserves;
+        let parts = self.totals.free_parts.load(Ordering::Relaxed);
+        let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - in_reserves;
         let promised = self.totals.reserved_blocks.load(Ordering::Relaxed);
         let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - MAP_BLOCKS as i64;
         let left = left.max(0) as u64;
         left - left.div_ceil(crate::map::blocks_per_node(&self.geometry))
+    }
+
+    /// Whether so few whole blocks are left that one block of metadata must not break one while there are parts of others.
+    pub fn is_scarce(&self) -> bool {
+        !self.has_plenty() && self.spare_blocks(Share::Last) < BREAKING_MIN
     }
 
     /// Whether all reservations, the caller's included, can be met.

@@ -151,6 +151,7 @@ impl Volume {
             }
         }
         let free = self.totals.free_blocks.load(Ordering::Relaxed) as u64;
+        let parts = self.totals.free_parts.load(Ordering::Relaxed) as u64;
         let inodes = self.totals.inodes_used.load(Ordering::Relaxed) as u64;
         let directories = self.totals.directories.load(Ordering::Relaxed) as u64;
         let orphan_root = orphan_root.map_or(0, |block| block.0);
@@ -161,6 +162,7 @@ impl Volume {
         txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
             let mut new = *Superblock::read(edit.bytes());
             new.free_blocks = U64::new(free);
+            new.free_parts = U64::new(parts);
             new.inodes_used = U64::new(inodes);
             new.directories = U64::new(directories);
             new.orphan_root = U64::new(orphan_root);
@@ -174,6 +176,10 @@ impl Volume {
             if new != *Superblock::read(edit.bytes()) {
                 // All of these fields, whichever has changed: a superblock at home may be older than what of the log is left.
                 let new = zerocopy::IntoBytes::as_bytes(&new);
+                let parts = offset_of!(Superblock, free_parts)..offset_of!(Superblock, reserved_end);
+                if self.geometry.fragments() > 1 {
+                    edit.put(parts.start, &new[parts]);
+                }
                 for range in [
                     offset_of!(Superblock, features_compatible)..offset_of!(Superblock, features_read_only),
                     offset_of!(Superblock, ag_high_water)..offset_of!(Superblock, state),

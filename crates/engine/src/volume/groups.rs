@@ -47,7 +47,8 @@ impl Volume {
         let mut group = self.group(txn, ag)?;
         let space = group.as_mut().expect("just loaded");
         let measure = |space: &AgSpace| {
-            [space.free_blocks(), space.available(), space.inodes_used(), space.directories()].map(i64::from)
+            let (free, parts, ready) = (space.free_blocks(), space.free_parts(), space.available());
+            [free, parts, ready, space.inodes_used(), space.directories()].map(i64::from)
         };
         let before = measure(space);
         let result = f(space, txn);
@@ -69,7 +70,7 @@ impl Volume {
         let after = measure(space);
         let totals = &self.totals;
         for (total, (after, before)) in
-            [&totals.free_blocks, &totals.ready_blocks, &totals.inodes_used, &totals.directories]
+            [&totals.free_blocks, &totals.free_parts, &totals.ready_blocks, &totals.inodes_used, &totals.directories]
                 .into_iter()
                 .zip(after.into_iter().zip(before))
         {
@@ -140,6 +141,7 @@ impl Volume {
     pub fn init_first_group(&self, txn: &mut Txn<'_>, used: &[(u32, u32)]) -> Result<()> {
         let space = AgSpace::init_group(txn, AgNo(0), used)?;
         self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()), Ordering::Relaxed);
+        self.totals.free_parts.fetch_add(i64::from(space.free_parts()), Ordering::Relaxed);
         self.totals.ready_blocks.fetch_add(i64::from(space.available()), Ordering::Relaxed);
         *self.groups[0].lock() = Some(Box::new(space));
         self.high_water.store(1, Ordering::Relaxed);
@@ -147,7 +149,7 @@ impl Volume {
     }
 
     /// Groups in the order in which an allocation near `goal` tries them: its own, those after it, those before it.
-    fn groups_from(&self, goal: FsBlock) -> impl Iterator<Item = AgNo> {
+    pub(super) fn groups_from(&self, goal: FsBlock) -> impl Iterator<Item = AgNo> {
         let count = self.geometry.ag_count;
         let first = self.geometry.ag_of(goal).0.min(count - 1);
         (0..count).map(move |i| AgNo((first + i) % count))
@@ -160,7 +162,7 @@ impl Volume {
     }
 
     /// The block of a group at which to look for space near `goal`. The group is not too small.
-    fn near(&self, ag: AgNo, goal: FsBlock) -> AgBlock {
+    pub(super) fn near(&self, ag: AgNo, goal: FsBlock) -> AgBlock {
         if ag == self.geometry.ag_of(goal) {
             AgBlock(self.geometry.ag_block_of(goal).0.min(self.geometry.blocks_in(ag) - 1))
         } else {
@@ -173,6 +175,9 @@ impl Volume {
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
         if starve::is_due() {
             return Err(Errno::NOSPC.into());
+        }
+        if self.geometry.fragments() > 1 {
+            return self.allocate_fragment(txn, goal, min);
         }
         for ag in self.groups_from(goal) {
             // One that is made knows what it has. To make one only to find that out could end with the making of all, in one

@@ -139,7 +139,8 @@ impl Volume {
         let mut options = Options { mount, ..Options::default() };
         let mkfs = &mut options.mkfs;
         mkfs.choices = sb.choices().expect("checked when the volume was opened");
-        mkfs.block_size = block as u32;
+        mkfs.block_size = (block as u32) << self.geometry.fragment_bits;
+        mkfs.fragments = self.geometry.fragments();
         mkfs.ag_size = Some(u64::from(sb.ag_blocks.get()) * block);
         mkfs.region_size = u64::from(sb.region_blocks.get()) * block;
         if self.geometry.has_table() {

@@ -3,6 +3,7 @@
 mod admission;
 mod commit;
 mod discard;
+mod fragments;
 mod groups;
 mod inode_locks;
 mod live;
@@ -62,6 +63,8 @@ pub(crate) struct Totals {
     pub free_blocks: AtomicI64,
     /// Free and in a group's trees: what can be allocated now.
     pub ready_blocks: AtomicI64,
+    /// Free, in blocks of fragments that are partly used: what is promised does not count on them.
+    pub free_parts: AtomicI64,
     /// Promised to delayed allocation.
     pub reserved_blocks: AtomicI64,
     pub inodes_used: AtomicI64,
@@ -290,6 +293,7 @@ impl Volume {
             totals: Totals {
                 free_blocks: AtomicI64::new(0),
                 ready_blocks: AtomicI64::new(0),
+                free_parts: AtomicI64::new(0),
                 reserved_blocks: AtomicI64::new(0),
                 inodes_used: AtomicI64::new(0),
                 directories: AtomicI64::new(0),
@@ -350,7 +354,9 @@ impl Volume {
         let pending = self.checkpointer.lock().released_blocks() as i64;
         let held = i64::from(superblock.ag_count.get()) * RESERVE_MAX as i64;
         self.totals.free_blocks.store(free, Ordering::Relaxed);
-        self.totals.ready_blocks.store(free - held - pending, Ordering::Relaxed);
+        let parts = most(superblock.free_parts.get(), self.geometry.block_count);
+        self.totals.free_parts.store(parts, Ordering::Relaxed);
+        self.totals.ready_blocks.store(free - held - pending - parts, Ordering::Relaxed);
         self.totals.inodes_used.store(most(superblock.inodes_used.get(), slots), Ordering::Relaxed);
         self.totals.directories.store(most(superblock.directories.get(), slots), Ordering::Relaxed);
         self.high_water.store(superblock.ag_high_water.get(), Ordering::Relaxed);

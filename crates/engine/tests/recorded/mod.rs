@@ -20,7 +20,7 @@ pub type Sectors = BTreeMap<u64, Vec<u8>>;
 
 pub fn setup(order: Order, block_size: u32, size: u64) -> Setup {
     let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
-    Setup::of(Row { choices: ffs.choices, order }, block_size, size)
+    Setup::of(Row { choices: ffs.choices, order, fragments: 1 }, block_size, size)
 }
 
 /// The engine's counter of this name.

@@ -361,7 +361,7 @@ pub fn make(choices: Choices, shape: Shape) -> Result<Base> {
     let has_bodies =
         choices.inodes == Inodes::Dynamic && matches!(choices.directory, Directory::Indexed | Directory::Tree);
     let size = if has_bodies { shape.size } else { 2 * shape.size };
-    let mut setup = Setup::of(Row { choices, order: shape.order }, shape.block_size, size);
+    let mut setup = Setup::of(Row { choices, order: shape.order, fragments: 1 }, shape.block_size, size);
     let group = shape.ag_blocks * u64::from(shape.block_size);
     (setup.ag_size, setup.region_size) = (Some(group), Some(group / 4));
     // They have as many files as a volume of their size can be asked to hold.

@@ -11,12 +11,13 @@ use myriad_format::{BlockKind, FileBlock, FsBlock, Geometry, Ino, header};
 use std::collections::HashSet;
 use zerocopy::IntoBytes;
 
-/// Blocks of pointers that a file with these extents has.
-pub(crate) fn node_count(geometry: &Geometry, extents: &[Extent]) -> usize {
+/// Blocks of pointers that a file with these extents has, whose file blocks have so many fragments (a power of two).
+pub(crate) fn node_count(geometry: &Geometry, bits: u32, extents: &[Extent]) -> usize {
     let mut spans = HashSet::new();
     for extent in extents {
-        let mut at = extent.file_block;
-        while at < extent.end()
+        let mut at = FileBlock(extent.file_block.0 >> bits);
+        let end = FileBlock(extent.end().0.div_ceil(1 << bits));
+        while at < end
             && let Some(way) = geometry.way(at)
         {
             let of_level = |level| geometry.node_span(&way, level, at);
@@ -27,14 +28,16 @@ pub(crate) fn node_count(geometry: &Geometry, extents: &[Extent]) -> usize {
     spans.len()
 }
 
-/// Writes the blocks of pointers of a file with these extents to `places`, which are as many as [`node_count`]; the pointers of its inode.
+/// Writes the blocks of pointers of a file with these extents, which [`super::fit`], to `places`, which are as many as [`node_count`]; the
+/// pointers of its inode.
 pub(crate) fn build(
     reader: &Reader,
     ino: Ino,
+    bits: u32,
     extents: &[Extent],
     places: Vec<FsBlock>,
 ) -> Result<InodePointers, CheckError> {
-    let mut build = Build { reader, ino, extents, places };
+    let mut build = Build { reader, ino, bits, extents, places };
     let mut list = [RawPointer::zeroed(); POINTERS];
     for (root, pointer) in list.iter_mut().enumerate() {
         let start = reader.geometry.root_span(root).start;
@@ -47,6 +50,7 @@ pub(crate) fn build(
 struct Build<'a> {
     reader: &'a Reader,
     ino: Ino,
+    bits: u32,
     extents: &'a [Extent],
     places: Vec<FsBlock>,
 }
@@ -55,14 +59,21 @@ impl Build<'_> {
     /// The pointer that leads to the file blocks from `start` on through `depth` blocks of pointers, which are written.
     fn pointer(&mut self, start: u64, depth: usize) -> Result<RawPointer, CheckError> {
         let geometry = self.reader.geometry;
-        let first = self.extents.partition_point(|extent| extent.end().0 <= start);
+        let from = start << self.bits;
+        let first = self.extents.partition_point(|extent| extent.end().0 <= from);
         let end = start + geometry.pointer_span(depth);
-        let Some(extent) = self.extents.get(first).filter(|extent| extent.file_block.0 < end) else {
+        let Some(extent) = self.extents.get(first).filter(|extent| extent.file_block.0 < end << self.bits) else {
             return Ok(RawPointer::zeroed());
         };
         if depth == 0 {
-            let block = extent.start.offset_by(start - extent.file_block.0);
-            return Ok(Pointer { block, unwritten: extent.unwritten }.encode());
+            let mut pointer =
+                Pointer { block: extent.start.offset_by(from - extent.file_block.0), length: 0, unwritten: 0 };
+            for extent in self.extents[first..].iter().take_while(|extent| extent.file_block.0 < end << self.bits) {
+                let upto = (extent.end().0.min(end << self.bits) - from) as u32;
+                let state = if extent.unwritten { pointers::mask(pointer.length, upto) } else { 0 };
+                pointer = Pointer { length: upto, unwritten: pointer.unwritten | state, ..pointer };
+            }
+            return Ok(pointer.encode(&geometry));
         }
         let no_place = || CheckError::Repair("a map took more blocks of pointers than were counted".to_owned());
         let block = self.places.pop().ok_or_else(no_place)?;
@@ -74,6 +85,6 @@ impl Build<'_> {
             buf[pointers::offset(index)..][..RawPointer::SIZE].copy_from_slice(pointer.as_bytes());
         }
         write(self.reader, block, &mut buf)?;
-        Ok(Pointer { block, unwritten: false }.encode())
+        Ok(Pointer::new(block, 1, false).encode(&geometry))
     }
 }

@@ -2,15 +2,18 @@
 //! once and reports what is wrong with it, repair follows what it can. What they lead to is handed on as extents, in order.
 
 mod build;
+mod fit;
 
 pub(crate) use build::{build, node_count};
+pub(crate) use fit::fit;
 
 use crate::io::{Damage, Reader};
 use crate::visitor::Visitor;
 use myriad_format::extent::Extent;
-use myriad_format::pointers::{self, Pointer, RawPointer};
+use myriad_format::inode::RawInode;
+use myriad_format::pointers::{self, Pointer, RawPointer, Span};
 use myriad_format::table::{POINTERS, POINTERS_OFFSET};
-use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Geometry, Ino};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The pointers behind an inode.
@@ -34,14 +37,20 @@ pub(crate) fn of_inode(reader: &Reader, ino: Ino) -> InodePointers {
     }
 }
 
-/// Walks the pointers of an inode. Extents come as records, in order; each lies in one block of pointers.
-pub(crate) fn walk(reader: &Reader, ino: Ino, pointers: &InodePointers, visitor: &mut dyn Visitor) {
-    let mut walk = Walk { reader, ino, visitor };
+/// log2 of the fragments of what an inode's pointers lead to.
+pub(crate) fn bits_of(geometry: &Geometry, raw: &RawInode) -> u32 {
+    geometry.file_fragment_bits(raw.file_type())
+}
+
+/// Walks the pointers of an inode, which lead to file blocks of so many fragments (a power of two). Extents come as records, in order; each
+/// lies in one block of pointers.
+pub(crate) fn walk(reader: &Reader, ino: Ino, bits: u32, pointers: &InodePointers, visitor: &mut dyn Visitor) {
+    let mut walk = Walk { reader, ino, bits, visitor };
     for (root, &raw) in pointers.iter().enumerate() {
         let span = reader.geometry.root_span(root);
         match reader.geometry.way(FileBlock(span.start)).map_or(0, |way| way.depth) {
             // Direct ones make runs like those of a block.
-            0 if root == 0 => walk.blocks(FileBlock(0), &pointers[..myriad_format::table::DIRECT]),
+            0 if root == 0 => walk.blocks(FileBlock(0), false, &pointers[..myriad_format::table::DIRECT]),
             0 => {}
             depth => walk.node(raw, FileBlock(span.start), depth),
         }
@@ -51,29 +60,39 @@ pub(crate) fn walk(reader: &Reader, ino: Ino, pointers: &InodePointers, visitor:
 struct Walk<'a> {
     reader: &'a Reader,
     ino: Ino,
+    bits: u32,
     visitor: &'a mut dyn Visitor,
 }
 
 impl Walk<'_> {
-    /// Pointers to file blocks, from `first` on.
-    fn blocks(&mut self, first: FileBlock, list: &[RawPointer]) {
+    /// Pointers to file blocks, from `first` on, each to a whole one if `is_whole`.
+    fn blocks(&mut self, first: FileBlock, is_whole: bool, list: &[RawPointer]) {
         let geometry = self.reader.geometry;
+        let fragments = 1 << self.bits;
         let mut index = 0;
         while index < list.len() {
-            let at = FileBlock(first.0 + index as u64);
+            let at = (first.0 + index as u64) << self.bits;
             index += 1;
-            match Pointer::decode(list[index - 1], &geometry, self.ino, at) {
-                Err(corrupt) => self.visitor.damage(corrupt.into()),
-                Ok(None) => {}
-                Ok(Some(pointer)) => {
-                    let mut run = pointer.run(at, list[index..].iter().copied());
-                    // A run that leaves its group is damage where it leaves it.
-                    while !geometry.is_data_range(run.start, u64::from(run.length)) {
-                        run = Extent { length: run.length - 1, ..run };
-                    }
-                    index += run.length as usize - 1;
-                    self.visitor.record(run.encode().as_bytes());
+            let span = Span { fragments, is_whole };
+            let pointer = match Pointer::decode_data(list[index - 1], &geometry, self.ino, FileBlock(at), span) {
+                Err(corrupt) => {
+                    self.visitor.damage(corrupt.into());
+                    continue;
                 }
+                Ok(None) => continue,
+                Ok(Some(pointer)) => pointer,
+            };
+            let mut done = 0;
+            while done < pointer.length {
+                let next = list[index..].iter().copied();
+                let mut run = pointer.run(&geometry, FileBlock(at + u64::from(done)), fragments, next);
+                // A run that leaves its group is damage where it leaves it.
+                while !geometry.is_data_range(run.start, u64::from(run.length)) {
+                    run = Extent { length: run.length - fragments, ..run };
+                }
+                index += ((done + run.length).saturating_sub(1) >> self.bits) as usize;
+                done += run.length;
+                self.visitor.record(run.encode().as_bytes());
             }
         }
     }
@@ -98,7 +117,7 @@ impl Walk<'_> {
             self.visitor.empty(block);
         }
         if depth == 1 {
-            return self.blocks(at, &list);
+            return self.blocks(at, true, &list);
         }
         let span = geometry.pointer_span(depth - 1);
         for (raw, index) in list.into_iter().zip(0..) {

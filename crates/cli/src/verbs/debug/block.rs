@@ -13,6 +13,7 @@ use myriad_format::dir_tree::{
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::{GroupHeader, RegionSummary};
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode, fork};
+use myriad_format::pointers::Pointer;
 use myriad_format::slots::{DirExtent, ExtentsHeader, SlotBlockHeader, SlotHeader, SlotLayout};
 use myriad_format::superblock::{OrphanHeader, Superblock};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
@@ -42,7 +43,7 @@ pub fn parts(geometry: &Geometry, block: &Block) -> Vec<Part> {
         BlockKind::BlockBitmap | BlockKind::InodeBitmap => units(bytes, kind, bits),
         BlockKind::InodeTable => units(bytes, kind, |bytes, at| table_unit(geometry, block, bytes, at)),
         BlockKind::Pointers => {
-            units(bytes, kind, |bytes, at| pointers(&bytes[at..][..UNIT_SIZE], UnitHeader::SIZE, at))
+            units(bytes, kind, |bytes, at| pointers(geometry, &bytes[at..][..UNIT_SIZE], UnitHeader::SIZE, at))
         }
         BlockKind::LinearEntries => {
             units(bytes, kind, |bytes, at| entries(bytes, at + UnitHeader::SIZE, at + UNIT_SIZE))
@@ -350,7 +351,7 @@ fn table_unit(geometry: &Geometry, block: &Block, bytes: &[u8], unit: usize) -> 
         match raw.check(ino) {
             Ok(()) => {
                 parts.push(inode(raw, bytes, at, ino));
-                parts.extend(pointers(&bytes[at..][..INODE_SIZE], POINTERS_OFFSET, at));
+                parts.extend(pointers(geometry, &bytes[at..][..INODE_SIZE], POINTERS_OFFSET, at));
             }
             Err(problem) => parts.push(Part::note("no sound inode", at).with("problem", problem.to_string())),
         }
@@ -359,16 +360,19 @@ fn table_unit(geometry: &Geometry, block: &Block, bytes: &[u8], unit: usize) -> 
 }
 
 /// The block pointers from `from` on to the end of `bytes`, which begin at byte `at` of the block.
-pub fn pointers(bytes: &[u8], from: usize, at: usize) -> Vec<Part> {
+pub fn pointers(geometry: &Geometry, bytes: &[u8], from: usize, at: usize) -> Vec<Part> {
     let words = bytes[from..].chunks_exact(8).enumerate();
     let words = words.map(|(index, word)| (index, u64::from_le_bytes(word.try_into().expect("chunks of 8"))));
     words
         .filter(|(_, word)| *word != 0)
         .map(|(index, word)| {
             let (block, flags) = (word & ((1 << 48) - 1), word >> 48);
-            Part::note(format!("pointer {index}"), at + from + index * 8)
-                .with("block", block)
-                .with("flags", format!("{flags:#x}"))
+            let part = Part::note(format!("pointer {index}"), at + from + index * 8).with("block", block);
+            let part = match geometry.fragments() {
+                1 => part,
+                _ => part.with("fragments", Pointer::run_of(word, geometry).1),
+            };
+            part.with("flags", format!("{flags:#x}"))
         })
         .collect()
 }
@@ -418,6 +422,7 @@ mod tests {
                 has_bitmap: table_every > 0,
                 table_every,
                 map: myriad_format::choices::Map::Extents,
+                fragment_bits: 0,
             };
             for kind in BlockKind::ALL {
                 for round in 0..8 {

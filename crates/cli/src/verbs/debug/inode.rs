@@ -106,7 +106,10 @@ fn fork_parts(volume: &RawVolume, ino: Ino, raw: &RawInode, block: &[u8], inode_
             let index = raw.is_dir().then(|| Part::note("directory index", at).with("root", index.0));
             let from = inode_at + POINTERS_OFFSET;
             let behind = block.get(from..from + POINTERS * RawPointer::SIZE);
-            index.into_iter().chain(behind.map_or_else(Vec::new, |bytes| pointers(bytes, 0, from))).collect()
+            index
+                .into_iter()
+                .chain(behind.map_or_else(Vec::new, |bytes| pointers(&volume.geometry, bytes, 0, from)))
+                .collect()
         }
         Fork::None | Fork::Device(_) | Fork::Inline => Vec::new(),
     }

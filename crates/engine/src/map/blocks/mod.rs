@@ -15,6 +15,10 @@
 //!   2. The inode's `blocks` counts the blocks mapped and the blocks of pointers, besides what others put there.
 //!   3. The pointers of an inode whose fork is not BLOCKS mean nothing: the first insertion clears them.
 //!
+//! On a volume with fragments the blocks of all functions of the door are fragments, also those of a file. A pointer of a file leads to a whole
+//! block of them, or, if it is direct, to the first ones of one: the rest is a hole. A fragment that has content lies behind others that have,
+//! or read as zeros. `run_of` and `lengthen` are for who gives fragments to files (`file::fragments`).
+//!
 //! A refusal for lack of space changes nothing: all blocks of pointers that an insertion needs are taken before its first change.
 
 #[cfg(test)]
@@ -26,7 +30,7 @@ use crate::error::Result;
 use myriad_format::extent::Extent;
 use myriad_format::fork::Fork;
 use myriad_format::inode::RawInode;
-use myriad_format::pointers::{self, Pointer, RawPointer, Way};
+use myriad_format::pointers::{self, Pointer, RawPointer, Span, Way};
 use myriad_format::table::{DIRECT, POINTERS, POINTERS_OFFSET};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Geometry, Ino, header};
 use std::ops::Range;
@@ -49,6 +53,11 @@ impl Array {
             Some((block, slot)) => Ok(Self::Inode(block, geometry.inode_offset(slot) + POINTERS_OFFSET)),
             None => Err(Corrupt::NoInode { ino }.into()),
         }
+    }
+
+    /// What its pointers to file blocks lead to, which have so many fragments.
+    fn span(&self, bits: u32) -> Span {
+        Span { fragments: 1 << bits, is_whole: matches!(self, Self::Node(_)) }
     }
 
     fn offset(&self, index: usize) -> usize {
@@ -99,8 +108,8 @@ impl Array {
 
 /// What lies on the way to a file block.
 enum End {
-    /// The pointer to it is this one of these, which has so many behind it.
-    Reached { array: Array, index: usize, behind: usize },
+    /// The pointer to it is this one of these, which has so many behind it. `until`: what the next one leads to that is not 0.
+    Reached { array: Array, index: usize, behind: usize, until: FileBlock },
     /// A pointer on the way is 0: nothing is mapped before this block.
     Hole { until: FileBlock },
 }
@@ -121,6 +130,16 @@ impl Steps {
     fn is_whole(&self) -> bool {
         self.count == self.way.depth + 1
     }
+}
+
+/// log2 of the fragments of what the inode's pointers lead to.
+fn bits_of(geometry: &Geometry, inode: &RawInode) -> u32 {
+    geometry.file_fragment_bits(inode.file_type())
+}
+
+/// Of its file block, the fragment that this one of the file is.
+fn within(fragment: u64, bits: u32) -> u32 {
+    (fragment & ((1 << bits) - 1)) as u32
 }
 
 fn check_fork(inode: &RawInode, ino: Ino) -> Result<bool> {
@@ -173,17 +192,17 @@ fn find<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino, at: FileBlock) 
     let (is_there, next) = array.read(store, ino, |pointer| {
         (is_set(pointer(index)), (index + 1..count).find(|&index| is_set(pointer(index))))
     })?;
-    if is_there && steps.is_whole() {
-        let end = if steps.count == 1 { DIRECT } else { count };
-        return Ok(End::Reached { array, index, behind: end - index - 1 });
-    }
     // Where the next pointer of the same array leads; behind the last, where the array ends.
-    let until = match next {
+    let until = FileBlock(match next {
         Some(next) => leads_to(&geometry, &steps, at, next),
         None if steps.count == 1 => FILE_END.0,
         None => geometry.node_span(&way, steps.count - 2, at).end,
-    };
-    Ok(End::Hole { until: FileBlock(until) })
+    });
+    if is_there && steps.is_whole() {
+        let end = if steps.count == 1 { DIRECT } else { count };
+        return Ok(End::Reached { array, index, behind: end - index - 1, until });
+    }
+    Ok(End::Hole { until })
 }
 
 /// What `file_block` of the file is: of what is mapped, the run that begins with it, as far as one block has its pointers.
@@ -193,21 +212,29 @@ pub(super) fn lookup<S: BlockRead>(
     ino: Ino,
     file_block: FileBlock,
 ) -> Result<Mapping> {
-    let (array, index, behind) = match find(store, inode, ino, file_block)? {
-        End::Hole { until } => return Ok(Mapping::Hole { until }),
-        End::Reached { array, index, behind } => (array, index, behind),
-    };
     let geometry = store.geometry();
+    let bits = bits_of(&geometry, inode);
+    let fragment = |block: FileBlock| FileBlock(if block == FILE_END { block.0 } else { block.0 << bits });
+    let (array, index, behind, until) = match find(store, inode, ino, FileBlock(file_block.0 >> bits))? {
+        End::Hole { until } => return Ok(Mapping::Hole { until: fragment(until) }),
+        End::Reached { array, index, behind, until } => (array, index, behind, until),
+    };
     let extent = array.read(store, ino, |pointer| {
         let first = pointer(index);
-        let decoded = Pointer::decode(first, &geometry, ino, file_block)?;
-        let run = decoded.map(|first| first.run(file_block, (index + 1..=index + behind).map(pointer)));
-        match run {
-            Some(run) if geometry.is_data_range(run.start, u64::from(run.length)) => Ok(run),
-            _ => Err(Corrupt::Pointer { ino, at: file_block, word: first.word.get() }),
+        let Some(decoded) = Pointer::decode_data(first, &geometry, ino, file_block, array.span(bits))? else {
+            return Err(Corrupt::Pointer { ino, at: file_block, word: 0 });
+        };
+        if within(file_block.0, bits) >= decoded.length {
+            return Ok(None);
+        }
+        let run = decoded.run(&geometry, file_block, 1 << bits, (index + 1..=index + behind).map(pointer));
+        if geometry.is_data_range(run.start, u64::from(run.length)) {
+            Ok(Some(run))
+        } else {
+            Err(Corrupt::Pointer { ino, at: file_block, word: first.word.get() })
         }
     })??;
-    Ok(Mapping::Mapped(extent))
+    Ok(extent.map_or(Mapping::Hole { until: fragment(until) }, Mapping::Mapped))
 }
 
 /// Whether so few blocks are mapped that one transaction frees them.
@@ -248,7 +275,10 @@ pub(super) fn insert<S: BlockStore, N: NodeSource<S>>(
     extent: Extent,
 ) -> Result<()> {
     let geometry = store.geometry();
-    let range = extent.file_block.0..extent.end().0;
+    let bits = bits_of(&geometry, inode);
+    let end = extent.end().0;
+    debug_assert!(within(extent.file_block.0, bits) == 0, "file blocks begin with their first fragment");
+    let range = extent.file_block.0 >> bits..end.div_ceil(1 << bits);
     if range.end > geometry.pointed_blocks_max() {
         return Err(Corrupt::Inode { ino, field: "file block", value: range.end }.into());
     }
@@ -280,14 +310,19 @@ pub(super) fn insert<S: BlockStore, N: NodeSource<S>>(
             let (array, index) = steps.list()[steps.count - 1];
             let node = nodes.pop().ok_or(Corrupt::Inode { ino, field: "pointers", value: piece.start })?;
             store.init(node, BlockKind::Pointers, ino.0, |_| ())?;
-            array.put(store, index, [Pointer { block: node.block, unwritten: false }.encode()])?;
+            array.put(store, index, [Pointer::new(node.block, 1, false).encode(&geometry)])?;
             steps.steps[steps.count] = (Array::Node(node.block), way.index(steps.count - 1));
             steps.count += 1;
         }
         let (array, index) = steps.list()[steps.count - 1];
-        let first = extent.start.0 + (piece.start - extent.file_block.0);
-        let pointer = |block| Pointer { block: FsBlock(block), unwritten: extent.unwritten }.encode();
-        array.put(store, index, (first..first + (piece.end - piece.start)).map(pointer))?;
+        let pointer = |block: u64| {
+            let from = block << bits;
+            let length = (end - from).min(1 << bits) as u32;
+            debug_assert!(length == 1 << bits || way.depth == 0, "only direct pointers lead to parts of a block");
+            let start = extent.start.offset_by(from - extent.file_block.0);
+            Pointer::new(start, length, extent.unwritten).encode(&geometry)
+        };
+        array.put(store, index, piece.map(pointer))?;
     }
     Ok(())
 }
@@ -339,6 +374,7 @@ pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
     max_runs: usize,
     freed: &mut Vec<(FsBlock, u32)>,
 ) -> Result<Option<FileBlock>> {
+    let bits = bits_of(&store.geometry(), inode);
     let mut at = range.start;
     let mut runs = 0;
     while at < range.end {
@@ -347,7 +383,7 @@ pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
                 // Power loss may have left blocks of pointers in it that lead nowhere. They would stay for ever, and the inode keep a
                 // map that maps nothing.
                 if check_fork(inode, ino)? {
-                    let nodes = free_empty(store, source, ino, at)?;
+                    let nodes = free_empty(store, source, ino, FileBlock(at.0 >> bits))?;
                     inode.add_blocks(-nodes);
                 }
                 at = until;
@@ -357,17 +393,112 @@ pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
             Mapping::Mapped(extent) => extent,
         };
         runs += 1;
-        let length = u64::from(extent.length).min(range.end.0 - at.0) as u32;
-        let nodes = clear(store, source, ino, at, length)?;
-        inode.add_blocks(-(i64::from(length) + nodes));
-        match freed.last_mut() {
-            Some((start, count)) if start.offset_by(u64::from(*count)) == extent.start => *count += length,
-            _ => freed.push((extent.start, length)),
+        let whole = range.end.0.min(extent.end().0) >> bits;
+        if bits > 0 && (within(at.0, bits) > 0 || whole <= at.0 >> bits) {
+            at = cut(store, source, inode, ino, at..range.end, freed)?;
+            continue;
         }
+        let length = if bits > 0 { (whole << bits) - at.0 } else { u64::from(extent.length).min(range.end.0 - at.0) };
+        let length = length as u32;
+        let nodes = clear(store, source, ino, FileBlock(at.0 >> bits), length >> bits)?;
+        inode.add_blocks(-(i64::from(length) + nodes));
+        note_freed(freed, extent.start, length);
         at = FileBlock(at.0 + u64::from(length));
     }
     close(store, inode, ino)?;
     Ok((at < range.end).then_some(at))
+}
+
+fn note_freed(freed: &mut Vec<(FsBlock, u32)>, start: FsBlock, length: u32) {
+    match freed.last_mut() {
+        Some((last, count)) if last.offset_by(u64::from(*count)) == start => *count += length,
+        _ => freed.push((start, length)),
+    }
+}
+
+/// Unmaps those fragments of the file block of `range.start` that lie in `range`; where the next file block begins, or the range ends. A run keeps its
+/// beginning: what is unmapped before its end reads as zero, and so does the end of a block that a block of pointers leads to. If nothing of it
+/// is left, it is freed as a whole.
+fn cut<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+    freed: &mut Vec<(FsBlock, u32)>,
+) -> Result<FileBlock> {
+    let bits = bits_of(&store.geometry(), inode);
+    let block = FileBlock(range.start.0 >> bits);
+    let next = FileBlock(((block.0 + 1) << bits).min(range.end.0));
+    let (array, index, pointer) = pointer_of(store, inode, ino, block)?;
+    let from = within(range.start.0, bits);
+    let end = ((next.0 - (block.0 << bits)) as u32).min(pointer.length);
+    let rest = pointer.unwritten | pointers::mask(from, end);
+    let is_direct = matches!(array, Array::Inode(..));
+    if from == 0 && end == pointer.length {
+        let nodes = clear(store, source, ino, block, 1)?;
+        inode.add_blocks(-(i64::from(end) + nodes));
+        note_freed(freed, pointer.block, end);
+    } else if is_direct && end == pointer.length {
+        let left = Pointer { length: from, unwritten: rest & pointers::mask(0, from), ..pointer };
+        array.put(store, index, [left.encode(&store.geometry())])?;
+        inode.add_blocks(-i64::from(end - from));
+        note_freed(freed, pointer.block.offset_by(from.into()), end - from);
+    } else if rest != pointer.unwritten {
+        array.put(store, index, [Pointer { unwritten: rest, ..pointer }.encode(&store.geometry())])?;
+    }
+    Ok(next)
+}
+
+/// The pointer to a file block, which is not 0, and where it lies.
+fn pointer_of<S: BlockRead>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    block: FileBlock,
+) -> Result<(Array, usize, Pointer)> {
+    let geometry = store.geometry();
+    let bits = bits_of(&geometry, inode);
+    let End::Reached { array, index, .. } = find(store, inode, ino, block)? else {
+        return Err(Corrupt::Pointer { ino, at: block, word: 0 }.into());
+    };
+    let raw = array.read(store, ino, |pointer| pointer(index))?;
+    match Pointer::decode_data(raw, &geometry, ino, FileBlock(block.0 << bits), array.span(bits))? {
+        Some(pointer) => Ok((array, index, pointer)),
+        None => Err(Corrupt::Pointer { ino, at: block, word: 0 }.into()),
+    }
+}
+
+/// The run that the file block with a fragment of a file lies in: its first fragment, and how many there are; `None` if it has none.
+pub(super) fn run_of<S: BlockRead>(
+    store: &mut S,
+    inode: &RawInode,
+    ino: Ino,
+    file_block: FileBlock,
+) -> Result<Option<Pointer>> {
+    let bits = bits_of(&store.geometry(), inode);
+    let block = FileBlock(file_block.0 >> bits);
+    match find(store, inode, ino, block)? {
+        End::Hole { .. } => Ok(None),
+        End::Reached { .. } => pointer_of(store, inode, ino, block).map(|(.., pointer)| Some(pointer)),
+    }
+}
+
+/// Adds `more` fragments, which lie behind it and are unwritten, to the run of the file block with a fragment of a file.
+pub(super) fn lengthen<S: BlockStore>(
+    store: &mut S,
+    inode: &mut RawInode,
+    ino: Ino,
+    file_block: FileBlock,
+    more: u32,
+) -> Result<()> {
+    let bits = bits_of(&store.geometry(), inode);
+    let (array, index, pointer) = pointer_of(store, inode, ino, FileBlock(file_block.0 >> bits))?;
+    let length = pointer.length + more;
+    let unwritten = pointer.unwritten | pointers::mask(pointer.length, length);
+    array.put(store, index, [Pointer { length, unwritten, ..pointer }.encode(&store.geometry())])?;
+    inode.add_blocks(more.into());
+    Ok(())
 }
 
 /// Clears pointers, which lie side by side, and frees the blocks of pointers that have no other; how many those are.
@@ -428,6 +559,7 @@ pub(super) fn mark_written<S: BlockStore>(
     range: Range<FileBlock>,
 ) -> Result<()> {
     let geometry = store.geometry();
+    let bits = bits_of(&geometry, inode);
     let mut at = range.start;
     while at < range.end {
         let extent = match lookup(store, inode, ino, at)? {
@@ -437,15 +569,25 @@ pub(super) fn mark_written<S: BlockStore>(
             }
             Mapping::Mapped(extent) => extent,
         };
-        let length = u64::from(extent.length).min(range.end.0 - at.0);
+        let end = extent.end().0.min(range.end.0);
         if extent.unwritten {
-            let way = geometry.way(at).ok_or(Corrupt::Inode { ino, field: "file block", value: at.0 })?;
-            let steps = go(store, ino, way, at)?;
-            let (array, index) = steps.list()[steps.count - 1];
-            let pointer = |block| Pointer { block: FsBlock(block), unwritten: false }.encode();
-            array.put(store, index, (extent.start.0..extent.start.0 + length).map(pointer))?;
+            let blocks = at.0 >> bits..end.div_ceil(1 << bits);
+            let (array, index, _) = pointer_of(store, inode, ino, FileBlock(blocks.start))?;
+            let words: Vec<RawPointer> = array.read(store, ino, |pointer| {
+                (index..).take((blocks.end - blocks.start) as usize).map(pointer).collect()
+            })?;
+            let mut written = Vec::with_capacity(words.len());
+            for (raw, block) in words.into_iter().zip(blocks) {
+                let first = block << bits;
+                let pointer = Pointer::decode(raw, &geometry, ino, FileBlock(first))?;
+                let pointer = pointer.ok_or(Corrupt::Pointer { ino, at: FileBlock(first), word: 0 })?;
+                let (from, to) = (at.0.max(first) - first, end.min(first + u64::from(pointer.length)) - first);
+                let unwritten = pointer.unwritten & !pointers::mask(from as u32, to as u32);
+                written.push(Pointer { unwritten, ..pointer }.encode(&geometry));
+            }
+            array.put(store, index, written)?;
         }
-        at = FileBlock(at.0 + length);
+        at = FileBlock(end);
     }
     Ok(())
 }

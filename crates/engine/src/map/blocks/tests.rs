@@ -38,6 +38,7 @@ impl Fixture {
             has_bitmap: true,
             table_every: 1 << 14,
             map: myriad_format::choices::Map::Blocks,
+            fragment_bits: 0,
             ..geometry(block_bits, 23, 20, 1 << 24)
         };
         assert!(u64::from(geometry.first_data_block(AgNo(0))) < POOL.start);

@@ -16,6 +16,7 @@ pub(in crate::order) fn has_only_hints(kind: BlockKind, old: Option<&[u8]>, new:
             let without_counts = |bytes| {
                 let mut superblock = *Superblock::read(bytes);
                 superblock.free_blocks = Default::default();
+                superblock.free_parts = Default::default();
                 superblock.inodes_used = Default::default();
                 superblock.directories = Default::default();
                 superblock.next_generation = Default::default();

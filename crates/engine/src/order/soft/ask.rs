@@ -93,12 +93,14 @@ impl Volume {
     /// Counts anew what is free in each group, and in the volume: what the counts say is not what the bitmaps say after a crash without a
     /// log.
     pub fn recount(&self) -> Result<()> {
-        let (mut free, mut ready, mut inodes, mut directories) = (0, 0, 0, 0);
+        let (mut free, mut parts, mut ready, mut inodes, mut directories) = (0, 0, 0, 0, 0);
         for ag in (0..self.geometry.ag_count).map(AgNo) {
             if ag.0 >= self.high_water() {
                 let virgin = i64::from(self.geometry.usable_blocks_in(ag));
+                let virgin_parts = i64::from(self.geometry.usable_parts_in(ag));
                 free += virgin;
-                ready += virgin;
+                parts += virgin_parts;
+                ready += virgin - virgin_parts;
                 continue;
             }
             if !self.cache.has_room() {
@@ -110,6 +112,7 @@ impl Volume {
                 let space = group.as_mut().expect("just loaded");
                 space.recount(&mut txn)?;
                 free += i64::from(space.free_blocks());
+                parts += i64::from(space.free_parts());
                 ready += i64::from(space.available());
                 inodes += i64::from(space.inodes_used());
                 directories += i64::from(space.directories());
@@ -118,6 +121,7 @@ impl Volume {
             txn.finish(counted)?;
         }
         self.totals.free_blocks.store(free, Ordering::Relaxed);
+        self.totals.free_parts.store(parts, Ordering::Relaxed);
         self.totals.ready_blocks.store(ready, Ordering::Relaxed);
         self.totals.inodes_used.store(inodes, Ordering::Relaxed);
         // No bits say how many these are: the counts of the groups are all there is.

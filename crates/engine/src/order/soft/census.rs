@@ -11,8 +11,8 @@
 //! rolled_back  undone in the image of a block that was to be written
 //! ```
 //!
-//! A change that is taken back before a round comes is no dependency, and is counted nowhere. There is no `freefrag`: a volume has no
-//! fragments.
+//! A change that is taken back before a round comes is no dependency, and is counted nowhere. There is no `freefrag`: fragments
+//! that wait to be given back are counted as `freeblks`.
 
 use crate::order::facts::{self, Fact};
 use myriad_format::inode::S_IFDIR;

@@ -24,7 +24,7 @@ use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{RawInode, S_IFLNK};
-use myriad_format::pointers::{self, BLOCK, RawPointer, UNWRITTEN};
+use myriad_format::pointers::{self, BLOCK, Pointer, RawPointer};
 use myriad_format::superblock::Superblock;
 use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -236,8 +236,13 @@ impl<'a> Judge<'a> {
 
     /// Whether what a pointer leads to lasts.
     fn is_pointer_safe(&self, word: u64) -> bool {
-        let block = word & BLOCK;
-        let is_written = word & UNWRITTEN != 0
+        let (start, length) = Pointer::run_of(word, &self.geometry);
+        (0..length).all(|index| self.is_block_safe(start.0 + u64::from(index), Pointer::is_unwritten(word, index)))
+    }
+
+    /// Whether one block of what a pointer leads to lasts.
+    fn is_block_safe(&self, block: u64, is_unwritten: bool) -> bool {
+        let is_written = is_unwritten
             || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
                 && self.state.shadows.get(&block).is_none_or(|shadow| !shadow.is_new || planted(Bug::SoftBlockLate));
         is_written && self.is_block_taken(FsBlock(block))
@@ -376,8 +381,12 @@ impl<'a> Judge<'a> {
         let current = |block, part: Range<usize>| {
             self.look.read(block, BlockKind::Pointers, |bytes| RawPointer::read(&bytes[part]).word.get())
         };
-        let word = self.pointer(is, FileBlock(size >> self.geometry.block_bits), current)?;
-        Ok(self.data.contains(&(word & BLOCK)))
+        let edge = size >> self.geometry.block_bits;
+        let bits = self.geometry.file_fragment_bits(is.raw().file_type());
+        let word = self.pointer(is, FileBlock(edge >> bits), current)?;
+        let (start, length) = Pointer::run_of(word, &self.geometry);
+        let index = edge & ((1 << bits) - 1);
+        Ok(word != 0 && index < length.into() && self.data.contains(&(start.0 + index)))
     }
 }
 

@@ -27,7 +27,7 @@
 //! | diradd, dirrem, mkdir | entries that differ between a directory's block and its shadow |
 //! | allocdirect, allocindir, indirdep | pointers that differ; the shadow of a block of pointers is their safe copy |
 //! | freeblks, freefile | [`Freed`] |
-//! | freefrag | there are no fragments |
+//! | freefrag | [`Freed`]: fragments that another run has taken the place of, or that were cut off |
 //!
 //! `census` counts them under their names.
 //!

@@ -499,12 +499,12 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
             Some((at, slot)) => at.0 == block && shadow.lasts_with(volume.geometry.inode_offset(slot), MODE),
             None => false,
         };
-        shadow.points_to(|block| freed.has(block))
+        shadow.points_to(&volume.geometry, |block| freed.has(block))
             || shadow.kind == BlockKind::InodeTable && freed.inodes.iter().any(is_at)
     };
     let may_find = |block: &u64| {
         state.shadows.get(block).is_some_and(|shadow| is_there(*block, shadow))
-            || state.ghosts.get(block).is_some_and(|ghost| ghost.points_to(|block| freed.has(block)))
+            || state.ghosts.get(block).is_some_and(|ghost| ghost.points_to(&volume.geometry, |block| freed.has(block)))
     };
     // A block of pointers that went with what it points to: who finds it, finds it by another one that the transaction changed.
     !freed.from.iter().filter(|&&block| !freed.has(block)).any(may_find)

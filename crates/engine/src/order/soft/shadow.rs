@@ -7,10 +7,10 @@ use super::words::Words;
 use crate::order::facts::{self, Fact, Named};
 use crate::types::Time;
 use myriad_format::inode::{ROOM_BESIDE_ROOT, RawInode};
-use myriad_format::pointers::BLOCK;
+use myriad_format::pointers::{BLOCK, Pointer};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{BlockHeader, BlockKind, Ino};
+use myriad_format::{BlockHeader, BlockKind, Geometry, Ino};
 use std::mem::offset_of;
 use std::num::NonZero;
 
@@ -195,21 +195,31 @@ impl Shadow {
     }
 
     /// Whether a pointer lasts in it that leads to a block that `is_freed`. Nothing points there now, so the pointer is a word that has changed.
-    pub fn points_to(&self, is_freed: impl Fn(u64) -> bool) -> bool {
-        let is_pointer = |at: usize| match self.kind {
-            BlockKind::Pointers => at % UNIT_SIZE >= UnitHeader::SIZE,
+    pub fn points_to(&self, geometry: &Geometry, is_freed: impl Fn(u64) -> bool) -> bool {
+        let leads_there = |at: usize, word: u64| match self.kind {
+            BlockKind::Pointers => at % UNIT_SIZE >= UnitHeader::SIZE && leads_to(word, geometry, &is_freed),
             BlockKind::InodeTable => {
                 let Some(offset) = (at % UNIT_SIZE).checked_sub(UnitHeader::SIZE) else { return false };
                 let of_inode = offset % INODE_SIZE;
                 let mode = self.lasting.word(at - of_inode);
-                let is_used = mode.is_none_or(|word| word & MODE != 0);
-                is_used && (of_inode >= POINTERS_OFFSET || of_inode == ATTRIBUTE_ROOT)
+                let is_used = || mode.is_none_or(|word| word & MODE != 0);
+                match of_inode {
+                    // Attributes go with the first of their blocks.
+                    ATTRIBUTE_ROOT => is_freed(word & BLOCK) && is_used(),
+                    POINTERS_OFFSET.. => leads_to(word, geometry, &is_freed) && is_used(),
+                    _ => false,
+                }
             }
             _ => false,
         };
-        !self.is_new
-            && self.lasting.all().any(|(at, word)| word & BLOCK != 0 && is_freed(word & BLOCK) && is_pointer(at))
+        !self.is_new && self.lasting.all().any(|(at, word)| word & BLOCK != 0 && leads_there(at, word))
     }
+}
+
+/// Whether a pointer leads to a block, or a fragment of one, that `is_freed`.
+fn leads_to(word: u64, geometry: &Geometry, is_freed: impl Fn(u64) -> bool) -> bool {
+    let (start, length) = Pointer::run_of(word, geometry);
+    (0..u64::from(length)).any(|index| is_freed(start.0 + index))
 }
 
 /// Of the first word of an inode, its mode: 0 where no inode is.
@@ -220,7 +230,7 @@ const _: () = assert!(offset_of!(RawInode, mode) == 0 && ATTRIBUTE_ROOT % 8 == 0
 pub(super) enum Remains {
     /// Of a directory's block: its names.
     Names(Box<[(u32, Named)]>),
-    /// Of a block of pointers: where they lead.
+    /// Of a block of pointers: those that lead somewhere.
     Pointers(Box<[u64]>),
 }
 
@@ -233,8 +243,8 @@ impl Remains {
             }
             _ => {
                 let words = units.flat_map(|unit| unit[UnitHeader::SIZE..].chunks_exact(8));
-                let blocks = words.map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")) & BLOCK);
-                Self::Pointers(blocks.filter(|&block| block != 0).collect())
+                let pointers = words.map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+                Self::Pointers(pointers.filter(|&word| word != 0).collect())
             }
         }
     }
@@ -242,7 +252,7 @@ impl Remains {
     fn memory(&self) -> usize {
         match self {
             Self::Names(names) => size_of_val(&**names),
-            Self::Pointers(blocks) => size_of_val(&**blocks),
+            Self::Pointers(words) => size_of_val(&**words),
         }
     }
 }
@@ -296,10 +306,10 @@ impl Ghost {
     }
 
     /// Whether a pointer lasts in it that leads to a block that `is_freed`.
-    pub fn points_to(&self, is_freed: impl Fn(u64) -> bool) -> bool {
+    pub fn points_to(&self, geometry: &Geometry, is_freed: impl Fn(u64) -> bool) -> bool {
         match &self.lasting {
             Remains::Names(_) => false,
-            Remains::Pointers(blocks) => blocks.iter().any(|&block| is_freed(block)),
+            Remains::Pointers(words) => words.iter().any(|&word| leads_to(word, geometry, &is_freed)),
         }
     }
 }
