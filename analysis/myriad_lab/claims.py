@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -420,6 +421,30 @@ def decide(claim: Claim, estimate: Estimate) -> tuple[str, str]:
     if estimate.high < low or high < estimate.low:
         return NOT_REPRODUCED, "no effect seen, and one of the expected size would have been"
     return UNDECIDED, "the interval holds both no effect and the expected one: more runs are needed"
+
+
+# Of claims that are decided, the share that may come out otherwise than expected: who predicts much and is never wrong predicts little.
+OUTSIDE_MOST = 0.1
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """How the expectations fared: of `decided` claims `outside` came out off their range, `direction` of them on the paper's side."""
+
+    decided: int
+    outside: int
+    direction: int
+
+    @property
+    def is_met(self) -> bool:
+        return self.outside <= OUTSIDE_MOST * self.decided
+
+
+def predictions(verdicts: list[str]) -> Predictions:
+    """Of one verdict a claim. What the runs do not tell, and what was not run, decides nothing."""
+    tally = Counter(verdicts)
+    outside = tally[DIRECTION] + tally[NOT_REPRODUCED]
+    return Predictions(tally[REPRODUCED] + outside, outside, tally[DIRECTION])
 
 
 def _sentence(text: str) -> str:

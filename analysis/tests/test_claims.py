@@ -225,3 +225,11 @@ def test_a_claim_about_linear_directories_is_not_judged_on_others():
     assert found.verdict == NOT_RUN and found.why == "No samples with directory=linear."
     (found,) = found_of("folder-remove-su-model", [s | {"phase": "remove"} for s in raw])
     assert found.verdict == NOT_RUN
+
+
+def test_what_lies_outside_is_counted_of_what_is_decided():
+    verdicts = [REPRODUCED] * 17 + [claims.DIRECTION, NOT_REPRODUCED] + [UNDECIDED] * 3 + [NOT_RUN] * 5
+    found = claims.predictions(verdicts)
+    assert (found.decided, found.outside, found.direction, found.is_met) == (19, 2, 1, False)
+    assert claims.predictions([REPRODUCED] * 18 + [NOT_REPRODUCED] * 2).is_met
+    assert claims.predictions([UNDECIDED, NOT_RUN]).decided == 0

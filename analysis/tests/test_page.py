@@ -146,7 +146,9 @@ def test_the_same_results_give_the_same_bytes(tmp_path):
     results = synthetic.write(raw + synthetic.peers(np.random.default_rng(2), 4), tmp_path / "r.jsonl")
     for name in ("a", "b"):
         assert command.main(["report", str(results), "--claims", str(few), "--out", str(tmp_path / name)]) == 0
-    assert "✓ reproduced" in (tmp_path / "a" / "index.html").read_text()
+    text = (tmp_path / "a" / "index.html").read_text()
+    assert "✓ reproduced" in text
+    assert "0 of 1 decided claims (0 %) lie outside of what was expected" in text and "is met." in text
     files = [sorted(p.relative_to(tmp_path / name) for p in (tmp_path / name).rglob("*.*")) for name in ("a", "b")]
     assert files[0] == files[1]
     assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files[0])

@@ -90,6 +90,7 @@ def _short(report: Report) -> str:
     )
     judged = [(g, f) for g, f in rows if f[0].verdict != claims.NOT_RUN]
     if judged:
+        out.append(html.paragraph(_predictions_sentence(claims.predictions([f[0].verdict for _, f in judged]))))
         caption = "Claims that our samples answer, each on the target that is nearest to the paper's machine"
         out.append(tables.claims(caption, judged, report.notes, True))
     waiting = Counter((g.paper, g.title, f[0].why) for g, f in rows if f[0].verdict == claims.NOT_RUN)
@@ -99,6 +100,16 @@ def _short(report: Report) -> str:
     if len(report.peers):
         out.append(html.paragraph(_peers_sentence(report)))
     return "".join(out)
+
+
+def _predictions_sentence(found: claims.Predictions) -> str:
+    if not found.decided:
+        return "None of them is decided: more runs tell."
+    most = 100 * claims.OUTSIDE_MOST
+    return (
+        f"{found.outside} of {found.decided} decided claims ({100 * found.outside / found.decided:.0f} %) lie outside of what was "
+        f"expected, {found.direction} of them on the paper’s side. The aim, {most:.0f} % at most, is {'met' if found.is_met else 'missed'}."
+    )
 
 
 def _peers_sentence(report: Report) -> str:
