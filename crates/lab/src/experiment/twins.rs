@@ -6,8 +6,8 @@
 //!
 //! The noise floor of a row is the farther end of the interval of A' over A, up or down. What was slowed is compared with the
 //! geometric mean of A and A' of its round. It differs if its interval leaves out 1 *and* the ratio lies beyond the row's floor. The
-//! interval alone calls 5 in 100 rows different in which nothing is; with the floor it is fewer than 1 in 100, so that a suite of 30
-//! rows has a false one in five runs at most. The tests of this file measure that, and the rounds that 5% need.
+//! interval alone calls 5 in 100 rows different in which nothing is; with the floor it is fewer than 1 in 100, so that of a suite of 30
+//! rows one is false in one of three experiments at most. The tests of this file measure that, and the rounds that 5% need.
 //!
 //! The analysis judges by the same rules (`analysis/myriad_lab/twins.py`).
 
