@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from .samples import Samples, cells
+from .samples import Samples, cells, identity
 
 CONFIDENCE = 0.95
 # Of a difference that is there, the share of runs of the whole measurement that would find it, for `detectable`.
@@ -129,11 +129,12 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     return out
 
 
-def against_peers(samples: Samples, ours: str) -> pd.DataFrame:
+def against_peers(samples: Samples, ours: str, floors: dict[tuple, float]) -> pd.DataFrame:
     """Each peer's cost over that of the target `ours`, a row a peer, workload, phase and size. Above 1 we are faster.
 
     Compared is like with like: the same suite, workload, phase, scale, size and clock. Ours is the cell without factors, or that
-    whose factors and options come first where there are several; `ours_factors` says which.
+    whose factors and options come first where there are several; `ours_factors` says which. `floor` is the larger noise floor of the two, of
+    `floors`; missing where neither ran against itself.
     """
     rows, groups = [], {}
     for key, data in cells(samples):
@@ -155,7 +156,7 @@ def against_peers(samples: Samples, ours: str) -> pd.DataFrame:
                 | {"peer": key["target"], "peer_options": key["options_key"], "ours": ours, "ours_factors": own_key["factors_key"]}
                 | {"ratio": found.value, "low": found.low, "high": found.high, "n_peer": len(a), "n_ours": len(b)}
                 | {"peer_us": 1e6 * float(np.exp(np.mean(np.log(a)))), "ours_us": 1e6 * float(np.exp(np.mean(np.log(b))))}
-                | {"p": p_value(a, b), "detectable": detectable(a, b)}
+                | {"p": p_value(a, b), "detectable": detectable(a, b), "floor": _larger(floors, key, own_key)}
             )
     table = pd.DataFrame(rows)
     if rows:
@@ -165,11 +166,15 @@ def against_peers(samples: Samples, ours: str) -> pd.DataFrame:
     return table
 
 
+def _larger(floors: dict[tuple, float], *keys: dict) -> float:
+    return max((floors[identity(key)] for key in keys if identity(key) in floors), default=float("nan"))
+
+
 # Benchmarks of others (suite `tools`) and the workload of ours that does what each does; phases have the same names.
 ORIGINALS = {"bonnie++": "bonnie", "postmark_tool": "postmark"}
 
 
-def against_originals(samples: Samples) -> pd.DataFrame:
+def against_originals(samples: Samples, floors: dict[tuple, float]) -> pd.DataFrame:
     """The cost of each benchmark of others over that of our workload of its kind, a row a target, workload and phase of both. Their counts
     need not be the same, for some come in multiples of 1024: what is compared is the cost of an operation."""
     rows, mine = [], {}
@@ -180,18 +185,19 @@ def against_originals(samples: Samples) -> pd.DataFrame:
 
     for key, data in found:
         if key["suite"] != "tools":
-            mine.setdefault(place(key, key["workload"]), data)
+            mine.setdefault(place(key, key["workload"]), (key, data))
     for key, data in found:
         own = mine.get(place(key, ORIGINALS.get(key["workload"], ""))) if key["suite"] == "tools" else None
         if own is None:
             continue
+        own_key, own = own
         a, b = data["cost"].to_numpy(float), own["cost"].to_numpy(float)
         ours = ratio(a, b)
         rows.append(
             {"target": key["target"], "workload": key["workload"], "phase": key["phase"], "scale": key["scale"], "size": key["size"]}
             | {"factors": key["factors_key"]}
             | {"ours": ORIGINALS[key["workload"]], "ratio": ours.value, "low": ours.low, "high": ours.high}
-            | {"n_theirs": len(a), "n_ours": len(b)}
+            | {"n_theirs": len(a), "n_ours": len(b), "floor": _larger(floors, key, own_key)}
             | {"theirs_us": 1e6 * float(np.exp(np.mean(np.log(a)))), "ours_us": 1e6 * float(np.exp(np.mean(np.log(b))))}
         )
     return pd.DataFrame(rows)

@@ -21,6 +21,7 @@ import zstandard
 
 SCHEMA = 1
 CLOCKS = ("wall", "modelled", "none")
+TWINS = ("a", "b", "slowed")
 # What a sample must have, and of which type.
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "suite": str,
@@ -50,13 +51,15 @@ class Samples:
     """All samples of one report.
 
     `table` has a column for each field, `device.*` for what is counted (`COUNTS`) and `factor.NAME` for each factor
-    (text; missing where a sample does not have it). `cost` is seconds per operation. `absent` has, by what was asked for, why a build or machine did not have it.
+    (text; missing where a sample does not have it). `cost` is seconds per operation. Of a target that ran against itself `table` has A alone;
+    `twins` has A, A' and what was slowed. `absent` has, by what was asked for, why a build or machine did not have it.
     """
 
     table: pd.DataFrame
     factors: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
+    twins: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def why_absent(self, option: str) -> str:
         """What the runs said of a factor that they did not have, to be put behind a clause; empty if nothing."""
@@ -162,6 +165,8 @@ def _checked(sample: dict, place: str) -> dict:
             raise BadResults(f"{place}: field {name!r} is {sample[name]!r}")
     if sample["clock"] not in CLOCKS:
         raise BadResults(f"{place}: clock {sample['clock']!r}; known are {', '.join(CLOCKS)}")
+    if sample.get("twin") not in (None, *TWINS):
+        raise BadResults(f"{place}: twin {sample['twin']!r}; known are {', '.join(TWINS)}")
     seconds = sample.get("seconds")
     if seconds is None and sample["clock"] != "none":
         raise BadResults(f"{place}: clock {sample['clock']!r} without seconds")
@@ -188,6 +193,8 @@ def _row(sample: dict) -> dict:
     row["options"] = {name: _text(options[name]) for name in sorted(options) if name not in factors}
     row |= {f"factor.{name}": choice for name, choice in factors.items()}
     row |= {f"device.{name}": device.get(name) for name in DEVICE}
+    slowed = sample.get("slowed") or {}
+    row |= {"twin": sample.get("twin")} | {f"slowed.{name}": slowed.get(name) for name in ("operation", "percent", "added_ns")}
     row["device.blocks_touched"] = sample.get("blocks_touched")
     row |= {f"machine.{name}": machine.get(name) for name in ("kernel", "cpu", "cores", "memory_bytes")}
     return row
@@ -200,7 +207,8 @@ def _samples(rows: list[dict], problems: list[str]) -> Samples:
         table[name] = pd.to_numeric(table[name])
     table["options_key"] = _differing_options(table)
     factors = sorted(name.removeprefix("factor.") for name in table.columns if name.startswith("factor."))
-    return Samples(table, factors, problems)
+    alone = table["twin"].isna() | (table["twin"] == TWINS[0])
+    return Samples(table[alone].reset_index(drop=True), factors, problems, twins=table[table["twin"].notna()])
 
 
 def _differing_options(table: pd.DataFrame) -> list[str]:
@@ -222,6 +230,11 @@ def cells(samples: Samples) -> list[tuple[dict, pd.DataFrame]]:
         return []
     groups = samples.table.groupby(list(CELL), dropna=False, sort=True)
     return [(dict(zip(CELL, key, strict=True)), rows) for key, rows in groups]
+
+
+def identity(key: dict) -> tuple:
+    """A cell's fields as something to look up by: a missing size equals a missing size."""
+    return tuple(None if pd.isna(key[name]) else key[name] for name in CELL)
 
 
 def choices_of(table: pd.DataFrame, option: str) -> pd.Series:

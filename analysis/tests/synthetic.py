@@ -95,6 +95,21 @@ def originals(rng: np.random.Generator, runs: int, twice: str = "create") -> lis
     return out
 
 
+def twins(rng: np.random.Generator, runs: int, noise: float) -> list[dict]:
+    """Two targets, each against itself and with a slowdown of 5 % in one of two phases; whole rounds are slower or faster."""
+    out = []
+    for run, target, phase in itertools.product(range(runs), ("mount", "ext4"), ("unpack", "remove")):
+        whole = float(np.exp(rng.normal(0, 0.2)))
+        for twin in ("a", "b", "slowed"):
+            seconds = whole * float(np.exp(rng.normal(0, noise)))
+            added = 0.05 * seconds if (twin, phase) == ("slowed", "unpack") else 0.0
+            slowed = {"operation": "write_file", "percent": 5.0 if twin == "slowed" else 0.0, "calls": 1000}
+            slowed |= {"took_ns": int(1e9 * seconds), "added_ns": int(1e9 * added)}
+            fields = {"target": target, "phase": phase, "run": run, "seconds": seconds + added, "twin": twin, "slowed": slowed}
+            out.append(sample(workload="tree", **fields))
+    return out
+
+
 def everything(seed: int = 1) -> list[dict]:
     """A file with something for every part of the report."""
     rng = np.random.default_rng(seed)
@@ -105,7 +120,7 @@ def everything(seed: int = 1) -> list[dict]:
         if workload == "folder":
             out += factorial(workload, phase, effects, both, rng, 0.0, 1, target="disk2001", clock="modelled", **size)
     out += dirhash(rng, 4) + xfs(rng, 4) + peers(rng, 6, planted={("xfs", "tar", "find"): 1.001})
-    out += originals(rng, 3)
+    out += originals(rng, 3) + twins(rng, 8, 0.02)
     # An option that no claim knows.
     for run, on in itertools.product(range(5), ("small", "wide")):
         seconds = float((1.0 if on == "small" else 0.9) * np.exp(rng.normal(0, 0.02)))

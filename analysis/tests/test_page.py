@@ -91,7 +91,7 @@ def test_pictures_follow_the_readers_scheme(page):
 def test_every_figure_and_table_is_there_as_a_file(made, read):
     assert len(list((made / "figures").glob("*.png"))) == len(read.all("figure"))
     rows = {p.stem: len(pd.read_csv(p)) for p in (made / "data").glob("*.csv")}
-    assert set(rows) == {"cells", "claims", "ranks", "coefficients", "curves", "ratios", "originals"} and all(rows.values())
+    assert set(rows) == {"cells", "claims", "ranks", "coefficients", "curves", "ratios", "originals", "twins"} and all(rows.values())
 
 
 def test_each_claim_is_shown_and_those_without_data_are_not_run(made, page):

@@ -52,6 +52,7 @@ def check_refused(tmp_path, line, reason):
         ({"count": True}, "'count'"),
         ({"factors": []}, "'factors'"),
         ({"clock": "sun"}, "clock 'sun'"),
+        ({"twin": "c"}, "twin 'c'"),
         ({"seconds": None}, "without seconds"),
         ({"seconds": -1}, "-1 seconds"),
         ({"seconds": "1"}, "'1' seconds"),

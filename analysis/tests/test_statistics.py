@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import synthetic
 
-from myriad_lab import curves, factorial, ratios, samples
+from myriad_lab import curves, factorial, ratios, samples, twins
 
 
 def made(effects, both=1.0, noise=0.02, runs=4, seed=1, **fields):
@@ -82,7 +82,7 @@ def test_a_planted_slowdown_of_five_percent_is_found_and_nothing_else():
     after = synthetic.peers(rng, runs=10, noise=0.02, planted={("mount", "node_modules", "remove"): 1.05})
     # The changed build stands beside the old one as another target, as the lab runs two builds.
     new = [s | {"target": "changed"} for s in after if s["target"] == "mount"]
-    table = ratios.against_peers(samples.from_dicts([s for s in before if s["target"] == "mount"] + new), "mount")
+    table = ratios.against_peers(samples.from_dicts([s for s in before if s["target"] == "mount"] + new), "mount", {})
     found = table[table["verdict"] == "faster"]
     assert list(found["workload"] + ": " + found["phase"]) == ["node_modules: remove"]
     assert found["low"].iloc[0] > 1 and found["low"].iloc[0] < 1.05 < found["high"].iloc[0]
@@ -127,12 +127,12 @@ def test_counts_of_zero_have_a_ratio_but_no_logarithm():
 
 def test_only_like_is_compared_with_like():
     raw = [synthetic.sample(target=t, scale=s, run=r) for t, s in (("mount", 1), ("ext4", 0.5)) for r in range(2)]
-    assert ratios.against_peers(samples.from_dicts(raw), "mount").empty
+    assert ratios.against_peers(samples.from_dicts(raw), "mount", {}).empty
 
 
 def test_benchmarks_of_others_stand_beside_ours_of_their_kind_by_the_operation():
     raw = synthetic.originals(np.random.default_rng(4), 5, twice="transactions")
-    table = ratios.against_originals(samples.from_dicts(raw)).set_index("phase")
+    table = ratios.against_originals(samples.from_dicts(raw), {}).set_index("phase")
     assert sorted(table.index) == ["create", "delete", "transactions"] and set(table["ours"]) == {"postmark"}
     row = table.loc["transactions"]
     assert row["low"] < 2 < row["high"] and row["low"] > 1.8 and row["theirs_us"] == pytest.approx(100, rel=0.05)
@@ -140,7 +140,7 @@ def test_benchmarks_of_others_stand_beside_ours_of_their_kind_by_the_operation()
     # Another size, or another target, is not the same.
     for other in ({"size": 500}, {"target": "xfs"}, {"scale": 1.0}):
         moved = [s | other if s["suite"] == "tools" else s for s in raw]
-        assert ratios.against_originals(samples.from_dicts(moved)).empty
+        assert ratios.against_originals(samples.from_dicts(moved), {}).empty
 
 
 # ------------------------------------------------------------------------------------------------ curves
@@ -186,3 +186,50 @@ def test_a_phase_that_takes_no_time_on_the_modelled_disk_is_told():
     raw = [synthetic.sample(clock="modelled", seconds=t, factors={"order": o}) for o, t in (("sync", 0.0), ("softdep", 0.0))]
     tests, incomplete = factorial.find(samples.from_dicts(raw))
     assert not tests and "takes no time" in incomplete[0]
+
+
+# ------------------------------------------------------------------------------------------------ twins
+
+
+def test_medians_with_their_intervals_are_those_of_the_lab():
+    """`medians_with_their_intervals` of crates/lab/src/stats.rs has the same digits."""
+    # The ends differ between seeds here.
+    found = twins.median_by_rounds(np.arange(40) ** 2)
+    assert (found.value, found.low, found.high) == (380.5, 195.7125000000001, 676.0)
+
+
+def test_twins_show_the_floor_and_a_planted_slowdown_is_found():
+    raw = synthetic.twins(np.random.default_rng(6), 20, noise=0.02)
+    found = samples.from_dicts(raw)
+    # A alone is a measurement.
+    assert len(found.table) == 20 * 2 * 2 and len(found.twins) == 3 * len(found.table)
+    rows = twins.table(found).set_index(["target", "phase"])
+    assert (rows["rounds"] == 20).all() and (rows["floor"] > 1).all() and (rows["floor"] < 1.05).all()
+    assert rows["differs"].to_dict() == {("ext4", "remove"): False, ("ext4", "unpack"): True, ("mount", "remove"): False, ("mount", "unpack"): True}
+    assert rows.loc[("mount", "unpack"), "planted"] == pytest.approx(1.05) and rows.loc[("mount", "remove"), "planted"] == 1
+    assert set(rows["slow"]) == {"write_file:5%"}
+
+
+def test_the_floor_stands_beside_the_ratio():
+    rng = np.random.default_rng(6)
+    found = samples.from_dicts(synthetic.twins(rng, 20, noise=0.02) + [synthetic.sample(workload="tree", target="xfs", run=run) for run in range(6)])
+    floors = twins.floors(twins.table(found))
+    table = ratios.against_peers(found, "mount", floors).set_index(["peer", "phase"])
+    of = {(key[3], key[2]): floor for key, floor in floors.items()}
+    assert table.loc[("ext4", "unpack"), "floor"] == max(of["mount", "unpack"], of["ext4", "unpack"])
+    assert table.loc[("xfs", "unpack"), "floor"] == of["mount", "unpack"]
+    without = ratios.against_peers(samples.from_dicts(synthetic.peers(rng, runs=6)), "mount", {})
+    assert without["floor"].isna().all()
+
+
+def test_rounds_that_lack_a_twin_do_not_count_and_few_say_nothing():
+    raw = synthetic.twins(np.random.default_rng(6), 7, noise=0.02)
+    lacking = [s for s in raw if not (s["run"] == 0 and s["twin"] == "b")]
+    assert set(twins.table(samples.from_dicts(lacking))["rounds"]) == {6}
+    fewer = [s for s in lacking if s["run"] != 1]
+    assert twins.table(samples.from_dicts(fewer)).empty
+    # Two files may have the same rounds: they are as many as both have.
+    later = [s | {"started": "2001-01-01T00:00:00Z"} for s in raw]
+    assert set(twins.table(samples.from_dicts(raw + later))["rounds"]) == {14}
+    modelled = [s | {"clock": "modelled"} for s in raw]
+    assert twins.table(samples.from_dicts(modelled)).empty

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from .. import claims, curves, factorial, ratios
+from .. import claims, curves, factorial, ratios, twins
 from ..samples import CELL, Samples, cells
 from . import html, sections
 from .content import Report
@@ -23,9 +23,11 @@ def analyse(samples: Samples, seed: int, ours: str | None, notes: dict[str, str]
     findings = {c.id: claims.judge(samples, tests, g, c) for g in groups for c in g.claims}
     targets = set(samples.table["target"])
     ours = ours or ("mount" if "mount" in targets else "process")
-    peers = ratios.against_peers(samples, ours)
-    originals, floor = ratios.against_originals(samples), ratios.noise_floor(samples, seed)
-    return Report(samples, seed, ours, notes, groups, tests, incomplete, findings, curves.charts(samples), peers, originals, floor)
+    pairs = twins.table(samples)
+    floors = twins.floors(pairs)
+    peers, originals = ratios.against_peers(samples, ours, floors), ratios.against_originals(samples, floors)
+    floor = ratios.noise_floor(samples, seed)
+    return Report(samples, seed, ours, notes, groups, tests, incomplete, findings, curves.charts(samples), peers, originals, floor, pairs)
 
 
 def write(report: Report, out: Path) -> Path:
@@ -66,6 +68,7 @@ def _tables(report: Report) -> dict[str, pd.DataFrame]:
         "curves": pd.DataFrame(lines),
         "ratios": report.peers,
         "originals": report.originals,
+        "twins": report.twins,
     }
     return {name: frame for name, frame in frames.items() if len(frame)}
 

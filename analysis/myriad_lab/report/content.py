@@ -28,6 +28,7 @@ class Report:
     peers: pd.DataFrame
     originals: pd.DataFrame
     floor: ratios.Floor | None
+    twins: pd.DataFrame
     pictures: list[Picture] = field(default_factory=list)
 
     def findings_of(self, group: claims.Group) -> list[list[claims.Finding]]:

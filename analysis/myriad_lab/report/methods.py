@@ -30,6 +30,7 @@ def section(report: Report, files: list[str]) -> str:
         )
     )
     out.append(_floor(report))
+    out.append(_twins(report))
     out.append(_self_check())
     out.append(html.element("h3", "Files"))
     links = ", ".join(html.element("a", f"{n}.csv", href=f"data/{n}.csv") for n in files)
@@ -49,6 +50,29 @@ def _floor(report: Report) -> str:
     return html.element("h3", "A against A") + html.table(
         f"Random halves of the same runs, {ratios.SPLITS} splits each; by chance 5 % would be called different", columns, rows
     )
+
+
+def _twins(report: Report) -> str:
+    rows = report.twins
+    if rows.empty:
+        return ""
+    apart = int(((rows["low"] > 1) | (rows["high"] < 1)).sum())
+    said = [
+        "Each measurement ran as A and as A′ in every round, one right after the other. A ratio is the median of the rounds’, and its interval draws "
+        "whole rounds. The noise floor is the farther end of the interval of A′ over A, up or down.",
+        f"{apart} of {len(rows)} intervals of A′ over A leave out 1; by chance 5 in 100 do.",
+    ]
+    if "slow" in rows:
+        slowed = rows[rows["slow"].notna()]
+        with_it = slowed["planted"] > 1
+        found = slowed["differs"].astype(bool)
+        said.append(
+            f"A third time a slowdown was planted. It is found in {int((found & with_it).sum())} of {int(with_it.sum())} measurements that have the "
+            f"operation, and a difference is seen in {int((found & ~with_it).sum())} of {int((~with_it).sum())} others. A difference is an interval that "
+            "leaves out 1 and a ratio beyond the floor; by chance fewer than 1 in 100 have both.",
+        )
+    caption = "Measurements against themselves, by the clock"
+    return html.element("h3", "Twins", id="twins") + html.paragraph(*said) + html.details("Table", tables.twins(caption, rows))
 
 
 def _self_check() -> str:

@@ -293,6 +293,7 @@ def _peers(report: Report) -> str:
             "A ratio is their time over ours: above 1, ours is faster. Faster and slower alike are shown.",
             _floor_sentence(report.floor),
             "“Would find” is the least difference that this many runs find four times in five.",
+            *_twins_sentences(report.peers),
         )
     )
     settings = sorted(set(report.peers["ours_factors"]) - {""})
@@ -349,6 +350,12 @@ def _floor_sentence(floor: ratios.Floor | None) -> str:
         f"A against A, halves of the same runs, differ by less than {times(floor.ratio)} in 95 % of cases ({floor.cells} measurements); "
         f"the test calls {100 * floor.called:.1f} % of such halves different, where 5 % would be chance."
     )
+
+
+def _twins_sentences(rows: pd.DataFrame) -> list[str]:
+    if not rows["floor"].notna().any():
+        return []
+    return ["“Noise floor” is how far a target lies from itself when it runs twice in each round: of the two targets, the one that is farther."]
 
 
 def _others(report: Report) -> str:

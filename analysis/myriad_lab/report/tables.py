@@ -166,20 +166,56 @@ def _p(p: float) -> str:
 
 def peers(caption: str, rows: pd.DataFrame) -> str:
     columns = [("Result", ""), ("Workload", ""), ("Theirs", "number"), ("Ours", "number"), ("Ratio", "number"), ("95 % interval", "number")]
-    columns += [("n", "number"), ("Would find", "number")]
+    columns += [("n", "number"), ("Would find", "number"), *_floor_column(rows)]
     body = []
     for row in rows.to_dict("records"):
         ends = "" if np.isnan(row["low"]) else f"{times(row['low'])} to {times(row['high'])}"
         least = "" if np.isnan(row["detectable"]) else f"{100 * (row['detectable'] - 1):.1f} %"
         body.append(
             [verdict(row["verdict"]), html.text(row["label"]), seconds(row["peer_us"] / 1e6), seconds(row["ours_us"] / 1e6)]
-            + [times(row["ratio"]), ends, f"{row['n_peer']}, {row['n_ours']}", least]
+            + [times(row["ratio"]), ends, f"{row['n_peer']}, {row['n_ours']}", least, *_floor_cell(rows, row)]
         )
+    return html.table(caption, columns, body, stacked=True)
+
+
+def _floor_column(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Where nothing ran against itself there is no column."""
+    return [("Noise floor", "number")] if rows["floor"].notna().any() else []
+
+
+def _floor_cell(rows: pd.DataFrame, row: dict) -> list[str]:
+    return ["" if np.isnan(row["floor"]) else percent(row["floor"]) for _ in _floor_column(rows)]
+
+
+def percent(ratio: float) -> str:
+    """A ratio's distance from 1."""
+    return f"{signed(100 * (ratio - 1), 1)} %"
+
+
+def twins(caption: str, rows: pd.DataFrame) -> str:
+    columns = [("Target", ""), ("Workload", ""), ("Rounds", "number"), ("A′ over A", "number"), ("95 % interval", "number"), ("Noise floor", "number")]
+    slowed = "slow" in rows
+    columns += [("Planted", "number"), ("Slowed over A", "number"), ("95 % interval", "number"), ("Result", "")] if slowed else []
+    body = []
+    for row in rows.to_dict("records"):
+        label = f"{row['workload']}: {row['phase']}" + (f", {row['size']:,.0f}" if not pd.isna(row["size"]) else "")
+        settings = ", ".join(row[name] for name in ("factors_key", "options_key") if row[name])
+        label += f" ({settings})" if settings else ""
+        cells = [html.text(row["target"]), html.text(label), str(row["rounds"]), f"{row['ratio']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}"]
+        cells.append(percent(row["floor"]))
+        if slowed and pd.isna(row["slow"]):
+            cells += [""] * 4
+        elif slowed:
+            added = f"{percent(row['planted'])} by {html.text(row['slow'])}" if row["planted"] > 1 else "nothing"
+            cells += [added, f"{row['slowed_ratio']:.3f}", f"{row['slowed_low']:.3f} to {row['slowed_high']:.3f}"]
+            cells.append("differs" if row["differs"] else "no difference seen")
+        body.append(cells)
     return html.table(caption, columns, body, stacked=True)
 
 
 def originals(caption: str, rows: pd.DataFrame) -> str:
     columns = [("Workload", ""), ("Theirs", "number"), ("Ours", "number"), ("Ratio", "number"), ("95 % interval", "number"), ("n", "number")]
+    columns += _floor_column(rows)
     body = []
     for row in rows.to_dict("records"):
         ends = "" if np.isnan(row["low"]) else f"{times(row['low'])} to {times(row['high'])}"
@@ -187,7 +223,7 @@ def originals(caption: str, rows: pd.DataFrame) -> str:
         label += f" ({row['factors']})" if row["factors"] else ""
         body.append(
             [html.text(label), seconds(row["theirs_us"] / 1e6), seconds(row["ours_us"] / 1e6), times(row["ratio"]), ends]
-            + [f"{row['n_theirs']}, {row['n_ours']}"]
+            + [f"{row['n_theirs']}, {row['n_ours']}", *_floor_cell(rows, row)]
         )
     return html.table(caption, columns, body, stacked=True)
 

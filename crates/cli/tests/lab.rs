@@ -47,6 +47,30 @@ fn all_combinations_of_the_factors_are_in_the_file_and_what_is_absent_is_named()
     place.line(&format!("{line} --resume --seed 2")).expect(1, &["another experiment"]);
 }
 
+/// Twins on a modelled device are the same to the digit; by a clock, what was slowed has its columns. A run is not gone on with without them.
+#[test]
+fn twins_show_the_noise_and_what_was_slowed() {
+    let place = Place::new();
+    let exact = place.line("lab run folder --scale 0.001 --twin --runs 6 --target disk2001 --json --quiet").ok();
+    assert!(exact.text().lines().filter(|line| line.contains("\"twin\":\"b\"")).count() >= 6 * 3, "{}", exact.text());
+    let modelled = place.line("lab run folder --scale 0.001 --twin --runs 6 --target disk2001 --quiet").ok();
+    assert!(modelled.text().contains("\nA against A\n"), "{}", modelled.text());
+    assert!(modelled.text().contains("\n0 of "), "{}", modelled.text());
+    let line = "lab run dirhash --scale 0.002 --twin --slow create:900% --runs 6 --out samples.jsonl --quiet";
+    let told = place.line(line).ok();
+    let text = told.text();
+    assert!(
+        text.contains("slowed/A") && text.contains("verdict") && text.contains("create:900% differs in "),
+        "{text}"
+    );
+    let (header, lines) = samples(&place, "samples.jsonl");
+    assert_eq!(header["asked"], serde_json::json!(["twin", "slow=create:900%"]));
+    let of = |twin: &str| lines.iter().filter(|line| line["twin"] == twin).count();
+    assert!(of("a") > 0 && of("a") == of("b") && of("a") == of("slowed") && of("a") * 3 == lines.len());
+    place.line(&line.replace("create", "unlink")).expect(1, &["samples.jsonl", "--resume"]);
+    place.line(&format!("{} --resume", line.replace("create", "unlink"))).expect(1, &["its asked is"]);
+}
+
 /// Every suite, on a volume that was aged first.
 #[test]
 fn a_mounted_volume_does_what_a_volume_in_process_does() {
@@ -128,6 +152,12 @@ fn what_cannot_be_meant_is_refused() {
         ("lab run tar --factors cachesize", 1, "cachesize takes any value"),
         ("lab run tar --factors alloc --set alloc=write", 1, "alloc cannot be set and flipped"),
         ("lab run tar --set colour=red", 1, "there is no such option"),
+        ("lab run tar --slow mkdir:5%", 2, "--twin"),
+        ("lab run tar --twin --runs 5", 1, "with --twin 6 at least"),
+        ("lab run tar --twin --slow make:5%", 2, "`make` is no operation; there are create, mkdir"),
+        ("lab run tar --twin --slow mkdir:0%", 2, "a number above 0, at most 1000, as in mkdir:5%"),
+        ("lab run tar --twin --slow mkdir:5% --target disk2001", 1, "name targets with a clock"),
+        ("lab run tar --twin --slow rename:5%", 1, "no measured phase does that; name one of what they do: find,"),
     ] {
         place.line(line).expect(code, &[said]);
     }

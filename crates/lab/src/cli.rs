@@ -261,7 +261,7 @@ impl Common {
     }
 
     fn run_options(&self) -> RunOptions {
-        RunOptions { threads: usize::from(self.threads), durability: self.sync, seed: self.seed }
+        RunOptions { threads: usize::from(self.threads), durability: self.sync, seed: self.seed, slowdown: None }
     }
 }
 

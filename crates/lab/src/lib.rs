@@ -6,6 +6,7 @@
 //! provider    makes a target anew for each run, and takes it away
 //! schedule    rounds, interleaved
 //! runner      prepare a known state, run a phase, time it with its final sync, read the counters
+//! slowdown    a planted slowdown: some percent more around each call of one operation
 //! stats       medians and intervals: pure functions
 //! report      samples into tables and JSON lines
 //! compare     kernel file systems on loop devices beside a volume, interleaved; leaves nothing behind
@@ -37,6 +38,7 @@ pub mod recovery;
 pub mod report;
 pub mod runner;
 pub mod schedule;
+pub mod slowdown;
 pub mod stats;
 pub mod targets;
 pub mod tools;

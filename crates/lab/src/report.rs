@@ -227,6 +227,7 @@ mod tests {
             sync_ns: 0,
             counters: Counters { writes: Some(us_per_op * 100), ..Counters::default() },
             metadata: None,
+            slowed: None,
         }
     }
 

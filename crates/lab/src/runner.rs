@@ -5,6 +5,7 @@
 //! threads, us per operation is that span over the operations of all: what a whole machine's operation costs.
 
 use crate::interrupt;
+use crate::slowdown::{Padding, Slowdown, Slowed, WallClock};
 use crate::targets::{Counters, Durability, Target, Usage, Worker};
 use crate::workloads::plan::{Buffer, Contents, Op, PathZ, Plan, Verb};
 use crate::workloads::{Content, Phase, Workload};
@@ -31,6 +32,9 @@ pub struct Sample {
     /// What the files take beyond their own blocks, by statfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
+    /// Where a slowdown was planted: what it came to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowed: Option<Slowed>,
 }
 
 /// Space that a tree's metadata takes, per file.
@@ -72,6 +76,8 @@ pub struct RunOptions {
     pub threads: usize,
     pub durability: Durability,
     pub seed: u64,
+    /// Planted in every phase.
+    pub slowdown: Option<Slowdown>,
 }
 
 /// Runs `phases` in order; `done` gets each reported sample as it comes.
@@ -127,21 +133,22 @@ pub fn run_phase(
     }
     let before = target.counters()?;
     let gate = Gate::new(plans.len());
-    let work = |plan: &Plan| -> Result<(Instant, Instant)> {
+    let work = |plan: &Plan| -> Result<Span> {
         let _leave = gate.leave_on_drop();
         let mut span = None;
         target.with_worker(&mut |worker| {
-            let mut runner = PlanRunner::new(plan, &contents, phase.batch, options.durability, request_bytes_max);
+            let mut runner = PlanRunner::new(plan, &contents, phase.batch, options, request_bytes_max);
             gate.wait()?;
             let start = Instant::now();
             runner.run(worker)?;
             worker.finish()?;
-            span = Some((start, Instant::now()));
+            let end = Instant::now();
+            span = Some(Span { start, end, slowed: runner.padding.map(Padding::slowed) });
             Ok(())
         })?;
         span.context("the target did no work")
     };
-    let spans: Vec<Result<(Instant, Instant)>> = match plans.as_slice() {
+    let spans: Vec<Result<Span>> = match plans.as_slice() {
         [plan] => vec![work(plan)],
         plans => std::thread::scope(|scope| {
             let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(|| work(plan))).collect();
@@ -149,8 +156,8 @@ pub fn run_phase(
         }),
     };
     let spans = first_real_error(spans)?;
-    let start = spans.iter().map(|span| span.0).min().context("no threads")?;
-    let end = spans.iter().map(|span| span.1).max().context("no threads")?;
+    let start = spans.iter().map(|span| span.start).min().context("no threads")?;
+    let end = spans.iter().map(|span| span.end).max().context("no threads")?;
     let mut sync = Duration::ZERO;
     if phase.changes {
         let start = Instant::now();
@@ -168,7 +175,15 @@ pub fn run_phase(
         sync_ns: nanoseconds(sync),
         counters: target.counters()?.since(&before),
         metadata: None,
+        slowed: spans.into_iter().filter_map(|span| span.slowed).reduce(Slowed::with),
     })
+}
+
+/// When a thread did its share.
+struct Span {
+    start: Instant,
+    end: Instant,
+    slowed: Option<Slowed>,
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -252,6 +267,7 @@ struct PlanRunner<'a> {
     paths: Vec<PathZ<'a>>,
     batch: Option<usize>,
     unsynced: u32,
+    padding: Option<Padding<WallClock>>,
 }
 
 impl<'a> PlanRunner<'a> {
@@ -259,7 +275,7 @@ impl<'a> PlanRunner<'a> {
         plan: &'a Plan,
         contents: &'a Contents,
         batch: Option<usize>,
-        durability: Durability,
+        RunOptions { durability, slowdown, .. }: RunOptions,
         request_bytes_max: u64,
     ) -> Self {
         let paths = match batch {
@@ -267,7 +283,9 @@ impl<'a> PlanRunner<'a> {
             None => Vec::new(),
         };
         // One byte more than the longest file, so that a longer one is noticed.
-        Self { plan, contents, durability, buffer: Buffer::new(request_bytes_max + 1), paths, batch, unsynced: 0 }
+        let buffer = Buffer::new(request_bytes_max + 1);
+        let padding = slowdown.map(|slowdown| Padding::new(slowdown, WallClock::new()));
+        Self { plan, contents, durability, buffer, paths, batch, unsynced: 0, padding }
     }
 
     fn run(&mut self, worker: &mut dyn Worker) -> Result<()> {
@@ -277,7 +295,10 @@ impl<'a> PlanRunner<'a> {
             }
             for paths in self.paths.chunks(batch.max(1)) {
                 interrupt::check()?;
-                worker.stat_many(paths)?;
+                match self.padding.as_mut().filter(|padding| padding.is_of(Verb::Stat)) {
+                    Some(padding) => padding.around(|| worker.stat_many(paths))?,
+                    None => worker.stat_many(paths)?,
+                }
             }
             return Ok(());
         }
@@ -285,12 +306,21 @@ impl<'a> PlanRunner<'a> {
             if index % CHECK_OPS == 0 {
                 interrupt::check()?;
             }
-            self.step(worker, op).with_context(|| match op.path.bytes() {
+            self.padded_step(worker, op).with_context(|| match op.path.bytes() {
                 b"" => format!("{:?} of {} bytes at {}", op.verb, op.size, op.offset),
                 _ => format!("{:?} {}", op.verb, op.path.display()),
             })?;
         }
         Ok(())
+    }
+
+    fn padded_step(&mut self, worker: &mut dyn Worker, op: Op<'_>) -> Result<()> {
+        let Some(mut padding) = self.padding.take_if(|padding| padding.is_of(op.verb)) else {
+            return self.step(worker, op);
+        };
+        let done = padding.around(|| self.step(worker, op));
+        self.padding = Some(padding);
+        done
     }
 
     fn step(&mut self, worker: &mut dyn Worker, op: Op<'_>) -> Result<()> {
@@ -411,6 +441,7 @@ mod tests {
             sync_ns: 1_000_000,
             counters: Counters { writes: Some(31), ..Counters::default() },
             metadata: None,
+            slowed: None,
         };
         let json = serde_json::to_value(&sample).unwrap();
         let expected = serde_json::json!({

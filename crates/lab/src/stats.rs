@@ -68,6 +68,26 @@ pub fn speedup(rivals: &[&[f64]], ours: &[f64], seed: u64) -> Option<Estimate> {
     })
 }
 
+/// Median with its 95% percentile bootstrap: `values[i]` comes from round i, and whole rounds are drawn. `None` without values.
+///
+/// The analysis has the same function (`analysis/myriad_lab/twins.py`) and gives the same digits.
+pub fn median_by_rounds(values: &[f64], seed: u64) -> Option<Estimate> {
+    let sorted = sorted(values);
+    let rounds = sorted.len();
+    let value = median(&sorted)?;
+    let mut random = Random::new(seed);
+    let mut pick = vec![0; rounds];
+    let resampled: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            pick.fill_with(|| random.below(rounds as u64) as usize);
+            // Ranks are in the order of their values.
+            pick.sort_unstable();
+            (sorted[pick[(rounds - 1) / 2]] + sorted[pick[rounds / 2]]) / 2.0
+        })
+        .collect();
+    Some(Estimate { value, low: quantile(&resampled, 0.025)?, high: quantile(&resampled, 0.975)? })
+}
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -118,6 +138,20 @@ mod tests {
     fn speedup_is_paired_by_round() {
         let estimate = speedup(&[&[10.0, 10.0, 100.0]], &[1.0, 1.0, 10.0], 3).unwrap();
         assert_eq!((estimate.low, estimate.high), (10.0, 10.0));
+    }
+
+    /// The analysis has the same test with the same digits.
+    #[test]
+    fn medians_with_their_intervals() {
+        assert_eq!(median_by_rounds(&[], 1), None);
+        assert_eq!(median_by_rounds(&[2.0; 3], 1), Some(Estimate { value: 2.0, low: 2.0, high: 2.0 }));
+        let values: [f64; 40] = std::array::from_fn(|value| (value * value) as f64);
+        let estimate = median_by_rounds(&values, 1).unwrap();
+        // The ends differ between seeds here.
+        assert_eq!(estimate, Estimate { value: 380.5, low: 195.712_500_000_000_1, high: 676.0 });
+        let mut turned = values;
+        turned.rotate_left(3);
+        assert_eq!(median_by_rounds(&turned, 1), Some(estimate), "the order of rounds says nothing");
     }
 
     #[test]

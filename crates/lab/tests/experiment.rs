@@ -3,7 +3,8 @@
 mod common;
 
 use common::experiment;
-use myriad_lab::experiment::{Experiment, Line, Outcome, Place, SUITES, Scale, Suite, Work, factors};
+use myriad_lab::experiment::{Experiment, Line, Outcome, Place, SUITES, Scale, Suite, Twin, Work, factors};
+use myriad_lab::slowdown::Slowdown;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn run(experiment: &Experiment) -> Outcome {
@@ -183,4 +184,84 @@ fn what_was_interrupted_goes_on_and_becomes_the_same() {
     assert_eq!(run(&experiment).lines.len(), whole.len());
     experiment.seed = 8;
     assert!(experiment.run().unwrap_err().to_string().contains("another experiment"));
+}
+
+/// Both twins of a run are asked for the same, to the request; another run is another seed.
+#[test]
+fn twins_do_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let twins = Experiment { twin: true, runs: 2, ..experiment(folder.path(), &["netnews", "folder"], &["disk2001"]) };
+    let outcome = run(&twins);
+    let of = |twin: Twin| {
+        let lines = outcome.lines.iter().filter(|line| line.twin == Some(twin));
+        let mut lines: Vec<String> = lines
+            .map(|line| {
+                let Line { workload, phase, run, count, seconds, device, blocks_touched, .. } = line;
+                format!("{run} {workload} {phase} {count} {seconds:?} {device:?} {blocks_touched:?}")
+            })
+            .collect();
+        lines.sort();
+        lines
+    };
+    let first = of(Twin::First);
+    assert!(first.len() > 6 && first.len() * 2 == outcome.lines.len());
+    assert_eq!(first, of(Twin::Second));
+}
+
+/// The slowed one does the same operations, and what it waited is at least the share of what they took; the others read the clock as often
+/// and wait for nothing.
+#[test]
+fn a_planted_slowdown_counts_what_it_adds() {
+    let folder = tempfile::tempdir().unwrap();
+    let slowdown = Slowdown::parse("unlink:50%").unwrap();
+    let planted = Experiment {
+        twin: true,
+        slowdown: Some(slowdown),
+        ..experiment(folder.path(), &["dirhash", "tar"], &["process", "sqlite"])
+    };
+    let outcome = run(&planted);
+    let mut seen = BTreeMap::new();
+    for line in &outcome.lines {
+        let slowed = line.slowed.as_ref().unwrap();
+        assert_eq!(slowed.operation, "unlink");
+        let is_slowed = line.twin == Some(Twin::Slowed);
+        assert_eq!(slowed.percent, if is_slowed { 50.0 } else { 0.0 });
+        if is_slowed {
+            assert!(slowed.added_ns >= slowed.took_ns / 2, "{line:?}");
+            assert!(line.seconds.unwrap() * 1e9 >= (slowed.took_ns + slowed.added_ns) as f64, "{line:?}");
+        } else {
+            assert_eq!(slowed.added_ns, 0, "{line:?}");
+        }
+        if line.phase == "create" || line.phase == "unpack" {
+            assert_eq!(slowed.calls, 0, "{line:?}");
+        }
+        let key = (line.target.clone(), line.workload.clone(), line.size, line.phase.clone());
+        seen.entry(key).or_insert_with(Vec::new).push((line.count, slowed.calls));
+    }
+    assert!(seen.values().all(|twins| twins.len() == 3 && twins.iter().all(|one| *one == twins[0])), "{seen:#?}");
+    let removed = seen.iter().filter(|((_, workload, _, phase), _)| workload == "dirhash" && phase == "remove");
+    let calls: Vec<(u64, u64)> = removed.map(|(_, twins)| twins[0]).collect();
+    assert!(calls.len() >= 4 && calls.iter().all(|(count, calls)| count == calls), "{calls:?}");
+}
+
+/// The thing, the place, and the next step.
+#[test]
+fn a_slowdown_that_nothing_would_show_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |suite: &str, place: &str, slow: &str| {
+        let slowdown = Some(Slowdown::parse(slow).unwrap());
+        let experiment =
+            Experiment { twin: true, slowdown, ..experiment(folder.path(), &[suite], &["process", place]) };
+        experiment.run().unwrap_err().to_string()
+    };
+    let modelled = refused("tar", "disk2001", "mkdir:5%");
+    assert!(
+        modelled.starts_with("--slow mkdir:5%: disk2001 ") && modelled.contains("targets with a clock"),
+        "{modelled}"
+    );
+    let absent = refused("tar", "sqlite", "rename:5%");
+    assert!(absent.starts_with("--slow rename:5%: no measured phase does that"), "{absent}");
+    assert!(absent.contains("write_file") && !absent.contains("rename,"), "{absent}");
+    let theirs = refused("tools/fio", "sqlite", "write_at:5%");
+    assert!(theirs.contains("tools/fio") && theirs.contains("other than tools"), "{theirs}");
 }

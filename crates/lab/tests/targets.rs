@@ -41,7 +41,7 @@ fn workloads(names: NameStyle) -> Vec<Selected> {
 }
 
 fn run(mut providers: Vec<Box<dyn Provider>>, durability: Durability, names: NameStyle) -> Vec<Sample> {
-    let options = RunOptions { threads: THREADS, durability, seed: 7 };
+    let options = RunOptions { threads: THREADS, durability, seed: 7, slowdown: None };
     let bar = indicatif::ProgressBar::hidden();
     let mut samples = Vec::new();
     // Syncing each operation takes its time; two rounds of it would show no more.

@@ -165,6 +165,7 @@ pub fn run_rows(
                 sync_ns: (total - elapsed).as_nanos() as u64,
                 counters: counters()?.since(&before),
                 metadata: None,
+                slowed: None,
             })
         };
         done(measure().with_context(|| format!("row {} on {label}", row.name))?)?;

@@ -5,10 +5,13 @@ use super::factors::{Factor, described, factors};
 use super::memory::LEFT_BYTES_MIN;
 use super::places::Place;
 use super::results::Line;
+use super::rows::{self, RowKey};
 use super::run::{Experiment, Outcome};
 use super::suites::{Item, SUITES, Scale, Suite, Work};
+use super::twins::{self, Twin};
 use crate::interrupt;
 use crate::report;
+use crate::slowdown::Slowdown;
 use crate::stats;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
@@ -54,9 +57,21 @@ struct Run {
         default_value = "process"
     )]
     target: Vec<String>,
-    /// How often each cell is run, each time with a seed of its own
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// How often each cell is run, each time with a seed of its own [with --twin: 20]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "4",
+        default_value_if("twin", "true", "20"),
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     runs: u32,
+    /// Run each target against itself too, right after one another in each run: how far apart two measurements of the same lie
+    #[arg(long)]
+    twin: bool,
+    /// Run each target a third time, with one operation so much slower, and say whether that is found; for example create:5%
+    #[arg(long, value_name = "OPERATION:PERCENT", requires = "twin", value_parser = Slowdown::parse)]
+    slow: Option<Slowdown>,
     /// Options to flip, in all combinations: NAME, NAME=CHOICE/CHOICE, or `paper` for the four of Dowse and Malone
     #[arg(long, value_name = "FACTOR,...", value_delimiter = ',')]
     factors: Vec<String>,
@@ -240,6 +255,8 @@ impl Common {
             folder: std::path::absolute(&self.folder)?,
             exe: std::env::current_exe()?,
             check_each: false,
+            twin: false,
+            slowdown: None,
             quiet,
         })
     }
@@ -247,6 +264,15 @@ impl Common {
 
 impl Run {
     fn run(self, out: &mut dyn Write, quiet: bool) -> Result<()> {
+        ensure!(
+            !self.twin || self.runs >= twins::ROUNDS_LEAST,
+            "--runs {}: with --twin {} at least; of fewer no interval is known",
+            self.runs,
+            twins::ROUNDS_LEAST
+        );
+        let shared = self.common.experiment(&self.factors, quiet)?;
+        let twin = self.twin.then(|| "twin".to_owned()).into_iter();
+        let twins_asked = twin.chain(self.slow.map(|slowdown| format!("slow={slowdown}")));
         let experiment = Experiment {
             suites: suites(&self.suites)?,
             places: places(&self.target)?,
@@ -255,7 +281,10 @@ impl Run {
             out: self.out,
             resume: self.resume,
             check_each: self.check,
-            ..self.common.experiment(&self.factors, quiet)?
+            twin: self.twin,
+            slowdown: self.slow,
+            asked: shared.asked.iter().cloned().chain(twins_asked).collect(),
+            ..shared
         };
         let outcome = experiment.run()?;
         if self.json {
@@ -408,49 +437,27 @@ fn tell(outcome: &Outcome, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "absent: {}: {}", absent.factor, absent.why)?;
     }
     writeln!(out, "{}", table(&outcome.lines).trim_fmt())?;
-    Ok(())
+    twins::tell(&outcome.lines, out)
 }
 
-/// A row a phase and setting of the factors, a column a target.
+/// A row a phase and setting of the factors, a column a target. Of twins the first.
 fn table(lines: &[Line]) -> comfy_table::Table {
-    type Key = (String, u64, String, String);
     let mut targets: Vec<&str> = Vec::new();
-    let mut rows: Vec<Key> = Vec::new();
-    let mut times = BTreeMap::<(Key, &str), Vec<f64>>::new();
-    for line in lines {
+    let mut times = BTreeMap::<(RowKey, &str), Vec<f64>>::new();
+    for line in lines.iter().filter(|line| line.twin.is_none_or(|twin| twin == Twin::First)) {
         if !targets.contains(&line.target.as_str()) {
             targets.push(&line.target);
         }
-        let setting: Vec<String> = line.factors.iter().map(|(name, choice)| format!("{name}={choice}")).collect();
-        let key = (line.workload.clone(), line.size.unwrap_or(0), line.phase.clone(), setting.join(" "));
         if let Some(seconds) = line.seconds {
-            times.entry((key.clone(), &line.target)).or_default().push(seconds * 1e6 / line.count.max(1) as f64);
-        }
-        if !rows.contains(&key) {
-            rows.push(key);
+            let key = (RowKey::of(line), line.target.as_str());
+            times.entry(key).or_default().push(seconds * 1e6 / line.count.max(1) as f64);
         }
     }
     targets.sort_by_key(|name| Place::all().iter().position(|place| place.name() == *name));
-    // Phases of a workload stay in the order in which they ran.
-    let order: Vec<(String, u64)> = rows.iter().map(|row| (row.0.clone(), row.1)).collect();
-    let suite_of = |workload: &str| lines.iter().find(|line| line.workload == workload).map(|line| line.suite.clone());
-    rows.sort_by_key(|row| {
-        let suite = suite_of(&row.0);
-        let suite = Suite::all().position(|one| Some(one.name) == suite.as_deref());
-        (suite, row.0.clone(), row.1, order.iter().position(|one| *one == (row.0.clone(), row.1)))
-    });
-    let mut header = vec!["workload", "size", "phase"];
-    if rows.iter().any(|row| !row.3.is_empty()) {
-        header.push("setting");
-    }
-    let settings = header.len() == 4;
-    header.extend(&targets);
-    let mut table = report::table(&header);
-    for row in rows {
-        let mut cells = vec![row.0.clone(), if row.1 == 0 { String::new() } else { row.1.to_string() }, row.2.clone()];
-        if settings {
-            cells.push(row.3.clone());
-        }
+    let rows = rows::in_order(lines);
+    let mut table = report::table(&[&rows::header(&rows)[..], &targets[..]].concat());
+    for row in &rows {
+        let mut cells = row.cells(&rows);
         for target in &targets {
             let values = times.get(&(row.clone(), *target));
             cells.push(report::number(values.and_then(|values| stats::median(values))));

@@ -7,6 +7,8 @@
 //! cells      what runs in which order: suite x target x combination, in every run
 //! run        runs cells, checks what they did, writes samples
 //! results    the file of samples, and going on where it ends
+//! twins      a target against itself, and against itself with a slowdown: the noise, and what is found
+//! rows       what a row of a table is about, and the order of rows
 //! audit      how many names there should be after what a workload did, and how many there are
 //! analysis   the way to the program that makes a page of samples
 //! memory     takes memory away from the machine, so that kernel and user space have the same
@@ -26,8 +28,10 @@ mod factors;
 mod memory;
 mod places;
 mod results;
+mod rows;
 mod run;
 mod suites;
+mod twins;
 
 pub use audit::Ledger;
 pub use cells::{Cell, Combination, cells};
@@ -36,3 +40,4 @@ pub use places::{Place, Places};
 pub use results::{Header, Line};
 pub use run::{Experiment, Outcome};
 pub use suites::{Item, SUITES, Scale, Suite, Work};
+pub use twins::Twin;

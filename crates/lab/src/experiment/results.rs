@@ -4,6 +4,8 @@
 //! is cut short loses the last cell and nothing else; when the run ends they become one frame, a tenth as large.
 
 use super::factors::Absent;
+use super::twins::Twin;
+use crate::slowdown::Slowed;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -84,6 +86,12 @@ pub struct Line {
     /// Of a program of somebody else's: what it says itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolSays>,
+    /// Of a target that runs against itself: which of the two, or the one that was slowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin: Option<Twin>,
+    /// Where a slowdown was planted: what it came to in this phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowed: Option<Slowed>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -288,6 +296,8 @@ mod tests {
             started: "2026-01-01T00:00:00Z".into(),
             size: None,
             tool: None,
+            twin: None,
+            slowed: None,
         }
     }
 

@@ -7,18 +7,20 @@ use super::memory::Reserve;
 use super::places::{Place, Places, base_options};
 use super::results::{DeviceUse, Header, Line, Machine, ResultFile, SCHEMA, ToolSays};
 use super::suites::{Item, Scale, Suite, Work};
+use super::twins::Twin;
 use crate::compare::kernel::enter_mount_namespace;
 use crate::interrupt::{self, Interrupted};
 use crate::provenance::{self, Provenance};
 use crate::runner::{RunOptions, Sample, can_run, run_phase};
 use crate::schedule;
+use crate::slowdown::Slowdown;
 use crate::targets::{Durability, Target};
 use crate::tools;
 use crate::workloads::Workload;
 use crate::workloads::ageing::Ageing;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use myriad_engine::options::{Row, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// What is to be run.
@@ -46,6 +48,10 @@ pub struct Experiment {
     pub memory_bytes: Option<u64>,
     /// Count what a target holds after each phase that changes it, not only after the last.
     pub check_each: bool,
+    /// Each target runs against itself.
+    pub twin: bool,
+    /// With `twin`: a third time with this planted.
+    pub slowdown: Option<Slowdown>,
     pub quiet: bool,
 }
 
@@ -101,6 +107,7 @@ impl Experiment {
     fn run_here(&self) -> Result<Outcome> {
         let works = self.works(0);
         ensure!(!works.is_empty(), "no suite was named");
+        self.slowdown.map_or(Ok(()), |slowdown| can_be_planted(slowdown, &works, &self.places))?;
         let ageing = self.ageing(0);
         let names = works.iter().map(|(_, item)| item.names).max().unwrap_or(0) + ageing.names() + 1_000;
         let bytes = works.iter().map(|(_, item)| item.bytes).max().unwrap_or(0) + ageing.bytes();
@@ -119,7 +126,8 @@ impl Experiment {
             true => usable(&self.factors, &self.base(works[0].0)),
             false => (Vec::new(), Vec::new()),
         };
-        let all = cells(works.len(), &places, combinations.len(), self.runs, self.seed);
+        let twins = Twin::of(self.twin, self.slowdown.is_some());
+        let all = cells(works.len(), &places, combinations.len(), self.runs, &twins, self.seed);
         ensure!(!all.is_empty(), "no combination of these factors makes a volume: {refused:?}");
         let is_measured = |cell: &Cell| reported(&works[cell.item].1, cell.place) > 0;
         let why = || left_out.iter().map(|(what, why)| format!("{what}: {why}")).collect::<Vec<_>>().join("; ");
@@ -224,7 +232,9 @@ impl Experiment {
         let place = || {
             let named: Vec<String> = factors.iter().map(|(name, choice)| format!(" {name}={choice}")).collect();
             let size = item.size.map(|size| format!(" of {size}")).unwrap_or_default();
-            format!("{} {}{size} on {}{}, run {}", suite.name, item.name, cell.place.name(), named.concat(), cell.run)
+            let twin = cell.twin.map(|twin| format!(" ({})", twin.label())).unwrap_or_default();
+            let on = format!("{}{}{twin}", cell.place.name(), named.concat());
+            format!("{} {}{size} on {on}, run {}", suite.name, item.name, cell.run)
         };
         let started = provenance::now();
         let samples = self.measure(cell, item, &options, made).with_context(place)?;
@@ -267,6 +277,8 @@ impl Experiment {
                 started: started.clone(),
                 size: item.size,
                 tool: *tool,
+                twin: cell.twin,
+                slowed: sample.slowed.clone(),
             }
         };
         Ok(samples.iter().map(line).collect())
@@ -284,14 +296,17 @@ impl Experiment {
         let ageing = self.ageing(cell.run);
         let first: Option<&dyn Workload> = if self.age > 0 { Some(&ageing) } else { None };
         let of_target = target.as_ref();
+        // All twins read the clock as often.
+        let slowdown = self.slowdown.map(|one| if cell.twin == Some(Twin::Slowed) { one } else { one.none() });
+        let run_options = RunOptions { threads: 1, durability: Durability::End, seed, slowdown };
         let samples = match &item.work {
             Work::Ours(workload) => {
                 let workloads: Vec<&dyn Workload> = first.into_iter().chain([workload.as_ref()]).collect();
-                let samples = run_checked(of_target, &workloads, seed, self.check_each)?;
+                let samples = run_checked(of_target, &workloads, run_options, self.check_each)?;
                 samples.into_iter().map(|sample| (sample, None)).collect()
             }
             Work::Theirs(tool) => {
-                run_checked(of_target, &first.into_iter().collect::<Vec<_>>(), seed, self.check_each)?;
+                run_checked(of_target, &first.into_iter().collect::<Vec<_>>(), run_options, self.check_each)?;
                 let measured = tools::run(of_target, tool.as_ref(), None)?;
                 measured.into_iter().map(|one| of_tool(item.name, one)).collect()
             }
@@ -299,6 +314,32 @@ impl Experiment {
         target.close().context("closing it")?;
         Ok(samples)
     }
+}
+
+/// Fails unless a slowdown of these workloads on these targets shows somewhere.
+fn can_be_planted(slowdown: Slowdown, works: &[SuiteItem], places: &[Place]) -> Result<()> {
+    if let Some(place) = places.iter().find(|place| place.is_modelled()) {
+        bail!(
+            "--slow {slowdown}: {} counts the device's time as a model has it, and waiting costs none of that; name targets with a clock: \
+             process, mount, a kernel's file system",
+            place.name()
+        );
+    }
+    let mut done = BTreeSet::new();
+    for (suite, item) in works {
+        let Work::Ours(workload) = &item.work else {
+            bail!("--slow {slowdown}: the lab does not make the calls of {}; name suites other than tools", suite.name);
+        };
+        for phase in workload.phases().iter().filter(|phase| phase.reported) {
+            done.extend(workload.plan(phase, 0).iter().filter_map(|op| op.verb.name()));
+        }
+    }
+    ensure!(
+        done.contains(slowdown.operation()),
+        "--slow {slowdown}: no measured phase does that; name one of what they do: {}",
+        Vec::from_iter(done).join(", ")
+    );
+    Ok(())
 }
 
 /// What is named here and cannot be run, with the reason: programs that are not installed, and targets that no program can work in.
@@ -331,6 +372,7 @@ fn of_tool(workload: &str, one: tools::Measured) -> (Sample, Option<ToolSays>) {
         sync_ns: 0,
         counters: one.counters,
         metadata: None,
+        slowed: None,
     };
     (sample, Some(ToolSays { seconds: one.said.seconds, rate: one.said.rate }))
 }
@@ -340,10 +382,9 @@ fn of_tool(workload: &str, one: tools::Measured) -> (Sample, Option<ToolSays>) {
 pub(super) fn run_checked(
     target: &dyn Target,
     workloads: &[&dyn Workload],
-    seed: u64,
+    run_options: RunOptions,
     each: bool,
 ) -> Result<Vec<Sample>> {
-    let run_options = RunOptions { threads: 1, durability: Durability::End, seed };
     let (mut samples, mut ledger) = (Vec::new(), Ledger::default());
     let phases =
         workloads.iter().flat_map(|&workload| workload.phases().into_iter().map(move |phase| (workload, phase)));

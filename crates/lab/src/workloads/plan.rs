@@ -45,6 +45,35 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Those that count as operations, by the names that people write.
+    pub const OPERATIONS: [(&'static str, Self); 20] = [
+        ("create", Self::Create),
+        ("mkdir", Self::Mkdir),
+        ("unlink", Self::Unlink),
+        ("rmdir", Self::Rmdir),
+        ("rename", Self::Rename),
+        ("stat", Self::Stat),
+        ("stat_missing", Self::StatMissing),
+        ("list", Self::List),
+        ("list_stat", Self::ListStat),
+        ("walk", Self::Walk),
+        ("find", Self::Find),
+        ("remove_tree", Self::RemoveTree),
+        ("write_file", Self::WriteFile),
+        ("read_file", Self::ReadFile),
+        ("write_at", Self::WriteAt),
+        ("read_at", Self::ReadAt),
+        ("link", Self::Link),
+        ("utime", Self::Utime),
+        ("append", Self::Append),
+        ("create_sized", Self::CreateSized),
+    ];
+
+    /// `None` for what is not counted.
+    pub fn name(self) -> Option<&'static str> {
+        Self::OPERATIONS.iter().find(|(_, verb)| *verb == self).map(|(name, _)| *name)
+    }
+
     /// Operations that one line of the plan stands for.
     fn count(self, size: u64) -> u64 {
         match self {
@@ -293,6 +322,15 @@ mod tests {
         assert_eq!(ops[1].target.c_str(), c"d/b");
         assert_eq!((ops[2].verb, ops[2].size, ops[2].offset), (Verb::WriteFile, 100, 7));
         assert_eq!((plan.ops(), plan.bytes(), plan.request_bytes_max()), (1 + 1 + 2, 100, 100));
+    }
+
+    #[test]
+    fn what_counts_has_a_name_of_its_own() {
+        for (at, (name, verb)) in Verb::OPERATIONS.into_iter().enumerate() {
+            assert!(verb.count(1) == 1 && verb.name() == Some(name), "{name}");
+            assert!(Verb::OPERATIONS[..at].iter().all(|(other, _)| *other != name), "{name}");
+        }
+        assert_eq!([Verb::Enter, Verb::OpenNew, Verb::OpenOld].map(Verb::name), [None; 3]);
     }
 
     #[test]

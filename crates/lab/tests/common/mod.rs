@@ -23,6 +23,8 @@ pub fn experiment(folder: &Path, suites: &[&str], places: &[&str]) -> Experiment
         age: 0,
         memory_bytes: None,
         check_each: true,
+        twin: false,
+        slowdown: None,
         quiet: true,
     }
 }

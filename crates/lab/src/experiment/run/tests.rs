@@ -5,6 +5,8 @@ use crate::experiment::SUITES;
 use crate::targets::{Counters, Usage, Worker};
 use crate::workloads::plan::PathZ;
 
+const OPTIONS: RunOptions = RunOptions { threads: 1, durability: Durability::End, seed: 5, slowdown: None };
+
 /// Says that all went well, and has done nothing.
 struct YesMan;
 
@@ -84,7 +86,7 @@ fn every_workload_finds_out_a_target_that_does_nothing() {
     for suite in &SUITES {
         for item in suite.items(Scale(0.001), 5) {
             let Work::Ours(workload) = &item.work else { panic!("{} is a program", item.name) };
-            let found = run_checked(&YesMan, &[workload.as_ref()], 5, true).map(|samples| samples.len());
+            let found = run_checked(&YesMan, &[workload.as_ref()], OPTIONS, true).map(|samples| samples.len());
             let error = found.expect_err(item.name).root_cause().to_string();
             assert!(error.contains("did not do what it was asked"), "{}: {error}", item.name);
         }
