@@ -65,8 +65,11 @@ mod tests {
         Extent { file_block: FileBlock(file_block), start: FsBlock(start), length, unwritten }
     }
 
+    /// As the fields of an extent.
+    type Left = Vec<(u64, u64, u32, bool)>;
+
     /// Blocks of four fragments: what is left, and what has gone.
-    fn fitted(mut extents: Vec<Extent>, end: u64) -> (Vec<(u64, u64, u32, bool)>, Vec<(u64, u64)>) {
+    fn fitted(mut extents: Vec<Extent>, end: u64) -> (Left, Vec<(u64, u64)>) {
         let lost = fit(2, &mut extents, end);
         let left = extents.iter().map(|e| (e.file_block.0, e.start.0, e.length, e.unwritten)).collect();
         (left, lost.into_iter().map(|(start, length)| (start.0, length)).collect())
