@@ -155,7 +155,7 @@ fn a_second_user_is_refused_naming_the_first() {
     fs::create_dir(place.path("tree")).unwrap();
     place.mount("");
     let here = place.path("mnt").canonicalize().unwrap();
-    let held = format!("vol.img: mounted on {} by process {}; unmount it with", here.display(), place.daemon());
+    let held = format!("vol.img: mounted on {} by process {}; ", here.display(), place.daemon());
     for (line, code) in [
         ("mount vol.img mnt2", 1),
         ("mount -o ro vol.img mnt2", 1),
@@ -164,7 +164,7 @@ fn a_second_user_is_refused_naming_the_first() {
         ("verify vol.img tree", 1),
         ("debug vol.img superblock", 1),
     ] {
-        place.line(line).expect(code, &[&held]);
+        place.line(line).expect(code, &[&held, "unmount it with myriad umount"]);
     }
     assert!(place.mount_line("mnt2").is_none());
     place.umount();

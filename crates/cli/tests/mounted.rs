@@ -517,7 +517,8 @@ fn paths_below_a_mount_point_are_understood() {
     ] {
         place.line(line).expect(code, &[&meant]);
     }
-    place.line("fsck mnt").expect(8, &["a volume is mounted there; name its image"]);
+    let online = format!("myriad fsck --online {} checks it as it is", mount_point.display());
+    place.line("fsck mnt").expect(8, &["mnt: mounted on ", &online]);
     place.line("rm out/f").expect(2, &["write IMAGE:/path\n"]);
     place.umount();
     place.line("rm mnt/d/f").expect(2, &["write IMAGE:/path\n"]);
