@@ -62,12 +62,11 @@ impl VolumeService {
     /// The kernel may have the mount otherwise than before.
     pub fn remounted(&self, mount: &mounts::Entry) {
         self.durable.set(mount.options.iter().map(String::as_str));
-        let is_read_only = mount.is_read_only();
-        if is_read_only && !self.durable.settled.load(Ordering::Relaxed) {
-            // An error shuts the volume down, and is told of there.
-            let _ = self.fs.sync();
-        }
-        self.durable.settled.store(is_read_only, Ordering::Relaxed);
+        // A host without room is tried again at the next change of a mount, and by the commits in between. Any other error shuts the volume
+        // down, and is told of there.
+        let settled = &self.durable.settled;
+        let is_settled = mount.is_read_only() && (settled.load(Ordering::Relaxed) || self.fs.sync().is_ok());
+        settled.store(is_settled, Ordering::Relaxed);
     }
 
     /// The shutdown ioctl: as if the power were cut, but for what its caller wants to be durable first. A mount that is
