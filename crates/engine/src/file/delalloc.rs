@@ -99,9 +99,12 @@ pub(super) fn set_ahead(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileDa
     }
 }
 
+/// How often room is made for a page: other threads may be quicker to take it.
+const ROOM_TRIES: u32 = 16;
+
 /// A private frame for a page; makes room if the cache has none to spare.
 fn take_frame(volume: &Volume) -> Result<u32> {
-    for _ in 0..4 {
+    for _ in 0..ROOM_TRIES {
         if let Some(frame) = volume.cache.take_private() {
             return Ok(frame);
         }
