@@ -17,7 +17,7 @@ fn threads_that_meet_in_files_lose_nothing() {
     };
     let states = AtomicU64::new(0);
     for row in table::asked().into_iter().filter(meets) {
-        let runs = if row.is_default() || rng::is_long() { runs } else { runs.min(4) };
+        let runs = if row.is_default() || rng::is_long() { runs } else { runs.min(12) };
         if let Some(message) = meet_all(row, first..first + runs, 2, &states, || false) {
             panic!("{message}");
         }
