@@ -1,34 +1,19 @@
 //! Volumes whose files are mapped by block pointers (`map=blockmap`): what differs from extents is where pointers lie, how many blocks they take,
 //! and that files end where pointers do.
 
+mod in_memory;
+
+use in_memory::{formatted, mount, open};
 use myriad_device::MemoryDevice;
-use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Result};
+use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, Result};
 use myriad_format::choices::{Choices, Inodes, Map, Space};
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 
-const CREATE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
-
 fn mkfs(block_size: u32, data_checksums: bool, space: Space) -> MkfsOptions {
     let choices = Choices { space, inodes: Inodes::Static, map: Map::Blocks, ..Choices::default() };
     MkfsOptions { block_size, data_checksums, choices, ..MkfsOptions::default() }
-}
-
-fn mount(device: &Arc<MemoryDevice>) -> Fs {
-    let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
-    Fs::open_device(device.clone(), None, options).unwrap()
-}
-
-fn formatted(size: u64, mkfs: &MkfsOptions) -> (Arc<MemoryDevice>, Fs) {
-    let device = Arc::new(MemoryDevice::new(size));
-    Fs::format_device(device.clone(), None, mkfs).unwrap();
-    let fs = mount(&device);
-    (device, fs)
-}
-
-fn open(fs: &Fs, name: &str) -> File {
-    fs.session(Cred::root()).open(name, CREATE).unwrap()
 }
 
 fn free_blocks(fs: &Fs) -> u64 {

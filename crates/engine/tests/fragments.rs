@@ -1,13 +1,15 @@
 //! Volumes whose blocks have fragments: how much room files take, how they grow, and what a full volume promises.
 
+mod in_memory;
+
+use in_memory::{CREATE, formatted, mount, open};
 use myriad_device::MemoryDevice;
-use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
+use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, Order};
 use myriad_format::choices::Profile;
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 
-const CREATE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 const ORDERS: [Order; 4] = [Order::Log, Order::None, Order::Sync, Order::Soft];
 /// A fragment, in the tests that say nothing else.
 const FRAGMENT: u64 = 512;
@@ -16,22 +18,6 @@ const BLOCK: u64 = 8 * FRAGMENT;
 fn mkfs(block_size: u32, fragments: u32, order: Order) -> MkfsOptions {
     let choices = Profile::parse("ffs").unwrap().choices;
     MkfsOptions { block_size, fragments, choices, order, ..MkfsOptions::default() }
-}
-
-fn mount(device: &Arc<MemoryDevice>) -> Fs {
-    let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
-    Fs::open_device(device.clone(), None, options).unwrap()
-}
-
-fn formatted(size: u64, mkfs: &MkfsOptions) -> (Arc<MemoryDevice>, Fs) {
-    let device = Arc::new(MemoryDevice::new(size));
-    Fs::format_device(device.clone(), None, mkfs).unwrap();
-    let fs = mount(&device);
-    (device, fs)
-}
-
-fn open(fs: &Fs, name: &str) -> File {
-    fs.session(Cred::root()).open(name, CREATE).unwrap()
 }
 
 /// Closes the volume, which must be sound then, and opens it again.
