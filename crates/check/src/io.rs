@@ -131,13 +131,14 @@ impl Reader {
 
     /// Reads a block of inodes again that was checked before; what cannot be believed of an inode table becomes zeros.
     pub fn read_inodes(&self, block: FsBlock, buf: &mut [u8]) -> Result<(), Damage> {
-        if !self.geometry.has_table() {
+        let kind = self.geometry.inode_kind();
+        if !kind.is_of_units() {
             return self.read_raw(block, buf).map(drop);
         }
         if block.0 >= self.geometry.block_count {
             return self.read_device(block, buf);
         }
-        self.read_units(block, BlockKind::InodeTable, u64::from(self.geometry.ag_of(block).0), buf);
+        self.read_units(block, kind, u64::from(self.geometry.ag_of(block).0), buf);
         Ok(())
     }
 

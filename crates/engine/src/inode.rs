@@ -9,8 +9,8 @@ use crate::order::{Look, Txn};
 use crate::types::{Node, Stat};
 use crate::volume::Volume;
 use myriad_format::fork::Fork;
-use myriad_format::inode::{BODY_SLOTS_MAX, BodyHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag};
-use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
+use myriad_format::inode::{BodyHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag};
+use myriad_format::table::INODE_SIZE;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
@@ -144,13 +144,13 @@ pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
         generation = txn.volume().generations.fetch_add(1, Ordering::Relaxed);
     }
     raw.generation = U32::new(generation);
-    let has_table = txn.volume().geometry.has_table();
+    let end = at + txn.volume().geometry.inode_bytes();
     txn.change(block, txn.volume().geometry.inode_kind(), |edit| {
         edit.put(at, raw.as_bytes());
-        let pointers = at + POINTERS_OFFSET..at + INODE_SIZE;
+        let pointers = at + RawInode::SIZE..end;
         // What damage has left behind an empty place would be found behind this inode.
-        if has_table && edit.bytes()[pointers.clone()].iter().any(|&byte| byte != 0) {
-            edit.put(pointers.start, &[0; INODE_SIZE - POINTERS_OFFSET]);
+        if edit.bytes()[pointers.clone()].iter().any(|&byte| byte != 0) {
+            edit.put(pointers.start, &[0; INODE_SIZE][..pointers.len()]);
         }
     })
 }
@@ -162,17 +162,9 @@ pub(crate) fn clear(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     txn.change(block, txn.volume().geometry.inode_kind(), |edit| edit.put(at, &[0; 24]))
 }
 
-/// Slots of the largest body: what the format allows and a block has beside its header and the inode. Inodes of a table have none.
-fn body_slots_max(volume: &Volume) -> usize {
-    if volume.geometry.has_table() {
-        return 0;
-    }
-    BODY_SLOTS_MAX.min(volume.geometry.slots_per_block() as usize - 2)
-}
-
 /// Bytes of data that the largest body holds.
 pub(crate) fn body_capacity_max(volume: &Volume) -> usize {
-    (body_slots_max(volume) * SLOT_SIZE).saturating_sub(BodyHeader::SIZE)
+    (volume.geometry.body_slots_max() as usize * SLOT_SIZE).saturating_sub(BodyHeader::SIZE)
 }
 
 /// Where the body of an inode lies in its block, and how long its parts are.
@@ -188,7 +180,7 @@ fn body(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<Body>> {
     if raw.body_slots == 0 {
         return Ok(None);
     }
-    if look.volume.geometry.has_table() {
+    if u32::from(raw.body_slots) > look.volume.geometry.body_slots_max() {
         return Err(Corrupt::Inode { ino, field: "body_slots", value: u64::from(raw.body_slots) }.into());
     }
     let (block, _) = locate(look.volume, ino)?;
@@ -242,7 +234,7 @@ pub(crate) fn set_body(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, data: &[
     let old = (usize::from(raw.body_first.get()), usize::from(raw.body_slots));
     let len = data.len() + attrs.len();
     let slots = if len == 0 { 0 } else { (BodyHeader::SIZE + len).div_ceil(SLOT_SIZE) };
-    if slots > body_slots_max(volume) {
+    if slots > volume.geometry.body_slots_max() as usize {
         return Ok(false);
     }
     let first = if slots > old.1 {

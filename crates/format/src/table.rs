@@ -6,9 +6,9 @@
 //! The inode number is the block and a slot, as of other inodes; the slot is 4 times the unit plus 1 or 2.
 
 use crate::group::FIXED_BLOCKS;
-use crate::inode::RawInode;
+use crate::inode::{BODY_SLOTS_MAX, RawInode};
 use crate::unit::{UNIT_SIZE, UnitHeader};
-use crate::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, SLOT_SIZE};
+use crate::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, SLOT_SIZE};
 
 /// Inodes of a unit.
 pub const UNIT_INODES: u32 = 2;
@@ -98,6 +98,30 @@ impl Geometry {
         }
     }
 
+    /// Bytes that an inode has in its place. Those of a table have pointers behind what every inode has.
+    pub fn inode_bytes(&self) -> usize {
+        if self.has_table() { INODE_SIZE } else { RawInode::SIZE }
+    }
+
+    /// Slots of the largest body: what the format allows and a block has beside its header and the inode. Inodes of a table have
+    /// no slots beside them.
+    pub fn body_slots_max(&self) -> u32 {
+        if self.has_table() { 0 } else { (BODY_SLOTS_MAX as u32).min(self.slots_per_block() - 2) }
+    }
+
+    /// Where the pointers behind an inode lie: block, and byte of the first one. `None` if there are none, or no such inode.
+    pub fn pointers_place(&self, ino: Ino) -> Option<(FsBlock, usize)> {
+        let (block, slot) = self.locate(ino).filter(|_| self.has_table())?;
+        Some((block, self.inode_offset(slot) + POINTERS_OFFSET))
+    }
+
+    /// Inodes that the volume's tables have room for; `None` where an inode is made of free blocks.
+    pub fn inodes_max(&self) -> Option<u64> {
+        let last = AgNo(self.ag_count - 1);
+        let before = u64::from(last.0) * u64::from(self.table_inodes(AgNo(0)));
+        self.has_table().then(|| before + u64::from(self.table_inodes(last)))
+    }
+
     /// The slots of a block in which inodes begin, or may.
     pub fn inode_slots(&self) -> impl Iterator<Item = u32> + use<> {
         let has_table = self.has_table();
@@ -130,7 +154,25 @@ pub(crate) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Ino;
+
+    /// What depends on where inodes lie is asked here and nowhere else.
+    #[test]
+    fn inodes_of_a_table_have_pointers_and_no_bodies_and_others_have_the_reverse() {
+        for (block_bits, body_slots_max) in [(9, 2), (12, 7), (16, 7)] {
+            let table = testing::geometry(block_bits);
+            let chunks = Geometry { table_every: 0, ..table };
+            let ino = table.ino(table.fs_block(AgNo(1), AgBlock(table.table_start(AgNo(1)))), 1);
+            assert_eq!((table.inode_bytes(), chunks.inode_bytes()), (INODE_SIZE, RawInode::SIZE));
+            assert_eq!(table.body_slots_max(), 0);
+            // The header's slot and one inode are beside the body.
+            assert_eq!(chunks.body_slots_max(), body_slots_max);
+            let (block, at) = table.pointers_place(ino).unwrap();
+            assert_eq!((block, at), (table.locate(ino).unwrap().0, UnitHeader::SIZE + RawInode::SIZE));
+            assert!(chunks.locate(ino).is_some() && chunks.pointers_place(ino).is_none());
+            let all: u64 = (0..3).map(|ag| u64::from(table.table_inodes(AgNo(ag)))).sum();
+            assert_eq!((table.inodes_max(), chunks.inodes_max()), (Some(all), None));
+        }
+    }
 
     #[test]
     fn every_inode_has_a_place_and_a_number_of_its_own() {
@@ -149,6 +191,7 @@ mod tests {
                     last = Some(ino);
                     assert_eq!(geometry.locate(ino), Some((block, slot)));
                     assert_eq!(geometry.table_index(block, slot), Some(index));
+                    assert!(geometry.pointers_place(ino).is_some_and(|place| place.0 == block));
                     let offset = geometry.inode_offset(slot);
                     assert!(offset % UNIT_SIZE >= UnitHeader::SIZE && offset % UNIT_SIZE + INODE_SIZE <= UNIT_SIZE);
                 }

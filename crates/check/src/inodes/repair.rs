@@ -397,10 +397,8 @@ impl Repair<'_> {
 
     /// Writes what is behind an inode of a table, which has just been changed: pointers, and zeros where it has none.
     pub(crate) fn set_pointers(&mut self, ino: Ino, list: &[u8]) {
-        if self.geometry.has_table()
-            && let (Some((_, slot)), Some((_, buf, dirty))) = (self.geometry.locate(ino), &mut self.at_hand)
-        {
-            let pointers = &mut buf[self.geometry.inode_offset(slot)..][POINTERS_OFFSET..INODE_SIZE];
+        if let (Some((_, at)), Some((_, buf, dirty))) = (self.geometry.pointers_place(ino), &mut self.at_hand) {
+            let pointers = &mut buf[at..][..INODE_SIZE - POINTERS_OFFSET];
             pointers.fill(0);
             pointers[..list.len()].copy_from_slice(list);
             *dirty = true;

@@ -152,9 +152,10 @@ pub(crate) struct Found {
     pub raw: Option<RawInode>,
 }
 
-/// Whether a name that was searched for had an entry that has gone, and keeps its place for now.
-pub(crate) fn is_held(search: &Search) -> bool {
-    matches!(&search.seen, Seen::Linear(seen) if seen.is_held)
+/// Whether a name that a search did not find cannot be added yet: its entry has gone, but the device may still show it, and the order
+/// of writes wants that to end first. A search notes entries that have gone; whether one still has to be there the order knows.
+pub(crate) fn is_held(look: &Look<'_>, dir: Ino, name: Name<'_>, search: &Search) -> Result<bool> {
+    Ok(matches!(&search.seen, Seen::Linear(seen) if seen.is_held) && look.holds_name(dir, name.tag())?)
 }
 
 /// What a search for a change found out.

@@ -101,7 +101,7 @@ impl Ops<'_> {
                 let acl = self.change(&subject_of(&owner), attr, raw.ctime.get(), &mut raw)?;
                 owner.access_acl = acl.or(owner.access_acl);
             }
-            if !is_settled && dir::is_held(&search) && txn.look.holds_name(parent, name.tag())? {
+            if !is_settled && dir::is_held(&txn.look, parent, name, &search)? {
                 return Ok(None);
             }
             reserve_acls(txn, &owner)?;

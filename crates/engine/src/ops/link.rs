@@ -53,7 +53,7 @@ impl Ops<'_> {
             if raw.nlink.get() >= NLINK_MAX {
                 return Err(Errno::MLINK.into());
             }
-            if !is_settled && dir::is_held(&search) && txn.look.holds_name(parent, name.tag())? {
+            if !is_settled && dir::is_held(&txn.look, parent, name, &search)? {
                 return Ok(None);
             }
             let file_type = (raw.mode.get() >> 12) as u8;

@@ -321,7 +321,7 @@ impl Ops<'_> {
             {
                 return Ok(true);
             }
-        } else if dir::is_held(&ends.target_search) && look.holds_name(ends.target.dir, ends.target.name.tag())? {
+        } else if dir::is_held(look, ends.target.dir, ends.target.name, &ends.target_search)? {
             return Ok(true);
         }
         Ok(mode.leaves_whiteout()

@@ -12,7 +12,7 @@ use crate::visitor::Visitor;
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::{self, Pointer, RawPointer, Span};
-use myriad_format::table::{POINTERS, POINTERS_OFFSET};
+use myriad_format::table::POINTERS;
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Geometry, Ino};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -21,16 +21,14 @@ pub(crate) type InodePointers = [RawPointer; POINTERS];
 
 /// The pointers behind inode `ino`, whose block, which was looked at before, has these bytes; none of an inode outside a table.
 pub(crate) fn in_block(reader: &Reader, ino: Ino, block: &[u8]) -> InodePointers {
-    let place = reader.geometry.locate(ino).filter(|_| reader.geometry.has_table());
-    let Some((_, slot)) = place else { return [RawPointer::zeroed(); POINTERS] };
-    let at = reader.geometry.inode_offset(slot) + POINTERS_OFFSET;
+    let Some((_, at)) = reader.geometry.pointers_place(ino) else { return [RawPointer::zeroed(); POINTERS] };
     InodePointers::read_from_bytes(&block[at..at + size_of::<InodePointers>()]).expect("the slice is as long")
 }
 
 /// As [`in_block`], with the block read again; none if that cannot be read.
 pub(crate) fn of_inode(reader: &Reader, ino: Ino) -> InodePointers {
     let mut buf = reader.new_buffer();
-    let place = reader.geometry.locate(ino).filter(|_| reader.geometry.has_table());
+    let place = reader.geometry.pointers_place(ino);
     match place.map(|(block, _)| reader.read_inodes(block, &mut buf)) {
         Some(Ok(())) => in_block(reader, ino, &buf),
         _ => [RawPointer::zeroed(); POINTERS],

@@ -31,7 +31,7 @@ use myriad_format::extent::Extent;
 use myriad_format::fork::Fork;
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::{self, Pointer, RawPointer, Span, Way};
-use myriad_format::table::{DIRECT, POINTERS, POINTERS_OFFSET};
+use myriad_format::table::{DIRECT, POINTERS};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Geometry, Ino, header};
 use std::ops::Range;
 use zerocopy::IntoBytes;
@@ -49,10 +49,8 @@ enum Array {
 
 impl Array {
     fn of_inode(geometry: &Geometry, ino: Ino) -> Result<Self> {
-        match geometry.locate(ino).filter(|_| geometry.has_table()) {
-            Some((block, slot)) => Ok(Self::Inode(block, geometry.inode_offset(slot) + POINTERS_OFFSET)),
-            None => Err(Corrupt::NoInode { ino }.into()),
-        }
+        let (block, at) = geometry.pointers_place(ino).ok_or(Corrupt::NoInode { ino })?;
+        Ok(Self::Inode(block, at))
     }
 
     /// What its pointers to file blocks lead to, which have so many fragments.
