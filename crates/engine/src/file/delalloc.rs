@@ -292,10 +292,10 @@ fn write_part(
     if volume.live.allocates_at_write() || file.writes_through(volume.epoch.current()) {
         flush(volume, file)?;
     }
-    if dirty > volume.dirty_data_max {
+    if dirty > volume.limits.dirty_pages_max {
         let _ = flush_all(volume);
         volume.commit_now()?;
-    } else if dirty > volume.dirty_data_soft {
+    } else if dirty > volume.limits.dirty_pages_due {
         volume.wake_background(true);
     }
     Ok(written)
@@ -384,9 +384,9 @@ fn unlist_flushed(volume: &Volume) {
 /// write, past the second the caller waits for it.
 pub(crate) fn bound_ordered(volume: &Volume) -> Result<()> {
     let waiting = volume.epoch.ordered_count.load(Ordering::Relaxed);
-    if waiting > volume.dirty_data_soft * ORDERED_MAX {
+    if waiting > volume.limits.dirty_pages_due * ORDERED_MAX {
         volume.commit_now()?;
-    } else if waiting > volume.dirty_data_soft {
+    } else if waiting > volume.limits.dirty_pages_due {
         volume.wake_background(false);
     }
     Ok(())
@@ -487,7 +487,7 @@ pub(super) fn flush_pages(
     enter: &Enter,
 ) -> Result<Flushed> {
     // What a cut leaves and what comes after it go together; all of that is new and overwrites nothing.
-    let mut room = if data.emptied { usize::MAX } else { volume.overwrite_pages_max };
+    let mut room = if data.emptied { usize::MAX } else { volume.limits.overwrite_pages_max };
     let mut next = None;
     let mut fits = |block: u64| {
         // What a file block holds goes together: its flush may move it.

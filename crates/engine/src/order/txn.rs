@@ -248,7 +248,7 @@ impl<'a> Txn<'a> {
 
     /// Whether its changes are as much as one of several transactions that share a long work should have.
     pub fn is_long(&self) -> bool {
-        self.cost.log_bytes > self.volume().part_max
+        self.cost.log_bytes > self.volume().limits.part_log_bytes_max
     }
 
     /// Frees blocks: they go to limbo until this epoch is durable.

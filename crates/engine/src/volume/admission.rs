@@ -69,7 +69,7 @@ impl Volume {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        if !self.cache.has_room() || self.epoch.cost.exceeds(&self.epoch_soft) {
+        if !self.cache.has_room() || self.epoch.cost.exceeds(&self.limits.epoch_due) {
             self.throttle()?;
         }
         if let Some(soft) = &self.soft {
@@ -147,7 +147,7 @@ impl Volume {
 
     /// Blocks that a file can still be given. What waits in limbo counts: whoever wants it has it by a checkpoint.
     pub fn available_blocks(&self) -> u64 {
-        let in_reserves = self.groups.len() as i64 * RESERVE_MAX as i64;
+        let in_reserves = self.groups.mirrors.len() as i64 * RESERVE_MAX as i64;
         let parts = self.totals.free_parts.load(Ordering::Relaxed);
         let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - in_reserves;
         let promised = self.totals.reserved_blocks.load(Ordering::Relaxed);
@@ -188,9 +188,9 @@ impl Volume {
         if !self.cache.has_room() {
             self.make_room()?;
         }
-        if self.epoch.cost.exceeds(&self.epoch_soft) {
+        if self.epoch.cost.exceeds(&self.limits.epoch_due) {
             self.wake_background(false);
-            if !self.options.background || self.epoch.cost.exceeds(&self.epoch_hard) {
+            if !self.options.background || self.epoch.cost.exceeds(&self.limits.epoch_max) {
                 self.counters.bump(Count::log_stalls);
                 self.commit_through(self.epoch.current())?;
             }

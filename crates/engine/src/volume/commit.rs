@@ -116,25 +116,25 @@ impl Volume {
     /// What a checkpoint changes itself, behind the closed gate: blocks that groups let go, and totals. `orphan_root` is the
     /// first block of the list of orphans.
     pub fn prepare_capture(&self, txn: &mut Txn<'_>, orphan_root: Option<FsBlock>) -> Result<()> {
-        for block in std::mem::take(&mut *self.stray_blocks.lock()) {
+        for block in std::mem::take(&mut *self.groups.stray_blocks.lock()) {
             txn.block_free(block, 1);
         }
         // Blocks that the groups' trees let go are neither free nor used until they are in limbo.
-        let ahead = self.inodes_ahead.lock().iter().map(|&(ag, _)| ag).collect::<Vec<_>>();
+        let ahead = self.groups.inodes_ahead.lock().iter().map(|&(ag, _)| ag).collect::<Vec<_>>();
         for ag in ahead {
             // It is on the list below.
             drop(self.group(txn, AgNo(ag))?);
         }
         let giving = self.giving_groups();
-        self.giving_groups.lock().clear();
+        self.groups.giving.lock().clear();
         self.counters.add(Count::checkpoint_groups, giving.len() as u64);
         for number in giving {
-            let released = match self.groups[number as usize].lock().as_mut() {
+            let released = match self.groups.mirrors[number as usize].lock().as_mut() {
                 Some(space) => {
                     // Chunks become empty until the gate is closed; those are the next checkpoint's.
                     space.is_listed = space.has_empty_chunks();
                     if space.is_listed {
-                        self.giving_groups.lock().push(number);
+                        self.groups.giving.lock().push(number);
                     }
                     space.catch_up(txn)?;
                     let before = space.free_blocks();
@@ -155,7 +155,7 @@ impl Volume {
         let inodes = self.totals.inodes_used.load(Ordering::Relaxed) as u64;
         let directories = self.totals.directories.load(Ordering::Relaxed) as u64;
         let orphan_root = orphan_root.map_or(0, |block| block.0);
-        let high_water = self.high_water.load(Ordering::Relaxed);
+        let high_water = self.groups.high_water.load(Ordering::Relaxed);
         let features = self.features.load(Ordering::Relaxed);
         let leftovers = self.leftovers.load(Ordering::Relaxed);
         let generation = self.generations.load(Ordering::Relaxed);

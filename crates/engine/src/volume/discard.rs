@@ -200,7 +200,7 @@ impl Volume {
         }
         {
             // One that is not made has no trees. Nobody makes it as long as we have the lock.
-            let _lock = self.high_water_lock.lock();
+            let _lock = self.groups.making.lock();
             if ag.0 >= self.high_water() {
                 let all = self.geometry.first_data_block(ag)..self.geometry.blocks_in(ag);
                 return if all.end > from { f(all).map(Some) } else { Ok(None) };

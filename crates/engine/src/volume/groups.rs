@@ -16,14 +16,43 @@ use crate::counters::Count;
 use crate::edit::BlockRead;
 use crate::error::{Errno, Result};
 use crate::inode;
-use crate::locks::MutexGuard;
+use crate::locks::{Mutex, MutexGuard, Rank};
 use crate::order::{Look, Txn};
 use crate::space::AgSpace;
 use crate::starve;
 use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The groups in memory. A group is read when it is first asked for, and may be dropped again when nothing of it is under way.
+pub(super) struct Groups {
+    /// What each group has, as its blocks say it; `None` until it was read.
+    pub mirrors: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
+    /// Groups that have something to give back at the next checkpoint, which would else have to look at all of them while the
+    /// gate is closed: there may be very many.
+    pub giving: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
+    /// Blocks let go by groups whose mirror was dropped.
+    pub stray_blocks: Mutex<{ Rank::Leaf as u8 }, Vec<FsBlock>>,
+    /// By how many inodes the headers of such groups lag behind: group and count.
+    pub inodes_ahead: Mutex<{ Rank::Leaf as u8 }, Vec<(u32, i64)>>,
+    /// Groups that were made; those behind them have never been written. It rises under `making` alone.
+    pub high_water: AtomicU32,
+    pub making: Mutex<{ Rank::NewGroup as u8 }, ()>,
+}
+
+impl Groups {
+    pub fn new(count: u32, high_water: u32) -> Self {
+        Self {
+            mirrors: (0..count).map(|_| Mutex::new(None)).collect(),
+            giving: Mutex::new(Vec::new()),
+            stray_blocks: Mutex::new(Vec::new()),
+            inodes_ahead: Mutex::new(Vec::new()),
+            high_water: AtomicU32::new(high_water),
+            making: Mutex::new(()),
+        }
+    }
+}
 
 impl Volume {
     pub fn block_of(&self, ino: Ino) -> FsBlock {
@@ -31,7 +60,7 @@ impl Volume {
     }
 
     pub fn high_water(&self) -> u32 {
-        self.high_water.load(Ordering::Relaxed)
+        self.groups.high_water.load(Ordering::Relaxed)
     }
 
     /// Runs `f` on a group's space, under its lock, and carries what changed over to the totals.
@@ -55,17 +84,17 @@ impl Volume {
         if result.is_err() {
             // The mirror may be half changed. The blocks are not, or the transaction's end shuts the volume down: load it
             // again from them. What earlier operations let go still waits for the checkpoint.
-            self.stray_blocks.lock().append(&mut space.abandon());
+            self.groups.stray_blocks.lock().append(&mut space.abandon());
             let ahead = space.inodes_ahead();
             if ahead != 0 {
-                self.inodes_ahead.lock().push((ag.0, ahead));
+                self.groups.inodes_ahead.lock().push((ag.0, ahead));
             }
             *group = None;
             return result;
         }
         if !space.is_listed && space.wants_checkpoint() {
             space.is_listed = true;
-            self.giving_groups.lock().push(ag.0);
+            self.groups.giving.lock().push(ag.0);
         }
         let after = measure(space);
         let totals = &self.totals;
@@ -83,7 +112,7 @@ impl Volume {
 
     /// Groups that have something to give back, each once, in the order of their numbers.
     pub(super) fn giving_groups(&self) -> Vec<u32> {
-        let mut giving = self.giving_groups.lock().clone();
+        let mut giving = self.groups.giving.lock().clone();
         giving.sort_unstable();
         // A mirror that was dropped and loaded again does not know that its group is listed.
         giving.dedup();
@@ -91,10 +120,10 @@ impl Volume {
     }
 
     pub fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
-        let mut group = self.groups[ag.0 as usize].lock();
+        let mut group = self.groups.mirrors[ag.0 as usize].lock();
         if group.is_none() {
             let mut space = AgSpace::load(store, ag)?;
-            for (_, inodes) in self.inodes_ahead.lock().extract_if(.., |(other, _)| *other == ag.0) {
+            for (_, inodes) in self.groups.inodes_ahead.lock().extract_if(.., |(other, _)| *other == ag.0) {
                 space.count_ahead(inodes);
             }
             *group = Some(Box::new(space));
@@ -104,7 +133,7 @@ impl Volume {
 
     /// Whether a group's header has been read; it stays in memory then.
     pub fn is_group_loaded(&self, ag: AgNo) -> bool {
-        self.groups[ag.0 as usize].lock().is_some()
+        self.groups.mirrors[ag.0 as usize].lock().is_some()
     }
 
     /// The group of the inode that begins in a slot of a block, locked so that it stays there; `None` if none does.
@@ -125,14 +154,14 @@ impl Volume {
 
     /// Makes the groups up to `ag`, which have never been used.
     fn raise_high_water(&self, txn: &mut Txn<'_>, ag: AgNo) -> Result<()> {
-        let _lock = self.high_water_lock.lock();
+        let _lock = self.groups.making.lock();
         for number in self.high_water()..=ag.0 {
             let ag = AgNo(number);
             let virgin = i64::from(self.geometry.usable_blocks_in(ag));
             let space = AgSpace::init_group(txn, ag, &[])?;
             self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()) - virgin, Ordering::Relaxed);
-            *self.groups[number as usize].lock() = Some(Box::new(space));
-            self.high_water.store(number + 1, Ordering::Release);
+            *self.groups.mirrors[number as usize].lock() = Some(Box::new(space));
+            self.groups.high_water.store(number + 1, Ordering::Release);
         }
         Ok(())
     }
@@ -143,8 +172,8 @@ impl Volume {
         self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()), Ordering::Relaxed);
         self.totals.free_parts.fetch_add(i64::from(space.free_parts()), Ordering::Relaxed);
         self.totals.ready_blocks.fetch_add(i64::from(space.available()), Ordering::Relaxed);
-        *self.groups[0].lock() = Some(Box::new(space));
-        self.high_water.store(1, Ordering::Relaxed);
+        *self.groups.mirrors[0].lock() = Some(Box::new(space));
+        self.groups.high_water.store(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -279,7 +308,9 @@ impl Volume {
         const FRAMES: usize = 8 * BATCH;
         let begun = self.epoch.cost.log_bytes();
         let mut done = 0;
-        while done < released.len() && self.epoch.cost.log_bytes().saturating_sub(begun) <= self.part_max {
+        while done < released.len()
+            && self.epoch.cost.log_bytes().saturating_sub(begun) <= self.limits.part_log_bytes_max
+        {
             // What is inside the gate cannot evict.
             if !self.cache.has_room() {
                 self.cache.sweep(false);
@@ -317,7 +348,8 @@ impl Volume {
     /// Gives back the blocks of inode chunks that have no inode left.
     pub fn release_empty_chunks(&self) -> Result<()> {
         for number in self.giving_groups() {
-            let empty = self.groups[number as usize].lock().as_ref().is_some_and(|space| space.has_empty_chunks());
+            let empty =
+                self.groups.mirrors[number as usize].lock().as_ref().is_some_and(|space| space.has_empty_chunks());
             if !empty {
                 continue;
             }

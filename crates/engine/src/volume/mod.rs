@@ -3,10 +3,13 @@
 mod admission;
 mod commit;
 mod discard;
+mod end;
 mod fragments;
 mod groups;
 mod inode_locks;
+mod limits;
 mod live;
+mod opening;
 mod orphans;
 mod second_names;
 mod superblock;
@@ -14,29 +17,33 @@ mod syncer;
 mod transfer;
 
 pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
+pub(crate) use end::PANICKED;
 pub(crate) use inode_locks::TwoLocks;
 
-use crate::cache::{Cache, Closed};
+use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::dir::dirhash::DirHashes;
 use crate::error::{DamagedData, Error, Result};
 use crate::file::OpenFiles;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
+use crate::order::OpenEpoch;
 use crate::order::checkpointer::Checkpointer;
-use crate::order::soft::{Delays, Soft};
-use crate::order::{Cost, OpenEpoch};
+use crate::order::soft::Soft;
 use crate::placement::{Placement, usual_policy};
-use crate::space::AgSpace;
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
+use end::End;
+use groups::Groups;
 use inode_locks::STRIPES;
+use limits::Limits;
 use myriad_device::BlockDevice;
 use myriad_format::choices::Choices;
 use myriad_format::group::RESERVE_MAX;
 use myriad_format::inode::generation_at;
-use myriad_format::superblock::{Superblock, state};
-use myriad_format::{AgNo, Corrupt, FsBlock, Geometry, Ino, NameHasher, SLOT_BITS};
-use myriad_log::{Log, LogError, LogPlace, Reach};
+use myriad_format::superblock::Superblock;
+use myriad_format::{AgNo, Geometry, Ino, NameHasher, SLOT_BITS};
+use myriad_log::{Log, LogError, LogPlace};
+use opening::{RecoveredLog, check_opening, recover_log};
 pub(crate) use orphans::{Orphans, Reason};
 use parking_lot::Condvar;
 use second_names::SecondNames;
@@ -47,16 +54,6 @@ use superblock::rand_seed;
 /// Names that the name cache holds: 2 MiB of them stay in the processor's cache, where finding out that a name is not
 /// among them costs little.
 const NAMES_MAX: usize = 1 << 17;
-/// Dirty data that the background thread begins to write, in bytes: enough for long requests, little enough that a
-/// disk is busy while a tree is still being filled.
-const DIRTY_SOFT_BYTES: u64 = 64 << 20;
-/// Metadata blocks at which a checkpoint is due that it has to copy whole, in bytes, on a large cache: so many new ones, and so
-/// many that must go home and are changed again. Enough for long writes to the device.
-const IMAGES_SOFT_BYTES: u64 = 64 << 20;
-/// Part of the log, in bytes, for each block that one transaction overwrites out of place: what it frees, maps and notes
-/// takes a third of that in the worst case, and a transaction must fit the half of the log that a checkpoint may take.
-const OVERWRITE_LOG_BYTES: u64 = 1024;
-
 /// Exact counts of the whole volume.
 pub(crate) struct Totals {
     /// Free, limbo included.
@@ -124,44 +121,13 @@ pub(crate) struct Volume {
     pub features: AtomicU64,
     /// What a crash has left behind, as the superblock is to say it.
     pub leftovers: AtomicU8,
-    groups: Box<[Mutex<{ Rank::Group as u8 }, Option<Box<AgSpace>>>]>,
+    groups: Groups,
     /// Free space that is to go back to the host.
     pub to_host: discard::ToHost,
-    /// Groups that have something to give back at the next checkpoint, which would else have to look at all of them while the
-    /// gate is closed: there may be very many.
-    giving_groups: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
-    /// Blocks let go by groups whose mirror was dropped.
-    stray_blocks: Mutex<{ Rank::Leaf as u8 }, Vec<FsBlock>>,
-    /// By how many inodes the headers of such groups lag behind.
-    inodes_ahead: Mutex<{ Rank::Leaf as u8 }, Vec<(u32, i64)>>,
-    high_water: AtomicU32,
-    high_water_lock: Mutex<{ Rank::NewGroup as u8 }, ()>,
     stripes: Box<[RwLock<{ Rank::Inode as u8 }, ()>]>,
-    /// Why changes are refused: bits of [`end`].
-    ended: AtomicU8,
-    shut_down_reason: Mutex<{ Rank::Leaf as u8 }, String>,
-    /// At which a checkpoint is due, and at which operations wait for one.
-    epoch_soft: Cost,
-    epoch_hard: Cost,
-    /// Bytes of log that one part of a long work may cost: what puts freed blocks into the trees, or empties a directory.
-    pub part_max: u64,
-    /// Pages of dirty data at which the background thread begins to write, and at which writers wait.
-    pub dirty_data_soft: u64,
-    pub dirty_data_max: u64,
-    /// Pages that one transaction may put into the place of mapped blocks.
-    pub overwrite_pages_max: usize,
-}
-
-/// Why a volume was shut down when something of it did not come to its end.
-pub(crate) const PANICKED: &str =
-    "a panic in the middle of a change or a checkpoint: a mistake in this program; open the volume again";
-
-/// What ends all changes of a volume.
-mod end {
-    /// An error in the middle of a change, or in a checkpoint.
-    pub const SHUT_DOWN: u8 = 1;
-    /// It was closed. Set behind the closed gate.
-    pub const CLOSED: u8 = 2;
+    /// Whether changes are refused, and why.
+    end: End,
+    pub limits: Limits,
 }
 
 /// What the background thread is told.
@@ -192,55 +158,10 @@ impl Volume {
             // Decoding has refused what this version does not write.
             None => Order::of_code(superblock.last_order.get()),
         };
-        order.check(&choices, superblock.geometry().has_checksums)?;
-        Delays::check(&options, order)?;
-        if order == Order::Log && log.is_none() {
-            return Err(Error::Option {
-                option: "order",
-                reason: "this volume has no log; use order=none, or make it anew with a log".into(),
-            });
-        }
-        if !options.read_only && superblock.needs_check(true) {
-            return Err(Error::Unchecked);
-        }
-        if !options.read_only && superblock.needs_check(false) {
-            // What the log has, it had when nothing had been changed without it.
-            let found = log.as_ref().map(|place| myriad_log::recover(place, Reach::Ring)).transpose();
-            if found.map_err(log_open_error)?.is_none_or(|found| found.checkpoints == 0) {
-                return Err(Error::Unchecked);
-            }
-        }
+        check_opening(order, &choices, log.as_ref(), &superblock, &options)?;
         let counters = Arc::new(Counters::new());
         let log_is_external = superblock.log_device != [0; 16];
-        let mut pending = Vec::new();
-        let mut overlay = myriad_log::Overlay::default();
-        let mut opened = None;
-        let mut recovered = false;
-        if let Some(place) = log {
-            // A volume closed cleanly has everything home; its log still shows the last checkpoint.
-            let is_needed = superblock.state.get() == state::IN_USE;
-            let reach = if is_needed { Reach::Ring } else { Reach::End };
-            let found = if options.read_only {
-                // Opening the log for appending would erase a torn attempt.
-                myriad_log::recover(&place, reach).map_err(log_open_error)?
-            } else {
-                let (log, found) = Log::open(place, reach).map_err(log_open_error)?;
-                opened = Some(log);
-                found
-            };
-            if is_needed {
-                recovered = found.checkpoints > 0;
-                overlay = found.overlay;
-            }
-            pending = found.pending;
-            // The log knows blocks, but not the volume's size.
-            if let Some(&(start, length)) =
-                pending.iter().find(|&&(start, length)| !geometry.is_data_range(start, u64::from(length)))
-            {
-                let value = start.0.saturating_add(u64::from(length));
-                return Err(Corrupt::Log { lsn: found.head, field: "pending free; its end", value }.into());
-            }
-        }
+        let RecoveredLog { log, pending, overlay, recovered } = recover_log(log, &superblock, options.read_only)?;
         let cache = Cache::new(
             options.cache_size,
             geometry.block_bits,
@@ -251,26 +172,13 @@ impl Volume {
             counters.clone(),
         )?;
         cache.bound_directories(options.dir_cache_limit());
-        let log_capacity = opened.as_ref().map_or(u64::MAX / 2, Log::capacity);
-        let checkpointer = Checkpointer::new(opened, pending, geometry.block_size());
+        let log_capacity = log.as_ref().map_or(u64::MAX / 2, Log::capacity);
+        let checkpointer = Checkpointer::new(log, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
         let usable: u64 = (0..geometry.ag_count).map(|ag| u64::from(geometry.usable_blocks_in(AgNo(ag)))).sum();
         let generation = generation_at(now(&options.clock));
         let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
-        let soft = |bytes: u64| (frames / 16).min(bytes >> geometry.block_bits);
-        let epoch_most = |log_part: u64, times: u64| {
-            // Of a small cache most is hot soon: more of them, or there are checkpoints all the time.
-            let hot_blocks = times * (frames / 8).min(IMAGES_SOFT_BYTES >> geometry.block_bits);
-            Cost {
-                log_bytes: log_capacity / log_part,
-                fresh_blocks: times * soft(IMAGES_SOFT_BYTES),
-                again_blocks: hot_blocks,
-                hot_blocks,
-                // Nearly so many that a checkpoint brings all of them home.
-                away_blocks: frames / 4,
-            }
-        };
         let hasher = NameHasher::new(superblock.hash_key);
         let names_max = if options.name_cache { NAMES_MAX.min(cache.frame_count()) } else { 0 };
         let to_host = discard::ToHost::new(&options, &*device, &geometry);
@@ -323,21 +231,10 @@ impl Volume {
             on_host_full: OnceLock::new(),
             features: AtomicU64::new(superblock.features_compatible.get()),
             leftovers: AtomicU8::new(superblock.leftovers),
-            groups: (0..geometry.ag_count).map(|_| Mutex::new(None)).collect(),
-            giving_groups: Mutex::new(Vec::new()),
-            stray_blocks: Mutex::new(Vec::new()),
-            inodes_ahead: Mutex::new(Vec::new()),
-            high_water: AtomicU32::new(superblock.ag_high_water.get()),
-            high_water_lock: Mutex::new(()),
+            groups: Groups::new(geometry.ag_count, superblock.ag_high_water.get()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
-            ended: AtomicU8::new(0),
-            shut_down_reason: Mutex::new(String::new()),
-            epoch_soft: epoch_most(12, 1),
-            epoch_hard: epoch_most(8, 2),
-            part_max: (log_capacity / 16).min((frames << geometry.block_bits) / 8),
-            dirty_data_soft: soft(DIRTY_SOFT_BYTES),
-            dirty_data_max: frames / 4,
-            overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
+            end: End::default(),
+            limits: Limits::new(frames, geometry.block_bits, log_capacity),
             cache,
             options: live::Opened::new(&options),
             live: live::Live::new(&options, &superblock),
@@ -359,7 +256,7 @@ impl Volume {
         self.totals.ready_blocks.store(free - held - pending - parts, Ordering::Relaxed);
         self.totals.inodes_used.store(most(superblock.inodes_used.get(), slots), Ordering::Relaxed);
         self.totals.directories.store(most(superblock.directories.get(), slots), Ordering::Relaxed);
-        self.high_water.store(superblock.ag_high_water.get(), Ordering::Relaxed);
+        self.groups.high_water.store(superblock.ag_high_water.get(), Ordering::Relaxed);
         // They wrap around, in 50 days of time.
         let (given, by_time) = (superblock.next_generation.get(), self.generations.load(Ordering::Relaxed));
         if given != 0 && given.wrapping_sub(by_time) < 1 << 31 {
@@ -378,66 +275,6 @@ impl Volume {
         self.options.clock.ticks()
     }
 
-    /// Refuses all changes from now on; reads go on.
-    #[cold]
-    pub fn shut_down(&self, why: &dyn std::fmt::Display) {
-        if self.ended.fetch_or(end::SHUT_DOWN, Ordering::SeqCst) & end::SHUT_DOWN == 0 {
-            *self.shut_down_reason.lock() = why.to_string();
-        }
-    }
-
-    /// Runs what must not end halfway: a panic in it shuts the volume down before anybody gets at a lock that the caller holds.
-    pub fn unbroken<T>(&self, work: impl FnOnce() -> T) -> T {
-        /// Dropped by a panic only.
-        struct Broken<'a>(&'a Volume);
-
-        impl Drop for Broken<'_> {
-            fn drop(&mut self) {
-                self.0.shut_down(&PANICKED);
-            }
-        }
-
-        let broken = Broken(self);
-        let result = work();
-        std::mem::forget(broken);
-        result
-    }
-
-    /// Whether operations may change anything. Who is inside the gate and was told yes may go on: the volume is not
-    /// closed before he has left.
-    #[inline]
-    pub fn check_running(&self) -> Result<()> {
-        match self.ended.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            end::CLOSED => Err(Error::Closed),
-            _ => Err(Error::Shutdown),
-        }
-    }
-
-    /// For who makes checkpoints, also the last ones, after which the volume is closed.
-    pub fn check_not_shut_down(&self) -> Result<()> {
-        if self.is_shut_down() { Err(Error::Shutdown) } else { Ok(()) }
-    }
-
-    fn is_shut_down(&self) -> bool {
-        self.ended.load(Ordering::Relaxed) & end::SHUT_DOWN != 0
-    }
-
-    /// Whether it was closed, and nothing went wrong with that.
-    pub fn is_closed(&self) -> bool {
-        self.ended.load(Ordering::Relaxed) == end::CLOSED
-    }
-
-    /// Refuses all operations that change anything from now on. The gate is closed, so none is half done.
-    pub fn refuse_changes(&self, _: &Closed<'_>) {
-        self.ended.fetch_or(end::CLOSED, Ordering::SeqCst);
-    }
-
-    /// The volume could not be closed for lack of room on the host: it goes on.
-    pub fn accept_changes(&self) {
-        self.ended.fetch_and(!end::CLOSED, Ordering::SeqCst);
-    }
-
     /// Notes whether the host had room for what a checkpoint wrote. Under the checkpointer's lock.
     pub fn note_host_full(&self, is_full: bool) {
         if self.host_full.load(Ordering::Relaxed) != is_full {
@@ -448,25 +285,16 @@ impl Volume {
         }
     }
 
-    /// Why the volume was shut down, if it was.
-    pub fn shut_down_reason(&self) -> Option<String> {
-        self.is_shut_down().then(|| self.shut_down_reason.lock().clone())
-    }
-
     pub fn log_error(&self, error: LogError) -> Error {
         log_open_error(error)
     }
 
     /// Inodes that can be made while so many blocks are free.
     pub(super) fn inodes_free(&self, free_blocks: u64) -> u64 {
-        let geometry = &self.geometry;
-        if !geometry.has_table() {
-            return free_blocks * u64::from(geometry.slots_per_block() - 1);
+        match self.geometry.inodes_max() {
+            None => free_blocks * u64::from(self.geometry.slots_per_block() - 1),
+            Some(most) => most.saturating_sub(self.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64),
         }
-        let last = AgNo(geometry.ag_count - 1);
-        let full = u64::from(last.0) * u64::from(geometry.table_inodes(AgNo(0)));
-        let used = self.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64;
-        (full + u64::from(geometry.table_inodes(last))).saturating_sub(used)
     }
 
     pub fn statfs(&self) -> StatFs {
@@ -513,6 +341,7 @@ pub(crate) mod testing {
     use crate::ops::{NewFile, Ops};
     use crate::types::{Cred, MkfsOptions};
     use myriad_device::AlignedBuf;
+    use myriad_format::FsBlock;
     use myriad_format::inode::S_IFREG;
 
     /// A new volume on a device, with nothing going on behind the test's back.

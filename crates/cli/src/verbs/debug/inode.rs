@@ -43,9 +43,7 @@ pub fn show(context: &Context, volume: &RawVolume, wanted: &OsStr, json: bool) -
     match raw.check(ino) {
         Ok(()) => {
             parts.extend(fork_parts(volume, ino, &raw, &block.bytes, at));
-            if !volume.geometry.has_table() {
-                parts.extend(body_parts(volume, &raw, &block.bytes));
-            }
+            parts.extend(body_parts(volume, &raw, &block.bytes));
         }
         Err(problem) => parts.push(Part::note("not a sound inode in use", at).with("problem", problem.to_string())),
     }
@@ -117,6 +115,9 @@ fn fork_parts(volume: &RawVolume, ino: Ino, raw: &RawInode, block: &[u8], inode_
 
 fn body_parts(volume: &RawVolume, raw: &RawInode, block: &[u8]) -> Vec<Part> {
     let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
+    if u32::from(raw.body_slots) > volume.geometry.body_slots_max() {
+        return vec![Part::note("a body of more slots than one can have here", at)];
+    }
     let Some(body) = block.get(at..).and_then(|rest| rest.get(..usize::from(raw.body_slots) * SLOT_SIZE)) else {
         return vec![Part::note("body outside the block", at)];
     };

@@ -1,0 +1,77 @@
+//! What an opening has to know before a volume is put together: whether it may be opened so, and what its log says.
+
+use super::log_open_error;
+use crate::error::{Error, Result};
+use crate::order::soft::Delays;
+use crate::types::{MountOptions, Order};
+use myriad_format::choices::Choices;
+use myriad_format::superblock::{Superblock, state};
+use myriad_format::{Corrupt, FsBlock};
+use myriad_log::{Log, LogPlace, Overlay, Reach};
+
+/// What an opening finds in the log; nothing, if there is no log.
+#[derive(Default)]
+pub(super) struct RecoveredLog {
+    /// The log, open for appending; `None` of a volume that is only read.
+    pub log: Option<Log>,
+    /// Extents that were free at the last checkpoint and are in no record of free space yet.
+    pub pending: Vec<(FsBlock, u32)>,
+    /// Changes of blocks that the blocks themselves do not have.
+    pub overlay: Overlay,
+    /// Whether the volume was not closed, and the log has checkpoints.
+    pub recovered: bool,
+}
+
+/// Refuses what cannot be opened with these options, before anything of the volume is changed.
+pub(super) fn check_opening(
+    order: Order,
+    choices: &Choices,
+    log: Option<&LogPlace>,
+    superblock: &Superblock,
+    options: &MountOptions,
+) -> Result<()> {
+    order.check(choices, superblock.geometry().has_checksums)?;
+    Delays::check(options, order)?;
+    if order == Order::Log && log.is_none() {
+        return Err(Error::Option {
+            option: "order",
+            reason: "this volume has no log; use order=none, or make it anew with a log".into(),
+        });
+    }
+    if !options.read_only && superblock.needs_check(true) {
+        return Err(Error::Unchecked);
+    }
+    if !options.read_only && superblock.needs_check(false) {
+        // What the log has, it had when nothing had been changed without it.
+        let found = log.map(|place| myriad_log::recover(place, Reach::Ring)).transpose();
+        if found.map_err(log_open_error)?.is_none_or(|found| found.checkpoints == 0) {
+            return Err(Error::Unchecked);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the log that lies at `place`. Of a volume that may be written it is open for appending then, and what a torn attempt has
+/// left of itself is erased.
+pub(super) fn recover_log(place: Option<LogPlace>, superblock: &Superblock, read_only: bool) -> Result<RecoveredLog> {
+    let Some(place) = place else { return Ok(RecoveredLog::default()) };
+    // A volume closed cleanly has everything home; its log still shows the last checkpoint.
+    let is_needed = superblock.state.get() == state::IN_USE;
+    let reach = if is_needed { Reach::Ring } else { Reach::End };
+    let (log, found) = if read_only {
+        // Opening the log for appending would erase a torn attempt.
+        (None, myriad_log::recover(&place, reach).map_err(log_open_error)?)
+    } else {
+        let (log, found) = Log::open(place, reach).map_err(log_open_error)?;
+        (Some(log), found)
+    };
+    // The log knows blocks, but not the volume's size.
+    let geometry = superblock.geometry();
+    let outside = |&(start, length): &(FsBlock, u32)| !geometry.is_data_range(start, u64::from(length));
+    if let Some((start, length)) = found.pending.iter().copied().find(|extent| outside(extent)) {
+        let value = start.0.saturating_add(u64::from(length));
+        return Err(Corrupt::Log { lsn: found.head, field: "pending free; its end", value }.into());
+    }
+    let overlay = if is_needed { found.overlay } else { Overlay::default() };
+    Ok(RecoveredLog { log, pending: found.pending, overlay, recovered: is_needed && found.checkpoints > 0 })
+}
