@@ -36,8 +36,9 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "clock": str,
 }
 DEVICE = ("reads", "writes", "read_bytes", "written_bytes", "flushes", "seek_blocks")
-# What is counted of a sample beside its time: requests of the device, and blocks of its cache that the engine looked at.
-COUNTS = (*DEVICE, "blocks_touched")
+# What is counted of a sample beside its time: requests of the device, blocks of its cache that the engine looked at, and what the processor of a
+# modelled machine took.
+COUNTS = (*DEVICE, "blocks_touched", "processor_seconds")
 # Samples that agree in these are repetitions of one measurement, a *cell*; `factors` and `options` as text.
 CELL = ("suite", "workload", "phase", "target", "clock", "scale", "size", "factors_key", "options_key")
 
@@ -195,7 +196,7 @@ def _row(sample: dict) -> dict:
     row |= {f"device.{name}": device.get(name) for name in DEVICE}
     slowed = sample.get("slowed") or {}
     row |= {"twin": sample.get("twin")} | {f"slowed.{name}": slowed.get(name) for name in ("operation", "percent", "added_ns")}
-    row["device.blocks_touched"] = sample.get("blocks_touched")
+    row |= {f"device.{name}": sample.get(name) for name in COUNTS[len(DEVICE) :]}
     row |= {f"machine.{name}": machine.get(name) for name in ("kernel", "cpu", "cores", "memory_bytes")}
     return row
 

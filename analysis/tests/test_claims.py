@@ -89,9 +89,10 @@ def test_a_ratio_of_two_combinations():
     assert found.verdict == REPRODUCED and found.estimate.value == pytest.approx(12, rel=0.1) and found.target == "process"
 
 
-def test_the_modelled_disk_comes_first_and_others_follow():
-    found = found_of("folder-create-su", folder() + folder(target="disk2001", clock="modelled"))
-    assert [f.target for f in found] == ["disk2001", "process"]
+def test_the_machine_comes_first_then_the_modelled_disk_and_others_follow():
+    modelled = [folder(target=target, clock="modelled") for target in ("disk2001", "machine2001")]
+    found = found_of("folder-create-su", folder() + modelled[0] + modelled[1])
+    assert [f.target for f in found] == ["machine2001", "disk2001", "process"]
 
 
 def test_a_build_without_a_factor_is_told():
@@ -176,6 +177,10 @@ def test_a_slope_of_blocks_needs_no_clock_either():
         timed = [s | {"seconds": 0.001 * s["size"]} for s in raw]
         (clock,) = found_of(f"dirhash-stat-random-{name}", timed)
         assert clock.verdict == NOT_RUN and "does not count the processor's time" in clock.why
+        # In a modelled machine the processor's time counts.
+        machine = [s | {"target": "machine2001", "seconds": 7.0, "processor_seconds": 1e-5 * s["blocks_touched"]} for s in raw]
+        (both,) = found_of(f"dirhash-stat-random-{name}", timed + machine)
+        assert both.verdict == REPRODUCED and both.target == "machine2001" and both.estimate.value == pytest.approx(value, abs=1e-9)
 
 
 def test_two_workloads_against_each_other():

@@ -21,12 +21,15 @@ def draw(test: Factorial, shape: Shape) -> Canvas:
     low, high = min(gains.values()), max(gains.values())
     room = (high / low) ** 0.07 if high > low else 1.05
     low, high = low / room, high * room
-    for step in edges(test):
+    # All steps of a factor are one line with gaps.
+    steps = list(edges(test))
+    for factor in range(len(test.factors)):
+        mine = [step for step in steps if step.factor == factor]
         axes.plot(
-            [step.before.bit_count(), step.after.bit_count()],
-            [gains[step.before], gains[step.after]],
-            color=LIGHT[SERIES[step.factor % len(SERIES)]],
-            linestyle=DASHES[step.factor % len(DASHES)],
+            [x for step in mine for x in (step.before.bit_count(), step.after.bit_count(), np.nan)],
+            [y for step in mine for y in (gains[step.before], gains[step.after], np.nan)],
+            color=LIGHT[SERIES[factor % len(SERIES)]],
+            linestyle=DASHES[factor % len(DASHES)],
             linewidth=1.3,
             alpha=0.9,
             zorder=2,

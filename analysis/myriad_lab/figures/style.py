@@ -2,7 +2,7 @@
 
 Each picture is drawn in two shapes: `WIDE` for a screen or paper, `NARROW` for a phone, so that text stays readable. Colours are
 *roles* ("ink", "s1"). A drawing uses those of the light scheme; in the SVG each becomes a CSS variable of the page, which follows
-the reader's scheme, with the light colour where there is no page around it. So roles must differ in every colour.
+the reader's scheme. So roles must differ in every colour.
 
 The series are Okabe and Ito's colours, made darker for white paper and lighter for a dark page until each has a contrast of 3 to 1
 with it, as WCAG asks of lines.
@@ -10,6 +10,7 @@ with it, as WCAG asks of lines.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Callable
@@ -145,18 +146,43 @@ ROLE = {colour: role for role, colour in LIGHT.items()}
 
 
 def _for_page(svg: str, prefix: str, alt: str) -> str:
-    """The element alone, with colours of the page, and with identifiers that no other picture has."""
+    """The element alone, with colours of the page, and with identifiers that no other picture has. A page has a hundred pictures and more:
+    what a browser does not need is left out, and coordinates have hundredths of a point."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{ROLE[m[0]]}, {m[0]})" if m[0] in ROLE else m[0], svg)
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
-    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", svg)
-    svg = re.sub(r'((?:href="#|url\(#))', rf"\g<1>{prefix}-", svg)
+    svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{ROLE[m[0]]})" if m[0] in ROLE else m[0], svg)
+    # Their font is the page's, and an angle of 0 turns nothing.
+    svg = re.sub(r"font-family: [^;\"]*; ", "", svg)
+    svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", svg)
+    svg = re.sub(r"<[^>]+>", lambda m: re.sub(r"-?\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}".rstrip("0").rstrip("."), m[0]), svg)
+    svg = re.sub(r">\s+<", "><", re.sub(r"\s*\n\s*", " ", svg))
+    svg = _without_bare_groups(svg)
+    used = sorted(set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)))
+    short = {name: f"p{hashlib.sha256(prefix.encode()).hexdigest()[:8]}-{i}" for i, name in enumerate(used)}
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{short[m[1]]}"' if m[1] in short else "", svg)
+    svg = re.sub(r'((?:href="#|url\(#))([^")]+)', lambda m: m[1] + short[m[2]], svg)
     # The page scales it: only the box stays.
     head, rest = svg.split(">", 1)
     width = re.search(r'viewBox="0 0 ([\d.]+) ', head)[1]
     head = re.sub(r' (width|height)="[^"]*"', "", head)
     return f'{head} role="img" aria-label="{_escaped(alt)}" style="max-width: {float(width):.0f}pt">{rest}'
+
+
+def _without_bare_groups(svg: str) -> str:
+    """Groups that have had nothing but an identifier group nothing."""
+    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
+    out, kept = [], []
+    for part in re.split(r"(<g(?: [^>]*)?>|</g>)", svg):
+        if part == "</g>":
+            if kept.pop():
+                out.append(part)
+        elif part.startswith(("<g ", "<g>")):
+            kept.append(part != "<g>")
+            if kept[-1]:
+                out.append(part)
+        else:
+            out.append(part)
+    return "".join(out)
 
 
 def _escaped(text: str) -> str:

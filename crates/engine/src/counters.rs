@@ -35,7 +35,7 @@ counters! {
     dir_blocks_skipped, dir_slots_skipped,
     /// Hashes in memory over directories.
     dirhash_hits, dirhash_misses, dirhash_probes, dirhash_expected, dirhash_builds, dirhash_declined, dirhash_recycled,
-    dirhash_outgrown, dirhash_mismatches,
+    dirhash_outgrown, dirhash_recharges, dirhash_mismatches,
     /// Where new directories went: below the root, into their parent's region, past it, as the backstop has it, and spread by a rule
     /// that does not ask for the parent.
     placed_first_level, placed_near, placed_past, placed_backstop, placed_spread,

@@ -299,6 +299,7 @@ impl<'a> PlanRunner<'a> {
                     Some(padding) => padding.around(|| worker.stat_many(paths))?,
                     None => worker.stat_many(paths)?,
                 }
+                worker.done();
             }
             return Ok(());
         }
@@ -366,6 +367,7 @@ impl<'a> PlanRunner<'a> {
                 self.check_content(op.offset, length)?;
             }
         }
+        worker.done();
         self.settle(worker, op.verb)
     }
 

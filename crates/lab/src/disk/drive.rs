@@ -357,6 +357,11 @@ impl Model for Drive {
         }
     }
 
+    /// What the arm does meanwhile is worked out when the next request comes.
+    fn compute(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+
     fn now_ns(&self) -> u64 {
         self.now_ns
     }

@@ -48,6 +48,10 @@ impl Model for Flat {
         self.now_ns += self.times.flush_ns;
     }
 
+    fn compute(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+
     fn now_ns(&self) -> u64 {
         self.now_ns
     }

@@ -6,24 +6,28 @@
 //! geometry   where a sector lies: zone, cylinder, head, angle
 //! seek       how long the arm takes for a distance
 //! flat       a device without moving parts: latency, bandwidth, requests in parallel
+//! host       the machine around a drive: what its processor takes
 //! traced     a device that passes requests on, counts them, and asks a model how long they take
 //! ```
 //!
 //! Invariants
 //!   1. A model is a function of the requests: it reads no clock and draws no random numbers. Same requests, same time, on any machine.
-//!   2. Modelled time is the device's alone. The host's processor costs nothing in it: a request arrives when the one before it has
-//!      been answered. So what a mechanism saves in computing does not show, and nothing is written while the host computes.
+//!   2. Modelled time is the device's alone, but for a machine ([`Host`]), whose processor is charged for what the engine counts. Without one
+//!      the processor costs nothing: a request arrives when the one before it has been answered, what a mechanism saves in computing does
+//!      not show, and nothing is written while the host computes.
 //!   3. Requests of one batch are in flight together; those of different calls never are.
 
 mod drive;
 mod flat;
 mod geometry;
+mod host;
 pub mod presets;
 mod seek;
 mod traced;
 
 pub use drive::{Drive, Mechanics, Seeks};
 pub use flat::{Flat, FlatTimes};
+pub use host::{Done, Host};
 pub use presets::{PRESETS, Preset};
 pub use traced::{Meter, Trace, Traced, replay};
 
@@ -55,6 +59,8 @@ pub trait Model: Send {
     fn serve(&mut self, batch: &[Request]);
     /// Makes all that was written durable.
     fn flush(&mut self);
+    /// The host computes for so long, and asks for nothing.
+    fn compute(&mut self, ns: u64);
     /// Nanoseconds since the beginning at which the host could go on.
     fn now_ns(&self) -> u64;
 }

@@ -15,6 +15,8 @@ pub struct Trace {
 enum Step {
     Serve(Vec<Request>),
     Flush,
+    /// The host computed for so many nanoseconds.
+    Compute(u64),
 }
 
 impl Trace {
@@ -24,6 +26,10 @@ impl Trace {
 
     pub fn flush(&mut self) {
         self.steps.push(Step::Flush);
+    }
+
+    pub fn compute(&mut self, ns: u64) {
+        self.steps.push(Step::Compute(ns));
     }
 
     pub fn is_empty(&self) -> bool {
@@ -38,6 +44,7 @@ pub fn replay(trace: &Trace, model: &mut dyn Model) -> u64 {
         match step {
             Step::Serve(batch) => model.serve(batch),
             Step::Flush => model.flush(),
+            Step::Compute(ns) => model.compute(*ns),
         }
     }
     model.now_ns() - before
@@ -71,6 +78,17 @@ impl Meter {
     /// What the model's clock says; `None` without one.
     pub fn modelled_ns(&self) -> Option<u64> {
         self.state().model.as_ref().map(|model| model.now_ns())
+    }
+
+    /// The host computed for so long.
+    pub fn compute(&self, ns: u64) {
+        let mut state = self.state();
+        if let Some(model) = &mut state.model {
+            model.compute(ns);
+        }
+        if let Some(trace) = &mut state.trace {
+            trace.compute(ns);
+        }
     }
 
     /// What was asked since the recording began or was last taken; nothing if there is none.
@@ -217,7 +235,7 @@ mod tests {
     /// One recording, and what each drive would have taken: the same as if it had been there.
     #[test]
     fn a_recording_replayed_takes_what_it_took() {
-        let run = |device: &dyn BlockDevice| {
+        let run = |device: &dyn BlockDevice, meter: &Meter| {
             let parts: [&[u8]; 1] = [&[7; 4096]];
             for place in [9_u64, 3, 200, 77, 78, 79] {
                 device.write(place << 20, &[1; 8192]).unwrap();
@@ -225,18 +243,19 @@ mod tests {
                     [0, 40, 80].map(|more| WriteRequest { offset: (place << 20) + (more << 12), parts: &parts });
                 device.write_many(&writes).unwrap();
                 device.read((place << 20) + 4096, &mut [0; 4096]).unwrap();
+                meter.compute(place * 100_000);
                 device.flush().unwrap();
             }
         };
         let recorder = Traced::new(MemoryDevice::new(1 << 30)).recording();
         let meter = recorder.meter();
-        run(&recorder);
+        run(&recorder, &meter);
         let trace = meter.take_trace();
         assert!(!trace.is_empty() && meter.take_trace().is_empty());
         for preset in &crate::disk::PRESETS {
             let device = Traced::new(MemoryDevice::new(1 << 30)).with_model(preset.model());
             let there = device.meter();
-            run(&device);
+            run(&device, &there);
             let replayed = replay(&trace, preset.model().as_mut());
             assert_eq!(Some(replayed), there.modelled_ns(), "{}", preset.name);
             assert_eq!(replay(&trace, preset.model().as_mut()), replayed, "{}", preset.name);

@@ -46,7 +46,7 @@ pub fn usable(factors: &[Factor], base: &Options) -> (Vec<Combination>, Vec<Abse
         let mut mount = options.mount.clone();
         mount.background = false;
         let device = Traced::new(MemoryDevice::new(TRIAL_BYTES));
-        match InProcess::make_on(device, &options.mkfs, mount).and_then(|volume| Box::new(volume).close()) {
+        match InProcess::make_on(device, None, &options.mkfs, mount).and_then(|volume| Box::new(volume).close()) {
             Ok(()) => usable.push(Combination { factors: named, options }),
             Err(error) => {
                 let words: Vec<String> = named.iter().map(|(name, choice)| format!("{name}={choice}")).collect();

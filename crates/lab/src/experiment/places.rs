@@ -170,7 +170,7 @@ impl Places {
                 let device = FileDevice::open(&image, Access::ReadWrite).context("opening the image")?;
                 // Ours alone, in a folder of our own: the lock is the engine's habit.
                 device.lock_exclusive().context("locking the image")?;
-                Ok(Box::new(InProcess::make_on(Traced::new(device), &options.mkfs, options.mount)?))
+                Ok(Box::new(InProcess::make_on(Traced::new(device), None, &options.mkfs, options.mount)?))
             }
             Place::Modelled(preset) => {
                 // The same every time: no thread of its own, no clock, no time after which something is written.
@@ -180,7 +180,7 @@ impl Places {
                 options.mkfs.clock = clock.clone();
                 options.mount.clock = clock;
                 let device = Traced::new(MemoryDevice::new(preset.volume_bytes)).with_model(preset.model());
-                Ok(Box::new(InProcess::make_on(device, &options.mkfs, options.mount)?))
+                Ok(Box::new(InProcess::make_on(device, preset.host, &options.mkfs, options.mount)?))
             }
             Place::Mount => {
                 make_sparse(&image, self.volume_bytes)?;

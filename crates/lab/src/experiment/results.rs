@@ -77,6 +77,9 @@ pub struct Line {
     pub device: DeviceUse,
     /// Blocks of the cache that the operations looked at.
     pub blocks_touched: Option<u64>,
+    /// Of the seconds those that the processor of a modelled machine took; some of them hide behind the drive's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor_seconds: Option<f64>,
     /// Memory that was available when the cell began, where it was limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
@@ -292,6 +295,7 @@ mod tests {
             clock: "wall".into(),
             device: DeviceUse { reads: Some(3), ..DeviceUse::default() },
             blocks_touched: None,
+            processor_seconds: None,
             available_bytes: None,
             started: "2026-01-01T00:00:00Z".into(),
             size: None,

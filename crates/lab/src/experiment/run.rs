@@ -273,6 +273,7 @@ impl Experiment {
                     seek_blocks: counters.seek_bytes.map(|bytes| bytes / 4096),
                 },
                 blocks_touched: counters.blocks_touched,
+                processor_seconds: counters.processor_ns.map(|ns| ns as f64 / 1e9),
                 available_bytes,
                 started: started.clone(),
                 size: item.size,

@@ -1,7 +1,7 @@
 //! A Myriad volume opened in this process: operations by path through a session of each thread.
 
 use super::{Counters, Target, Usage, Worker};
-use crate::disk::{Meter, Traced};
+use crate::disk::{Done, Host, Meter, Traced};
 use crate::workloads::plan::PathZ;
 use anyhow::{Context, Result, ensure};
 use myriad_device::BlockDevice;
@@ -10,12 +10,38 @@ use myriad_engine::{
     SetTime,
 };
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub struct InProcess {
     fs: Fs,
     /// Of the device, where it has one.
     meter: Option<Meter>,
+    processor: Option<Processor>,
+}
+
+/// A processor that is charged for what the volume does.
+struct Processor {
+    host: Host,
+    meter: Meter,
+    charged: Mutex<Charged>,
+}
+
+#[derive(Default)]
+struct Charged {
+    done: Done,
+    ns: u64,
+}
+
+impl Processor {
+    /// Charges it for what was done since the last time. Nanoseconds in all.
+    fn charge(&self, fs: &Fs) -> u64 {
+        let done = Done::of(fs.counters());
+        let mut charged = self.charged.lock().expect("no panic with the lock held");
+        let ns = self.host.ns(charged.done, done);
+        self.meter.compute(ns);
+        *charged = Charged { done, ns: charged.ns + ns };
+        charged.ns
+    }
 }
 
 impl InProcess {
@@ -23,26 +49,32 @@ impl InProcess {
     pub fn make(image: &Path, size: Option<u64>, mkfs: &MkfsOptions, mount: MountOptions) -> Result<Self> {
         Fs::format(image, size, mkfs).with_context(|| format!("mkfs of {}", image.display()))?;
         let fs = Fs::open(image, mount).with_context(|| format!("opening {}", image.display()))?;
-        Ok(Self { fs, meter: None })
+        Ok(Self { fs, meter: None, processor: None })
     }
 
-    /// Makes a volume on a device and opens it.
+    /// Makes a volume on a device, in a machine whose processor takes its time or not, and opens it.
     pub fn make_on<D: BlockDevice + 'static>(
         device: Traced<D>,
+        host: Option<Host>,
         mkfs: &MkfsOptions,
         mount: MountOptions,
     ) -> Result<Self> {
-        let meter = Some(device.meter());
+        let meter = device.meter();
         let device: Arc<dyn BlockDevice> = Arc::new(device);
         Fs::format_device(device.clone(), None, mkfs).context("mkfs")?;
         let fs = Fs::open_device(device, None, mount).context("opening the volume")?;
-        Ok(Self { fs, meter })
+        let processor = host.map(|host| Processor { host, meter: meter.clone(), charged: Mutex::default() });
+        Ok(Self { fs, meter: Some(meter), processor })
+    }
+
+    fn charge(&self) -> Option<u64> {
+        self.processor.as_ref().map(|processor| processor.charge(&self.fs))
     }
 }
 
 impl Target for InProcess {
     fn with_worker(&self, work: &mut dyn FnMut(&mut dyn Worker) -> Result<()>) -> Result<()> {
-        work(&mut InProcessWorker { session: self.fs.session(Cred::root()), file: None })
+        work(&mut InProcessWorker { target: self, session: self.fs.session(Cred::root()), file: None })
     }
 
     fn sync(&self) -> Result<()> {
@@ -55,7 +87,7 @@ impl Target for InProcess {
     }
 
     fn counters(&self) -> Result<Counters> {
-        let mut counters = Counters::default();
+        let mut counters = Counters { processor_ns: self.charge(), ..Counters::default() };
         for (name, value) in self.fs.counters() {
             let field = match name {
                 "device_reads" => &mut counters.reads,
@@ -98,7 +130,8 @@ impl Target for InProcess {
     }
 }
 
-struct InProcessWorker {
+struct InProcessWorker<'t> {
+    target: &'t InProcess,
     session: Session,
     file: Option<File>,
 }
@@ -117,7 +150,11 @@ fn write_all(file: &File, content: &[u8]) -> Result<()> {
 const FILE_MODE: u16 = 0o644;
 const DIRECTORY_MODE: u16 = 0o755;
 
-impl Worker for InProcessWorker {
+impl Worker for InProcessWorker<'_> {
+    fn done(&mut self) {
+        self.target.charge();
+    }
+
     fn create(&mut self, path: PathZ) -> Result<()> {
         self.session.create(&path, FILE_MODE)?;
         Ok(())

@@ -37,6 +37,9 @@ pub struct Counters {
     /// Nanoseconds that a modelled device says it took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelled_ns: Option<u64>,
+    /// Nanoseconds of these that the processor of a modelled machine was charged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor_ns: Option<u64>,
     /// Everything else that the target counts, by its own names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub others: BTreeMap<String, u64>,
@@ -59,6 +62,7 @@ impl Counters {
             blocks_touched: difference(self.blocks_touched, earlier.blocks_touched),
             seek_bytes: difference(self.seek_bytes, earlier.seek_bytes),
             modelled_ns: difference(self.modelled_ns, earlier.modelled_ns),
+            processor_ns: difference(self.processor_ns, earlier.processor_ns),
             others: others.collect(),
         }
     }
@@ -115,6 +119,8 @@ pub trait Worker {
     fn enter(&mut self, _directory: PathZ) -> Result<()> {
         Ok(())
     }
+    /// An operation is over, or a batch of them.
+    fn done(&mut self) {}
     /// Makes an empty regular file that did not exist.
     fn create(&mut self, path: PathZ) -> Result<()>;
     fn mkdir(&mut self, path: PathZ) -> Result<()>;

@@ -12,7 +12,7 @@
 //!
 //! **Mechanism.** A hash knows where the entries of all names lie, so a name that it does not know is not there ([`slots`]); and
 //! how much of each unit is free, so who adds a name looks at one unit ([`free`]). Under soft updates it knows which names wait to be gone
-//! ([`gone`]). Whatever changes entries tells it
+//! ([`gone`]), and charges units for the bytes that they keep. Whatever changes entries tells it
 //! ([`DirHashes::change`]). The kinds do both in a file of their own (`linear/hashed.rs`, `indexed/hashed.rs`).
 //!
 //! What may be relied on:
@@ -38,6 +38,7 @@ use crate::counters::{Count, Counters};
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
 use crate::types::{DirHash, MountOptions};
+pub(crate) use free::FreeSpace;
 use myriad_format::choices::Directory;
 use myriad_format::inode::RawInode;
 use myriad_format::{Ino, NameHasher};

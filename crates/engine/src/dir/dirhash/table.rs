@@ -32,8 +32,8 @@ pub(crate) struct Shape {
 pub(crate) enum Noted<'n> {
     /// A name, where its entry lies, the words that the entry takes, and of which piece.
     Name { name: &'n [u8], position: u32, words: usize, piece: u64 },
-    /// The entry of a name that has gone keeps its place.
-    Gone { tag: u32, piece: u64 },
+    /// The entry of a name that has gone keeps its place in a piece, and so many words of it.
+    Gone { tag: u32, words: usize, piece: u64 },
 }
 
 impl Shape {
@@ -48,7 +48,7 @@ impl Shape {
 
     /// Bytes of tables; `None` for a directory that is too large for any hash.
     pub fn bytes(self) -> Option<u64> {
-        let free = if self.sums_free { FreeSpace::capacity_for(self.pieces) } else { 0 };
+        let free = if self.sums_free { FreeSpace::bytes_for(self.pieces, self.keeps_gone) } else { 0 };
         let gone = if self.keeps_gone { Gone::bytes_for(self.pieces * self.entries_max) } else { 0 };
         self.is_in_reach().then(|| Slots::bytes_for(self.arrays()) + free + gone)
     }
@@ -90,7 +90,7 @@ impl Table {
     pub fn new(shape: Shape) -> Self {
         Self {
             slots: Slots::new(shape.arrays()),
-            free: shape.sums_free.then(|| FreeSpace::new(shape.pieces as u32)),
+            free: shape.sums_free.then(|| FreeSpace::new(shape.pieces as u32, shape.keeps_gone)),
             gone: shape.keeps_gone.then(|| Gone::new(shape.pieces * shape.entries_max)),
             names: 0,
             pieces_max: POSITIONS_MAX / (shape.piece_size / 8),
@@ -133,10 +133,7 @@ impl Table {
     pub fn note(&mut self, noted: Noted<'_>, home_of: impl Fn(&[u8]) -> u64) -> Kept {
         match noted {
             Noted::Name { name, position, words, piece } => self.added(home_of(name), position, words, piece),
-            Noted::Gone { tag, piece } => {
-                self.gone_from(tag, piece, |_, _| true);
-                Ok(())
-            }
+            Noted::Gone { tag, words, piece } => self.gone_from(tag, words, piece, |_, _| true),
         }
     }
 
@@ -145,13 +142,28 @@ impl Table {
         if let Some(gone) = &mut self.gone {
             gone.forget();
         }
+        if let Some(free) = &mut self.free {
+            free.give_back();
+        }
     }
 
-    /// The entry of a name that has gone keeps its place in a piece. `is_held`: whether one with a tag does so in a piece.
-    pub fn gone_from(&mut self, tag: u32, piece: u64, is_held: impl Fn(u32, u32) -> bool) {
+    /// The entry of a name that has gone keeps its place in a piece, and so many words of it. `is_held`: whether one with a tag does so in a
+    /// piece.
+    pub fn gone_from(&mut self, tag: u32, words: usize, piece: u64, is_held: impl Fn(u32, u32) -> bool) -> Kept {
         if let Some(gone) = &mut self.gone {
             gone.note(tag, piece as u32, is_held);
         }
+        right(self.free.as_mut().is_none_or(|free| free.charge(piece as u32, words)))
+    }
+
+    /// Entries of a piece whose names have gone keep so many words, as was just seen.
+    pub fn recharge(&mut self, piece: u64, words: usize) -> Kept {
+        right(self.free.as_mut().is_none_or(|free| free.recharge(piece as u32, words)))
+    }
+
+    /// The next piece in turn that is charged for entries whose names have gone: they may have been let go of.
+    pub fn next_charged(&mut self) -> Option<u64> {
+        self.free.as_mut().and_then(FreeSpace::next_charged).map(u64::from)
     }
 
     /// Whether an entry with this tag may keep its place though its name has gone.
@@ -190,12 +202,13 @@ impl Table {
         fits(pieces >= free.capacity() as u64 / 8 || self.slots.arrays() == 1)
     }
 
-    /// Compares with what a piece says of itself: the hash of each name and where it lies, and its free words.
-    pub fn agrees(&self, names: impl Iterator<Item = (u64, u32)>, piece: u64, words: usize) -> Kept {
+    /// Compares with what a piece says of itself: the hash of each name and where it lies, the words that these leave, and those of them
+    /// that entries keep whose names have gone.
+    pub fn agrees(&self, names: impl Iterator<Item = (u64, u32)>, piece: u64, words: usize, kept: usize) -> Kept {
         for (hash, position) in names {
             right(self.slots.like(hash, &mut 0).filter(|&other| other == position).count() == 1)?;
         }
-        right(self.free.as_ref().is_none_or(|free| free.agrees(piece as u32, words)))
+        right(self.free.as_ref().is_none_or(|free| free.agrees(piece as u32, words, kept)))
     }
 
     #[cfg(test)]
@@ -260,9 +273,9 @@ mod tests {
     fn what_does_not_agree_is_said() {
         let mut table = Table::new(shape(5));
         assert_eq!(table.added(7, 2, 3, 0), Ok(()));
-        assert_eq!(table.agrees([(7, 2)].into_iter(), 0, 59), Ok(()));
-        assert_eq!(table.agrees([(7, 2)].into_iter(), 0, 58), Err(Useless::Wrong));
-        assert_eq!(table.agrees([(7, 4)].into_iter(), 0, 59), Err(Useless::Wrong));
+        assert_eq!(table.agrees([(7, 2)].into_iter(), 0, 59, 0), Ok(()));
+        assert_eq!(table.agrees([(7, 2)].into_iter(), 0, 58, 0), Err(Useless::Wrong));
+        assert_eq!(table.agrees([(7, 4)].into_iter(), 0, 59, 0), Err(Useless::Wrong));
         assert_eq!(table.moved(7, 3, 4), Err(Useless::Wrong));
         assert_eq!(table.removed(7, 3, 3, 0), Err(Useless::Wrong));
         assert_eq!(table.truncated(0), Err(Useless::Wrong), "a unit that has entries goes");

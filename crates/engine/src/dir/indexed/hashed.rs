@@ -170,6 +170,6 @@ fn check(look: &Look<'_>, dir: Ino, raw: &RawInode, position: u32, change: &mut 
     });
     // What cannot be read is found by whoever has to.
     if let Ok(names) = names {
-        change.tell(|_, table| table.agrees(names.into_iter(), block.0, 0));
+        change.tell(|_, table| table.agrees(names.into_iter(), block.0, 0, 0));
     }
 }

@@ -9,7 +9,7 @@ use super::room::{RoomFound, room_in};
 use super::unit::{Entry, entry_at};
 use super::{ENTRIES_MAX, Unit, entry_block, split, units, visit};
 use crate::counters::Count;
-use crate::dir::dirhash::{Change, Kept, Noted, Shape, Summarised, WORD};
+use crate::dir::dirhash::{Change, FreeSpace, Kept, Noted, Shape, Summarised, Table, Useless, WORD};
 use crate::dir::place::Place;
 use crate::dir::{Name, Search, Seen, Spot};
 use crate::error::Result;
@@ -18,9 +18,14 @@ use myriad_format::inode::RawInode;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, Ino};
 
-/// Units that are tried for a name before the directory grows. Where they have too little room after all, it is because of
-/// entries that keep their place (order `softdep`), or they have the name's tag.
+/// Units that are tried for a name of those with enough free bytes, the fullest first. A unit may have too little room in one piece after
+/// all, between entries that keep their place (order `softdep`), or it may have the name's tag.
 const ROOM_TRIES: usize = 8;
+
+/// Units that are looked at before the directory grows, of those that are charged for entries whose names have gone. Growth makes room for
+/// some twenty names, so that is three looks a name. They take turns: all have been looked at before a directory of `n` such units has
+/// grown by `n / 64`.
+const CHARGED_TRIES: usize = 64;
 
 /// A position in words, as a hash has it.
 pub(super) fn position_of(spot: Spot) -> u32 {
@@ -60,7 +65,9 @@ impl Summarised for Whole<'_, '_> {
                         let (position, words) = (unit.position(&entry), entry.needs() / WORD);
                         f(Noted::Name { name: entry.name, position, words, piece })
                     }
-                    false if unit.is_held(self.look, &entry) => f(Noted::Gone { tag: entry.header.tag.get(), piece }),
+                    false if unit.is_held(self.look, &entry) => {
+                        f(Noted::Gone { tag: entry.header.tag.get(), words: entry.length() / WORD, piece })
+                    }
                     false => Ok(()),
                 };
                 if kept.is_err() {
@@ -148,50 +155,108 @@ fn holds(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u32) -> bool
         .is_ok_and(|is_held| is_held)
 }
 
-/// Tells the hash that the entry of a name that has gone keeps its place.
-pub(super) fn keep(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u64, change: &mut Change<'_>) {
-    change.tell(|_, table| {
-        table.gone_from(tag, unit, |tag, unit| holds(look, dir, raw, tag, unit));
-        Ok(())
-    });
+/// Tells the hash that the entry of a name that has gone keeps its place, and all its words: its slack is nobody else's.
+pub(super) fn keep(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    tag: u32,
+    unit: u64,
+    length: usize,
+    change: &mut Change<'_>,
+) {
+    change.tell(|_, table| table.gone_from(tag, length / WORD, unit, |tag, unit| holds(look, dir, raw, tag, unit)));
 }
 
-/// Where there is room for a name that a search by the hash did not find.
-pub(super) fn room(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Option<RoomFound> {
-    look.volume.dir_hashes.peek(dir, raw, |table| {
-        let needed = myriad_format::dir::entry_size(name.bytes.len());
-        let used = used_units(look, dir, raw, table.free().used().into())?;
-        for number in table.free().candidates(needed / WORD).take(ROOM_TRIES).map(u64::from) {
-            let found = with_unit(look, dir, raw, number, |unit| room_in(look, &unit, name.tag(), needed, |_| false))?;
-            let found = found.filter(|found| !found.has_tag);
-            if let Some(range) = found.and_then(|found| found.in_entry.or(found.in_unit)) {
-                return Ok(RoomFound { range: Some((number, range)), used });
-            }
+/// Words that entries of a unit keep whose names have gone.
+fn kept_words(look: &Look<'_>, unit: &Unit<'_>) -> Result<usize> {
+    let mut words = 0;
+    for entry in unit.entries() {
+        let entry = entry?;
+        if unit.is_held(look, &entry) {
+            words += entry.length() / WORD;
         }
-        Ok(RoomFound { range: None, used })
+    }
+    Ok(words)
+}
+
+/// Puts right what the hash charges a unit for, if that is anything, by looking at the unit.
+pub(super) fn recharge(look: &Look<'_>, dir: Ino, raw: &RawInode, unit: u64, change: &mut Change<'_>) -> Result<()> {
+    if change.table().is_some_and(|table| table.free().charged(unit as u32) > 0) {
+        let words = with_unit(look, dir, raw, unit, |unit| kept_words(look, &unit))?;
+        change.tell(|_, table| table.recharge(unit, words));
+    }
+    Ok(())
+}
+
+/// Where there is room for a name that a search by the hash did not find. The directory is locked exclusively: what is learned of entries
+/// that the order has let go of goes into the hash.
+pub(super) fn room(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<RoomFound>> {
+    look.volume.dir_hashes.change(dir, raw.generation.get(), |change| {
+        let mut found = None;
+        change.tell(|_, table| {
+            found = room_by(look, dir, raw, name, table);
+            // What is wrong with the directory, the search will say; or the hash is.
+            if found.is_some() { Ok(()) } else { Err(Useless::Wrong) }
+        });
+        Ok(found)
     })
 }
 
-/// Of `used` units those behind which no entry keeps its place.
-fn used_units(look: &Look<'_>, dir: Ino, raw: &RawInode, used: u64) -> Result<u64> {
-    if look.volume.soft.is_none() {
-        return Ok(used);
+/// `None`: the directory cannot be read, or the hash is wrong.
+fn room_by(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, table: &mut Table) -> Option<RoomFound> {
+    if table.free().charged_units() > 0 && !look.has_changed(dir) {
+        table.nothing_waits();
     }
-    let mut end = units(raw);
-    while end > used {
-        let is_held = with_unit(look, dir, raw, end - 1, |unit| {
-            let mut is_held = false;
-            for entry in unit.entries() {
-                is_held |= unit.is_held(look, &entry?);
-            }
-            Ok(is_held)
-        })?;
-        if is_held {
-            break;
+    let used = used_units(look, dir, raw, table)?;
+    let needed = myriad_format::dir::entry_size(name.bytes.len());
+    let room_of = |unit: &Unit<'_>| {
+        let found = room_in(look, unit, name.tag(), needed, |_| false)?.filter(|found| !found.has_tag);
+        let range = found.and_then(|found| found.in_entry.or(found.in_unit));
+        Ok(range.map(|range| (unit.number, range)))
+    };
+    for number in candidates(table.free(), needed / WORD) {
+        let range = with_unit(look, dir, raw, number, |unit| room_of(&unit)).ok()?;
+        if range.is_some() {
+            return Some(RoomFound { range, used });
         }
-        end -= 1;
     }
-    Ok(end)
+    for _ in 0..CHARGED_TRIES.min(table.free().charged_units() as usize) {
+        let Some(number) = table.next_charged() else { break };
+        look.volume.counters.bump(Count::dirhash_recharges);
+        let seen = with_unit(look, dir, raw, number, |unit| Ok((kept_words(look, &unit)?, room_of(&unit)?)));
+        let (kept, range) = seen.ok()?;
+        table.recharge(number, kept).ok()?;
+        if range.is_some() {
+            return Some(RoomFound { range, used });
+        }
+    }
+    Some(RoomFound { range: None, used })
+}
+
+/// Units that are tried for an entry of so many words. Those that are tried in vain stay the fullest, so the first that would take any
+/// name follows, and the last one: a directory that has grown does not grow again before that is full.
+fn candidates(free: &FreeSpace, words: usize) -> impl Iterator<Item = u64> {
+    let fullest = free.candidates(words).take(ROOM_TRIES);
+    let roomy = free.candidates(FreeSpace::LARGEST).next();
+    let last = free.units().checked_sub(1).filter(|&last| usize::from(free.words_of(last)) >= words);
+    fullest.chain(roomy).chain(last).map(u64::from)
+}
+
+/// Units up to the last one that has a name, or an entry that keeps its place.
+fn used_units(look: &Look<'_>, dir: Ino, raw: &RawInode, table: &mut Table) -> Option<u64> {
+    loop {
+        let used = table.free().used();
+        let Some(last) = used.checked_sub(1).filter(|&last| table.free().is_only_charged(last)) else {
+            return Some(used.into());
+        };
+        // No name is in it. The order may have let go of the entries that it is charged for.
+        let kept = with_unit(look, dir, raw, last.into(), |unit| kept_words(look, &unit)).ok()?;
+        table.recharge(last.into(), kept).ok()?;
+        if kept > 0 {
+            return Some(used.into());
+        }
+    }
 }
 
 /// How many names the directory has, if it has a hash.
@@ -206,6 +271,7 @@ pub(super) fn check(look: &Look<'_>, dir: Ino, raw: &RawInode, number: u64, chan
     }
     let says = with_unit(look, dir, raw, number, |unit| {
         let (mut names, mut free) = (Vec::new(), (UNIT_SIZE - UnitHeader::SIZE) / WORD);
+        let kept = kept_words(look, &unit)?;
         for entry in unit.entries() {
             let entry = entry?;
             if entry.is_live() {
@@ -213,10 +279,10 @@ pub(super) fn check(look: &Look<'_>, dir: Ino, raw: &RawInode, number: u64, chan
                 free -= entry.needs() / WORD;
             }
         }
-        Ok((names, free))
+        Ok((names, free, kept))
     });
     // What cannot be read is found by whoever has to.
-    if let Ok((names, free)) = says {
-        change.tell(|_, table| table.agrees(names.into_iter(), number, free));
+    if let Ok((names, free, kept)) = says {
+        change.tell(|_, table| table.agrees(names.into_iter(), number, free, kept));
     }
 }

@@ -282,7 +282,7 @@ pub(crate) fn prepare(
     let super::Seen::Linear(seen) = seen else { unreachable!("a search of this directory") };
     let RoomFound { range, used } = match seen.room {
         Some(seen) => seen.found(),
-        None => match hashed::room(look, dir, raw, name) {
+        None => match hashed::room(look, dir, raw, name)? {
             Some(found) => found,
             // The hash that was asked for the name has gone since.
             None => {
@@ -339,6 +339,8 @@ pub(crate) fn insert(
             change.tell(|_, table| table.grown());
         }
         let fs_block = entry_block(&txn.look, dir, raw, block)?;
+        // The room may be that of entries that the order has let go of since the unit was charged for them.
+        hashed::recharge(&txn.look, dir, raw, *unit, change)?;
         let position = |offset| hashed::position_of(spot_of(*unit, offset));
         let inserted = txn.change(fs_block, BlockKind::LinearEntries, |edit| {
             unit::insert(edit, range.clone(), entry, Place { dir, block }, &mut |name, from, to| {
@@ -424,12 +426,14 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
                 Ok(())
             });
         }
-        txn.change(at, BlockKind::LinearEntries, |edit| {
+        let length = txn.change(at, BlockKind::LinearEntries, |edit| {
             unit::remove(edit, offset, keeps_place, Place { dir, block })
         })??;
         change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, words, unit));
-        if keeps_place {
-            hashed::keep(&txn.look, dir, raw, name.tag(), unit, change);
+        match keeps_place {
+            true => hashed::keep(&txn.look, dir, raw, name.tag(), unit, length, change),
+            // The entry before it, which gets its bytes, may be one that keeps them.
+            false => hashed::recharge(&txn.look, dir, raw, unit, change)?,
         }
         hashed::check(&txn.look, dir, raw, unit, change);
         match change.table().map(|table| u64::from(table.free().used())) {

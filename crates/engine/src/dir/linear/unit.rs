@@ -30,7 +30,7 @@ impl Entry<'_> {
         self.header.ino.get() != 0
     }
 
-    fn length(&self) -> usize {
+    pub fn length(&self) -> usize {
         usize::from(self.header.length.get())
     }
 
@@ -147,25 +147,26 @@ fn length_of(range: &Range<usize>) -> usize {
 }
 
 /// Frees the entry at `offset` of a block: the one before it gets its bytes. The first of a unit has none before it, and
-/// becomes a free one. So does one that `keeps_place`.
-pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, keeps_place: bool, place: Place) -> Result<()> {
+/// becomes a free one. So does one that `keeps_place`. Returns the length of the entry.
+pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, keeps_place: bool, place: Place) -> Result<usize> {
     let at = offset / UNIT_SIZE * UNIT_SIZE;
     let mut before: Option<Entry<'_>> = None;
     let mut found = None;
     for entry in entries(edit.bytes(), at, place) {
         let entry = entry?;
         if entry.offset == offset {
-            found = Some(before.map(|before| (before.offset, (before.length() + entry.length()) as u16)));
+            let joined = before.map(|before| (before.offset, (before.length() + entry.length()) as u16));
+            found = Some((entry.length(), joined));
             break;
         }
         before = Some(entry);
     }
-    let joined = found.ok_or_else(|| place.corrupt(offset, "position", offset as u64))?;
+    let (length, joined) = found.ok_or_else(|| place.corrupt(offset, "position", offset as u64))?;
     edit.put(offset, &[0; 8]);
-    if let Some((before, length)) = joined.filter(|_| !keeps_place) {
-        edit.put(before + std::mem::offset_of!(EntryHeader, length), &length.to_le_bytes());
+    if let Some((before, sum)) = joined.filter(|_| !keeps_place) {
+        edit.put(before + std::mem::offset_of!(EntryHeader, length), &sum.to_le_bytes());
     }
-    Ok(())
+    Ok(length)
 }
 
 /// Makes the entry at `offset` name another inode.

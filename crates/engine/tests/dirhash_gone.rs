@@ -1,0 +1,225 @@
+//! dirhash under soft updates: the bytes of names that have gone are not free until the order gives them back, and are free then.
+//!
+//! A rename in order `softdep` leaves the old entry in its place until its removal is durable. A hash that took such bytes for free would try
+//! units in vain, and let the directory grow.
+
+use myriad_engine::{Cred, DirHash, Fs, Node, Order, RenameMode, Session};
+use myriad_sim::rng::{self, Rng};
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::table;
+use myriad_trials::verdict::check_silent;
+
+const UNIT: u64 = 512;
+
+/// A volume of profile `ffs` in order `softdep` with a directory `d`, and a file to be linked into it.
+struct Volume {
+    device: Devices,
+    fs: Fs,
+    session: Session,
+    dir: Node,
+    file: Node,
+}
+
+impl Volume {
+    fn new(has_hashes: bool) -> Self {
+        let mut setup = Setup::new(4096, 256 << 20);
+        setup.choices = table::select("profile=ffs").unwrap()[0].choices;
+        setup.order = Order::Soft;
+        setup.options.dirhash = DirHash { is_on: Some(has_hashes), ..DirHash::default() };
+        setup.options.name_cache = false;
+        let device = setup.format_devices();
+        let fs = setup.open(device.clone()).unwrap();
+        let session = fs.session(Cred::root());
+        let dir = session.mkdir("d", 0o755).unwrap();
+        let file = session.create("f", 0o644).unwrap();
+        Self { device, fs, session, dir, file }
+    }
+
+    /// With so many names that last.
+    fn with_names(has_hashes: bool, names: u32) -> Self {
+        let volume = Self::new(has_hashes);
+        (0..names).for_each(|i| volume.link(&name(i)));
+        volume.fs.sync().unwrap();
+        volume
+    }
+
+    fn link(&self, name: &[u8]) {
+        self.session.link_at(self.file, self.dir, name).unwrap();
+    }
+
+    fn unlink(&self, name: &[u8]) {
+        self.session.unlink_at(self.dir, name).unwrap();
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) {
+        let path = |name: &[u8]| [b"d/", name].concat();
+        self.session.rename(&path(from), &path(to), RenameMode::NoReplace).unwrap();
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.session.lookup(self.dir, name).is_ok()
+    }
+
+    fn units(&self) -> u64 {
+        self.session.stat("d").unwrap().size / UNIT
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
+    }
+
+    fn close(self) {
+        assert_eq!(self.count("dirhash_mismatches"), 0);
+        drop(self.session);
+        self.fs.close().unwrap();
+        check_silent(&self.device).unwrap();
+    }
+}
+
+fn name(i: u32) -> Vec<u8> {
+    format!("{i:08}").into_bytes()
+}
+
+/// The story of the bug: a mail folder of 3,314 messages was packed, and with a hash its directory grew from 85 KB to 962 KB, where a search
+/// from the front made it 121 KB. The hash took the bytes of old names for free, tried the eight fullest units in vain, and the directory grew
+/// by a unit for every other name.
+#[test]
+fn a_packed_folder_is_as_large_with_a_hash_as_without() {
+    for synced_every in [usize::MAX, 300, 20] {
+        let sizes = [true, false].map(|has_hashes| {
+            let volume = Volume::with_names(has_hashes, 1600);
+            let before = volume.units();
+            for i in 0..1600 {
+                // As in a folder with gaps: old and new numbers lie in other units.
+                volume.rename(&name(i * 7 % 1600), &name(10_000 + i));
+                if (i as usize + 1) % synced_every == 0 {
+                    volume.fs.sync().unwrap();
+                }
+            }
+            assert!((0..1600).all(|i| volume.has(&name(10_000 + i)) && !volume.has(&name(i))));
+            if has_hashes {
+                assert!(volume.count("dirhash_hits") > 1600, "the hash was in use");
+            }
+            let after = volume.units();
+            volume.close();
+            (before, after)
+        });
+        let [(before, with), (_, without)] = sizes;
+        println!("synced every {synced_every}: {before} units, then {with} with a hash and {without} without");
+        assert!(with <= without + 4, "{with} units with a hash, {without} without, {before} before");
+        // Each unit has what is kept, and each name at most one kept beside it.
+        assert!(with <= 2 * before + 4, "{with} units, {before} before");
+    }
+}
+
+/// What all names gave up is there again after a sync: the next names need no unit more.
+#[test]
+fn what_a_sync_gives_back_is_used_before_the_directory_grows() {
+    let volume = Volume::with_names(true, 1000);
+    let units = volume.units();
+    (0..1000).step_by(2).for_each(|i| volume.unlink(&name(i)));
+    // Nothing is given back yet: a new name goes into a new unit.
+    volume.link(b"eight888");
+    assert_eq!(volume.units(), units + 1);
+    volume.unlink(b"eight888");
+    volume.fs.sync().unwrap();
+    (0..500).for_each(|i| volume.link(&name(10_000 + i)));
+    assert!(volume.units() <= units, "{} units, {units} before", volume.units());
+    volume.close();
+}
+
+/// Some of a directory's blocks may last while others wait: what the first give back is found by looking at charged units, before the
+/// directory grows.
+#[test]
+fn what_a_part_of_the_directory_gives_back_is_found_before_it_grows() {
+    let volume = Volume::with_names(true, 2000);
+    // Gaps everywhere, which wait.
+    (0..2000).step_by(2).for_each(|i| volume.unlink(&name(i)));
+    // A file that is synced makes the block last in which its name is, and no other.
+    let synced = volume.session.create("d/synced", 0o644).unwrap();
+    volume
+        .session
+        .open_node(synced, myriad_engine::OpenOptions { write: true, ..Default::default() })
+        .unwrap()
+        .sync()
+        .unwrap();
+    let (units, recharges) = (volume.units(), volume.count("dirhash_recharges"));
+    (0..60).for_each(|i| volume.link(&name(10_000 + i)));
+    println!("{} looks at charged units", volume.count("dirhash_recharges") - recharges);
+    assert!(volume.count("dirhash_recharges") > recharges);
+    assert!(volume.units() <= units + 1, "{} units, {units} before", volume.units());
+    volume.close();
+}
+
+/// A hash that is made while names wait knows what they keep; and one may go and come again at any moment.
+#[test]
+fn a_hash_that_is_made_while_names_wait_charges_for_them() {
+    let sizes = [true, false].map(|goes| {
+        let volume = Volume::with_names(true, 800);
+        for i in 0..800 {
+            volume.rename(&name(i), &name(10_000 + i));
+            if goes && i % 50 == 0 {
+                volume.fs.tune(&myriad_engine::options::read_for_tune(["dirhash_maxmem=0"]).unwrap()).unwrap();
+                volume.fs.tune(&myriad_engine::options::read_for_tune(["dirhash_maxmem=2M"]).unwrap()).unwrap();
+            }
+        }
+        let units = volume.units();
+        volume.close();
+        units
+    });
+    assert!(sizes[0] <= sizes[1] + 2, "{} units with hashes that go, {} with one", sizes[0], sizes[1]);
+}
+
+/// A directory that shrinks gives its units back once nothing in them waits, and not before.
+#[test]
+fn units_that_wait_stay_and_go_with_the_next_name_after_a_sync() {
+    let volume = Volume::with_names(true, 1000);
+    let units = volume.units();
+    (100..1000).for_each(|i| volume.unlink(&name(i)));
+    assert_eq!(volume.units(), units, "entries keep their places");
+    volume.fs.sync().unwrap();
+    volume.link(b"another1");
+    assert!(volume.units() <= 6, "{} units for 101 names", volume.units());
+    volume.close();
+}
+
+/// Random names of all lengths come, go and change, in rounds at random moments: free space is as the directory has it, which the comparison
+/// of each changed unit says, and the directory is not much larger than one without a hash.
+#[test]
+fn random_changes_and_rounds_keep_the_charges_right() {
+    let first = rng::seed_or(11);
+    for seed in first..first + 4 {
+        let sizes = [true, false].map(|has_hashes| {
+            let volume = Volume::new(has_hashes);
+            let mut rng = Rng::new(seed);
+            let mut names: Vec<Vec<u8>> = Vec::new();
+            let mut largest = 0;
+            for step in 0..2500_u32 {
+                let mut new = name(step);
+                new.resize(8 + rng.index(if step % 5 == 0 { 240 } else { 20 }), b'x');
+                match rng.below(if names.len() > 400 { 6 } else { 4 }) {
+                    0 | 1 => {
+                        volume.link(&new);
+                        names.push(new);
+                    }
+                    2 if !names.is_empty() => {
+                        let at = rng.index(names.len());
+                        volume.rename(&names[at], &new);
+                        names[at] = new;
+                    }
+                    _ if !names.is_empty() => volume.unlink(&names.swap_remove(rng.index(names.len()))),
+                    _ => {}
+                }
+                if rng.below(60) == 0 {
+                    volume.fs.sync().unwrap();
+                }
+                largest = largest.max(volume.units());
+            }
+            assert!(names.iter().all(|name| volume.has(name)), "seed {seed}");
+            volume.close();
+            largest
+        });
+        println!("seed {seed}: {sizes:?} units at most");
+        assert!(sizes[0] <= sizes[1] + sizes[1] / 10 + 4, "seed {seed}: {sizes:?}");
+    }
+}
