@@ -33,6 +33,7 @@ mod blocks;
 mod checksums;
 mod context;
 mod directory;
+mod exchange;
 mod fault;
 mod findings;
 mod inodes;

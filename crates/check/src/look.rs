@@ -105,6 +105,10 @@ pub(crate) fn look(
         context.unreadable.fetch_add(u64::from(!is_read), Relaxed);
         context.report(number::SUPERBLOCK, Place::Volume, format!("{damage}; a copy was used"));
     }
+    if matches!(writer, Writer::Nobody) && damage.is_none() && context.superblock.exchange().is_some() {
+        let what = "notes an exchange of two names that cannot be";
+        context.report(number::SUPERBLOCK, Place::Volume, what.to_owned());
+    }
     if let Err(why) = overlaid {
         context.report(number::SUPERBLOCK, Place::Volume, format!("after replay of the log: {why}"));
     }

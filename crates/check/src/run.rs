@@ -1,5 +1,6 @@
 //! One check from end to end.
 
+use crate::exchange;
 use crate::look::{Writer, look};
 use crate::options::{CheckError, Options};
 use crate::repair::repair;
@@ -13,6 +14,7 @@ pub fn check(
     log_device: Option<Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
+    let device = exchange::finished(device, options.repair)?;
     if options.repair {
         return repair(&device, log_device.as_ref(), options);
     }

@@ -20,6 +20,7 @@ pub mod checksum;
 pub mod choices;
 pub mod dir;
 pub mod dir_tree;
+pub mod exchange;
 pub mod extent;
 pub mod fork;
 pub mod group;

@@ -103,7 +103,10 @@ on_disk! {
         379 => reserved: [u8; 5],
         /// Of the free blocks, those beside used ones in a block of fragments.
         384 => free_parts: U64,
-        392 => reserved_end: [u8; 120],
+        /// Two names that exchange what they name, see `exchange`; all zero but while they do.
+        392 => exchange_source: crate::exchange::ExchangedName,
+        432 => exchange_target: crate::exchange::ExchangedName,
+        472 => reserved_end: [u8; 40],
     }
 }
 

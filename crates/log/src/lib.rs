@@ -76,6 +76,7 @@
 mod anchor;
 mod append;
 mod checkpoint;
+mod exchange;
 mod overlay;
 mod place;
 mod recover;
@@ -85,6 +86,7 @@ mod tests;
 
 pub use append::{Log, erase, forget, format};
 pub use checkpoint::{Checkpoint, Sealed};
+pub use exchange::{finish_exchange, note_exchange};
 pub use overlay::{Applied, Overlay};
 pub use place::{LogError, LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
 pub use recover::{Reach, Recovered, damaged_anchor, recover};

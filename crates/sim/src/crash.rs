@@ -18,8 +18,8 @@
 
 use crate::compare::{TreeEntry, namespace_digest, text};
 use crate::model::content::{Content, SECTOR};
-use crate::model::{Ino, Model};
-use crate::op::{Answer, Kind, Op, Step, Value};
+use crate::model::{Ino, Model, ROOT};
+use crate::op::{Answer, Kind, Op, RenameHow, Step, Value};
 use crate::pattern;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +55,15 @@ enum Forced {
     Rewritten { cut: usize, first: usize },
 }
 
+/// A name that was exchanged with another one: where it is, what it named, and what it names since.
+#[derive(Clone)]
+pub(crate) struct ExchangedName {
+    pub dir: Ino,
+    pub name: Vec<u8>,
+    pub before: Ino,
+    pub after: Ino,
+}
+
 /// Operation 0 is making the volume; operation i is the i-th that was run.
 pub struct History {
     model: Model,
@@ -73,6 +82,8 @@ pub struct History {
     /// Those among them that said so of the whole volume; and fsyncs, with the file of each.
     durable_wholly: Vec<usize>,
     fsynced: Vec<(usize, Ino)>,
+    /// Operations that exchanged two names.
+    exchanges: Vec<(usize, [ExchangedName; 2])>,
     /// Operations that the volume failed: they may be in effect or not.
     failed: BTreeSet<usize>,
     /// Syncs by others: trace length when one was answered, and the operation after which it began.
@@ -96,6 +107,7 @@ impl History {
             durable: vec![0],
             durable_wholly: vec![0],
             fsynced: Vec::new(),
+            exchanges: Vec::new(),
             failed: BTreeSet::new(),
             promises: Vec::new(),
             beside: false,
@@ -178,6 +190,7 @@ impl History {
     fn apply_promised(&mut self, step: &Step, point: usize, promised: bool) -> Answer {
         let index = self.digests.len();
         let replaced = self.replaces(step);
+        let exchanged = self.exchanges(step);
         let touched = self.touched(step);
         let size_before = touched.map(|ino| self.model.inode(ino).size());
         let answer = self.model.apply(step);
@@ -202,6 +215,7 @@ impl History {
         if let Some(ino) = replaced {
             self.files.entry(ino).or_default().forced.push(Forced::Replacing(index));
         }
+        self.exchanges.extend(exchanged.map(|names| (index, names)));
         if step.op == Op::Remount {
             self.files.values_mut().for_each(|file| file.emptied = None);
         }
@@ -209,6 +223,26 @@ impl History {
             self.sync(step, index, &answer);
         }
         answer
+    }
+
+    /// The two names that a step exchanges, if it is answered with success.
+    fn exchanges(&self, step: &Step) -> Option<[ExchangedName; 2]> {
+        let Op::Rename { source, target, how: RenameHow::Exchange } = &step.op else { return None };
+        let end = |path: &[u8]| {
+            let at = path.iter().rposition(|&byte| byte == b'/');
+            let (dir, name) = at.map_or((&b""[..], path), |at| (&path[..at], &path[at + 1..]));
+            let dir = if dir.is_empty() { ROOT } else { self.model.find(dir)? };
+            let ino = self.model.inode(dir).entries()?.get(name).copied()?;
+            Some((dir, name.to_vec(), ino))
+        };
+        let ((dir, name, ino), (other_dir, other_name, other)) = (end(source)?, end(target)?);
+        let named = |dir, name, before, after| ExchangedName { dir, name, before, after };
+        (ino != other).then(|| [named(dir, name, ino, other), named(other_dir, other_name, other, ino)])
+    }
+
+    /// Operations that exchanged two names, with these.
+    pub(crate) fn all_exchanges(&self) -> &[(usize, [ExchangedName; 2])] {
+        &self.exchanges
     }
 
     fn add_version(&mut self, ino: Ino, from: usize) {
@@ -513,7 +547,7 @@ impl FileHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{OpenHow, RenameHow};
+    use crate::op::OpenHow;
 
     const FRESH: OpenHow = OpenHow {
         read: true,

@@ -9,7 +9,8 @@
 //!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
 //!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since;
-//!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then.
+//!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then;
+//!   6. two names that one operation exchanged, and that nothing else has changed in the window, are both as before or both as after.
 //!
 //! Order `sync` promises more: what an operation has changed is durable when it returns. [`History::judge_returned`] asks the same with a
 //! window that begins with the last operation that was answered, so that it holds two states: without the operation under way, and with
@@ -19,7 +20,7 @@
 //! can only be one of those inodes that had this name there.
 
 use crate::compare::{TreeEntry, text};
-use crate::crash::{Found, History, judge_size};
+use crate::crash::{ExchangedName, Found, History, judge_size};
 use crate::model::{Ino, Model, ROOT};
 use crate::op::Kind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,11 +105,48 @@ impl History {
         let window = |oldest: usize| Window { states: &self.states()[oldest..=newest], oldest };
         let met = meet(&window(returned), found)?;
         all_there(&window(returned), &met)?;
+        self.both_or_neither(&window(returned), &met)?;
         for (index, ino) in self.fsyncs(point, returned) {
             fsynced_there(&window(index), ino, &met).map_err(|why| format!("fsync by operation {index}: {why}"))?;
         }
         self.judge_contents_of(point, &window(oldest), contents, &met, found)
             .map_err(|why| format!("operations {oldest} to {newest}: {why}"))
+    }
+
+    /// Of an exchange both names show, or neither.
+    fn both_or_neither(&self, window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+        for (index, names) in self.all_exchanges() {
+            let Some(at) = index.checked_sub(window.oldest).filter(|&at| (1..window.states.len()).contains(&at)) else {
+                continue;
+            };
+            let is_alone = names.iter().all(|name| {
+                let named = |state| Window::child(state, name.dir, &name.name);
+                window.states[..at].iter().all(|state| named(state) == Some(name.before))
+                    && window.states[at..].iter().all(|state| named(state) == Some(name.after))
+            });
+            if !is_alone {
+                continue;
+            }
+            // What each of the two may be, by where its directory may be.
+            let may_be = |name: &ExchangedName, ino: Ino| {
+                met.iter().any(|(path, found)| {
+                    let (dir, last) = split(path);
+                    !path.is_empty()
+                        && last == name.name
+                        && found.inos.contains(&ino)
+                        && met[dir].inos.contains(&name.dir)
+                })
+            };
+            let is_whole = |pick: fn(&ExchangedName) -> Ino| names.iter().all(|name| may_be(name, pick(name)));
+            if !is_whole(|name| name.before) && !is_whole(|name| name.after) {
+                let shown = names.each_ref().map(|name| text(&name.name));
+                return Err(format!(
+                    "{} and {} are neither as before nor as after they were exchanged",
+                    shown[0], shown[1]
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn judge_contents_of(
@@ -224,4 +262,40 @@ fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<()
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Op, OpenHow, RenameHow, Step};
+
+    /// Two files with further names exchange two of them: with one of the two early no file is lost, and still it is wrong.
+    #[test]
+    fn of_an_exchange_both_names_show_or_neither() {
+        let mut history = History::new(Model::new(0), 0);
+        let how = OpenHow { write: true, create: true, mode: 0o644, ..OpenHow::default() };
+        let link = |source: &[u8], target: &[u8]| Op::Link { source: source.into(), target: target.into() };
+        let ops = [
+            Op::Open { slot: 0, path: b"a".to_vec(), how },
+            Op::Open { slot: 0, path: b"b".to_vec(), how: OpenHow { mode: 0o600, ..how } },
+            link(b"a", b"a2"),
+            link(b"b", b"b2"),
+            Op::Sync,
+            Op::Rename { source: b"a".to_vec(), target: b"b".to_vec(), how: RenameHow::Exchange },
+        ];
+        for (index, op) in ops.into_iter().enumerate() {
+            history.apply(&Step { cred: 0, op }, index + 1).unwrap();
+        }
+        let [a, b] = [b"a2", b"b2"].map(|name| history.model().find_exact(name).unwrap());
+        for (names, is_allowed) in [([a, b], true), ([b, a], true), ([a, a], false), ([b, b], false)] {
+            let mut tree = history.model().tree();
+            for (name, ino) in [&b"a"[..], b"b"].into_iter().zip(names) {
+                let stat = history.model().stat(ino);
+                tree.iter_mut().find(|entry| entry.path == name).unwrap().stat = stat;
+            }
+            let contents = [a, b].map(|ino| (ino, history.model().inode(ino).content().unwrap().clone()));
+            let judged = history.judge_usable(100, &Found { tree, contents: contents.into() });
+            assert_eq!(judged.is_ok(), is_allowed, "{names:?}: {judged:?}");
+        }
+    }
 }

@@ -72,7 +72,6 @@ impl Engine {
     pub fn fresh_model(&self) -> engine::Result<Model> {
         let mut model = Model::new(self.root().stat("/")?.btime);
         model.size_max = self.fs().file_size_max();
-        model.can_exchange = self.fs().can_exchange();
         Ok(model)
     }
 

@@ -1,7 +1,7 @@
 //! What the checker says of a volume, panics as errors, and the time that it all took.
 
 use crate::setup::Devices;
-use myriad_check::{Options, Totals, check};
+use myriad_check::{Options, Report, Totals, check};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 
@@ -22,12 +22,35 @@ pub fn check_usable(devices: &Devices) -> Result<(), String> {
     let options = Options { threads: 1, ..Options::default() };
     let report =
         check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))?;
-    if report.is_usable() {
+    usable(&report)
+}
+
+/// As [`check_usable`]; and a check may repair what power loss has left. Whether there was anything.
+pub fn mend_usable(devices: &Devices) -> Result<bool, String> {
+    // Orders without a log have no checksums of data that a scrub could compare.
+    let options = Options { threads: 1, repair: true, new_log: true, ..Options::default() };
+    let report =
+        check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))?;
+    usable(&report)?;
+    if !report.is_sound() {
+        return Err(remains(&report));
+    }
+    Ok(report.finding_count > 0)
+}
+
+fn usable(report: &Report) -> Result<(), String> {
+    // Of the volume as it was found, also if it has been repaired since.
+    if report.damage_count == 0 {
         return Ok(());
     }
     let damage = report.findings.iter().filter(|finding| !finding.is_leftover).take(10);
     let shown = damage.map(|finding| format!("\n  {finding}")).collect::<String>();
     Err(format!("check finds {} things damaged:{shown}", report.damage_count))
+}
+
+fn remains(report: &Report) -> String {
+    let shown = report.remaining.iter().take(10).map(|finding| format!("\n  {finding}"));
+    format!("{} things remain after repair:{}", report.remaining_count, shown.collect::<String>())
 }
 
 /// Whether the checker reports something of this kind.
@@ -44,8 +67,7 @@ pub fn repair(devices: &Devices) -> Result<Totals, String> {
     let report =
         check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("repair: {error}"))?;
     if !report.is_sound() {
-        let shown = report.remaining.iter().take(10).map(|finding| format!("\n  {finding}"));
-        return Err(format!("{} things remain after repair:{}", report.remaining_count, shown.collect::<String>()));
+        return Err(remains(&report));
     }
     check_silent(devices)?;
     Ok(report.totals)

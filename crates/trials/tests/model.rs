@@ -121,7 +121,6 @@ fn run_confined(mut engine: Engine, rules: Rules, seed: u64, count: usize) -> Re
     let profile = Profile { confined: true, remount_every: 0, huge: false, ..Profile::default() };
     let mut generator = Generator::new(seed, profile);
     let mut model = Model::new(0);
-    model.can_exchange = engine.fs().can_exchange();
     // The clock is shared, so times mean nothing here.
     let mut differ = Differ::new(Rules { times: false, ..rules });
     for index in 0..count {

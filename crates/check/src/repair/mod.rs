@@ -207,13 +207,15 @@ impl<'a> Repair<'a> {
         }
         bring_home(device, &superblock, &replayed, &mut actions)?;
         let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
-        let (superblock, is_old) = match superblock::find(&**device) {
+        let (mut superblock, is_old) = match superblock::find(&**device) {
             // What the log says of the volume's size must be what the look at it believed.
             Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
                 (found, damage.is_some())
             }
             _ => (superblock, true),
         };
+        // What it notes of an exchange has been done, or is impossible.
+        superblock.set_exchange(None);
         let mut ag_used = superblock.ag_high_water.get();
         // Under the log the mark is as durable as what it announces, and a header above it is an uncommitted one: but not
         // the mark of a copy, or of before a log that is lost.

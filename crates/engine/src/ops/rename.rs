@@ -10,7 +10,7 @@ use crate::error::{Errno, Result};
 use crate::file::OpenFile;
 use crate::inode;
 use crate::namei::Guarded;
-use crate::order::soft::SETTLE_TRIES;
+use crate::order::soft::{Exchanged, SETTLE_TRIES, Soft};
 use crate::order::{Look, Txn};
 use crate::perm;
 use crate::planted::{Bug, planted};
@@ -50,14 +50,14 @@ impl Ops<'_> {
         }
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
-        let mut flushed = None;
-        let mut settled = 0;
+        let mut before = Before::default();
         loop {
             let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
             let renamed = transact(self.volume, blocks, |txn| {
-                // Two renames of directories at once could each move one below the other.
-                let _rename = (source.dir != target.dir).then(|| self.volume.rename_lock.lock());
-                self.rename_inside(txn, source, target, mode, slashes, (flushed, settled))
+                // Two renames of directories at once could each move one below the other. Of exchanges at most one may wait to be durable.
+                let is_alone = source.dir != target.dir || mode == RenameMode::Exchange;
+                let _rename = is_alone.then(|| self.volume.rename_lock.lock());
+                self.rename_inside(txn, source, target, mode, slashes, before)
             })?;
             match renamed {
                 Renamed::Done(gone, emptied) => {
@@ -67,11 +67,12 @@ impl Ops<'_> {
                 }
                 Renamed::FlushFirst(file) => {
                     crate::file::flush(self.volume, &file)?;
-                    flushed = Some(file.node());
+                    before.flushed = [before.flushed[1], Some(file.node())];
                 }
                 Renamed::SettleFirst => {
+                    before.shapes = self.volume.soft.as_ref().map(Soft::shapes);
                     self.volume.commit_now()?;
-                    settled += 1;
+                    before.settled += 1;
                 }
             }
         }
@@ -88,7 +89,7 @@ impl Ops<'_> {
         target: End<'_>,
         mode: RenameMode,
         slashes: (bool, bool),
-        (flushed, settled): (Option<Node>, u32),
+        before: Before,
     ) -> Result<Renamed> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
@@ -126,8 +127,7 @@ impl Ops<'_> {
                 source_hit,
                 target_search,
                 slashes,
-                flushed,
-                settled,
+                before,
             };
             return self.rename_locked(txn, ends, mode);
         }
@@ -140,9 +140,6 @@ impl Ops<'_> {
         let same_dir = source.dir == target.dir;
         if mode.keeps_target() && target_hit.is_some() {
             return Err(Errno::EXIST.into());
-        }
-        if mode == RenameMode::Exchange && !self.volume.can_exchange() {
-            return Err(Errno::INVAL.into());
         }
         if mode == RenameMode::Exchange && target_hit.is_none() {
             return Err(Errno::NOENT.into());
@@ -224,18 +221,24 @@ impl Ops<'_> {
         source_dir.nlink = links_after(&source_dir, back - comes)?;
 
         // Found only under the locks: the target may have come a moment ago.
-        if replaced.is_some()
-            && let Some(file) = self.volume.files.find(source_hit.ino)
-            && ends.flushed != Some(file.node())
-            && file.ahead.load(Ordering::Acquire)
-        {
-            return Ok(Renamed::FlushFirst(file));
+        let other = replaced.as_ref().filter(|_| mode == RenameMode::Exchange).map(|(hit, _)| hit.ino);
+        for ino in replaced.is_some().then_some(source_hit.ino).into_iter().chain(other) {
+            if let Some(file) = self.volume.files.find(ino)
+                && !ends.before.flushed.contains(&Some(file.node()))
+                && file.ahead.load(Ordering::Acquire)
+            {
+                return Ok(Renamed::FlushFirst(file));
+            }
         }
         if planted(Bug::RenameLost) && replaced.is_none() {
             return Ok(Renamed::Done(Gone::Done, None));
         }
 
-        if ends.settled < SETTLE_TRIES && self.must_settle(txn, &ends, &replaced, mode)? {
+        let is_reshaping = moved.is_dir() && !same_dir || mode == RenameMode::Exchange;
+        if is_reshaping && self.must_wait(&ends, mode) {
+            return if ends.before.settled < SETTLE_TRIES { Ok(Renamed::SettleFirst) } else { Err(Errno::BUSY.into()) };
+        }
+        if ends.before.settled < SETTLE_TRIES && self.must_settle(txn, &ends, &replaced, mode)? {
             return Ok(Renamed::SettleFirst);
         }
         let room = match replaced {
@@ -252,9 +255,17 @@ impl Ops<'_> {
         let now = volume.now();
         let moved_type = (moved.mode.get() >> 12) as u8;
         let mut gone = Gone::Done;
+        if let Some(soft) = volume.soft.as_ref().filter(|_| is_reshaping) {
+            soft.reshaped();
+        }
         match (replaced, mode) {
             (Some((hit, mut other)), RenameMode::Exchange) => {
                 let other_type = (other.mode.get() >> 12) as u8;
+                if let Some(soft) = &volume.soft {
+                    let (a, b) = (source_hit.ino, hit.ino);
+                    let end = |end: End<'_>, old, new| Exchanged { dir: end.dir, hash: end.name.hash, old, new };
+                    soft.exchanged([end(source, a, b), end(target, b, a)]);
+                }
                 dir::replace(txn, target.dir, &target_dir, target.name, hit, source_hit.ino, moved_type)?;
                 dir::replace(txn, source.dir, &source_dir, source.name, source_hit, hit.ino, other_type)?;
                 set_identity(&mut moved, target, hit.position);
@@ -304,6 +315,14 @@ impl Ops<'_> {
         Ok(Renamed::Done(gone, emptied(volume, source.dir, if same_dir { &target_dir } else { &source_dir })))
     }
 
+    /// Whether a rename that changes the tree's shape has to wait until what was changed before is durable: no other one does while an exchange
+    /// waits, and an exchange begins with the shape that is durable (`order::soft`, exchange).
+    fn must_wait(&self, ends: &Ends<'_>, mode: RenameMode) -> bool {
+        let Some(soft) = &self.volume.soft else { return false };
+        let is_known = mode != RenameMode::Exchange || ends.before.shapes == Some(soft.shapes());
+        !is_known || soft.has_exchange()
+    }
+
     /// Whether what a rename takes from its places must first be durable elsewhere.
     fn must_settle(
         &self,
@@ -315,7 +334,7 @@ impl Ops<'_> {
         let look = &txn.look;
         if let Some((hit, raw)) = replaced {
             // What has other names has them on the device once that was asked for.
-            let links = if raw.is_dir() || ends.settled > 0 { 1 } else { raw.nlink.get() };
+            let links = if raw.is_dir() || ends.before.settled > 0 { 1 } else { raw.nlink.get() };
             if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)?
                 || raw.is_dir() && look.keeps_others(hit.ino)?
             {
@@ -374,10 +393,18 @@ struct Ends<'n> {
     source_hit: Hit,
     target_search: Search,
     slashes: (bool, bool),
-    /// The file that has been flushed for this rename. Its number may be another's by now.
-    flushed: Option<Node>,
-    /// How often all that was changed before this rename has been made durable for it.
+    before: Before,
+}
+
+/// What has been done for a rename before it is tried again.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    /// The files that have been flushed for it. Their numbers may be others' by now.
+    flushed: [Option<Node>; 2],
+    /// How often all that was changed before has been made durable.
     settled: u32,
+    /// The shape of the tree when that was done last (`Soft::shapes`).
+    shapes: Option<u64>,
 }
 
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
@@ -406,13 +433,14 @@ mod tests {
         testing::new_file(&volume, b"old");
         let end = |name| ops.end((root, name));
         // As if the target had come after every look at it but the last.
-        let attempt = |flushed| {
+        let attempt = || {
             transact(&volume, OPERATION_BLOCKS, |txn| {
-                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (flushed, 0))
+                let before = Before::default();
+                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), before)
             })
             .unwrap()
         };
-        assert!(matches!(attempt(None), Renamed::FlushFirst(file) if file.ino == source.ino));
+        assert!(matches!(attempt(), Renamed::FlushFirst(file) if file.ino == source.ino));
         assert!(source.ahead.load(Ordering::Relaxed), "nothing has changed");
         ops.rename((root, b"new"), (root, b"old"), RenameMode::Replace, (false, false)).unwrap();
         assert!(!source.ahead.load(Ordering::Relaxed), "flushed on the way");
@@ -439,7 +467,8 @@ mod tests {
         crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
         let end = |name| ops.end((root, name));
         let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
-            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), (Some(flushed), 0))
+            let before = Before { flushed: [None, Some(flushed)], ..Before::default() };
+            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), before)
         });
         assert!(matches!(attempt.unwrap(), Renamed::FlushFirst(file) if file.node() == node));
     }

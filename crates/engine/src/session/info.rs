@@ -18,12 +18,6 @@ impl Fs {
         crate::map::size_max(&self.volume().geometry)
     }
 
-    /// Whether [`RenameMode::Exchange`] is possible: not on a volume opened with [`Order::Sync`] or
-    /// [`Order::Soft`], which refuse it with EINVAL.
-    pub fn can_exchange(&self) -> bool {
-        self.volume().can_exchange()
-    }
-
     /// Whether `stat.blocks` is an estimate: the file has data that has no blocks yet, some of it perhaps over blocks
     /// that are there. For a file whose data is all new, the number is right but for the blocks of a long map.
     pub fn are_blocks_estimated(&self, stat: &Stat) -> bool {

@@ -9,6 +9,7 @@ use myriad_device::AlignedBuf;
 use myriad_format::superblock::{NO_MOUNT, Superblock, feature, leftovers, state};
 use myriad_format::{BlockKind, FsBlock, header};
 use std::mem::offset_of;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
 
@@ -96,11 +97,14 @@ fn id_from(path: &str) -> [u8; 16] {
 }
 
 fn machine_id() -> [u8; 16] {
-    id_from("/etc/machine-id")
+    // Neither changes while the process lives, and reading them takes as long as the rest of a small volume's opening.
+    static ID: OnceLock<[u8; 16]> = OnceLock::new();
+    *ID.get_or_init(|| id_from("/etc/machine-id"))
 }
 
 fn boot_id() -> [u8; 16] {
-    id_from("/proc/sys/kernel/random/boot_id")
+    static ID: OnceLock<[u8; 16]> = OnceLock::new();
+    *ID.get_or_init(|| id_from("/proc/sys/kernel/random/boot_id"))
 }
 
 /// A number that differs from one mount to the next.

@@ -15,7 +15,7 @@ impl Volume {
         Error::Io { op, offset, source }
     }
 
-    fn write_error(&self, offset: u64, source: std::io::Error) -> Error {
+    pub fn write_error(&self, offset: u64, source: std::io::Error) -> Error {
         if is_full(&source) { Error::HostFull(source) } else { self.io_error("write", offset, source) }
     }
 

@@ -2,6 +2,7 @@
 //! sectors of what was in flight have arrived; some go on from there, as a user does who has not run the check.
 
 mod background;
+mod exchange;
 #[path = "../recorded/mod.rs"]
 mod recorded;
 
@@ -627,13 +628,18 @@ fn change_names(session: &Session, rng: &mut Rng) {
         let (a, b) = (file(), file());
         let mut dir = || format!("d{}/s{}", rng.below(4), rng.below(6));
         let (c, d) = (dir(), dir());
-        let done = match rng.below(8) {
+        let done = match rng.below(9) {
             0 => session.write(&a, vec![1; 100 + rng.below(9000) as usize]),
             1 => session.link(&a, &b),
             2 => session.unlink(&a),
             3 => session.mkdir(&c, 0o755).map(drop),
             4 => session.rename(&c, &d, RenameMode::Replace),
             5 => session.rename(&a, &format!("{c}/x{}", rng.below(5)), RenameMode::Replace),
+            6 => match rng.below(3) {
+                0 => session.rename(&a, &b, RenameMode::Exchange),
+                1 => session.rename(&c, &d, RenameMode::Exchange),
+                _ => session.rename(&a, &d, RenameMode::Exchange),
+            },
             _ => session.rename(&a, &b, RenameMode::Replace),
         };
         assert!(matches!(done, Ok(()) | Err(Error::Refused(_))), "{done:?}");

@@ -130,8 +130,6 @@ pub struct Model {
     /// Linux' sysctl fs.protected_hardlinks, for runs against a host that has it.
     pub protected_hardlinks: bool,
     pub size_max: u64,
-    /// Whether two names can be exchanged.
-    pub can_exchange: bool,
 }
 
 impl Model {
@@ -164,7 +162,6 @@ impl Model {
             users: Arc::new(users()),
             protected_hardlinks: false,
             size_max: SIZE_MAX,
-            can_exchange: true,
         }
     }
 

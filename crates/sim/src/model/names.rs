@@ -240,7 +240,6 @@ impl Model {
         let new_is_dir = new.is_some_and(|new| self.inode(new).is_dir());
         match (how, new) {
             (how, Some(_)) if how.keeps_target() => return Err(Errno::EXIST),
-            (RenameHow::Exchange, _) if !self.can_exchange => return Err(Errno::INVAL),
             (RenameHow::Exchange, None) => return Err(Errno::NOENT),
             (RenameHow::Exchange, _) if !new_is_dir && to.trailing => return Err(Errno::NOTDIR),
             _ => {}

@@ -8,7 +8,7 @@ use super::trace::{Piece, Trace};
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
 use crate::table::Promise;
-use crate::verdict::{check_silent, check_usable, repair};
+use crate::verdict::{check_silent, check_usable, mend_usable, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
 use myriad_engine::{Cred, Error, OpenOptions, SetAttr};
@@ -156,6 +156,24 @@ impl Moment {
     }
 }
 
+/// What was found in a state: it depends on the contents alone, and is judged for each moment that leaves them.
+struct Seen {
+    opened: Found,
+    /// After a repair, if there was anything to repair.
+    mended: Option<Found>,
+}
+
+impl Seen {
+    fn judge(&self, setup: &Setup, history: &History, point: usize) -> Result<(), String> {
+        let judge = |found: &Found| match Promise::of(setup.order) {
+            Promise::Usable | Promise::Returned => setup.judge_usable(history, point, found),
+            Promise::Prefix | Promise::Repair => history.judge(point, found),
+        };
+        judge(&self.opened).map_err(|message| format!("opened: {message}"))?;
+        self.mended.as_ref().map_or(Ok(()), judge).map_err(|message| format!("repaired: {message}"))
+    }
+}
+
 /// States of recoveries are told apart from those of runs: less is done with them.
 const AGAIN: u64 = 0xa6a1_5a1e;
 /// When recoveries happen: a minute after any run, and the same for all.
@@ -177,21 +195,25 @@ impl Explorer<'_> {
         Counts::add(&self.counts.runs);
         let run = record(base, steps)?;
         base.setup.time.store(LATER, Ordering::Relaxed);
-        self.visit(&run, seed, |moment, extras, devices| self.look(&base.setup, &run.history, moment, extras, devices))
+        let judge = |point: usize, seen: &Seen| seen.judge(&base.setup, &run.history, point);
+        self.visit(&run, seed, judge, |moment, extras, devices| {
+            self.look(&base.setup, &run.history, moment, extras, devices)
+        })
     }
 
-    /// Makes the states of a run and calls `look` for each that is new. What it answers is taken for what recovery finds in
-    /// a state of the same contents.
+    /// Makes the states of a run and calls `look` for each that is new. What it answers is taken for what is found in a state
+    /// of the same contents at another moment, which `judge` then judges.
     fn visit(
         &self,
         run: &Run,
         seed: u64,
-        mut look: impl FnMut(&Moment, Extras, &Devices) -> Result<Option<Found>, String>,
+        judge: impl Fn(usize, &Seen) -> Result<(), String>,
+        mut look: impl FnMut(&Moment, Extras, &Devices) -> Result<Option<Seen>, String>,
     ) -> Result<(), String> {
         let mut rng = Rng::new(seed ^ 0xc4a5);
         let mut cursor = run.trace.cursor();
-        // What recovery found for the contents of the last flushes.
-        let mut found: HashMap<u128, Rc<Found>> = HashMap::new();
+        // What was found for the contents of the last flushes.
+        let mut found: HashMap<u128, Rc<Seen>> = HashMap::new();
         loop {
             let point = cursor.point();
             let (newest, answered, ends) = run.history.moment(point);
@@ -210,7 +232,7 @@ impl Explorer<'_> {
                 // A recovery that loses power is judged for this moment, too.
                 if let Some(found) = found.get(&content).filter(|_| !extras.again) {
                     Counts::add(&self.counts.again);
-                    run.history.judge(point, found).map_err(at)?;
+                    judge(point, found).map_err(at)?;
                     continue;
                 }
                 Counts::add(if is_new { &self.counts.states[kind as usize] } else { &self.counts.again });
@@ -228,7 +250,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Looks at one state as its order demands; what recovery found, if the order promises what it finds.
+    /// Looks at one state as its order demands; what was found, if the order promises what that is.
     fn look(
         &self,
         setup: &Setup,
@@ -236,12 +258,12 @@ impl Explorer<'_> {
         moment: &Moment,
         extras: Extras,
         devices: &Devices,
-    ) -> Result<Option<Found>, String> {
+    ) -> Result<Option<Seen>, String> {
         match Promise::of(setup.order) {
             Promise::Repair => return self.mend(setup, moment, extras, devices).map(|()| None),
             Promise::Prefix => {}
             Promise::Usable | Promise::Returned => {
-                return self.use_at_once(setup, history, moment, extras, devices).map(|()| None);
+                return self.use_at_once(setup, history, moment, extras, devices).map(Some);
             }
         }
         if extras.before {
@@ -256,10 +278,11 @@ impl Explorer<'_> {
             Counts::add(&self.counts.continued);
             go_on(setup, devices, check_silent)?;
         }
-        Ok(Some(found))
+        Ok(Some(Seen { opened: found, mended: None }))
     }
 
     /// [`Promise::Usable`], [`Promise::Returned`]: the check finds leftovers at most; what is there is judged, and again when a repair has taken them away.
+    /// A volume on which the check finds nothing at all is one that a repair leaves as it is.
     fn use_at_once(
         &self,
         setup: &Setup,
@@ -267,20 +290,20 @@ impl Explorer<'_> {
         moment: &Moment,
         extras: Extras,
         devices: &Devices,
-    ) -> Result<(), String> {
-        check_usable(devices).map_err(|message| format!("before the opening: {message}"))?;
+    ) -> Result<Seen, String> {
+        let judge = |state: &Devices| judge_usable(setup, history, moment.point, state);
+        let mended = fork(devices);
+        let has_leftovers = mend_usable(&mended).map_err(|message| format!("before the opening: {message}"))?;
         let used = fork(devices);
-        judge_usable(setup, history, moment.point, &used).map_err(|message| format!("opened: {message}"))?;
+        let opened = judge(&used).map_err(|message| format!("opened: {message}"))?;
         check_usable(&used).map_err(|message| format!("closed again: {message}"))?;
         if extras.continues {
             Counts::add(&self.counts.continued);
             go_on(setup, &fork(devices), check_usable)?;
             let given = fork(devices);
             let is_all = give_back(setup, &given).map_err(|message| format!("given back in use: {message}"))?;
-            let judge = if is_all { check_silent } else { check_usable };
-            judge(&given).map_err(|message| format!("given back in use: {message}"))?;
-            judge_usable(setup, history, moment.point, &given)
-                .map_err(|message| format!("given back in use: {message}"))?;
+            let verdict = if is_all { check_silent } else { check_usable };
+            verdict(&given).and_then(|()| judge(&given)).map_err(|message| format!("given back in use: {message}"))?;
         }
         if extras.again {
             let given = fork(devices);
@@ -288,25 +311,31 @@ impl Explorer<'_> {
             give_back(setup, &recorded(&recorders)).map_err(|message| format!("given back in use: {message}"))?;
             let look = |state: &Devices| {
                 check_usable(state)?;
-                judge_usable(setup, history, moment.point, state)
+                judge(state).map(drop)
             };
             self.crash_again(&trace(&given, recorders.iter().map(AsRef::as_ref)), moment, look)
                 .map_err(|message| format!("giving back cut {message}"))?;
+            self.repair_again(setup, history, moment, devices)?;
         }
+        let mut seen = Seen { opened, mended: None };
+        if has_leftovers {
+            seen.mended = Some(judge(&mended).map_err(|message| format!("repaired: {message}"))?);
+            check_silent(&mended).map_err(|message| format!("repaired: {message}"))?;
+        }
+        Ok(seen)
+    }
+
+    /// A repair runs on recorders and loses power in turn; the next one has to end what it began.
+    fn repair_again(&self, setup: &Setup, history: &History, moment: &Moment, devices: &Devices) -> Result<(), String> {
         let mended = fork(devices);
-        if extras.again {
-            let recorders = recorders(&mended);
-            repair(&recorded(&recorders))?;
-            let look = |state: &Devices| {
-                repair(state)?;
-                judge_usable(setup, history, moment.point, state)
-            };
-            self.crash_again(&trace(&mended, recorders.iter().map(AsRef::as_ref)), moment, look)
-                .map_err(|message| format!("repair cut {message}"))?;
-        }
-        repair(&mended)?;
-        judge_usable(setup, history, moment.point, &mended).map_err(|message| format!("repaired: {message}"))?;
-        check_silent(&mended)
+        let recorders = recorders(&mended);
+        repair(&recorded(&recorders))?;
+        let look = |state: &Devices| {
+            repair(state)?;
+            judge_usable(setup, history, moment.point, state).map(drop)
+        };
+        self.crash_again(&trace(&mended, recorders.iter().map(AsRef::as_ref)), moment, look)
+            .map_err(|message| format!("repair cut {message}"))
     }
 
     /// Recovery runs on recorders and loses power in turn.
@@ -437,14 +466,16 @@ fn recover(setup: &Setup, history: &History, point: usize, devices: &Devices) ->
     Ok(found)
 }
 
-/// Opens a volume that promises to be usable at once, judges it, and closes it.
-fn judge_usable(setup: &Setup, history: &History, point: usize, devices: &Devices) -> Result<(), String> {
+/// Opens a volume that promises to be usable at once, judges it, and closes it; what it found.
+fn judge_usable(setup: &Setup, history: &History, point: usize, devices: &Devices) -> Result<Found, String> {
     let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| format!("opening: {error}"))?;
     let (mut tree, contents) = engine.found().map_err(|error| format!("reading the tree: {error}"))?;
     // What has no name, or lost it, is where the repair puts it.
     tree.retain(|entry| !entry.path.starts_with(b"lost+found"));
-    setup.judge_usable(history, point, &Found { tree, contents })?;
-    engine.close().map_err(|error| format!("closing: {error}"))
+    let found = Found { tree, contents };
+    setup.judge_usable(history, point, &found)?;
+    engine.close().map_err(|error| format!("closing: {error}"))?;
+    Ok(found)
 }
 
 /// A recovered volume is as good as any: files grow by zeros, and names come and go.
@@ -528,12 +559,14 @@ mod tests {
             let parts = names.map(|name| Part::named(name).unwrap());
             let run = record(base, &sequences::steps(&parts)).unwrap();
             let mut looks = Vec::new();
-            let explored = explorer.visit(&run, 1, |moment, extras, devices| {
+            let judge = |point: usize, seen: &Seen| seen.judge(&base.setup, &run.history, point);
+            let explored = explorer.visit(&run, 1, judge, |moment, extras, devices| {
                 if fails.contains(&(moment.content, moment.key)) {
                     return Err("planted".into());
                 }
                 looks.push((moment.content, moment.key, extras));
-                recover(&base.setup, &run.history, moment.point, devices).map(Some)
+                let opened = recover(&base.setup, &run.history, moment.point, devices)?;
+                Ok(Some(Seen { opened, mended: None }))
             });
             (looks, explored)
         }

@@ -72,11 +72,6 @@ impl Volume {
         Ok(attempt(true)?.expect("it waits no more"))
     }
 
-    /// Whether two names can change what they name with each other: without a log, no order of writes makes that safe.
-    pub fn can_exchange(&self) -> bool {
-        self.soft.is_none()
-    }
-
     /// Whether a name of a directory is what a rename left when power was lost, on a volume of order `softdep`: the directory has another
     /// one, which its identity says. Such a name counts as gone; the check takes it away.
     pub fn is_leftover(&self, ino: Ino, raw: &RawInode, dir: Ino, hash: u64) -> bool {

@@ -13,15 +13,19 @@
 //! attributes               what they lie in lasts, and its bits as taken; the superblock says that the volume has some, and which groups are made
 //! size of a directory      all its blocks are mapped
 //! ```
+//!
+//! Two entries that exchange what they name wait for each other by these rules. They show together, in a round that says so first (`exchange`).
 
 use super::State;
 use super::image::Image;
 use super::pending::DIRECTORY;
 use super::shadow::Shadow;
+use crate::cache::FrameRead;
 use crate::error::Result;
 use crate::order::Look;
 use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
+use myriad_format::exchange::ExchangedName;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{RawInode, S_IFLNK};
 use myriad_format::pointers::{self, BLOCK, Pointer, RawPointer};
@@ -83,6 +87,8 @@ pub(super) struct Judge<'a> {
     /// Groups of whose table blocks are new, and whether blocks of groups are that make groups.
     new_tables: HashSet<u32>,
     has_new_groups: bool,
+    /// Two entries that exchange in this round what they name.
+    exchange: Option<[ExchangedName; 2]>,
 }
 
 impl<'a> Judge<'a> {
@@ -102,6 +108,7 @@ impl<'a> Judge<'a> {
             open_maps: HashSet::new(),
             new_tables: HashSet::new(),
             has_new_groups: false,
+            exchange: None,
         };
         let of_superblock = |bytes: &[u8]| {
             let superblock = Superblock::read(bytes);
@@ -118,6 +125,34 @@ impl<'a> Judge<'a> {
             judge.gather(block, shadow);
         }
         Ok(judge)
+    }
+
+    /// This round shows an exchange.
+    pub fn exchange(&mut self, names: [ExchangedName; 2]) {
+        self.exchange = Some(names);
+    }
+
+    /// Whether the superblock lasts.
+    pub fn has_superblock(&self) -> bool {
+        self.made > 0
+    }
+
+    /// The frame of a block.
+    pub fn frame(&self, shadow: &Shadow) -> FrameRead<'_> {
+        self.look.volume.cache.arena.read(shadow.frame)
+    }
+
+    /// Whether a name of an exchange may name what it is to name.
+    pub fn may_be_named(&self, name: &ExchangedName) -> Result<bool> {
+        let named = Named { ino: Ino(name.ino.get()), file_type: name.file_type };
+        let unit = name.at.get() as usize / UNIT_SIZE;
+        let place = Place { dir: Ino(name.dir.get()), block: FsBlock(name.block.get()), unit };
+        self.may_name(named, &place, true)
+    }
+
+    /// Whether an entry, or an inode, changes with an exchange that this round shows.
+    fn is_exchanged(&self, is_one: impl Fn(&ExchangedName) -> bool) -> bool {
+        self.exchange.as_ref().is_some_and(|names| names.iter().any(is_one))
     }
 
     /// What of a block that has changed others depend on.
@@ -443,16 +478,25 @@ impl Judge<'_> {
         for fact in found {
             let Fact::Entry { at, tag, old, new } = *fact else { continue };
             assert!(at.is_some(), "a name that lasts has lost its place: {fact:?}");
-            let may_name = match new {
-                // The name would be there twice.
-                Some(_) if old.is_none() && !self.is_forced && self.state.pending.is_gone(place.dir.0, tag) => false,
-                Some(named) => self.may_name(named, place, old.is_some())?,
-                None => true,
-            };
-            let may_vanish = match old {
-                Some(named) => self.may_vanish(named, place.dir, tag)?,
-                None => true,
-            };
+            let at = at.map(|at| place.unit * UNIT_SIZE + at);
+            let is_exchanged = self.is_exchanged(|name| {
+                (name.block.get(), Some(name.at.get() as usize)) == (place.block.0, at)
+                    && new.is_some_and(|new| new.ino.0 == name.ino.get())
+            });
+            let may_name = is_exchanged
+                || match new {
+                    // The name would be there twice.
+                    Some(_) if old.is_none() && !self.is_forced && self.state.pending.is_gone(place.dir.0, tag) => {
+                        false
+                    }
+                    Some(named) => self.may_name(named, place, old.is_some())?,
+                    None => true,
+                };
+            let may_vanish = is_exchanged
+                || match old {
+                    Some(named) => self.may_vanish(named, place.dir, tag)?,
+                    None => true,
+                };
             if !may_name || !may_vanish {
                 facts::undo(unit, lasting, fact);
                 continue;
@@ -567,7 +611,9 @@ impl Judge<'_> {
         }
         if let Some(identity) = part(|part| *part == Part::Identity) {
             // While no name lasts, there is none that it could be wrong about.
-            let is_reached = names.added == 0 && self.is_anchored(Ino(RawInode::read(&unit[at..]).parent.get()))?;
+            let is_exchanged = self.is_exchanged(|name| name.ino.get() == ino.0);
+            let is_reached =
+                is_exchanged || names.added == 0 && self.is_anchored(Ino(RawInode::read(&unit[at..]).parent.get()))?;
             if names.removed > 0 && !is_reached && !planted(Bug::SoftIdentity) {
                 facts::undo(unit, lasting, identity);
             }

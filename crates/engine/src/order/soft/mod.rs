@@ -16,6 +16,7 @@
 //! append      1 bits, data    2 pointer
 //! unlink      1 entry gone    2 inode empty, or one link less          (then the slot and the blocks are given back)
 //! rename      1 one more link 2 new entry  3 (identity)  4 old entry gone  5 one link less
+//! exchange    1 one more link 2 both entries, noted in the superblock meanwhile         3 one link less
 //! ```
 //!
 //! The structures of McKusick and Ganger are here in this form:
@@ -49,6 +50,7 @@
 mod ask;
 mod census;
 mod delays;
+mod exchange;
 mod image;
 mod judge;
 mod limits;
@@ -60,6 +62,7 @@ mod words;
 
 pub(crate) use ask::SETTLE_TRIES;
 pub(crate) use delays::{Delays, Due};
+pub(crate) use exchange::Exchanged;
 pub(super) use round::Goal;
 
 use super::facts;
@@ -69,6 +72,7 @@ use crate::edit::Before;
 use crate::locks::{Mutex, Rank};
 use crate::types::{Clock, MountOptions, Time};
 use census::{Census, Kind, Tally};
+use myriad_format::exchange::ExchangedName;
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
 use pending::{Pending, Step};
@@ -124,6 +128,8 @@ struct State {
     freed_bytes: u64,
     /// Files that lost one name of several: their identity may say a name that they do not have any more.
     unsure: HashSet<u64>,
+    /// The exchange of names that waits.
+    exchange: Option<exchange::Exchange>,
 }
 
 /// What orders `sync` and `softdep` know of an open volume.
@@ -134,6 +140,8 @@ pub(crate) struct Soft {
     /// Fsyncs that wait, by the order in which they came.
     fsyncs: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, Ino>>,
     next_fsync: AtomicU64,
+    /// How often the tree has changed its shape (`exchange`).
+    shapes: AtomicU64,
     /// File data that waits to be written, by block.
     data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Data>>,
     /// Inodes that wait to be given back.
@@ -171,6 +179,8 @@ pub(super) struct Round {
     data: Vec<(u64, u32)>,
     /// Data was written before that no flush has covered yet, to which images may point.
     has_unflushed: bool,
+    /// Two names that exchange in it what they name: it is noted while its images are written.
+    exchange: Option<[ExchangedName; 2]>,
 }
 
 impl Freed {
@@ -297,6 +307,7 @@ impl Soft {
             census: Mutex::default(),
             fsyncs: Mutex::default(),
             next_fsync: AtomicU64::new(0),
+            shapes: AtomicU64::new(0),
             data: Mutex::default(),
             inodes_waiting: AtomicU64::new(0),
             bytes: AtomicU64::new(0),

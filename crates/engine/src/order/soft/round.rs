@@ -21,7 +21,7 @@ use super::judge::{Judge, inodes_of};
 use super::needs::Needs;
 use super::shadow::{MODE, Shadow};
 use super::words::Words;
-use super::{Due, Freed, Round, Soft, State};
+use super::{Due, Freed, Round, Soft, State, exchange};
 use crate::cache::Closed;
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -32,9 +32,11 @@ use crate::order::epoch::{ClosedEpoch, join_neighbours};
 use crate::order::facts;
 use crate::order::images::Images;
 use crate::planted::{Bug, planted};
-use crate::volume::Volume;
+use crate::volume::{Volume, log_open_error};
+use myriad_format::exchange::ExchangedName;
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Ino};
+use myriad_log::LogError;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -66,8 +68,10 @@ const OPEN_ROUNDS: usize = 8;
 impl Checkpointer {
     pub(in crate::order) fn run_soft(&mut self, volume: &Volume, mut goal: Goal<'_>) -> Result<()> {
         volume.counters.bump(Count::checkpoints);
-        if self.round.is_some() {
-            self.finish_round(volume, false)?;
+        if let Some(round) = &self.round {
+            // All that an exchange changes must be written: nothing of it may be freed meanwhile.
+            let closed = round.exchange.map(|_| volume.cache.gate.close());
+            self.finish_round(volume, closed.is_some())?;
         }
         self.release(volume)?;
         let mut held = None;
@@ -131,9 +135,9 @@ impl Checkpointer {
             is_forced = is_empty && !is_clean && was_empty && !has_given;
             volume.counters.add(Count::soft_forced, u64::from(is_forced));
             was_empty = is_empty;
-            self.round = Some(round);
             rounds += 1;
-            let stays_closed = rounds >= OPEN_ROUNDS;
+            let stays_closed = rounds >= OPEN_ROUNDS || round.exchange.is_some();
+            self.round = Some(round);
             held = stays_closed.then_some(closed);
             self.finish_round(volume, stays_closed)?;
             if planted(Bug::SyncOneRound) && goal == Goal::Returned {
@@ -162,6 +166,9 @@ impl Checkpointer {
             }
         }
         let mut state = soft.state.lock();
+        if round.exchange.is_some() {
+            state.exchange = None;
+        }
         let mut is_written = round.written.iter().peekable();
         for &block in &round.blocks {
             let is_written = is_written.next_if_eq(&&block).is_some();
@@ -180,6 +187,10 @@ impl Checkpointer {
             volume.write_data(&round.data, &mut self.staging)?;
         }
         self.keep(volume, round.blocks.iter().copied());
+        if round.exchange.is_some() {
+            self.keep(volume, [0].into_iter());
+            note_exchange(volume, round.exchange)?;
+        }
         // After an error the part that it befell is written again.
         while round.copy_images(volume)? {
             write_images(volume, &mut round.images, 0)?;
@@ -188,6 +199,9 @@ impl Checkpointer {
         }
         if !planted(Bug::SoftNoFlush) && !planted(Bug::SyncNoFlush) {
             volume.device_flush()?;
+        }
+        if round.exchange.is_some() {
+            note_exchange(volume, None)?;
         }
         volume.data_unflushed.store(false, Ordering::Release);
         volume.counters.bump(Count::soft_rounds);
@@ -305,7 +319,16 @@ fn begin_round(
     };
     let mut tally = Tally::default();
     let mut needs = None;
+    let mut exchange = None;
+    let mut is_exchange_left = true;
     let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
+        is_exchange_left = exchange::waiting(&state, &judge).is_some();
+        if !goal.is_partial() {
+            exchange = exchange::ready(&state, &judge)?;
+        }
+        if let Some(names) = exchange {
+            judge.exchange(names);
+        }
         if let Goal::Files(files) = goal {
             needs = Needs::of(&judge, &state, files)?;
         }
@@ -318,7 +341,9 @@ fn begin_round(
             let is_late = planted(Bug::SoftAttributesLate)
                 && matches!(goal, Goal::Due(_))
                 && shadow.kind == BlockKind::BlockBitmap;
-            if !is_needed || is_late || waits_for_commit(volume, shadow, goal) {
+            // The superblock is written apart, with a note of the exchange.
+            let is_apart = exchange.is_some() && shadow.kind == BlockKind::Superblock;
+            if !is_needed || is_apart || is_late || waits_for_commit(volume, shadow, goal) {
                 if planted(Bug::SoftDueLeftOut) && matches!(goal, Goal::Due(_)) {
                     left_out.push(block);
                 }
@@ -360,7 +385,11 @@ fn begin_round(
         is_partial: goal.is_partial(),
         data: ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
+        exchange,
     };
+    if !is_exchange_left {
+        state.exchange = None;
+    }
     if judged.is_ok() {
         for (block, image) in images {
             round.blocks.push(block);
@@ -390,6 +419,18 @@ fn begin_round(
         soft.census.lock().found(&tally.found);
     }
     judged.map(|()| (round, is_clean))
+}
+
+/// Notes an exchange in the superblock on the device, which is as it lasts, or takes the note away.
+fn note_exchange(volume: &Volume, names: Option<[ExchangedName; 2]>) -> Result<()> {
+    if planted(Bug::SoftExchange) {
+        return Ok(());
+    }
+    myriad_log::note_exchange(&*volume.device, names).map_err(|error| match error {
+        LogError::Io { op: "write", offset, source } => volume.write_error(offset, source),
+        LogError::Io { op, offset, source } => volume.io_error(op, offset, source),
+        error => log_open_error(error),
+    })
 }
 
 /// Blocks whose data waits to be written: what points to them does not show, whether or not the round writes them.

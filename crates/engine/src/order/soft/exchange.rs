@@ -1,0 +1,117 @@
+//! Two names that change what they name with each other (RENAME_EXCHANGE).
+//!
+//! Name `x` names `a` and is to name `b`, name `y` the other way round. Neither entry can show its new inode before the other one does: what it names
+//! until then would have no name. So both show in one round, after a note in the superblock, which is one sector:
+//!
+//! ```text
+//! 1   links      one more of each, as of all whose names change; the parents, if directories move
+//! 2   note       the two entries, and what they are to name                        } one round, behind the closed gate
+//!     entries    both names, and the identities of directories among what they name } with a flush after each of the three
+//!     note       taken away                                                        }
+//! 3   links      as many as there are names
+//! ```
+//!
+//! Power lost before the note leaves both names as they were. After it, the next opening does what the note says (`myriad_log::finish_exchange`), so both
+//! names are as they are to be, whichever of the sectors of the round have arrived.
+//!
+//! Invariants
+//!   1. At most one exchange waits. The next one first makes everything durable, and so does a rename that takes a directory to another parent: the tree
+//!      does not change its shape while an exchange waits, nor has it since what lasts was last all there was ([`Soft::shapes`]). So no
+//!      directory above the two names waits for the exchange.
+//!   2. If one of the entries has changed again since, what is left is a rename, and goes by the rules of `judge` alone.
+
+use super::judge::Judge;
+use super::shadow::Shadow;
+use super::{Soft, State};
+use crate::error::Result;
+use crate::order::facts::{self, Fact};
+use myriad_format::exchange::ExchangedName;
+use myriad_format::unit::UNIT_SIZE;
+use myriad_format::{BlockKind, Ino};
+use std::sync::atomic::Ordering;
+use zerocopy::little_endian::{U32, U64};
+
+/// One of the two names: where it is, what it named, and what it names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchanged {
+    pub dir: Ino,
+    pub hash: u64,
+    pub old: Ino,
+    pub new: Ino,
+}
+
+/// Two names that exchange what they name, and wait to do so in what lasts.
+pub(super) type Exchange = [Exchanged; 2];
+
+impl Soft {
+    /// Two names exchange what they name. Nobody changes the shape of the tree meanwhile.
+    pub fn exchanged(&self, names: [Exchanged; 2]) {
+        let mut state = self.state.lock();
+        assert!(state.exchange.is_none(), "one exchange at a time");
+        state.exchange = Some(names);
+    }
+
+    /// Whether an exchange waits.
+    pub fn has_exchange(&self) -> bool {
+        self.state.lock().exchange.is_some()
+    }
+
+    /// How often a directory has got another parent, or two names have been exchanged. Asked before everything is made durable, and after: if it is the
+    /// same, the tree has the shape that lasts.
+    pub fn shapes(&self) -> u64 {
+        self.shapes.load(Ordering::Acquire)
+    }
+
+    /// The tree changes its shape. Those who do that do it one after the other.
+    pub fn reshaped(&self) {
+        self.shapes.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Exchanged {
+    /// Where the entry lies, and the inode that it names, if it differs from what lasts as the exchange has changed it. The gate is closed.
+    fn find(&self, state: &State, judge: &Judge<'_>) -> Option<ExchangedName> {
+        let blocks = state.directories.range((self.dir.0, 0)..=(self.dir.0, u64::MAX));
+        blocks.filter_map(|&(_, block)| Some((block, state.shadows.get(&block)?))).find_map(|(block, shadow)| {
+            let (at, file_type) = self.find_in(shadow, &judge.frame(shadow))?;
+            Some(ExchangedName {
+                block: U64::new(block),
+                at: U32::new(at as u32),
+                file_type,
+                reserved: [0; 3],
+                ino: U64::new(self.new.0),
+                dir: U64::new(self.dir.0),
+                hash: U64::new(self.hash),
+            })
+        })
+    }
+
+    fn find_in(&self, shadow: &Shadow, frame: &[u8]) -> Option<(usize, u8)> {
+        let mut found = None;
+        for number in shadow.changed_units(frame.len()) {
+            let unit = &frame[number * UNIT_SIZE..][..UNIT_SIZE];
+            let Some(lasting) = shadow.lasting_unit(number, unit) else { continue };
+            facts::between(BlockKind::LinearEntries, Some(&lasting), unit, &mut |fact| {
+                if let Fact::Entry { at: Some(at), tag, old: Some(old), new: Some(new) } = fact
+                    && (tag, old.ino, new.ino) == (self.hash as u32, self.old, self.new)
+                {
+                    found = Some((number * UNIT_SIZE + at, new.file_type));
+                }
+            });
+        }
+        found
+    }
+}
+
+/// The two entries of the exchange that waits; `None` if there is none, or what is left of it is none.
+pub(super) fn waiting(state: &State, judge: &Judge<'_>) -> Option<[ExchangedName; 2]> {
+    let [source, target] = state.exchange?;
+    Some([source.find(state, judge)?, target.find(state, judge)?])
+}
+
+/// Those of them that may show in this round: both or none.
+pub(super) fn ready(state: &State, judge: &Judge<'_>) -> Result<Option<[ExchangedName; 2]>> {
+    let Some(names) = waiting(state, judge) else { return Ok(None) };
+    let is_ready = judge.has_superblock() && judge.may_be_named(&names[0])? && judge.may_be_named(&names[1])?;
+    Ok(is_ready.then_some(names))
+}
