@@ -1,8 +1,7 @@
-//! Bitmaps of a group, as they are read and written: of its blocks (`space/bitmap.rs`) and of the inodes of its table
-//! (`inodes/table.rs`).
+//! Reading and writing the bitmaps of a group: of its blocks (`space/bitmap.rs`), and of the inodes of its table (`inodes/table.rs`).
 //!
-//! A unit that cannot be believed says nothing, and its neighbours say what they say. Whoever reads a bitmap is told which
-//! numbers are lost that way, and takes them from what the bitmap is derived from.
+//! A unit of 512 bytes that fails its checksum says nothing, and the units beside it still count. The reader is told which numbers such a
+//! unit covers, and derives their bits from the owners of the blocks, or from the table of inodes.
 
 use crate::io::{Damage, Reader};
 use myriad_format::bitmap::UNIT_BITS;

@@ -1,4 +1,4 @@
-//! Who has a block: one bit a block, in pages made when first touched.
+//! Which blocks have an owner: one bit a block, in pages of memory that are made when they are first touched.
 
 use myriad_format::FsBlock;
 use std::collections::HashMap;

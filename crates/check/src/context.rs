@@ -1,4 +1,4 @@
-//! What every pass shares: the reader, who has which block, what was found.
+//! The state that all passes share: the reader, the owners of blocks, the findings.
 
 use crate::blocks::Blocks;
 use crate::findings::number;

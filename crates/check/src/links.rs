@@ -1,4 +1,4 @@
-//! Pass "links": what the names add up to. Link counts, identities, orphans, and every directory below the root.
+//! Pass "links", after all names are known: link counts, identities, orphans, and whether every directory is below the root.
 
 use crate::context::Context;
 use crate::directory::Directories;

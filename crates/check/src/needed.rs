@@ -1,4 +1,4 @@
-//! Which parts of the tables of checksums are needed.
+//! Which parts of the tables of checksums are needed, because there is data in the blocks that they cover.
 
 use myriad_format::checksum::PARTS;
 use myriad_format::extent::Extent;

@@ -1,4 +1,4 @@
-//! What a check is asked for, how far it is, and why it could not be made.
+//! The options of a check, its progress, and the reasons for which it could not be made.
 
 use std::io;
 use std::sync::OnceLock;

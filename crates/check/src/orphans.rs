@@ -1,5 +1,5 @@
-//! The list of orphans: inodes without a name that were still open, files that were to be cut to their size, and directories that
-//! were giving up the blocks of entries that they had had.
+//! The list of orphans. It has inodes without a name that were still open, files that were to be cut to their size, and directories that were
+//! giving up the blocks of their former entries.
 
 use crate::context::Context;
 use crate::findings::number;

@@ -1,7 +1,7 @@
-//! Whose the damaged blocks of a scrub are: files by path, with the bytes that are damaged.
+//! Finds the files to which the damaged blocks of a scrub belong: their paths, and the bytes that are damaged.
 //!
-//! An inode says where its name is (its identity): the path is followed upwards from there, a read or two a component. A
-//! file that had several names may have kept the identity of one that is gone; for such files the directories are searched.
+//! An inode's identity says in which directory its name is. So the path is followed upwards from the inode, with a read or two for each
+//! component. A file that had several names may have kept the identity of one that is gone; for such files all directories are searched.
 
 use crate::context::Context;
 use crate::directory::{Dir, Directories, for_each_entry, name_of};

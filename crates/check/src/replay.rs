@@ -1,4 +1,4 @@
-//! The log as a mount would find it: granules to lay over blocks, and frees that are in no tree yet.
+//! The log as an opening would find it: granules to lay over blocks, and freed extents that are in no record of free space yet.
 
 use crate::findings::number;
 use crate::io::Reader;

@@ -1,4 +1,4 @@
-//! Who walks a map is told by these what is met, whatever the kind of the map.
+//! The trait through which a walk of a map tells its caller what it meets: extents, nodes, damage. It is the same for every kind of map.
 
 use crate::io::Damage;
 use myriad_format::{Corrupt, FsBlock};

@@ -123,33 +123,7 @@ pub(crate) fn plan(
     if blocks >= 1 << 47 {
         return Err(option_error("size", "more than 2^47 blocks; use larger blocks"));
     }
-    let ag_size = match options.ag_size {
-        Some(size) if !size.is_power_of_two() || size / block < 64 || size / block > 1 << 31 => {
-            return Err(option_error("ag-size", format!("{size} is not a power of two of 64 to 2^31 blocks")));
-        }
-        Some(size) => size,
-        // Eight groups or more, of 16 MiB to 1 GiB: enough for parallel work, few enough to keep their headers cached.
-        None => {
-            let most = if has_table { TABLE_AG_MAX } else { AG_MAX };
-            let most = most.min(bitmap_max(block)).min(block << 31);
-            (device.size() / 8).next_power_of_two().clamp((16 << 20).min(most), most)
-        }
-    };
-    if ag_size > bitmap_max(block) && (has_table || options.choices.space == Space::Bitmap) {
-        let why = format!("groups of {ag_size} bytes want too large bitmaps; the most is {}", bitmap_max(block));
-        return Err(option_error("ag-size", why));
-    }
-    let table_max = table_max(block);
-    let ag_size = if options.data_checksums && options.ag_size.is_none() { ag_size.min(table_max) } else { ag_size };
-    let least = (device.size() / u64::from(AG_COUNT_MAX)).next_power_of_two();
-    if options.ag_size.is_some_and(|size| size < least && blocks.div_ceil(size / block) > u64::from(AG_COUNT_MAX)) {
-        return Err(option_error("ag-size", format!("more than {AG_COUNT_MAX} groups; the least size is {least}")));
-    }
-    let ag_size = if options.ag_size.is_none() { ag_size.max(least) } else { ag_size };
-    if options.data_checksums && ag_size > table_max {
-        let why = format!("groups of {ag_size} bytes are too large; the most is {table_max}; or use larger blocks");
-        return Err(option_error("data-checksums", why));
-    }
+    let ag_size = group_bytes(options, device.size(), block)?;
     let ag_blocks = ag_size / block;
     // A last group too short to be of use stays out.
     let rest = blocks % ag_blocks;
@@ -168,9 +142,97 @@ pub(crate) fn plan(
     let region_size = if has_table { ag_size } else { options.region_size.min(ag_size).max(ag_size / regions_max) };
 
     let first_ag = blocks.min(ag_blocks);
+    let log_bytes = log_bytes(options, external_log, block, blocks, first_ag)?;
+    let log_blocks = log_bytes / block;
+
+    let mut sb = Superblock::zeroed();
+    let [uuid, key, log_uuid] = random::ids(options.seed)?;
+    sb.header.volume = uuid;
+    sb.version = U32::new(VERSION_UNFINISHED);
+    sb.block_bits = block.trailing_zeros() as u8;
+    sb.fragment_bits = options.fragments.trailing_zeros() as u8;
+    let fragments = if options.fragments > 1 { feature::INCOMPATIBLE_FRAGMENTS } else { 0 };
+    sb.features_incompatible = U64::new(fragments);
+    sb.set_choices(&options.choices);
+    options.order.check(&options.choices, options.data_checksums)?;
+    sb.orders = possible_orders(options, log_bytes > 0);
+    sb.ag_blocks = U32::new(ag_blocks as u32);
+    sb.block_count = U64::new(blocks);
+    sb.ag_count = U32::new(blocks.div_ceil(ag_blocks) as u32);
+    sb.region_blocks = U32::new((region_size / block) as u32);
+    sb.ag_high_water = U32::new(1);
+    if has_table {
+        sb.table_every = U32::new((options.bytes_per_inode / BYTES_PER_INODE_UNIT) as u32);
+    }
+    sb.features_read_only = U64::new(if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 });
+    let log_start = u64::from(sb.geometry().first_data_block(AgNo(0)));
+    if external_log.is_none() && log_start + log_blocks + 40 > first_ag {
+        return Err(option_error("log-size", "the log leaves no room in the first group"));
+    }
+    sb.hash_key = key;
+    if external_log.is_some() {
+        sb.log_device = log_uuid;
+        sb.log_blocks = U64::new(log_blocks);
+    } else if log_blocks > 0 {
+        sb.log_start = U64::new(log_start);
+        sb.log_blocks = U64::new(log_blocks);
+    }
+    sb.last_order = U32::new(options.order.code());
+    sb.chunk_blocks = U32::new((CHUNK_BYTES / block).clamp(1, 64) as u32);
+    sb.device_count = U32::new(1);
+    sb.placement = if options.spreads_directories { placement::SPREAD } else { placement::NEAR };
+    sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+    Ok(sb)
+}
+
+/// Bytes of a group, in blocks of `block` bytes: what is asked for, if a volume of this size can have such groups, or what suits it.
+fn group_bytes(options: &MkfsOptions, device_size: u64, block: u64) -> Result<u64> {
+    let has_table = options.choices.inodes == Inodes::Static;
+    let ag_size = match options.ag_size {
+        Some(size) if !size.is_power_of_two() || size / block < 64 || size / block > 1 << 31 => {
+            return Err(option_error("ag-size", format!("{size} is not a power of two of 64 to 2^31 blocks")));
+        }
+        Some(size) => size,
+        // Eight groups or more, of 16 MiB to 1 GiB: enough for parallel work, few enough to keep their headers cached.
+        None => {
+            let most = if has_table { TABLE_AG_MAX } else { AG_MAX };
+            let most = most.min(bitmap_max(block)).min(block << 31);
+            (device_size / 8).next_power_of_two().clamp((16 << 20).min(most), most)
+        }
+    };
+    if ag_size > bitmap_max(block) && (has_table || options.choices.space == Space::Bitmap) {
+        let why = format!("groups of {ag_size} bytes want too large bitmaps; the most is {}", bitmap_max(block));
+        return Err(option_error("ag-size", why));
+    }
+    let table_max = table_max(block);
+    let ag_size = if options.data_checksums && options.ag_size.is_none() { ag_size.min(table_max) } else { ag_size };
+    let least = (device_size / u64::from(AG_COUNT_MAX)).next_power_of_two();
+    if options
+        .ag_size
+        .is_some_and(|size| size < least && (device_size / block).div_ceil(size / block) > u64::from(AG_COUNT_MAX))
+    {
+        return Err(option_error("ag-size", format!("more than {AG_COUNT_MAX} groups; the least size is {least}")));
+    }
+    let ag_size = if options.ag_size.is_none() { ag_size.max(least) } else { ag_size };
+    if options.data_checksums && ag_size > table_max {
+        let why = format!("groups of {ag_size} bytes are too large; the most is {table_max}; or use larger blocks");
+        return Err(option_error("data-checksums", why));
+    }
+    Ok(ag_size)
+}
+
+/// Bytes of the log, 0 for none: what is asked for, if there is room for it, or what suits the volume, of `blocks` blocks with so many in its
+/// first group.
+fn log_bytes(
+    options: &MkfsOptions,
+    external_log: Option<&dyn BlockDevice>,
+    block: u64,
+    blocks: u64,
+    first_ag: u64,
+) -> Result<u64> {
     let unit = myriad_format::log::unit(block as usize) as u64;
     let least = (2 + RING_UNITS_MIN.max(LOG_UNITS_MIN)) * unit;
-    let log_bytes = match (external_log, options.log_size) {
+    let bytes = match (external_log, options.log_size) {
         (Some(log), size) => {
             let bytes = size.unwrap_or(RING_BYTES_MAX).min(log.size());
             if bytes < least {
@@ -201,60 +263,25 @@ pub(crate) fn plan(
         }
         (None, None) => (blocks * block / 16).clamp(64 * unit, LOG_MAX).min(first_ag * block / 3).max(least),
     };
-    if log_bytes > RING_BYTES_MAX {
-        return Err(option_error("log-size", format!("{log_bytes} bytes; the most is {RING_BYTES_MAX}")));
+    if bytes > RING_BYTES_MAX {
+        return Err(option_error("log-size", format!("{bytes} bytes; the most is {RING_BYTES_MAX}")));
     }
-    if options.order == Order::Log && log_bytes == 0 {
+    if options.order == Order::Log && bytes == 0 {
         return Err(option_error("order", "order=log needs a log; do not set its size to 0"));
     }
-    let log_blocks = log_bytes / block;
+    Ok(bytes)
+}
 
-    let mut sb = Superblock::zeroed();
-    let [uuid, key, log_uuid] = random::ids(options.seed)?;
-    sb.header.volume = uuid;
-    sb.version = U32::new(VERSION_UNFINISHED);
-    sb.block_bits = block.trailing_zeros() as u8;
-    sb.fragment_bits = options.fragments.trailing_zeros() as u8;
-    let fragments = if options.fragments > 1 { feature::INCOMPATIBLE_FRAGMENTS } else { 0 };
-    sb.features_incompatible = U64::new(fragments);
-    sb.set_choices(&options.choices);
-    options.order.check(&options.choices, options.data_checksums)?;
+/// The orders that the volume has room for, a bit each.
+fn possible_orders(options: &MkfsOptions, has_log: bool) -> u8 {
     let has_units = Order::Soft.check(&options.choices, options.data_checksums).is_ok();
-    sb.orders = 1 << choices::Order::None as u8;
-    for (order, is_possible) in [
+    let orders = [
+        (choices::Order::None, true),
         (choices::Order::Sync, has_units),
         (choices::Order::SoftUpdates, has_units),
-        (choices::Order::Log, log_bytes > 0),
-    ] {
-        sb.orders |= u8::from(is_possible) << order as u8;
-    }
-    sb.ag_blocks = U32::new(ag_blocks as u32);
-    sb.block_count = U64::new(blocks);
-    sb.ag_count = U32::new(blocks.div_ceil(ag_blocks) as u32);
-    sb.region_blocks = U32::new((region_size / block) as u32);
-    sb.ag_high_water = U32::new(1);
-    if has_table {
-        sb.table_every = U32::new((options.bytes_per_inode / BYTES_PER_INODE_UNIT) as u32);
-    }
-    sb.features_read_only = U64::new(if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 });
-    let log_start = u64::from(sb.geometry().first_data_block(AgNo(0)));
-    if external_log.is_none() && log_start + log_blocks + 40 > first_ag {
-        return Err(option_error("log-size", "the log leaves no room in the first group"));
-    }
-    sb.hash_key = key;
-    if external_log.is_some() {
-        sb.log_device = log_uuid;
-        sb.log_blocks = U64::new(log_blocks);
-    } else if log_blocks > 0 {
-        sb.log_start = U64::new(log_start);
-        sb.log_blocks = U64::new(log_blocks);
-    }
-    sb.last_order = U32::new(options.order.code());
-    sb.chunk_blocks = U32::new((CHUNK_BYTES / block).clamp(1, 64) as u32);
-    sb.device_count = U32::new(1);
-    sb.placement = if options.spreads_directories { placement::SPREAD } else { placement::NEAR };
-    sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
-    Ok(sb)
+        (choices::Order::Log, has_log),
+    ];
+    orders.into_iter().fold(0, |bits, (order, is_possible)| bits | u8::from(is_possible) << order as u8)
 }
 
 /// Where the log of a volume lies, if it has one.

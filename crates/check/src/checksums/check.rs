@@ -1,5 +1,5 @@
-//! The check of tables of data checksums: their blocks, and that each part that data needs has been made. What a table says of the
-//! data is the scrub's to compare.
+//! The check of tables of data checksums: whether their blocks are sound, and whether each part that data needs has been made. The scrub compares
+//! the checksums with the data.
 
 use crate::context::Context;
 use crate::findings::number;

@@ -1,4 +1,5 @@
-//! What the pass over names needs of a directory of any kind: who names whom, and an entry against the inode that it names.
+//! What the pass over names needs from directories of every kind: which directory names which inode, and a comparison of each entry with the
+//! inode that it names.
 
 use super::entries::{BadEntry, Entry};
 use crate::context::{Context, for_repair};

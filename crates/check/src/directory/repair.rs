@@ -1,4 +1,4 @@
-//! Repair, second half: directories from the root down, what nobody names, and the counts that follow from names.
+//! Repair, second half: directories from the root down, inodes without a name, and the counts that follow from names.
 
 use super::entries::{entry_at, length_at, parse};
 use super::fix::{Added, DIR_TYPE, Pass};

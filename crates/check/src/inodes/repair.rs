@@ -1,4 +1,4 @@
-//! Repair, first half: which inodes there are and which blocks are theirs.
+//! Repair, first half: which inodes there are, and which blocks each of them owns.
 
 use crate::attributes::ACL_NAMES;
 use crate::directory::may_have_body;

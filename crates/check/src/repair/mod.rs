@@ -1,27 +1,28 @@
 //! Repair. Inodes and directory entries are the truth; everything else is derived from them and written anew.
 //!
 //! ```text
-//! replay     what the log holds goes home; the log is made empty        from here on the device is all there is
-//! inodes     chunks from the inode trees, and by a search of the group where its tree is damaged or a part of the log is
-//!            lost, without which a tree may be too old to name them all; each inode's fields,
-//!            attributes and extents: what is impossible goes, of two owners of a block the first one stays: one that a
-//!            tree names before one that a search found, and of those the one written last
-//! names      directories from the root down: entries that cannot be go, types, tags and identities are put right
-//! strays     inodes nobody names: into /lost+found as #INO if they have links, else they are freed
+//! replay     the changes in the log go home; the log is made empty: from here on the device has everything
+//! inodes     chunks are taken from the inode trees. Where a tree is damaged, or a part of the log is lost without which a
+//!            tree may be too old to name all of them, the group is searched. Fields, attributes and extents that cannot be
+//!            are dropped. If two inodes own a block, one that a tree names keeps it before one that a search found, and of
+//!            two such the one written last
+//! names      directories from the root down: entries that cannot be are dropped; types, tags and identities are put right
+//! strays     inodes without a name: with links they go into /lost+found as #INO, others are freed
 //! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
 //! ```
 //!
 //! Invariants
-//!   1. An entry never moves: cookies and identities stay valid.
+//!   1. An entry never moves, so cookies and identities stay valid.
 //!   2. No block is allocated before every inode's blocks are known.
-//!   3. Power lost at any point leaves a volume that the next repair can work on: inode blocks and entries are changed in
-//!      place, sector by sector sound; trees and indexes are never needed to find them, and a group's old inode tree is
-//!      there until the new one is; and until all is durable, the volume is marked as in use.
-//!   4. An inode in the block at hand names no block that is not durable: it may be written at any time, before or after
-//!      what was written since the last flush. What it named before it was changed is nobody else's until that is durable.
+//!   3. If power is lost at any point, the next repair can work on what is left. Inode blocks and entries are changed in place, and each sector of
+//!      them is sound by itself. Trees and indexes are never needed to find them. A group's old inode tree is there until the new one is. And the
+//!      volume is marked as in use until all is durable.
+//!   4. An inode in the block at hand names no block that is not durable, because the block at hand may be written at any time, before or after other
+//!      writes since the last flush. Blocks that the inode named before it was changed are given to no other inode until the change is durable.
 //!
-//! What it does not try: to tell inodes that were gone before a tree of inodes was damaged from others (a search brings
-//! them back, without blocks that anybody else has), or to guess at file data: contents that differ from their checksums are reported and stay as they are, and so do the checksums.
+//! A repair does not try two things. Where a tree of inodes was damaged, a search also brings back inodes that were removed before; they get
+//! no block that another inode owns, but they cannot be told from the others. And file data is not guessed at: contents that differ from their
+//! checksums are reported, and both stay as they are.
 
 pub(crate) mod build;
 pub(crate) mod pending;

@@ -1,4 +1,5 @@
-//! What a repair has found out and not written yet: maps of files, and directories, to be written once blocks can be taken.
+//! What a repair has decided and not written yet: maps of files, and directories. They are written once all owners are known and blocks can be
+//! taken.
 
 use crate::map::pointers::InodePointers;
 use myriad_format::extent::Extent;

@@ -1,4 +1,4 @@
-//! The volume under repair: what all repairs share. What was found, what waits to be written, the inode block at hand, and free blocks to take.
+//! The volume under repair, which all repairs share: what was found, what waits to be written, the inode block at hand, and the free blocks.
 
 use super::build::{flush, write};
 use super::pending::{Changed, Salvaged};

@@ -1,7 +1,7 @@
-//! The bitmap of a group's blocks (`space=bitmap`): how it is read, and how a repair writes it.
+//! The bitmap of a group's blocks (`space=bitmap`): how the check reads it, and how a repair writes it.
 //!
-//! All of it can be derived from who has which block. So a unit that is torn is taken to say what the owners say, and nothing
-//! else is compared with it.
+//! All of it can be derived from the owners of the blocks. So a torn unit is taken to agree with the owners, and is compared with nothing
+//! else.
 
 use super::free::Free;
 use crate::bitmap::{self, Bitmap};

@@ -1,4 +1,4 @@
-//! What a group records as free, however it does.
+//! The free blocks that a group records, whichever way it records them.
 
 /// What a group calls free, group-relative.
 pub(crate) struct Free {

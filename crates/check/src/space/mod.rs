@@ -1,8 +1,8 @@
-//! Pass "space": runs last, when all other owners are known. What a group calls free against the owners, and against the
-//! header's counts.
+//! Pass "space", the last one, when all other owners of blocks are known. It compares the blocks that a group calls free with the owners, and both
+//! with the counts in the group's header.
 //!
-//! How a group records what is free is a choice: `trees` reads two trees that hold the same, `bitmap` a bit a block. What is
-//! here is the same for both.
+//! How a group records free blocks is a choice: `trees` reads two trees that hold the same extents, `bitmap` one bit a block. This file has what is
+//! the same for both.
 
 mod bitmap;
 mod free;

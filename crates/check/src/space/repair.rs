@@ -1,8 +1,8 @@
-//! Repair, last part: inode trees or bitmaps of inodes, free space, headers and the superblock's counts, all from what is owned.
+//! Repair, last part: inode trees or bitmaps of inodes, free space, headers, and the superblock's counts. All of it is derived from the owners of blocks.
 //!
-//! A new inode tree never lies where the old one does, and is durable before the header names it: power lost in between
-//! leaves the one or the other whole. A mixture could look sound and lack chunks, and what a search finds in place of a tree
-//! are also inodes that are long gone. Trees of free space are derived each time, from nothing that they say.
+//! A new inode tree never lies where the old one does, and is durable before the header names it. So power lost in between leaves the old tree or the
+//! new one whole. A mixture of the two could look sound and lack chunks; and a search of the group, which would take a tree's place, also finds
+//! inodes that were removed long ago. Trees of free space are derived anew each time, and nothing is believed of the old ones.
 
 use super::trees::{FreeTrees, free_nodes, pop};
 use super::{Counted, bitmap, free_by_region};

@@ -1,16 +1,13 @@
 //! Damage to directories of kind `btree`.
 
 use crate::common::{Sample, sample};
-use crate::{Case, TREES, TREES_SMALL, look, mend, remaining};
+use crate::{Case, TREES, TREES_SMALL, every_kind, look, mend, remaining};
 use myriad_check::number as n;
 use myriad_format::dir_tree::{
     DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, OFFSET_SIZE, child_at, offset_at,
 };
-use myriad_format::extent::{Extent, RawExtent};
-use myriad_format::inode::flag;
-use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
+use myriad_format::{BlockKind, FsBlock, Ino};
 use std::ops::Range;
-use zerocopy::IntoBytes;
 
 /// The nodes of a directory whose level is in a range.
 fn nodes(s: &Sample, ino: Ino, levels: Range<u8>) -> Vec<FsBlock> {
@@ -244,49 +241,17 @@ pub const CASES: &[Case] = &[
             change(s, leaf, 1, |_, other| other[..16].copy_from_slice(&name));
         },
     },
-    Case {
-        name: "twins without their flag",
-        expected: n::TWINS,
-        damage: |s| s.image.change_inode(s.twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
-    },
-    Case {
-        name: "size that no nodes have",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(raw.size.get() - 24)),
-    },
-    Case {
-        name: "size behind what is mapped",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(raw.size.get() << 20)),
-    },
-    Case {
-        name: "size of nothing",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.single, |raw| raw.size.set(0)),
-    },
+    every_kind::TWINS_WITHOUT_THEIR_FLAG,
+    every_kind::SIZE_BETWEEN_BLOCKS,
+    every_kind::SIZE_BEYOND_THE_MAP,
+    every_kind::SIZE_OF_NOTHING,
     Case {
         name: "nodes behind the end",
         expected: n::INDEX_SHAPE,
         damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(s.image.read(leaf(s, s.big)).len() as u64)),
     },
-    Case {
-        name: "directory that begins with a hole",
-        expected: n::INODE_SIZE,
-        damage: |s| {
-            let geometry = s.image.geometry;
-            let ino = s.single;
-            s.image.change_inode(ino, |raw| {
-                let extent = Extent::decode(RawExtent::read(&raw.fork[8..]), &geometry, ino).unwrap();
-                let moved = Extent { file_block: FileBlock(3), ..extent };
-                raw.fork[8..24].copy_from_slice(moved.encode().as_bytes());
-            })
-        },
-    },
-    Case {
-        name: "directory with an index",
-        expected: n::INODE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.fork[..8].copy_from_slice(&700_u64.to_le_bytes())),
-    },
+    every_kind::BEGINS_WITH_A_HOLE,
+    every_kind::WITH_AN_INDEX,
     Case {
         name: "size of a body",
         expected: n::INODE_SIZE,
@@ -314,11 +279,7 @@ pub const CASES: &[Case] = &[
             })
         },
     },
-    Case {
-        name: "identity of a directory",
-        expected: n::IDENTITY,
-        damage: |s| s.image.change_inode(s.deep, |raw| raw.entry_position.set(3)),
-    },
+    every_kind::IDENTITY_OF_A_DIRECTORY,
 ];
 
 /// What leads to leaves can be made anew from them; a leaf costs its own names, and no others.

@@ -1,14 +1,11 @@
 //! Damage to linear directories.
 
 use crate::common::{Sample, sample};
-use crate::{Case, LINEAR, LINEAR_SMALL, look, mend, remaining, text};
+use crate::{Case, LINEAR, LINEAR_SMALL, every_kind, look, mend, remaining, text};
 use myriad_check::number as n;
 use myriad_format::dir::{EntryHeader, clear_unit};
-use myriad_format::extent::{Extent, RawExtent};
-use myriad_format::inode::{flag, fork};
 use myriad_format::unit::{UNIT_ROOM, UNIT_SIZE, UnitHeader};
-use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
-use zerocopy::IntoBytes;
+use myriad_format::{BlockKind, FsBlock, Ino};
 
 fn block_of(s: &Sample, ino: Ino) -> FsBlock {
     s.image.blocks_of(BlockKind::LinearEntries, ino.0)[0]
@@ -155,54 +152,14 @@ pub const CASES: &[Case] = &[
         expected: n::BLOCK_OWNER,
         damage: |s| s.image.change(block_of(s, s.big), |bytes| UnitHeader::read_mut(last_unit(bytes)).owner.set(4711)),
     },
-    Case {
-        name: "size that no units have",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(raw.size.get() - 24)),
-    },
-    Case {
-        name: "size beyond what is mapped",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(raw.size.get() << 20)),
-    },
-    Case {
-        name: "size of nothing",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.single, |raw| raw.size.set(0)),
-    },
-    Case {
-        name: "directory that begins with a hole",
-        expected: n::INODE_SIZE,
-        damage: |s| {
-            let geometry = s.image.geometry;
-            let ino = s.single;
-            s.image.change_inode(ino, |raw| {
-                let extent = Extent::decode(RawExtent::read(&raw.fork[8..]), &geometry, ino).unwrap();
-                let moved = Extent { file_block: FileBlock(3), ..extent };
-                raw.fork[8..24].copy_from_slice(moved.encode().as_bytes());
-            })
-        },
-    },
-    Case {
-        name: "directory with an index",
-        expected: n::INODE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.fork[..8].copy_from_slice(&700_u64.to_le_bytes())),
-    },
-    Case {
-        name: "directory in its body",
-        expected: n::INODE,
-        damage: |s| s.image.change_inode(s.deep, |raw| raw.set_fork(fork::INLINE, 0)),
-    },
-    Case {
-        name: "twins without their flag",
-        expected: n::TWINS,
-        damage: |s| s.image.change_inode(s.twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
-    },
-    Case {
-        name: "identity of a directory",
-        expected: n::IDENTITY,
-        damage: |s| s.image.change_inode(s.deep, |raw| raw.entry_position.set(3)),
-    },
+    every_kind::SIZE_BETWEEN_BLOCKS,
+    every_kind::SIZE_BEYOND_THE_MAP,
+    every_kind::SIZE_OF_NOTHING,
+    every_kind::BEGINS_WITH_A_HOLE,
+    every_kind::WITH_AN_INDEX,
+    every_kind::IN_ITS_BODY,
+    every_kind::TWINS_WITHOUT_THEIR_FLAG,
+    every_kind::IDENTITY_OF_A_DIRECTORY,
 ];
 
 /// A unit costs the names that it had, and no others; the files among them come back in lost+found.

@@ -4,6 +4,7 @@ mod btree;
 #[path = "../common/mod.rs"]
 mod common;
 mod directories;
+mod every_kind;
 mod files;
 mod interrupted;
 mod linear;

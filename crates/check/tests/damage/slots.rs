@@ -1,11 +1,10 @@
 //! Damage to directories of slots.
 
 use crate::common::{Sample, sample};
-use crate::{Case, SLOTS, SLOTS_SMALL, look, mend, remaining, text};
+use crate::{Case, SLOTS, SLOTS_SMALL, every_kind, look, mend, remaining, text};
 use myriad_check::number as n;
 use myriad_format::btree::NodeHeader;
 use myriad_format::extent::{Extent, RawExtent};
-use myriad_format::inode::{flag, fork};
 use myriad_format::slots::{
     DirExtent, EXTENT_BLOCKS, ExtentsHeader, SLOT_BYTES, SlotBlockHeader, SlotHeader, SlotLayout,
 };
@@ -204,38 +203,14 @@ pub const CASES: &[Case] = &[
         expected: n::BLOCK_OWNER,
         damage: |s| s.image.change(slot_blocks(s, s.big)[2], |bytes| BlockHeader::read_mut(bytes).owner.set(4711)),
     },
-    Case {
-        name: "size of a directory of slots",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.size.set(raw.size.get() - 24)),
-    },
-    Case {
-        name: "size of nothing",
-        expected: n::INODE_SIZE,
-        damage: |s| s.image.change_inode(s.single, |raw| raw.size.set(0)),
-    },
+    every_kind::SIZE_BETWEEN_BLOCKS,
+    every_kind::SIZE_OF_NOTHING,
     Case { name: "hole before the last extent", expected: n::SLOT_COUNTS, damage: |s| move_extent(s, s.big, 8) },
     Case { name: "hole of less than an extent", expected: n::SLOT_COUNTS, damage: |s| move_extent(s, s.big, 3) },
-    Case {
-        name: "directory with an index",
-        expected: n::INODE,
-        damage: |s| s.image.change_inode(s.big, |raw| raw.fork[..8].copy_from_slice(&700_u64.to_le_bytes())),
-    },
-    Case {
-        name: "directory in its body",
-        expected: n::INODE,
-        damage: |s| s.image.change_inode(s.deep, |raw| raw.set_fork(fork::INLINE, 0)),
-    },
-    Case {
-        name: "twins without their flag",
-        expected: n::TWINS,
-        damage: |s| s.image.change_inode(s.twins, |raw| raw.flags.set(raw.flags.get() & !flag::HASH_TWINS)),
-    },
-    Case {
-        name: "identity of a directory",
-        expected: n::IDENTITY,
-        damage: |s| s.image.change_inode(s.deep, |raw| raw.entry_position.set(3)),
-    },
+    every_kind::WITH_AN_INDEX,
+    every_kind::IN_ITS_BODY,
+    every_kind::TWINS_WITHOUT_THEIR_FLAG,
+    every_kind::IDENTITY_OF_A_DIRECTORY,
 ];
 
 /// A name that a run leads past is there for the check and for repair: runs are derived, slots are not.

@@ -1,18 +1,21 @@
-//! The gate: every operation runs inside it; closing it waits until nobody is.
+//! The gate: every operation runs inside it. A thread that closes it waits until all operations have left.
 //!
-//! While the gate is closed, no operation is half done and no frame is in use. That is when a checkpoint copies what
-//! changed, and when frames are evicted; so an operation needs no pin on a frame and no shared write to enter.
+//! While the gate is closed, no operation is half done and none uses a frame. Then a checkpoint copies the changes, and frames are evicted.
+//! Because eviction only happens then, an operation needs no pin on the frames that it finds, and entering writes no memory that
+//! threads share.
 //!
-//! The alternatives: pins on the ten blocks that an operation of half a microsecond looks at would be twenty shared writes.
-//! Epoch-based reclamation keeps a frame from being used again too early, but gives a checkpoint no moment. The gate's price:
-//! eviction stops everybody for a sweep, and a read of the device inside the gate holds up the next checkpoint. If a slow device
-//! made that too long, whoever misses a block would have to leave the gate, read it, and begin again.
+//! What else could have been: pins on the ten blocks that an operation of half a microsecond looks at would be twenty writes to shared memory.
+//! Epoch-based reclamation would keep a frame from being used again too early, but would give a checkpoint no moment at which all operations
+//! are whole. The gate has its price: eviction stops all threads for one sweep, and a read of the device inside the gate delays the next
+//! checkpoint. If a slow device made that delay too long, an operation that misses a block would have to leave the gate, read the block and begin
+//! again.
 //!
-//! Entering twice on one thread would deadlock when somebody closes in between: an operation enters once, at its top.
+//! A thread enters once, at the top of its operation. If it entered a second time while another thread closes the gate, the two would wait for
+//! each other.
 //!
-//! Each who is inside may carry a weight: the blocks of the volume that its operation counts on. It lies in the same
-//! word as the count of those inside, so that reserving space costs an operation nothing. Up to `LIGHT_MAX` it costs whoever
-//! looks nothing, either: all light weights together are bounded. What goes beyond has a sum of its own.
+//! A thread that is inside may carry a *weight*: the number of free blocks that its operation counts on. The weight lies in the same word as
+//! the number of threads inside, so reserving blocks writes nothing more. Weights up to `LIGHT_MAX` are not even summed: there are so few
+//! threads that the sum of their light weights has a bound. Larger weights have a sum of their own.
 
 use crate::locks::{Held, Rank};
 use crate::schedule;

@@ -1,8 +1,8 @@
-//! Memory ahead of its use.
+//! Frames whose memory the host has given before they are used.
 //!
-//! The host clears a page when it is first touched: a quarter of the time of creating files in a fresh cache. A thread of
-//! its own (`Volume::keep_warm`) touches frames a little ahead of those who take them. It begins when somebody has shown
-//! to need more than a few, stays ahead by as much as was used so far, and never by more than [`AHEAD_MAX`].
+//! The host clears a page of memory when it is first touched. That took a quarter of the time of creating files in a fresh cache. A thread of
+//! its own (`Volume::keep_warm`) touches frames a little ahead of the operations that take them. It begins once operations have taken more than
+//! a few frames, stays ahead by as many as were used so far, and never by more than [`AHEAD_MAX`].
 
 use parking_lot::{Condvar, Mutex};
 

@@ -1,5 +1,5 @@
-//! What is remembered of directories in memory, and may be lost at any time: where lookups in those without an index begin, and where
-//! the block lies to which a name was added last.
+//! What is remembered of directories in memory, and may be lost at any time: the unit at which the next lookup in a directory without an
+//! index begins, and the block to which a name was added last.
 
 use crate::locks::{Mutex, Rank};
 use myriad_format::inode::RawInode;

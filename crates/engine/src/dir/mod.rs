@@ -1,7 +1,7 @@
 //! Directories: names, and the numbers of the inodes that they name.
 //!
-//! This is the door of a seam. A volume has one kind of directory (`Volume::choices`), each kind is a folder here, and each
-//! has the functions below under the same names:
+//! This is the door of a seam. A volume has one kind of directory (`Volume::choices`). Each kind is a folder here, and has the functions
+//! below under the same names:
 //!
 //! | folder | a directory of it is |
 //! |---|---|
@@ -10,16 +10,16 @@
 //! | `slots` | slots of one size in extents of eight blocks, which count their names: empty ones are passed over |
 //! | `btree` | entries in the leaves of a B+ tree, in the order of the hash of their names |
 //!
-//! `dirhash` keeps hashes in memory over directories of either kind, which answer instead of a search.
+//! `dirhash` keeps hashes in memory over directories of the first two kinds. Where a directory has one, it answers instead of a search.
 //!
-//! What a caller may rely on, whichever kind it is:
+//! What a caller may rely on, with every kind:
 //!
-//! 1. An operation looks at a directory once. [`search`] says what a name names, and remembers where it saw room; [`prepare`]
+//! 1. An operation looks at a directory once. [`search`] finds the inode of a name, and remembers where it saw room; [`prepare`]
 //!    refuses, before the operation's first change, what cannot be done; [`insert`] then looks for nothing again.
-//! 2. A [`Spot`] is where an entry lies, and nobody else's to read. It dies when an entry is inserted into its directory or
-//!    removed from it; who needs it still asks for it with [`again`]. (Entries of some kinds never move. That is not for
-//!    callers to know.)
-//! 3. Whether a directory is empty says [`is_empty`]. Its size does not: some kinds keep the space of entries that are gone.
+//! 2. A [`Spot`] is the place of an entry, and only the kind itself reads it. It dies when an entry is inserted into its directory or
+//!    removed from it; an operation that still needs it then gets it with [`again`]. (Entries of some kinds never move. Callers
+//!    do not know that.)
+//! 3. [`is_empty`] says whether a directory is empty. Its size does not: some kinds keep the space of entries that are gone.
 //! 4. A cookie of [`list`] carries no state. An entry that is there throughout a listing is listed exactly once, whatever
 //!    else comes and goes, and any entry can be the one to go on from. Cookies are below 2^62.
 //! 5. The identity of an inode is its directory and the hash of its name. The position that goes with it is a hint, and 0

@@ -1,12 +1,13 @@
-//! Writes into pages, and the flush that gives them blocks.
+//! Writes into pages, and the flush that gives the pages their blocks.
 //!
-//! When a page becomes dirty it is promised what its flush needs in the worst case; what was not needed goes back at the flush.
-//! So a flush reserves nothing, and never runs out of blocks in the middle of its change. How many nodes of the file's map that is
-//! `map::promises` says. Fewer would not do: with a node for every sixteenth page, 2,500 scattered pages needed
-//! 850 nodes and had 160, and the volume was shut down. A write into reserved space takes its nodes even from the blocks held
-//! back, down to 16. The price: on a nearly full volume a scattered write asks for two to four blocks a page, and is refused if a
-//! flush of what is dirty does not make room. Flushing page by page, up to the first without room, would have fsync refuse what a
-//! write accepted. Maps that need no nodes would undo this. `tests/full.rs`, `scattered_*`, holds this to account.
+//! When a page becomes dirty, the file reserves the blocks that its flush needs in the worst case: one for the data, and some for nodes of the
+//! map (`map::promises` says how many). The flush gives back what it did not need. So a flush reserves nothing, and never runs out of blocks in the
+//! middle of its change. A write into space that was reserved before takes nodes even from the blocks held back for other uses, down to 16.
+//!
+//! To promise fewer nodes does not do. With one node for every sixteenth page, 2,500 scattered pages needed 850 nodes and had 160, and the volume
+//! was shut down. The price of promising enough: on a nearly full volume a scattered write asks for two to four blocks a page, and is refused if
+//! flushing all dirty files does not make that room. To flush page by page, up to the first one without room, would let fsync refuse what
+//! a write had accepted. Maps without nodes would undo this. `tests/full.rs`, `scattered_*`, fails without it.
 
 use super::fragments;
 use super::load::load;

@@ -1,8 +1,8 @@
 //! Fragments for a file's dirty pages (FFS: `ffs_realloccg`).
 //!
-//! A page is a fragment. Before the pages of a flush are mapped, each file block that they lie in gets a run that has room for them, in
-//! which all that is new reads as zeros; then mapping a page is no more than to say that its fragment is written. So what nobody wrote of a new
-//! block reads as zeros, and costs no write.
+//! On a volume with fragments a page is one fragment. Before a flush maps its pages, it gives each file block that has such a page a *run* of fragments
+//! with room for them. All that is new in a run reads as zeros. To map a page is then only to say that its fragment is written, and fragments that
+//! nobody wrote read as zeros and cost no write.
 //!
 //! ```text
 //! the file goes on behind the block,      a whole block
@@ -11,9 +11,12 @@
 //! it has a shorter run                    longer, if what follows is free; else another run takes its place
 //! ```
 //!
-//! A run that moves is written anew as a whole, in the transaction that frees the old one. So its content must be in dirty pages by then:
-//! whoever makes a page for a fragment behind the end of a run makes pages of all its fragments first (`hold_run`). What a moved run
-//! takes was promised: the first page of a file block is promised a whole one (`map::promises`).
+//! For example, 5 KiB in a file of a volume with blocks of 8 KiB and fragments of 1 KiB take a run of five fragments. When the file grows to 7 KiB and the
+//! two fragments behind the run are free, the run becomes seven long; if they are not, seven fragments are taken elsewhere.
+//!
+//! A run that moves is written anew as a whole, in the transaction that frees the old run. So all its content must be in dirty pages by then: an
+//! operation that makes a page for a fragment behind the end of a run first makes pages of all fragments of that run (`hold_run`). The blocks for a moved
+//! run were promised: the first page of a file block is promised a whole block (`map::promises`).
 
 use super::delalloc::{Enter, Flushed, Page, flush_pages, page, set_ahead};
 use super::{FileData, OpenFile};

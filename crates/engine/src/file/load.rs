@@ -1,4 +1,4 @@
-//! What is done first with a file's data: its size is read, and what a truncation left past it is freed.
+//! The first steps with a file's data: its size is read from the inode, and blocks that an earlier truncation left past that size are freed.
 
 use super::{FileData, OpenFile};
 use crate::error::Result;

@@ -1,9 +1,9 @@
 //! File data: dirty pages of open files, reads, writes, truncation, allocation.
 //!
-//! A write lands in *pages*: private frames of the cache, one a block, owned by the file. Nothing is allocated for them
-//! but a promise (delayed allocation, XFS96 6.1). A flush takes the blocks from the trees, maps them and sets size and
-//! times in one transaction, and hands the pages to that transaction's epoch: the checkpoint writes them before its
-//! commit record. So a crash finds neither a block that leaks nor a size without its data.
+//! A write goes into *pages*: private frames of the cache, one for each block of the file, which belong to the file. A page gets no block yet, only
+//! the promise of one (delayed allocation, XFS96 6.1). A *flush* takes blocks from the record of free space, maps them, and sets size and times, all
+//! in one transaction; then it hands the pages to that transaction's epoch. The checkpoint writes these pages before its commit
+//! record. So a crash leaves neither a block that belongs to nothing nor a size without its data.
 //!
 //! ```text
 //! clean -> dirty (pages, promises) -> flushed (mapped, pages ordered before the commit) -> durable
@@ -11,20 +11,20 @@
 //! ```
 //!
 //! Invariants
-//!   1. While `FileData::ahead`, size and times in memory are the file's; the inode follows at the flush.
-//!   2. A dirty page has a promise of one block, or its block is mapped already and stays where it is; and pages have
-//!      promises for all nodes of the extent tree that their flush may need.
-//!   3. On the device, bytes past the end of the file may be anything after a crash. Whoever makes the file grow over them
-//!      writes zeros first.
+//!   1. While `FileData::ahead` is set, size and times in memory are the file's; the inode gets them at the flush.
+//!   2. A dirty page has the promise of one block, or its block is mapped already and stays where it is. All dirty pages together have
+//!      promises for all nodes of the file's map that their flush may need.
+//!   3. After a crash, the bytes past the end of the file in its last block may be anything. An operation that makes the file longer writes zeros
+//!      over them first.
 //!
-//! A file that is cut to nothing and written again has its old or its new content after a crash, not none. If its map fits the
-//! inode, the inode keeps the old extents until the flush that brings the new content. Otherwise the thread that writes flushes
-//! before it returns, until the epoch closes in which the first new content came (`OpenFile::writes_through`); rewriting a large
-//! file piece by piece costs a transaction a piece until then. The checkpoint cannot flush in its place: it may not wait for a
-//! data lock, because whoever holds one may be waiting for the checkpoint. Nor can an orphan take over the old map, because the
+//! A program may cut a file to nothing and write it again. After a crash the file then has its old or its new content, never
+//! none: if the map fits the inode, the inode keeps the old extents until the flush that brings the new content. If the map does not fit, the thread
+//! that writes flushes before it returns, until the epoch closes in which the first new content came (`OpenFile::writes_through`). Until then,
+//! rewriting a large file piece by piece costs a transaction for each piece. The checkpoint cannot flush in the thread's place: it may not wait for a
+//! data lock, because the thread that holds one may be waiting for the checkpoint. Nor can an orphan take over the old map, because the
 //! nodes of a map name their file.
 //!
-//! Locking: a file's data lock is taken outside the gate and held across device reads.
+//! Locking: a file's data lock is taken outside the gate, and held across reads of the device.
 
 mod delalloc;
 mod fragments;

@@ -1,4 +1,4 @@
-//! What a checkpoint shows of a file while somebody holds its data lock.
+//! Which data of a file a checkpoint makes durable while another thread holds the file's data lock.
 
 use super::*;
 use crate::cache::flag;

@@ -1,10 +1,10 @@
-//! Inodes in a table of fixed size (`inodes=static`; FFS: MECHANISMS 2.3 to 2.5), and a bitmap that says which are free.
+//! Inodes in a table of fixed size (`inodes=static`, as FFS has them: McKusick and others 1984), and a bitmap that says which are free.
 //!
-//! A block of the table is initialised when the first inode in it is taken, and the blocks before it have been; the group's header counts
-//! them. Until then it was never written, and is never read.
+//! A block of the table is initialised when the first inode in it is taken, after all blocks before it. The group's header counts the
+//! initialised blocks. A block behind them was never written, and is never read.
 //!
-//! Inodes are taken as FFS takes them: near the one given, the first free one from its block on; else the first free one from where the last search ended
-//! (the rotor, which is in memory only), once around.
+//! Inodes are taken as FFS takes them. A search begins at the block of the inode that the new one is to lie near, and takes the first free inode from
+//! there on. If there is none, it begins where the last such search ended (the *rotor*, which is in memory only), and goes around once.
 
 use crate::edit::{BlockRead, BlockStore, NewBlock};
 use crate::error::Result;

@@ -1,17 +1,17 @@
-//! Where the blocks of a file, a link or a directory lie: the door to the map that the volume's choice at the seam `map` gives them.
+//! Where the blocks of a file, a link or a directory lie. This is the door of the seam `map`: each function asks the map that the volume has.
 //!
 //! ```text
 //! extents/   runs of blocks in the inode's fork, then in a B+ tree
-//! blocks     a pointer a block behind the inode, then blocks of pointers
+//! blocks/    a pointer for each block behind the inode, then blocks of pointers
 //! ```
 //!
-//! Nobody else looks at a fork to find out what is mapped, how many blocks a change can take, or whether one transaction can undo it all.
-//! The functions change a copy of the inode that the caller writes back, also after an error.
+//! Other code does not look at a fork to find out which blocks are mapped, how many blocks a change can take, or whether one transaction can
+//! free them all: it asks here. The functions change a copy of the inode, and the caller writes the copy back, also after an error.
 //!
-//! A directory's map lies beside the root of its index, which is the directory's own. What the map promises to both: the fork of an
-//! inode without any block mapped is NONE, but that of a directory which still has an index.
+//! A directory's map lies beside the root of its index, which belongs to the directory. The map and the directory agree on one thing: the fork
+//! of an inode without any block mapped is NONE, unless it is a directory that still has an index.
 //!
-//! Locking: the inode's lock is held, for change by changers.
+//! Locking: the inode's lock is held, exclusively by an operation that changes the map.
 //! Not here: where blocks come from and go to (`space`, limbo); size and times of the file.
 
 mod blocks;

@@ -1,15 +1,15 @@
-//! What the dirty pages of a file must be promised for the nodes of its map.
+//! How many nodes of a file's map have to be reserved for its dirty pages.
 //!
-//! A flush reserves nothing: when a page becomes dirty, it is promised what its flush may need in the worst case, so that no flush runs out
-//! of blocks in the middle of its change. How many nodes that is depends on the map.
+//! A flush reserves nothing. When a page becomes dirty, the file is promised the blocks that the page's flush may need in the worst case, so no flush
+//! runs out of blocks in the middle of its change. How many of these are nodes depends on the map.
 //!
-//! `extents`: a page without a dirty neighbour may split a node on each level of the tree. Of pages side by side every twelfth is
-//! promised one more (every third with checksums), for each of them may be an extent of its own.
+//! `extents`: a page without a dirty neighbour may split a node on each level of the tree. Of pages side by side, every twelfth reserves
+//! one more block (every third with checksums), because each of them may become an extent of its own.
 //!
-//! `blockmap`: where the pointer of a page lies follows from its number, so the promise is exact: every block of pointers on the way to any dirty
-//! page, once. Those that exist count as well, because a hole punched beside the page may take them away before its flush, and because
-//! overwriting out of place takes away and makes anew. What a page over a mapped block was not promised (a full volume lets it be written
-//! where it is), the next page that lies elsewhere makes up for.
+//! `blockmap`: where the pointer of a page lies follows from the page's number, so the promise is exact: every block of pointers on the way to any
+//! dirty page, once. Blocks of pointers that exist already count as well: a hole punched beside the page may take them away before the
+//! flush, and overwriting out of place takes them away and makes them anew. A full volume lets a page over a mapped block be written in place, without
+//! a promise. The next page that lies elsewhere then reserves what is missing.
 
 //! With fragments, a page is one fragment, and what its flush takes may be all of its file block. So the first page of each file block is
 //! promised a whole block.

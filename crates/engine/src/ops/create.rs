@@ -68,9 +68,7 @@ impl Ops<'_> {
             return Err(Errno::FBIG.into());
         }
         let blocks = self.volume.blocks_to_create() + map::promise_of_new(&self.volume.geometry, pages);
-        if self.volume.second_names.may_be() {
-            make_way(self.volume, node, name)?;
-        }
+        make_way(self.volume, node, name)?;
         let mut made = Stat::NONE;
         let mut attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;

@@ -38,16 +38,33 @@ pub(crate) fn settle_second_names(volume: &Volume) -> Result<()> {
     Ok(())
 }
 
-/// Takes a name away that somebody is about to make, if it is a second one. Without locks.
+/// Takes a name away that an operation is about to make, if it is a second one. Without locks.
+#[inline]
 pub(super) fn make_way(volume: &Volume, dir: Node, name: Name<'_>) -> Result<()> {
+    if volume.second_names.may_be() { take_second(volume, dir, name) } else { Ok(()) }
+}
+
+#[cold]
+fn take_second(volume: &Volume, dir: Node, name: Name<'_>) -> Result<()> {
     match directory_named(volume, dir, name) {
+        // The search may have ended meanwhile: then there is none.
         Some((ino, true)) if volume.second_names.may_be() => take(volume, Ino(dir.ino), name, ino),
         _ => Ok(()),
     }
 }
 
+/// Before a directory is moved, or another one replaced: waits until all directories were looked at, if one of the two names, each in a directory,
+/// is that of a directory. Without locks.
+pub(super) fn settle_before_rename(volume: &Volume, ends: [(Node, Name<'_>); 2]) -> Result<()> {
+    if volume.second_names.may_be() && ends.into_iter().any(|(dir, name)| directory_named(volume, dir, name).is_some())
+    {
+        settle_second_names(volume)?;
+    }
+    Ok(())
+}
+
 /// What a name names, if it is a directory, and whether it is a second name. Whatever is in the way of saying so the operation itself will meet.
-pub(super) fn directory_named(volume: &Volume, dir: Node, name: Name<'_>) -> Option<(Ino, bool)> {
+fn directory_named(volume: &Volume, dir: Node, name: Name<'_>) -> Option<(Ino, bool)> {
     let look = volume.look();
     let ino = Ino(dir.ino);
     let _lock = volume.lock_shared(ino);

@@ -22,9 +22,7 @@ impl Ops<'_> {
         self.volume.counters.bump(Count::links);
         let name = self.name(name);
         let (ino, parent) = (Ino(node.ino), Ino(to.ino));
-        if self.volume.second_names.may_be() {
-            make_way(self.volume, to, name)?;
-        }
+        make_way(self.volume, to, name)?;
         let attempt = |txn: &mut Txn<'_>, is_settled: bool| {
             let volume = self.volume;
             let _locks = volume.lock_two(parent, ino);

@@ -1,7 +1,7 @@
 //! rename: replace, no-replace, exchange, and with a whiteout left behind.
 
 use super::create::Whiteout;
-use super::leftovers::{directory_named, settle_second_names};
+use super::leftovers::settle_before_rename;
 use super::unlink::{Gone, drop_link, emptied, finish_emptied, finish_gone};
 use super::{Ops, touch_dir};
 use crate::counters::Count;
@@ -43,11 +43,7 @@ impl Ops<'_> {
     ) -> Result<()> {
         self.volume.counters.bump(Count::renames);
         let (source, target) = (self.end(from), self.end(to));
-        if self.volume.second_names.may_be()
-            && [source, target].iter().any(|end| directory_named(self.volume, end.node, end.name).is_some())
-        {
-            settle_second_names(self.volume)?;
-        }
+        settle_before_rename(self.volume, [source, target].map(|end| (end.node, end.name)))?;
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut before = Before::default();

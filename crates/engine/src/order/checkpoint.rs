@@ -1,15 +1,14 @@
-//! Checkpoints: an epoch closed and made durable.
+//! Checkpoints: the open epoch is closed and made durable, by `log`, `soft` or `none`.
 //!
-//! How, the order in force says: `log`, `soft` or `none`.
+//! One checkpoint is made at a time: the thread that makes it holds the checkpointer's lock throughout. Another thread that wants to sync
+//! waits for that lock. When it gets it, the checkpoint that was just made usually covers its changes too, and it returns: this is group
+//! commit (`group_commit`).
 //!
-//! The host may have no room for one of these writes (`Error::HostFull`). Before the commit record that costs nothing: the epoch
-//! stays closed (`Pending`), the volume goes on in memory, and whoever wants the next checkpoint first writes this one again,
-//! all of it. Each of its writes may be repeated: data lies in frames that stay until they are written, fresh blocks and the
-//! checkpoint's body in copies. Blocks on their way home stay on the list of those that are away. Any other error of a
-//! write, and every error of a flush, shuts the volume down.
-//!
-//! One checkpoint at a time: the checkpointer's lock is held throughout. Whoever wants a sync and finds it held waits,
-//! and then usually finds its epoch durable: that is group commit.
+//! When the host has no room for a write (`Error::HostFull`) before the commit record is written, nothing is lost. The epoch stays closed
+//! (`Pending`) and the volume goes on in memory. The next thread that asks for a checkpoint first writes the pending one again, from its
+//! beginning. Each of its writes can be repeated: file data lies in frames that stay until they are written, fresh blocks and the
+//! checkpoint's body were copied, and blocks on their way home stay on the list of blocks that are away. Any other error of a write, and
+//! every error of a flush, shuts the volume down.
 
 use super::Txn;
 use super::checkpointer::Checkpointer;

@@ -1,4 +1,7 @@
-//! Epochs: what operations change between two checkpoints, while it gathers and on its way to the device.
+//! Epochs: the changes that operations make between two checkpoints.
+//!
+//! One epoch is open and gathers changes; there may be one more that is closed and on its way to the device. Every operation adds to the open
+//! epoch what it changed when its transaction ends.
 
 use super::group_commit::EpochNumber;
 use super::log::cost::EpochCost;

@@ -1,8 +1,12 @@
-//! Group commit: whoever wants a sync waits for the checkpoint that is being made, and then usually finds its changes durable.
+//! Group commit: a thread that wants to sync waits for the checkpoint that another thread is making, and then usually finds that its own
+//! changes are durable.
 //!
-//! An operation changes things inside the gate, and so belongs to the epoch that is open meanwhile. An epoch ends behind the closed
-//! gate. So if a thread asks for the open epoch's number after its operation, it gets that of the operation's epoch or a later one;
-//! and once this epoch is durable, so is the operation.
+//! Why one number is enough: an operation makes its changes inside the gate, so they belong to the epoch that is open at that time, and an
+//! epoch ends only while the gate is closed. A thread that asks for the number of the open epoch after its operation gets that epoch's number or
+//! a later one. Once the epoch of that number is durable, so is the operation.
+//!
+//! For example, thread A changes a file in epoch 7 and asks: it gets 7. While B writes epoch 6, A waits; then A closes and writes epoch 7. Thread C,
+//! whose changes are in epoch 7 as well, waits for A and finds 7 durable: it writes nothing.
 
 use crate::cache::Closed;
 use crate::locks::{Mutex, Rank};

@@ -1,12 +1,15 @@
 //! What may reach the device before what.
 //!
-//! An operation changes metadata inside one transaction ([`Txn`]); a transaction lives inside the gate, so that a
-//! checkpoint sees all of it or nothing. Changes gather in the *open epoch* (`epoch`): the frames changed, with a mask of granules
-//! each; blocks freed (limbo), metadata blocks forgotten (revokes), and file data to be written first.
+//! An operation changes metadata inside one transaction ([`Txn`]). A transaction runs inside the gate, and a checkpoint closes the gate,
+//! so a checkpoint has all of a transaction or nothing of it.
 //!
-//! `checkpoint` closes an epoch and makes it durable, as the order in force demands: `log`, `soft` or `none`. `moment` holds a committed
-//! state for a reader. `orphan_list` is written by checkpoints of `log` and `none`. `facts` say what a change means, for orders that
-//! must know. No operation, tree or directory knows the order in force.
+//! The changes between two checkpoints are an *epoch* (`epoch`). The open epoch lists the frames that were changed, and in each frame's
+//! header a mask of the *granules* (1/64 of a block) that were changed in it. It also lists the blocks that were freed (*limbo*), the
+//! metadata blocks whose older log records no longer count (*revokes*), and the file data that has to be written first.
+//!
+//! `checkpoint` closes the epoch and makes it durable, in the way of the order in force: `log`, `soft` or `none`. `moment` holds a committed
+//! state for a reader. `orphan_list` writes the list of orphans, for the orders `log` and `none`. `facts` say what a change means; soft
+//! updates need that. Operations, trees and directories do not know which order is in force.
 
 mod checkpoint;
 pub(crate) mod checkpointer;

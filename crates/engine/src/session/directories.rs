@@ -52,8 +52,8 @@ impl Session {
         self.ops().stat_entries(directory, entries, wanted)
     }
 
-    /// Has what listing the directories among `entries` takes read into memory, for a walk that will list them soon: a
-    /// few large requests instead of many small ones. What cannot be read is left to whoever asks for it.
+    /// Reads the blocks into memory that a listing of the directories among `entries` will need, in a few large requests instead of many
+    /// small ones. For a walk that will list them soon. A block that cannot be read is passed over; the listing will report it.
     pub fn read_ahead_directories<'e>(&self, entries: impl IntoIterator<Item = &'e DirEntry>) {
         let directories: Vec<Ino> = entries
             .into_iter()

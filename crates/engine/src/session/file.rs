@@ -57,7 +57,7 @@ impl File {
         self.session.stat_node(self.node())
     }
 
-    /// Leaves the file open without this handle, until [`Fs::release`](super::Fs::release).
+    /// Drops this handle and leaves the file open, also without a name, until [`Fs::release`](super::Fs::release).
     pub fn hold(self) -> Node {
         self.file.opens.fetch_add(1, Ordering::AcqRel);
         self.node()
@@ -116,7 +116,8 @@ impl File {
         self.put(buf, offset, false)
     }
 
-    /// Sets the size: what is cut off is gone, what is added reads as zero.
+    /// Sets the size, in bytes: bytes that are cut off are gone, bytes that are added read as zero. EINVAL if the file is not open for
+    /// writing, EPERM if it may only be appended to, EFBIG beyond [`Fs::file_size_max`](super::Fs::file_size_max).
     pub fn truncate(&self, size: u64) -> Result<()> {
         if !self.options.write && !self.options.append {
             return Err(Errno::INVAL.into());
@@ -138,7 +139,8 @@ impl File {
         if raw.has_flag(flag::APPEND | flag::IMMUTABLE) { Err(Errno::PERM.into()) } else { Ok(()) }
     }
 
-    /// Allocates, or gives back, the blocks of a range of bytes.
+    /// Allocates, or gives back, the blocks of `length` bytes from byte `offset` on, as fallocate(2). ENOSPC, EFBIG; EINVAL for a length of 0;
+    /// EBADF if the file is not open for writing.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
         if length == 0 {
             return Err(Errno::INVAL.into());
@@ -150,12 +152,12 @@ impl File {
         file::allocate(self.volume(), &self.session.cred, &self.file, mode, offset, length)
     }
 
-    /// First data at or after `offset`; ENXIO if there is none, or past the end.
+    /// The first byte at or after `offset` that is data; ENXIO if there is none, or if `offset` is not inside the file.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         file::seek(self.volume(), &self.file, offset, false)
     }
 
-    /// First hole at or after `offset`; the end of the file counts as one. ENXIO past the end.
+    /// The first byte at or after `offset` that is in a hole; the end of the file counts as one. ENXIO if `offset` is not inside the file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         file::seek(self.volume(), &self.file, offset, true)
     }
@@ -169,7 +171,7 @@ impl File {
         if rest == SetAttr::default() { self.stat() } else { self.session.ops().set_attr(self.node(), &rest) }
     }
 
-    /// Makes data, attributes and the file's name durable.
+    /// Makes the file's data, attributes and name durable. [`Error::Io`] if the device fails, and then all changes of the volume are refused.
     pub fn sync(&self) -> Result<()> {
         self.session.fs.inner.check_process()?;
         if self.volume().options.read_only {

@@ -88,8 +88,10 @@ fn finish_exchange(
 }
 
 impl Fs {
-    /// Makes a volume in an image file or on a block device. The file is made if missing and set to `size` bytes
-    /// (sparse, unless the options have it preallocated); `None` takes its existing size. What it held is lost, but not if the options are refused.
+    /// Makes a volume in an image file or on a block device. A file that is missing is made. It gets `size` bytes, and is sparse unless the
+    /// options have it preallocated; with `None` it keeps the size that it has. The file's former content is lost, unless the options are refused.
+    ///
+    /// [`Error::Option`] names the option that cannot be, and why; [`Error::InUse`] if another process has the file open.
     pub fn format(path: &Path, size: Option<u64>, options: &MkfsOptions) -> Result<()> {
         let log = open_log_device(options.log_device.as_deref(), Access::ReadWrite)?;
         let Some(size) = size else {
@@ -202,8 +204,8 @@ impl Fs {
         Session { fs: self.clone(), cred, checked: false, number: NEXT_SESSION.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// A view of the volume for one user whose permissions somebody else checks: the kernel, for a mount. What is made is
-    /// `cred`'s and set-id bits go by it; nothing is refused but by inode flags.
+    /// A view of the volume for one user whose permissions the caller has checked already, as the kernel does for a mount. New files belong
+    /// to `cred`, and set-id bits go by it. Only inode flags, such as immutable, still refuse anything.
     pub fn session_checked(&self, cred: Cred) -> Session {
         Session { checked: true, ..self.session(cred) }
     }
@@ -214,14 +216,14 @@ impl Fs {
         assert!(self.volume().files.keeper.set(keeper).is_ok(), "a volume has one keeper");
     }
 
-    /// Has `tell` told of each read of data whose checksum is wrong, besides the error that its reader gets. Set once; it
+    /// Calls `tell` at each read of data whose checksum is wrong; the reader gets its error as well. Set once. `tell`
     /// must not use the volume.
     pub fn on_damaged_data(&self, tell: impl Fn(DamagedData) + Send + Sync + 'static) {
         assert!(self.volume().on_damage.set(Box::new(tell)).is_ok(), "one is told of damage");
     }
 
-    /// Has `tell` told when the host has no room for what the volume writes ([`Error::HostFull`]; `true`), and when it has again
-    /// (`false`). Set once; it must not use the volume.
+    /// Calls `tell(true)` when the host has no room for a write of the volume ([`Error::HostFull`]), and `tell(false)` when it has room
+    /// again. Set once. `tell` must not use the volume.
     pub fn on_host_full(&self, tell: impl Fn(bool) + Send + Sync + 'static) {
         assert!(self.volume().on_host_full.set(Box::new(tell)).is_ok(), "one is told of a full host");
     }
@@ -255,8 +257,9 @@ impl Fs {
         flushed.and(committed)
     }
 
-    /// Order `softdep`, where changes are held back by kind ([`MountOptions::file_delay_ms`]): makes durable what is due by now. A volume opened
-    /// with [`MountOptions::background`] does this once a second. False if nothing is held back.
+    /// Makes durable the changes that are due by now, on a volume of order `softdep` that holds changes back by their kind
+    /// ([`MountOptions::file_delay_ms`]). A volume opened with [`MountOptions::background`] does this by itself once a second. False if
+    /// this volume holds nothing back.
     pub fn write_due(&self) -> Result<bool> {
         self.inner.check_process()?;
         if self.volume().options.read_only { Ok(false) } else { self.volume().write_due() }
@@ -280,8 +283,8 @@ impl Fs {
         self.volume().trim(range, minimum)
     }
 
-    /// Holds the state of this moment for a reader (an online check) while changes go on. What changed blocks held goes to
-    /// `file`, a regular one, up to the size it has: when that is full the moment is given up, and changes still go on.
+    /// Holds the state of this moment for a reader (an online check) while changes go on. Before a block is written over, its old content goes to
+    /// `file`, a regular file, up to the size that it has. When it is full, the moment is given up, and changes still go on.
     pub fn hold_moment(&self, file: std::fs::File) -> Result<HeldMoment> {
         self.inner.check_process()?;
         settle_second_names(self.volume())?;
@@ -294,8 +297,9 @@ impl Fs {
         self.volume().has_leftovers()
     }
 
-    /// Gives back what a check of a held moment found in use for nothing, while others use the volume. The moment ends with it: what was
-    /// found holds for one time. Durable when this returns, and if nothing is left, so is that the volume has no leftovers.
+    /// Gives back the blocks, inodes and links that a check of a held moment found in use for nothing, while others use the volume. This ends
+    /// the moment, because findings can be applied only once. It is durable when this returns; if nothing is left over then, the superblock
+    /// says so as well.
     pub fn give_back(&self, held: HeldMoment, found: &Leftovers) -> Result<GivenBack> {
         self.inner.check_process()?;
         let given = give_back(held, found)?;
@@ -313,12 +317,11 @@ impl Fs {
         self.volume().set_leftovers(leftovers::MAY_BE | leftovers::NEEDS_CHECK)
     }
 
-    /// Syncs and closes, for all clones and sessions: what they did before is on the device, which is as if nobody had
-    /// it open. They may go on looking; what changes anything, and [`Fs::sync`], is refused with [`Error::Closed`] from
-    /// then on.
+    /// Makes all changes durable and closes the volume, for all clones and sessions. The device is then marked as not in use. Clones and
+    /// sessions may still read. Operations that change anything, and [`Fs::sync`], are refused with [`Error::Closed`] from then on.
     ///
-    /// EBUSY, and the volume stays open for all, if files are open, or others do not stop writing to it. After another
-    /// error that shut it down, the next opening recovers what was synced. Closing what is closed does nothing.
+    /// EBUSY if files are open, or if other threads do not stop writing; the volume then stays open for all. If another error has shut the
+    /// volume down, the next opening recovers all that was synced. To close a closed volume does nothing.
     pub fn close(self) -> Result<()> {
         if self.volume().files.open_handles() > 0 {
             return Err(Errno::BUSY.into());

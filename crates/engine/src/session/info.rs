@@ -8,12 +8,12 @@ use myriad_format::superblock::feature;
 use std::sync::atomic::Ordering;
 
 impl Fs {
-    /// Totals of the volume.
+    /// Sizes and counts of the volume, as statfs(2): blocks of [`StatFs::block_size`] bytes, inodes, directories.
     pub fn statfs(&self) -> Result<StatFs> {
         Ok(self.volume().statfs())
     }
 
-    /// Bytes of the largest file: more of it the volume's map could not find.
+    /// Bytes of the largest file that this volume's map can hold. A write beyond that gets EFBIG.
     pub fn file_size_max(&self) -> u64 {
         crate::map::size_max(&self.volume().geometry)
     }

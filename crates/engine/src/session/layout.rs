@@ -18,9 +18,9 @@ pub struct BlockRun {
 const RUNS_AT_ONCE: usize = 1024;
 
 impl Session {
-    /// The blocks that hold the content of a file or the entries of a directory, in the order of the file. Not among them are what
-    /// lies in the inode itself, what leads to the blocks, and data that has no blocks yet. For root only: others could see by them
-    /// what goes on in files that they may not read.
+    /// The blocks that hold the content of a file or the entries of a directory, in the order of the file. Content in the inode itself, blocks of
+    /// the map, and data that has no blocks yet are not among them. For root only (EPERM), because the blocks of a file show when it
+    /// is changed, also to users who may not read it.
     pub fn block_runs_at(&self, node: Node) -> Result<Vec<BlockRun>> {
         if !self.ops().cred.is_root() {
             return Err(Errno::PERM.into());

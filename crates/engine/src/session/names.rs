@@ -103,9 +103,9 @@ impl Session {
         })
     }
 
-    /// Gives what has the name `source` the name `target`, in one step: whoever looks finds the one or the other. `mode` says
-    /// what may happen to a target that exists: EEXIST, ENOTEMPTY, EISDIR or ENOTDIR if that does not fit, EINVAL if it would
-    /// lie within itself, EBUSY for the root.
+    /// Gives the file or directory named `source` the name `target`, in one step: another thread sees one of the two names, never
+    /// both or none. `mode` says what happens if `target` exists. EEXIST, ENOTEMPTY, EISDIR or ENOTDIR if the target may not be replaced so;
+    /// EINVAL if a directory would come to lie within itself; EBUSY for the root.
     pub fn rename(
         &self,
         source: &(impl AsPath + ?Sized),
@@ -147,7 +147,7 @@ impl Session {
 
     // ---- by node ----
 
-    /// What a directory's entry names; ENOENT without one. `.` and `..` are answered, too.
+    /// Attributes of the file that `name` names in a directory; ENOENT if there is none. `.` and `..` have answers, too.
     pub fn lookup(&self, parent: Node, name: &[u8]) -> Result<Stat> {
         if name == b"." || name == b".." {
             let node = if name == b"." { parent } else { self.parent_of(parent)? };

@@ -13,9 +13,9 @@ impl Session {
         Ok(Walk { session: self.again(), pending: VecDeque::from([Step::File(WalkEntry { path: Vec::new(), stat })]) })
     }
 
-    /// Removes `path` and all below it. `progress` is called now and then with the number removed so far and may cancel by returning
-    /// false ([`Error::Cancelled`]); what was removed stays removed. What others remove meanwhile is gone too, and not counted;
-    /// what they make there meanwhile may end it with ENOTEMPTY, as it does rm.
+    /// Removes `path` and all below it; returns how many files and directories that were. Now and then it calls `progress` with the number removed
+    /// so far. If `progress` returns false, it ends with [`Error::Cancelled`], and what was removed stays removed. Files that another thread
+    /// removes meanwhile are not counted. If another thread makes files there meanwhile, it may end with ENOTEMPTY, as rm does.
     pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let top = self.by_path(|ops| {
             let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;

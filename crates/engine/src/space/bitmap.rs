@@ -1,14 +1,14 @@
-//! Free space as a bitmap in units of 512 bytes (`space=bitmap`; FFS: MECHANISMS 2.3; simplefs). A bit that is set says *free*.
+//! Free space as a bitmap in units of 512 bytes (`space=bitmap`, as FFS and simplefs have it). A bit that is set says *free*.
 //!
-//! The bits are the truth and lie in the group's blocks of the bitmap; in memory there is only how many are set in a unit, counted when the unit is first
-//! read, so that a search passes over units that are full.
+//! The bits lie in the group's blocks of the bitmap. In memory there is only the number of bits that are set in each unit, counted when the
+//! unit is first read; a search passes over units that are full.
 //!
 //! Invariants
 //!   1. The group's `free_blocks` is the number of bits set.
 //!   2. Blocks that lie at fixed places, and numbers past the end of the group, have clear bits. A search does not rely on it.
 //!   3. `counted` is exact where it is known.
 //!
-//! No block is ever needed to record a change: there is no reserve.
+//! No block is ever needed to record a change, so there is no reserve.
 
 use super::fragments::Runs;
 use super::pool::{Free, Pool};

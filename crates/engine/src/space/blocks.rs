@@ -1,4 +1,4 @@
-//! The blocks of a group and how it is recorded which are free: behind one door for the group and for its inodes.
+//! The door to the record of a group's free blocks: trees or a bitmap. The group and its inodes take blocks through it.
 
 use super::bitmap::Bitmap;
 use super::pool::Pool;

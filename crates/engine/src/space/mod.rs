@@ -1,20 +1,20 @@
-//! Space of one allocation group: which of its blocks are free, as `trees` or `bitmap` record it (seam "space"), and the counts of its inodes,
-//! which lie as `inodes` says.
+//! Space of one allocation group: which of its blocks are free, as `trees` or `bitmap` records it (seam "space"), and how many of its inodes are
+//! used (`inodes` says where they lie).
 //!
-//! `AgSpace` mirrors the group's header block. Every operation that changes the mirror writes it back before it
-//! returns, so a mirror can be dropped and loaded again at any time between operations. One field may lag behind: how many inodes are
-//! used. Nearly each operation on names changes it and nothing else of the header, so only the first one of an epoch writes it;
-//! the checkpoint that ends the epoch writes it again ([`AgSpace::catch_up`]). By the first one the header is among the epoch's
-//! changed blocks: it stays in the cache, and what the checkpoint writes are the same granules. Whoever drops a mirror hands
-//! on by how much the header lags ([`AgSpace::inodes_ahead`]).
+//! `AgSpace` mirrors the group's header block. Every operation that changes the mirror writes it back before it returns, so between
+//! operations a mirror can be dropped, and loaded again later. One field may lag behind: the number of inodes used. Nearly every operation on
+//! names changes it and nothing else in the header, so only the first one in an epoch writes it to the header; the checkpoint that ends the epoch
+//! writes it once more ([`AgSpace::catch_up`]). Because the first one has put the header among the epoch's changed blocks, the header stays in the
+//! cache until then, and the checkpoint changes only granules that are marked already. When a mirror is dropped, the difference is handed on
+//! ([`AgSpace::inodes_ahead`]).
 //!
 //! A region's `free_blocks` is the part of the group's free blocks that lies in the region.
 //!
-//! `allocate` and its kin return `None` for lack of space and have changed nothing then. After `Corrupt` or `Io` in the
-//! middle of a change the mount has to shut down.
+//! `allocate` and the functions like it return `None` for lack of space, and have changed nothing then. After `Corrupt` or `Io` in the
+//! middle of a change the volume has to shut down.
 //!
 //! Locking: the group's lock is held around every call.
-//! Not here: which group to use, and when freed blocks are safe to be free again (limbo): both are the engine's.
+//! Not here: which group to use, and when freed blocks may be used again (limbo). Both are `volume/groups.rs`'s.
 
 pub(crate) mod bitmap;
 pub(crate) mod blocks;

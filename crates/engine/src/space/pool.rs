@@ -1,4 +1,4 @@
-//! The counts of a group's free blocks.
+//! How many blocks of a group are free: in all, in each region, and held back as reserve.
 
 use crate::error::Result;
 use myriad_format::group::HEADER_BLOCK;

@@ -1,15 +1,15 @@
-//! Who may begin: room in cache, log and volume is waited for, and space reserved, before an operation's first change.
+//! Before an operation begins: it waits until cache, log and volume have room for it, and reserves its blocks.
 //!
-//! An operation that runs out of space in the middle shuts the volume down, so it has to know before it begins. Looking at the
-//! free blocks is not enough: threads that look at the same time see the same last blocks. So an operation first adds its
-//! reservation to what all have reserved and then looks whether everything fits, with sequential consistency: of two that do so
-//! together each sees the other's.
+//! An operation that ran out of space in its middle would shut the volume down, so it must know before it begins. To look at the number of free blocks
+//! is not enough: two threads that look at the same time both see the same last blocks. So an operation first adds its reservation to the
+//! reservations of all, and then looks whether all of them fit, with sequential consistency. Of two operations that do this together, each
+//! sees the other's reservation.
 //!
-//! A reservation lies in the word of the gate that its operation writes anyway (`cache/gate.rs`), so it costs no further write
-//! that processors share. Only when few blocks are left (`PLENTY`) are the words of all slots summed. An operation may be refused
-//! then because another one has reserved more than it will take; before that it makes a checkpoint and looks again. What an
-//! operation would like but can do without it reserves while it runs (`Txn::try_reserve`). If operations on names often asked for
-//! more than 128 blocks, all of them would write the one word for large reservations, and another way would be needed.
+//! A reservation lies in the word of the gate that its operation writes in any case (`cache/gate.rs`), so it costs no further write to memory that
+//! processors share. The words of all slots are summed only when few blocks are left (`PLENTY`). Then an operation may be refused because
+//! another one has reserved more than it will take; so before it is refused, it makes a checkpoint and looks again. Blocks that an operation
+//! could use but does not need, it reserves while it runs (`Txn::try_reserve`). If operations on names often asked for more than 128
+//! blocks, all of them would write the one word for large reservations, and another way would be needed.
 
 use super::Volume;
 use crate::cache::LIGHT_SUM_MAX;
@@ -31,8 +31,6 @@ const HELD_BACK_MAX: i64 = 256;
 /// of the others has reserved: all small reservations fit, for any number of threads, beside what is held back and as much
 /// again for a list of orphans.
 const PLENTY: i64 = 16_384;
-/// With fewer inodes than this, those that wait to be given back are wanted: more than operations under way may take.
-const INODES_FEW: u64 = 256;
 /// On a volume with fragments: with fewer blocks than this to spare, one block is taken from a part wherever there is one, before a whole
 /// block is broken for it. More than all threads that look at the same time can break.
 const BREAKING_MIN: i64 = 1024;
@@ -73,13 +71,7 @@ impl Volume {
             self.throttle()?;
         }
         if let Some(soft) = &self.soft {
-            if soft.is_much() {
-                self.throttle_soft(soft)?;
-            }
-            if soft.inodes_waiting() > 0 && self.inodes_free(u64::MAX >> 8) < INODES_FEW {
-                // Never full while there is something to give back.
-                self.commit_now()?;
-            }
+            self.make_room_in(soft)?;
         }
         let txn = self.enter_reserving(blocks)?;
         if blocks == 0 || self.has_plenty() {

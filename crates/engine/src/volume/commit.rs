@@ -1,4 +1,4 @@
-//! Making checkpoints happen, and what one writes of the volume's own.
+//! How a thread has a checkpoint made and waits for it, and what a checkpoint writes of the volume's own: totals, and what groups give back.
 
 use super::Volume;
 use crate::counters::Count;
@@ -33,24 +33,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a file durable, and what it needs to be found; in order `softdep` no more than that. Whoever gets the checkpointer does so for all
-    /// that wait for it.
+    /// Makes a file durable, and a name by which it is found. Order `softdep` writes no more than that; the others make everything durable.
     pub fn commit_file(&self, file: Ino) -> Result<()> {
-        let Some(soft) = self.soft.as_ref().filter(|_| self.order == Order::Soft) else { return self.commit_now() };
-        let ticket = soft.wants(file);
-        let mut checkpointer = self.checkpointer.lock();
-        let wanted = soft.wanted();
-        if !wanted.contains_key(&ticket) {
-            // Others have done it.
-            return self.check_not_shut_down();
+        match &self.soft {
+            Some(soft) if self.order == Order::Soft => self.commit_needed_by(soft, file),
+            _ => self.commit_now(),
         }
-        let files: Vec<Ino> = wanted.values().copied().collect();
-        let done = checkpointer.run_for(self, &files);
-        match &done {
-            Ok(()) => soft.are_done(wanted.keys()),
-            Err(_) => soft.are_done([&ticket]),
-        }
-        done
     }
 
     /// The end of an operation that changed metadata: in order `sync` this makes the change durable. Outside the gate, without locks that the

@@ -1,9 +1,11 @@
 //! Space of a volume whose blocks have fragments.
 //!
-//! Who asks for room is promised it in whole blocks: `Totals::ready_blocks` counts only the fragments of blocks that are free as a whole. So a
-//! flush finds a place for each block that its pages were promised, whatever lies free in parts of others, and nothing ever has to be moved to
-//! make one. A block of metadata is one fragment, and takes a part of a block. Where there is none near, it breaks a whole one; where whole ones
-//! are scarce, it looks for a part in all groups first. So of n such promises at most n, rounded up to whole blocks, break one.
+//! A reservation is made in whole blocks: `Totals::ready_blocks` counts only the fragments of blocks that are free as a whole. So a flush finds
+//! a place for each block that its pages were promised, whatever is free in parts of other blocks, and nothing ever has to be moved to make one.
+//!
+//! A block of metadata is one fragment. It is put into a part of a block that is partly used. If there is none near, it breaks a whole block; if
+//! whole blocks are scarce, the search for a part goes through all groups first. So n promised blocks of metadata break at most as many whole
+//! blocks as n fragments fill.
 
 use super::Volume;
 use crate::counters::Count;

@@ -1,15 +1,17 @@
-//! The allocation groups as one: where space and inodes come from and go back to, and the totals that follow.
+//! The allocation groups together: the volume takes space and inodes from them, gives space and inodes back, and keeps its totals.
 //!
-//! What an epoch freed enters the free-space trees in parts (`release_blocks`). An extent costs 16 bytes of log in the epoch that
-//! frees it. In the trees it changes a leaf of each, and moves what follows there: up to 1.3 KiB twice at 4 KiB a block, where
-//! freed extents lie apart. A checkpoint may take half of the log; 25,000 such extents would take more than that of the largest
-//! default log, and shut the volume down. So a release ends after a sixteenth of the log, with at least one extent. The rest
-//! waits: every checkpoint names it, and it counts as log that the open epoch takes (`close_epoch`), so from an eighth of the log
-//! on operations are held up until enough is in the trees. A thread that waits for space makes these checkpoints itself
-//! (`find_space`). Order none has no log and keeps to an eighth of the cache. Bounding what an epoch may free would not help: the
-//! cost depends on where extents lie, which only the trees know. Logging changes of these trees as operations would be another
-//! format, for this one case. Trees that are rebuilt from what is in use, and not logged, would undo this. `tests/scattered.rs`
-//! fails without this.
+//! The blocks that an epoch freed are put into the free-space trees a part at a time (`release_blocks`), because that can take far more log
+//! than freeing them did. An extent costs 16 bytes of log in the epoch that frees it. To put it into the trees changes a leaf in each of
+//! the two, and moves what follows in the leaf: up to 1.3 KiB each at 4 KiB a block, where the freed extents lie apart. A checkpoint may take half of
+//! the log. 25,000 such extents at once would take more than half of the largest default log, and the volume would shut down.
+//!
+//! So a release ends after a sixteenth of the log, but puts at least one extent. The rest waits: every checkpoint names it as pending, and it
+//! counts as log that the open epoch takes (`close_epoch`). From an eighth of the log on, operations wait until enough is in the trees. A
+//! thread that waits for space makes these checkpoints itself (`find_space`). Order `none` has no log, and keeps to an eighth of the cache.
+//!
+//! What else could have been: to bound how much an epoch may free does not help, because the cost depends on where the extents lie, which only
+//! the trees know. To log changes of these trees as operations would be a second format, for this one case. If the trees were not logged
+//! but made anew from what is in use, none of this would be needed. `tests/scattered.rs` fails without it.
 
 use super::Volume;
 use crate::counters::Count;

@@ -1,4 +1,9 @@
-//! An open volume: what all operations share.
+//! An open volume: the state that all operations share, put together by [`Volume::assemble`].
+//!
+//! Its parts have files of their own: `opening` says whether a volume may be opened and reads its log, `limits` how much may gather before something
+//! is written, `groups` has the allocation groups, `inode_locks` the locks of inodes, `orphans` the list of orphans, `live` the options that change
+//! while the volume is open, `end` why changes are refused. Its actions: `admission` lets operations begin, `commit` asks for checkpoints,
+//! `syncer` writes what soft updates hold back, `transfer` reads and writes the device, `discard` gives free space back to the host.
 
 mod admission;
 mod commit;

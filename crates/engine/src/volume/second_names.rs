@@ -1,5 +1,8 @@
-//! Whether directories may have a second name, which a rename has left that power loss cut short on a volume of order `softdep`. Such names are looked for
-//! after the opening (`ops/leftovers.rs`); until all directories have been looked at, some operations wait, or look for themselves.
+//! Whether directories of this volume may have a second name. On a volume of order `softdep`, a rename that a power loss cut short leaves the
+//! directory under its old and its new name.
+//!
+//! A thread looks for such names after the opening (`ops/leftovers.rs`). Until it has looked at all directories, operations that could be led astray
+//! wait for it, or look at the name in question themselves.
 
 use crate::locks::{Mutex, MutexGuard, Rank};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! What the superblock says of an open volume: its state, who has it, what it has.
+//! What the superblock says of an open volume: whether it is in use, which mount has it, which features and leftovers it has.
 
 use super::{Volume, transact};
 use crate::edit::BlockStore;

@@ -1,5 +1,7 @@
-//! Order `softdep` with changes held back: what is due is written by visits, as by FreeBSD's syncer; and what is oldest, if too much waits.
-//! What is due, and how much is too much, `order/soft/delays.rs` and `limits.rs` say.
+//! Order `softdep` with changes held back: a thread comes by every second and writes the changes that are due, as FreeBSD's syncer does. If too much
+//! is held back, the oldest changes are written at once.
+//!
+//! When a change is due, `order/soft/delays.rs` says; how much is too much, `order/soft/limits.rs`.
 
 use super::Volume;
 use crate::counters::Count;
@@ -7,6 +9,10 @@ use crate::error::Result;
 use crate::file;
 use crate::order::soft::{Delays, Soft};
 use crate::types::Order;
+use myriad_format::Ino;
+
+/// With fewer inodes than this, those that wait to be given back are wanted: more than operations under way may take.
+const INODES_FEW: u64 = 256;
 
 impl Volume {
     /// How long changes are held back, if they are.
@@ -41,9 +47,39 @@ impl Volume {
         if soft.is_much() { self.commit_now() } else { Ok(()) }
     }
 
-    /// So much waits that whoever begins has it written, or waits for that.
+    /// Before an operation begins: if soft updates hold too much, or if inodes are few and some wait to be given back, that is written first.
+    pub(super) fn make_room_in(&self, soft: &Soft) -> Result<()> {
+        if soft.is_much() {
+            self.throttle_soft(soft)?;
+        }
+        if soft.inodes_waiting() > 0 && self.inodes_free(u64::MAX >> 8) < INODES_FEW {
+            // Never full while there is something to give back.
+            self.commit_now()?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what an fsync of a file needs, and no more. The thread that gets the checkpointer does so for all files that threads wait for.
+    pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
+        let ticket = soft.wants(file);
+        let mut checkpointer = self.checkpointer.lock();
+        let wanted = soft.wanted();
+        if !wanted.contains_key(&ticket) {
+            // Another thread has done it.
+            return self.check_not_shut_down();
+        }
+        let files: Vec<Ino> = wanted.values().copied().collect();
+        let done = checkpointer.run_for(self, &files);
+        match &done {
+            Ok(()) => soft.are_done(wanted.keys()),
+            Err(_) => soft.are_done([&ticket]),
+        }
+        done
+    }
+
+    /// So much waits that the thread that begins an operation writes it, or waits for that.
     #[cold]
-    pub(super) fn throttle_soft(&self, soft: &Soft) -> Result<()> {
+    fn throttle_soft(&self, soft: &Soft) -> Result<()> {
         if soft.is_full() {
             self.counters.bump(Count::soft_stalls);
             self.commit_now()

@@ -1,4 +1,4 @@
-//! Reading and writing the device, neighbours in one request.
+//! Reading and writing the device; blocks that lie side by side go in one request.
 
 use super::Volume;
 use crate::cache::flag;

@@ -2,13 +2,12 @@
 
 use crate::{Volume, list_while_it_changes, name};
 use myriad_device::BlockDevice;
-use myriad_engine::{Cred, RenameMode};
+use myriad_engine::RenameMode;
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::{NameHasher, superblock::Superblock};
 use myriad_sim::generate::Profile;
 use myriad_trials::setup::Setup;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 fn setup(block_size: u32, size: u64) -> Setup {
     let mut setup = Setup::new(block_size, size);
@@ -49,17 +48,7 @@ fn a_listing_goes_on_from_any_entry() {
     for i in 0..300 {
         volume.link(&name(i));
     }
-    let all = volume.list_all();
-    assert_eq!(all.len(), 300);
-    for (index, (_, cookie)) in all.iter().enumerate() {
-        let rest = volume.list(*cookie, usize::MAX);
-        assert_eq!(rest, all[index + 1..].to_vec());
-    }
-    // What no listing gave is no reason for more than nothing, or some of it.
-    for cookie in [1 << 62, u64::MAX, u64::MAX >> 1, 5, 77 << 32] {
-        let rest = volume.list(cookie, usize::MAX);
-        assert!(all.ends_with(&rest), "{cookie}");
-    }
+    assert_eq!(volume.assert_goes_on_from_any_entry().len(), 300);
     volume.close();
 }
 
@@ -215,16 +204,7 @@ fn a_directory_may_be_larger_than_the_cache() {
         volume.link(&wide_name(i));
     }
     assert!(volume.size() / 512 > 1100);
-    for round in 0..2 {
-        for i in [0, MANY / 2, MANY - 1, 5] {
-            assert!(volume.session.lookup(volume.dir, &wide_name(i)).is_ok());
-        }
-        assert!(volume.session.lookup(volume.dir, b"absent").is_err());
-        if round == 0 {
-            volume.fs.drop_caches().unwrap();
-        }
-    }
-    assert_eq!(volume.list_all().len(), MANY as usize);
+    volume.assert_finds(MANY, wide_name);
     // The last one leaves; the directory has all its units still, and is empty.
     for i in 0..MANY {
         volume.unlink(&wide_name(i));
@@ -242,39 +222,7 @@ fn a_directory_may_be_larger_than_the_cache() {
 /// The same while the log holds what the blocks do not, and without leave to write.
 #[test]
 fn what_the_log_holds_is_found_past_the_cache() {
-    let mut setup = setup(512, 64 << 20);
-    setup.options.cache_size = 0;
-    let device = Arc::new(setup.format());
-    let fs = setup.open(device.clone()).unwrap();
-    let session = fs.session(Cred::root());
-    let dir = session.mkdir("d", 0o755).unwrap();
-    let file = session.create("f", 0o644).unwrap();
-    for i in 0..MANY {
-        session.link_at(file, dir, &wide_name(i)).unwrap();
-    }
-    fs.sync().unwrap();
-    for i in (0..MANY).step_by(30) {
-        session.rename(&[b"d/", &wide_name(i)[..]].concat(), &format!("d/changed{i}"), RenameMode::NoReplace).unwrap();
-    }
-    fs.sync().unwrap();
-    // As if power were lost here.
-    let crashed = Arc::new(device.clone_image());
-    drop(session);
-    fs.close().unwrap();
-    for read_only in [true, false] {
-        let mut setup = setup.clone();
-        setup.options.read_only = read_only;
-        let device = Arc::new(crashed.clone_image());
-        let fs = setup.open(device).unwrap();
-        let session = fs.session(Cred::root());
-        for i in (0..MANY).step_by(30) {
-            assert!(session.stat(&format!("d/changed{i}")).is_ok(), "{i}");
-            assert!(session.stat(&[b"d/", &wide_name(i)[..]].concat()).is_err(), "{i}");
-        }
-        let listed: BTreeSet<Vec<u8>> = session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect();
-        assert_eq!(listed.len(), MANY as usize);
-        fs.close().unwrap();
-    }
+    crate::what_the_log_holds_is_found(setup(512, 64 << 20), MANY, wide_name);
 }
 
 /// See [`crate::lose_power`].

@@ -69,6 +69,35 @@ impl Volume {
         }
     }
 
+    /// Any entry can be the one to go on from, and gives what came behind it. All names and cookies.
+    fn assert_goes_on_from_any_entry(&self) -> Vec<(Vec<u8>, u64)> {
+        let all = self.list_all();
+        for (index, (_, cookie)) in all.iter().enumerate() {
+            let rest = self.list(*cookie, usize::MAX);
+            assert_eq!(rest, all[index + 1..].to_vec());
+        }
+        // What no listing gave is no reason for more than nothing, or some of it.
+        for cookie in [1 << 62, u64::MAX, u64::MAX >> 1, 5, 77 << 32] {
+            let rest = self.list(cookie, usize::MAX);
+            assert!(all.ends_with(&rest), "{cookie}");
+        }
+        all
+    }
+
+    /// Some of `count` names are found and others are not, from the cache and from the device; a listing has all of them.
+    fn assert_finds(&self, count: u32, name: impl Fn(u32) -> Vec<u8>) {
+        for round in 0..2 {
+            for i in [0, count / 2, count - 1, 5] {
+                assert!(self.session.lookup(self.dir, &name(i)).is_ok());
+            }
+            assert!(self.session.lookup(self.dir, b"absent").is_err());
+            if round == 0 {
+                self.fs.drop_caches().unwrap();
+            }
+        }
+        assert_eq!(self.list_all().len(), count as usize);
+    }
+
     fn names(&self) -> BTreeSet<Vec<u8>> {
         self.list_all().into_iter().map(|(name, _)| name).collect()
     }
@@ -146,6 +175,39 @@ fn list_while_it_changes(volume: &Volume, seed: u64, count: usize, longer: usize
     }
     assert_eq!(volume.names(), names);
     names
+}
+
+/// Names of a directory that has more blocks than the smallest cache has frames are found while the log holds what the blocks do not, and
+/// without leave to write.
+fn what_the_log_holds_is_found(mut setup: Setup, count: u32, name: impl Fn(u32) -> Vec<u8>) {
+    setup.options.cache_size = 0;
+    let volume = Volume::new(&setup);
+    let changed = |i: u32| format!("changed{i}").into_bytes();
+    for i in 0..count {
+        volume.link(&name(i));
+    }
+    volume.fs.sync().unwrap();
+    for i in (0..count).step_by(30) {
+        volume.rename(&name(i), &changed(i));
+    }
+    volume.fs.sync().unwrap();
+    // As if power were lost here.
+    let crashed = volume.memory.clone_image();
+    volume.close();
+    for read_only in [true, false] {
+        setup.options.read_only = read_only;
+        let fs = setup.open(Arc::new(crashed.clone_image())).unwrap();
+        let session = fs.session(Cred::root());
+        let dir = session.stat("d").unwrap().node();
+        for i in (0..count).step_by(30) {
+            assert!(session.lookup(dir, &changed(i)).is_ok(), "{i}");
+            assert!(session.lookup(dir, &name(i)).is_err(), "{i}");
+        }
+        let listed: BTreeSet<Vec<u8>> = session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(listed.len(), count as usize);
+        drop(session);
+        fs.close().unwrap();
+    }
 }
 
 /// Every state that losing power may leave in runs of random operations is recovered to one that the oracle accepts. `kind` makes the

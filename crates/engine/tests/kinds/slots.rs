@@ -2,15 +2,14 @@
 
 use crate::{Volume, list_while_it_changes, name};
 use myriad_engine::options::read_for_tune;
-use myriad_engine::{Allocation, Cred, Errno, RenameMode};
-use myriad_format::choices::{Choices, Directory, Map, PROFILES};
+use myriad_engine::{AllocateMode, Allocation, Cred, Errno, OpenOptions, RenameMode};
+use myriad_format::choices::{Choices, Directory, Inodes, Map, PROFILES};
 use myriad_format::slots::PAPER_NAMES_MAX;
 use myriad_sim::generate::Profile;
 use myriad_sim::rng;
 use myriad_trials::setup::Setup;
 use myriad_trials::verdict::check_silent;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// Slots of a block of 4096 bytes, and of an extent of such blocks.
 const SLOTS: u64 = 15;
@@ -225,17 +224,7 @@ fn a_listing_goes_on_from_any_entry() {
     for i in (40..250).filter(|i| i % 3 > 0) {
         volume.unlink(&name(i));
     }
-    let all = volume.list_all();
-    assert_eq!(all.len(), 300 - 140);
-    for (index, (_, cookie)) in all.iter().enumerate() {
-        let rest = volume.list(*cookie, usize::MAX);
-        assert_eq!(rest, all[index + 1..].to_vec());
-    }
-    // What no listing gave is no reason for more than nothing, or some of it.
-    for cookie in [1 << 62, u64::MAX, u64::MAX >> 1, 5, 77 << 32] {
-        let rest = volume.list(cookie, usize::MAX);
-        assert!(all.ends_with(&rest), "{cookie}");
-    }
+    assert_eq!(volume.assert_goes_on_from_any_entry().len(), 300 - 140);
     volume.close();
 }
 
@@ -246,28 +235,21 @@ fn space_in_pieces_is_space() {
         let mut setup = setup(4096, 8 << 20);
         setup.options.allocation = Allocation::AtWrite;
         setup.choices.map = map;
-        setup.choices.inodes =
-            if map == Map::Blocks { myriad_format::choices::Inodes::Static } else { setup.choices.inodes };
+        setup.choices.inodes = if map == Map::Blocks { Inodes::Static } else { setup.choices.inodes };
         let volume = Volume::new(&setup);
-        // Names in one directory that has its room, so that what is left are files of one block.
-        let mut files = 0;
-        let data = vec![1; 4096];
-        loop {
-            let file = volume
-                .session
-                .create(&format!("file{files}"), 0o644)
-                .and_then(|_| volume.session.open(&format!("file{files}"), myriad_engine::OpenOptions::READ_WRITE));
-            let Ok(file) = file else { break };
-            if file.write_at(&data, 0).is_err() {
-                break;
-            }
-            files += 1;
+        // One file takes all the space there is, and gives every other block of it back.
+        volume.session.create("large", 0o644).unwrap();
+        let file = volume.session.open("large", OpenOptions::READ_WRITE).unwrap();
+        let mut blocks = 0;
+        while file.write_at(&[1; 4096], 4096 * blocks).is_ok() {
+            blocks += 1;
         }
-        assert!(files > 500, "{files}");
-        for i in (0..files).step_by(2) {
-            volume.session.unlink(&format!("file{i}")).unwrap();
+        let left = volume.free();
+        for block in (0..blocks).step_by(2) {
+            file.allocate(AllocateMode::Punch, 4096 * block, 4096).unwrap();
         }
-        volume.fs.sync().unwrap();
+        let free = volume.free();
+        assert!(left < 200 && free > left + 600, "{left} blocks were left, and {free} are free");
         let mut names = 0;
         loop {
             match volume.session.link_at(volume.file, volume.dir, &name(names)) {
@@ -275,14 +257,16 @@ fn space_in_pieces_is_space() {
                 Err(error) => break assert_eq!(error.errno(), Errno::NOSPC),
             }
         }
-        // So many extents that their blocks cannot all have been found in few pieces; and it was a refusal, before any change.
-        assert!(names > 40 * EXTENT, "{names}");
+        // More extents than would fit what was left, if all of that lay side by side: the others are made of single blocks.
+        assert!(volume.blocks() > left + 400, "{} blocks, of which {left} may lie side by side", volume.blocks());
+        // It was a refusal, before any change.
         volume.fs.sync().unwrap();
         names -= 1;
         volume.unlink(&name(names));
         volume.fs.sync().unwrap();
         let listed: Vec<Vec<u8>> = volume.list_all().into_iter().map(|(name, _)| name).collect();
         assert_eq!(listed, (0..names).map(name).collect::<Vec<_>>());
+        drop(file);
         volume.close();
     }
 }
@@ -297,24 +281,14 @@ fn a_directory_may_be_larger_than_the_cache() {
     for map in [Map::Extents, Map::Blocks] {
         let mut setup = setup(512, 64 << 20);
         setup.choices.map = map;
-        setup.choices.inodes =
-            if map == Map::Blocks { myriad_format::choices::Inodes::Static } else { setup.choices.inodes };
+        setup.choices.inodes = if map == Map::Blocks { Inodes::Static } else { setup.choices.inodes };
         setup.options.cache_size = 0;
         let volume = Volume::new(&setup);
         let fresh = volume.free();
         for i in 0..MANY {
             volume.link(&name(i));
         }
-        for round in 0..2 {
-            for i in [0, MANY / 2, MANY - 1, 5] {
-                assert!(volume.session.lookup(volume.dir, &name(i)).is_ok());
-            }
-            assert!(volume.session.lookup(volume.dir, b"absent").is_err());
-            if round == 0 {
-                volume.fs.drop_caches().unwrap();
-            }
-        }
-        assert_eq!(volume.list_all().len(), MANY as usize);
+        volume.assert_finds(MANY, name);
         let blocks = volume.session.stat("d").unwrap().blocks;
         assert!(volume.session.rmdir("d").is_err());
         for i in 0..MANY {
@@ -334,38 +308,7 @@ fn a_directory_may_be_larger_than_the_cache() {
 /// The same while the log holds what the blocks do not, and without leave to write.
 #[test]
 fn what_the_log_holds_is_found_past_the_cache() {
-    let mut setup = setup(512, 64 << 20);
-    setup.options.cache_size = 0;
-    let device = Arc::new(setup.format());
-    let fs = setup.open(device.clone()).unwrap();
-    let session = fs.session(Cred::root());
-    let dir = session.mkdir("d", 0o755).unwrap();
-    let file = session.create("f", 0o644).unwrap();
-    for i in 0..MANY {
-        session.link_at(file, dir, &name(i)).unwrap();
-    }
-    fs.sync().unwrap();
-    for i in (0..MANY).step_by(30) {
-        session.rename(&[b"d/", &name(i)[..]].concat(), &format!("d/changed{i}"), RenameMode::NoReplace).unwrap();
-    }
-    fs.sync().unwrap();
-    // As if power were lost here.
-    let crashed = Arc::new(device.clone_image());
-    drop(session);
-    fs.close().unwrap();
-    for read_only in [true, false] {
-        let mut setup = setup.clone();
-        setup.options.read_only = read_only;
-        let fs = setup.open(Arc::new(crashed.clone_image())).unwrap();
-        let session = fs.session(Cred::root());
-        for i in (0..MANY).step_by(30) {
-            assert!(session.stat(&format!("d/changed{i}")).is_ok(), "{i}");
-            assert!(session.stat(&[b"d/", &name(i)[..]].concat()).is_err(), "{i}");
-        }
-        let listed: BTreeSet<Vec<u8>> = session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect();
-        assert_eq!(listed.len(), MANY as usize);
-        fs.close().unwrap();
-    }
+    crate::what_the_log_holds_is_found(setup(512, 64 << 20), MANY, name);
 }
 
 /// See [`crate::lose_power`].

@@ -1,7 +1,7 @@
 //! Repair of directories of kind `slots`: names stay in their slots; runs, counts and records of extents are written anew.
 //!
-//! What a block is says its place in the map. Where the map is not one of whole extents, the blocks of slots that can be read are
-//! put into a new one, in their order, with new blocks for the records.
+//! The place of a block in the map says whether it holds slots or records. If the map does not have whole extents, the repair puts the blocks of
+//! slots that can be read into a new map, in their order, with new blocks for the records.
 
 use super::check::{run_of, used_slots};
 use crate::directory::fix::{Added, NewMap, Pass, blocks_of, push_entry};

@@ -1,9 +1,7 @@
-//! Repair of inodes in tables. Each has its place, so none has to be searched for; what the table holds is in
-//! use.
+//! Repair of inodes in tables. Each inode has its place, so none has to be searched for, and every inode in the table is in use.
 //!
-//! Of two owners of a block the first one stays. Those that the bitmap of inodes calls used come first: where it disagrees
-//! with the table, an order without a log may have written the one and not the other, and what the bitmap calls free may be an
-//! inode that was removed.
+//! If two inodes own one block, the first one keeps it. Inodes that the bitmap calls used come first in that order. Where bitmap and table disagree, an
+//! order without a log may have written the one and not the other, so an inode that the bitmap calls free may be one that was removed.
 
 use super::check::{block_at, initialised, mend_fixed, write_bitmap};
 use crate::bitmap;

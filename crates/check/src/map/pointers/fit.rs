@@ -1,5 +1,7 @@
-//! What of salvaged extents pointers can say. A pointer leads to a run of fragments side by side, from the first one of its file block on; one in
-//! a block of pointers leads to all of them. Of a file block of which damage has left anything else, the beginning is kept, or nothing.
+//! Which part of salvaged extents a map of pointers can express.
+//!
+//! A pointer leads to a run of fragments side by side, from the first fragment of its file block on; a pointer in a block of pointers leads to all
+//! fragments. If damage has left of a file block anything else, such as its second half alone, repair keeps the beginning that fits, or nothing.
 
 use myriad_format::extent::Extent;
 use myriad_format::table::DIRECT;

@@ -1,5 +1,5 @@
-//! Walks the pointers of a file (`map=blockmap`) without trusting them, as `tree` walks trees: the check follows each block of pointers
-//! once and reports what is wrong with it, repair follows what it can. What they lead to is handed on as extents, in order.
+//! Walks the pointers of a file (`map=blockmap`) without trusting them, as `tree` walks trees. The check follows each block of pointers once and
+//! reports what is wrong with it; a repair follows all that it can. Both get the blocks of the file as extents, in order.
 
 mod build;
 mod fit;

@@ -1,15 +1,15 @@
-//! A frame's latch, with the version by which readers copy a few words without it (a sequence lock).
+//! A frame's latch, with the version by which readers copy a few words without taking the latch (a sequence lock).
 //!
-//! | who changes | who copies |
+//! | the writer | the reader |
 //! |---|---|
-//! | 1. Take the latch, and make the version odd | 1. Read the version. If it is odd, give up |
-//! | 2. Store the words | 2. Read the words |
-//! | 3. Make the version even, and let the latch go | 3. Read the version again. If it is another one, throw the words away |
+//! | 1. Takes the latch, and makes the version odd | 1. Reads the version. If it is odd, gives up |
+//! | 2. Stores the words | 2. Reads the words |
+//! | 3. Makes the version even, and lets the latch go | 3. Reads the version again. If it has changed, throws the words away |
 //!
-//! A processor or the compiler may exchange the words' accesses with those of the version, were there no fences. The one who changes
-//! has a release fence after step 1, and his last store of the version is a release. The one who copies acquires by his first load,
-//! and has an acquire fence before step 3. So if he sees one word of a change, he sees at least the odd version; and if he starts
-//! from an even version, he sees all the words that were stored before it.
+//! Without fences, the processor or the compiler could exchange the accesses to the words with those to the version. The writer has a
+//! release fence after step 1, and its last store of the version is a release. The reader's first load is an acquire, and it has an acquire fence
+//! before step 3. So a reader that sees one word of a change sees at least the odd version, and throws its copy away. And a reader that starts
+//! from an even version sees all words that were stored before that version was.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, RawLock, RawRwLock, fence};
 use zerocopy::{FromBytes, IntoBytes};

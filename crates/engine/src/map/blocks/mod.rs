@@ -1,4 +1,4 @@
-//! A map of pointers (`map=blockmap`): 15 behind the inode in the table, and blocks of pointers that the last three lead to.
+//! A map of pointers (`map=blockmap`): 15 behind the inode in the table, and blocks of pointers to which the last three of them lead.
 //!
 //! ```text
 //! inode  0 .. 11   -> file blocks
@@ -7,19 +7,23 @@
 //!        14        -> pointers -> pointers -> pointers -> file blocks
 //! ```
 //!
-//! The pointers of an inode lie beside it in the block of the table, and are changed there at once; the copy of the inode that callers hold has
-//! but the kind of its fork and the count of its blocks.
+//! For example, with blocks of 4 KiB a block of pointers has 496. File block 11 is pointer 11 of the inode. File block 100 is pointer 88 of
+//! the block that pointer 12 leads to. File block 600 is behind pointer 13: 600 - 12 - 496 = 92, so it is pointer 92 of the first block below.
+//!
+//! The pointers of an inode lie beside it in its block of the table, and are changed there at once. The copy of the inode that callers hold
+//! has only the kind of its fork and the number of its blocks.
 //!
 //! Invariants
-//!   1. A block of pointers has at least one that is not 0. So has an inode whose fork is BLOCKS, but for a directory that has an index.
+//!   1. A block of pointers has at least one that is not 0. So has an inode whose fork is BLOCKS, except a directory that has an index.
 //!   2. The inode's `blocks` counts the blocks mapped and the blocks of pointers, besides what others put there.
 //!   3. The pointers of an inode whose fork is not BLOCKS mean nothing: the first insertion clears them.
 //!
-//! On a volume with fragments the blocks of all functions of the door are fragments, also those of a file. A pointer of a file leads to a whole
-//! block of them, or, if it is direct, to the first ones of one: the rest is a hole. A fragment that has content lies behind others that have,
-//! or read as zeros. `run_of` and `lengthen` are for who gives fragments to files (`file::fragments`).
+//! On a volume with fragments all functions of the door count in fragments, also for files. A pointer of a file leads to a whole block of
+//! fragments; a direct pointer may also lead to the first few fragments of a block, and the rest of that block is a hole. A fragment with content
+//! lies behind others that have content or read as zeros. `run_of` and `lengthen` are for `file::fragments`, which gives files their
+//! fragments.
 //!
-//! A refusal for lack of space changes nothing: all blocks of pointers that an insertion needs are taken before its first change.
+//! A refusal for lack of space changes nothing: an insertion takes all blocks of pointers that it needs before its first change.
 
 #[cfg(test)]
 mod tests;

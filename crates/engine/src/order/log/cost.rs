@@ -1,9 +1,10 @@
-//! What changes cost: room in the log, and blocks that the next checkpoint copies whole or brings home.
+//! What changes cost: room in the log, and blocks that the next checkpoint copies whole or writes home.
 //!
-//! A transaction counts its own changes in a [`Cost`]. When it ends, it adds that to the cost of the open epoch ([`EpochCost`]).
-//! Whoever begins an operation looks first whether the open epoch exceeds what a checkpoint can take: another `Cost`.
+//! A transaction counts its own changes in a [`Cost`]. When it ends, it adds them to the cost of the open epoch ([`EpochCost`]). An
+//! operation that is about to begin compares the open epoch's cost with what one checkpoint can take, which is another `Cost`
+//! (`volume/limits.rs`), and waits for a checkpoint if the epoch has more.
 //!
-//! Changes are counted alike whatever the order in force: without a log its bytes still say how much a checkpoint has to do.
+//! All orders count alike. Without a log, the bytes of log still say how much a checkpoint has to do.
 
 use crate::cache::FrameHeader;
 use myriad_format::log::{PendingFree, RecordHeader};

@@ -1,11 +1,15 @@
-//! What an fsync of a file needs: the file lasts, and a name of it by which it is reached from the root.
+//! The blocks that have to be written for an fsync of a file: the file's own, and those of a name by which the file can be reached from the root.
 //!
-//! FreeBSD follows the pending names of a file upwards, and writes what each waits for. So do we, from inode to inode: the file; the directories that its names
-//! are in; and whatever has to last elsewhere before one of these names may show. Of each of them the blocks that have changed are written,
-//! with all else in them undone that is not safe. What is shared by all, bitmaps and the headers of groups, goes along in every round.
+//! FreeBSD follows the pending names of a file upwards, and writes what each of them waits for. We do the same, from inode to inode. The list
+//! begins with the file. Then come the directories that its names are in, and every inode that has to last before one of these names may
+//! show. Of each of these inodes the changed blocks are written, with those changes in them undone that are not safe yet. Bitmaps
+//! and the headers of groups, which all files share, go along in every round.
 //!
-//! Nothing depends on this list being whole: a round may leave out any block. If it leaves out too much, nothing is left to be written
-//! while the file does not last, and the fsync makes everything durable.
+//! For example, `mkdir a; create a/f; fsync a/f` asks for the inode of `a/f`, the block of `a` with the entry, the inode of `a`, and the block of the
+//! root with the entry `a`. A file `b` made meanwhile in the root is left out, although its entry may lie in the same block: it is undone in that image, unless the inode of `b` lasts.
+//!
+//! The list need not be complete, because a round may leave out any block. If it leaves out too much, a time comes at which nothing on the list is left to be
+//! written and the file still does not last. Then the fsync makes everything durable.
 
 use super::State;
 use super::judge::Judge;

@@ -1,8 +1,8 @@
-//! Names that differ between what is and what lasts, counted by what they name: how many links an image must show, and which names may show or go, depends on
-//! all of them, wherever they are.
+//! Names that differ between the volume in memory and the volume on the device, counted by the inode that they name. How many links an image must
+//! show, and which names it may show or drop, depends on all names of an inode, in whatever directory they are.
 //!
-//! They are kept from round to round. A block of a directory that has changed since the last round is looked at again, and what it had
-//! added is taken away; no other block is.
+//! The counts are kept from round to round. When a block of a directory has changed since the last round, the names that it had added are taken away
+//! and the block is looked at again. No other block is.
 
 use super::shadow::Change;
 use crate::order::facts::Named;

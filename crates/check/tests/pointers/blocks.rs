@@ -1,16 +1,15 @@
-//! Damage of block pointers (`map=blockmap`): the check names it, repair puts it right, and the engine reads what is left.
+//! Pointers to blocks and to blocks of pointers.
 
-use myriad_check::{Options, Report, check, number};
-use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{AllocateMode, Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use crate::Written;
+use myriad_check::number;
+use myriad_engine::{AllocateMode, MkfsOptions, OpenOptions};
 use myriad_format::choices::{Choices, Inodes, Map, Space};
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::pointers::{self, RawPointer};
-use myriad_format::superblock::Superblock;
 use myriad_format::table::POINTERS_OFFSET;
 use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
-use myriad_format::{FileBlock, FsBlock, Geometry, Ino, header};
-use std::sync::Arc;
+use myriad_format::{FileBlock, FsBlock, Ino};
+use std::ops::Deref;
 
 const BLOCK: usize = 1024;
 /// Pointers of a block of pointers.
@@ -28,88 +27,50 @@ const WRITTEN: [std::ops::Range<u64>; 5] = [
     TRIPLE..TRIPLE + 130,
 ];
 
-fn mount(device: &Arc<MemoryDevice>) -> Fs {
-    let options = MountOptions {
-        cache_size: 16 << 20,
-        background: false,
-        clock: Clock::Manual(Arc::default()),
-        ..MountOptions::default()
-    };
-    Fs::open_device(device.clone(), None, options).expect("the volume opens")
-}
-
 /// What the sample file has in one of its blocks.
 fn content(block: u64) -> [u8; BLOCK] {
     [(block % 250) as u8 + 1; BLOCK]
 }
 
 struct Sample {
-    device: Arc<MemoryDevice>,
-    geometry: Geometry,
-    volume: [u8; 16],
+    written: Written,
     file: Ino,
     other: Ino,
     dir: Ino,
 }
 
+impl Deref for Sample {
+    type Target = Written;
+
+    fn deref(&self) -> &Written {
+        &self.written
+    }
+}
+
 impl Sample {
     fn new() -> Self {
-        let device = Arc::new(MemoryDevice::new(32 << 20));
         let choices = Choices { space: Space::Bitmap, inodes: Inodes::Static, map: Map::Blocks, ..Choices::default() };
         let options = MkfsOptions { block_size: BLOCK as u32, choices, seed: Some(7), ..MkfsOptions::default() };
-        Fs::format_device(device.clone(), None, &options).expect("mkfs");
-        let fs = mount(&device);
-        let session = fs.session(Cred::root());
-        let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
-        let file = session.open("file", create).unwrap();
-        for block in WRITTEN.into_iter().flatten() {
-            file.write_at(&content(block), block * BLOCK as u64).unwrap();
-        }
-        let other = session.open("other", create).unwrap();
-        for block in 0..40 {
-            other.write_at(&content(block), block * BLOCK as u64).unwrap();
-        }
-        other.allocate(AllocateMode::Extend, 0, 60 * BLOCK as u64).unwrap();
-        session.mkdir("dir", 0o755).unwrap();
-        for name in 0..800 {
-            session.open(&format!("dir/a name that is long enough, number {name}"), create).unwrap();
-        }
-        let ino = |path: &str| Ino(session.lstat(path).unwrap().ino);
-        let (file_ino, other_ino, dir) = (ino("file"), ino("other"), ino("dir"));
-        drop((file, other));
-        drop(session);
-        fs.close().unwrap();
-        let mut block = vec![0; 4096];
-        device.read(0, &mut block).unwrap();
-        let superblock = *Superblock::read(&block);
-        let geometry = superblock.geometry();
-        let sample = Self { device, geometry, volume: superblock.volume(), file: file_ino, other: other_ino, dir };
-        let report = sample.check(false);
-        assert!(report.is_sound(), "{:#?}", report.findings);
-        sample
-    }
-
-    fn check(&self, repair: bool) -> Report {
-        let options = Options { threads: 1, repair, ..Options::default() };
-        check(self.device.clone(), None, &options).expect("the check runs")
-    }
-
-    fn read(&self, block: FsBlock) -> Vec<u8> {
-        let mut bytes = vec![0; BLOCK];
-        self.device.read(block.0 << self.geometry.block_bits, &mut bytes).unwrap();
-        bytes
-    }
-
-    fn write(&self, block: FsBlock, bytes: &[u8]) {
-        self.device.write(block.0 << self.geometry.block_bits, bytes).unwrap();
-    }
-
-    /// Changes a block of units and seals them.
-    fn change(&self, block: FsBlock, f: impl FnOnce(&mut [u8])) {
-        let mut bytes = self.read(block);
-        f(&mut bytes);
-        header::reseal(&mut bytes, &self.volume, block);
-        self.write(block, &bytes);
+        let mut inos = [Ino(0); 3];
+        let written = Written::new(32 << 20, &options, |session| {
+            let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+            let file = session.open("file", create).unwrap();
+            for block in WRITTEN.into_iter().flatten() {
+                file.write_at(&content(block), block * BLOCK as u64).unwrap();
+            }
+            let other = session.open("other", create).unwrap();
+            for block in 0..40 {
+                other.write_at(&content(block), block * BLOCK as u64).unwrap();
+            }
+            other.allocate(AllocateMode::Extend, 0, 60 * BLOCK as u64).unwrap();
+            session.mkdir("dir", 0o755).unwrap();
+            for name in 0..800 {
+                session.open(&format!("dir/a name that is long enough, number {name}"), create).unwrap();
+            }
+            inos = ["file", "other", "dir"].map(|path| Ino(session.lstat(path).unwrap().ino));
+        });
+        let [file, other, dir] = inos;
+        Self { written, file, other, dir }
     }
 
     fn change_inode(&self, ino: Ino, f: impl FnOnce(&mut RawInode, &mut [u8])) {
@@ -144,32 +105,29 @@ impl Sample {
 
     /// Blocks of the sample file that read as zeros, as the engine sees it; all others must be what they were.
     fn lost(&self) -> Vec<u64> {
-        let fs = mount(&self.device);
-        let session = fs.session(Cred::root());
-        let read = |path: &str, block: u64| {
-            let mut bytes = [9; BLOCK];
-            let file = session.open(path, OpenOptions::READ).unwrap();
-            let count = file.read_at(&mut bytes, block * BLOCK as u64).unwrap();
-            assert!(count == BLOCK || count == 0, "{path}, block {block}: {count}");
-            bytes
-        };
-        let mut lost = Vec::new();
-        for block in WRITTEN.into_iter().flatten() {
-            match read("file", block) {
-                bytes if bytes == content(block) => {}
-                bytes if bytes == [0; BLOCK] => lost.push(block),
-                _ => panic!("block {block} has what it never had"),
+        self.with_session(|session| {
+            let read = |path: &str, block: u64| {
+                let mut bytes = [9; BLOCK];
+                let file = session.open(path, OpenOptions::READ).unwrap();
+                let count = file.read_at(&mut bytes, block * BLOCK as u64).unwrap();
+                assert!(count == BLOCK || count == 0, "{path}, block {block}: {count}");
+                bytes
+            };
+            let mut lost = Vec::new();
+            for block in WRITTEN.into_iter().flatten() {
+                match read("file", block) {
+                    bytes if bytes == content(block) => {}
+                    bytes if bytes == [0; BLOCK] => lost.push(block),
+                    _ => panic!("block {block} has what it never had"),
+                }
             }
-        }
-        for block in 0..60 {
-            let expected = if block < 40 { content(block) } else { [0; BLOCK] };
-            assert!(read("other", block) == expected, "block {block} of the other file");
-        }
-        let names = session.read_dir("dir").unwrap().count();
-        assert_eq!(names, 800);
-        drop(session);
-        fs.close().unwrap();
-        lost
+            for block in 0..60 {
+                let expected = if block < 40 { content(block) } else { [0; BLOCK] };
+                assert!(read("other", block) == expected, "block {block} of the other file");
+            }
+            assert_eq!(session.read_dir("dir").unwrap().count(), 800);
+            lost
+        })
     }
 }
 
@@ -178,9 +136,7 @@ impl Sample {
 fn damaged(what: &str, expected: u32, may: &[u32], lost: &[u64], damage: impl FnOnce(&Sample)) {
     let sample = Sample::new();
     damage(&sample);
-    let report = sample.check(false);
-    let numbers: Vec<u32> = report.findings.iter().map(|finding| finding.number).collect();
-    assert!(numbers.contains(&expected), "{what}: {:#?}", report.findings);
+    let report = sample.mend(what, expected);
     // What nothing leads to any more has leaked, and a count that is right counts it.
     let usual = [expected, number::BLOCK_LEAKED, number::INODE_BLOCKS];
     let others: Vec<_> = report
@@ -189,10 +145,6 @@ fn damaged(what: &str, expected: u32, may: &[u32], lost: &[u64], damage: impl Fn
         .filter(|finding| !usual.contains(&finding.number) && !may.contains(&finding.number))
         .collect();
     assert!(others.is_empty(), "{what}: {others:#?}");
-    let report = sample.check(true);
-    assert!(report.is_sound(), "{what}: {:#?}", report.remaining);
-    let report = sample.check(false);
-    assert!(report.is_sound(), "{what}, after repair: {:#?}", report.findings);
     assert_eq!(sample.lost(), lost, "{what}");
 }
 
@@ -274,12 +226,8 @@ fn a_directory_survives_a_lost_block_of_pointers() {
     let report = sample.check(true);
     assert!(report.is_sound(), "{:#?}", report.remaining);
     assert!(sample.check(false).is_sound());
-    let fs = mount(&sample.device);
-    let session = fs.session(Cred::root());
-    let kept = session.read_dir("dir").unwrap().count();
-    let found = session.read_dir("lost+found").unwrap().count();
+    let [kept, found] =
+        sample.with_session(|session| ["dir", "lost+found"].map(|path| session.read_dir(path).unwrap().count()));
     assert_eq!(kept + found, 800, "{kept} kept, {found} found");
     assert!(kept > 100 && found > 50, "{kept} kept, {found} found");
-    drop(session);
-    fs.close().unwrap();
 }

@@ -1,16 +1,15 @@
-//! Damage to pointers to runs of fragments and to what is counted of them: each is found, and a repair makes the volume sound and shows no byte that
-//! a file never had.
+//! Pointers to runs of fragments, and what is counted of them. A repair shows no byte that a file never had.
 
-use myriad_check::{Options, Report, check, number};
-use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use crate::Written;
+use myriad_check::number;
+use myriad_engine::{MkfsOptions, OpenOptions};
 use myriad_format::choices::Profile;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::pointers::{self, Pointer, RawPointer};
 use myriad_format::superblock::Superblock;
 use myriad_format::table::POINTERS_OFFSET;
-use myriad_format::{AgBlock, AgNo, FsBlock, Geometry, Ino, header};
-use std::sync::Arc;
+use myriad_format::{AgBlock, AgNo, FsBlock, Ino};
+use std::ops::Deref;
 
 const FRAGMENT: usize = 512;
 const BLOCK: usize = 8 * FRAGMENT;
@@ -22,65 +21,35 @@ fn content(name: &str, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 5 + name.len() * 11) as u8 | 1).collect()
 }
 
-fn mount(device: &Arc<MemoryDevice>) -> Fs {
-    let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
-    Fs::open_device(device.clone(), None, options).unwrap()
-}
+struct Sample(Written);
 
-struct Sample {
-    device: Arc<MemoryDevice>,
-    geometry: Geometry,
-    volume: [u8; 16],
+impl Deref for Sample {
+    type Target = Written;
+
+    fn deref(&self) -> &Written {
+        &self.0
+    }
 }
 
 impl Sample {
     fn new() -> Self {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
         let choices = Profile::parse("ffs").unwrap().choices;
         let options =
             MkfsOptions { block_size: BLOCK as u32, fragments: 8, choices, seed: Some(7), ..MkfsOptions::default() };
-        Fs::format_device(device.clone(), None, &options).unwrap();
-        let fs = mount(&device);
-        let session = fs.session(Cred::root());
-        session.mkdir("dir", 0o755).unwrap();
-        session.create("dir/name", 0o644).unwrap();
-        for (name, length) in FILES {
-            let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
-            let file = session.open(name, create).unwrap();
-            file.write_at(&content(name, length), 0).unwrap();
-            file.sync().unwrap();
-        }
-        drop(session);
-        fs.close().unwrap();
-        let mut block = vec![0; 4096];
-        device.read(0, &mut block).unwrap();
-        let superblock = *Superblock::read(&block);
-        let sample = Self { device, geometry: superblock.geometry(), volume: superblock.volume() };
-        let report = sample.check(false);
-        assert!(report.is_sound(), "{:#?}", report.findings);
-        sample
-    }
-
-    fn check(&self, repair: bool) -> Report {
-        let options = Options { threads: 1, repair, ..Options::default() };
-        check(self.device.clone(), None, &options).expect("the check runs")
+        Self(Written::new(16 << 20, &options, |session| {
+            session.mkdir("dir", 0o755).unwrap();
+            session.create("dir/name", 0o644).unwrap();
+            for (name, length) in FILES {
+                let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+                let file = session.open(name, create).unwrap();
+                file.write_at(&content(name, length), 0).unwrap();
+                file.sync().unwrap();
+            }
+        }))
     }
 
     fn ino(&self, path: &str) -> Ino {
-        let fs = mount(&self.device);
-        let ino = Ino(fs.session(Cred::root()).lstat(path).unwrap().ino);
-        fs.close().unwrap();
-        ino
-    }
-
-    /// Changes a block and seals it.
-    fn change<R>(&self, block: FsBlock, f: impl FnOnce(&mut [u8]) -> R) -> R {
-        let mut bytes = vec![0; FRAGMENT];
-        self.device.read(block.0 << self.geometry.block_bits, &mut bytes).unwrap();
-        let result = f(&mut bytes);
-        header::reseal(&mut bytes, &self.volume, block);
-        self.device.write(block.0 << self.geometry.block_bits, &bytes).unwrap();
-        result
+        Ino(self.with_session(|session| session.lstat(path).unwrap().ino))
     }
 
     /// Sets a pointer of a file to what `f` makes of it: one of its inode's.
@@ -101,21 +70,19 @@ impl Sample {
 
     /// Every byte of each file is what it was, or zero.
     fn assert_nothing_foreign(&self, what: &str) -> usize {
-        let fs = mount(&self.device);
-        let session = fs.session(Cred::root());
-        let mut lost = 0;
-        for (name, length) in FILES {
-            let mut bytes = vec![9; length];
-            let count = session.open(name, OpenOptions::READ).unwrap().read_at(&mut bytes, 0).unwrap();
-            assert_eq!(count, length, "{what}: {name}");
-            for (at, (&found, expected)) in bytes.iter().zip(content(name, length)).enumerate() {
-                assert!(found == expected || found == 0, "{what}: byte {at} of {name} is {found}, was {expected}");
-                lost += usize::from(found == 0);
+        self.with_session(|session| {
+            let mut lost = 0;
+            for (name, length) in FILES {
+                let mut bytes = vec![9; length];
+                let count = session.open(name, OpenOptions::READ).unwrap().read_at(&mut bytes, 0).unwrap();
+                assert_eq!(count, length, "{what}: {name}");
+                for (at, (&found, expected)) in bytes.iter().zip(content(name, length)).enumerate() {
+                    assert!(found == expected || found == 0, "{what}: byte {at} of {name} is {found}, was {expected}");
+                    lost += usize::from(found == 0);
+                }
             }
-        }
-        drop(session);
-        fs.close().unwrap();
-        lost
+            lost
+        })
     }
 }
 
@@ -128,13 +95,7 @@ fn put(bytes: &mut [u8], at: usize, f: impl FnOnce(u64) -> u64) {
 fn damaged(what: &str, expected: u32, lost: usize, damage: impl FnOnce(&Sample)) {
     let sample = Sample::new();
     damage(&sample);
-    let report = sample.check(false);
-    let numbers: Vec<u32> = report.findings.iter().map(|finding| finding.number).collect();
-    assert!(numbers.contains(&expected), "{what}: {:#?}", report.findings);
-    let report = sample.check(true);
-    assert!(report.is_sound(), "{what}: {:#?}", report.remaining);
-    let report = sample.check(false);
-    assert!(report.is_sound(), "{what}, after repair: {:#?}", report.findings);
+    sample.mend(what, expected);
     assert_eq!(sample.assert_nothing_foreign(what), lost, "{what}");
 }
 
@@ -178,10 +139,7 @@ fn damaged_runs_are_found_and_put_right() {
 fn a_directory_has_no_runs() {
     let sample = Sample::new();
     sample.set("dir", 0, |word| word - (1 << 48));
-    let report = sample.check(false);
-    assert!(report.findings.iter().any(|finding| finding.number == number::EXTENT), "{:#?}", report.findings);
-    assert!(sample.check(true).is_sound());
-    assert!(sample.check(false).is_sound());
+    sample.mend("a run of a directory", number::EXTENT);
 }
 
 #[test]
@@ -196,10 +154,8 @@ fn counts_of_parts_are_compared() {
         let superblock = Superblock::read_mut(bytes);
         superblock.free_parts.set(superblock.free_parts.get() + 1);
     });
-    let report = sample.check(false);
+    let report = sample.mend("counts", number::GROUP_FREE);
     let numbers: Vec<u32> = report.findings.iter().map(|finding| finding.number).collect();
     assert_eq!(numbers, [number::VOLUME_COUNTS, number::GROUP_FREE], "{:#?}", report.findings);
-    assert!(sample.check(true).is_sound());
-    assert!(sample.check(false).is_sound());
     assert_eq!(sample.assert_nothing_foreign("counts"), 0);
 }
