@@ -162,6 +162,13 @@ def test_counts_of_the_device_need_no_clock():
     assert seeks.verdict == NOT_RUN and "seek_blocks" in seeks.why
 
 
+def test_a_coefficient_of_nothing_is_nothing():
+    # Each factor multiplies what it finds, but for the second and third, which change nothing: sums of such times are not quite 0.
+    exact = synthetic.factorial("andrew", "grep", (1 / 3, 0.7, 1.0, 1.0), 1.0, np.random.default_rng(1), 0.0, 1, target="machine2001", clock="modelled")
+    (found,) = found_of("andrew-read-overlap", exact)
+    assert found.estimate.value == 0 and found.verdict == NOT_REPRODUCED
+
+
 def test_a_slope_of_blocks_needs_no_clock_either():
     sizes = (100, 1000, 10_000, 100_000)
     options = {"directory": "linear"}
