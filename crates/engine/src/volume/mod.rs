@@ -448,6 +448,10 @@ impl Volume {
         }
     }
 
+    pub fn is_host_full(&self) -> bool {
+        self.host_full.load(Ordering::Relaxed)
+    }
+
     /// Why the volume was shut down, if it was.
     pub fn shut_down_reason(&self) -> Option<String> {
         self.is_shut_down().then(|| self.shut_down_reason.lock().clone())
