@@ -15,6 +15,8 @@ mod data;
 mod directories;
 mod doubts;
 mod durable;
+#[cfg(test)]
+mod meetings;
 mod names;
 #[cfg(test)]
 mod raw;
@@ -37,7 +39,7 @@ use crate::wire::{Attr, AttrOut, EntryOut, opcode};
 use appends::Gaps;
 use callers::Callers;
 use durable::Durable;
-use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
+use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat, schedule};
 use parking_lot::Mutex;
 use special::Special;
 use std::sync::Arc;
@@ -183,6 +185,8 @@ impl VolumeService {
         if let Some(special) = self.special.as_ref().filter(|_| Special::is_one(id)) {
             special.forget(id, lookups);
         } else if let Some(node) = self.nodes.forget(id, lookups) {
+            // Another request may come in between.
+            schedule::pause();
             self.fs.release(node);
             self.nodes.held().remove();
         }
