@@ -207,6 +207,10 @@ impl Service for Shared {
         }
     }
 
+    fn may_find_space(&self) -> bool {
+        self.service.may_find_space()
+    }
+
     fn waits_for_kernel(&self, opcode: u32) -> bool {
         self.service.waits_for_kernel(opcode)
     }

@@ -168,6 +168,12 @@ impl Nodes {
         held
     }
 
+    /// Whether the engine counts a node as open for the kernel.
+    pub fn holds(&self, node: Node) -> bool {
+        let shard = self.shard(node.ino()).0.lock();
+        shard.get(&node.ino()).is_some_and(|known| known.held && known.generation == node.generation())
+    }
+
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

@@ -19,6 +19,11 @@ pub trait Service: Send + Sync {
         false
     }
 
+    /// Whether a request that found no space has changed nothing, and may find some once the FORGETs that wait have been read.
+    fn may_find_space(&self) -> bool {
+        false
+    }
+
     /// A request made the program panic: whatever it worked on may be half done.
     fn panicked(&self);
 

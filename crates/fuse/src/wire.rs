@@ -107,6 +107,8 @@ wire! {
         off: i64,
         len: i64,
     }
+    /// Followed by the name and a NUL.
+    NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }
     /// `struct fsxattr` of linux/fs.h.
     FsXattr { xflags: u32, extsize: u32, nextents: u32, projid: u32, cowextsize: u32, pad: [u8; 8], }
 }
@@ -216,6 +218,8 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// `OutHeader::error` of a message that answers no request: attributes of an inode are no longer what they were.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// The same: what a name means is not known any more.
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 
 /// ioctl(2) numbers that reach us.
 pub mod ioctl {

@@ -1,7 +1,7 @@
 //! /dev/fuse: one message a read, one answer a write.
 
 use crate::negotiate::REQUEST_MAX;
-use crate::wire::{NOTIFY_INVAL_INODE, NotifyInvalInodeOut, OutHeader};
+use crate::wire::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OutHeader};
 use parking_lot::RwLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -111,12 +111,22 @@ impl Notifier {
         self.invalidate(&NotifyInvalInodeOut { ino: id, off: 0, len: 0 });
     }
 
+    /// Has the kernel look a name up before it trusts it again. The kernel waits for the directory's lock, which the request has that
+    /// made the name doubtful: the caller must not be the thread that is to answer it.
+    pub fn name_changed(&self, parent: u64, name: &[u8]) {
+        let body = NotifyInvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
+        self.notify(NOTIFY_INVAL_ENTRY, &[body.as_bytes(), name, &[0]].concat());
+    }
+
     fn invalidate(&self, body: &NotifyInvalInodeOut) {
-        let len = (size_of::<OutHeader>() + size_of_val(body)) as u32;
-        let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+        self.notify(NOTIFY_INVAL_INODE, body.as_bytes());
+    }
+
+    fn notify(&self, code: i32, body: &[u8]) {
+        let header = OutHeader { len: (size_of::<OutHeader>() + body.len()) as u32, error: code, unique: 0 };
         if let Some(device) = &*self.device.read() {
-            // A kernel that has no such inode has nothing to forget.
-            let _ = device.send(&[header.as_bytes(), body.as_bytes()].concat());
+            // A kernel that does not have it has nothing to forget.
+            let _ = device.send(&[header.as_bytes(), body].concat());
         }
     }
 

@@ -320,7 +320,8 @@ impl Entry {
         let Ok((header, _)) = InHeader::read_from_prefix(&self.headers.in_out) else { return };
         placement.begin(*seat, header.pid);
         let mut answered = self.ask(header, &**service, scratch);
-        if answered.is_some_and(|(out, _)| out.error == -Errno::NOSPC.raw_os_error()) {
+        let found_none = answered.is_some_and(|(out, _)| out.error == -Errno::NOSPC.raw_os_error());
+        if found_none && service.may_find_space() {
             // Files that are gone may be all that is in the way, and the kernel's word of it not read yet.
             let mut worker = Worker::new();
             while matches!(worker.serve_one(device, &**service), Ok(Message::Bytes(_))) {}

@@ -18,7 +18,6 @@
 //! server would undo this.
 
 use super::{VolumeService, errno};
-use crate::wire::WriteIn;
 use myriad_engine::{Errno, File, Node, OpenOptions};
 use std::ops::Range;
 
@@ -77,7 +76,7 @@ impl VolumeService {
     pub(super) fn write_appended(
         &self,
         file: &File,
-        args: &WriteIn,
+        offset: u64,
         data: &[u8],
         is_cached: bool,
     ) -> Result<usize, Errno> {
@@ -85,9 +84,9 @@ impl VolumeService {
         // Until it is written: the size must not change between the look and the write.
         let mut gaps = self.gaps.lock();
         let size = file.stat().map_err(errno)?.size;
-        let end = args.offset.saturating_add(data.len() as u64);
-        for part in gaps.outside(node, args.offset..end.min(size)).into_iter().filter(|part| !part.is_empty()) {
-            let sent = &data[(part.start - args.offset) as usize..(part.end - args.offset) as usize];
+        let end = offset.saturating_add(data.len() as u64);
+        for part in gaps.outside(node, offset..end.min(size)).into_iter().filter(|part| !part.is_empty()) {
+            let sent = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let mut there = vec![0; sent.len()];
             let options = OpenOptions { no_atime: true, ..super::data::READ };
             let len = self.file(node, options)?.read_at(&mut there, part.start).map_err(errno)?;
@@ -95,8 +94,8 @@ impl VolumeService {
                 return Err(Errno::PERM);
             }
         }
-        let written = file.write_placed(data, args.offset).map_err(errno)?;
-        gaps.wrote(node, size, &(args.offset..args.offset + written as u64));
+        let written = file.write_placed(data, offset).map_err(errno)?;
+        gaps.wrote(node, size, &(offset..offset + written as u64));
         Ok(written)
     }
 }

@@ -94,11 +94,22 @@ impl VolumeService {
         let file = session.open_node(node, options).map_err(errno)?;
         // Who does not append was refused such a file by now.
         let is_append_only = append && file.is_append_only().map_err(errno)?;
-        let size = if is_append_only {
-            self.write_appended(&file, args, data, cached)?
-        } else {
-            file.write_placed(data, args.offset).map_err(errno)?
+        let write = |data: &[u8], offset| {
+            if is_append_only {
+                self.write_appended(&file, offset, data, cached)
+            } else {
+                file.write_placed(data, offset).map_err(errno)
+            }
         };
+        let mut size = write(data, args.offset)?;
+        // Where a program waits for its write it is told that a part was done. Where the kernel sends what its cache holds, it looks at
+        // the error alone: without one it takes all pages for written, and drops what they hold. So it is told why the rest was not.
+        while cached && size < data.len() {
+            match write(&data[size..], args.offset + size as u64)? {
+                0 => return Err(Errno::NOSPC),
+                more => size += more,
+            }
+        }
         // The kernel removes them itself where it caches what is written.
         if self.settings.direct_io && self.kernel.get_xattr_node(node, CAPABILITIES).is_ok() {
             self.kernel.remove_xattr_node(node, CAPABILITIES).map_err(errno)?;

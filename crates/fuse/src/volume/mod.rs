@@ -13,8 +13,15 @@ mod caller;
 mod callers;
 mod data;
 mod directories;
+mod doubts;
 mod durable;
+#[cfg(test)]
+mod meetings;
 mod names;
+#[cfg(test)]
+mod raw;
+#[cfg(test)]
+mod regressions;
 mod special;
 mod tellings;
 mod writers;
@@ -32,7 +39,7 @@ use crate::wire::{Attr, AttrOut, EntryOut, opcode};
 use appends::Gaps;
 use callers::Callers;
 use durable::Durable;
-use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat};
+use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat, schedule};
 use parking_lot::Mutex;
 use special::Special;
 use std::sync::Arc;
@@ -60,7 +67,7 @@ pub struct VolumeService {
     settings: Settings,
     special: Option<Special>,
     recorder: Recorder,
-    notifier: Notifier,
+    notifier: Arc<Notifier>,
     kind: Kind,
     transport: &'static str,
 }
@@ -125,7 +132,7 @@ impl VolumeService {
             settings,
             special,
             recorder: Recorder::default(),
-            notifier,
+            notifier: Arc::new(notifier),
             kind,
             transport,
         }
@@ -178,6 +185,8 @@ impl VolumeService {
         if let Some(special) = self.special.as_ref().filter(|_| Special::is_one(id)) {
             special.forget(id, lookups);
         } else if let Some(node) = self.nodes.forget(id, lookups) {
+            // Another request may come in between.
+            schedule::pause();
             self.fs.release(node);
             self.nodes.held().remove();
         }
@@ -315,19 +324,26 @@ impl Service for VolumeService {
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
         self.note_telling(request);
         let mut answer = self.dispatch(request, out);
-        if answer == Answer::Error(Errno::NOSPC) {
-            // Nothing was changed, so it can be asked once more.
+        if answer == Answer::Error(Errno::NOSPC) && self.may_find_space() {
             self.nodes.held().retry(|| {
                 answer = self.dispatch(request, out);
-                answer != Answer::Error(Errno::NOSPC)
+                answer != Answer::Error(Errno::NOSPC) || !self.may_find_space()
             });
         }
         // Also of a write that failed half-way.
         self.nodes.tell_changed(|id| self.notifier.attributes_changed(id));
-        if matches!(answer, Answer::Bytes(_)) {
-            self.outdate_tellings(request);
+        match answer {
+            Answer::Bytes(_) => self.outdate_tellings(request),
+            Answer::Error(errno) => self.doubt(request, errno),
+            Answer::Nothing => {}
         }
         answer
+    }
+
+    /// Where the volume has no space, nothing was changed. Where the host has none, what was asked may be done, though it is not durable:
+    /// asked again, the name to be made would be there already.
+    fn may_find_space(&self) -> bool {
+        !self.fs.is_host_full()
     }
 
     fn waits_for_kernel(&self, opcode: u32) -> bool {

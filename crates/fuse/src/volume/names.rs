@@ -34,7 +34,13 @@ impl VolumeService {
                 let node = stat.node();
                 self.tellings.tell(self.nodes.id(node), header.pid);
                 self.nodes.learn(node);
-                let told = self.kernel.stat_node(node).map_err(errno).and_then(|stat| put(out, &self.entry(&stat)));
+                let told = self.kernel.stat_node(node).map_err(errno).and_then(|stat| {
+                    if stat.nlink == 0 && !self.nodes.holds(node) {
+                        // It lost its last name and was forgotten before it was counted: nothing keeps it, and it is being freed.
+                        return Err(Errno::STALE);
+                    }
+                    put(out, &self.entry(&stat))
+                });
                 if told.is_err() {
                     self.forget(self.nodes.id(node), 1);
                 }
