@@ -49,6 +49,12 @@ bugs! {
     OverwriteInPlace "overwrite-in-place" "Data with checksums is overwritten where it is, which the last commit still refers to.";
     DiscardBeforeCommit "discard-before-commit" "Freed blocks go back to the host before the epoch that freed them is durable.";
     RenameLost "rename-lost" "A rename to a new name is answered and not done.";
+    FlushNotAwaited "flush-not-awaited" "An fsync takes a file for flushed that another thread is flushing.";
+    BusyUnlisted "busy-unlisted" "A file that is being written while others are flushed leaves the list of dirty files.";
+    CommitEpochOff "commit-epoch-off" "A sync waits for the epoch before its own.";
+    ChangedAgainForgotten "changed-again-forgotten" "Data that changes while it is written counts as written.";
+    PunchDropsFirst "punch-drops-first" "A hole is made in what is in memory before it is known that there is room for the change.";
+    TailPassesForgotten "tail-passes-forgotten" "The log's tail passes records of blocks that were freed and whose free is not durable.";
     SoftEntryEarly "soft-entry-early" "Soft updates: a name shows before the inode that it names.";
     SoftBitLate "soft-bit-late" "Soft updates: a pointer or an inode shows before its bit says that it is taken.";
     SoftDataLate "soft-data-late" "Soft updates: a pointer shows before the data that it leads to.";

@@ -3,6 +3,7 @@
 use super::{Cache, Frame, State, flag};
 use crate::error::Result;
 use crate::locks::MutexGuard;
+use crate::planted::{Bug, planted};
 use myriad_format::FsBlock;
 use std::sync::atomic::Ordering;
 
@@ -104,7 +105,7 @@ impl Cache {
         let _latch = self.arena.write(index);
         let header = self.arena.header(index);
         if header.block.load(Ordering::Relaxed) == block
-            && header.flags.load(Ordering::Relaxed) & flag::CHANGED_AGAIN == 0
+            && (header.flags.load(Ordering::Relaxed) & flag::CHANGED_AGAIN == 0 || planted(Bug::ChangedAgainForgotten))
         {
             let flags = header.flags.fetch_and(!flag::DATA_DIRTY, Ordering::Relaxed);
             if flags & flag::PASSING != 0 {

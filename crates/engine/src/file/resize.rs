@@ -12,6 +12,7 @@ use crate::locks::RwLockWriteGuard;
 use crate::map::{self, Mapping};
 use crate::ops::free_range;
 use crate::placement;
+use crate::planted::{Bug, planted};
 use crate::types::{AllocateMode, Cred};
 use crate::volume::{MAP_BLOCKS, Reason, Share, Volume, transact, transact_giving};
 use myriad_format::FileBlock;
@@ -334,7 +335,9 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
         zero(data, (last * block_size).max(offset), end)?;
     }
     if first < last {
-        drop_page_range(volume, data, first..last);
+        if planted(Bug::PunchDropsFirst) {
+            drop_page_range(volume, data, first..last);
+        }
         let mut from = Some(FileBlock(first));
         while let Some(start) = from {
             from = transact_giving(volume, MAP_BLOCKS, |txn| {
@@ -351,6 +354,9 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
                 inode::write(txn, file.ino, &raw)?;
                 Ok(left)
             })?;
+            // Not before: the transaction may be refused for want of room, and another thread may have written these pages
+            // since the flush.
+            drop_page_range(volume, data, start.0..from.map_or(last, |from| from.0));
         }
     }
     Ok(())
@@ -405,4 +411,43 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
 fn range_end(volume: &Volume, offset: u64, length: u64) -> Result<u64> {
     let size_max = map::size_max(&volume.geometry);
     offset.checked_add(length).filter(|&end| end <= size_max).ok_or(Error::Refused(Errno::FBIG))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::Cost;
+    use crate::volume::testing;
+    use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+
+    /// Making a hole dropped the pages in it before its transaction began. That was refused for want of room on the host, and what
+    /// another thread had written since the flush at the beginning was gone: reads found what the device had.
+    #[test]
+    fn a_hole_that_is_refused_leaves_what_another_thread_wrote() {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        let volume = testing::volume(device.clone());
+        let file = testing::new_file(&volume, b"file");
+        let put = |byte| delalloc::write(&volume, &Cred::root(), &file, &[byte; 8192], 0, false, false).unwrap();
+        put(1);
+        delalloc::flush(&volume, &file).unwrap();
+        volume.commit_now().unwrap();
+        // The other thread, after the flush.
+        put(2);
+        // So much waits that whoever begins makes a checkpoint first, which the host has no room for.
+        testing::new_file(&volume, b"other");
+        volume.epoch.cost.add(&Cost { log_bytes: u64::MAX / 4, ..Cost::default() });
+        device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::NOSPC.raw_os_error());
+        let mut data = file.data.write();
+        assert!(matches!(punch(&volume, &file, &mut data, 0, 8192), Err(Error::HostFull(_))));
+        drop(data);
+        let mut bytes = [0; 8192];
+        super::super::read(&volume, &file, &mut bytes, 0, false).unwrap();
+        assert!(bytes == [2; 8192]);
+        // There is room again.
+        let mut data = file.data.write();
+        punch(&volume, &file, &mut data, 4096, 8192).unwrap();
+        drop(data);
+        super::super::read(&volume, &file, &mut bytes, 0, false).unwrap();
+        assert!(bytes[..4096] == [2; 4096] && bytes[4096..] == [0; 4096]);
+    }
 }

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::order::checkpointer::Checkpointer;
 use crate::order::{self, Txn};
 use crate::planted::{Bug, planted};
+use crate::schedule;
 use crate::types::Order;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgNo, BlockKind, FsBlock, Ino};
@@ -22,6 +23,9 @@ impl Volume {
 
     /// Waits until `epoch` is durable, making the checkpoint if nobody else does.
     pub fn commit_through(&self, epoch: u64) -> Result<()> {
+        let epoch = epoch - u64::from(planted(Bug::CommitEpochOff));
+        // The epoch may end before the checkpointer is asked about it.
+        schedule::pause();
         let run = |checkpointer: &mut Checkpointer| checkpointer.run(self);
         if !order::commit_through(&self.checkpointer, epoch, |checkpointer| checkpointer.durable, run)? {
             // True also of a volume that was closed meanwhile.
@@ -51,6 +55,7 @@ impl Volume {
     #[cold]
     fn make_returned_durable(&self) -> Result<()> {
         let epoch = self.epoch.current() - u64::from(planted(Bug::SyncEpochOff));
+        schedule::pause();
         let run = |checkpointer: &mut Checkpointer| checkpointer.run_before_return(self);
         if !order::commit_through(&self.checkpointer, epoch, |checkpointer| checkpointer.returned, run)? {
             return self.check_not_shut_down();

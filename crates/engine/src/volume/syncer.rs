@@ -8,6 +8,7 @@ use crate::counters::Count;
 use crate::error::Result;
 use crate::file;
 use crate::order::soft::{Delays, Soft};
+use crate::schedule;
 use crate::types::Order;
 use myriad_format::Ino;
 
@@ -62,6 +63,8 @@ impl Volume {
     /// Makes durable what an fsync of a file needs, and no more. The thread that gets the checkpointer does so for all files that threads wait for.
     pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
         let ticket = soft.wants(file);
+        // Another thread may do it in the meantime.
+        schedule::pause();
         let mut checkpointer = self.checkpointer.lock();
         let wanted = soft.wanted();
         if !wanted.contains_key(&ticket) {

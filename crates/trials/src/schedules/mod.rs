@@ -10,27 +10,32 @@
 //! Volumes are such that a flush takes several transactions: the smallest cache, a small log, data with checksums or without. Of some
 //! seeds the host has no room for some writes of the device, and owners try again what was refused for that.
 //!
+//! In one more file threads write side by side, in stripes of their own (`lanes`); and they sync each other's files. Of some seeds one
+//! thread does nothing but sync, and of some the device breaks in the middle: what was synced until then must be there at the next
+//! opening.
+//!
 //! Looked at is
 //!
 //! - what an owner reads of his files, now and then, and after each sync;
 //! - each name that was just made or given up, which others may have looked for a moment before;
 //! - after each sync, and at moments between two of a thread's steps, what the volume would be after losing power there, with all that
-//!   was written since the last flush and without: the owner's files that have not changed since they were synced are there byte by
+//!   was written since the last flush, without, and with a part of it (of a log on a device of its own also the one without the other): the owner's files that have not changed since they were synced are there byte by
 //!   byte, so are the names in his directory, as far as the order promises that ([`Promise`]); what his files gain when they grow then
 //!   is zeros; and the check finds no more than it may;
 //! - the state of a moment that is held meanwhile: the check finds no more in it than it may, either;
 //! - the whole volume, closed and opened again.
 
+mod lanes;
 mod medium;
 mod script;
 
-use self::medium::Medium;
-use self::script::{BLOCKS_MAX, Do, Shape, Timed, script};
-use crate::setup::Setup;
+use self::lanes::Lane;
+use self::medium::Media;
+use self::script::{BLOCKS_MAX, Do, How, Shape, Timed, script};
+use crate::setup::{Devices, Setup};
 use crate::table::{Promise, Row};
 use crate::verdict::{catch, check_silent, check_usable, quietly};
 use myriad_check as check;
-use myriad_device::{BlockDevice, OverlayDevice};
 use myriad_engine as engine;
 use myriad_engine::schedule;
 use myriad_engine::{
@@ -38,12 +43,13 @@ use myriad_engine::{
     SyncMode,
 };
 use myriad_sim::pattern;
+use myriad_sim::rng::Rng;
 use myriad_sim::shrink;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Files of each thread.
 const FILES: usize = 3;
@@ -62,7 +68,7 @@ pub struct Meeting {
 
 /// What all threads share.
 struct Table<'a> {
-    medium: &'a Medium,
+    media: &'a Media,
     setup: &'a Setup,
     /// Nodes of everybody's files, for visitors.
     nodes: Mutex<Vec<Option<Node>>>,
@@ -72,6 +78,8 @@ struct Table<'a> {
     over: AtomicBool,
     /// Power losses looked at.
     states: &'a AtomicU64,
+    /// Decides what arrives when power is lost.
+    rng: Mutex<Rng>,
 }
 
 /// A file as its owner knows it.
@@ -91,6 +99,8 @@ struct Worker<'a> {
     files: Vec<Option<Owned>>,
     visiting: Option<File>,
     holding: Option<HeldMoment>,
+    /// What it knows of the shared file, if there is one.
+    lane: Option<Lane>,
     /// Writes and names so far.
     count: u32,
     /// Names were made, changed or removed, and need not last yet.
@@ -183,17 +193,53 @@ impl Worker<'_> {
 
     /// Does a step. One during which the host had no room promises nothing.
     fn step(&mut self, what: Do) -> Result<(), String> {
-        let refusals = &self.table.medium.refusals;
+        let refusals = &self.table.media.host.refusals;
         let before = refusals.load(Ordering::Relaxed);
         self.run(what)?;
         if refusals.load(Ordering::Relaxed) > before
             && self.returns(false)
-            && !matches!(what, Do::Fsync { .. } | Do::Sync)
+            && !matches!(what, Do::Fsync { .. } | Do::Sync | Do::LaneSync)
         {
             self.names_changed = true;
-            self.files.iter_mut().flatten().for_each(|owned| owned.synced = false);
+            self.set_synced(false);
         }
         Ok(())
+    }
+
+    /// The device has broken during a step: what that was to change may be so or not.
+    fn give_up(&mut self, what: Do) {
+        let touched = match what {
+            Do::Fsync { .. } | Do::Sync | Do::SyncOther { .. } | Do::LaneSync => return,
+            Do::Lane { .. } => {
+                self.lane.iter_mut().for_each(|lane| lane.synced = false);
+                return;
+            }
+            Do::Make { file, .. }
+            | Do::Write { file, .. }
+            | Do::Scatter { file, .. }
+            | Do::Truncate { file, .. }
+            | Do::Punch { file, .. }
+            | Do::Link { file }
+            | Do::Unlink { file }
+            | Do::Whole { file, .. }
+            | Do::WriteSynced { file, .. }
+            | Do::WritePassing { file, .. }
+            | Do::Allocate { file, .. }
+            | Do::Rewrite { file, .. }
+            | Do::Twice { file } => [Some(file), None],
+            Do::Rename { file, over, .. } => [Some(file), over],
+            _ => [None, None],
+        };
+        self.names_changed = true;
+        for file in touched.into_iter().flatten() {
+            self.files[file].iter_mut().for_each(|owned| owned.synced = false);
+        }
+    }
+
+    /// All that the thread has was synced just now, or nothing is known of that.
+    fn set_synced(&mut self, synced: bool) {
+        self.files.iter_mut().flatten().for_each(|owned| owned.synced = synced);
+        self.lane.iter_mut().for_each(|lane| lane.synced = synced);
     }
 
     fn run(&mut self, what: Do) -> Result<(), String> {
@@ -295,10 +341,37 @@ impl Worker<'_> {
                 if !unless_full(self.session.fs().sync())? {
                     return Ok(());
                 }
-                self.files.iter_mut().flatten().for_each(|owned| owned.synced = true);
+                self.set_synced(true);
                 self.names_changed = false;
                 (0..FILES).try_for_each(|file| self.look(file))?;
                 self.power_cut()
+            }
+            Do::SyncOther { thread, file } => {
+                let node = self.table.nodes.lock().expect("no panic under it")[thread * FILES + file];
+                let Some(node) = node else { return Ok(()) };
+                match self.session.open_node(node, OpenOptions::READ) {
+                    Ok(file) => unless_full(file.sync()).map(drop),
+                    Err(Error::Refused(Errno::STALE)) => Ok(()),
+                    Err(error) => Err(format!("sync of another's: {error}")),
+                }
+            }
+            Do::Lane { how, first, count } => {
+                self.count_on();
+                let (tag, returns) = ((self.thread as u32) << 24 | self.count, self.returns(true));
+                let Some(lane) = &mut self.lane else { return Ok(()) };
+                lane.synced = returns;
+                lane.change(&self.session, how, first, count, tag)?;
+                if matches!(how, How::Write { synced: true, .. }) { self.lane_synced() } else { Ok(()) }
+            }
+            Do::LaneSync => {
+                let Some(lane) = &self.lane else { return Ok(()) };
+                if unless_full(lane.sync(&self.session))? { self.lane_synced() } else { Ok(()) }
+            }
+            Do::LaneLook => self.lane.as_mut().map_or(Ok(()), |lane| lane.look(&self.session)),
+            Do::LaneMove { over } => {
+                self.count_on();
+                let count = self.count;
+                self.lane.as_mut().map_or(Ok(()), |lane| lane.move_to(&self.session, count, over))
             }
             Do::Settle => unless_full(self.session.fs().drop_caches()).map(drop),
             Do::Trim => unless_full(self.session.fs().trim(0..u64::MAX, 0)).map(drop),
@@ -308,7 +381,11 @@ impl Worker<'_> {
             }
             Do::Moment => self.hold_moment(),
             Do::Full { writes } => {
-                self.table.medium.refused.store(writes, Ordering::Relaxed);
+                self.table.media.host.refuse(writes);
+                Ok(())
+            }
+            Do::Break { after } => {
+                self.table.media.host.break_after(after);
                 Ok(())
             }
             Do::Visit { thread, file, reads } => {
@@ -355,6 +432,13 @@ impl Worker<'_> {
         owned.synced = true;
         self.names_changed &= self.promise() != Promise::Prefix;
         self.look(file)?;
+        self.power_cut()
+    }
+
+    fn lane_synced(&mut self) -> Result<(), String> {
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        lane.synced = true;
+        lane.look(&self.session)?;
         self.power_cut()
     }
 
@@ -511,21 +595,22 @@ impl Worker<'_> {
     /// Loses power now, in thought.
     fn power_cut(&self) -> Result<(), String> {
         schedule::undisturbed(|| {
-            for (device, left) in self.table.medium.after_power_cut().into_iter().zip(["all", "what was flushed"]) {
-                self.after(Arc::new(device)).map_err(|error| format!("after power loss that left {left}: {error}"))?;
+            let mut rng = self.table.rng.lock().expect("no panic under it");
+            for (devices, left) in self.table.media.after_power_cut(&mut rng) {
+                self.after(devices).map_err(|error| format!("after power loss that left {left}: {error}"))?;
                 self.table.states.fetch_add(1, Ordering::Relaxed);
             }
             Ok(())
         })
     }
 
-    fn after(&self, device: Arc<OverlayDevice>) -> Result<(), String> {
-        let fs = self.table.setup.open(device.clone()).map_err(text)?;
+    fn after(&self, devices: Devices) -> Result<(), String> {
+        let fs = self.table.setup.open(devices.clone()).map_err(text)?;
         self.compare_with(&fs, false)?;
         self.grow(&fs)?;
         fs.close().map_err(text)?;
         let judge = if self.promise() == Promise::Prefix { check_silent } else { check_usable };
-        judge(&device.into())
+        judge(&devices)
     }
 
     /// This thread's files grow: what they gain reads as zero, whatever a flush that was cut short had mapped there.
@@ -564,6 +649,7 @@ impl Worker<'_> {
             let count = file.read_at(&mut found, 0).map_err(told)?;
             compare(path, file.stat().map_err(told)?.size, &found[..count], &owned.bytes)?;
         }
+        self.lane.as_ref().map_or(Ok(()), |lane| lane.compare_with(fs, all))?;
         if self.names_changed && !all {
             return Ok(());
         }
@@ -595,9 +681,16 @@ fn compare(what: &str, size: u64, found: &[u8], expected: &[u8]) -> Result<(), S
     if found.len() != expected.len() {
         return Err(format!("{what}: {} of {} bytes were read", found.len(), expected.len()));
     }
+    compare_bytes(what, found, expected)
+}
+
+/// As [`compare`], of as many bytes.
+fn compare_bytes(what: &str, found: &[u8], expected: &[u8]) -> Result<(), String> {
     match found.iter().zip(expected).position(|(found, expected)| found != expected) {
         None => Ok(()),
-        Some(at) => Err(format!("{what}: byte {at} of {size} is {:#x} instead of {:#x}", found[at], expected[at])),
+        Some(at) => {
+            Err(format!("{what}: byte {at} of {} is {:#x} instead of {:#x}", expected.len(), found[at], expected[at]))
+        }
     }
 }
 
@@ -653,11 +746,11 @@ impl Meeting {
         let again = |steps: &[Timed]| catch(|| meet(&shape, steps, &AtomicU64::new(0)));
         let small = quietly(|| shrink::shrink(&all, SHRINK_RUNS, |steps| again(steps).is_err()));
         let last = quietly(|| again(&small)).err().unwrap_or_else(|| "does not fail each time".into());
-        let Setup { block_size, log_size, data_checksums, .. } = shape.setup;
+        let Setup { block_size, log_size, log_device_size, data_checksums, .. } = shape.setup;
         let steps: String =
             small.iter().map(|timed| format!("    thread {}: {:?}\n", timed.thread, timed.what)).collect();
         Err(format!(
-            "{message}\n{}\n{:?}, blocks of {block_size}, log {log_size:?}, checksums {data_checksums}; \
+            "{message}\n{}\n{:?}, blocks of {block_size}, log {log_size:?}, its own device {log_device_size:?}, checksums {data_checksums}; \
              shrunk to {} steps: {last}\n{steps}",
             self.row.replay_line(&self.name()),
             shape.turns,
@@ -667,17 +760,20 @@ impl Meeting {
 }
 
 fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String> {
-    let medium = Arc::new(Medium::new(Arc::new(shape.setup.format())));
-    let fs = shape.setup.open(medium.clone()).map_err(text)?;
+    let media = Media::new(shape.setup.format_all());
+    let fs = shape.setup.open(media.devices()).map_err(text)?;
     let root = fs.session(Cred::root());
     root.mkdir(COMMON, 0o777).map_err(text)?;
+    let block = u64::from(shape.setup.block_size);
+    let lane = shape.stripe.map(|stripe| Lane::make(&root, shape.threads, stripe, block)).transpose()?;
     let table = Table {
-        medium: &medium,
+        media: &media,
         setup: &shape.setup,
         nodes: Mutex::new(vec![None; shape.threads * FILES]),
         counts: (0..shape.threads).map(|_| AtomicU32::new(0)).collect(),
         over: AtomicBool::new(false),
         states,
+        rng: Mutex::new(Rng::new(shape.turns.seed)),
     };
     let mut workers = Vec::new();
     for thread in 0..shape.threads {
@@ -689,6 +785,7 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
             files: (0..FILES).map(|_| None).collect(),
             visiting: None,
             holding: None,
+            lane: lane.as_ref().map(|lane| lane.of_thread(thread)),
             count: 0,
             names_changed: false,
         });
@@ -705,6 +802,9 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
                     return;
                 }
                 if let Err(message) = catch(|| worker.step(*what)) {
+                    if worker.table.media.host.is_broken() && !message.starts_with("panic") {
+                        return worker.give_up(*what);
+                    }
                     worker.table.over.store(true, Ordering::Relaxed);
                     failures.lock().expect("no panic under it").push(format!("thread {thread}, {what:?}: {message}"));
                     return;
@@ -713,6 +813,7 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
                     worker.visiting = None;
                     let named = worker.files.iter_mut().flatten().filter(|owned| owned.path.is_some());
                     named.for_each(|owned| owned.handle = None);
+                    worker.lane.iter_mut().for_each(|lane| lane.handle = None);
                 }
             }
             if let Err(message) = catch(|| worker.look_at_moment()) {
@@ -721,7 +822,7 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
         }) as Box<dyn FnOnce() + Send>
     });
     schedule::run(shape.turns, jobs.collect());
-    medium.refused.store(0, Ordering::Relaxed);
+    media.host.calm();
     if let Some(failure) = failures.into_inner().expect("no panic under it").into_iter().next() {
         return Err(failure);
     }
@@ -729,6 +830,10 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
         worker.visiting = None;
         worker.files.iter_mut().flatten().for_each(|owned| owned.handle = None);
         worker.files.iter_mut().for_each(|owned| drop(owned.take_if(|owned| owned.path.is_none())));
+        worker.lane.iter_mut().for_each(|lane| lane.handle = None);
+    }
+    if media.host.is_broken() {
+        return workers.iter().try_for_each(|worker| worker.power_cut());
     }
     drop(root);
     for worker in &workers {
@@ -736,8 +841,8 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
     }
     // The workers' sessions may stay: it is the handles that keep a volume from being closed.
     fs.close().map_err(|error| format!("close: {error}"))?;
-    let left: Arc<dyn BlockDevice> = Arc::new(medium.inner.fork());
-    check_silent(&left.clone().into())?;
+    let left = media.written();
+    check_silent(&left)?;
     let fs = shape.setup.open(left).map_err(text)?;
     workers
         .iter()

@@ -20,6 +20,10 @@ pub(super) struct Shape {
     pub brief: bool,
     /// Steps of the rarer kinds are among the others.
     pub is_wide: bool,
+    /// All write side by side in one file as well: bytes of a stripe.
+    pub stripe: Option<u64>,
+    /// The last thread has no files of its own, and syncs all the time what the others do.
+    pub has_syncer: bool,
 }
 
 impl Shape {
@@ -28,8 +32,6 @@ impl Shape {
         let mut setup = Setup::of(row, *rng.pick(&[512, 1024, 4096]), 48 << 20);
         setup.ag_size = Some(8 << 20);
         setup.data_checksums = rng.percent(60) && row.has_checksums();
-        let log_size = *rng.pick(&[1 << 20, 4 << 20]);
-        setup.log_size = (row.order == Order::Log).then_some(log_size);
         // The fewest frames that a cache has.
         setup.options.cache_size = 1 << 20;
         if seed % 2 == 0 {
@@ -48,7 +50,19 @@ impl Shape {
         if row.order == Order::Sync && rng.percent(50) {
             setup.options.sync_mode = SyncMode::All;
         }
-        Self { setup, threads, turns, brief, is_wide }
+        // By numbers of their own: what a seed decides besides stays as it was.
+        let mut rng = Rng::new(seed ^ 0x1a_9e5);
+        if row.order == Order::Log {
+            // The first is little more than the least log: it laps every few commits.
+            let log_size = *rng.pick(&[160 << 10, 1 << 20, 4 << 20]);
+            setup.log_size = Some(log_size);
+            setup.log_device_size = rng.percent(30).then_some(log_size);
+        }
+        let block = u64::from(setup.block_size);
+        let stripes = [block / 2, block, 5 * block / 2, 16 * block, 81 * block + 100];
+        let stripe = rng.percent(50).then(|| *rng.pick(&stripes));
+        let has_syncer = rng.percent(30);
+        Self { setup, threads, turns, brief, is_wide, stripe, has_syncer }
     }
 }
 
@@ -162,6 +176,34 @@ pub(super) enum Do {
     Full {
         writes: u32,
     },
+    /// After so many more writes and flushes all fail.
+    Break {
+        after: u32,
+    },
+    /// Syncs a file of another thread.
+    SyncOther {
+        thread: usize,
+        file: usize,
+    },
+    /// Does something with so many stripes of the shared file, from one of the thread's on.
+    Lane {
+        how: How,
+        first: u64,
+        count: u64,
+    },
+    LaneSync,
+    LaneLook,
+    /// The first thread gives the shared file another name.
+    LaneMove {
+        over: bool,
+    },
+}
+
+/// What is done with a stripe.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    Write { passing: bool, synced: bool },
+    Allocate(AllocateMode),
 }
 
 /// A step, and the thread that does it.
@@ -240,7 +282,69 @@ pub(super) fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
         }
         sought.push(step);
     }
-    sought
+    side_by_side(seed, shape, sought)
+}
+
+/// Adds what threads do to each other's files and to the shared one, by numbers of its own. One that syncs does nothing else.
+fn side_by_side(seed: u64, shape: &Shape, steps: Vec<Timed>) -> Vec<Timed> {
+    let mut rng = Rng::new(seed ^ 0x51de_b15e);
+    let other_than = |rng: &mut Rng, thread| (thread + 1 + rng.index(shape.threads - 1)) % shape.threads;
+    let mut all = Vec::with_capacity(2 * steps.len());
+    for step in steps {
+        let thread = step.thread;
+        if shape.has_syncer && thread == shape.threads - 1 {
+            let what = match rng.below(100) {
+                0..30 => Do::Sync,
+                30..40 => Do::Settle,
+                40..45 => Do::Trim,
+                45..50 => Do::Due,
+                50..55 => Do::PowerCut,
+                _ => Do::SyncOther { thread: other_than(&mut rng, thread), file: rng.index(FILES) },
+            };
+            all.push(Timed { thread, what });
+            continue;
+        }
+        if rng.percent(8) {
+            let what = Do::SyncOther { thread: other_than(&mut rng, thread), file: rng.index(FILES) };
+            all.push(Timed { thread, what });
+        }
+        if let Some(stripe) = shape.stripe.filter(|_| rng.percent(40)) {
+            all.push(Timed { thread, what: in_lane(&mut rng, thread, stripe / u64::from(shape.setup.block_size)) });
+        }
+        all.push(step);
+    }
+    // Of some seeds the device breaks in the middle of things.
+    if rng.percent(15) {
+        let at = all.len() / 3 + rng.index(all.len() / 2);
+        let thread = all[at].thread;
+        all.insert(at, Timed { thread, what: Do::Break { after: rng.below(40) as u32 } });
+    }
+    all
+}
+
+/// A step in the shared file, whose stripes have so many blocks.
+fn in_lane(rng: &mut Rng, thread: usize, blocks: u64) -> Do {
+    let (first, count) = (rng.below(BLOCKS_MAX), 1 + rng.below((40 / (blocks + 1)).max(1)));
+    match rng.below(100) {
+        0..40 => {
+            let how = How::Write { passing: rng.percent(15), synced: rng.percent(10) };
+            Do::Lane { how, first, count: if rng.percent(20) { 4 * count } else { count } }
+        }
+        40..60 => {
+            let modes = [
+                AllocateMode::Punch,
+                AllocateMode::Punch,
+                AllocateMode::Zero { keep_size: rng.percent(50) },
+                AllocateMode::KeepSize,
+                AllocateMode::Extend,
+            ];
+            Do::Lane { how: How::Allocate(*rng.pick(&modes)), first, count: count.min(4) }
+        }
+        60..80 => Do::LaneSync,
+        80..92 => Do::LaneLook,
+        _ if thread == 0 => Do::LaneMove { over: rng.percent(70) },
+        _ => Do::PowerCut,
+    }
 }
 
 /// A step of the kinds that only some seeds have. `end`: of the largest file, in bytes.
