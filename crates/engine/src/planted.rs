@@ -53,8 +53,6 @@ bugs! {
     BusyUnlisted "busy-unlisted" "A file that is being written while others are flushed leaves the list of dirty files.";
     CommitEpochOff "commit-epoch-off" "A sync waits for the epoch before its own.";
     ChangedAgainForgotten "changed-again-forgotten" "Data that changes while it is written counts as written.";
-    PunchDropsFirst "punch-drops-first" "A hole is made in what is in memory before it is known that there is room for the change.";
-    TailPassesForgotten "tail-passes-forgotten" "The log's tail passes records of blocks that were freed and whose free is not durable.";
     SoftEntryEarly "soft-entry-early" "Soft updates: a name shows before the inode that it names.";
     SoftBitLate "soft-bit-late" "Soft updates: a pointer or an inode shows before its bit says that it is taken.";
     SoftDataLate "soft-data-late" "Soft updates: a pointer shows before the data that it leads to.";

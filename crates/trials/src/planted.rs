@@ -6,7 +6,7 @@ use crate::crash::known::{Counts, Known};
 use crate::fault::campaign::{self, inject};
 use crate::paused::{self, hold_everywhere};
 use crate::replay;
-use crate::schedules::{self, meet_all};
+use crate::schedules::meet_all;
 use crate::table::Row;
 use myriad_engine::Order;
 use myriad_engine::planted::{Bug, plant};
@@ -45,10 +45,7 @@ const FINDERS: [(&str, Look); 7] = [
         let held = |seed| hold_everywhere(row, seed, &Known::default(), &Counts::default()).err();
         (1..=3).filter(|_| paused::holds(&row)).find_map(held).into_iter().collect()
     }),
-    ("threads that meet", |row| {
-        let seeds = if schedules::meets(&row) { 1..121 } else { 1..1 };
-        meet_all(row, seeds, 2, &AtomicU64::new(0), || false).into_iter().collect()
-    }),
+    ("threads that meet", |row| meet_all(row, 1..121, 2, &AtomicU64::new(0), || false).into_iter().collect()),
     ("an old, almost full volume", |row| explore(seeds(row, Class::Aged, 8))),
 ];
 

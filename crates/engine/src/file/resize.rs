@@ -12,7 +12,6 @@ use crate::locks::RwLockWriteGuard;
 use crate::map::{self, Mapping};
 use crate::ops::free_range;
 use crate::placement;
-use crate::planted::{Bug, planted};
 use crate::types::{AllocateMode, Cred};
 use crate::volume::{MAP_BLOCKS, Reason, Share, Volume, transact, transact_giving};
 use myriad_format::FileBlock;
@@ -335,9 +334,6 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
         zero(data, (last * block_size).max(offset), end)?;
     }
     if first < last {
-        if planted(Bug::PunchDropsFirst) {
-            drop_page_range(volume, data, first..last);
-        }
         let mut from = Some(FileBlock(first));
         while let Some(start) = from {
             from = transact_giving(volume, MAP_BLOCKS, |txn| {

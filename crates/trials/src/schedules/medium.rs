@@ -15,9 +15,12 @@ const SECTOR_SIZE: usize = 512;
 /// A device never fails of which [`Host::left`] says so many requests.
 const NEVER: u32 = u32::MAX;
 
-/// The host of all devices of a volume.
+/// At one request in so many power is lost in the middle of things.
+const CUT_ONE_IN: usize = 200;
+
+/// The host of a volume's devices.
 pub(super) struct Host {
-    /// Writes to come for which the host has no room, and how many there were.
+    /// Writes to come for which there is no room, and how many there were.
     refused: AtomicU32,
     pub refusals: AtomicU64,
     /// Writes and flushes that still succeed before all fail.
@@ -25,6 +28,10 @@ pub(super) struct Host {
 }
 
 impl Host {
+    fn new() -> Self {
+        Self { refused: AtomicU32::new(0), refusals: AtomicU64::new(0), left: AtomicU32::new(NEVER) }
+    }
+
     pub fn refuse(&self, writes: u32) {
         self.refused.store(writes, Ordering::Relaxed);
     }
@@ -40,7 +47,7 @@ impl Host {
 
     /// From now on there is room, and nothing will break that has not.
     pub fn calm(&self) {
-        self.refused.store(0, Ordering::Relaxed);
+        self.refuse(0);
         if !self.is_broken() {
             self.break_after(NEVER);
         }
@@ -80,19 +87,18 @@ enum Arrived {
     Some,
 }
 
-/// A device that knows what it had at its last flush and what came since, and at each request of which another thread may go on.
-pub(super) struct Medium {
+/// A disk that knows what it had at its last flush, and what came since.
+struct Disk {
     inner: OverlayDevice,
     durable: Mutex<OverlayDevice>,
     unflushed: Mutex<Vec<Unflushed>>,
-    host: Arc<Host>,
 }
 
-impl Medium {
-    fn new(base: MemoryDevice, host: &Arc<Host>) -> Self {
+impl Disk {
+    fn new(base: MemoryDevice) -> Self {
         let inner = OverlayDevice::new(Arc::new(base));
         let durable = Mutex::new(inner.fork());
-        Self { inner, durable, unflushed: Mutex::default(), host: host.clone() }
+        Self { inner, durable, unflushed: Mutex::default() }
     }
 
     fn note(&self, request: Unflushed) {
@@ -103,9 +109,14 @@ impl Medium {
         !self.unflushed.lock().expect("no panic under it").is_empty()
     }
 
-    fn after(&self, arrived: Arrived, rng: &mut Rng) -> OverlayDevice {
+    fn flush(&self) {
+        *self.durable.lock().expect("no panic under it") = self.inner.fork();
+        self.unflushed.lock().expect("no panic under it").clear();
+    }
+
+    fn after(&self, arrived: Arrived, rng: &mut Rng) -> Arc<dyn BlockDevice> {
         let flushed = || self.durable.lock().expect("no panic under it").fork();
-        match arrived {
+        Arc::new(match arrived {
             Arrived::All => self.inner.fork(),
             Arrived::None => flushed(),
             Arrived::Some => {
@@ -117,7 +128,7 @@ impl Medium {
                 }
                 device
             }
-        }
+        })
     }
 }
 
@@ -134,80 +145,34 @@ fn apply(device: &OverlayDevice, request: &Unflushed, rng: &mut Rng) {
     done.expect("it was done before");
 }
 
-impl BlockDevice for Medium {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        schedule::pause();
-        self.inner.read(offset, buf)
-    }
-    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        schedule::pause();
-        self.host.has_room()?;
-        self.inner.write(offset, buf)?;
-        self.note(Unflushed::Written { offset, bytes: buf.to_vec() });
-        Ok(())
-    }
-    fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
-        schedule::pause();
-        self.host.has_room()?;
-        self.inner.write_many(writes)?;
-        for write in writes {
-            self.note(Unflushed::Written { offset: write.offset, bytes: write.parts.concat() });
-        }
-        Ok(())
-    }
-    fn flush(&self) -> io::Result<()> {
-        schedule::pause();
-        self.host.works()?;
-        self.inner.flush()?;
-        *self.durable.lock().expect("no panic under it") = self.inner.fork();
-        self.unflushed.lock().expect("no panic under it").clear();
-        Ok(())
-    }
-    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        schedule::pause();
-        self.inner.discard(offset, length)?;
-        self.note(Unflushed::Discarded { offset, length });
-        Ok(())
-    }
-    fn discards(&self) -> Discards {
-        self.inner.discards()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-}
+/// Devices as losing power has left them, and what of the requests that were not flushed has arrived.
+pub(super) type Cut = (Devices, String);
 
-/// The devices of a meeting's volume.
+/// The disks of a meeting's volume: the first, and one for the log, if that has its own.
 pub(super) struct Media {
-    main: Arc<Medium>,
-    /// The log's own, if it has one.
-    log: Option<Arc<Medium>>,
-    pub host: Arc<Host>,
+    disks: Vec<Disk>,
+    pub host: Host,
+    /// Decides what arrives when power is lost, and when it is lost in the middle of things.
+    rng: Mutex<Rng>,
+    /// What that has left, and nobody has looked at.
+    sudden: Mutex<Vec<Cut>>,
 }
 
 impl Media {
-    pub fn new((main, log): (MemoryDevice, Option<MemoryDevice>)) -> Self {
-        let (refused, refusals, left) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(NEVER));
-        let host = Arc::new(Host { refused, refusals, left });
-        let main = Arc::new(Medium::new(main, &host));
-        Self { main, log: log.map(|log| Arc::new(Medium::new(log, &host))), host }
+    pub fn new((main, log): (MemoryDevice, Option<MemoryDevice>), seed: u64) -> Arc<Self> {
+        let disks = [Some(main), log].into_iter().flatten().map(Disk::new).collect();
+        let (rng, sudden) = (Mutex::new(Rng::new(seed)), Mutex::default());
+        Arc::new(Self { disks, host: Host::new(), rng, sudden })
     }
 
-    pub fn devices(&self) -> Devices {
-        Devices { main: self.main.clone(), log: self.log.clone().map(|log| log as Arc<dyn BlockDevice>) }
+    pub fn devices(self: &Arc<Self>) -> Devices {
+        let device = |disk| Arc::new(Medium { media: self.clone(), disk }) as Arc<dyn BlockDevice>;
+        Devices { main: device(0), log: (self.disks.len() > 1).then(|| device(1)) }
     }
 
     fn after(&self, main: Arrived, log: Arrived, rng: &mut Rng) -> Devices {
-        let device =
-            |medium: &Medium, arrived, rng: &mut Rng| -> Arc<dyn BlockDevice> { Arc::new(medium.after(arrived, rng)) };
-        let log = self.log.as_ref().map(|medium| device(medium, log, rng));
-        Devices { main: device(&self.main, main, rng), log }
+        let main = self.disks[0].after(main, rng);
+        Devices { main, log: self.disks.get(1).map(|disk| disk.after(log, rng)) }
     }
 
     /// All that was written.
@@ -215,20 +180,95 @@ impl Media {
         self.after(Arrived::All, Arrived::All, &mut Rng::new(0))
     }
 
-    /// What losing power now may leave, each with what that is.
-    pub fn after_power_cut(&self, rng: &mut Rng) -> Vec<(Devices, String)> {
-        let unflushed = self.main.has_unflushed() || self.log.as_ref().is_some_and(|log| log.has_unflushed());
+    /// What losing power now may leave.
+    pub fn after_power_cut(&self) -> Vec<Cut> {
         let mut states = vec![(Arrived::All, Arrived::All)];
-        if unflushed {
+        if self.disks.iter().any(Disk::has_unflushed) {
             states.extend([(Arrived::None, Arrived::None), (Arrived::Some, Arrived::Some)]);
+            if self.disks.len() > 1 {
+                states.extend([(Arrived::All, Arrived::None), (Arrived::None, Arrived::All)]);
+            }
         }
-        if unflushed && self.log.is_some() {
-            states.extend([(Arrived::All, Arrived::None), (Arrived::None, Arrived::All)]);
-        }
+        let mut rng = self.rng.lock().expect("no panic under it");
         let of = |(main, log): (Arrived, Arrived)| {
-            let log_part = if self.log.is_some() { format!(", of the log's: {log:?}") } else { String::new() };
-            (self.after(main, log, rng), format!("of what was not flushed: {main:?}{log_part}"))
+            let log_part = if self.disks.len() > 1 { format!(", of the log's: {log:?}") } else { String::new() };
+            (self.after(main, log, &mut rng), format!("of what was not flushed: {main:?}{log_part}"))
         };
         states.into_iter().map(of).collect()
+    }
+
+    /// What losing power in the middle of requests has left since the last call.
+    pub fn take_sudden(&self) -> Vec<Cut> {
+        std::mem::take(&mut self.sudden.lock().expect("no panic under it"))
+    }
+
+    fn may_lose_power(&self) {
+        if self.rng.lock().expect("no panic under it").index(CUT_ONE_IN) == 0 {
+            let mut cuts = self.after_power_cut();
+            self.sudden.lock().expect("no panic under it").append(&mut cuts);
+        }
+    }
+}
+
+/// One of the disks, as the volume has it: at each of its requests another thread may go on, or power be lost.
+struct Medium {
+    media: Arc<Media>,
+    disk: usize,
+}
+
+impl Medium {
+    fn disk(&self) -> &Disk {
+        &self.media.disks[self.disk]
+    }
+}
+
+impl BlockDevice for Medium {
+    fn size(&self) -> u64 {
+        self.disk().inner.size()
+    }
+    fn alignment(&self) -> usize {
+        self.disk().inner.alignment()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        schedule::pause();
+        self.disk().inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        schedule::pause();
+        self.media.may_lose_power();
+        self.media.host.has_room()?;
+        self.disk().inner.write(offset, buf)?;
+        self.disk().note(Unflushed::Written { offset, bytes: buf.to_vec() });
+        Ok(())
+    }
+    fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
+        schedule::pause();
+        self.media.may_lose_power();
+        self.media.host.has_room()?;
+        self.disk().inner.write_many(writes)?;
+        for write in writes {
+            self.disk().note(Unflushed::Written { offset: write.offset, bytes: write.parts.concat() });
+        }
+        Ok(())
+    }
+    fn flush(&self) -> io::Result<()> {
+        schedule::pause();
+        self.media.may_lose_power();
+        self.media.host.works()?;
+        self.disk().inner.flush()?;
+        self.disk().flush();
+        Ok(())
+    }
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        schedule::pause();
+        self.disk().inner.discard(offset, length)?;
+        self.disk().note(Unflushed::Discarded { offset, length });
+        Ok(())
+    }
+    fn discards(&self) -> Discards {
+        self.disk().inner.discards()
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.disk().inner.counters()
     }
 }

@@ -22,8 +22,11 @@
 //!   was written since the last flush, without, and with a part of it (of a log on a device of its own also the one without the other): the owner's files that have not changed since they were synced are there byte by
 //!   byte, so are the names in his directory, as far as the order promises that ([`Promise`]); what his files gain when they grow then
 //!   is zeros; and the check finds no more than it may;
+//! - what losing power in the middle of a checkpoint would leave: it can be opened, and the check finds no more than it may;
 //! - the state of a moment that is held meanwhile: the check finds no more in it than it may, either;
 //! - the whole volume, closed and opened again.
+//!
+//! A volume of order `none` promises nothing of the time after power loss, which it does not suffer here; all else holds for it, too.
 
 mod lanes;
 mod medium;
@@ -43,7 +46,6 @@ use myriad_engine::{
     SyncMode,
 };
 use myriad_sim::pattern;
-use myriad_sim::rng::Rng;
 use myriad_sim::shrink;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::BTreeSet;
@@ -78,8 +80,6 @@ struct Table<'a> {
     over: AtomicBool,
     /// Power losses looked at.
     states: &'a AtomicU64,
-    /// Decides what arrives when power is lost.
-    rng: Mutex<Rng>,
 }
 
 /// A file as its owner knows it.
@@ -379,6 +379,7 @@ impl Worker<'_> {
                 self.table.setup.time.fetch_add(1_000_000_000, Ordering::Relaxed);
                 unless_full(self.session.fs().write_due()).map(drop)
             }
+            Do::Moment if self.promise() == Promise::Repair => Ok(()),
             Do::Moment => self.hold_moment(),
             Do::Full { writes } => {
                 self.table.media.host.refuse(writes);
@@ -594,10 +595,29 @@ impl Worker<'_> {
 
     /// Loses power now, in thought.
     fn power_cut(&self) -> Result<(), String> {
+        if self.promise() == Promise::Repair {
+            return Ok(());
+        }
         schedule::undisturbed(|| {
-            let mut rng = self.table.rng.lock().expect("no panic under it");
-            for (devices, left) in self.table.media.after_power_cut(&mut rng) {
+            for (devices, left) in self.table.media.after_power_cut() {
                 self.after(devices).map_err(|error| format!("after power loss that left {left}: {error}"))?;
+                self.table.states.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    /// What losing power in the middle of requests has left can be opened and closed, and the check finds no more than it may. What the threads
+    /// have there is not known: each was somewhere in a step.
+    fn judge_sudden(&self) -> Result<(), String> {
+        if self.promise() == Promise::Repair {
+            return Ok(());
+        }
+        schedule::undisturbed(|| {
+            for (devices, left) in self.table.media.take_sudden() {
+                let told = |error| format!("after power loss in the middle of things that left {left}: {error}");
+                self.table.setup.open(devices.clone()).and_then(Fs::close).map_err(|error| told(text(error)))?;
+                self.check(&devices).map_err(told)?;
                 self.table.states.fetch_add(1, Ordering::Relaxed);
             }
             Ok(())
@@ -609,8 +629,12 @@ impl Worker<'_> {
         self.compare_with(&fs, false)?;
         self.grow(&fs)?;
         fs.close().map_err(text)?;
+        self.check(&devices)
+    }
+
+    fn check(&self, devices: &Devices) -> Result<(), String> {
         let judge = if self.promise() == Promise::Prefix { check_silent } else { check_usable };
-        judge(&devices)
+        judge(devices)
     }
 
     /// This thread's files grow: what they gain reads as zero, whatever a flush that was cut short had mapped there.
@@ -723,11 +747,6 @@ pub fn meet_all(
     failure.into_inner().expect("no panic under it")
 }
 
-/// Whether a volume of this row promises that something synced is there after power loss, which is what threads are judged by.
-pub fn meets(row: &Row) -> bool {
-    Promise::of(row.order) != Promise::Repair
-}
-
 impl Meeting {
     pub fn name(&self) -> String {
         format!("meeting/{}", self.seed)
@@ -735,7 +754,7 @@ impl Meeting {
 
     pub fn named(row: Row, name: &str) -> Option<Self> {
         let seed = name.strip_prefix("meeting/")?.parse().ok()?;
-        meets(&row).then_some(Self { row, seed })
+        Some(Self { row, seed })
     }
 
     /// Has the threads of this seed meet; a failure comes with the fewest steps that still fail, and the line that replays it.
@@ -760,7 +779,7 @@ impl Meeting {
 }
 
 fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String> {
-    let media = Media::new(shape.setup.format_all());
+    let media = Media::new(shape.setup.format_all(), shape.turns.seed);
     let fs = shape.setup.open(media.devices()).map_err(text)?;
     let root = fs.session(Cred::root());
     root.mkdir(COMMON, 0o777).map_err(text)?;
@@ -773,7 +792,6 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
         counts: (0..shape.threads).map(|_| AtomicU32::new(0)).collect(),
         over: AtomicBool::new(false),
         states,
-        rng: Mutex::new(Rng::new(shape.turns.seed)),
     };
     let mut workers = Vec::new();
     for thread in 0..shape.threads {
@@ -801,7 +819,7 @@ fn meet(shape: &Shape, steps: &[Timed], states: &AtomicU64) -> Result<(), String
                 if worker.table.over.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Err(message) = catch(|| worker.step(*what)) {
+                if let Err(message) = catch(|| worker.step(*what).and_then(|()| worker.judge_sudden())) {
                     if worker.table.media.host.is_broken() && !message.starts_with("panic") {
                         return worker.give_up(*what);
                     }

@@ -364,8 +364,7 @@ impl Checkpointer {
         let overlay = cache.overlay.read().oldest();
         self.away.append(&mut cache.take_recovered());
         let away = self.away.iter().filter_map(|&index| needed_by(cache.arena.header(index)));
-        let forgotten = freed.forgotten.needed().filter(|_| !planted(Bug::TailPassesForgotten));
-        let needed = [self.needed, forgotten, overlay].into_iter().flatten().chain(away).min();
+        let needed = [self.needed, freed.forgotten.needed(), overlay].into_iter().flatten().chain(away).min();
         log.set_tail(needed.map_or(log.head(), |lsn| lsn.min(log.head())));
     }
 }
