@@ -242,8 +242,8 @@ pub const CASES: &[Case] = &[
         },
     },
     every_kind::TWINS_WITHOUT_THEIR_FLAG,
-    every_kind::SIZE_BETWEEN_BLOCKS,
-    every_kind::SIZE_BEYOND_THE_MAP,
+    Case { name: "size that no nodes have", ..every_kind::SIZE_BETWEEN_BLOCKS },
+    Case { name: "size behind what is mapped", ..every_kind::SIZE_BEYOND_THE_MAP },
     every_kind::SIZE_OF_NOTHING,
     Case {
         name: "nodes behind the end",

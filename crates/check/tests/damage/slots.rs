@@ -203,7 +203,7 @@ pub const CASES: &[Case] = &[
         expected: n::BLOCK_OWNER,
         damage: |s| s.image.change(slot_blocks(s, s.big)[2], |bytes| BlockHeader::read_mut(bytes).owner.set(4711)),
     },
-    every_kind::SIZE_BETWEEN_BLOCKS,
+    Case { name: "size of a directory of slots", ..every_kind::SIZE_BETWEEN_BLOCKS },
     every_kind::SIZE_OF_NOTHING,
     Case { name: "hole before the last extent", expected: n::SLOT_COUNTS, damage: |s| move_extent(s, s.big, 8) },
     Case { name: "hole of less than an extent", expected: n::SLOT_COUNTS, damage: |s| move_extent(s, s.big, 3) },
