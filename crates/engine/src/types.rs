@@ -747,6 +747,10 @@ pub trait Keeper: Send + Sync {
     /// A change of content took set-id bits away, which nobody asked for by name: whoever remembers the mode is told. Called
     /// before the change returns, with nothing locked.
     fn mode_changed(&self, node: Node);
+
+    /// An inode has fewer links, or another number of blocks, since what a crash had left was given back: whoever remembers its
+    /// attributes drops them. Called by the thread that gives back, which answers nobody, with nothing locked.
+    fn given_back(&self, node: Node);
 }
 
 /// What was given back of what a crash had left behind.

@@ -31,6 +31,8 @@ impl Keeper for Known {
     fn mode_changed(&self, node: Node) {
         self.changed.lock().unwrap().push(node);
     }
+
+    fn given_back(&self, _: Node) {}
 }
 
 fn volume() -> (Arc<MemoryDevice>, Fs, Arc<Known>) {
@@ -134,6 +136,8 @@ impl Keeper for Forgetful {
     }
 
     fn mode_changed(&self, _node: Node) {}
+
+    fn given_back(&self, _node: Node) {}
 }
 
 /// The file was open only once the keeper had answered. Released before that, it was never released.

@@ -2,7 +2,7 @@
 //!
 //! An inode number is its node number, but for the root, which the protocol wants to be 1; no inode has that number. An
 //! entry lives from the first answer that names the inode to the FORGET that takes the last one back, and as long as it
-//! does, the engine keeps the inode (`Keeper`): so a file that the kernel has open is there, though nobody tells us of
+//! does, the engine keeps the inode (`Keeper::hold`): so a file that the kernel has open is there, though nobody tells us of
 //! opens, and a number never means another file while the kernel uses it.
 //!
 //! Lookups are counted and not opens, because a server that is told of opens makes open and close four times as slow, and a
@@ -16,7 +16,7 @@
 
 use crate::held::Held;
 use crate::wire::ROOT;
-use myriad_engine::{Keeper, Node};
+use myriad_engine::Node;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -189,8 +189,9 @@ impl Nodes {
     }
 }
 
-impl Keeper for Nodes {
-    fn hold(&self, node: Node) -> bool {
+impl Nodes {
+    /// As `Keeper::hold` says.
+    pub fn hold(&self, node: Node) -> bool {
         let mut shard = self.shard(node.ino()).0.lock();
         let known = shard.get_mut(&node.ino()).filter(|known| known.generation == node.generation());
         let is_new = known.is_some_and(|known| !std::mem::replace(&mut known.held, true));
@@ -200,7 +201,8 @@ impl Keeper for Nodes {
         is_new
     }
 
-    fn mode_changed(&self, node: Node) {
+    /// As `Keeper::mode_changed` says; the kernel is told before the request is answered that did it.
+    pub fn mode_changed(&self, node: Node) {
         let mut changed = self.changed.lock();
         changed.push(self.id(node));
         self.has_changed.store(true, Ordering::Release);

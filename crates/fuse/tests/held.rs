@@ -91,6 +91,34 @@ fn data_ranges(path: &Path) -> Vec<(u64, u64)> {
     ranges
 }
 
+/// The kernel sent the pages that a program had stored to in requests of up to 256. Of a request for which the volume had room in part, the
+/// server said how much it had written. The kernel does not look at that: it took all pages for written, msync(2) returned 0, and the
+/// file read as zeros where there had been no room.
+#[test]
+fn what_is_stored_and_finds_no_room_is_an_error_of_msync() {
+    skip_without_mounts!();
+    for writeback in [false, true] {
+        let mount = mounted_with(Options { writeback, ..Options::default() });
+        let path = mount.path("mapped");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        // Room for some of the 256 pages.
+        let left = unix::statvfs(mount.root()).unwrap();
+        let filler = File::create(mount.path("filler")).unwrap();
+        unix::fallocate(&filler, unix::FallocateFlags::empty(), 0, (left.f_bavail - 100) * left.f_bsize).unwrap();
+        let store = format!(
+            "for at in range(0, 1 << 20, 4096): m[at:at+4]=b'data'\n\
+             try: m.flush(); error=0\n\
+             except OSError as refused: error=refused.errno\n\
+             assert error == {}, error",
+            Errno::NOSPC.raw_os_error()
+        );
+        let Some(storing) = Storing::begin(&path, &store) else { return };
+        storing.end();
+        drop(filler);
+        mount.unmount();
+    }
+}
+
 /// The kernel does not write back before it asks where data is: of a file that a process had mapped and stored to, `cp`
 /// and `tar -S` copied holes, and said that all was well.
 #[test]

@@ -164,14 +164,23 @@ fn unless_refused(result: Result<()>) -> Result<()> {
 /// Changes an inode, unless it has gone or `f` says no.
 fn change(volume: &Volume, node: Node, f: impl FnOnce(&Look<'_>, &mut RawInode) -> Result<bool>) -> Result<()> {
     let ino = Ino(node.ino);
-    transact(volume, 0, |txn| {
+    let has_changed = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(ino);
         let mut raw = match inode::read_node(&txn.look, node) {
-            Err(Error::Refused(Errno::STALE)) => return Ok(()),
+            Err(Error::Refused(Errno::STALE)) => return Ok(false),
             raw => raw?,
         };
-        if f(&txn.look, &mut raw)? { inode::write(txn, ino, &raw) } else { Ok(()) }
-    })
+        let changes = f(&txn.look, &mut raw)?;
+        if changes {
+            inode::write(txn, ino, &raw)?;
+        }
+        Ok(changes)
+    })?;
+    // A kernel that remembered too many links would keep the file when its last name goes.
+    if has_changed && let Some(keeper) = volume.files.keeper.get() {
+        keeper.given_back(node);
+    }
+    Ok(())
 }
 
 /// Takes away the links of an inode that nothing accounts for. Without any it goes on the list of orphans, which frees it.

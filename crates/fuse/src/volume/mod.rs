@@ -39,7 +39,7 @@ use crate::wire::{Attr, AttrOut, EntryOut, opcode};
 use appends::Gaps;
 use callers::Callers;
 use durable::Durable;
-use myriad_engine::{Cred, Errno, Error, FileType, Fs, Node, Session, Stat, schedule};
+use myriad_engine::{Cred, Errno, Error, FileType, Fs, Keeper, Node, Session, Stat, schedule};
 use parking_lot::Mutex;
 use special::Special;
 use std::sync::Arc;
@@ -98,7 +98,8 @@ impl VolumeService {
     ) -> Self {
         let kernel = fs.session_checked(Cred { umask: 0, ..Cred::root() });
         let nodes = Arc::new(Nodes::new(kernel.root()));
-        fs.set_keeper(nodes.clone());
+        let notifier = Arc::new(notifier);
+        fs.set_keeper(Arc::new(Kept { nodes: nodes.clone(), notifier: notifier.clone() }));
         let settings = Settings {
             default_permissions: options.default_permissions,
             uid: options.uid,
@@ -132,7 +133,7 @@ impl VolumeService {
             settings,
             special,
             recorder: Recorder::default(),
-            notifier: Arc::new(notifier),
+            notifier,
             kind,
             transport,
         }
@@ -356,6 +357,27 @@ impl Service for VolumeService {
 
     fn recorder(&self) -> &Recorder {
         &self.recorder
+    }
+}
+
+/// What the engine asks and tells of the inodes that the kernel knows.
+struct Kept {
+    nodes: Arc<Nodes>,
+    notifier: Arc<Notifier>,
+}
+
+impl Keeper for Kept {
+    fn hold(&self, node: Node) -> bool {
+        self.nodes.hold(node)
+    }
+
+    fn mode_changed(&self, node: Node) {
+        self.nodes.mode_changed(node);
+    }
+
+    fn given_back(&self, node: Node) {
+        // At once, and not by a thread that serves: the kernel may first wait for an inode that it is dropping, and with it for an answer.
+        self.notifier.attributes_changed(self.nodes.id(node));
     }
 }
 
