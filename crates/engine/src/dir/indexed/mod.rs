@@ -22,6 +22,7 @@ mod entries;
 mod hashed;
 mod index;
 
+use super::hints::Passed;
 use super::place::Place;
 use super::{
     BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, free_blocks, is_in_blocks, is_shown, type_of,
@@ -199,7 +200,16 @@ fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Re
     };
     for record in records {
         let (block, offset) = split_position(look, record.position);
-        let at = entry_block(look, dir, raw, block)?;
+        let places = &look.volume.last_blocks;
+        let at = match places.find(dir, raw, block) {
+            Some(at) => at,
+            None => {
+                let at = entry_block(look, dir, raw, block)?;
+                places.note(dir, raw, block, at);
+                at
+            }
+        };
+        debug_assert_eq!(at, entry_block(look, dir, raw, block)?, "what is remembered of a directory's map is so");
         let (same, hash) = entry_is(look, at, offset, Place { dir, block }, name)?;
         if same {
             let spot = Spot { at: at.0, leaf };
@@ -316,7 +326,7 @@ pub(crate) fn prepare(
         let fits = look.read(at, BlockKind::DirEntries, |bytes| {
             next = EntryBlockHeader::read(bytes).next_room.get();
             let (run, live) = run_of(bytes, at, usize::MAX, Place { dir, block })?;
-            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, Place { dir, block })
+            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, 0, Place { dir, block })
         })??;
         if fits.is_some() {
             return Ok(room);
@@ -380,7 +390,7 @@ fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEn
         // Free entries first: growing a body may mean moving it.
         let found = inode::change_body(txn, dir, raw, |edit, base, used| {
             let run = Run { base, used, capacity: used };
-            let fit = entries::fit(edit.bytes(), &run, size, live, place)?;
+            let fit = entries::fit(edit.bytes(), &run, size, live, 0, place)?;
             Ok::<_, Error>(fit.map(|fit| (fit.at, entries::insert(edit, &run, &fit, entry).0)))
         })??;
         if let Some((at, taken)) = found {
@@ -486,20 +496,29 @@ fn insert_in_block(
     entry: &NewEntry<'_>,
 ) -> Result<Option<u32>> {
     let last = &txn.volume().last_blocks;
-    let at = match last.get(dir, raw, block) {
-        Some(at) => at,
+    let (at, passed) = match last.get(dir, raw, block) {
+        Some(known) => known,
         None => {
             let at = entry_block(&txn.look, dir, raw, block)?;
             last.put(dir, raw, block, at);
-            at
+            (at, Passed::default())
         }
     };
     let size = entry_size(entry.name.bytes.len());
+    let from = passed.all_shorter(size);
     let done = txn.change(at, BlockKind::DirEntries, |edit| {
-        let (run, live) = run_of(edit.bytes(), at, limit, Place { dir, block })?;
-        let Some(fit) = entries::fit(edit.bytes(), &run, size, live, Place { dir, block })? else {
-            return Ok::<_, Error>(None);
-        };
+        let place = Place { dir, block };
+        let (run, live) = run_of(edit.bytes(), at, limit, place)?;
+        let fit = entries::fit(edit.bytes(), &run, size, live, from, place)?;
+        debug_assert_eq!(
+            fit,
+            entries::fit(edit.bytes(), &run, size, live, 0, place)?,
+            "what is passed over is too short"
+        );
+        let Some(fit) = fit else { return Ok::<_, Error>(None) };
+        if fit.hole > 0 {
+            last.pass(dir, block, fit.at, size);
+        }
         let (taken, used) = entries::insert(edit, &run, &fit, entry);
         let fields = edit.range_mut(48, 8);
         fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
@@ -664,7 +683,7 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         }
     }
     let block_size = txn.volume().cache.block_size();
-    let (length, lists) = txn.change(at, BlockKind::DirEntries, |edit| {
+    let (length, lists, is_empty) = txn.change(at, BlockKind::DirEntries, |edit| {
         // It lies before the tail and in the block.
         entries::at(edit.bytes(), offset, place)?;
         let header = *EntryBlockHeader::read(edit.bytes());
@@ -678,9 +697,10 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
         fields[4..].copy_from_slice(&(live as u32).to_le_bytes());
         let free = (block_size - ENTRIES_OFFSET).saturating_sub(live);
-        Ok::<_, Error>((length, header.next_room.get() == 0 && free >= block_size / 4))
+        Ok::<_, Error>((length, header.next_room.get() == 0 && free >= block_size / 4, live == 0))
     })??;
     raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
+    txn.volume().last_blocks.has_hole(dir, block, offset - ENTRIES_OFFSET, is_empty);
     if let Some(root) = root {
         if !index::update(txn, dir, (root, hit.spot.leaf), name.tag(), position, None)? {
             return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
@@ -1112,7 +1132,8 @@ mod tests {
         let remembered = |block: u32| {
             let look = volume.look();
             let raw = inode::read_node(&look, dir).unwrap();
-            let at = volume.last_blocks.get(Ino(dir.ino), &raw, FileBlock(block.into()));
+            let known = volume.last_blocks.get(Ino(dir.ino), &raw, FileBlock(block.into()));
+            let at = known.map(|(at, _)| at);
             at.map(|at| entry_block(&look, Ino(dir.ino), &raw, FileBlock(block.into())).is_ok_and(|block| block == at))
         };
         // One block, which goes with the last entry, and many, which go by and by.
