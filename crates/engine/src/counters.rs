@@ -57,17 +57,19 @@ const COUNT: usize = NAMES.len();
 struct Row([AtomicU64; COUNT]);
 
 pub(crate) struct Counters {
-    rows: Box<[Row]>,
+    /// As many as there are slots, so that a slot needs no comparison.
+    rows: Box<[Row; SLOTS]>,
 }
 
 impl Counters {
     pub fn new() -> Self {
-        Self { rows: (0..SLOTS).map(|_| Row([const { AtomicU64::new(0) }; COUNT])).collect() }
+        let rows: Box<[Row]> = (0..SLOTS).map(|_| Row([const { AtomicU64::new(0) }; COUNT])).collect();
+        Self { rows: rows.try_into().unwrap_or_else(|_| unreachable!("a row for each slot")) }
     }
 
     #[inline]
     pub fn add(&self, count: Count, n: u64) {
-        let cell = &self.rows[thread_slot()].0[count as usize];
+        let cell = &self.rows[thread_slot() % SLOTS].0[count as usize];
         // More threads than slots may lose an increment between the two; a counter is a measure, not a fact to act on.
         cell.store(cell.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }

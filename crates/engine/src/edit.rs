@@ -29,7 +29,6 @@ impl Before {
         self.granules = 0;
     }
 
-    #[cold]
     fn keep(&mut self, granules: u64, granule_bits: u32, bytes: &[u8]) {
         let mut new = granules & !self.granules;
         self.granules |= new;
@@ -63,15 +62,18 @@ enum Bytes<'a> {
 
 impl<'a> BlockEdit<'a> {
     /// `mask` gains a bit for every granule changed.
+    #[inline]
     pub fn new(bytes: &'a mut [u8], mask: &'a mut u64) -> Self {
         Self::of(Bytes::Own(bytes), mask)
     }
 
     /// As [`Self::new`], of a block that others may copy meanwhile.
+    #[inline]
     pub(crate) fn shared(bytes: SharedBytes<'a>, mask: &'a mut u64) -> Self {
         Self::of(Bytes::Shared(bytes), mask)
     }
 
+    #[inline]
     fn of(bytes: Bytes<'a>, mask: &'a mut u64) -> Self {
         let mut edit = Self { bytes, mask, granule_bits: 0, before: None };
         edit.granule_bits = (edit.bytes().len() / 64).max(8).trailing_zeros();
@@ -91,6 +93,7 @@ impl<'a> BlockEdit<'a> {
         }
     }
 
+    #[inline]
     fn own(&mut self) -> &mut [u8] {
         match &mut self.bytes {
             Bytes::Own(bytes) => bytes,
@@ -99,12 +102,13 @@ impl<'a> BlockEdit<'a> {
     }
 
     /// The bytes `offset..offset + len`, for change; all their granules are marked. Not of a block of inodes that is in use.
+    #[inline(always)]
     pub fn range_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
         self.mark(offset, len);
         &mut self.own()[offset..offset + len]
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         self.mark(offset, bytes.len());
         match &mut self.bytes {
@@ -119,13 +123,7 @@ impl<'a> BlockEdit<'a> {
         let (words, rest) = bytes.as_chunks::<8>();
         assert!(rest.is_empty() && offset % 8 == 0 && words.len() <= 64);
         if self.before.is_some() {
-            // A granule is kept before the first of its words changes.
-            for (at, new) in (offset..).step_by(8).zip(words) {
-                if self.bytes()[at..at + 8] != *new {
-                    self.put(at, new);
-                }
-            }
-            return;
+            return self.put_changed_keeping(offset, words);
         }
         let mut changed = match &mut self.bytes {
             Bytes::Own(own) => {
@@ -148,12 +146,23 @@ impl<'a> BlockEdit<'a> {
         }
     }
 
+    /// As [`Self::put_changed`], when what changes is kept as it was: a granule before the first of its words changes.
+    #[cold]
+    fn put_changed_keeping(&mut self, offset: usize, words: &[[u8; 8]]) {
+        for (at, new) in (offset..).step_by(8).zip(words) {
+            if self.bytes()[at..at + 8] != *new {
+                self.put(at, new);
+            }
+        }
+    }
+
     /// Moves `len` bytes inside the block, as `memmove`; the target's granules are marked. Not of a block of inodes that is in use.
     pub fn copy_within(&mut self, source: usize, target: usize, len: usize) {
         self.mark(target, len);
         self.own().copy_within(source..source + len, target);
     }
 
+    #[inline(always)]
     fn mark(&mut self, offset: usize, len: usize) {
         debug_assert!(offset + len <= self.bytes().len());
         if len == 0 {
@@ -162,14 +171,21 @@ impl<'a> BlockEdit<'a> {
         let first = offset >> self.granule_bits;
         let last = (offset + len - 1) >> self.granule_bits;
         let granules = (u64::MAX << first) & (u64::MAX >> (63 - last));
-        if let Some(before) = &mut self.before {
-            let bytes = match &self.bytes {
-                Bytes::Own(bytes) => bytes,
-                Bytes::Shared(bytes) => bytes.get(),
-            };
-            before.keep(granules, self.granule_bits, bytes);
+        if self.before.is_some() {
+            self.keep(granules);
         }
         *self.mask |= granules;
+    }
+
+    #[cold]
+    fn keep(&mut self, granules: u64) {
+        let bytes = match &self.bytes {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(bytes) => bytes.get(),
+        };
+        if let Some(before) = &mut self.before {
+            before.keep(granules, self.granule_bits, bytes);
+        }
     }
 }
 

@@ -155,11 +155,17 @@ pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
     })
 }
 
-/// Empties a slot: mode and generation. A body that ends in the slot gives it a mode again, but no generation, and none is
-/// 0, so that old handles to the inode stay stale.
+/// With what the slot of an inode begins that is gone: neither mode nor generation. A body that ends in the slot gives it a mode
+/// again, but no generation, and none is 0, so that old handles to the inode stay stale.
+pub(crate) const GONE: [u8; 24] = [0; 24];
+
+/// Empties the place that an inode had in a table. A slot of a chunk is emptied by the change that gives it back, in the same block.
 pub(crate) fn clear(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+    if !txn.volume().geometry.has_table() {
+        return Ok(());
+    }
     let (block, at) = locate(txn.volume(), ino)?;
-    txn.change(block, txn.volume().geometry.inode_kind(), |edit| edit.put(at, &[0; 24]))
+    txn.change(block, BlockKind::InodeTable, |edit| edit.put(at, &GONE))
 }
 
 /// Bytes of data that the largest body holds.

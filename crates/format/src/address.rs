@@ -113,6 +113,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    #[inline]
     pub fn block_size(&self) -> usize {
         1 << self.block_bits
     }
@@ -131,6 +132,7 @@ impl Geometry {
     }
 
     /// Blocks of group `ag`; the last group may be shorter.
+    #[inline]
     pub fn blocks_in(&self, ag: AgNo) -> u32 {
         debug_assert!(ag.0 < self.ag_count);
         let start = u64::from(ag.0) << self.ag_bits;
@@ -138,6 +140,7 @@ impl Geometry {
     }
 
     /// Blocks of group `ag` that can be allocated while nothing is: all but what lies at a fixed place.
+    #[inline]
     pub fn usable_blocks_in(&self, ag: AgNo) -> u32 {
         self.blocks_in(ag).saturating_sub(self.first_data_block(ag))
     }
@@ -150,14 +153,17 @@ impl Geometry {
         self.usable_blocks_in(ag) - whole
     }
 
+    #[inline]
     pub fn ag_of(&self, block: FsBlock) -> AgNo {
         AgNo((block.0 >> self.ag_bits) as u32)
     }
 
+    #[inline]
     pub fn ag_block_of(&self, block: FsBlock) -> AgBlock {
         AgBlock((block.0 & (u64::from(self.ag_blocks()) - 1)) as u32)
     }
 
+    #[inline]
     pub fn fs_block(&self, ag: AgNo, block: AgBlock) -> FsBlock {
         FsBlock((u64::from(ag.0) << self.ag_bits) + u64::from(block.0))
     }
@@ -166,6 +172,7 @@ impl Geometry {
         1 << (self.ag_bits - self.region_bits)
     }
 
+    #[inline]
     pub fn region_of(&self, block: FsBlock) -> RegionNo {
         RegionNo((block.0 >> self.region_bits) as u32)
     }
@@ -179,6 +186,7 @@ impl Geometry {
     }
 
     /// Inode slots in a block, the header's slot 0 included.
+    #[inline]
     pub fn slots_per_block(&self) -> u32 {
         1 << (self.block_bits - SLOT_BITS)
     }
@@ -189,6 +197,7 @@ impl Geometry {
     }
 
     /// Block and slot of an inode; `None` if the number cannot be one of this volume.
+    #[inline]
     pub fn locate(&self, ino: Ino) -> Option<(FsBlock, u32)> {
         let bits = self.block_bits - SLOT_BITS;
         let block = FsBlock(ino.0 >> bits);

@@ -47,6 +47,7 @@ impl Geometry {
     }
 
     /// Blocks of a group's table of checksums; 0 on a volume without.
+    #[inline]
     pub fn checksum_blocks(&self, ag: AgNo) -> u32 {
         if self.has_checksums { self.blocks_in(ag).div_ceil(self.checksums_per_block()) } else { 0 }
     }

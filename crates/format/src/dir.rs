@@ -106,6 +106,7 @@ pub fn clear_unit(unit: &mut [u8]) {
 }
 
 /// Bytes of an entry with a name of `name_len` bytes.
+#[inline]
 pub const fn entry_size(name_len: usize) -> usize {
     (EntryHeader::SIZE + name_len).next_multiple_of(8)
 }
@@ -116,17 +117,20 @@ pub fn node_bits(block_bits: u32) -> u32 {
 }
 
 /// Lines in an index leaf.
+#[inline]
 pub fn leaf_lines(block_size: usize) -> usize {
     (block_size - IndexHeader::SIZE) / LINE_SIZE
 }
 
 /// The line of a leaf where the search for `tag` starts: a multiplicative hash, since all tags of a leaf share their
 /// low bits.
+#[inline]
 pub fn home_line(tag: u32, lines: usize) -> usize {
     ((u64::from(tag.wrapping_mul(0x9e37_79b1)) * lines as u64) >> 32) as usize
 }
 
 /// Reads pointer `index` of an index node.
+#[inline]
 pub fn pointer(node: &[u8], index: usize) -> u64 {
     let at = IndexHeader::SIZE + index * POINTER_SIZE;
     let mut bytes = [0; 8];
@@ -135,6 +139,7 @@ pub fn pointer(node: &[u8], index: usize) -> u64 {
 }
 
 /// Byte offset of pointer `index` in an index node, and the pointer's bytes.
+#[inline]
 pub fn encode_pointer(index: usize, block: u64) -> (usize, [u8; POINTER_SIZE]) {
     debug_assert!(block < 1 << 48);
     let mut bytes = [0; POINTER_SIZE];

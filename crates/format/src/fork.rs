@@ -192,11 +192,13 @@ impl TreeRoot {
 
 impl RawInode {
     /// Whether its fork says where blocks of a file, a link or a directory lie.
+    #[inline]
     pub fn has_map(&self) -> bool {
         matches!(self.fork_code(), fork::EXTENTS | fork::TREE | fork::DIRECTORY | fork::DIRECTORY_TREE | fork::BLOCKS)
     }
 
     /// Whether it is a directory whose entries lie in blocks.
+    #[inline]
     pub fn is_dir_in_blocks(&self) -> bool {
         match self.fork_code() {
             fork::DIRECTORY | fork::DIRECTORY_TREE => true,
@@ -206,12 +208,14 @@ impl RawInode {
     }
 
     /// The index root of a directory in blocks; `None` of one without, and of everything else.
+    #[inline]
     pub fn index_root(&self) -> Option<FsBlock> {
         let root = FsBlock(word(&self.fork, 0));
         (self.is_dir_in_blocks() && !root.is_none()).then_some(root)
     }
 
     /// Sets the index root of a directory in blocks; `NONE`: it has none.
+    #[inline]
     pub fn set_index_root(&mut self, root: FsBlock) {
         debug_assert!(self.is_dir_in_blocks());
         self.fork[..INDEX].copy_from_slice(&root.0.to_le_bytes());

@@ -26,6 +26,7 @@ on_disk! {
 }
 
 /// Whether a metadata block is made of units.
+#[inline]
 fn is_of_units(block: &[u8]) -> bool {
     kind::is_of_units(kind::magic_of(block))
 }
@@ -99,6 +100,7 @@ pub fn lsn_of(block: &[u8]) -> Option<u64> {
 }
 
 /// Compares the owner of a verified block.
+#[inline]
 pub fn verify_owner(block: &[u8], address: FsBlock, owner: u64) -> Result<(), Corrupt> {
     if is_of_units(block) {
         return unit::verify_owner(block, address, owner);

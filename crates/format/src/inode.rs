@@ -181,10 +181,12 @@ impl RawInode {
         self.set_block_total(self.block_total().saturating_add_signed(change).min(BLOCK_TOTAL_MAX));
     }
 
+    #[inline]
     pub fn fork_code(&self) -> u8 {
         self.fork_kind & 15
     }
 
+    #[inline]
     pub fn inline_extent_count(&self) -> usize {
         usize::from(self.fork_kind >> 4)
     }
@@ -194,24 +196,29 @@ impl RawInode {
         self.fork_kind = kind | (extents as u8) << 4;
     }
 
+    #[inline]
     pub fn has_flag(&self, flag: u32) -> bool {
         self.flags.get() & flag != 0
     }
 
+    #[inline]
     pub fn file_type(&self) -> u16 {
         self.mode.get() & S_IFMT
     }
 
+    #[inline]
     pub fn is_dir(&self) -> bool {
         self.file_type() == S_IFDIR
     }
 
     /// Bytes of the fork that data may use: all 32, or 24 when the attribute root is there.
+    #[inline]
     pub fn fork_room(&self) -> usize {
         if self.has_flag(flag::ATTR_BLOCKS) { ROOM_BESIDE_ROOT } else { self.fork.len() }
     }
 
     /// Checks what the type of a used inode implies; what lies behind the fork is checked when it is followed.
+    #[inline]
     pub fn check(&self, ino: Ino) -> Result<(), Corrupt> {
         let bad = |field, value| Err(Corrupt::Inode { ino, field, value });
         let allowed = match self.file_type() {

@@ -99,6 +99,7 @@ impl BlockKind {
     }
 
     /// Whether a block of this kind is made of units (`unit`), and has no block header (`header`).
+    #[inline]
     pub fn is_of_units(self) -> bool {
         is_of_units(self.magic())
     }
@@ -119,6 +120,7 @@ const UNITS_MAGIC: u32 = u32::from_le_bytes(*b"MYU\0");
 const UNITS_MASK: u32 = 0x00ff_ffff;
 
 /// The magic number at the start of a metadata block, whether it begins with a header or with a unit.
+#[inline]
 pub(crate) fn magic_of(block: &[u8]) -> u32 {
     u32::from_le_bytes(block[..4].try_into().expect("four bytes"))
 }

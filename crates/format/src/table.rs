@@ -30,6 +30,7 @@ pub const BYTES_PER_INODE_UNIT: u64 = UNIT_SIZE as u64 / UNIT_INODES as u64;
 const _: () = assert!(UnitHeader::SIZE + UNIT_INODES as usize * INODE_SIZE == UNIT_SIZE && POINTERS == 15);
 
 impl Geometry {
+    #[inline]
     pub fn has_table(&self) -> bool {
         self.table_every != 0
     }
@@ -60,6 +61,7 @@ impl Geometry {
     }
 
     /// The group's first block that lies at no fixed place: past its fixed blocks, table of checksums, bitmaps and inode table.
+    #[inline]
     pub fn first_data_block(&self, ag: AgNo) -> u32 {
         if self.has_bitmap || self.has_table() {
             self.table_start(ag) + self.table_blocks(ag)
@@ -84,11 +86,13 @@ impl Geometry {
     }
 
     /// What a block of inodes is.
+    #[inline]
     pub fn inode_kind(&self) -> BlockKind {
         if self.has_table() { BlockKind::InodeTable } else { BlockKind::Inode }
     }
 
     /// Byte of its block at which the inode in a slot begins.
+    #[inline]
     pub fn inode_offset(&self, slot: u32) -> usize {
         if self.has_table() {
             debug_assert!((1..=2).contains(&(slot % 4)));

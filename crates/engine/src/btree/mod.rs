@@ -176,11 +176,18 @@ impl Tree {
 
     /// The record with the largest key up to `key`.
     pub fn floor<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<Option<Record>> {
-        let mut found = None;
-        self.for_each_back_from(store, key, |record| {
-            found = Some(padded(record));
-            ControlFlow::Break(())
+        let leaf = self.descend(store, key, |_, _| ())?;
+        let mut found = self.visit(store, leaf.block, 0, |node| match node.upper(0, key).checked_sub(1) {
+            // In a node that is not sorted the search may end anywhere.
+            Some(at) if node.key(at) > key => Err(unsorted(node, node.key(at))),
+            at => Ok(at.map(|at| padded(node.item(at)))),
         })?;
+        if found.is_none() && leaf.low > 0 {
+            self.for_each_back_from(store, leaf.low - 1, |record| {
+                found = Some(padded(record));
+                ControlFlow::Break(())
+            })?;
+        }
         Ok(found)
     }
 
@@ -514,7 +521,7 @@ impl Tree {
         let count = usize::from(head.count.get());
         let stride = self.stride_at(level);
         let may_be_empty = level == 0 && self.level == 0;
-        if count > (bytes.len() - BODY) / stride || (count == 0 && !may_be_empty) {
+        if count * stride > bytes.len() - BODY || (count == 0 && !may_be_empty) {
             return Err(Corrupt::TreeNode { block, field: "count", value: count as u64 });
         }
         Ok(Node { bytes, block, count, stride, shift: if level == 0 { self.kind.key_shift } else { 0 } })

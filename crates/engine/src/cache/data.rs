@@ -16,11 +16,11 @@ impl Cache {
         let index = self.find(block)?;
         let flags = self.arena.header(index).flags.load(Ordering::Acquire);
         (flags & (flag::KIND | flag::LOADED) == flag::DATA | flag::LOADED).then(|| {
-            self.touch(index);
+            self.arena.header(index).flags.fetch_or(flag::REFERENCED, Ordering::Relaxed);
             if flags & flag::PASSING != 0 {
                 self.arena.header(index).flags.fetch_and(!flag::PASSING, Ordering::Relaxed);
             }
-            Frame { cache: self, index }
+            self.frame(index)
         })
     }
 

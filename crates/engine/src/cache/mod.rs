@@ -29,7 +29,7 @@ mod unhomed;
 mod warm;
 
 use ahead::{Neighbourhoods, Streams};
-pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, ProcessMark, SharedBytes, Zeroed, prefetch};
+pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, Place, ProcessMark, SharedBytes, Zeroed, prefetch};
 use directories::Directories;
 use frames::State;
 pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX};
@@ -109,23 +109,27 @@ pub(crate) struct Cache {
 /// A frame found inside the gate.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {
-    cache: &'a Cache,
+    place: Place<'a>,
     pub index: u32,
 }
 
 impl<'a> Frame<'a> {
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(self) -> FrameRead<'a> {
-        self.cache.arena.read(self.index)
+        self.place.read()
     }
 
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(self) -> FrameWrite<'a> {
-        self.cache.arena.write(self.index)
+        self.place.write()
     }
 
     /// Copies what lies at `offset`: without the latch, unless somebody changes the frame just now.
     #[inline]
     pub fn copy<T: FromBytes + IntoBytes>(self, offset: usize, value: &mut T) {
-        if !self.cache.arena.try_copy(self.index, offset, value) {
+        if !self.place.try_copy(offset, value) {
             self.copy_latched(offset, value);
         }
     }
@@ -191,14 +195,6 @@ impl Cache {
         self.arena.len()
     }
 
-    #[inline]
-    fn touch(&self, index: u32) {
-        let flags = &self.arena.header(index).flags;
-        if flags.load(Ordering::Relaxed) & flag::REFERENCED == 0 {
-            flags.fetch_or(flag::REFERENCED, Ordering::Relaxed);
-        }
-    }
-
     /// A metadata block; read and verified if it is not here. Inside the gate.
     #[inline]
     pub fn get(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
@@ -215,28 +211,32 @@ impl Cache {
     /// The frame in which a block of this kind was found before, if it is there still. Whoever asks is inside the gate.
     #[inline(always)]
     pub fn still_in(&self, index: u32, block: FsBlock, code: u32) -> Option<Frame<'_>> {
-        let header = self.arena.header(index);
+        let place = self.arena.place(index);
+        let header = place.header();
         let is_alive =
             |flags: u32| flags & (flag::KIND | flag::LOADED | flag::DEAD | flag::PRIVATE) == code | flag::LOADED;
         (header.block.load(Ordering::Relaxed) == block.0 && is_alive(header.flags.load(Ordering::Acquire)))
-            .then_some(Frame { cache: self, index })
+            .then_some(Frame { place, index })
     }
 
     /// As [`Self::get_at`], with the kind as the flags of a frame hold it.
+    #[inline]
     pub fn get_coded(&self, block: FsBlock, kind: BlockKind, code: u32, offset: usize) -> Result<Frame<'_>> {
-        self.counters.bump(directories::ASKED[code as usize]);
-        if let Some(index) = self.find_at(block, offset) {
-            let flags = self.arena.header(index).flags.load(Ordering::Acquire);
-            if flags & (flag::KIND | flag::LOADED) == code | flag::LOADED {
-                self.touch(index);
-                return Ok(Frame { cache: self, index });
-            }
+        match self.find_loaded(block, code, offset) {
+            Some(index) => Ok(self.frame(index)),
+            None => self.load_kind(block, kind),
         }
-        self.get_slow(block, kind)
     }
 
+    /// The frame of this number, which the caller has found inside the gate.
+    #[inline]
+    pub fn frame(&self, index: u32) -> Frame<'_> {
+        Frame { place: self.arena.place(index), index }
+    }
+
+    /// As [`Self::get`], when [`Self::find_loaded`] has found nothing.
     #[cold]
-    fn get_slow(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
+    pub fn load_kind(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
         loop {
             let state = self.state.lock();
             if let Some(index) = self.find(block) {
@@ -257,7 +257,7 @@ impl Cache {
                     let found = u32::from_le_bytes(self.arena.read(index)[..4].try_into().expect("4 bytes"));
                     return Err(myriad_format::Corrupt::BlockKind { block, expected: kind.name(), found }.into());
                 }
-                return Ok(Frame { cache: self, index });
+                return Ok(self.frame(index));
             }
             if state.barred.contains(block.0) {
                 return Err(myriad_format::Corrupt::BlockKind { block, expected: kind.name(), found: 0 }.into());
@@ -279,7 +279,7 @@ impl Cache {
                 self.insert_run(run.start, &run.bytes);
             }
             loaded?;
-            return Ok(Frame { cache: self, index });
+            return Ok(self.frame(index));
         }
     }
 
@@ -322,7 +322,7 @@ impl Cache {
         let mut state = self.bury(block);
         state.barred.remove(block.0);
         let index = self.claim(state, block, kind_code(kind))?;
-        Ok(Frame { cache: self, index })
+        Ok(self.frame(index))
     }
 
     /// From here on the block is not read as metadata until it is made anew.

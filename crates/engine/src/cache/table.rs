@@ -1,6 +1,7 @@
 //! The table from blocks to frames: open addressing, read without a lock.
 
-use super::{Cache, flag, prefetch};
+use super::directories::ASKED;
+use super::{Cache, FrameHeader, flag, prefetch};
 use myriad_format::FsBlock;
 use std::sync::atomic::Ordering;
 
@@ -22,14 +23,28 @@ impl Cache {
     }
 
     /// The frame that holds `block`, if any. Inside the gate only, or under the state mutex.
-    #[inline]
     pub(super) fn find(&self, block: FsBlock) -> Option<u32> {
-        self.find_at(block, 0)
+        self.find_where(block, 0, |header| header.flags.load(Ordering::Acquire) & flag::DEAD == 0)
     }
 
-    /// As [`Self::find`]; the frame's bytes at `offset` are on their way while its header is looked at.
+    /// The frame in which a block of this kind is there to be read; the frame's bytes at `offset` are on their way while its header is
+    /// looked at. It counts as asked for and touched. Inside the gate.
     #[inline]
-    pub(super) fn find_at(&self, block: FsBlock, offset: usize) -> Option<u32> {
+    pub fn find_loaded(&self, block: FsBlock, code: u32, offset: usize) -> Option<u32> {
+        self.counters.bump(ASKED[code as usize]);
+        self.find_where(block, offset, |header| {
+            let flags = header.flags.load(Ordering::Acquire);
+            let is_wanted = flags & (flag::KIND | flag::LOADED | flag::DEAD) == code | flag::LOADED;
+            if is_wanted && flags & flag::REFERENCED == 0 {
+                header.flags.fetch_or(flag::REFERENCED, Ordering::Relaxed);
+            }
+            is_wanted
+        })
+    }
+
+    /// The frame that holds `block`, if it is one that is wanted.
+    #[inline(always)]
+    fn find_where(&self, block: FsBlock, offset: usize, is_wanted: impl Fn(&FrameHeader) -> bool) -> Option<u32> {
         let hash = Self::hash(block);
         let mut at = self.home(hash);
         loop {
@@ -39,11 +54,10 @@ impl Cache {
             }
             if (entry >> 32) as u32 == hash as u32 {
                 let index = entry as u32 - 1;
-                self.arena.prefetch(index, offset);
-                let header = self.arena.header(index);
-                if header.block.load(Ordering::Relaxed) == block.0
-                    && header.flags.load(Ordering::Acquire) & flag::DEAD == 0
-                {
+                let place = self.arena.place(index);
+                place.prefetch(offset);
+                let header = place.header();
+                if header.block.load(Ordering::Relaxed) == block.0 && is_wanted(header) {
                     return Some(index);
                 }
             }
@@ -108,8 +122,9 @@ impl Cache {
             }
             if (entry >> 32) as u32 == hash as u32 {
                 let index = entry as u32 - 1;
-                prefetch(self.arena.header(index));
-                self.arena.prefetch(index, offset);
+                let place = self.arena.place(index);
+                prefetch(place.header());
+                place.prefetch(offset);
                 return;
             }
             at = (at + 1) & self.table_mask;

@@ -44,9 +44,29 @@ impl Hints {
 /// Directories of which it is remembered where the last addition went. Two that share a place take it from each other.
 const LAST_BLOCKS: usize = 256;
 
-/// Where in the volume the block of each directory lies to which a name was added last. Most names go where the one before went, and
-/// the map of a large directory is a tree. What is here is so: whoever unmaps blocks of a directory has it forgotten.
-pub(crate) struct LastBlocks(Box<[Mutex<{ Rank::Leaf as u8 }, LastBlock>]>);
+/// Blocks of directories of which it is remembered where they lie.
+const PLACES: usize = 4096;
+
+/// Where blocks of directories lie in the volume, for the map of a large directory is a tree: of each directory the block to which a name
+/// was added last, since most names go where the one before went; and of all together those in which names were found. What is here
+/// is so: whoever unmaps blocks of a directory has it forgotten.
+pub(crate) struct LastBlocks {
+    last: Box<[Mutex<{ Rank::Leaf as u8 }, LastBlock>]>,
+    places: Box<[Mutex<{ Rank::Leaf as u8 }, Lies>]>,
+    /// How often blocks of any directory were unmapped: what was noted before the last time counts no more.
+    unmapped: AtomicU64,
+}
+
+/// Where a block of a directory lies.
+#[derive(Clone, Copy)]
+struct Lies {
+    dir: Ino,
+    generation: u32,
+    block: FileBlock,
+    at: FsBlock,
+    /// [`LastBlocks::unmapped`] as it was.
+    unmapped: u64,
+}
 
 #[derive(Clone, Copy)]
 struct LastBlock {
@@ -54,33 +74,150 @@ struct LastBlock {
     generation: u32,
     block: FileBlock,
     at: FsBlock,
+    passed: Passed,
+}
+
+/// A part of an entry block in which no free entry is long enough: whoever looks for the first one that is goes on behind it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Passed {
+    /// Where the part ends and an entry begins, in bytes behind the first entry.
+    until: u32,
+    /// Free entries in it have fewer bytes.
+    size: u32,
+}
+
+impl Passed {
+    /// Where to begin to look for a free entry of `size` bytes.
+    pub fn all_shorter(self, size: usize) -> usize {
+        if size >= self.size as usize { self.until as usize } else { 0 }
+    }
 }
 
 impl LastBlocks {
     pub fn new() -> Self {
-        let none = LastBlock { dir: Ino::NONE, generation: 0, block: FileBlock(0), at: FsBlock::NONE };
-        Self((0..LAST_BLOCKS).map(|_| Mutex::new(none)).collect())
+        let passed = Passed::default();
+        let none = LastBlock { dir: Ino::NONE, generation: 0, block: FileBlock(0), at: FsBlock::NONE, passed };
+        let nowhere = Lies { dir: Ino::NONE, generation: 0, block: FileBlock(0), at: FsBlock::NONE, unmapped: 0 };
+        Self {
+            last: (0..LAST_BLOCKS).map(|_| Mutex::new(none)).collect(),
+            places: (0..PLACES).map(|_| Mutex::new(nowhere)).collect(),
+            unmapped: AtomicU64::new(0),
+        }
+    }
+
+    /// Where it is remembered where a block of a directory lies. Neighbouring blocks have neighbouring places.
+    #[inline]
+    fn lies(&self, dir: Ino, block: FileBlock) -> &Mutex<{ Rank::Leaf as u8 }, Lies> {
+        &self.places[(dir.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52).wrapping_add(block.0) as usize % PLACES]
+    }
+
+    /// Where a block of a directory lies, if that is remembered. The directory is locked.
+    #[inline]
+    pub fn find(&self, dir: Ino, raw: &RawInode, block: FileBlock) -> Option<FsBlock> {
+        let unmapped = self.unmapped.load(Ordering::Relaxed);
+        let lies = *self.lies(dir, block).lock();
+        let is_it = lies.dir == dir && lies.block == block && lies.generation == raw.generation.get();
+        (is_it && lies.unmapped == unmapped).then_some(lies.at)
+    }
+
+    /// Remembers where a block of a directory lies. The directory is locked.
+    pub fn note(&self, dir: Ino, raw: &RawInode, block: FileBlock, at: FsBlock) {
+        // As it is while the directory is locked: none of its blocks is unmapped meanwhile.
+        let unmapped = self.unmapped.load(Ordering::Relaxed);
+        *self.lies(dir, block).lock() = Lies { dir, generation: raw.generation.get(), block, at, unmapped };
     }
 
     fn place(&self, dir: Ino) -> &Mutex<{ Rank::Leaf as u8 }, LastBlock> {
-        &self.0[(dir.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % LAST_BLOCKS]
+        &self.last[(dir.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % LAST_BLOCKS]
     }
 
-    /// Where `block` of a directory lies, if that is remembered.
-    pub fn get(&self, dir: Ino, raw: &RawInode, block: FileBlock) -> Option<FsBlock> {
+    /// Where `block` of a directory lies, and what of it was passed over, if that is remembered.
+    pub fn get(&self, dir: Ino, raw: &RawInode, block: FileBlock) -> Option<(FsBlock, Passed)> {
         let last = *self.place(dir).lock();
-        (last.dir == dir && last.generation == raw.generation.get() && last.block == block).then_some(last.at)
+        (last.dir == dir && last.generation == raw.generation.get() && last.block == block)
+            .then_some((last.at, last.passed))
     }
 
     pub fn put(&self, dir: Ino, raw: &RawInode, block: FileBlock, at: FsBlock) {
-        *self.place(dir).lock() = LastBlock { dir, generation: raw.generation.get(), block, at };
+        let passed = Passed::default();
+        *self.place(dir).lock() = LastBlock { dir, generation: raw.generation.get(), block, at, passed };
     }
 
-    /// Blocks of the directory are about to be unmapped.
+    /// The first free entry of `size` bytes in `block` of a directory, which was looked for there, is at `until` and is being taken.
+    pub fn pass(&self, dir: Ino, block: FileBlock, until: usize, size: usize) {
+        let mut last = self.place(dir).lock();
+        if last.dir == dir && last.block == block {
+            last.passed = Passed { until: until as u32, size: size as u32 };
+        }
+    }
+
+    /// An entry of `block` of a directory, at `at`, has become free, and perhaps all of the block: then its next entry is its first.
+    pub fn has_hole(&self, dir: Ino, block: FileBlock, at: usize, is_empty: bool) {
+        let mut last = self.place(dir).lock();
+        if last.dir == dir && last.block == block && (is_empty || at < last.passed.until as usize) {
+            last.passed = Passed::default();
+        }
+    }
+
+    /// Blocks of the directory, which is locked exclusively, are about to be unmapped.
     pub fn forget(&self, dir: Ino) {
+        self.unmapped.fetch_add(1, Ordering::Relaxed);
         let mut last = self.place(dir).lock();
         if last.dir == dir {
             last.dir = Ino::NONE;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode(generation: u32) -> RawInode {
+        let mut raw = RawInode::zeroed();
+        raw.generation.set(generation);
+        raw
+    }
+
+    #[test]
+    fn where_blocks_lie_is_forgotten_when_any_are_unmapped() {
+        let known = LastBlocks::new();
+        let (dir, raw) = (Ino(77), inode(5));
+        let find = |dir, raw: &RawInode, block| known.find(dir, raw, FileBlock(block));
+        for block in 0..PLACES as u64 {
+            known.note(dir, &raw, FileBlock(block), FsBlock(1000 + block));
+        }
+        for block in 0..PLACES as u64 {
+            assert_eq!(find(dir, &raw, block), Some(FsBlock(1000 + block)));
+            assert_eq!(find(dir, &inode(6), block), None, "the directory that had the number before");
+            assert_eq!(find(Ino(78), &raw, block), None);
+            assert_eq!(find(dir, &raw, block + PLACES as u64), None, "a block with the same place");
+        }
+        known.forget(Ino(1));
+        assert!((0..PLACES as u64).all(|block| find(dir, &raw, block).is_none()));
+        known.note(dir, &raw, FileBlock(3), FsBlock(9));
+        assert_eq!(find(dir, &raw, 3), Some(FsBlock(9)));
+    }
+
+    #[test]
+    fn what_was_passed_over_counts_until_an_entry_there_goes() {
+        let known = LastBlocks::new();
+        let (dir, raw, block) = (Ino(77), inode(5), FileBlock(3));
+        let begins = |size: usize| known.get(dir, &raw, block).map(|(_, passed)| passed.all_shorter(size));
+        assert_eq!(begins(32), None);
+        known.put(dir, &raw, block, FsBlock(9));
+        assert_eq!(begins(32), Some(0));
+        known.pass(dir, block, 640, 32);
+        assert_eq!((begins(24), begins(32), begins(40)), (Some(0), Some(640), Some(640)));
+        // Behind it, and in another block.
+        known.has_hole(dir, block, 640, false);
+        known.has_hole(dir, FileBlock(4), 0, true);
+        assert_eq!(begins(32), Some(640));
+        known.has_hole(dir, block, 632, false);
+        assert_eq!(begins(32), Some(0));
+        // The block's entries begin anew.
+        known.pass(dir, block, 640, 32);
+        known.has_hole(dir, block, 800, true);
+        assert_eq!(begins(32), Some(0));
     }
 }

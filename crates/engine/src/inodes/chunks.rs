@@ -9,6 +9,7 @@
 use crate::btree::{Tree, key_of};
 use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result, refuse};
+use crate::inode::GONE;
 use crate::space::blocks::Blocks;
 use crate::space::pool::Pool;
 use myriad_format::btree::{INODE_CHUNKS, LEVEL_MAX};
@@ -152,7 +153,7 @@ impl Chunks {
         self.take_slots(&blocks.pool, store, block, count)
     }
 
-    /// Gives back an inode's slot and the `body` (first slot, number of slots) it had.
+    /// Empties an inode's slot, and gives it back with the `body` (first slot, number of slots) that the inode had.
     pub fn free<S: BlockStore>(
         &mut self,
         blocks: &mut Blocks,
@@ -163,11 +164,15 @@ impl Chunks {
     ) -> Result<()> {
         let mut runs = [(slot, 1), (0, 0)];
         Self::check_run(&blocks.pool, block, slot, 1)?;
+        if body.is_none() && flip_slot(&blocks.pool, store, block, Some(slot))?.is_some() {
+            self.note_given(&blocks.pool, block);
+            return Ok(());
+        }
         if let Some((first, count)) = body {
             Self::check_run(&blocks.pool, block, first, count)?;
             runs[1] = (first, count);
         }
-        self.give_slots(&blocks.pool, store, block, &runs)
+        self.give_slots(&blocks.pool, store, block, &runs, Some(slot))
     }
 
     /// Gives back the slots of a body.
@@ -180,7 +185,7 @@ impl Chunks {
         count: u32,
     ) -> Result<()> {
         Self::check_run(&blocks.pool, block, first, count)?;
-        self.give_slots(&blocks.pool, store, block, &[(first, count)])
+        self.give_slots(&blocks.pool, store, block, &[(first, count)], None)
     }
 
     /// Whether chunks may have become empty.
@@ -369,8 +374,13 @@ impl Chunks {
         block: AgBlock,
         count: u32,
     ) -> Result<Option<u32>> {
+        if count == 1
+            && let Some(slot) = flip_slot(pool, store, block, None)?
+        {
+            return Ok(Some(slot));
+        }
         let mut taken = None;
-        self.change_slots(pool, store, block, |free, free_count| {
+        self.change_slots(pool, store, block, None, |free, free_count| {
             taken = first_run(free, count);
             let Some(first) = taken else { return Ok(free_count) };
             (first..first + count).for_each(|slot| free[slot as usize / 64] &= !bit_of(slot));
@@ -379,15 +389,16 @@ impl Chunks {
         Ok(taken)
     }
 
-    /// Gives back slots, each so many from the first on.
+    /// Gives back slots, each so many from the first on. The inode in `gone` ends with that.
     fn give_slots<S: BlockStore>(
         &mut self,
         pool: &Pool,
         store: &mut S,
         block: AgBlock,
         runs: &[(u32, u32)],
+        gone: Option<u32>,
     ) -> Result<()> {
-        self.change_slots(pool, store, block, |free, mut free_count| {
+        self.change_slots(pool, store, block, gone, |free, mut free_count| {
             for slot in runs.iter().flat_map(|&(first, count)| first..first + count) {
                 let word = &mut free[slot as usize / 64];
                 if *word & bit_of(slot) != 0 {
@@ -398,21 +409,28 @@ impl Chunks {
             }
             Ok(free_count)
         })?;
+        self.note_given(pool, block);
+        Ok(())
+    }
+
+    /// A block has got a free slot.
+    fn note_given(&mut self, pool: &Pool, block: AgBlock) {
         self.hints.exhausted = false;
         let region = pool.region_index(block);
         if self.hints.blocks[region] == 0 {
             self.hints.blocks[region] = block.0;
         }
-        Ok(())
     }
 
     /// Changes which slots of an inode block are free: `change` gets them and how many they are, and gives their new number. The chunk's
-    /// record comes first where that says something else then: what refuses has changed nothing.
+    /// record comes first where that says something else then: what refuses has changed nothing. The slot `gone` is emptied in the same
+    /// change.
     fn change_slots<S: BlockStore>(
         &mut self,
         pool: &Pool,
         store: &mut S,
         block: AgBlock,
+        gone: Option<u32>,
         change: impl FnOnce(&mut Slots, u32) -> std::result::Result<u32, Corrupt>,
     ) -> Result<()> {
         let at = pool.geometry.fs_block(pool.ag, block);
@@ -425,13 +443,13 @@ impl Chunks {
                 return Ok(Some((free, count)));
             }
             if count != old_count {
-                put_slots(edit, &free, count);
+                put_slots(pool, edit, &free, count, gone);
             }
             Ok::<_, Corrupt>(None)
         })??;
         if let Some((free, count)) = with_record {
             self.mark_block(pool, store, block, count > 0, count < most)?;
-            store.change(at, BlockKind::Inode, |edit| put_slots(edit, &free, count))?;
+            store.change(at, BlockKind::Inode, |edit| put_slots(pool, edit, &free, count, gone))?;
         }
         Ok(())
     }
@@ -508,34 +526,84 @@ impl Chunks {
     }
 }
 
+/// Takes the first free slot of a block, or gives one back and empties it. `None` where that would change what the chunk's record says
+/// of the block, or cannot be: nothing has changed then, and the way for any number of slots does it, or refuses.
+fn flip_slot<S: BlockStore>(pool: &Pool, store: &mut S, block: AgBlock, given: Option<u32>) -> Result<Option<u32>> {
+    let some = 1..pool.geometry.slots_per_block() - 1;
+    let flipped = store.change(pool.geometry.fs_block(pool.ag, block), BlockKind::Inode, |edit| {
+        let before = free_count_in(pool, block, edit.bytes())?;
+        let after = if given.is_some() { before + 1 } else { before.wrapping_sub(1) };
+        if !some.contains(&before) || !some.contains(&after) {
+            return Ok(None);
+        }
+        let (words, []) = InodeBlockHeader::read(edit.bytes()).free_mask.as_chunks() else {
+            unreachable!("whole words")
+        };
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        let Some(slot) = given.or_else(|| {
+            let at = (0..words.len()).find(|&at| word(at) != 0)?;
+            Some(at as u32 * 64 + word(at).trailing_zeros())
+        }) else {
+            return Ok(None);
+        };
+        let at = slot as usize / 64;
+        let (old, bit) = (word(at), bit_of(slot));
+        if given.is_some() && old & bit != 0 {
+            return Ok(None);
+        }
+        if given.is_some() {
+            edit.put(pool.geometry.inode_offset(slot), &GONE);
+        }
+        // With what shares its word: a part of a word is put byte by byte.
+        let count_word = offset_of!(InodeBlockHeader, free_count);
+        let mut counts = [0; 8];
+        counts.copy_from_slice(&edit.bytes()[count_word..count_word + 8]);
+        counts[..2].copy_from_slice(&(after as u16).to_le_bytes());
+        edit.put(count_word, &counts);
+        edit.put(offset_of!(InodeBlockHeader, free_mask) + at * 8, &(old ^ bit).to_le_bytes());
+        Ok::<_, Corrupt>(Some(slot))
+    })?;
+    Ok(flipped?)
+}
+
 /// Free slots of an inode block, checked, and how many they are.
 fn slots_in(pool: &Pool, block: AgBlock, bytes: &[u8]) -> std::result::Result<(Slots, u32), Corrupt> {
+    let free_count = free_count_in(pool, block, bytes)?;
+    let (words, []) = InodeBlockHeader::read(bytes).free_mask.as_chunks() else { unreachable!("whole words") };
+    Ok((std::array::from_fn(|at| u64::from_le_bytes(words[at])), free_count))
+}
+
+/// How many slots of an inode block are free, checked against those that are.
+fn free_count_in(pool: &Pool, block: AgBlock, bytes: &[u8]) -> std::result::Result<u32, Corrupt> {
     header::verify_owner(bytes, pool.geometry.fs_block(pool.ag, block), u64::from(pool.ag.0))?;
     let head = InodeBlockHeader::read(bytes);
     let slots = pool.geometry.slots_per_block();
     if u32::from(head.slot_count.get()) != slots {
         return Err(bad_block(pool, block, "slot_count", u64::from(head.slot_count.get())));
     }
-    let (words, []) = head.free_mask.as_chunks() else { unreachable!("a mask of whole words") };
-    let (mut free, mut counted, mut stray) = ([0; 8], 0, 0);
-    for (at, (free, word)) in free.iter_mut().zip(words).enumerate() {
-        *free = u64::from_le_bytes(*word);
+    let (words, []) = head.free_mask.as_chunks() else { unreachable!("whole words") };
+    let (mut counted, mut stray) = (0, 0);
+    for (at, word) in words.iter().enumerate() {
+        let free = u64::from_le_bytes(*word);
         // Those of the usual blocks fit the first word.
-        if *free != 0 {
+        if free != 0 {
             counted += free.count_ones();
-            stray |= *free & !slots_before(slots, at);
+            stray |= free & !slots_before(slots, at);
         }
     }
     let free_count = u32::from(head.free_count.get());
     // The header's own slot is never free.
-    if stray | free[0] & 1 != 0 || free_count != counted {
+    if stray | u64::from(words[0][0]) & 1 != 0 || free_count != counted {
         return Err(bad_block(pool, block, "free_count", u64::from(free_count)));
     }
-    Ok((free, free_count))
+    Ok(free_count)
 }
 
-/// Writes which slots of a block are free, where that differs.
-fn put_slots(edit: &mut BlockEdit<'_>, free: &Slots, count: u32) {
+/// Writes which slots of a block are free, where that differs, and empties the slot `gone`.
+fn put_slots(pool: &Pool, edit: &mut BlockEdit<'_>, free: &Slots, count: u32, gone: Option<u32>) {
+    if let Some(slot) = gone {
+        edit.put(pool.geometry.inode_offset(slot), &GONE);
+    }
     edit.put(offset_of!(InodeBlockHeader, free_count), &(count as u16).to_le_bytes());
     edit.put_changed(offset_of!(InodeBlockHeader, free_mask), free.map(u64::to_le_bytes).as_flattened());
 }

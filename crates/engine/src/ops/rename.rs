@@ -116,22 +116,25 @@ impl Ops<'_> {
             let ends = Ends {
                 source,
                 target,
-                source_dir,
-                target_dir,
-                source_guard,
-                target_guard,
+                source_guard: &source_guard,
+                target_guard: &target_guard,
                 source_hit,
                 target_search,
                 slashes,
                 before,
             };
-            return self.rename_locked(txn, ends, mode);
+            return self.rename_locked(txn, ends, (&mut source_dir, &mut target_dir), mode);
         }
     }
 
-    fn rename_locked(&self, txn: &mut Txn<'_>, ends: Ends<'_>, mode: RenameMode) -> Result<Renamed> {
+    fn rename_locked(
+        &self,
+        txn: &mut Txn<'_>,
+        ends: Ends<'_>,
+        (source_dir, target_dir): (&mut RawInode, &mut RawInode),
+        mode: RenameMode,
+    ) -> Result<Renamed> {
         let (source, target, source_hit) = (ends.source, ends.target, ends.source_hit);
-        let (mut source_dir, mut target_dir) = (ends.source_dir, ends.target_dir);
         let target_hit = ends.target_search.hit;
         let same_dir = source.dir == target.dir;
         if mode.keeps_target() && target_hit.is_some() {
@@ -212,9 +215,9 @@ impl Ops<'_> {
         // Directories that the target's directory gets and loses; in an exchange the other one has them.
         let comes = i32::from(moved.is_dir() && !same_dir);
         let goes = i32::from(target_is_dir && (mode != RenameMode::Exchange || !same_dir));
-        target_dir.nlink = links_after(&target_dir, comes - goes)?;
+        target_dir.nlink = links_after(target_dir, comes - goes)?;
         let back = if mode == RenameMode::Exchange { goes } else { 0 };
-        source_dir.nlink = links_after(&source_dir, back - comes)?;
+        source_dir.nlink = links_after(source_dir, back - comes)?;
 
         // Found only under the locks: the target may have come a moment ago.
         let other = replaced.as_ref().filter(|_| mode == RenameMode::Exchange).map(|(hit, _)| hit.ino);
@@ -239,11 +242,11 @@ impl Ops<'_> {
         }
         let room = match replaced {
             Some(_) => None,
-            None => Some(dir::prepare(&txn.look, target.dir, &target_dir, target.name, ends.target_search)?),
+            None => Some(dir::prepare(&txn.look, target.dir, target_dir, target.name, ends.target_search)?),
         };
         let mut whiteout = None;
         if mode.leaves_whiteout() {
-            whiteout = Some(Whiteout::reserve(self, txn, source.dir, &source_dir, &ends.source_guard)?);
+            whiteout = Some(Whiteout::reserve(self, txn, source.dir, source_dir, ends.source_guard)?);
         }
 
         // From here on nothing is refused.
@@ -262,8 +265,8 @@ impl Ops<'_> {
                     let end = |end: End<'_>, old, new| Exchanged { dir: end.dir, hash: end.name.hash, old, new };
                     soft.exchanged([end(source, a, b), end(target, b, a)]);
                 }
-                dir::replace(txn, target.dir, &target_dir, target.name, hit, source_hit.ino, moved_type)?;
-                dir::replace(txn, source.dir, &source_dir, source.name, source_hit, hit.ino, other_type)?;
+                dir::replace(txn, target.dir, target_dir, target.name, hit, source_hit.ino, moved_type)?;
+                dir::replace(txn, source.dir, source_dir, source.name, source_hit, hit.ino, other_type)?;
                 set_identity(&mut moved, target, hit.position);
                 set_identity(&mut other, source, source_hit.position);
                 other.ctime = I64::new(now);
@@ -275,17 +278,17 @@ impl Ops<'_> {
                 let mut source_hit = source_hit;
                 if let Some(room) = &room {
                     let entry = NewEntry { name: target.name, ino: source_hit.ino, file_type: moved_type };
-                    let position = dir::insert(txn, target.dir, &mut target_dir, entry, room)?;
+                    let position = dir::insert(txn, target.dir, target_dir, entry, room)?;
                     set_identity(&mut moved, target, position);
                     if same_dir {
-                        source_hit = dir::again(&txn.look, source.dir, &target_dir, source.name, source_hit)?;
+                        source_hit = dir::again(&txn.look, source.dir, target_dir, source.name, source_hit)?;
                     }
                 } else if let Some((hit, _)) = &replaced {
-                    dir::replace(txn, target.dir, &target_dir, target.name, *hit, source_hit.ino, moved_type)?;
+                    dir::replace(txn, target.dir, target_dir, target.name, *hit, source_hit.ino, moved_type)?;
                     set_identity(&mut moved, target, hit.position);
                 }
                 // The insertion may have changed where the directory keeps its entries.
-                let removal_dir = if same_dir { &mut target_dir } else { &mut source_dir };
+                let removal_dir = if same_dir { &mut *target_dir } else { &mut *source_dir };
                 if let Some(whiteout) = whiteout {
                     let code = FileType::CharDevice.code();
                     dir::replace(txn, source.dir, removal_dir, source.name, source_hit, whiteout.ino, code)?;
@@ -302,13 +305,13 @@ impl Ops<'_> {
         moved.ctime = I64::new(now);
         self.forget_name(source.dir, source.name, source_hit.ino, &moved);
         inode::write(txn, source_hit.ino, &moved)?;
-        touch_dir(&mut target_dir, now);
-        inode::write(txn, target.dir, &target_dir)?;
+        touch_dir(target_dir, now);
+        inode::write(txn, target.dir, target_dir)?;
         if !same_dir {
-            touch_dir(&mut source_dir, now);
-            inode::write(txn, source.dir, &source_dir)?;
+            touch_dir(source_dir, now);
+            inode::write(txn, source.dir, source_dir)?;
         }
-        Ok(Renamed::Done(gone, emptied(volume, source.dir, if same_dir { &target_dir } else { &source_dir })))
+        Ok(Renamed::Done(gone, emptied(volume, source.dir, if same_dir { target_dir } else { source_dir })))
     }
 
     /// Whether a rename that changes the tree's shape has to wait until what was changed before is durable: no other one does while an exchange
@@ -382,10 +385,8 @@ enum Renamed {
 struct Ends<'n> {
     source: End<'n>,
     target: End<'n>,
-    source_dir: RawInode,
-    target_dir: RawInode,
-    source_guard: Guarded,
-    target_guard: Guarded,
+    source_guard: &'n Guarded,
+    target_guard: &'n Guarded,
     source_hit: Hit,
     target_search: Search,
     slashes: (bool, bool),

@@ -1,7 +1,7 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
 use super::log::cost::Cost;
-use crate::cache::{Closed, Entered, Frame, FrameHeader, flag, kind_code};
+use crate::cache::{Closed, Entered, Frame, FrameHeader, FrameWrite, flag, kind_code};
 use crate::counters::Count;
 use crate::edit::{Before, BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
 use crate::error::{Error, Result};
@@ -60,16 +60,38 @@ impl<'a> Look<'a> {
     fn frame(&self, block: FsBlock, kind: BlockKind, offset: usize) -> Result<Frame<'a>> {
         // Here, where most callers' kind is a constant.
         let code = kind_code(kind);
-        let [last, other] = self.met.of(code).get();
+        let [last, _] = self.met.of(code).get();
         let cache = &self.volume.cache;
         if let Some(frame) = cache.still_in(last, block, code) {
             return Ok(frame);
         }
-        if let Some(frame) = cache.still_in(other, block, code) {
-            self.met.of(code).set([other, last]);
-            return Ok(frame);
+        match self.other_frame(block, code, offset) {
+            Some(index) => Ok(cache.frame(index)),
+            None => self.load_frame(block, kind, code),
         }
-        let frame = cache.get_coded(block, kind, code, offset)?;
+    }
+
+    /// The frame of a block that is in the cache, but not where this operation has found one last. Apart from the many places that ask,
+    /// and without a `Result`, which would go through memory.
+    #[inline(never)]
+    fn other_frame(&self, block: FsBlock, code: u32, offset: usize) -> Option<u32> {
+        let met = self.met.of(code);
+        let [last, other] = met.get();
+        let cache = &self.volume.cache;
+        if cache.still_in(other, block, code).is_some() {
+            met.set([other, last]);
+            return Some(other);
+        }
+        let index = cache.find_loaded(block, code, offset)?;
+        met.set([index, last]);
+        Some(index)
+    }
+
+    /// As [`Self::frame`], of a block that has to be loaded.
+    #[cold]
+    fn load_frame(&self, block: FsBlock, kind: BlockKind, code: u32) -> Result<Frame<'a>> {
+        let frame = self.volume.cache.load_kind(block, kind)?;
+        let [last, _] = self.met.of(code).get();
         self.met.of(code).set([frame.index, last]);
         Ok(frame)
     }
@@ -157,6 +179,16 @@ impl Drop for Changing<'_> {
     }
 }
 
+/// A frame's bytes, open for change.
+#[inline(always)]
+fn edit_of<'t>(kind: BlockKind, bytes: &'t mut FrameWrite<'_>, mask: &'t mut u64) -> BlockEdit<'t> {
+    match kind {
+        // Whoever stats copies them without the latch.
+        BlockKind::Inode | BlockKind::InodeTable => BlockEdit::shared(bytes.share(), mask),
+        _ => BlockEdit::new(bytes, mask),
+    }
+}
+
 impl<'a> Txn<'a> {
     pub fn enter(volume: &'a Volume) -> Self {
         Self::new(Look::enter(volume))
@@ -178,7 +210,7 @@ impl<'a> Txn<'a> {
     fn new(look: Look<'a>) -> Self {
         Self {
             look,
-            dirty: SPARE.take(),
+            dirty: Vec::new(),
             cost: Cost::default(),
             changed: false,
             finished: false,
@@ -203,13 +235,19 @@ impl<'a> Txn<'a> {
 
     /// Ends the transaction with the operation's result: an error after a change is the end of all changes.
     pub fn finish<T>(mut self, result: Result<T>) -> Result<T> {
+        self.ends_with(&result);
+        result
+    }
+
+    /// As [`Self::finish`], for whoever drops it next where it lies: it is large.
+    #[inline]
+    pub fn ends_with<T>(&mut self, result: &Result<T>) {
         self.finished = true;
-        if let Err(error) = &result
+        if let Err(error) = result
             && self.changed
         {
             self.volume().shut_down(error);
         }
-        result
     }
 
     /// Reserves further blocks until the end; false, with nothing reserved, if they are not there.
@@ -242,8 +280,17 @@ impl<'a> Txn<'a> {
         }
         if flags & flag::LISTED == 0 {
             header.flags.fetch_or(flag::LISTED, Ordering::Relaxed);
-            self.dirty.push(index);
+            self.list(index);
         }
+    }
+
+    /// Adds a frame to those that it was the first to change in this epoch. Most operations find all of theirs listed.
+    #[inline(never)]
+    fn list(&mut self, index: u32) {
+        if self.dirty.capacity() == 0 {
+            self.dirty = SPARE.take();
+        }
+        self.dirty.push(index);
     }
 
     /// Whether its changes are as much as one of several transactions that share a long work should have.
@@ -280,7 +327,6 @@ impl<'a> Txn<'a> {
     }
 
     /// Order `softdep`: keeps what the device has of a block that has changed, whose latch is still held.
-    #[cold]
     fn keep_lasting(
         &mut self,
         soft: &Soft,
@@ -309,6 +355,35 @@ impl<'a> Txn<'a> {
         let mut ordered = epoch.ordered.lock();
         ordered.extend_from_slice(writes);
         epoch.ordered_count.store(ordered.len() as u64, Ordering::Relaxed);
+    }
+
+    /// The part of [`BlockStore::change`] that is not the same in the orders that keep what a block was.
+    #[cold]
+    fn change_keeping<R>(
+        &mut self,
+        soft: &Soft,
+        frame: Frame<'a>,
+        block: FsBlock,
+        kind: BlockKind,
+        f: impl FnOnce(&mut BlockEdit<'_>) -> R,
+    ) -> R {
+        let mut bytes = frame.write();
+        let mut before = SPARE_BEFORE.take();
+        before.begin(bytes.len());
+        #[cfg(debug_assertions)]
+        let was = facts::has_facts(kind).then(|| bytes.to_vec());
+        let mut mask = 0;
+        let header = bytes.header();
+        let changing = Changing { header, changed: &mut self.changed, soft: Some(soft) };
+        let result = f(&mut edit_of(kind, &mut bytes, &mut mask).keeping(Some(&mut before)));
+        std::mem::forget(changing);
+        #[cfg(debug_assertions)]
+        was.iter().for_each(|was| facts::check_explained(kind, block, was, &bytes));
+        self.keep_lasting(soft, block, kind, frame.index, (&before, &bytes));
+        SPARE_BEFORE.set(before);
+        // Noted under the latch: whoever writes the block home afterwards sees the mask.
+        self.note(frame.index, header, mask);
+        result
     }
 
     fn init_block<R>(
@@ -365,32 +440,19 @@ impl BlockStore for Txn<'_> {
     #[inline]
     fn change<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&mut BlockEdit<'_>) -> R) -> Result<R> {
         let frame = self.look.frame(block, kind, 0)?;
+        if let Some(soft) = &self.volume().soft {
+            return Ok(self.change_keeping(soft, frame, block, kind, f));
+        }
         let mut bytes = frame.write();
-        let soft = self.volume().soft.as_ref();
-        let mut before = soft.map(|_| {
-            let mut before = SPARE_BEFORE.take();
-            before.begin(bytes.len());
-            before
-        });
         #[cfg(debug_assertions)]
         let was = facts::has_facts(kind).then(|| bytes.to_vec());
         let mut mask = 0;
         let header = bytes.header();
-        let changing = Changing { header, changed: &mut self.changed, soft };
-        let result = match kind {
-            // Whoever stats copies them without the latch.
-            BlockKind::Inode | BlockKind::InodeTable => {
-                f(&mut BlockEdit::shared(bytes.share(), &mut mask).keeping(before.as_mut()))
-            }
-            _ => f(&mut BlockEdit::new(&mut bytes, &mut mask).keeping(before.as_mut())),
-        };
+        let changing = Changing { header, changed: &mut self.changed, soft: None };
+        let result = f(&mut edit_of(kind, &mut bytes, &mut mask));
         std::mem::forget(changing);
         #[cfg(debug_assertions)]
         was.iter().for_each(|was| facts::check_explained(kind, block, was, &bytes));
-        if let (Some(soft), Some(before)) = (soft, before) {
-            self.keep_lasting(soft, block, kind, frame.index, (&before, &bytes));
-            SPARE_BEFORE.set(before);
-        }
         // Noted under the latch: whoever writes the block home afterwards sees the mask.
         self.note(frame.index, header, mask);
         Ok(result)
@@ -457,8 +519,8 @@ impl Drop for Txn<'_> {
         }
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
+            SPARE.set(std::mem::take(&mut self.dirty));
         }
         volume.epoch.cost.add(&self.cost);
-        SPARE.set(std::mem::take(&mut self.dirty));
     }
 }

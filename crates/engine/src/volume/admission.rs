@@ -49,8 +49,8 @@ pub(crate) enum Share {
 
 impl Volume {
     /// Begins an operation that changes metadata and may allocate up to `blocks` blocks, which are reserved until its end:
-    /// waits for room in cache, log and volume; ENOSPC if there is none. 0 blocks: it allocates nothing.
-    #[inline]
+    /// waits for room in cache, log and volume; ENOSPC if there is none. 0 blocks: it allocates nothing. As [`transact`] does.
+    #[cfg(test)]
     pub fn begin(&self, blocks: u64) -> Result<Txn<'_>> {
         self.begin_with(blocks, Share::Common)
     }
@@ -61,8 +61,19 @@ impl Volume {
         self.begin_with(blocks, Share::Last)
     }
 
-    #[inline]
     fn begin_with(&self, blocks: u64, share: Share) -> Result<Txn<'_>> {
+        self.admit()?;
+        let txn = self.enter_reserving(blocks)?;
+        if blocks == 0 || self.has_plenty() {
+            return Ok(txn);
+        }
+        drop(txn);
+        self.begin_scarce(blocks, share)
+    }
+
+    /// Has an operation wait for what it needs before it enters the gate, room in cache and log.
+    #[inline]
+    fn admit(&self) -> Result<()> {
         self.check_running()?;
         if self.options.read_only {
             return Err(Errno::ROFS.into());
@@ -73,12 +84,7 @@ impl Volume {
         if let Some(soft) = &self.soft {
             self.make_room_in(soft)?;
         }
-        let txn = self.enter_reserving(blocks)?;
-        if blocks == 0 || self.has_plenty() {
-            return Ok(txn);
-        }
-        drop(txn);
-        self.begin_scarce(blocks, share)
+        Ok(())
     }
 
     /// Enters the gate, and asks again: the volume may have been closed while it was.
@@ -260,9 +266,17 @@ impl Volume {
 
 /// Runs `f` as one transaction that may take `blocks` blocks.
 pub(crate) fn transact<'a, T>(volume: &'a Volume, blocks: u64, f: impl FnOnce(&mut Txn<'a>) -> Result<T>) -> Result<T> {
-    let mut txn = volume.begin(blocks)?;
+    // As `begin`. But the transaction is made where it stays: it is large, and each hand that it goes through copies it.
+    volume.admit()?;
+    let mut txn = Txn::reserving(volume, blocks);
+    volume.check_running()?;
+    if blocks > 0 && !volume.has_plenty() {
+        drop(txn);
+        txn = volume.begin_scarce(blocks, Share::Common)?;
+    }
     let result = f(&mut txn);
-    txn.finish(result)
+    txn.ends_with(&result);
+    result
 }
 
 /// As [`transact`], for an operation that gives space back: it works on a full volume.

@@ -183,16 +183,18 @@ impl Volume {
     pub(super) fn groups_from(&self, goal: FsBlock) -> impl Iterator<Item = AgNo> {
         let count = self.geometry.ag_count;
         let first = self.geometry.ag_of(goal).0.min(count - 1);
-        (0..count).map(move |i| AgNo((first + i) % count))
+        (first..first + count).map(move |ag| AgNo(if ag < count { ag } else { ag - count }))
     }
 
     /// Whether a group has no room for so many blocks in one piece even while it is empty.
+    #[inline]
     fn is_too_small(&self, ag: AgNo, blocks: u32) -> bool {
         let taken = self.geometry.first_data_block(ag) + RESERVE_MAX as u32;
         self.geometry.blocks_in(ag) < taken.saturating_add(blocks)
     }
 
     /// The block of a group at which to look for space near `goal`. The group is not too small.
+    #[inline]
     pub(super) fn near(&self, ag: AgNo, goal: FsBlock) -> AgBlock {
         if ag == self.geometry.ag_of(goal) {
             AgBlock(self.geometry.ag_block_of(goal).0.min(self.geometry.blocks_in(ag) - 1))

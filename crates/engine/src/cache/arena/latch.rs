@@ -98,8 +98,20 @@ impl<'a> SharedBytes<'a> {
     }
 
     /// Stores bytes, word by word; words of which they are a part are stored whole. Only the caller changes any of them.
-    #[inline]
-    pub fn put(&mut self, offset: usize, mut bytes: &[u8]) {
+    #[inline(always)]
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        if offset % 8 != 0 || !rest.is_empty() {
+            return self.put_parts(offset, bytes);
+        }
+        for (word, bytes) in self.words[offset / 8..][..words.len()].iter().zip(words) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Self::put`], of bytes that may begin or end in the middle of a word.
+    #[inline(never)]
+    fn put_parts(&mut self, offset: usize, mut bytes: &[u8]) {
         let mut at = offset / 8;
         let patch = |at: usize, from: usize, bytes: &[u8]| {
             let word = &self.words[at];

@@ -216,68 +216,36 @@ impl Arena {
         &self.headers[index as usize]
     }
 
-    fn frame(&self, index: u32) -> *mut u8 {
-        assert!((index as usize) < self.headers.len());
-        // SAFETY: the index was just checked, so the result lies inside the mapping.
-        unsafe { self.memory.memory.as_ptr().add((index as usize) << self.block_bits) }
+    /// A frame: whoever has found it can read, change or copy it.
+    #[inline]
+    pub fn place(&self, index: u32) -> Place<'_> {
+        let header = &self.headers[index as usize];
+        // SAFETY: there are as many frames as headers, of which the index was just checked to be one: the result lies inside the mapping.
+        let bytes = unsafe { self.memory.memory.as_ptr().add((index as usize) << self.block_bits) };
+        Place { header, bytes, len: 1 << self.block_bits }
     }
 
     /// Takes the frame's latch for reading.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self, index: u32) -> FrameRead<'_> {
-        let held = Held::wait(Rank::Latch, 0);
-        self.header(index).latch.lock_shared();
-        FrameRead { place: self.place(index), _held: held }
+        self.place(index).read()
     }
 
     /// As [`Self::read`], of a private frame, by whoever has its file locked; also under another frame's latch. The
     /// only one who may have this frame's is the checkpointer, who comes to what the frame held before it was private:
     /// he waits for no latch meanwhile, so he may be waited for.
     pub fn read_private(&self, index: u32) -> FrameRead<'_> {
-        self.header(index).latch.lock_shared();
-        FrameRead { place: self.place(index), _held: Held::tried(Rank::Latch, 0) }
+        let place = self.place(index);
+        place.header.latch.lock_shared();
+        FrameRead { place, _held: Held::tried(Rank::Latch, 0) }
     }
 
     /// Takes the frame's latch for change.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self, index: u32) -> FrameWrite<'_> {
-        let held = Held::wait(Rank::Latch, 0);
-        self.header(index).latch.lock_exclusive();
-        FrameWrite { place: self.place(index), _held: held }
-    }
-
-    #[inline]
-    fn place(&self, index: u32) -> Place<'_> {
-        Place { header: self.header(index), bytes: self.frame(index), len: 1 << self.block_bits }
-    }
-
-    /// Copies what lies at `offset`, a multiple of 8, without the latch, so that readers write to no line that others read.
-    /// False, with `value` anything, if somebody has the latch for change, or had it meanwhile. Of frames only that hold a block
-    /// which is changed by [`SharedBytes`], for as long as the caller keeps the frame from being given to another.
-    #[inline]
-    #[must_use]
-    pub fn try_copy<T: FromBytes + IntoBytes>(&self, index: u32, offset: usize, value: &mut T) -> bool {
-        const { assert!(size_of::<T>().is_multiple_of(8)) };
-        assert!(offset.is_multiple_of(8) && offset + size_of::<T>() <= 1 << self.block_bits);
-        // SAFETY: the range was just checked to lie inside the frame, whose memory is aligned for words and lives as long
-        // as `self`. Whoever changes it meanwhile does so by the same atomic words, and what was read is used only if the
-        // version says that nobody did.
-        let words: &[AtomicU64] =
-            unsafe { std::slice::from_raw_parts(self.frame(index).add(offset).cast(), size_of::<T>() / 8) };
-        self.header(index).latch.try_copy(words, value)
-    }
-
-    /// Starts loading the cache lines at `offset` of a frame into the processor's cache.
-    pub fn prefetch(&self, index: u32, offset: usize) {
-        debug_assert!(offset < 1 << self.block_bits);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing the program can see, and the address lies inside the mapping.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.frame(index).add(offset).cast());
-        }
+        self.place(index).write()
     }
 }
 
@@ -293,14 +261,67 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// Where a frame's header and bytes lie, worked out once while it is latched.
+/// Where a frame's header and bytes lie, worked out once for all that an operation does with the frame.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+pub(crate) struct Place<'a> {
     header: &'a FrameHeader,
     /// The first of `len` bytes, which lie inside the arena's mapping; `header` is borrowed from the same arena, so the mapping lives
     /// as long as this.
     bytes: *mut u8,
     len: usize,
+}
+
+impl<'a> Place<'a> {
+    #[inline]
+    pub fn header(self) -> &'a FrameHeader {
+        self.header
+    }
+
+    /// As [`Arena::read`].
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn read(self) -> FrameRead<'a> {
+        let held = Held::wait(Rank::Latch, 0);
+        self.header.latch.lock_shared();
+        FrameRead { place: self, _held: held }
+    }
+
+    /// As [`Arena::write`].
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn write(self) -> FrameWrite<'a> {
+        let held = Held::wait(Rank::Latch, 0);
+        self.header.latch.lock_exclusive();
+        FrameWrite { place: self, _held: held }
+    }
+
+    /// Copies what lies at `offset`, a multiple of 8, without the latch, so that readers write to no line that others read.
+    /// False, with `value` anything, if somebody has the latch for change, or had it meanwhile. Of frames only that hold a block
+    /// which is changed by [`SharedBytes`], for as long as the caller keeps the frame from being given to another.
+    #[inline]
+    #[must_use]
+    pub fn try_copy<T: FromBytes + IntoBytes>(self, offset: usize, value: &mut T) -> bool {
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
+        assert!(offset.is_multiple_of(8) && offset + size_of::<T>() <= self.len);
+        // SAFETY: the range was just checked to lie inside the frame, whose memory is aligned for words and lives as long
+        // as the arena. Whoever changes it meanwhile does so by the same atomic words, and what was read is used only if the
+        // version says that nobody did.
+        let words: &[AtomicU64] =
+            unsafe { std::slice::from_raw_parts(self.bytes.add(offset).cast(), size_of::<T>() / 8) };
+        self.header.latch.try_copy(words, value)
+    }
+
+    /// Starts loading the cache line at `offset` of a frame into the processor's cache.
+    #[inline]
+    pub fn prefetch(self, offset: usize) {
+        debug_assert!(offset < self.len);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing the program can see, and the address lies inside the mapping.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.bytes.add(offset).cast());
+        }
+    }
 }
 
 /// A frame's bytes under the shared latch.
@@ -465,8 +486,8 @@ mod tests {
             let (mut copied, mut values) = (0, std::collections::HashSet::new());
             while copied < least || values.len() < different {
                 let mut copy = [1_u8; LEN];
-                assert!(arena.try_copy(0, 512, &mut copy) && copy == [0; LEN]);
-                if !arena.try_copy(1, 512, &mut copy) {
+                assert!(arena.place(0).try_copy(512, &mut copy) && copy == [0; LEN]);
+                if !arena.place(1).try_copy(512, &mut copy) {
                     continue;
                 }
                 if copy.iter().any(|byte| *byte != copy[0]) {

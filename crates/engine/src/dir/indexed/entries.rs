@@ -31,7 +31,12 @@ pub(crate) struct Entries<'a> {
 
 impl<'a> Entries<'a> {
     pub fn new(bytes: &'a [u8], place: Place) -> Self {
-        Self { bytes, at: 0, place }
+        Self::from(bytes, 0, place)
+    }
+
+    /// As [`Self::new`], from the entry on that begins `at` bytes behind the first one.
+    fn from(bytes: &'a [u8], at: usize, place: Place) -> Self {
+        Self { bytes, at, place }
     }
 
     /// The entries of a whole entry block.
@@ -133,21 +138,22 @@ pub(crate) struct Run {
 
 /// Where [`insert`] would put an entry: its offset in the run, and the length of the free entry it replaces (0: after
 /// the last entry).
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fit {
     pub at: usize,
     pub hole: usize,
 }
 
 /// Looks for room for `size` bytes. `live` is the number of bytes in live entries: without enough free ones, the holes
-/// are not searched.
-pub(crate) fn fit(bytes: &[u8], run: &Run, size: usize, live: usize, place: Place) -> Result<Option<Fit>> {
+/// are not searched. No hole that begins before `from`, where an entry begins, is known to be as long.
+pub(crate) fn fit(bytes: &[u8], run: &Run, size: usize, live: usize, from: usize, place: Place) -> Result<Option<Fit>> {
     if run.used + size <= run.capacity {
         return Ok(Some(Fit { at: run.used, hole: 0 }));
     }
     if live + size > run.capacity {
         return Ok(None);
     }
-    for entry in Entries::new(&bytes[run.base..run.base + run.used], place) {
+    for entry in Entries::from(&bytes[run.base..run.base + run.used], from, place) {
         let entry = entry?;
         let length = usize::from(entry.header.length.get());
         if entry.header.ino.get() == 0 && length >= size {

@@ -221,12 +221,14 @@ pub(crate) fn place(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Resul
 fn put(edit: &mut BlockEdit<'_>, record: Record, reach: usize) -> bool {
     let lines = leaf_lines(edit.bytes().len());
     let home = home_line(record.tag, lines);
+    // Without a division, which would take as long as all the rest.
+    let wrapped = |line: usize| if line < lines { line } else { line - lines };
     for step in 0..reach.min(lines) {
-        let line = (home + step) % lines;
+        let line = wrapped(home + step);
         let empty = (0..LINE_RECORDS).find(|&place| record_at(edit.bytes(), line, place).ino.get() & !OVERFLOWED == 0);
         let Some(place) = empty else { continue };
         for passed in 0..step {
-            let at = record_offset((home + passed) % lines, 0);
+            let at = record_offset(wrapped(home + passed), 0);
             let ino = IndexRecord::read(&edit.bytes()[at..]).ino.get();
             if ino & OVERFLOWED == 0 {
                 IndexRecord::read_mut(edit.range_mut(at, IndexRecord::SIZE)).ino = U64::new(ino | OVERFLOWED);

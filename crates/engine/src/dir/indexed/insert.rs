@@ -4,6 +4,7 @@ use super::entries::{self, Entries, Run};
 use super::rooms::{NEXT_ROOM, ROOM_HEAD, ROOM_TRIES, add_entry_block, list_room, run_of};
 use super::{Room, entry_block, index, index_root, is_in_body, position_of, set_index_root};
 use crate::counters::Count;
+use crate::dir::hints::Passed;
 use crate::dir::place::Place;
 use crate::dir::{BlockSource, NewEntry, is_in_blocks};
 use crate::edit::{BlockStore, NewBlock};
@@ -71,7 +72,7 @@ fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEn
         // Free entries first: growing a body may mean moving it.
         let found = inode::change_body(txn, dir, raw, |edit, base, used| {
             let run = Run { base, used, capacity: used };
-            let fit = entries::fit(edit.bytes(), &run, size, live, place)?;
+            let fit = entries::fit(edit.bytes(), &run, size, live, 0, place)?;
             Ok::<_, Error>(fit.map(|fit| (fit.at, entries::insert(edit, &run, &fit, entry).0)))
         })??;
         if let Some((at, taken)) = found {
@@ -177,20 +178,29 @@ fn insert_in_block(
     entry: &NewEntry<'_>,
 ) -> Result<Option<u32>> {
     let last = &txn.volume().last_blocks;
-    let at = match last.get(dir, raw, block) {
-        Some(at) => at,
+    let (at, passed) = match last.get(dir, raw, block) {
+        Some(known) => known,
         None => {
             let at = entry_block(&txn.look, dir, raw, block)?;
             last.put(dir, raw, block, at);
-            at
+            (at, Passed::default())
         }
     };
     let size = entry_size(entry.name.bytes.len());
+    let from = passed.all_shorter(size);
     let done = txn.change(at, BlockKind::DirEntries, |edit| {
-        let (run, live) = run_of(edit.bytes(), at, limit, Place { dir, block })?;
-        let Some(fit) = entries::fit(edit.bytes(), &run, size, live, Place { dir, block })? else {
-            return Ok::<_, Error>(None);
-        };
+        let place = Place { dir, block };
+        let (run, live) = run_of(edit.bytes(), at, limit, place)?;
+        let fit = entries::fit(edit.bytes(), &run, size, live, from, place)?;
+        debug_assert_eq!(
+            fit,
+            entries::fit(edit.bytes(), &run, size, live, 0, place)?,
+            "what is passed over is too short"
+        );
+        let Some(fit) = fit else { return Ok::<_, Error>(None) };
+        if fit.hole > 0 {
+            last.pass(dir, block, fit.at, size);
+        }
         let (taken, used) = entries::insert(edit, &run, &fit, entry);
         let fields = edit.range_mut(48, 8);
         fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());

@@ -178,7 +178,16 @@ fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Re
     };
     for record in records {
         let (block, offset) = split_position(look, record.position);
-        let at = entry_block(look, dir, raw, block)?;
+        let places = &look.volume.last_blocks;
+        let at = match places.find(dir, raw, block) {
+            Some(at) => at,
+            None => {
+                let at = entry_block(look, dir, raw, block)?;
+                places.note(dir, raw, block, at);
+                at
+            }
+        };
+        debug_assert_eq!(at, entry_block(look, dir, raw, block)?, "what is remembered of a directory's map is so");
         let (same, hash) = entry_is(look, at, offset, Place { dir, block }, name)?;
         if same {
             let spot = Spot { at: at.0, leaf };
@@ -295,7 +304,7 @@ pub(crate) fn prepare(
         let fits = look.read(at, BlockKind::DirEntries, |bytes| {
             next = EntryBlockHeader::read(bytes).next_room.get();
             let (run, live) = run_of(bytes, at, usize::MAX, Place { dir, block })?;
-            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, Place { dir, block })
+            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, 0, Place { dir, block })
         })??;
         if fits.is_some() {
             return Ok(room);
@@ -358,7 +367,7 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         }
     }
     let block_size = txn.volume().cache.block_size();
-    let (length, lists) = txn.change(at, BlockKind::DirEntries, |edit| {
+    let (length, lists, is_empty) = txn.change(at, BlockKind::DirEntries, |edit| {
         // It lies before the tail and in the block.
         entries::at(edit.bytes(), offset, place)?;
         let header = *EntryBlockHeader::read(edit.bytes());
@@ -372,9 +381,10 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
         fields[4..].copy_from_slice(&(live as u32).to_le_bytes());
         let free = (block_size - ENTRIES_OFFSET).saturating_sub(live);
-        Ok::<_, Error>((length, header.next_room.get() == 0 && free >= block_size / 4))
+        Ok::<_, Error>((length, header.next_room.get() == 0 && free >= block_size / 4, live == 0))
     })??;
     raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
+    txn.volume().last_blocks.has_hole(dir, block, offset - ENTRIES_OFFSET, is_empty);
     if let Some(root) = root {
         if !index::update(txn, dir, (root, hit.spot.leaf), name.tag(), position, None)? {
             return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
