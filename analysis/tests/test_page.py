@@ -81,11 +81,13 @@ def test_pictures_say_in_words_what_they_show(read):
 
 
 def test_pictures_follow_the_readers_scheme(page):
-    # Colours that are no role would stay as they are in the dark.
+    # Colours that are no role would stay as they are in the dark. Styles that pictures share stand in the page's head.
     svgs = re.findall(r"<svg.*?</svg>", page, flags=re.S)
-    plain = {c for svg in svgs for c in re.findall(r"(?<!, )#[0-9a-f]{6}\b", svg)}
+    rules = dict(re.findall(r"\.(k\d+)\{([^}]*)\}", page))
+    plain = {c for text in [*svgs, *rules.values()] for c in re.findall(r"#[0-9a-f]{6}\b", text)}
     assert not plain, plain
-    assert "var(--ink, #1a1c1f)" in svgs[0]
+    assert {name for svg in svgs for name in re.findall(r'class="([^"]*)"', svg)} == rules.keys()
+    assert any("var(--ink)" in rule for rule in rules.values())
 
 
 def test_every_figure_and_table_is_there_as_a_file(made, read):

@@ -169,13 +169,15 @@ def _for_page(svg: str, prefix: str, alt: str) -> str:
 
 
 def _without_bare_groups(svg: str) -> str:
-    """Groups that have had nothing but an identifier group nothing."""
+    """Groups that have nothing but an identifier group nothing, and empty ones show nothing."""
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
     out, kept = [], []
-    for part in re.split(r"(<g(?: [^>]*)?>|</g>)", svg):
+    for part in re.split(r"(<g(?:[ /][^>]*)?>|</g>)", svg):
         if part == "</g>":
             if kept.pop():
                 out.append(part)
+        elif re.fullmatch(r"<g[^>]*/>", part):
+            continue
         elif part.startswith(("<g ", "<g>")):
             kept.append(part != "<g>")
             if kept[-1]:

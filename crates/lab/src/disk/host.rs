@@ -69,20 +69,18 @@ mod tests {
         assert_eq!(host.ns(to, to), 0);
     }
 
-    /// What the host computes, the drive uses: a write that follows close on another one waits for the platters, and later for less.
+    /// A write to the same place waits for one turn of the platters, whether the host computes for a part of it or not.
     #[test]
     fn computing_hides_behind_the_drive() {
         let took = |ns: u64| {
-            let mut drive = Preset::named("machine2001").unwrap().model();
-            // More than the cache has room for.
-            (0..40).for_each(|i| drive.serve(&[Request::write(i << 28, 64 << 10)]));
-            drive.compute(ns);
+            let mut drive = Preset::named("disk1996").unwrap().model();
+            drive.serve(&[Request::write(1 << 28, 4096)]);
             let before = drive.now_ns();
-            drive.serve(&[Request::write(50 << 28, 64 << 10)]);
-            (before, drive.now_ns() - before)
+            drive.compute(ns);
+            drive.serve(&[Request::write(1 << 28, 4096)]);
+            drive.now_ns() - before
         };
-        let ((start, busy), (later, idle)) = (took(0), took(20_000_000));
-        assert_eq!(later - start, 20_000_000);
-        assert!(idle < busy / 2, "{idle} {busy}");
+        assert_eq!(took(0), took(2_000_000));
+        assert!(took(0) < took(20_000_000));
     }
 }

@@ -243,7 +243,7 @@ mod tests {
                     [0, 40, 80].map(|more| WriteRequest { offset: (place << 20) + (more << 12), parts: &parts });
                 device.write_many(&writes).unwrap();
                 device.read((place << 20) + 4096, &mut [0; 4096]).unwrap();
-                meter.compute(place * 100_000);
+                meter.compute(place * 1_000);
                 device.flush().unwrap();
             }
         };
