@@ -152,6 +152,11 @@ pub(super) enum Do {
     Twice {
         file: usize,
     },
+    /// Two of the thread's files exchange their names.
+    Exchange {
+        file: usize,
+        other: usize,
+    },
     /// Gives free space back to the host.
     Trim,
     /// Time goes on, and what is due is written.
@@ -240,7 +245,18 @@ pub(super) fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
         }
         sought.push(step);
     }
-    sought
+    // Names are exchanged by numbers of their own, too.
+    let mut rng = Rng::new(seed ^ 0xe8c4_a26e);
+    let mut all = Vec::with_capacity(sought.len());
+    for step in sought {
+        let thread = step.thread;
+        all.push(step);
+        if rng.percent(4) {
+            let (file, other) = (rng.index(FILES), rng.index(FILES));
+            all.push(Timed { thread, what: Do::Exchange { file, other } });
+        }
+    }
+    all
 }
 
 /// A step of the kinds that only some seeds have. `end`: of the largest file, in bytes.
